@@ -1,0 +1,1 @@
+"""Attention of packed rows over stored keys and values: one signature, several backends."""

@@ -1,0 +1,51 @@
+"""What an attention backend is: `prepare` once per step, `attend` once per layer.
+
+Every backend stores the step's keys and values in the store and lets each row attend to its request's
+committed tokens, its ancestors in the segment and itself, within the layer's window and chunk.
+Invariant: a row's result depends on its own path alone (up to rounding; bit for bit in `exact`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from decoding.attention.layer import LayerSpec
+from decoding.batch import StepBatch, ancestor_bits
+
+
+class AttentionBackend(Protocol):
+    """Shapes: query [1, H, N, D], key [1, K, N, D], value [1, K, N, V], after rotary embedding; result [1, N, H, V].
+
+    N may exceed the batch's rows: the rows beyond are padding, are not stored, and their result is finite.
+    """
+
+    def prepare(self, batch: StepBatch) -> Any:
+        """Whatever is common to all layers of the step."""
+
+    def attend(
+        self, layer: LayerSpec, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, plan: Any
+    ) -> torch.Tensor:
+        """Store the rows' keys and values, then attend."""
+
+
+def visible_keys(batch: StepBatch, segment: int, window: int, chunk: int) -> NDArray[np.bool_]:
+    """bool [n, L+n]: which of the segment's keys (committed, then the step's rows) each of its rows may see."""
+    first, end = batch.offsets[segment], batch.offsets[segment + 1]
+    num_rows, prefix_len = end - first, batch.prefix_lens[segment]
+    positions = batch.positions_M[first:end]
+    visible = np.ones((num_rows, prefix_len + num_rows), np.bool_)
+    if batch.is_chain[segment]:
+        visible[:, prefix_len:] = np.tri(num_rows, dtype=np.bool_)
+    else:
+        bits = ancestor_bits(batch.parents_M[first:end])
+        visible[:, prefix_len:] = np.unpackbits(bits.view(np.uint8), axis=1, bitorder="little")[:, :num_rows]
+    key_positions = np.concatenate([np.arange(prefix_len), positions])
+    if window:
+        visible &= key_positions > positions[:, None] - window
+    if chunk:
+        visible &= key_positions // chunk == positions[:, None] // chunk
+    return visible

@@ -1,0 +1,26 @@
+"""No drafting: every step is a plain decode, a tree of one node."""
+
+from __future__ import annotations
+
+from decoding.drafters.base import TopTokens
+from decoding.request import Request
+from decoding.tree import DraftTree, root_only
+from decoding.verify import Verdict
+
+
+class NoDrafter:
+    """Proposes the root alone and learns nothing."""
+
+    num_top = 0
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+
+    def observe_prefill(self, start: int, top: TopTokens | None) -> None:
+        pass
+
+    def propose(self, budget: int) -> DraftTree:  # noqa: ARG002
+        return root_only(int(self._request.tokens[-1]))
+
+    def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
+        pass

@@ -1,0 +1,260 @@
+"""The engine: requests in, tokens out, one packed target forward per step. Wiring only; parts do the work.
+
+Runs without a server. Invariant: what a request is given depends on the model, the request and its seed,
+never on its neighbours, its drafter or the step it runs in.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+import torch
+
+from decoding import drafters
+from decoding.batch import StepBatch, pack
+from decoding.budget import YieldEstimate
+from decoding.calibrate import measure_cost_curve
+from decoding.config import EngineConfig
+from decoding.drafters import TopTokens
+from decoding.errors import RequestRejected
+from decoding.memory import resident_bytes, slots_for
+from decoding.model import TargetModel
+from decoding.request import FinishReason, Request
+from decoding.running import Draft, Running
+from decoding.sampling import TreeRows, ban, choose, sample_rows, top_tokens
+from decoding.scheduler import Scheduler, Task
+from decoding.session import SessionStore
+from decoding.stats import EngineStats, RequestStats, StepStats
+from decoding.tally import StepTally, count_draft
+from decoding.tree import Source
+from decoding.verify import Verdict, walk
+
+
+def silent(_sentence: str, _fraction: float) -> None:
+    """Progress that nobody wants to hear of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """Tokens one request was given by one step, in order, each with its `tree.Source`."""
+
+    request_id: str
+    tokens: list[int]
+    sources: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """A request that ended, and what it cost. stop_token_id: the token that stopped it, if one did."""
+
+    request_id: str
+    reason: FinishReason
+    stats: RequestStats
+    stop_token_id: int | None
+
+
+@dataclass(slots=True)
+class StepResult:
+    """`stats` is None for a step that found nothing to do."""
+
+    emitted: list[Emitted] = field(default_factory=list)
+    retired: list[Retired] = field(default_factory=list)
+    stats: StepStats | None = None
+
+
+class Engine:
+    """add, abort, step.
+
+    model: ready to run. config: frozen options. on_progress: told of start-up work, a sentence and a
+    fraction.
+    """
+
+    def __init__(
+        self,
+        model: TargetModel,
+        config: EngineConfig,
+        on_progress: Callable[[str, float], None] = silent,
+    ) -> None:
+        started = time.perf_counter()
+        self.model = model
+        self.config = config
+        self.methods = list(drafters.METHODS)
+        on_progress("Compiling the drafters", 0.7)
+        drafters.warm_up()
+        on_progress("Measuring what a row costs on this machine", 0.8)
+        self.curve = measure_cost_curve(model)
+        self.store = model.new_store(slots_for(model, config))
+        self.sessions = SessionStore(config.max_sessions, config.session_bytes, config.session_ttl)
+        self._scheduler = Scheduler(config, self.store, self.curve)
+        self.load_seconds = time.perf_counter() - started
+
+    @classmethod
+    def load(
+        cls,
+        config: EngineConfig,
+        on_progress: Callable[[str, float], None] = silent,
+    ) -> Engine:
+        """Load `config.model` and make an engine of it. Raises ModelRefused or ConfigError."""
+        started = time.perf_counter()
+        engine = cls(TargetModel.load(config, on_progress), config, on_progress)
+        engine.load_seconds = time.perf_counter() - started
+        return engine
+
+    def add(self, request: Request) -> None:
+        """Queue a request. Raises RequestRejected, naming the field, for what can never be served."""
+        self._check(request)
+        method, reason = drafters.resolve(request.speculation.method)
+        session = self.sessions.open(request.tenant, request.session_id)
+        known = session.yields.get(method)
+        self._scheduler.add(
+            Running(
+                request=request,
+                session=session,
+                drafter=drafters.start(method, request, session),
+                estimate=YieldEstimate(known.gain) if known else YieldEstimate(),
+                stats=RequestStats(method=method, reason=reason, prompt_tokens=len(request.prompt)),
+            )
+        )
+
+    def abort(self, request_id: str) -> Retired | None:
+        """Stop a request and free its slots at once; None if it is not, or no longer, here."""
+        running = self._scheduler.retire(request_id)
+        return self._retired(running, FinishReason.ABORT) if running else None
+
+    @property
+    def has_work(self) -> bool:
+        return self._scheduler.num_running + self._scheduler.num_waiting > 0
+
+    def request_ids(self) -> list[str]:
+        """Every request that has not ended."""
+        return [running.request.id for running in self._scheduler.all()]
+
+    def step(self) -> StepResult:
+        """One packed forward over all running requests."""
+        tally = StepTally()
+        tasks = self._scheduler.next_tasks()
+        if not tasks:
+            return StepResult()
+        tally.end_phase("schedule")
+        drafts = [self._draft(task) for task in tasks]
+        tally.end_phase("draft")
+        batch = pack([draft.segment() for draft in drafts], self.store)
+        logits_NV = self.model.forward(batch)
+        tally.end_phase("forward")
+        tops = self._top_tokens(drafts, logits_NV, batch)
+        verdicts = self._verify(drafts, logits_NV, batch)
+        tally.end_phase("sample")
+        result = StepResult()
+        for draft, verdict in zip(drafts, verdicts, strict=True):
+            self._commit(draft, verdict, tally, result)
+        tally.end_phase("commit")
+        for draft, verdict, top in zip(drafts, verdicts, tops, strict=True):
+            draft.observe(verdict, top)
+        tally.end_phase("observe")
+        num_prefill_rows = sum(len(draft.lead) for draft in drafts)
+        result.stats = tally.stats(batch.num_rows, num_prefill_rows, self.curve)
+        return result
+
+    def _draft(self, task: Task) -> Draft:
+        running = task.running
+        start = running.num_committed
+        lead = running.request.tokens[start : start + task.num_lead]
+        tree = None if task.budget is None else running.drafter.propose(task.budget)
+        return Draft(running, start, lead, tree)
+
+    def _top_tokens(
+        self, drafts: list[Draft], logits_NV: torch.Tensor, batch: StepBatch
+    ) -> list[TopTokens | None]:
+        """What each drafter harvests, taken before any ban touches the logits."""
+        tops = []
+        for draft, (first, end) in zip(drafts, pairwise(batch.logit_offsets.tolist()), strict=True):
+            num_top = draft.running.drafter.num_top
+            tops.append(top_tokens(logits_NV[first:end], num_top) if num_top else None)
+        return tops
+
+    def _verify(self, drafts: list[Draft], logits_NV: torch.Tensor, batch: StepBatch) -> list[Verdict | None]:
+        """Draw the target's own token wherever a walk can come, and walk every tree."""
+        trees = [
+            TreeRows(draft.running.request, draft.tree, int(end) - len(draft.tree))
+            for draft, end in zip(drafts, batch.logit_offsets[1:], strict=True)
+            if draft.tree is not None
+        ]
+        if not trees:
+            return [None] * len(drafts)
+        for part in trees:
+            if part.request.num_output < part.request.sampling.min_tokens:
+                ban(logits_NV, part, part.tree.depths())
+        chosen = choose(logits_NV, sample_rows(trees, batch.positions_M[batch.logit_rows_R]))
+        per_tree = iter(np.split(chosen, np.cumsum([len(part.tree) for part in trees[:-1]])))
+        return [None if draft.tree is None else walk(draft.tree, next(per_tree)) for draft in drafts]
+
+    def _commit(self, draft: Draft, verdict: Verdict | None, tally: StepTally, result: StepResult) -> None:
+        """Keep the accepted rows, extend the request, and say what it was given."""
+        running, request = draft.running, draft.running.request
+        assert running.handle is not None
+        self.store.commit(running.handle, draft.kept_rows(verdict))
+        if verdict is None or draft.tree is None:
+            running.stats.prefill_chunks += 1
+            return
+        context = request.num_tokens
+        num_emitted = request.extend(verdict.tokens)
+        running.note_step(draft.tree, verdict, num_emitted)
+        count_draft(tally.add(running.stats.method, context, num_emitted), draft.tree, verdict)
+        sources = [*draft.tree.sources[verdict.path[1:]].tolist(), int(Source.BONUS)]
+        result.emitted.append(
+            Emitted(request.id, verdict.tokens[:num_emitted].tolist(), sources[:num_emitted])
+        )
+        if request.finish_reason is not None:
+            self._scheduler.retire(request.id)
+            result.retired.append(self._retired(running, request.finish_reason))
+
+    def _retired(self, running: Running, reason: FinishReason) -> Retired:
+        request = running.request
+        running.close()
+        stop_token_id = int(request.output[-1]) if reason is FinishReason.STOP else None
+        return Retired(request.id, reason, running.stats, stop_token_id)
+
+    def _check(self, request: Request) -> None:
+        request.sampling.validate()
+        drafters.check(request.speculation)
+        max_nodes = request.speculation.max_nodes or 0
+        if max_nodes > self.config.max_nodes:
+            raise RequestRejected(
+                f"speculation.max_nodes is {max_nodes}, this server allows {self.config.max_nodes}",
+                param="speculation.max_nodes",
+            )
+        if request.prompt.min() < 0 or request.prompt.max() >= self.model.vocab_size:
+            raise RequestRejected(
+                f"prompt holds token ids outside 0..{self.model.vocab_size - 1}", param="prompt"
+            )
+        if request.max_total > self.model.max_model_len:
+            raise RequestRejected(
+                f"the prompt has {len(request.prompt)} tokens and max_tokens is {request.sampling.max_tokens}, "
+                f"together more than the model's {self.model.max_model_len}",
+                param="prompt",
+                code="context_length_exceeded",
+            )
+        if self._scheduler.room_needed(request) > self.store.total:
+            raise RequestRejected(
+                f"the request needs {self._scheduler.room_needed(request)} slots of KV cache, "
+                f"the server has {self.store.total}",
+                param="max_tokens",
+            )
+        if self._scheduler.num_waiting >= self.config.max_waiting:
+            raise RequestRejected("the request queue is full", code="queue_full")
+
+    def stats(self) -> EngineStats:
+        """The engine now."""
+        return EngineStats(
+            running=self._scheduler.num_running,
+            waiting=self._scheduler.num_waiting,
+            slots_used=self.store.used,
+            slots_total=self.store.total,
+            sessions=len(self.sessions),
+            session_bytes=self.sessions.num_bytes,
+            resident_bytes=resident_bytes(),
+        )

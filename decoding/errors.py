@@ -1,0 +1,32 @@
+"""The one exception tree of the engine.
+
+GanderError
+├── ConfigError          a start-up option that cannot be honoured
+├── ModelRefused         a model that cannot be served, with the reason
+└── RequestRejected      a request that cannot be served; `param` names the field at fault
+"""
+
+
+class GanderError(Exception):
+    """Root of every error Gander raises on purpose."""
+
+
+class ConfigError(GanderError):
+    """A start-up option that cannot be honoured on this machine or with this model."""
+
+
+class ModelRefused(GanderError):
+    """The model cannot be served correctly; the message says why."""
+
+
+class RequestRejected(GanderError):
+    """The caller asked for something this server does not do.
+
+    `param` is the OpenAI field at fault, `code` a short machine-readable word.
+    """
+
+    def __init__(self, message: str, param: str | None = None, code: str = "invalid_value") -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code

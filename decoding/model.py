@@ -1,0 +1,136 @@
+"""The target (or draft) model: loading, checking, and one packed forward per step.
+
+Knows nothing of requests, sampling or trees beyond their packed rows. Modelling code stays unmodified; the
+seam answers its attention calls and linear layers are prepacked on the CPU.
+Invariant: what has been constructed passed the probe and the self-test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from decoding.attention.backend import AttentionBackend
+from decoding.attention.exact import ExactAttention
+from decoding.attention.reference import ReferenceAttention
+from decoding.attention.sdpa import SdpaAttention
+from decoding.batch import StepBatch
+from decoding.checkpoint import eos_token_ids, fingerprint, freeze_rope, max_model_len, resolve
+from decoding.config import EngineConfig
+from decoding.errors import ConfigError, ModelRefused
+from decoding.kv_store import KvStore, SlabStore, bytes_per_slot
+from decoding.linear import MIN_EXACT_ROWS, can_pack, pack_linears
+from decoding.probe import probe
+from decoding.seam import SERVING, Seam, implementation, set_implementation
+from decoding.self_test import self_test
+from decoding.slots import SlotPool
+
+# Shape suffixes: M rows of the step, R rows that need logits, V vocabulary, E model width.
+Progress = Callable[[str, float], None]
+
+
+class TargetModel:
+    """A causal language model behind packed rows.
+
+    `is_exact`: a row's logits were the same bits alone, batched and in a tree on this machine.
+    `fingerprint`: changes whenever the same seed might give another reply.
+    """
+
+    def __init__(self, model: PreTrainedModel, config: EngineConfig, progress: Progress) -> None:
+        """`model` is taken over: in evaluation mode, on its device and in its dtype. `config` is resolved."""
+        self.device, self.dtype = model.device, model.dtype
+        self.attention = config.attention
+        self.max_model_len = max_model_len(model.config, config.max_model_len)
+        self.eos_token_ids = eos_token_ids(model)
+        self.num_parameters = model.num_parameters()
+        self.vocab_size = model.get_input_embeddings().weight.shape[0]
+        self.fingerprint = fingerprint(model, self.attention)
+        self._model = model
+        progress("Probing the model's attention layers", 0.6)
+        freeze_rope(model, self.max_model_len)
+        layers = probe(model)
+        self.layers = tuple(layer for _, layer in layers)
+        self._seam = Seam(layers, _backend(self.attention, self.device))
+        set_implementation(model, SERVING)
+        self._min_rows = 1
+        if can_pack(self.device, self.dtype):
+            progress("Packing linear layers", 0.7)
+            pack_linears(model)
+            self._min_rows = MIN_EXACT_ROWS if self.dtype == torch.float32 else 1
+        progress("Testing tree decoding against plain decoding", 0.9)
+        report = self_test(self)
+        self.is_exact = report.is_exact and self.attention == "exact"
+
+    @classmethod
+    def load(cls, config: EngineConfig, progress: Progress) -> TargetModel:
+        """Load by hub name, folder or "gosling". Raises ConfigError and ModelRefused."""
+        config, folder = resolve(config)
+        if config.threads is not None:
+            torch.set_num_threads(config.threads)
+        progress(f"Loading {config.model}", 0.0)
+        try:
+            model = AutoModelForCausalLM.from_pretrained(
+                folder,
+                dtype=getattr(torch, config.dtype),
+                revision=config.revision,
+                trust_remote_code=config.trust_remote_code,
+                attn_implementation="eager",
+            )
+        except (OSError, ValueError, KeyError, ImportError) as error:
+            raise ConfigError(f"model {config.model!r} cannot be loaded: {error}") from error
+        return cls(model.eval().to(config.device), config, progress)
+
+    @classmethod
+    def from_model(cls, model: PreTrainedModel, config: EngineConfig) -> TargetModel:
+        """Take over a model in memory: its own device and dtype count, not the configuration's."""
+        attention = config.attention
+        if attention == "auto":
+            attention = "exact" if can_pack(model.device, model.dtype) else "sdpa"
+        return cls(model.eval(), replace(config, attention=attention), lambda _sentence, _fraction: None)
+
+    @property
+    def bytes_per_slot(self) -> int:
+        return bytes_per_slot(self.layers, self.dtype)
+
+    def new_store(self, num_slots: int) -> KvStore:
+        """An empty KV store of the layout that suits the device."""
+        if self.device.type == "cpu":
+            return SlabStore(self.layers, num_slots, self.dtype)
+        return SlotPool(self.layers, num_slots, self.dtype, self.device)
+
+    def forward(self, batch: StepBatch) -> torch.Tensor:
+        """float32 [R, V]: logits of the rows `batch.logit_rows_R`. Stores all rows' keys and values."""
+        ids_1M, positions_1M = torch.from_numpy(batch.ids_M)[None], torch.from_numpy(batch.positions_M)[None]
+        rows_R = torch.from_numpy(batch.logit_rows_R)
+        num_logits = len(rows_R)
+        if batch.num_rows < self._min_rows:
+            ids_1M, positions_1M = ids_1M.expand(1, self._min_rows), positions_1M.expand(1, self._min_rows)
+        if num_logits < self._min_rows:  # padded as well: the head is a linear layer like the others
+            rows_R = torch.cat([rows_R, rows_R.new_zeros(self._min_rows - num_logits)])
+        with torch.inference_mode(), self._seam.running(batch):
+            logits_1RV = self._model(
+                input_ids=ids_1M.to(self.device, non_blocking=True),
+                position_ids=positions_1M.to(self.device, non_blocking=True),
+                use_cache=False,
+                logits_to_keep=rows_R.to(self.device, non_blocking=True),
+            ).logits
+        return logits_1RV[0, :num_logits].float().contiguous()
+
+    def eager_logits(self, ids_M: torch.Tensor) -> torch.Tensor:
+        """float32 [M, V]: the model's own forward over a whole sequence, by its own attention. For checks."""
+        with torch.inference_mode(), implementation(self._model, "eager"):
+            logits: torch.Tensor = self._model(input_ids=ids_M[None].to(self.device), use_cache=False).logits[
+                0
+            ]
+        return logits.float()
+
+
+def _backend(attention: str, device: torch.device) -> AttentionBackend:
+    if attention == "exact":
+        if device.type != "cpu":
+            raise ConfigError(f"attention 'exact' runs on the CPU, not on {device.type}; use 'sdpa'")
+        return ExactAttention()
+    return ReferenceAttention() if attention == "reference" else SdpaAttention(device)

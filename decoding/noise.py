@@ -1,0 +1,84 @@
+"""Gumbel noise as a pure function of (seed, position, token), shared by drafter and target.
+
+Counter-based (Philox4x32-10, Salmon et al. 2011): no state, any element alone, the same bits on every
+device. The counter is (token // 4, position, 0, 0), the key is the 64-bit seed, and a token takes word
+`token % 4`. A uniform is (word + 1/2) / 2**32, so noise lies in [-3.14, MAX_NOISE] and is never infinite.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numba as nb
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+MAX_NOISE = -math.log(-math.log1p(-(2.0**-33)))  # about 22.87, the largest value a token can draw
+
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+_MASK = 0xFFFFFFFF
+_ROUNDS = 10
+
+_M0, _M1 = np.uint64(_MULTIPLIERS[0]), np.uint64(_MULTIPLIERS[1])
+_W0, _W1 = np.uint64(_WEYL[0]), np.uint64(_WEYL[1])
+_LOW = np.uint64(_MASK)
+_HALF = np.uint64(32)
+
+
+@nb.njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
+def philox_words(
+    seed: np.uint64, position: int, block: int
+) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64]:
+    """The four 32-bit words (in uint64) of tokens 4*block .. 4*block + 3."""
+    c0, c1, c2, c3 = np.uint64(block), np.uint64(position), np.uint64(0), np.uint64(0)
+    k0, k1 = seed & _LOW, seed >> _HALF
+    for _ in range(_ROUNDS):
+        p0, p1 = _M0 * c0, _M1 * c2
+        c0, c1, c2, c3 = (p1 >> _HALF) ^ c1 ^ k0, p1 & _LOW, (p0 >> _HALF) ^ c3 ^ k1, p0 & _LOW
+        k0, k1 = (k0 + _W0) & _LOW, (k1 + _W1) & _LOW
+    return c0, c1, c2, c3
+
+
+@nb.njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
+def gumbel_of_word(word: np.uint64) -> float:
+    """Gumbel(0, 1) noise of one 32-bit word, float64."""
+    return -math.log(-math.log((np.float64(word) + 0.5) * 2.0**-32))
+
+
+@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+def gumbel(seed: np.uint64, position: int, token: int) -> float:
+    """Noise of one token at one absolute position, float64."""
+    words = philox_words(seed, position, token >> 2)
+    return gumbel_of_word(words[token & 3])
+
+
+@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+def gumbel_for(seed: np.uint64, position: int, tokens: NDArray[np.int32]) -> NDArray[np.float64]:
+    """float64 [n]: noise of the given tokens at one position; what drafters rank candidates with."""
+    noise = np.empty(len(tokens), np.float64)
+    for i in range(len(tokens)):
+        noise[i] = gumbel(seed, position, tokens[i])
+    return noise
+
+
+def gumbel_rows(seeds: torch.Tensor, positions: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """float64 [R, V]: the same noise for whole rows, on the device of its inputs.
+
+    seeds, positions: int64 [R]; a seed above 2**63 is passed as its two's complement.
+    """
+    device = positions.device
+    blocks = torch.arange((vocab_size + 3) // 4, device=device)
+    c0 = blocks[None, :].expand(len(positions), -1)
+    c1 = (positions & _MASK)[:, None].expand_as(c0)
+    c2, c3 = torch.zeros_like(c0), torch.zeros_like(c0)
+    k0, k1 = (seeds & _MASK)[:, None], ((seeds >> 32) & _MASK)[:, None]
+    for _ in range(_ROUNDS):  # int64 products wrap, which keeps all 64 bits
+        p0, p1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
+        high0, high1 = (p0 >> 32) & _MASK, (p1 >> 32) & _MASK
+        c0, c1, c2, c3 = high1 ^ c1 ^ k0, p1 & _MASK, high0 ^ c3 ^ k1, p0 & _MASK
+        k0, k1 = (k0 + _WEYL[0]) & _MASK, (k1 + _WEYL[1]) & _MASK
+    words = torch.stack((c0, c1, c2, c3), dim=-1).flatten(1)[:, :vocab_size]
+    uniform = (words.double() + 0.5) * 2.0**-32
+    return -torch.log(-torch.log(uniform))

@@ -1,0 +1,137 @@
+"""One generation: what was asked (frozen) and the tokens so far (mutable, owned by `Request`).
+
+Knows nothing of text, drafting state or KV storage.
+Invariant: `tokens[:num_tokens]` is prompt followed by output; the last of them is the next root.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from decoding.errors import RequestRejected
+
+
+class FinishReason(StrEnum):
+    """Why a request ended. STOP covers end tokens and stop ids; ABORT is the caller's own doing."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How the target's own token is drawn, and when to stop. Ranges are those of `validate`.
+
+    temperature 0 is greedy. top_k 0, top_p 1 and min_p 0 are off. Filters apply in that order, to the
+    distribution at `temperature`. `seed` fixes the noise, hence the reply. Lengths are in tokens.
+    """
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+    min_tokens: int = 0
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+
+    def validate(self) -> None:
+        """Raise RequestRejected naming the first field out of range."""
+        checks = (
+            ("max_tokens", self.max_tokens >= 1, "at least 1"),
+            ("temperature", 0.0 <= self.temperature <= 100.0, "between 0 and 100"),
+            ("top_k", 0 <= self.top_k < 2**31, "0 (off) or a positive number"),
+            ("top_p", 0.0 < self.top_p <= 1.0, "above 0 and at most 1"),
+            ("min_p", 0.0 <= self.min_p <= 1.0, "between 0 and 1"),
+            ("seed", 0 <= self.seed < 2**64, "a 64-bit number"),
+            ("min_tokens", 0 <= self.min_tokens <= self.max_tokens, "between 0 and max_tokens"),
+        )
+        for name, is_valid, expected in checks:
+            if not is_valid:
+                raise RequestRejected(f"{name} must be {expected}, got {getattr(self, name)}", param=name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculationParams:
+    """How to draft. Changes how fast the reply comes, never what it says.
+
+    method: a name of the drafter registry, or "auto". max_nodes: budget, root not counted; None lets
+    the server choose from its measured cost curve. max_depth: edges from the root. `without` names
+    parts of the spine method to leave out (its ablations); `branching` is the isotropic method's k;
+    `consensus` chooses between the paper's and the published code's definition of it.
+    """
+
+    method: str = "auto"
+    max_nodes: int | None = None
+    max_depth: int | None = None
+    without: frozenset[str] = frozenset()
+    branching: int = 3
+    consensus: str = "occurrences"
+
+
+@dataclass(slots=True, kw_only=True)
+class Request:
+    """A running generation.
+
+    prompt: int32 [p]; eos_token_ids: the model's end tokens (empty set when the model has none).
+    """
+
+    id: str
+    prompt: NDArray[np.int32]
+    sampling: SamplingParams
+    speculation: SpeculationParams
+    eos_token_ids: frozenset[int] = frozenset()
+    tenant: str = ""
+    session_id: str = "local"
+    num_tokens: int = field(init=False)
+    finish_reason: FinishReason | None = field(init=False, default=None)
+    _buffer: NDArray[np.int32] = field(init=False)
+    stop_ids: frozenset[int] = field(init=False)  # never drawn before `min_tokens`, see `sampling.ban`
+
+    def __post_init__(self) -> None:
+        assert len(self.prompt) >= 1, self.id
+        self._buffer = np.empty(len(self.prompt) + self.sampling.max_tokens, np.int32)
+        self._buffer[: len(self.prompt)] = self.prompt
+        self.num_tokens = len(self.prompt)
+        end_tokens = frozenset() if self.sampling.ignore_eos else self.eos_token_ids
+        self.stop_ids = end_tokens | frozenset(self.sampling.stop_token_ids)
+
+    @property
+    def tokens(self) -> NDArray[np.int32]:
+        """int32 [num_tokens]: prompt and output, a view that later `extend` calls do not move."""
+        return self._buffer[: self.num_tokens]
+
+    @property
+    def num_output(self) -> int:
+        return self.num_tokens - len(self.prompt)
+
+    @property
+    def output(self) -> NDArray[np.int32]:
+        return self._buffer[len(self.prompt) : self.num_tokens]
+
+    @property
+    def max_total(self) -> int:
+        """The most tokens this request can ever hold, prompt included."""
+        return len(self._buffer)
+
+    def extend(self, tokens: NDArray[np.int32]) -> int:
+        """Append emitted tokens up to and including the one that ends the request; return how many.
+
+        A stop inside an accepted run cuts the run exactly there and sets `finish_reason`.
+        """
+        for count, token in enumerate(tokens.tolist(), start=1):
+            self._buffer[self.num_tokens] = token
+            self.num_tokens += 1
+            if token in self.stop_ids:
+                self.finish_reason = FinishReason.STOP
+                return count
+            if self.num_output == self.sampling.max_tokens:
+                self.finish_reason = FinishReason.LENGTH
+                return count
+        return len(tokens)

@@ -1,0 +1,109 @@
+"""A request the engine has taken on, with everything that belongs to it, and its part of one step.
+
+Owns nothing of the store or the model: it holds handles to both sides and keeps the request's own counts.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from decoding.batch import Segment
+from decoding.budget import YieldEstimate
+from decoding.drafters import Drafter, TopTokens
+from decoding.kv_store import KvHandle
+from decoding.request import Request
+from decoding.session import Session
+from decoding.stats import RequestStats
+from decoding.tally import count_draft
+from decoding.tree import DraftTree, IntArray
+from decoding.verify import Verdict
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Running:
+    """Request, session, drafter, room in the KV store, statistics. Times: seconds on the monotonic clock."""
+
+    request: Request
+    session: Session
+    drafter: Drafter
+    estimate: YieldEstimate
+    stats: RequestStats
+    handle: KvHandle | None = None
+    arrived: float = field(default_factory=time.monotonic)
+    first_token: float = 0.0
+
+    @property
+    def num_committed(self) -> int:
+        return self.handle.length if self.handle else 0
+
+    @property
+    def num_pending(self) -> int:
+        """Tokens known but not yet in the KV store; 1 (the root) once the prompt is through."""
+        return self.request.num_tokens - self.num_committed
+
+    def admit(self, handle: KvHandle) -> None:
+        self.handle = handle
+        self.stats.queue_seconds = time.monotonic() - self.arrived
+
+    def note_step(self, tree: DraftTree, verdict: Verdict, num_emitted: int) -> None:
+        """Count a verified tree, of whose tokens `num_emitted` were given out."""
+        now = time.monotonic()
+        if self.stats.target_forwards == 0:
+            self.first_token = now
+            self.stats.time_to_first_token = now - self.arrived
+        self.stats.target_forwards += 1
+        self.stats.emitted += num_emitted
+        self.stats.decode_seconds = now - self.first_token
+        self.estimate.update(tree.num_drafted, verdict.num_accepted)
+        count_draft(self.stats.counts, tree, verdict)
+
+    def close(self) -> None:
+        """The request has ended: its session remembers how well drafting went."""
+        if self.stats.counts.drafts:
+            self.session.yields[self.stats.method] = YieldEstimate(self.estimate.gain)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """One request's part of a step: `lead` prompt tokens in a chain from position `start`, then, unless the
+    prompt goes on in the next step, the tree, whose root follows the lead."""
+
+    running: Running
+    start: int
+    lead: IntArray
+    tree: DraftTree | None
+
+    def segment(self) -> Segment:
+        """The rows of this part. Logits: all rows if the drafter harvests, else the tree's alone."""
+        assert self.running.handle is not None
+        num_lead = len(self.lead)
+        wants_all = self.running.drafter.num_top > 0
+        if self.tree is None:
+            return Segment(self.running.handle, self.lead, None, "all" if wants_all else "none")
+        logits = "all" if wants_all else len(self.tree)
+        if num_lead == 0:
+            return Segment(self.running.handle, self.tree.tokens, self.tree.parents, logits)
+        tokens = np.concatenate((self.lead, self.tree.tokens))
+        lead_parents = np.arange(-1, num_lead - 1, dtype=np.int32)
+        parents = np.concatenate((lead_parents, self.tree.parents + np.int32(num_lead)))
+        return Segment(self.running.handle, tokens, parents, logits)
+
+    def kept_rows(self, verdict: Verdict | None) -> IntArray:
+        """int32: the rows of the segment whose keys and values stay: the lead and the accepted path."""
+        lead = np.arange(len(self.lead), dtype=np.int32)
+        return lead if verdict is None else np.concatenate((lead, verdict.path + np.int32(len(lead))))
+
+    def observe(self, verdict: Verdict | None, top: TopTokens | None) -> None:
+        """Give the drafter the step's outcome; `top` has a row for each row of the segment."""
+        drafter, num_lead = self.running.drafter, len(self.lead)
+        if num_lead:
+            drafter.observe_prefill(
+                self.start, top and TopTokens(top.ids[:num_lead], top.probabilities[:num_lead])
+            )
+        if self.tree is not None and verdict is not None:
+            drafter.observe(
+                self.tree, verdict, top and TopTokens(top.ids[num_lead:], top.probabilities[num_lead:])
+            )

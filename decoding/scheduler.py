@@ -1,0 +1,125 @@
+"""Which requests run in the next step, and with how many rows each. No tensors.
+
+Owns the waiting queue and the running set. A request is admitted when the KV store has room for the
+longest it can become, so nothing that runs is ever preempted. First come, first served.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from decoding.budget import Candidate, CostCurve, choose_budgets
+from decoding.config import EngineConfig
+from decoding.kv_store import KvStore
+from decoding.request import Request
+from decoding.running import Running
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One request's part of a step: `num_lead` prompt tokens to write, then, unless budget is None, the root
+    and a tree of at most `budget` nodes under it."""
+
+    running: Running
+    num_lead: int
+    budget: int | None
+
+
+class Scheduler:
+    def __init__(self, config: EngineConfig, store: KvStore, curve: CostCurve) -> None:
+        self._config = config
+        self._store = store
+        self._curve = curve
+        self._waiting: deque[Running] = deque()
+        self._running: dict[str, Running] = {}
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    def room_needed(self, request: Request) -> int:
+        """Slots for the longest this request can become with the largest tree beside it."""
+        return request.max_total + self._config.max_nodes
+
+    def add(self, running: Running) -> None:
+        self._waiting.append(running)
+
+    def retire(self, request_id: str) -> Running | None:
+        """Take a request out, whatever its state, and free its slots; None if it is not here."""
+        running = self._running.pop(request_id, None)
+        if running is not None:
+            assert running.handle is not None
+            self._store.free(running.handle)
+            running.handle = None
+            return running
+        for running in self._waiting:
+            if running.request.id == request_id:
+                self._waiting.remove(running)
+                return running
+        return None
+
+    def all(self) -> Iterator[Running]:
+        yield from self._running.values()
+        yield from self._waiting
+
+    def next_tasks(self) -> list[Task]:
+        """Every decoding request, then prompt chunks in order of arrival while rows are left.
+
+        A chunk is never cut to fit: its borders depend on its request alone. The first one always runs, so
+        prompts move on however many requests decode.
+        """
+        self._admit()
+        chunk = self._config.prefill_chunk
+        decoding = [running for running in self._running.values() if running.num_pending == 1]
+        rows_left = self._config.max_batch_rows - len(decoding)
+        leads = {running.request.id: 0 for running in decoding}
+        for running in self._running.values():
+            rows = min(running.num_pending, chunk)
+            if running.num_pending > 1 and (rows <= rows_left or len(leads) == len(decoding)):
+                leads[running.request.id] = rows
+                rows_left -= rows
+        tasks = []
+        drafting = []
+        for request_id, rows in leads.items():
+            running = self._running[request_id]
+            if running.num_pending > max(rows, 1):
+                tasks.append(Task(running, rows, None))
+            else:
+                drafting.append(running)
+        budgets = self._budgets(drafting, max(rows_left, 0))
+        for running, budget in zip(drafting, budgets, strict=True):
+            tasks.append(Task(running, running.num_pending - 1, budget))
+        return tasks
+
+    def _admit(self) -> None:
+        while self._waiting and len(self._running) < self._config.max_running:
+            handle = self._store.allocate(self.room_needed(self._waiting[0].request))
+            if handle is None:
+                return
+            running = self._waiting.popleft()
+            running.admit(handle)
+            self._running[running.request.id] = running
+
+    def _budgets(self, drafting: list[Running], rows_left: int) -> list[int]:
+        if not drafting:
+            return []
+        budgets = choose_budgets(self._curve, [self._candidate(running) for running in drafting])
+        wanted = sum(budgets)
+        if wanted > rows_left:  # trees shrink alike before anybody waits
+            budgets = [budget * rows_left // wanted for budget in budgets]
+        return budgets
+
+    def _candidate(self, running: Running) -> Candidate:
+        request = running.request
+        is_last_token = request.max_total - request.num_tokens <= 1
+        if running.stats.method == "none" or is_last_token:  # nothing to draft for
+            return Candidate(running.estimate, request.num_tokens, 0, fixed=0)
+        return Candidate(
+            running.estimate, request.num_tokens, self._config.max_nodes, request.speculation.max_nodes
+        )

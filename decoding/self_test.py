@@ -1,0 +1,135 @@
+"""The self-test: a small tree against one-token-at-a-time decoding, and against the model's own forward.
+
+It runs at load, on short prompts, and covers prefill in chunks, two requests in one step, a tree, a commit of
+a path that is not contiguous, and a second tree on top.
+Invariant: a model that passes gives every tree row the logits of its root-to-node path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from decoding.batch import Segment, StepBatch, pack
+from decoding.errors import ModelRefused
+from decoding.kv_store import KvHandle, KvStore
+from decoding.tree import IntArray
+
+# Shape suffixes: R rows, V vocabulary.
+PROMPT_LEN, OTHER_LEN, CHUNK = 11, 4, 6
+FIRST_TREE: IntArray = np.array([-1, 0, 0, 1, 2, 2], np.int32)
+FIRST_PATH: IntArray = np.array([0, 2, 4], np.int32)
+SECOND_TREE: IntArray = np.array([-1, 0, 0, 2], np.int32)
+# Largest allowed difference, as a share of the largest logit. A wrong mask or position is of order one.
+TOLERANCES = {torch.float64: 1e-5, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
+
+
+class Testable(Protocol):
+    dtype: torch.dtype
+    vocab_size: int
+
+    def new_store(self, num_slots: int) -> KvStore: ...
+
+    def forward(self, batch: StepBatch) -> torch.Tensor: ...
+
+    def eager_logits(self, ids_M: torch.Tensor) -> torch.Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SelfTestReport:
+    """is_exact: tree rows equalled one-by-one decoding bit for bit. difference: the largest one, as a share."""
+
+    is_exact: bool
+    difference: float
+
+
+def self_test(model: Testable) -> SelfTestReport:
+    """Raises ModelRefused when a tree row's logits are not those of its path."""
+    tokens = np.random.default_rng(0).integers(0, model.vocab_size, 64, dtype=np.int32)
+    prompt, other = tokens[:PROMPT_LEN], tokens[20 : 20 + OTHER_LEN]
+    first, second = tokens[30 : 30 + len(FIRST_TREE)], tokens[40 : 40 + len(SECOND_TREE)]
+    tree_RV = _decode_trees(model, (prompt, other, first, second))
+    plain_RV = _decode_paths(model, prompt, _paths(first, FIRST_TREE))
+    committed = np.concatenate([prompt, first[FIRST_PATH]])
+    plain_RV += _decode_paths(model, committed, _paths(second, SECOND_TREE))
+    own_RV = _eager_paths(model, prompt, _paths(first, FIRST_TREE))
+    own_RV += _eager_paths(model, committed, _paths(second, SECOND_TREE))
+    is_exact = all(torch.equal(tree, plain) for tree, plain in zip(tree_RV, plain_RV, strict=True))
+    _check(model, tree_RV, plain_RV, "decoding its path one token at a time")
+    difference = _check(model, tree_RV, own_RV, "the model's own forward over its path")
+    return SelfTestReport(is_exact, difference)
+
+
+def _check(
+    model: Testable, actual: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], what: str
+) -> float:
+    actual_RV, expected_RV = torch.stack(list(actual)), torch.stack(list(expected))
+    scale = max(1.0, expected_RV.abs().max().item())
+    difference = (actual_RV - expected_RV).abs().max().item() / scale
+    if not difference <= TOLERANCES[model.dtype]:  # also true for NaN
+        raise ModelRefused(
+            f"the model cannot be served: the logits of a tree row differ from {what} by {difference:.2g} of the "
+            "largest logit; it may ignore explicit positions or keep state of its own between rows"
+        )
+    return difference
+
+
+def _decode_trees(
+    model: Testable, tokens: tuple[IntArray, IntArray, IntArray, IntArray]
+) -> list[torch.Tensor]:
+    """Logits of both trees' rows, the first one sharing its step with another request."""
+    prompt, other, first, second = tokens
+    store = model.new_store(64)
+    handle, other_handle = _allocate(store), _allocate(store)
+    _prefill(model, store, handle, prompt)
+    segments = [Segment(other_handle, other, None, "none"), Segment(handle, first, FIRST_TREE)]
+    rows = list(model.forward(pack(segments, store)))
+    store.commit(handle, FIRST_PATH)
+    store.commit(other_handle, np.arange(len(other), dtype=np.int32))
+    return rows + list(model.forward(pack([Segment(handle, second, SECOND_TREE)], store)))
+
+
+def _decode_paths(model: Testable, prompt: IntArray, paths: Sequence[IntArray]) -> list[torch.Tensor]:
+    """Logits at the end of each path, one token at a time. A path extends an earlier one by a token."""
+    store = model.new_store(len(paths) * 32 + 32)
+    trunk = _allocate(store)
+    _prefill(model, store, trunk, prompt)
+    decoded: dict[tuple[int, ...], KvHandle] = {(): trunk}
+    rows = []
+    for path in paths:
+        parent = decoded[tuple(path[:-1].tolist())]
+        handle = store.fork(parent, parent.length)
+        assert handle is not None
+        rows.append(model.forward(pack([Segment(handle, path[-1:])], store))[0])
+        store.commit(handle, np.zeros(1, np.int32))
+        decoded[tuple(path.tolist())] = handle
+    return rows
+
+
+def _eager_paths(model: Testable, prompt: IntArray, paths: Sequence[IntArray]) -> list[torch.Tensor]:
+    return [model.eager_logits(torch.from_numpy(np.concatenate([prompt, path])).long())[-1] for path in paths]
+
+
+def _paths(tokens: IntArray, parents: IntArray) -> list[IntArray]:
+    """The tokens from the root to each node, in node order."""
+    paths: list[IntArray] = []
+    for node, parent in enumerate(parents):
+        paths.append(np.append(paths[parent] if parent >= 0 else tokens[:0], tokens[node]).astype(np.int32))
+    return paths
+
+
+def _prefill(model: Testable, store: KvStore, handle: KvHandle, prompt: IntArray) -> None:
+    for start in range(0, len(prompt), CHUNK):
+        chunk = prompt[start : start + CHUNK]
+        model.forward(pack([Segment(handle, chunk, None, "none")], store))
+        store.commit(handle, np.arange(len(chunk), dtype=np.int32))
+
+
+def _allocate(store: KvStore) -> KvHandle:
+    handle = store.allocate(32)
+    assert handle is not None
+    return handle

@@ -1,0 +1,75 @@
+"""What drafting remembers between the requests of one caller, and how long.
+
+Keyed by (tenant, session id): nothing crosses tenants, so a fast reply for one tells another nothing.
+Knows nothing of requests. Each store has a byte limit; the least recently used session goes first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from decoding.budget import YieldEstimate
+from decoding.stores.adjacency import AdjacencyTable
+
+
+@dataclass(slots=True)
+class Session:
+    """The stores of one session; running requests hold on to it even after it left the `SessionStore`."""
+
+    tenant: str
+    id: str
+    adjacency: AdjacencyTable
+    yields: dict[str, YieldEstimate] = field(default_factory=dict)  # by method: how a new request starts out
+    last_used: float = 0.0
+
+    @property
+    def num_bytes(self) -> int:
+        return self.adjacency.num_bytes
+
+
+class SessionStore:
+    """All sessions of the worker. max_bytes: of one session's stores; time_to_live: idle seconds."""
+
+    def __init__(
+        self,
+        max_sessions: int,
+        max_bytes: int,
+        time_to_live: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._max_sessions = max_sessions
+        self._max_bytes = max_bytes
+        self._time_to_live = time_to_live
+        self._clock = clock
+        self._sessions: OrderedDict[tuple[str, str], Session] = OrderedDict()  # least recently used first
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(session.num_bytes for session in self._sessions.values())
+
+    def open(self, tenant: str, session_id: str) -> Session:
+        """The session, made if need be, now the most recently used one."""
+        now = self._clock()
+        self._forget_idle(now)
+        key = (tenant, session_id)
+        session = self._sessions.pop(key, None)
+        if session is None:
+            session = Session(tenant, session_id, AdjacencyTable(self._max_bytes))
+        session.last_used = now
+        self._sessions[key] = session
+        if len(self._sessions) > self._max_sessions:
+            self._sessions.popitem(last=False)
+        return session
+
+    def _forget_idle(self, now: float) -> None:
+        while self._sessions:
+            oldest = next(iter(self._sessions.values()))
+            if now - oldest.last_used <= self._time_to_live:
+                return
+            self._sessions.popitem(last=False)

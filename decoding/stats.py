@@ -1,0 +1,67 @@
+"""Raw counts of what speculation did, per step and per request. Ratios are computed where they are shown.
+
+Knows nothing of Prometheus. Every count is of tokens unless its name says otherwise.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class DraftCounts(msgspec.Struct, kw_only=True):
+    """Acceptance counts. `*_by_source` is keyed by `Source` name in lower case, `*_by_depth[d - 1]` by depth d."""
+
+    drafts: int = 0  # trees with at least one drafted node
+    drafted: int = 0
+    accepted: int = 0
+    drafted_by_source: dict[str, int] = {}
+    accepted_by_source: dict[str, int] = {}
+    accepted_by_depth: list[int] = []
+
+
+class RequestStats(msgspec.Struct, kw_only=True):
+    """What one finished request cost. Times are seconds, on the worker's monotonic clock differences.
+
+    target_forwards counts decode steps (prefill chunks apart), so acceptance length without prefill is
+    (emitted - 1) / target_forwards: the first token comes out of the prefill.
+    """
+
+    method: str
+    reason: str = ""  # why this method was chosen
+    prompt_tokens: int
+    emitted: int = 0
+    target_forwards: int = 0
+    prefill_chunks: int = 0
+    counts: DraftCounts = msgspec.field(default_factory=DraftCounts)
+    queue_seconds: float = 0.0
+    time_to_first_token: float = 0.0
+    decode_seconds: float = 0.0  # first token to last
+
+
+class StepStats(msgspec.Struct, kw_only=True):
+    """One engine step, all requests together. `phase_seconds` keys: schedule draft forward sample commit observe.
+
+    plain_seconds: what plain decoding would have needed for the tokens of this step, from the measured
+    cost of a plain step at the same number of requests and context; 0 for a step that only prefilled.
+    """
+
+    rows: int
+    prefill_rows: int
+    decode_requests: int
+    emitted: int
+    step_seconds: float
+    plain_seconds: float
+    phase_seconds: dict[str, float]
+    counts_by_method: dict[str, DraftCounts]
+
+
+class EngineStats(msgspec.Struct, kw_only=True):
+    """Gauges: the engine now."""
+
+    running: int
+    waiting: int
+    slots_used: int
+    slots_total: int
+    sessions: int
+    session_bytes: int
+    resident_bytes: int

@@ -1,0 +1,17 @@
+"""What drafting remembers: flat arrays behind small classes, compiled look-ups, no Python per token.
+
+Knows nothing of requests or trees. Imports point from drafters to stores, never back.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from decoding.stores.adjacency import AdjacencyTable
+
+
+class DraftingStores(Protocol):
+    """The part of a session that drafters share across its requests."""
+
+    @property
+    def adjacency(self) -> AdjacencyTable: ...

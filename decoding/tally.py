@@ -1,0 +1,74 @@
+"""Counting while a step runs: phase times, and drafted and accepted tokens by source, depth and method.
+
+Owns the numbers of the step under way; `RequestStats` and `StepStats` are filled from it.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from decoding.budget import CostCurve
+from decoding.stats import DraftCounts, StepStats
+from decoding.tree import DraftTree, Source
+from decoding.verify import Verdict
+
+SOURCE_NAMES = [source.name.lower() for source in Source]
+
+
+def count_draft(counts: DraftCounts, tree: DraftTree, verdict: Verdict) -> None:
+    """Add one verified tree to `counts`. A tree of the root alone drafted nothing and counts nowhere."""
+    if tree.num_drafted == 0:
+        return
+    counts.drafts += 1
+    counts.drafted += tree.num_drafted
+    counts.accepted += verdict.num_accepted
+    _add_sources(counts.drafted_by_source, tree.sources[1:])
+    _add_sources(counts.accepted_by_source, tree.sources[verdict.path[1:]])
+    missing = verdict.num_accepted - len(counts.accepted_by_depth)
+    counts.accepted_by_depth.extend([0] * missing)
+    for depth in range(verdict.num_accepted):
+        counts.accepted_by_depth[depth] += 1
+
+
+def _add_sources(by_source: dict[str, int], sources: np.ndarray[tuple[int], np.dtype[np.int8]]) -> None:
+    for source, count in enumerate(np.bincount(sources).tolist()):
+        if count:
+            name = SOURCE_NAMES[source]
+            by_source[name] = by_source.get(name, 0) + count
+
+
+class StepTally:
+    """Times the phases of one step: `end_phase` closes the one under way."""
+
+    def __init__(self) -> None:
+        self._started = self._phase_started = time.perf_counter()
+        self._phase_seconds: dict[str, float] = {}
+        self._counts: dict[str, DraftCounts] = {}
+        self._emitted = 0
+        self._contexts: list[int] = []
+
+    def end_phase(self, name: str) -> None:
+        now = time.perf_counter()
+        self._phase_seconds[name] = now - self._phase_started
+        self._phase_started = now
+
+    def add(self, method: str, context: int, num_emitted: int) -> DraftCounts:
+        """Note a request that emitted tokens at `context` committed ones; returns its method's counts."""
+        self._contexts.append(context)
+        self._emitted += num_emitted
+        return self._counts.setdefault(method, DraftCounts())
+
+    def stats(self, num_rows: int, num_prefill_rows: int, curve: CostCurve) -> StepStats:
+        """The finished step."""
+        return StepStats(
+            rows=num_rows,
+            prefill_rows=num_prefill_rows,
+            decode_requests=len(self._contexts),
+            emitted=self._emitted,
+            step_seconds=time.perf_counter() - self._started,
+            plain_seconds=curve.plain_seconds(self._emitted, self._contexts) if self._contexts else 0.0,
+            phase_seconds=self._phase_seconds,
+            counts_by_method=self._counts,
+        )

@@ -1,0 +1,89 @@
+"""The draft tree: what a drafter proposes and one target forward verifies.
+
+Pure data. Node 0 is the root, the last known token, which is not yet in the KV cache.
+Invariant: `parents[i] < i`, so one pass in index order always sees a parent before its children.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int32]
+
+
+class Source(IntEnum):
+    """Where a drafted token came from. Values are stable: they cross the wire and label metrics."""
+
+    ROOT = 0
+    CONTEXT = 1  # copied from an earlier occurrence in prompt or output
+    ADJACENCY = 2  # successor table harvested from the target's own logits
+    NGRAM = 3
+    DRAFT_MODEL = 4
+    PREDICTION = 5
+    GRAMMAR = 6
+    BONUS = 7  # not drafted: the target's own token after the last accepted node
+
+
+@dataclass(frozen=True, slots=True)
+class DraftTree:
+    """A tree of candidate continuations.
+
+    tokens, parents: int32 [n]; sources: int8 [n]. `tokens[0]` is the root token, `parents[0]` is -1.
+    Siblings have distinct tokens, so at most one child can equal the target's token.
+    """
+
+    tokens: IntArray
+    parents: IntArray
+    sources: NDArray[np.int8]
+
+    def __post_init__(self) -> None:
+        assert len(self.tokens) == len(self.parents) == len(self.sources) >= 1
+        assert self.parents[0] == -1, self.parents
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def num_drafted(self) -> int:
+        """Nodes that count against the budget: all but the root."""
+        return len(self.tokens) - 1
+
+    def depths(self) -> IntArray:
+        """int32 [n]: edges from the root; the root has depth 0."""
+        return _depths(self.parents)
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError unless every promise of the class docstring holds."""
+        assert np.all(self.parents[1:] < np.arange(1, len(self))), self.parents
+        assert np.all(self.parents[1:] >= 0), self.parents
+        edges = set(zip(self.parents.tolist(), self.tokens.tolist(), strict=True))
+        assert len(edges) == len(self), "two siblings draft the same token"
+
+
+def chain(root: int, tokens: IntArray, source: Source) -> DraftTree:
+    """A tree with one child per node: plain decoding when `tokens` is empty."""
+    num_nodes = len(tokens) + 1
+    ids = np.empty(num_nodes, np.int32)
+    ids[0] = root
+    ids[1:] = tokens
+    sources = np.full(num_nodes, source, np.int8)
+    sources[0] = Source.ROOT
+    return DraftTree(ids, np.arange(-1, num_nodes - 1, dtype=np.int32), sources)
+
+
+def root_only(root: int) -> DraftTree:
+    """The plain decode step: nothing drafted."""
+    return chain(root, np.empty(0, np.int32), Source.ROOT)
+
+
+@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+def _depths(parents: IntArray) -> IntArray:
+    depths = np.zeros(len(parents), np.int32)
+    for node in range(1, len(parents)):
+        depths[node] = depths[parents[node]] + 1
+    return depths

@@ -1,0 +1,53 @@
+"""The one accept rule of every drafter: follow the target's own tokens through the draft tree.
+
+Knows nothing of sampling: `chosen` already holds the target's own token at every row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from decoding.tree import DraftTree, IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """path: int32 [a+1], the accepted nodes from the root (always node 0) downwards.
+
+    tokens: int32 [a+1], the tokens to emit: the accepted nodes' tokens, then the bonus token.
+    """
+
+    path: IntArray
+    tokens: IntArray
+
+    @property
+    def num_accepted(self) -> int:
+        return len(self.path) - 1
+
+
+def walk(tree: DraftTree, chosen: NDArray[np.int32]) -> Verdict:
+    """Accept the longest path on which each node equals the target's own token at its parent.
+
+    chosen: int32 [n], the target's own token after each node. Lossless for any tree: the tokens
+    returned depend on `chosen` along the path only (goose, Algorithm 3, without source priority:
+    siblings are distinct, so at most one child matches).
+    """
+    path = _walk(tree.tokens, tree.parents, chosen)
+    return Verdict(path, chosen[path])
+
+
+@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+def _walk(tokens: IntArray, parents: IntArray, chosen: IntArray) -> IntArray:
+    path = np.empty(len(tokens), np.int32)
+    path[0] = 0
+    length, current = 1, 0
+    for node in range(1, len(tokens)):  # children follow their parent, so one pass is enough
+        if parents[node] == current and tokens[node] == chosen[current]:
+            path[length] = node
+            length += 1
+            current = node
+    return path[:length].copy()

@@ -1,0 +1,195 @@
+"""The worker process: messages in, `Engine.step`, messages out. Owns the engine and nothing else.
+
+Started by the server as `python -m decoding.worker --inbox ADDRESS --outbox ADDRESS --config JSON`.
+Invariant: every `Submit` is answered by exactly one of Finished, Rejected, Failed while the process lives;
+it leaves by itself when its parent is gone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import time
+
+import msgspec
+import numpy as np
+import zmq
+
+from decoding import messages
+from decoding.config import EngineConfig
+from decoding.engine import Emitted, Engine, Retired, StepResult
+from decoding.errors import GanderError, RequestRejected
+from decoding.request import Request, SamplingParams, SpeculationParams
+
+IDLE_POLL_MS = 200
+HEARTBEAT_SECONDS = 1.0
+
+logger = logging.getLogger("gander.worker")
+
+
+def request_of(submit: messages.Submit, eos_token_ids: frozenset[int]) -> Request:
+    """The engine's request behind a message. Raises RequestRejected for an empty prompt."""
+    if not submit.prompt:
+        raise RequestRejected("prompt is empty", param="prompt")
+    sampling = msgspec.structs.asdict(submit.sampling)
+    sampling["stop_token_ids"] = tuple(submit.sampling.stop_token_ids)
+    speculation = msgspec.structs.asdict(submit.speculation)
+    speculation["without"] = frozenset(submit.speculation.without)
+    params = SamplingParams(**sampling)
+    params.validate()
+    return Request(
+        id=submit.request_id,
+        prompt=np.array(submit.prompt, np.int32),
+        sampling=params,
+        speculation=SpeculationParams(**speculation),
+        eos_token_ids=eos_token_ids,
+        tenant=submit.tenant,
+        session_id=submit.session_id,
+    )
+
+
+class Worker:
+    """The loop between two sockets. `outbox` never blocks: a slow reader's frames wait in memory."""
+
+    def __init__(self, inbox: zmq.Socket[bytes], outbox: zmq.Socket[bytes]) -> None:
+        self._inbox = inbox
+        self._outbox = outbox
+        self._decoder = msgspec.msgpack.Decoder(messages.ToWorker)
+        self._encoder = msgspec.msgpack.Encoder()
+        self._parent = os.getppid()
+        self._is_draining = False
+        self._next_heartbeat = 0.0
+
+    def serve(self, config: EngineConfig) -> int:
+        """Load, say Ready, run until drained or orphaned; the process's exit status."""
+        try:
+            engine = Engine.load(config, self._tell_progress)
+        except GanderError as error:
+            self._send([messages.LoadFailed(error=str(error))])
+            return 1
+        self._send([ready_message(engine, config)])
+        while os.getppid() == self._parent and not (self._is_draining and not engine.has_work):
+            self._drain_inbox(engine)
+            if engine.has_work:
+                self._step(engine)
+            self._heartbeat(engine)
+        return 0
+
+    def _step(self, engine: Engine) -> None:
+        try:
+            result = engine.step()
+        except Exception:  # whatever broke, every waiter is answered before the process goes
+            logger.exception("the engine broke; %d requests fail", len(engine.request_ids()))
+            text = "the engine failed while running this request"
+            self._send([messages.Failed(request_id=id, message=text) for id in engine.request_ids()])
+            raise
+        self._send([*step_messages(result), messages.StepReport(step=result.stats, engine=engine.stats())])
+
+    def _drain_inbox(self, engine: Engine) -> None:
+        """Take every waiting message; wait a little for the first one when there is nothing to do."""
+        timeout = 0 if engine.has_work or self._is_draining else IDLE_POLL_MS
+        while self._inbox.poll(timeout):
+            timeout = 0
+            message = self._decoder.decode(self._inbox.recv())
+            if isinstance(message, messages.Submit):
+                self._submit(engine, message)
+            elif isinstance(message, messages.Abort):
+                retired = engine.abort(message.request_id)
+                self._send([finished_message(retired)] if retired else [])
+            else:
+                self._is_draining = True
+
+    def _submit(self, engine: Engine, submit: messages.Submit) -> None:
+        try:
+            engine.add(request_of(submit, engine.model.eos_token_ids))
+        except RequestRejected as error:
+            self._send(
+                [
+                    messages.Rejected(
+                        request_id=submit.request_id,
+                        message=error.message,
+                        param=error.param,
+                        code=error.code,
+                    )
+                ]
+            )
+
+    def _heartbeat(self, engine: Engine) -> None:
+        now = time.monotonic()
+        if not engine.has_work and now >= self._next_heartbeat:
+            self._next_heartbeat = now + HEARTBEAT_SECONDS
+            self._send([messages.StepReport(step=None, engine=engine.stats())])
+
+    def _tell_progress(self, sentence: str, fraction: float) -> None:
+        self._send([messages.LoadProgress(sentence=sentence, fraction=fraction)])
+
+    def _send(self, batch: list[messages.FromWorker]) -> None:
+        if batch:
+            self._outbox.send(self._encoder.encode(messages.Batch(batch)))
+
+
+def ready_message(engine: Engine, config: EngineConfig) -> messages.Ready:
+    model = engine.model
+    return messages.Ready(
+        model=config.model,
+        max_model_len=model.max_model_len,
+        vocab_size=model.vocab_size,
+        eos_token_ids=sorted(model.eos_token_ids),
+        methods=engine.methods,
+        max_nodes=config.max_nodes,
+        dtype=str(model.dtype).removeprefix("torch."),
+        device=str(model.device),
+        attention=model.attention,
+        is_exact=model.is_exact,
+        load_seconds=engine.load_seconds,
+        parameters=model.num_parameters,
+        fingerprint=model.fingerprint,
+    )
+
+
+def step_messages(result: StepResult) -> list[messages.FromWorker]:
+    """Tokens first, so that a request's last tokens always come before its end."""
+    return [*map(tokens_message, result.emitted), *map(finished_message, result.retired)]
+
+
+def tokens_message(emitted: Emitted) -> messages.Tokens:
+    return messages.Tokens(request_id=emitted.request_id, token_ids=emitted.tokens, sources=emitted.sources)
+
+
+def finished_message(retired: Retired) -> messages.Finished:
+    return messages.Finished(
+        request_id=retired.request_id,
+        reason=retired.reason.value,
+        stats=retired.stats,
+        stop_token_id=retired.stop_token_id,
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Gander's worker process; started by the server.")
+    parser.add_argument("--inbox", required=True)
+    parser.add_argument("--outbox", required=True)
+    parser.add_argument("--config", required=True, help="EngineConfig as JSON")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle: it drains us
+    context = zmq.Context()
+    inbox, outbox = context.socket(zmq.PULL), context.socket(zmq.PUSH)
+    outbox.setsockopt(zmq.SNDHWM, 0)
+    outbox.setsockopt(zmq.LINGER, 2000)
+    inbox.connect(arguments.inbox)
+    outbox.connect(arguments.outbox)
+    config = msgspec.json.decode(arguments.config, type=EngineConfig)
+    try:
+        return Worker(inbox, outbox).serve(config)
+    finally:
+        inbox.close(linger=0)
+        outbox.close()
+        context.term()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""Token ids to text, a few at a time. Pure: knows nothing of requests, only of a `decode` function.
+
+Owns the one promise of streaming text: the pieces, joined, are what decoding everything at once gives, and no
+piece ends inside a character. Text that may still change is held back until later tokens settle it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+Decode = Callable[[Sequence[int]], str]
+
+REPLACEMENT = "\ufffd"  # what a decoder shows for bytes that are not (yet) a character
+CONTEXT = 4  # tokens of context that settle spacing at the border
+SHRINK_AT = 24  # window length at which settled tokens are dropped
+GIVE_UP_AT = 256  # a run of nothing but broken characters this long is shown as it is
+
+
+class IncrementalText:
+    """Text of one choice. `context`: the last tokens before it (the prompt's), which settle its first space."""
+
+    def __init__(self, decode: Decode, context: Sequence[int] = ()) -> None:
+        self._decode = decode
+        self._window = list(context[-CONTEXT:])
+        self._text = decode(self._window) if self._window else ""
+        if self._text.endswith(REPLACEMENT):
+            self._window, self._text = [], ""
+        self._num_shown = len(self._text)
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """The text that these tokens settle, perhaps none."""
+        self._window.extend(token_ids)
+        self._text = self._decode(self._window)
+        piece = self._show(len(self._text.rstrip(REPLACEMENT)))
+        if len(self._window) >= GIVE_UP_AT:
+            piece += self._show(len(self._text) - 1)
+        if len(self._window) >= SHRINK_AT:
+            self._shrink()
+        return piece
+
+    def flush(self) -> str:
+        """What is still held back, at the end."""
+        return self._show(len(self._text))
+
+    def _show(self, end: int) -> str:
+        piece = self._text[self._num_shown : end]
+        self._num_shown = max(self._num_shown, end)
+        return piece
+
+    def _shrink(self) -> None:
+        """Keep the fewest last tokens that still decode to the held-back text with whole characters before it."""
+        held = self._text[self._num_shown :]
+        for size in (CONTEXT, 2 * CONTEXT, 4 * CONTEXT):
+            window = self._window[-size:]
+            text = self._decode(window)
+            is_settled = not text.startswith(REPLACEMENT) or len(self._window) >= GIVE_UP_AT
+            if is_settled and text.endswith(held) and len(text) > len(held):
+                self._window, self._text, self._num_shown = window, text, len(text) - len(held)
+                return
+
+
+class StopStrings:
+    """Cuts text exactly before the first stop string, also one that spans pieces."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        assert all(stops), stops
+        self._stops = stops
+        self._held = ""
+
+    def push(self, text: str) -> tuple[str, bool]:
+        """The text that no stop string can claim any more, and whether one was found."""
+        text = self._held + text
+        starts = [start for stop in self._stops if (start := text.find(stop)) >= 0]
+        if starts:
+            self._held = ""
+            return text[: min(starts)], True
+        num_held = max((_overlap(text, stop) for stop in self._stops), default=0)
+        self._held = text[len(text) - num_held :]
+        return text[: len(text) - num_held], False
+
+    def flush(self) -> str:
+        held, self._held = self._held, ""
+        return held
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest end of `text` that is a beginning of `stop`, `stop` itself left out."""
+    for size in range(min(len(text), len(stop) - 1), 0, -1):
+        if text.endswith(stop[:size]):
+            return size
+    return 0

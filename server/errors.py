@@ -1,0 +1,92 @@
+"""Every error a client can meet, in OpenAI's shape: {"error": {message, type, param, code}}.
+
+Owns the words and the status of errors; knows nothing of routes. Messages are bounded, because some of them
+quote the client. `code` is always a string.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.responses import JSONResponse
+
+MAX_MESSAGE = 500
+MAX_PARAM = 100
+ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+
+
+@dataclass(eq=False)
+class ApiError(Exception):
+    """An answer other than 200. retry_after: seconds, sent as a header with 429 and 503."""
+
+    status: int
+    message: str
+    param: str | None = None
+    code: str = "invalid_value"
+    retry_after: int | None = None
+
+    def body(self) -> dict[str, dict[str, str | None]]:
+        """The object clients parse, both as a reply of its own and inside a stream."""
+        kind = ERROR_TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
+        return {
+            "error": {
+                "message": shortened(self.message, MAX_MESSAGE),
+                "type": kind,
+                "param": None if self.param is None else shortened(self.param, MAX_PARAM),
+                "code": self.code,
+            }
+        }
+
+    def response(self) -> JSONResponse:
+        headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        return JSONResponse(self.body(), self.status, headers)
+
+
+def shortened(text: str, limit: int) -> str:
+    """`text` in at most `limit` characters that can be encoded (JSON may carry lone surrogates)."""
+    text = text.encode("utf-8", "replace").decode()
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def invalid(message: str, param: str | None, code: str = "invalid_value") -> ApiError:
+    return ApiError(400, message, param, code)
+
+
+def unavailable(message: str, code: str, retry_after: int = 1) -> ApiError:
+    return ApiError(503, message, None, code, retry_after)
+
+
+def internal_error() -> ApiError:
+    """What a client learns of our own mistakes; the log has the rest under the request id."""
+    return ApiError(500, "The server had an error while processing the request.", None, "internal_error")
+
+
+def from_validation(errors: Sequence[Mapping[str, Any]], content_type: str) -> ApiError:
+    """The first of pydantic's complaints about a body, in the client's words."""
+    error = errors[0]
+    kind, message, context = str(error["type"]), str(error["msg"]), error.get("ctx") or {}
+    path = [str(part) for part in error["loc"] if part != "body"]
+    if kind == "json_invalid":
+        return invalid(f"The body is not valid JSON: {context.get('error', message)}.", None, "invalid_json")
+    if not path and not is_json(content_type):
+        return invalid("The body must be JSON, sent as Content-Type: application/json.", None, "invalid_json")
+    if context.get("field"):
+        path.append(str(context["field"]))
+    param = ".".join(path) or None
+    if kind == "gander":
+        return invalid(message, param, str(context["code"]))
+    if kind == "missing":
+        return invalid(f"{param or 'A JSON body'} is required.", param, "missing_required_parameter")
+    if kind == "extra_forbidden":
+        return invalid(f"Unknown parameter: {param}.", param, "unknown_parameter")
+    code = "invalid_type" if kind.endswith(("_type", "_parsing")) else "invalid_value"
+    return invalid(f"{param or 'The body'}: {message[:1].lower()}{message[1:]}.", param, code)
+
+
+def is_json(content_type: str) -> bool:
+    media_type = content_type.partition(";")[0].strip().lower()
+    return media_type == "application/json" or (
+        media_type.startswith("application/") and media_type.endswith("+json")
+    )

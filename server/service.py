@@ -1,0 +1,87 @@
+"""What the routes share: settings, the engine's client, the tokenizer, the metrics; and whether they can serve.
+
+Owns the start-up of both halves (worker and tokenizer), which happens behind an already open port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass, replace
+
+from starlette.requests import HTTPConnection
+
+from decoding.messages import Ready
+from server.client import EngineClient, EngineStatus
+from server.config import ServerSettings
+from server.errors import ApiError, unavailable
+from server.metrics import Metrics
+from server.prompts import Tokenizer, load_tokenizer
+
+LOG = logging.getLogger("gander.service")
+RETRY_AFTER = 2  # seconds; a start takes about that many times a few
+
+
+@dataclass(slots=True)
+class Service:
+    settings: ServerSettings
+    client: EngineClient
+    metrics: Metrics
+    tokenizer: Tokenizer | None = None
+    tokenizer_error: str | None = None
+    created: int = 0
+    _loading: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self.created = int(time.time())
+        self.client.start()
+        self._loading = asyncio.create_task(self._load_tokenizer(), name="tokenizer")
+
+    async def close(self) -> None:
+        await self.client.close(self.settings.drain_seconds)
+        if self._loading is not None:
+            await self._loading
+
+    @property
+    def status(self) -> EngineStatus:
+        """The engine's, unless the tokenizer holds things up."""
+        status = self.client.status
+        if self.tokenizer_error is not None:
+            return replace(status, state="failed", sentence=self.tokenizer_error)
+        if status.state == "ready" and self.tokenizer is None:
+            return replace(status, state="loading", sentence="loading the tokenizer")
+        return status
+
+    def require_ready(self) -> tuple[Tokenizer, Ready]:
+        """Raise ApiError 503 unless requests can be served now."""
+        status = self.status
+        if status.state != "ready" or self.tokenizer is None or self.client.ready is None:
+            message = f"The engine is not ready: {status.sentence}."
+            raise unavailable(message, f"engine_{status.state}", RETRY_AFTER)
+        return self.tokenizer, self.client.ready
+
+    def require_model(self, name: str | None) -> str:
+        """The served model's id. Raises ApiError 404 for any other."""
+        served = self.settings.model_name
+        if name is None or name == served:
+            return served
+        message = f"The model '{name}' does not exist here; this server has '{served}'."
+        raise ApiError(404, message, "model", "model_not_found")
+
+    async def _load_tokenizer(self) -> None:
+        settings = self.settings
+        arguments = (settings.model, settings.revision, settings.trust_remote_code)
+        try:
+            self.tokenizer = await asyncio.to_thread(load_tokenizer, *arguments)
+        except Exception as error:
+            LOG.exception("The tokenizer of %s cannot be loaded.", settings.model)
+            reason = str(error).partition("\n")[0] or type(error).__name__
+            self.tokenizer_error = f"the tokenizer of {settings.model} cannot be loaded: {reason}"
+        self.client.on_status(self.status)
+
+
+def service_of(connection: HTTPConnection) -> Service:
+    service = connection.app.state.service
+    assert isinstance(service, Service)
+    return service

@@ -1,0 +1,120 @@
+"""Tiny random models for tests, built by transformers' own classes with unmodified modelling code.
+
+Knows nothing of Gander. Weights are drawn large enough that logits differ clearly from token to token
+and the argmax varies from position to position.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+VOCAB_SIZE = 199
+SLIDING_WINDOW = 8
+EOS_TOKEN_ID = 2
+
+_COMMON: dict[str, Any] = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 512,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": EOS_TOKEN_ID,
+    "tie_word_embeddings": False,
+}
+_GROUPED: dict[str, Any] = {"num_key_value_heads": 2, "head_dim": 16}
+_EXPERTS: dict[str, Any] = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
+
+# What each type needs beyond (or instead of) _COMMON.
+_PRESETS: dict[str, dict[str, Any]] = {
+    "llama": {"num_key_value_heads": 2},
+    "qwen2": {"num_key_value_heads": 2},
+    "qwen3": _GROUPED,
+    "mistral": _GROUPED | {"sliding_window": SLIDING_WINDOW},
+    "gemma2": _GROUPED
+    | {"sliding_window": SLIDING_WINDOW, "query_pre_attn_scalar": 16, "attn_logit_softcapping": 2.0, "num_hidden_layers": 4},
+    "gemma3_text": _GROUPED
+    | {
+        "sliding_window": SLIDING_WINDOW,
+        "query_pre_attn_scalar": 16,
+        "num_hidden_layers": 4,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+    },
+    "gpt_neox": {},
+    "phi3": {"num_key_value_heads": 2, "original_max_position_embeddings": 512},
+    "mixtral": _GROUPED | {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "qwen3_moe": _GROUPED | _EXPERTS | {"num_experts": 4},
+    "gpt_oss": _GROUPED
+    | {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": SLIDING_WINDOW, "num_hidden_layers": 4},
+    "llama4_text": _GROUPED
+    | {"num_local_experts": 4, "attention_chunk_size": SLIDING_WINDOW, "intermediate_size_mlp": 96, "num_hidden_layers": 4},
+    "deepseek_v3": {
+        "num_key_value_heads": 4,
+        "kv_lora_rank": 16,
+        "q_lora_rank": 24,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 8,
+        "v_head_dim": 12,
+        "n_routed_experts": 4,
+        "n_group": 1,
+        "topk_group": 1,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "first_k_dense_replace": 1,
+    },
+    # Types that Gander refuses.
+    "mamba": {"state_size": 8},
+    "bloom": {"n_layer": 3, "n_head": 4},
+    "falcon": {},
+    "gptj": {"n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 512, "rotary_dim": 8},
+    "qwen3_next": _GROUPED
+    | _EXPERTS
+    | {
+        "num_experts": 4,
+        "num_hidden_layers": 4,
+        "shared_expert_intermediate_size": 32,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 16,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+    },
+}
+
+
+def tiny(model_type: str, seed: int = 0, **overrides: Any) -> PreTrainedModel:
+    """A random float32 model of `model_type` in evaluation mode, the same for the same arguments.
+
+    overrides: configuration fields, over the preset's (`num_hidden_layers=1`, `vocab_size=512`, ...).
+    """
+    fields = _COMMON | _PRESETS[model_type] | overrides
+    config = CONFIG_MAPPING[model_type](**fields)
+    generator_state = torch.get_rng_state()
+    torch.manual_seed(seed)
+    try:
+        model = AutoModelForCausalLM.from_config(config, attn_implementation=fields.get("attn_implementation"))
+        _draw_weights(model)
+    finally:
+        torch.set_rng_state(generator_state)
+    assert isinstance(model, PreTrainedModel)
+    return model.eval()
+
+
+def _draw_weights(model: PreTrainedModel) -> None:
+    """Matrices keep their input's scale; vectors initialised to zero (biases, sinks) become small noise."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.copy_(torch.randn(parameter.shape) * parameter.shape[-1] ** -0.5)
+            elif not parameter.any():
+                parameter.copy_(torch.randn(parameter.shape) * 0.1)
+        embedding = model.get_input_embeddings().weight
+        embedding.copy_(torch.randn(embedding.shape))
+        head = model.get_output_embeddings()
+        if head is not None and head.weight is not embedding:
+            head.weight.copy_(torch.randn(head.weight.shape) * 3 * head.weight.shape[-1] ** -0.5)
