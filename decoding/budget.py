@@ -88,6 +88,8 @@ def choose_budgets(curve: CostCurve, candidates: Sequence[Candidate]) -> list[in
     the rate follows from the budgets, so a few rounds of substitution settle both. A request whose best
     tree would not beat plain decoding gets 0, and `PROBE_NODES` once in a while to notice better times.
     """
+    if all(candidate.fixed is not None for candidate in candidates):
+        return [min(candidate.fixed or 0, candidate.limit) for candidate in candidates]
     contexts = [candidate.context for candidate in candidates]
     budgets = [candidate.fixed or 0 for candidate in candidates]
     for _ in range(4):

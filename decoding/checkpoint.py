@@ -50,9 +50,7 @@ def max_model_len(config: Any, wanted: int | None) -> int:
     if supported is None:
         return wanted or 2048
     if wanted is not None and wanted > supported:
-        raise ConfigError(
-            f"max_model_len {wanted} is more than the {supported} tokens that the model supports"
-        )
+        raise ConfigError(f"max_model_len {wanted} is more than the {supported} tokens that the model supports")
     return int(wanted or supported)
 
 
@@ -86,9 +84,7 @@ def freeze_rope(model: PreTrainedModel, length: int) -> None:
         rope_type = getattr(module, "rope_type", None)
         if isinstance(rope_type, str) and ("dynamic" in rope_type or rope_type == "longrope"):
             _freeze(module, length)
-        elif isinstance(rope_type, dict) and any(
-            "dynamic" in t or t == "longrope" for t in rope_type.values()
-        ):
+        elif isinstance(rope_type, dict) and any("dynamic" in t or t == "longrope" for t in rope_type.values()):
             raise ConfigError("rotary embeddings that change with length per layer type are not supported")
 
 

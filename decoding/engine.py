@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-import numpy as np
 import torch
 
 from decoding import drafters
@@ -19,13 +18,13 @@ from decoding.batch import StepBatch, pack
 from decoding.budget import YieldEstimate
 from decoding.calibrate import measure_cost_curve
 from decoding.config import EngineConfig
-from decoding.drafters import TopTokens
+from decoding.drafters import Drafter, TopTokens
 from decoding.errors import RequestRejected
 from decoding.memory import resident_bytes, slots_for
 from decoding.model import TargetModel
 from decoding.request import FinishReason, Request
 from decoding.running import Draft, Running
-from decoding.sampling import TreeRows, ban, choose, sample_rows, top_tokens
+from decoding.sampling import TreeRows, ban, choose, top_tokens
 from decoding.scheduler import Scheduler, Task
 from decoding.session import SessionStore
 from decoding.stats import EngineStats, RequestStats, StepStats
@@ -104,8 +103,11 @@ class Engine:
         engine.load_seconds = time.perf_counter() - started
         return engine
 
-    def add(self, request: Request) -> None:
-        """Queue a request. Raises RequestRejected, naming the field, for what can never be served."""
+    def add(self, request: Request, drafter: Drafter | None = None) -> None:
+        """Queue a request. Raises RequestRejected, naming the field, for what can never be served.
+
+        drafter: one of the caller's own instead of the registry's, for experiments.
+        """
         self._check(request)
         method, reason = drafters.resolve(request.speculation.method)
         session = self.sessions.open(request.tenant, request.session_id)
@@ -114,7 +116,7 @@ class Engine:
             Running(
                 request=request,
                 session=session,
-                drafter=drafters.start(method, request, session),
+                drafter=drafter or drafters.start(method, request, session),
                 estimate=YieldEstimate(known.gain) if known else YieldEstimate(),
                 stats=RequestStats(method=method, reason=reason, prompt_tokens=len(request.prompt)),
             )
@@ -166,9 +168,7 @@ class Engine:
         tree = None if task.budget is None else running.drafter.propose(task.budget)
         return Draft(running, start, lead, tree)
 
-    def _top_tokens(
-        self, drafts: list[Draft], logits_NV: torch.Tensor, batch: StepBatch
-    ) -> list[TopTokens | None]:
+    def _top_tokens(self, drafts: list[Draft], logits_NV: torch.Tensor, batch: StepBatch) -> list[TopTokens | None]:
         """What each drafter harvests, taken before any ban touches the logits."""
         tops = []
         for draft, (first, end) in zip(drafts, pairwise(batch.logit_offsets.tolist()), strict=True):
@@ -188,9 +188,8 @@ class Engine:
         for part in trees:
             if part.request.num_output < part.request.sampling.min_tokens:
                 ban(logits_NV, part, part.tree.depths())
-        chosen = choose(logits_NV, sample_rows(trees, batch.positions_M[batch.logit_rows_R]))
-        per_tree = iter(np.split(chosen, np.cumsum([len(part.tree) for part in trees[:-1]])))
-        return [None if draft.tree is None else walk(draft.tree, next(per_tree)) for draft in drafts]
+        chosen = iter(choose(logits_NV, trees))
+        return [None if draft.tree is None else walk(draft.tree, next(chosen)) for draft in drafts]
 
     def _commit(self, draft: Draft, verdict: Verdict | None, tally: StepTally, result: StepResult) -> None:
         """Keep the accepted rows, extend the request, and say what it was given."""
@@ -203,11 +202,10 @@ class Engine:
         context = request.num_tokens
         num_emitted = request.extend(verdict.tokens)
         running.note_step(draft.tree, verdict, num_emitted)
-        count_draft(tally.add(running.stats.method, context, num_emitted), draft.tree, verdict)
+        method_counts = tally.add(running.stats.method, context, num_emitted)
+        count_draft((method_counts, running.stats.counts), draft.tree, verdict)
         sources = [*draft.tree.sources[verdict.path[1:]].tolist(), int(Source.BONUS)]
-        result.emitted.append(
-            Emitted(request.id, verdict.tokens[:num_emitted].tolist(), sources[:num_emitted])
-        )
+        result.emitted.append(Emitted(request.id, verdict.tokens[:num_emitted].tolist(), sources[:num_emitted]))
         if request.finish_reason is not None:
             self._scheduler.retire(request.id)
             result.retired.append(self._retired(running, request.finish_reason))
@@ -228,9 +226,7 @@ class Engine:
                 param="speculation.max_nodes",
             )
         if request.prompt.min() < 0 or request.prompt.max() >= self.model.vocab_size:
-            raise RequestRejected(
-                f"prompt holds token ids outside 0..{self.model.vocab_size - 1}", param="prompt"
-            )
+            raise RequestRejected(f"prompt holds token ids outside 0..{self.model.vocab_size - 1}", param="prompt")
         if request.max_total > self.model.max_model_len:
             raise RequestRejected(
                 f"the prompt has {len(request.prompt)} tokens and max_tokens is {request.sampling.max_tokens}, "

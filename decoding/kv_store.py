@@ -7,6 +7,7 @@ Invariant: the ranges of live handles are disjoint, and together with the free r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -20,6 +21,7 @@ from decoding.attention.layer import LayerSpec
 
 # Shape suffixes: P planes (K or V of one layer), H kv heads, S slots, D head width, T rows of a request, M rows of a step.
 SlotArray = NDArray[np.int64]
+READ_AHEAD = 16  # rows past the arena's end that vector kernels may read
 NO_SLOTS: SlotArray = np.empty(0, np.int64)
 
 
@@ -65,9 +67,7 @@ class KvStore(Protocol):
     def rows(self, handle: KvHandle, num_rows: int) -> slice | torch.Tensor:
         """An index of the first `num_rows` rows, reserved ones included, for `gather`."""
 
-    def write(
-        self, layer: int, key_HMD: torch.Tensor, value_HMD: torch.Tensor, slots_M: torch.Tensor
-    ) -> None:
+    def write(self, layer: int, key_HMD: torch.Tensor, value_HMD: torch.Tensor, slots_M: torch.Tensor) -> None:
         """Store the step's rows of one layer."""
 
     def gather(self, layer: int, rows: slice | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -140,18 +140,14 @@ class SlabStore:
         assert 0 <= length <= handle.length, (length, handle.length)
         copy = self.allocate(max(length, max_tokens or handle.capacity))
         if copy is not None:
-            self._move(
-                np.arange(handle.start, handle.start + length), np.arange(copy.start, copy.start + length)
-            )
+            self._move(np.arange(handle.start, handle.start + length), np.arange(copy.start, copy.start + length))
             copy.length = length
         return copy
 
     def rows(self, handle: KvHandle, num_rows: int) -> slice:
         return slice(handle.start, handle.start + num_rows)
 
-    def write(
-        self, layer: int, key_HMD: torch.Tensor, value_HMD: torch.Tensor, slots_M: torch.Tensor
-    ) -> None:
+    def write(self, layer: int, key_HMD: torch.Tensor, value_HMD: torch.Tensor, slots_M: torch.Tensor) -> None:
         keys_HSD, values_HSD = self._planes[layer]
         keys_HSD.index_copy_(1, slots_M, key_HMD)
         values_HSD.index_copy_(1, slots_M, value_HMD)
@@ -197,7 +193,7 @@ def _planes(
             shape = (layer.num_kv_heads, width)
             counts[shape] = counts.get(shape, 0) + 1
     tensors_PHSD = {
-        (heads, width): torch.empty(count, heads, num_slots, width, dtype=dtype)
+        (heads, width): _padded_empty((count, heads, num_slots, width), dtype)
         for (heads, width), count in counts.items()
     }
     unused = {shape: iter(tensor) for shape, tensor in tensors_PHSD.items()}
@@ -208,6 +204,11 @@ def _planes(
     bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
     groups = [tensor.view(bits).flatten(0, 1).numpy() for tensor in tensors_PHSD.values()]
     return groups, planes
+
+
+def _padded_empty(shape: tuple[int, int, int, int], dtype: torch.dtype) -> torch.Tensor:
+    """Uninitialised, followed in memory by READ_AHEAD rows that may be read but mean nothing."""
+    return torch.empty(math.prod(shape) + READ_AHEAD * shape[-1], dtype=dtype)[: math.prod(shape)].view(shape)
 
 
 @nb.njit(cache=True)  # type: ignore[untyped-decorator]

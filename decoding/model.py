@@ -7,7 +7,7 @@ Invariant: what has been constructed passed the probe and the self-test.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from decoding.attention.backend import AttentionBackend
 from decoding.attention.exact import ExactAttention
+from decoding.attention.layer import LayerSpec
 from decoding.attention.reference import ReferenceAttention
 from decoding.attention.sdpa import SdpaAttention
 from decoding.batch import StepBatch
@@ -53,7 +54,7 @@ class TargetModel:
         freeze_rope(model, self.max_model_len)
         layers = probe(model)
         self.layers = tuple(layer for _, layer in layers)
-        self._seam = Seam(layers, _backend(self.attention, self.device))
+        self._seam = Seam(layers, _backend(self.attention, self.device, self.layers))
         set_implementation(model, SERVING)
         self._min_rows = 1
         if can_pack(self.device, self.dtype):
@@ -122,15 +123,13 @@ class TargetModel:
     def eager_logits(self, ids_M: torch.Tensor) -> torch.Tensor:
         """float32 [M, V]: the model's own forward over a whole sequence, by its own attention. For checks."""
         with torch.inference_mode(), implementation(self._model, "eager"):
-            logits: torch.Tensor = self._model(input_ids=ids_M[None].to(self.device), use_cache=False).logits[
-                0
-            ]
+            logits: torch.Tensor = self._model(input_ids=ids_M[None].to(self.device), use_cache=False).logits[0]
         return logits.float()
 
 
-def _backend(attention: str, device: torch.device) -> AttentionBackend:
+def _backend(attention: str, device: torch.device, layers: Sequence[LayerSpec]) -> AttentionBackend:
     if attention == "exact":
         if device.type != "cpu":
             raise ConfigError(f"attention 'exact' runs on the CPU, not on {device.type}; use 'sdpa'")
-        return ExactAttention()
+        return ExactAttention(layers)
     return ReferenceAttention() if attention == "reference" else SdpaAttention(device)

@@ -28,9 +28,7 @@ _HALF = np.uint64(32)
 
 
 @nb.njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
-def philox_words(
-    seed: np.uint64, position: int, block: int
-) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64]:
+def philox_words(seed: np.uint64, position: int, block: int) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64]:
     """The four 32-bit words (in uint64) of tokens 4*block .. 4*block + 3."""
     c0, c1, c2, c3 = np.uint64(block), np.uint64(position), np.uint64(0), np.uint64(0)
     k0, k1 = seed & _LOW, seed >> _HALF

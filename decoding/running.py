@@ -10,14 +10,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from decoding.batch import Segment
+from decoding.batch import LogitRows, Segment
 from decoding.budget import YieldEstimate
 from decoding.drafters import Drafter, TopTokens
 from decoding.kv_store import KvHandle
 from decoding.request import Request
 from decoding.session import Session
 from decoding.stats import RequestStats
-from decoding.tally import count_draft
 from decoding.tree import DraftTree, IntArray
 from decoding.verify import Verdict
 
@@ -58,7 +57,6 @@ class Running:
         self.stats.emitted += num_emitted
         self.stats.decode_seconds = now - self.first_token
         self.estimate.update(tree.num_drafted, verdict.num_accepted)
-        count_draft(self.stats.counts, tree, verdict)
 
     def close(self) -> None:
         """The request has ended: its session remembers how well drafting went."""
@@ -83,7 +81,7 @@ class Draft:
         wants_all = self.running.drafter.num_top > 0
         if self.tree is None:
             return Segment(self.running.handle, self.lead, None, "all" if wants_all else "none")
-        logits = "all" if wants_all else len(self.tree)
+        logits: LogitRows = "all" if wants_all else len(self.tree)
         if num_lead == 0:
             return Segment(self.running.handle, self.tree.tokens, self.tree.parents, logits)
         tokens = np.concatenate((self.lead, self.tree.tokens))
@@ -100,10 +98,6 @@ class Draft:
         """Give the drafter the step's outcome; `top` has a row for each row of the segment."""
         drafter, num_lead = self.running.drafter, len(self.lead)
         if num_lead:
-            drafter.observe_prefill(
-                self.start, top and TopTokens(top.ids[:num_lead], top.probabilities[:num_lead])
-            )
+            drafter.observe_prefill(self.start, top and TopTokens(top.ids[:num_lead], top.probabilities[:num_lead]))
         if self.tree is not None and verdict is not None:
-            drafter.observe(
-                self.tree, verdict, top and TopTokens(top.ids[num_lead:], top.probabilities[num_lead:])
-            )
+            drafter.observe(self.tree, verdict, top and TopTokens(top.ids[num_lead:], top.probabilities[num_lead:]))

@@ -10,29 +10,34 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from decoding.drafters.base import TopTokens
 from decoding.noise import gumbel_rows
 from decoding.request import Request
 from decoding.sampling_kernel import UNREACHED, choose_rows, top_rows
-from decoding.tree import DraftTree
+from decoding.top_tokens import TopTokens
+from decoding.tree import DraftTree, IntArray
 
-__all__ = [
-    "UNREACHED",
-    "SampleRows",
-    "TreeRows",
-    "ban",
-    "choose",
-    "reference_choose",
-    "sample_rows",
-    "top_tokens",
-]
+__all__ = ["UNREACHED", "TreeRows", "ban", "choose", "reference_choose", "top_tokens"]
 
-# N rows of the step's logits, R of them to be drawn, V vocabulary
+# N rows of the step's logits, R of them in trees, B trees, V vocabulary
+
+SETTINGS = np.dtype(  # one tree's part of the kernel's work; position: of the token drawn after the root
+    [
+        ("first_row", np.int64),
+        ("num_nodes", np.int64),
+        ("position", np.int64),
+        ("seed", np.uint64),
+        ("top_k", np.int64),
+        ("temperature", np.float64),
+        ("top_p", np.float64),
+        ("min_p", np.float64),
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,68 +49,36 @@ class TreeRows:
     first_row: int
 
 
-@dataclass(frozen=True, slots=True)
-class SampleRows:
-    """How to draw each row: float64 temperature, top_p, min_p; int64 row, top_k, position; uint64 seed; all [R].
+def choose(logits_NV: torch.Tensor, trees: Sequence[TreeRows]) -> list[IntArray]:
+    """Per tree int32 [n]: the target's own token after each node, UNREACHED where no walk can come.
 
-    row is the row of the logits, position the absolute position of the token to be drawn. token (int32) is
-    the row's own token and parent (int32) the entry before it in its tree, -1 at a root: an entry whose
-    parent's chosen token is another one is never reached by the walk, so the CPU path does not draw it and
-    leaves UNREACHED.
+    logits_NV: float32, contiguous. A node whose token is not the one drawn after its parent is never reached,
+    so sampling costs the accepted path, not the tree.
     """
-
-    row: NDArray[np.int64]
-    temperature: NDArray[np.float64]
-    top_k: NDArray[np.int64]
-    top_p: NDArray[np.float64]
-    min_p: NDArray[np.float64]
-    seed: NDArray[np.uint64]
-    position: NDArray[np.int64]
-    token: NDArray[np.int32]
-    parent: NDArray[np.int32]
-
-
-def sample_rows(trees: Sequence[TreeRows], positions_N: NDArray[np.int64]) -> SampleRows:
-    """The rows of all trees, one after the other. positions_N: the absolute position of each logits row."""
-    sizes = [len(part.tree) for part in trees]
-    params = [part.request.sampling for part in trees]
-    row = np.concatenate([np.arange(part.first_row, part.first_row + len(part.tree)) for part in trees])
-    starts = np.cumsum([0, *sizes[:-1]])
-    parent = np.concatenate([part.tree.parents for part in trees])
-    if len(trees) > 1:
-        parent = np.where(parent >= 0, parent + np.repeat(starts, sizes), -1).astype(np.int32)
-    return SampleRows(
-        row=row,
-        temperature=np.repeat([float(asked.temperature) for asked in params], sizes),
-        top_k=np.repeat([asked.top_k for asked in params], sizes),
-        top_p=np.repeat([float(asked.top_p) for asked in params], sizes),
-        min_p=np.repeat([float(asked.min_p) for asked in params], sizes),
-        seed=np.repeat(np.array([asked.seed for asked in params], np.uint64), sizes),
-        position=positions_N[row] + 1,
-        token=np.concatenate([part.tree.tokens for part in trees]),
-        parent=parent,
-    )
-
-
-def choose(logits_NV: torch.Tensor, rows: SampleRows) -> NDArray[np.int32]:
-    """int32 [R]: the target's own token after every row a walk can reach. logits_NV: float32, contiguous."""
     if logits_NV.device.type != "cpu":
-        return reference_choose(logits_NV, rows)
-    chosen = np.empty(len(rows.row), np.int32)
-    choose_rows(
-        logits_NV.numpy(),
-        rows.row,
-        rows.temperature,
-        rows.top_k,
-        rows.top_p,
-        rows.min_p,
-        rows.seed,
-        rows.position,
-        rows.token,
-        rows.parent,
-        chosen,
-    )
-    return chosen
+        return reference_choose(logits_NV, trees)
+    settings_B = np.array([_settings(part) for part in trees], SETTINGS)
+    tokens_R = _join([part.tree.tokens for part in trees])
+    parents_R = _join([part.tree.parents for part in trees])
+    chosen_R = np.empty(len(tokens_R), np.int32)
+    choose_rows(logits_NV.numpy(), settings_B, tokens_R, parents_R, chosen_R)
+    return _split(chosen_R, trees)
+
+
+def _settings(part: TreeRows) -> tuple[int | float, ...]:
+    asked = part.request.sampling
+    position = part.request.num_tokens
+    law = (asked.temperature, asked.top_p, asked.min_p)
+    return part.first_row, len(part.tree), position, asked.seed, asked.top_k, *law
+
+
+def _join(arrays: list[IntArray]) -> IntArray:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def _split(rows_R: IntArray, trees: Sequence[TreeRows]) -> list[IntArray]:
+    ends = list(accumulate(len(part.tree) for part in trees))
+    return [rows_R[end - len(part.tree) : end] for part, end in zip(trees, ends, strict=True)]
 
 
 def top_tokens(logits_RV: torch.Tensor, num_top: int) -> TopTokens:
@@ -121,6 +94,7 @@ def top_tokens(logits_RV: torch.Tensor, num_top: int) -> TopTokens:
     return TopTokens(ids, probabilities)
 
 
+@torch.inference_mode()
 def ban(logits_NV: torch.Tensor, part: TreeRows, depths: NDArray[np.int32]) -> None:
     """Give the stop tokens no chance, in place, at every node whose token would come before min_tokens."""
     request = part.request
@@ -130,28 +104,32 @@ def ban(logits_NV: torch.Tensor, part: TreeRows, depths: NDArray[np.int32]) -> N
         logits_NV[torch.from_numpy(early).to(logits_NV.device)[:, None], stop_ids] = -math.inf
 
 
-def reference_choose(logits_NV: torch.Tensor, rows: SampleRows) -> NDArray[np.int32]:
-    """`choose` in plain tensor operations, any device, every row drawn."""
+def reference_choose(logits_NV: torch.Tensor, trees: Sequence[TreeRows]) -> list[IntArray]:
+    """`choose` in plain tensor operations, any device, every node drawn."""
     device = logits_NV.device
-    logits_RV = logits_NV[torch.from_numpy(rows.row).to(device)]
-    greedy_R = torch.from_numpy(rows.temperature).to(device) == 0
-    temperature_R = torch.from_numpy(rows.temperature).to(device).masked_fill(greedy_R, 1.0)
-    scaled_RV = logits_RV.double() / temperature_R[:, None]
+    sizes = [len(part.tree) for part in trees]
+    settings_R = np.repeat(np.array([_settings(part) for part in trees], SETTINGS), sizes)
+
+    def column_R1(name: str) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(settings_R[name])).to(device)[:, None]
+
+    rows_R = np.concatenate([np.arange(part.first_row, part.first_row + len(part.tree)) for part in trees])
+    logits_RV = logits_NV[torch.from_numpy(rows_R).to(device)]
+    greedy_R1 = column_R1("temperature") == 0
+    scaled_RV = logits_RV.double() / column_R1("temperature").masked_fill(greedy_R1, 1.0)
     scaled_RV -= scaled_RV.max(dim=-1, keepdim=True).values
-    order_RV = torch.sort(scaled_RV, dim=-1, descending=True, stable=True)
-    sorted_RV = order_RV.values
+    sorted_RV, order_RV = torch.sort(scaled_RV, dim=-1, descending=True, stable=True)
     rank_V = torch.arange(sorted_RV.shape[1], device=device)
-    top_k_R = torch.from_numpy(rows.top_k).to(device)
-    beyond_k_RV = (rank_V[None, :] >= top_k_R[:, None]) & (top_k_R > 0)[:, None]
+    beyond_k_RV = (rank_V >= column_R1("top_k")) & (column_R1("top_k") > 0)
     weights_RV = sorted_RV.exp().masked_fill(beyond_k_RV, 0.0)
-    top_p_R = torch.from_numpy(rows.top_p).to(device)
     before_RV = weights_RV.cumsum(-1) - weights_RV  # mass of the more likely tokens
-    beyond_p_RV = (before_RV >= (top_p_R * weights_RV.sum(-1))[:, None]) & (top_p_R < 1)[:, None]
-    min_p_R = torch.from_numpy(rows.min_p).to(device)
-    dropped_RV = beyond_k_RV | beyond_p_RV | (sorted_RV < min_p_R.log()[:, None])
-    kept_RV = torch.zeros_like(dropped_RV).scatter_(1, order_RV.indices, ~dropped_RV)
-    seeds = torch.from_numpy(rows.seed.view(np.int64)).to(device)
-    noise_RV = gumbel_rows(seeds, torch.from_numpy(rows.position).to(device), logits_RV.shape[1])
+    needed_R1 = column_R1("top_p") * weights_RV.sum(-1, keepdim=True)
+    beyond_p_RV = (before_RV >= needed_R1) & (column_R1("top_p") < 1)
+    dropped_RV = beyond_k_RV | beyond_p_RV | (sorted_RV < column_R1("min_p").log())
+    kept_RV = torch.zeros_like(dropped_RV).scatter_(1, order_RV, ~dropped_RV)
+    depths_R = torch.from_numpy(_join([part.tree.depths() for part in trees])).to(device)
+    seeds_R = torch.from_numpy(settings_R["seed"].astype(np.uint64).view(np.int64)).to(device)
+    noise_RV = gumbel_rows(seeds_R, column_R1("position")[:, 0] + depths_R, logits_RV.shape[1])
     noisy_RV = (scaled_RV + noise_RV).masked_fill(~kept_RV, -math.inf)
-    chosen_R = torch.where(greedy_R, logits_RV.argmax(-1), noisy_RV.argmax(-1))
-    return chosen_R.int().cpu().numpy()
+    chosen_R = torch.where(greedy_R1[:, 0], logits_RV.argmax(-1), noisy_RV.argmax(-1))
+    return _split(chosen_R.int().cpu().numpy(), trees)

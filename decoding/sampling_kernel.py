@@ -7,6 +7,7 @@ Invariant: no loop's order of summation depends on how many rows there are, so a
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numba as nb
 import numpy as np
@@ -66,9 +67,7 @@ def _mass(row: NDArray[np.float32], best: np.float32, scale: np.float32) -> floa
 
 
 @nb.njit(cache=True)  # type: ignore[untyped-decorator]
-def top_rows(
-    logits_RV: NDArray[np.float32], ids_RK: NDArray[np.int32], probabilities_RK: NDArray[np.float32]
-) -> None:
+def top_rows(logits_RV: NDArray[np.float32], ids_RK: NDArray[np.int32], probabilities_RK: NDArray[np.float32]) -> None:
     """Fill in the most likely tokens of every row and their probabilities at temperature 1."""
     num_top = ids_RK.shape[1]
     values = np.empty(num_top, np.float32)
@@ -93,32 +92,32 @@ def top_rows(
 
 @nb.njit(cache=True)  # type: ignore[untyped-decorator]
 def choose_rows(
-    logits_RV: NDArray[np.float32],
-    rows: NDArray[np.int64],
-    temperature: NDArray[np.float64],
-    top_k: NDArray[np.int64],
-    top_p: NDArray[np.float64],
-    min_p: NDArray[np.float64],
-    seed: NDArray[np.uint64],
-    position: NDArray[np.int64],
-    token: NDArray[np.int32],
-    parent: NDArray[np.int32],
-    chosen: NDArray[np.int32],
+    logits_NV: NDArray[np.float32],
+    settings_B: NDArray[Any],
+    tokens_R: NDArray[np.int32],
+    parents_R: NDArray[np.int32],
+    chosen_R: NDArray[np.int32],
 ) -> None:
-    """Draw the token after each of `rows` of the logits; arguments as in `sampling.SampleRows`."""
-    for r in range(len(rows)):
-        if parent[r] >= 0 and chosen[parent[r]] != token[r]:
-            chosen[r] = UNREACHED
-            continue
-        row = logits_RV[rows[r]]
-        best = _highest(row)
-        if temperature[r] == 0.0:
-            chosen[r] = _first_of(row, best)
-        elif top_k[r] > 0 or top_p[r] < 1.0:
-            kept = _nucleus(row, best, temperature[r], top_k[r], top_p[r])
-            chosen[r] = _draw_among(row, best, kept, temperature[r], min_p[r], seed[r], position[r])
-        else:
-            chosen[r] = _draw(row, best, temperature[r], min_p[r], seed[r], position[r])
+    """Draw the token after every node a walk reaches; arguments as in `sampling.choose`."""
+    start = 0
+    for b in range(len(settings_B)):
+        asked = settings_B[b]
+        position = asked.position  # reached nodes are one path, so each is one position further
+        for node in range(start, start + asked.num_nodes):
+            if node > start and chosen_R[start + parents_R[node]] != tokens_R[node]:
+                chosen_R[node] = UNREACHED
+                continue
+            row = logits_NV[asked.first_row + node - start]
+            best = _highest(row)
+            if asked.temperature == 0.0:
+                chosen_R[node] = _first_of(row, best)
+            elif asked.top_k > 0 or asked.top_p < 1.0:
+                kept = _nucleus(row, best, asked.temperature, asked.top_k, asked.top_p)
+                chosen_R[node] = _draw_among(row, best, kept, asked.temperature, asked.min_p, asked.seed, position)
+            else:
+                chosen_R[node] = _draw(row, best, asked.temperature, asked.min_p, asked.seed, position)
+            position += 1
+        start += asked.num_nodes
 
 
 @nb.njit(cache=True)  # type: ignore[untyped-decorator]
@@ -207,10 +206,7 @@ def _draw(
             score = (np.float64(row[token]) - np.float64(best)) / temperature
             # noise above d needs a uniform u with 1 - u < exp(-d), which is cheaper to ask than two logarithms
             shortfall = np.float32(min(score - highest, 0.0))
-            if (
-                score < floor
-                or (1.0 - np.float64(word) * 2.0**-32) > np.float64(_exp(shortfall)) * 1.0001 + 2.0**-32
-            ):
+            if score < floor or (1.0 - np.float64(word) * 2.0**-32) > np.float64(_exp(shortfall)) * 1.0001 + 2.0**-32:
                 continue
             score += gumbel_of_word(word)
             if score > highest or (score == highest and token < winner):

@@ -120,6 +120,4 @@ class Scheduler:
         is_last_token = request.max_total - request.num_tokens <= 1
         if running.stats.method == "none" or is_last_token:  # nothing to draft for
             return Candidate(running.estimate, request.num_tokens, 0, fixed=0)
-        return Candidate(
-            running.estimate, request.num_tokens, self._config.max_nodes, request.speculation.max_nodes
-        )
+        return Candidate(running.estimate, request.num_tokens, self._config.max_nodes, request.speculation.max_nodes)

@@ -65,9 +65,7 @@ class Seam:
         finally:
             self._plan = None
 
-    def attend(
-        self, layer: LayerSpec, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
-    ) -> torch.Tensor:
+    def attend(self, layer: LayerSpec, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         assert self._plan is not None, "the model was called outside of a step"
         return self.backend.attend(layer, query, key, value, self._plan)
 

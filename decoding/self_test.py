@@ -64,9 +64,7 @@ def self_test(model: Testable) -> SelfTestReport:
     return SelfTestReport(is_exact, difference)
 
 
-def _check(
-    model: Testable, actual: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], what: str
-) -> float:
+def _check(model: Testable, actual: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], what: str) -> float:
     actual_RV, expected_RV = torch.stack(list(actual)), torch.stack(list(expected))
     scale = max(1.0, expected_RV.abs().max().item())
     difference = (actual_RV - expected_RV).abs().max().item() / scale
@@ -78,9 +76,7 @@ def _check(
     return difference
 
 
-def _decode_trees(
-    model: Testable, tokens: tuple[IntArray, IntArray, IntArray, IntArray]
-) -> list[torch.Tensor]:
+def _decode_trees(model: Testable, tokens: tuple[IntArray, IntArray, IntArray, IntArray]) -> list[torch.Tensor]:
     """Logits of both trees' rows, the first one sharing its step with another request."""
     prompt, other, first, second = tokens
     store = model.new_store(64)

@@ -22,19 +22,13 @@ from decoding.kv_store import NO_SLOTS, KvHandle, SlotArray
 class SlotPool:
     """Token-major storage [S, H, D] per layer, with one slot more than `total`: `trash_slot` takes padding rows."""
 
-    def __init__(
-        self, layers: Sequence[LayerSpec], num_slots: int, dtype: torch.dtype, device: torch.device
-    ) -> None:
+    def __init__(self, layers: Sequence[LayerSpec], num_slots: int, dtype: torch.dtype, device: torch.device) -> None:
         self.total = num_slots
         self.dtype = dtype
         self.device = device
         self.trash_slot = num_slots
-        self._keys = [
-            _storage(num_slots + 1, layer.num_kv_heads, layer.key_dim, dtype, device) for layer in layers
-        ]
-        self._values = [
-            _storage(num_slots + 1, layer.num_kv_heads, layer.value_dim, dtype, device) for layer in layers
-        ]
+        self._keys = [_storage(num_slots + 1, layer.num_kv_heads, layer.key_dim, dtype, device) for layer in layers]
+        self._values = [_storage(num_slots + 1, layer.num_kv_heads, layer.value_dim, dtype, device) for layer in layers]
         self._free = np.arange(num_slots - 1, -1, -1, dtype=np.int64)  # a stack: the first _num_free entries
         self._num_free = num_slots
         self._counts = np.zeros(num_slots, np.int32)
@@ -93,9 +87,7 @@ class SlotPool:
         )
         return torch.from_numpy(slots_T).to(self.device, non_blocking=True)
 
-    def write(
-        self, layer: int, key_HMD: torch.Tensor, value_HMD: torch.Tensor, slots_M: torch.Tensor
-    ) -> None:
+    def write(self, layer: int, key_HMD: torch.Tensor, value_HMD: torch.Tensor, slots_M: torch.Tensor) -> None:
         self._keys[layer].index_copy_(0, slots_M, key_HMD.transpose(0, 1))
         self._values[layer].index_copy_(0, slots_M, value_HMD.transpose(0, 1))
 
@@ -126,9 +118,7 @@ class SlotPool:
         self._num_free += len(freed)
 
 
-def _storage(
-    num_slots: int, num_heads: int, width: int, dtype: torch.dtype, device: torch.device
-) -> torch.Tensor:
+def _storage(num_slots: int, num_heads: int, width: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Zeroed on a device, where padding rows may be read; untouched pages on the CPU."""
     make = torch.empty if device.type == "cpu" else torch.zeros
     return make(num_slots, num_heads, width, dtype=dtype, device=device)

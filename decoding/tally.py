@@ -6,8 +6,10 @@ Owns the numbers of the step under way; `RequestStats` and `StepStats` are fille
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from decoding.budget import CostCurve
 from decoding.stats import DraftCounts, StepStats
@@ -17,26 +19,28 @@ from decoding.verify import Verdict
 SOURCE_NAMES = [source.name.lower() for source in Source]
 
 
-def count_draft(counts: DraftCounts, tree: DraftTree, verdict: Verdict) -> None:
-    """Add one verified tree to `counts`. A tree of the root alone drafted nothing and counts nowhere."""
+def count_draft(targets: Sequence[DraftCounts], tree: DraftTree, verdict: Verdict) -> None:
+    """Add one verified tree to each of `targets`. A tree of the root alone drafted nothing and counts nowhere."""
     if tree.num_drafted == 0:
         return
-    counts.drafts += 1
-    counts.drafted += tree.num_drafted
-    counts.accepted += verdict.num_accepted
-    _add_sources(counts.drafted_by_source, tree.sources[1:])
-    _add_sources(counts.accepted_by_source, tree.sources[verdict.path[1:]])
-    missing = verdict.num_accepted - len(counts.accepted_by_depth)
-    counts.accepted_by_depth.extend([0] * missing)
-    for depth in range(verdict.num_accepted):
-        counts.accepted_by_depth[depth] += 1
+    drafted = _by_source(tree.sources[1:])
+    accepted = _by_source(tree.sources[verdict.path[1:]])
+    for counts in targets:
+        counts.drafts += 1
+        counts.drafted += tree.num_drafted
+        counts.accepted += verdict.num_accepted
+        for name, count in drafted:
+            counts.drafted_by_source[name] = counts.drafted_by_source.get(name, 0) + count
+        for name, count in accepted:
+            counts.accepted_by_source[name] = counts.accepted_by_source.get(name, 0) + count
+        by_depth = counts.accepted_by_depth
+        by_depth.extend([0] * (verdict.num_accepted - len(by_depth)))
+        for depth in range(verdict.num_accepted):
+            by_depth[depth] += 1
 
 
-def _add_sources(by_source: dict[str, int], sources: np.ndarray[tuple[int], np.dtype[np.int8]]) -> None:
-    for source, count in enumerate(np.bincount(sources).tolist()):
-        if count:
-            name = SOURCE_NAMES[source]
-            by_source[name] = by_source.get(name, 0) + count
+def _by_source(sources: NDArray[np.int8]) -> list[tuple[str, int]]:
+    return [(SOURCE_NAMES[source], count) for source, count in enumerate(np.bincount(sources).tolist()) if count]
 
 
 class StepTally:

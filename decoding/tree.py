@@ -76,9 +76,13 @@ def chain(root: int, tokens: IntArray, source: Source) -> DraftTree:
     return DraftTree(ids, np.arange(-1, num_nodes - 1, dtype=np.int32), sources)
 
 
+_ROOT_PARENTS: IntArray = np.full(1, -1, np.int32)
+_ROOT_SOURCES = np.full(1, Source.ROOT, np.int8)
+
+
 def root_only(root: int) -> DraftTree:
     """The plain decode step: nothing drafted."""
-    return chain(root, np.empty(0, np.int32), Source.ROOT)
+    return DraftTree(np.array([root], np.int32), _ROOT_PARENTS, _ROOT_SOURCES)
 
 
 @nb.njit(cache=True)  # type: ignore[untyped-decorator]

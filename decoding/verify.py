@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 from decoding.tree import DraftTree, IntArray
 
 
+ROOT_PATH: IntArray = np.zeros(1, np.int32)
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """path: int32 [a+1], the accepted nodes from the root (always node 0) downwards.
@@ -36,6 +39,8 @@ def walk(tree: DraftTree, chosen: NDArray[np.int32]) -> Verdict:
     returned depend on `chosen` along the path only (goose, Algorithm 3, without source priority:
     siblings are distinct, so at most one child matches).
     """
+    if len(tree) == 1:
+        return Verdict(ROOT_PATH, chosen)
     path = _walk(tree.tokens, tree.parents, chosen)
     return Verdict(path, chosen[path])
 

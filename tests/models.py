@@ -38,7 +38,12 @@ _PRESETS: dict[str, dict[str, Any]] = {
     "qwen3": _GROUPED,
     "mistral": _GROUPED | {"sliding_window": SLIDING_WINDOW},
     "gemma2": _GROUPED
-    | {"sliding_window": SLIDING_WINDOW, "query_pre_attn_scalar": 16, "attn_logit_softcapping": 2.0, "num_hidden_layers": 4},
+    | {
+        "sliding_window": SLIDING_WINDOW,
+        "query_pre_attn_scalar": 16,
+        "attn_logit_softcapping": 2.0,
+        "num_hidden_layers": 4,
+    },
     "gemma3_text": _GROUPED
     | {
         "sliding_window": SLIDING_WINDOW,
@@ -53,7 +58,12 @@ _PRESETS: dict[str, dict[str, Any]] = {
     "gpt_oss": _GROUPED
     | {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": SLIDING_WINDOW, "num_hidden_layers": 4},
     "llama4_text": _GROUPED
-    | {"num_local_experts": 4, "attention_chunk_size": SLIDING_WINDOW, "intermediate_size_mlp": 96, "num_hidden_layers": 4},
+    | {
+        "num_local_experts": 4,
+        "attention_chunk_size": SLIDING_WINDOW,
+        "intermediate_size_mlp": 96,
+        "num_hidden_layers": 4,
+    },
     "deepseek_v3": {
         "num_key_value_heads": 4,
         "kv_lora_rank": 16,

@@ -1,0 +1,167 @@
+"""The worker process answers every request exactly once, over its real sockets."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import zmq
+
+from decoding import messages
+from decoding.config import EngineConfig
+from tests.models import VOCAB_SIZE, tiny
+
+PATIENCE_MS = 120_000
+
+
+class WorkerProcess:
+    """A worker, its two sockets, and what it has said so far."""
+
+    def __init__(self, folder: Path, config: EngineConfig) -> None:
+        self._context = zmq.Context()
+        self._inbox, self._outbox = self._context.socket(zmq.PUSH), self._context.socket(zmq.PULL)
+        inbox, outbox = f"ipc://{folder}/in", f"ipc://{folder}/out"
+        self._inbox.bind(inbox)
+        self._outbox.bind(outbox)
+        command = [sys.executable, "-m", "decoding.worker", "--inbox", inbox, "--outbox", outbox]
+        self.process = subprocess.Popen([*command, "--config", msgspec.json.encode(config).decode()])
+        self._decoder = msgspec.msgpack.Decoder(messages.Batch)
+        self._heard: list[messages.FromWorker] = []
+
+    def tell(self, message: messages.ToWorker) -> None:
+        self._inbox.send(msgspec.msgpack.encode(message))
+
+    def hear(self) -> messages.FromWorker:
+        """The next message that is not a step report."""
+        for _ in range(10_000):
+            if self._heard:
+                message = self._heard.pop(0)
+                if not isinstance(message, messages.StepReport):
+                    return message
+            elif self._outbox.poll(PATIENCE_MS):
+                self._heard += self._decoder.decode(self._outbox.recv()).messages
+            else:
+                break
+        raise AssertionError("the worker said nothing")
+
+    def hear_until_end(self, request_id: str) -> tuple[list[int], messages.FromWorker]:
+        """A request's tokens, and the message that ended it."""
+        tokens: list[int] = []
+        while True:
+            message = self.hear()
+            if getattr(message, "request_id", None) != request_id:
+                continue
+            if not isinstance(message, messages.Tokens):
+                return tokens, message
+            assert len(message.token_ids) == len(message.sources)
+            tokens += message.token_ids
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait(10)
+        self._inbox.close(linger=0)
+        self._outbox.close(linger=0)
+        self._context.term()
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    tiny("llama").save_pretrained(folder)
+    return folder
+
+
+def started(model_folder: Path, socket_folder: Path) -> WorkerProcess:
+    config = EngineConfig(model=str(model_folder), max_model_len=300, kv_slots=4000, threads=1)
+    return WorkerProcess(socket_folder, config)
+
+
+@pytest.fixture(scope="module")
+def worker(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
+    worker = started(model_folder, tmp_path_factory.mktemp("sockets"))
+    try:
+        message = worker.hear()
+        while isinstance(message, messages.LoadProgress):
+            message = worker.hear()
+        assert isinstance(message, messages.Ready), message
+        assert message.vocab_size == VOCAB_SIZE
+        assert "spine" in message.methods
+        yield worker
+    finally:
+        worker.close()
+
+
+def submit(request_id: str, prompt: list[int], max_tokens: int = 12, method: str = "auto") -> messages.Submit:
+    sampling = messages.Sampling(max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
+    return messages.Submit(
+        request_id=request_id, prompt=prompt, sampling=sampling, speculation=messages.Speculation(method=method)
+    )
+
+
+def test_drafted_and_plain_requests_get_the_same_tokens(worker: WorkerProcess) -> None:
+    prompt = [5, 9, 7] * 6
+    replies = []
+    for method in ("none", "spine"):
+        worker.tell(submit(method, prompt, 40, method))
+        tokens, end = worker.hear_until_end(method)
+        assert isinstance(end, messages.Finished)
+        assert end.reason == "length"
+        assert end.stats.method == method
+        assert end.stats.emitted == len(tokens) == 40
+        replies.append(tokens)
+    assert replies[0] == replies[1]
+
+
+def test_what_cannot_be_served_is_rejected_with_its_field(worker: WorkerProcess) -> None:
+    for request_id, bad, field in (
+        ("empty", submit("empty", []), "prompt"),
+        ("long", submit("long", [5] * 400), "prompt"),
+        ("magic", submit("magic", [5], method="magic"), "speculation.method"),
+    ):
+        worker.tell(bad)
+        tokens, end = worker.hear_until_end(request_id)
+        assert tokens == []
+        assert isinstance(end, messages.Rejected)
+        assert end.param == field
+
+
+def test_an_aborted_request_is_finished_and_the_next_one_served(worker: WorkerProcess) -> None:
+    worker.tell(submit("gone", [5, 6], 250))
+    worker.tell(messages.Abort(request_id="gone"))
+    worker.tell(messages.Abort(request_id="never heard of"))
+    _, end = worker.hear_until_end("gone")
+    assert isinstance(end, messages.Finished)
+    assert end.reason == "abort"
+    worker.tell(submit("next", [5, 6]))
+    tokens, _ = worker.hear_until_end("next")
+    assert len(tokens) == 12
+
+
+def test_a_drained_worker_finishes_its_requests_and_leaves(model_folder: Path, tmp_path: Path) -> None:
+    worker = started(model_folder, tmp_path)
+    try:
+        worker.tell(submit("last", [5, 6], 30))
+        worker.tell(messages.Drain())
+        tokens, end = worker.hear_until_end("last")
+        assert isinstance(end, messages.Finished)
+        assert len(tokens) == 30
+        assert worker.process.wait(30) == 0
+    finally:
+        worker.close()
+
+
+def test_a_model_that_is_not_there_is_said_so(tmp_path: Path) -> None:
+    worker = started(tmp_path / "nothing", tmp_path)
+    try:
+        message = worker.hear()
+        while isinstance(message, messages.LoadProgress):
+            message = worker.hear()
+        assert isinstance(message, messages.LoadFailed)
+        assert "nothing" in message.error
+        assert worker.process.wait(30) == 1
+    finally:
+        worker.close()

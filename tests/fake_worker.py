@@ -1,0 +1,244 @@
+"""A worker without an engine: the real sockets and messages, replies scripted by the prompt.
+
+A prompt that is a JSON object is a script:
+    say: the text to reply, then an end token · per_step: tokens a step · delay: seconds a step
+    crash_after: steps until the process dies · fail, reject: end that way, with this message
+Any other prompt gets letters drawn from its seed. Token ids are bytes; 256 is the end token.
+The model folder may hold fake.json: {"load_seconds", "load_failed", "crash_on_load"}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import zmq
+
+from decoding.messages import (
+    Abort,
+    Batch,
+    Drain,
+    Failed,
+    Finished,
+    FromWorker,
+    LoadFailed,
+    LoadProgress,
+    Ready,
+    Rejected,
+    StepReport,
+    Submit,
+    Tokens,
+    ToWorker,
+)
+from decoding.stats import DraftCounts, EngineStats, RequestStats, StepStats
+
+END_TOKEN = 256
+VOCAB_SIZE = 257
+MAX_MODEL_LEN = 4096
+LETTERS = b"abcdefghijklmnopqrstuvwxyz \n"
+
+
+class Running:
+    """One request and how far its script has come."""
+
+    def __init__(self, submit: Submit) -> None:
+        self.submit = submit
+        self.script = read_script(submit.prompt)
+        self.tokens = self._tokens()
+        self.emitted = 0
+        self.steps = 0
+
+    def _tokens(self) -> Iterator[int]:
+        text = self.script.get("say")
+        if text is not None:
+            yield from text.encode()
+            yield END_TOKEN
+        rng = random.Random(f"{self.submit.sampling.seed} {self.submit.prompt}")
+        while True:
+            yield rng.choice(LETTERS)
+
+    def step(self) -> list[FromWorker]:
+        self.steps += 1
+        request_id, script = self.submit.request_id, self.script
+        if self.steps == script.get("crash_after"):
+            os._exit(3)
+        if "fail" in script:
+            return [Failed(request_id=request_id, message=script["fail"])]
+        if "reject" in script:
+            return [Rejected(request_id=request_id, message=script["reject"], param="prompt", code="refused")]
+        token_ids: list[int] = []
+        reason, stop_token = "", None
+        while len(token_ids) < script.get("per_step", 3) and not reason:
+            token = next(self.tokens)
+            token_ids.append(token)
+            reason, stop_token = self._end(token, self.emitted + len(token_ids))
+        self.emitted += len(token_ids)
+        tokens = Tokens(request_id=request_id, token_ids=token_ids, sources=[1] * len(token_ids))
+        return [tokens, self.finished(reason, stop_token)] if reason else [tokens]
+
+    def _end(self, token: int, num_tokens: int) -> tuple[str, int | None]:
+        sampling = self.submit.sampling
+        stop_ids = {*sampling.stop_token_ids} | (set() if sampling.ignore_eos else {END_TOKEN})
+        if token in stop_ids and num_tokens > sampling.min_tokens:
+            return "stop", token
+        return ("length" if num_tokens == sampling.max_tokens else ""), None
+
+    def finished(self, reason: str, stop_token_id: int | None = None) -> Finished:
+        accepted = max(self.emitted - 1 - self.steps, 0)
+        counts = DraftCounts(
+            drafts=self.steps,
+            drafted=4 * self.steps,
+            accepted=accepted,
+            drafted_by_source={"context": 4 * self.steps},
+            accepted_by_source={"context": accepted},
+            accepted_by_depth=[accepted],
+        )
+        stats = RequestStats(
+            method="spine",
+            reason="scripted",
+            prompt_tokens=len(self.submit.prompt),
+            emitted=self.emitted,
+            target_forwards=self.steps,
+            prefill_chunks=1,
+            counts=counts,
+            queue_seconds=0.001,
+        )
+        return Finished(request_id=self.submit.request_id, reason=reason, stats=stats, stop_token_id=stop_token_id)
+
+
+def read_script(prompt: list[int]) -> dict[str, Any]:
+    try:
+        script = json.loads(bytes(token for token in prompt if token < END_TOKEN))
+    except ValueError:
+        return {}
+    return script if isinstance(script, dict) else {}
+
+
+class FakeWorker:
+    def __init__(self, inbox: str, outbox: str, config: dict[str, Any]) -> None:
+        context = zmq.Context()
+        self._inbox, self._outbox = context.socket(zmq.PULL), context.socket(zmq.PUSH)
+        self._inbox.connect(inbox)
+        self._outbox.connect(outbox)
+        self._decoder = msgspec.msgpack.Decoder(ToWorker)
+        self._config = config
+        self._running: dict[str, Running] = {}
+        self._is_draining = False
+
+    def run(self) -> None:
+        self._load()
+        while not (self._is_draining and not self._running):
+            self._read_inbox()
+            if self._running:
+                self._step()
+            if os.getppid() == 1:
+                sys.exit(1)
+        self._outbox.close(linger=1000)
+
+    def _load(self) -> None:
+        path = Path(self._config["model"]) / "fake.json"
+        options = json.loads(path.read_text()) if path.exists() else {}
+        for part in range(4):
+            self._send([LoadProgress(sentence=f"loading part {part}", fraction=part / 4)])
+            time.sleep(options.get("load_seconds", 0) / 4)
+        if "load_failed" in options:
+            self._send([LoadFailed(error=options["load_failed"])])
+            self._outbox.close(linger=1000)
+            sys.exit(1)
+        if options.get("crash_on_load"):
+            os._exit(4)
+        ready = Ready(
+            model="fake",
+            max_model_len=MAX_MODEL_LEN,
+            vocab_size=VOCAB_SIZE,
+            eos_token_ids=[END_TOKEN],
+            methods=["none", "spine"],
+            max_nodes=self._config["max_nodes"],
+            dtype="float32",
+            device="cpu",
+            attention="exact",
+            is_exact=True,
+            load_seconds=0.1,
+            parameters=1,
+            fingerprint="fp_fake",
+        )
+        self._send([ready])
+
+    def _read_inbox(self) -> None:
+        while self._inbox.poll(0 if self._running else 200):
+            message = self._decoder.decode(self._inbox.recv())
+            match message:
+                case Submit():
+                    self._running[message.request_id] = Running(message)
+                case Abort():
+                    aborted = self._running.pop(message.request_id, None)
+                    if aborted is not None:
+                        self._send([aborted.finished("abort")])
+                case Drain():
+                    self._is_draining = True
+                    return
+
+    def _step(self) -> None:
+        time.sleep(max(running.script.get("delay", 0.0) for running in self._running.values()))
+        messages: list[FromWorker] = []
+        requests = len(self._running)
+        for request_id, running in list(self._running.items()):
+            news = running.step()
+            messages += news
+            if not isinstance(news[-1], Tokens):
+                del self._running[request_id]
+        emitted = sum(len(message.token_ids) for message in messages if isinstance(message, Tokens))
+        step = StepStats(
+            rows=5 * requests,
+            prefill_rows=0,
+            decode_requests=requests,
+            emitted=emitted,
+            step_seconds=0.001,
+            plain_seconds=0.002,
+            phase_seconds={"forward": 0.0008, "draft": 0.0002},
+            counts_by_method={
+                "spine": DraftCounts(
+                    drafts=requests,
+                    drafted=4 * requests,
+                    accepted=emitted - requests,
+                    drafted_by_source={"context": 4 * requests},
+                    accepted_by_source={"context": emitted - requests},
+                    accepted_by_depth=[requests, emitted - 2 * requests],
+                )
+            },
+        )
+        self._send([*messages, StepReport(step=step, engine=self._engine_stats())])
+
+    def _engine_stats(self) -> EngineStats:
+        return EngineStats(
+            running=len(self._running),
+            waiting=0,
+            slots_used=10 * len(self._running),
+            slots_total=1000,
+            sessions=1,
+            session_bytes=1000,
+            resident_bytes=2000,
+        )
+
+    def _send(self, messages: list[FromWorker]) -> None:
+        self._outbox.send(msgspec.msgpack.encode(Batch(messages)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    for flag in ("--inbox", "--outbox", "--config"):
+        parser.add_argument(flag, required=True)
+    arguments = parser.parse_args()
+    FakeWorker(arguments.inbox, arguments.outbox, json.loads(arguments.config)).run()
+
+
+if __name__ == "__main__":
+    main()
