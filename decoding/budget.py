@@ -1,22 +1,21 @@
-"""How many nodes to draft: what a row costs on this machine against what a node has lately earned.
+"""What a drafted node costs on this machine, and so how likely it must be to be worth drafting.
 
 Pure arithmetic. A step over n rows at contexts L costs t = base + row * sum(n) + key * sum(n * L) seconds
-(calibrated at start), and a budget of n nodes is expected to emit 1 + gain * log2(1 + n) tokens, where each
-request learns its own gain. `choose_budgets` maximises expected tokens per second over all requests at once,
-so trees shrink as the batch grows, and one request's luck is never another's.
+(calibrated at start). Speculation maximises tokens per second, a ratio, which is done the way ratios are
+(Dinkelbach 1967): at a rate of r tokens a second a row of s seconds costs r * s tokens, its price, and a node
+pays if its chance of being accepted is above the price. The rate follows from what the running requests have
+lately emitted and drafted, so trees shrink as the batch grows and vanish where drafting does not pay.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-INITIAL_GAIN = 0.35  # about tau 2 at 16 nodes: optimistic, so that a new request tries
-SMOOTHING = 0.15
-PROBE_INTERVAL = 24  # plain steps between two tries of a request for which drafting does not pay
+SMOOTHING = 0.1
+PROBE_INTERVAL = 32  # plain steps of a request after which one small tree is drafted whatever it costs
 PROBE_NODES = 4
 
 
@@ -28,7 +27,7 @@ class CostCurve:
     row: float
     key: float
 
-    def step_seconds(self, rows: Sequence[int], contexts: Sequence[int]) -> float:
+    def step_seconds(self, rows: Sequence[float], contexts: Sequence[int]) -> float:
         """A step in which request i brings rows[i] rows at contexts[i] committed tokens."""
         keys = sum(count * context for count, context in zip(rows, contexts, strict=True))
         return self.base + self.row * sum(rows) + self.key * keys
@@ -54,63 +53,36 @@ def fit_cost_curve(samples: Sequence[tuple[int, int, float]]) -> CostCurve:
 
 
 @dataclass(slots=True)
-class YieldEstimate:
-    """A running estimate of tokens gained per doubling of the tree; `plain_steps` counts since the last draft."""
+class Pace:
+    """Running means of what one request's steps emit and how many rows they take."""
 
-    gain: float = INITIAL_GAIN
-    plain_steps: int = 0
+    emitted: float = 2.0  # a hopeful start: the first trees are drafted at a fair price
+    rows: float = 8.0
+    plain_steps: int = 0  # since the last tree
 
-    def update(self, num_drafted: int, num_accepted: int) -> None:
-        if num_drafted == 0:
-            self.plain_steps += 1
-            return
-        self.plain_steps = 0
-        self.gain += SMOOTHING * (num_accepted / math.log2(1 + num_drafted) - self.gain)
-
-    def expected_accepted(self, num_drafted: int) -> float:
-        return self.gain * math.log2(1 + num_drafted)
+    def update(self, num_drafted: int, num_emitted: int) -> None:
+        self.emitted += SMOOTHING * (num_emitted - self.emitted)
+        self.rows += SMOOTHING * (num_drafted + 1 - self.rows)
+        self.plain_steps = 0 if num_drafted else self.plain_steps + 1
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """A request that decodes in this step. fixed: the budget it asked for, None to let us choose."""
+class Allowance:
+    """What a drafter may spend on one tree: nodes, each of at least `min_chance` to be accepted."""
 
-    estimate: YieldEstimate
-    context: int
-    limit: int
-    fixed: int | None = None
+    max_nodes: int
+    min_chance: float = 0.0
 
 
-def choose_budgets(curve: CostCurve, candidates: Sequence[Candidate]) -> list[int]:
-    """Budgets that maximise expected tokens per second of this step.
+NOTHING = Allowance(0)
 
-    With rate = tokens / seconds, one more node pays while gain / (ln 2 * (1 + n)) > rate * cost of a row;
-    the rate follows from the budgets, so a few rounds of substitution settle both. A request whose best
-    tree would not beat plain decoding gets 0, and `PROBE_NODES` once in a while to notice better times.
+
+def node_prices(curve: CostCurve, paces: Sequence[Pace], contexts: Sequence[int]) -> list[float]:
+    """The price of one more node, in tokens, for each of the requests that decode in one step together.
+
+    The rate is at least that of plain decoding, which is always to be had.
     """
-    if all(candidate.fixed is not None for candidate in candidates):
-        return [min(candidate.fixed or 0, candidate.limit) for candidate in candidates]
-    contexts = [candidate.context for candidate in candidates]
-    budgets = [candidate.fixed or 0 for candidate in candidates]
-    for _ in range(4):
-        tokens = sum(
-            1 + candidate.estimate.expected_accepted(budget)
-            for candidate, budget in zip(candidates, budgets, strict=True)
-        )
-        rate = tokens / curve.step_seconds([budget + 1 for budget in budgets], contexts)
-        budgets = [_best_size(curve, candidate, rate) for candidate in candidates]
-    return [_or_probe(candidate, budget) for candidate, budget in zip(candidates, budgets, strict=True)]
-
-
-def _best_size(curve: CostCurve, candidate: Candidate, rate: float) -> int:
-    if candidate.fixed is not None:
-        return min(candidate.fixed, candidate.limit)
-    row_seconds = curve.row + curve.key * candidate.context
-    worth = candidate.estimate.gain / (math.log(2) * rate * max(row_seconds, 1e-9))
-    return max(0, min(candidate.limit, round(worth - 1)))
-
-
-def _or_probe(candidate: Candidate, budget: int) -> int:
-    if budget == 0 and candidate.fixed is None and candidate.estimate.plain_steps >= PROBE_INTERVAL:
-        return min(PROBE_NODES, candidate.limit)
-    return budget
+    plain = [1.0] * len(paces)
+    drafted_rate = sum(pace.emitted for pace in paces) / curve.step_seconds([pace.rows for pace in paces], contexts)
+    rate = max(drafted_rate, len(paces) / curve.step_seconds(plain, contexts))
+    return [rate * (curve.row + curve.key * context) for context in contexts]

@@ -15,7 +15,6 @@ import torch
 
 from decoding import drafters
 from decoding.batch import StepBatch, pack
-from decoding.budget import YieldEstimate
 from decoding.calibrate import measure_cost_curve
 from decoding.config import EngineConfig
 from decoding.drafters import Drafter, TopTokens
@@ -111,13 +110,12 @@ class Engine:
         self._check(request)
         method, reason = drafters.resolve(request.speculation.method)
         session = self.sessions.open(request.tenant, request.session_id)
-        known = session.yields.get(method)
         self._scheduler.add(
             Running(
                 request=request,
                 session=session,
                 drafter=drafter or drafters.start(method, request, session),
-                estimate=YieldEstimate(known.gain) if known else YieldEstimate(),
+                default_nodes=drafters.METHODS[method].default_nodes,
                 stats=RequestStats(method=method, reason=reason, prompt_tokens=len(request.prompt)),
             )
         )
@@ -165,7 +163,7 @@ class Engine:
         running = task.running
         start = running.num_committed
         lead = running.request.tokens[start : start + task.num_lead]
-        tree = None if task.budget is None else running.drafter.propose(task.budget)
+        tree = None if task.allowance is None else running.drafter.propose(task.allowance.max_nodes)
         return Draft(running, start, lead, tree)
 
     def _top_tokens(self, drafts: list[Draft], logits_NV: torch.Tensor, batch: StepBatch) -> list[TopTokens | None]:
@@ -212,7 +210,6 @@ class Engine:
 
     def _retired(self, running: Running, reason: FinishReason) -> Retired:
         request = running.request
-        running.close()
         stop_token_id = int(request.output[-1]) if reason is FinishReason.STOP else None
         return Retired(request.id, reason, running.stats, stop_token_id)
 

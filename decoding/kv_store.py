@@ -118,7 +118,7 @@ class SlabStore:
         assert num_kept <= len(handle.reserved), (num_kept, len(handle.reserved))
         if num_kept and path[-1] != num_kept - 1:  # ascending, so not 0, 1, .. exactly if the last is off
             first = handle.start + handle.length
-            self._move(path + first, np.arange(first, first + num_kept))
+            self._move(path.astype(np.int64) + first, np.arange(first, first + num_kept))
         handle.length += num_kept
         handle.reserved = NO_SLOTS
 

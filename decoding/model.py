@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from decoding.attention.backend import AttentionBackend
@@ -21,12 +23,13 @@ from decoding.attention.sdpa import SdpaAttention
 from decoding.batch import StepBatch
 from decoding.checkpoint import eos_token_ids, fingerprint, freeze_rope, max_model_len, resolve
 from decoding.config import EngineConfig
-from decoding.errors import ConfigError, ModelRefused
+from decoding.errors import ConfigError
 from decoding.kv_store import KvStore, SlabStore, bytes_per_slot
 from decoding.linear import MIN_EXACT_ROWS, can_pack, pack_linears
 from decoding.probe import probe
+from decoding.rowwise import make_row_safe
 from decoding.seam import SERVING, Seam, implementation, set_implementation
-from decoding.self_test import self_test
+from decoding.self_test import path_sequences, self_test, self_test_case
 from decoding.slots import SlotPool
 
 # Shape suffixes: M rows of the step, R rows that need logits, V vocabulary, E model width.
@@ -53,6 +56,8 @@ class TargetModel:
         progress("Probing the model's attention layers", 0.6)
         freeze_rope(model, self.max_model_len)
         layers = probe(model)
+        case = self_test_case(self.vocab_size)
+        own_logits = [_eager_logits(model, tokens) for tokens in path_sequences(case)]
         self.layers = tuple(layer for _, layer in layers)
         self._seam = Seam(layers, _backend(self.attention, self.device, self.layers))
         set_implementation(model, SERVING)
@@ -60,9 +65,10 @@ class TargetModel:
         if can_pack(self.device, self.dtype):
             progress("Packing linear layers", 0.7)
             pack_linears(model)
+            make_row_safe(model)
             self._min_rows = MIN_EXACT_ROWS if self.dtype == torch.float32 else 1
         progress("Testing tree decoding against plain decoding", 0.9)
-        report = self_test(self)
+        report = self_test(self, case, own_logits)
         self.is_exact = report.is_exact and self.attention == "exact"
 
     @classmethod
@@ -120,11 +126,13 @@ class TargetModel:
             ).logits
         return logits_1RV[0, :num_logits].float().contiguous()
 
-    def eager_logits(self, ids_M: torch.Tensor) -> torch.Tensor:
-        """float32 [M, V]: the model's own forward over a whole sequence, by its own attention. For checks."""
-        with torch.inference_mode(), implementation(self._model, "eager"):
-            logits: torch.Tensor = self._model(input_ids=ids_M[None].to(self.device), use_cache=False).logits[0]
-        return logits.float()
+
+def _eager_logits(model: PreTrainedModel, tokens: NDArray[np.int32]) -> torch.Tensor:
+    """float32 [V]: what the model's own forward says after `tokens`, by its own attention."""
+    ids_1M = torch.from_numpy(tokens.astype(np.int64))[None].to(model.device)
+    with torch.inference_mode(), implementation(model, "eager"):
+        logits_1MV = model(input_ids=ids_1M, use_cache=False).logits
+    return logits_1MV[0, -1].float()
 
 
 def _backend(attention: str, device: torch.device, layers: Sequence[LayerSpec]) -> AttentionBackend:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from decoding.batch import LogitRows, Segment
-from decoding.budget import YieldEstimate
+from decoding.budget import Pace
 from decoding.drafters import Drafter, TopTokens
 from decoding.kv_store import KvHandle
 from decoding.request import Request
@@ -28,8 +28,9 @@ class Running:
     request: Request
     session: Session
     drafter: Drafter
-    estimate: YieldEstimate
+    default_nodes: int | None
     stats: RequestStats
+    pace: Pace = field(default_factory=Pace)
     handle: KvHandle | None = None
     arrived: float = field(default_factory=time.monotonic)
     first_token: float = 0.0
@@ -56,12 +57,7 @@ class Running:
         self.stats.target_forwards += 1
         self.stats.emitted += num_emitted
         self.stats.decode_seconds = now - self.first_token
-        self.estimate.update(tree.num_drafted, verdict.num_accepted)
-
-    def close(self) -> None:
-        """The request has ended: its session remembers how well drafting went."""
-        if self.stats.counts.drafts:
-            self.session.yields[self.stats.method] = YieldEstimate(self.estimate.gain)
+        self.pace.update(tree.num_drafted, len(verdict.tokens))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from decoding.budget import Candidate, CostCurve, choose_budgets
+from decoding.budget import NOTHING, PROBE_INTERVAL, PROBE_NODES, Allowance, CostCurve, node_prices
 from decoding.config import EngineConfig
 from decoding.kv_store import KvStore
 from decoding.request import Request
@@ -19,12 +19,12 @@ from decoding.running import Running
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One request's part of a step: `num_lead` prompt tokens to write, then, unless budget is None, the root
-    and a tree of at most `budget` nodes under it."""
+    """One request's part of a step: `num_lead` prompt tokens to write, then, unless the prompt
+    goes on in the next step, the root and a tree within `allowance` under it."""
 
     running: Running
     num_lead: int
-    budget: int | None
+    allowance: Allowance | None
 
 
 class Scheduler:
@@ -92,9 +92,9 @@ class Scheduler:
                 tasks.append(Task(running, rows, None))
             else:
                 drafting.append(running)
-        budgets = self._budgets(drafting, max(rows_left, 0))
-        for running, budget in zip(drafting, budgets, strict=True):
-            tasks.append(Task(running, running.num_pending - 1, budget))
+        allowances = self._allowances(drafting, max(rows_left, 0))
+        for running, allowance in zip(drafting, allowances, strict=True):
+            tasks.append(Task(running, running.num_pending - 1, allowance))
         return tasks
 
     def _admit(self) -> None:
@@ -106,18 +106,25 @@ class Scheduler:
             running.admit(handle)
             self._running[running.request.id] = running
 
-    def _budgets(self, drafting: list[Running], rows_left: int) -> list[int]:
-        if not drafting:
-            return []
-        budgets = choose_budgets(self._curve, [self._candidate(running) for running in drafting])
-        wanted = sum(budgets)
+    def _allowances(self, drafting: list[Running], rows_left: int) -> list[Allowance]:
+        contexts = [running.request.num_tokens for running in drafting]
+        prices = node_prices(self._curve, [running.pace for running in drafting], contexts) if drafting else []
+        allowances = [self._allowance(running, price) for running, price in zip(drafting, prices, strict=True)]
+        wanted = sum(allowance.max_nodes for allowance in allowances)
         if wanted > rows_left:  # trees shrink alike before anybody waits
-            budgets = [budget * rows_left // wanted for budget in budgets]
-        return budgets
+            return [replace(each, max_nodes=each.max_nodes * rows_left // wanted) for each in allowances]
+        return allowances
 
-    def _candidate(self, running: Running) -> Candidate:
-        request = running.request
-        is_last_token = request.max_total - request.num_tokens <= 1
-        if running.stats.method == "none" or is_last_token:  # nothing to draft for
-            return Candidate(running.estimate, request.num_tokens, 0, fixed=0)
-        return Candidate(running.estimate, request.num_tokens, self._config.max_nodes, request.speculation.max_nodes)
+    def _allowance(self, running: Running, price: float) -> Allowance:
+        """The nodes a request asked for, or its method's usual number, or what is worth its price."""
+        request, limit = running.request, self._config.max_nodes
+        if request.max_total - request.num_tokens <= 1:  # one token to go: nothing to draft for
+            return NOTHING
+        max_nodes = request.speculation.max_nodes
+        if max_nodes is None:
+            max_nodes = running.default_nodes
+        if max_nodes is not None:
+            return Allowance(min(max_nodes, limit))
+        if running.pace.plain_steps >= PROBE_INTERVAL:
+            return Allowance(min(PROBE_NODES, limit))
+        return Allowance(limit, price)

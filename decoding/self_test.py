@@ -24,6 +24,7 @@ PROMPT_LEN, OTHER_LEN, CHUNK = 11, 4, 6
 FIRST_TREE: IntArray = np.array([-1, 0, 0, 1, 2, 2], np.int32)
 FIRST_PATH: IntArray = np.array([0, 2, 4], np.int32)
 SECOND_TREE: IntArray = np.array([-1, 0, 0, 2], np.int32)
+PIECES = (1, 2, 3, 5, 7, 16, 33)
 # Largest allowed difference, as a share of the largest logit. A wrong mask or position is of order one.
 TOLERANCES = {torch.float64: 1e-5, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
 
@@ -36,32 +37,74 @@ class Testable(Protocol):
 
     def forward(self, batch: StepBatch) -> torch.Tensor: ...
 
-    def eager_logits(self, ids_M: torch.Tensor) -> torch.Tensor: ...
-
 
 @dataclass(frozen=True, slots=True)
 class SelfTestReport:
-    """is_exact: tree rows equalled one-by-one decoding bit for bit. difference: the largest one, as a share."""
+    """is_exact: rows were the same bits in trees, chunks of any size and one by one.
+
+    difference: the largest one from the model's own forward, as a share of the largest logit.
+    """
 
     is_exact: bool
     difference: float
 
 
-def self_test(model: Testable) -> SelfTestReport:
-    """Raises ModelRefused when a tree row's logits are not those of its path."""
-    tokens = np.random.default_rng(0).integers(0, model.vocab_size, 64, dtype=np.int32)
-    prompt, other = tokens[:PROMPT_LEN], tokens[20 : 20 + OTHER_LEN]
+@dataclass(frozen=True, slots=True)
+class SelfTestCase:
+    """prompt, two trees' tokens, and another request's prompt: all short."""
+
+    prompt: IntArray
+    other: IntArray
+    first: IntArray
+    second: IntArray
+
+    @property
+    def committed(self) -> IntArray:
+        """What is in the cache when the second tree runs."""
+        return np.concatenate([self.prompt, self.first[FIRST_PATH]])
+
+
+def self_test_case(vocab_size: int) -> SelfTestCase:
+    tokens = np.random.default_rng(0).integers(0, vocab_size, 64, dtype=np.int32)
     first, second = tokens[30 : 30 + len(FIRST_TREE)], tokens[40 : 40 + len(SECOND_TREE)]
-    tree_RV = _decode_trees(model, (prompt, other, first, second))
-    plain_RV = _decode_paths(model, prompt, _paths(first, FIRST_TREE))
-    committed = np.concatenate([prompt, first[FIRST_PATH]])
-    plain_RV += _decode_paths(model, committed, _paths(second, SECOND_TREE))
-    own_RV = _eager_paths(model, prompt, _paths(first, FIRST_TREE))
-    own_RV += _eager_paths(model, committed, _paths(second, SECOND_TREE))
-    is_exact = all(torch.equal(tree, plain) for tree, plain in zip(tree_RV, plain_RV, strict=True))
-    _check(model, tree_RV, plain_RV, "decoding its path one token at a time")
-    difference = _check(model, tree_RV, own_RV, "the model's own forward over its path")
-    return SelfTestReport(is_exact, difference)
+    return SelfTestCase(tokens[:PROMPT_LEN], tokens[20 : 20 + OTHER_LEN], first, second)
+
+
+def path_sequences(case: SelfTestCase) -> list[IntArray]:
+    """The whole sequence up to every node of both trees, for the model's own forward."""
+    first = [np.concatenate([case.prompt, path]) for path in _paths(case.first, FIRST_TREE)]
+    return first + [np.concatenate([case.committed, path]) for path in _paths(case.second, SECOND_TREE)]
+
+
+def self_test(model: Testable, case: SelfTestCase, own: Sequence[torch.Tensor]) -> SelfTestReport:
+    """Raises ModelRefused when a tree row's logits are not those of its path.
+
+    own: [V] each, the model's own logits at the end of `path_sequences(case)`.
+    """
+    tree = _decode_trees(model, case)
+    difference = _check(model, tree, own, "the model's own forward over its path")
+    plain = _decode_paths(model, case.prompt, _paths(case.first, FIRST_TREE))
+    plain += _decode_paths(model, case.committed, _paths(case.second, SECOND_TREE))
+    _check(model, tree, plain, "decoding its path one token at a time")
+    is_exact = all(torch.equal(row, plain_row) for row, plain_row in zip(tree, plain, strict=True))
+    return SelfTestReport(is_exact and _is_row_invariant(model), difference)
+
+
+def _is_row_invariant(model: Testable) -> bool:
+    """Whether a chain gives the same bits whatever pieces it is run in."""
+    tokens = np.random.default_rng(1).integers(0, model.vocab_size, sum(PIECES), dtype=np.int32)
+    store = model.new_store(2 * len(tokens))
+    whole, pieces = store.allocate(len(tokens)), store.allocate(len(tokens))
+    assert whole is not None and pieces is not None
+    whole_RV = model.forward(pack([Segment(whole, tokens)], store))
+    start = 0
+    for size in PIECES:
+        rows_RV = model.forward(pack([Segment(pieces, tokens[start : start + size])], store))
+        store.commit(pieces, np.arange(size, dtype=np.int32))
+        if not torch.equal(rows_RV, whole_RV[start : start + size]):
+            return False
+        start += size
+    return True
 
 
 def _check(model: Testable, actual: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], what: str) -> float:
@@ -76,17 +119,16 @@ def _check(model: Testable, actual: Sequence[torch.Tensor], expected: Sequence[t
     return difference
 
 
-def _decode_trees(model: Testable, tokens: tuple[IntArray, IntArray, IntArray, IntArray]) -> list[torch.Tensor]:
+def _decode_trees(model: Testable, case: SelfTestCase) -> list[torch.Tensor]:
     """Logits of both trees' rows, the first one sharing its step with another request."""
-    prompt, other, first, second = tokens
     store = model.new_store(64)
     handle, other_handle = _allocate(store), _allocate(store)
-    _prefill(model, store, handle, prompt)
-    segments = [Segment(other_handle, other, None, "none"), Segment(handle, first, FIRST_TREE)]
+    _prefill(model, store, handle, case.prompt)
+    segments = [Segment(other_handle, case.other, None, "none"), Segment(handle, case.first, FIRST_TREE)]
     rows = list(model.forward(pack(segments, store)))
     store.commit(handle, FIRST_PATH)
-    store.commit(other_handle, np.arange(len(other), dtype=np.int32))
-    return rows + list(model.forward(pack([Segment(handle, second, SECOND_TREE)], store)))
+    store.commit(other_handle, np.arange(len(case.other), dtype=np.int32))
+    return rows + list(model.forward(pack([Segment(handle, case.second, SECOND_TREE)], store)))
 
 
 def _decode_paths(model: Testable, prompt: IntArray, paths: Sequence[IntArray]) -> list[torch.Tensor]:
@@ -104,10 +146,6 @@ def _decode_paths(model: Testable, prompt: IntArray, paths: Sequence[IntArray]) 
         store.commit(handle, np.zeros(1, np.int32))
         decoded[tuple(path.tolist())] = handle
     return rows
-
-
-def _eager_paths(model: Testable, prompt: IntArray, paths: Sequence[IntArray]) -> list[torch.Tensor]:
-    return [model.eager_logits(torch.from_numpy(np.concatenate([prompt, path])).long())[-1] for path in paths]
 
 
 def _paths(tokens: IntArray, parents: IntArray) -> list[IntArray]:

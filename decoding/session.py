@@ -9,9 +9,8 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from decoding.budget import YieldEstimate
 from decoding.stores.adjacency import AdjacencyTable
 
 
@@ -22,7 +21,6 @@ class Session:
     tenant: str
     id: str
     adjacency: AdjacencyTable
-    yields: dict[str, YieldEstimate] = field(default_factory=dict)  # by method: how a new request starts out
     last_used: float = 0.0
 
     @property

@@ -132,6 +132,7 @@ class FakeWorker:
         self._config = config
         self._running: dict[str, Running] = {}
         self._is_draining = False
+        self._parent = os.getppid()
 
     def run(self) -> None:
         self._load()
@@ -139,7 +140,7 @@ class FakeWorker:
             self._read_inbox()
             if self._running:
                 self._step()
-            if os.getppid() == 1:
+            if os.getppid() != self._parent:
                 sys.exit(1)
         self._outbox.close(linger=1000)
 
@@ -211,7 +212,7 @@ class FakeWorker:
                     accepted=emitted - requests,
                     drafted_by_source={"context": 4 * requests},
                     accepted_by_source={"context": emitted - requests},
-                    accepted_by_depth=[requests, emitted - 2 * requests],
+                    accepted_by_depth=[emitted - requests],
                 )
             },
         )

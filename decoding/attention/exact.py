@@ -1,5 +1,131 @@
-from decoding.attention.sdpa import SdpaAttention
+"""Exact attention on the CPU: a row gets the same bits alone, in a batch and in a tree, wherever its slots are.
+
+Every (row, head) is a lane of its own (see `lanes`): it meets its keys in logical order, committed tokens
+then ancestors, finds the largest score, and then sums. Keys that only other lanes see weigh exactly 0 in it.
+Knows nothing of models. Invariant: no lane's arithmetic depends on its neighbours, on blocks or on threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numba as nb
+import numpy as np
 import torch
-class ExactAttention(SdpaAttention):
-    def __init__(self):
-        super().__init__(torch.device("cpu"))
+from numpy.typing import NDArray
+
+from decoding.attention import exact_kernel
+from decoding.attention.exact_kernel import attend_parallel, attend_serial, make_tiles, scratch_words
+from decoding.attention.layer import LayerSpec
+from decoding.batch import StepBatch
+from decoding.kv_store import SlabStore
+
+# Shape suffixes: H query heads, K kv heads, N model rows, D key width, V value width.
+PARALLEL_WORK = 1 << 18  # lane-wise multiply-adds below which threads cost more than they save
+Table = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class ExactPlan:
+    """tables: see `exact_kernel`. scratch: float32 [threads, words]. tiles: by group, int64 [n, 3]."""
+
+    layers: list[LayerTable]
+    batch: StepBatch
+    segments: Table
+    scratch: NDArray[np.float32]
+    num_keys: int
+    call: Table
+    tiles: dict[int, Table] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTable:
+    """One layer of one store, as compiled code reads it."""
+
+    integers: Table
+    numbers: NDArray[np.float32]  # scaling, softcap, then one sink per query head
+
+
+class ExactAttention:
+    """Needs a `SlabStore` of float32 or bfloat16. Tables that depend on layer and store alone are made once."""
+
+    def __init__(self, layers: Sequence[LayerSpec]) -> None:
+        self._specs = layers
+        self._store: SlabStore | None = None
+        self._layers: list[LayerTable] = []
+        self._scratch = np.empty((1, 0), np.float32)
+
+    def prepare(self, batch: StepBatch) -> ExactPlan:
+        store = batch.store
+        assert isinstance(store, SlabStore), type(store)
+        if store is not self._store:
+            self._store, self._layers = store, [_layer_table(spec, store) for spec in self._specs]
+        segments = np.empty((batch.num_segments, 5), np.int64)
+        sizes = batch.offsets[1:] - batch.offsets[:-1]
+        segments[:, exact_kernel.START] = [handle.start for handle in batch.handles]
+        segments[:, exact_kernel.PREFIX_LEN] = batch.prefix_lens
+        segments[:, exact_kernel.FIRST_ROW] = batch.offsets[:-1]
+        segments[:, exact_kernel.NUM_ROWS] = sizes
+        segments[:, exact_kernel.IS_CHAIN] = batch.is_chain
+        num_keys = int((batch.prefix_lens + sizes).max())
+        call = np.empty(11, np.int64)
+        return ExactPlan(self._layers, batch, segments, self._room(num_keys), num_keys, call)
+
+    def attend(
+        self,
+        layer: LayerSpec,
+        query_1HND: torch.Tensor,
+        key_1KND: torch.Tensor,
+        value_1KNV: torch.Tensor,
+        plan: ExactPlan,
+    ) -> torch.Tensor:
+        _, num_heads, num_rows, _ = query_1HND.shape
+        make = torch.empty if num_rows == plan.batch.num_rows else torch.zeros
+        out_1NHV = make(1, num_rows, num_heads, layer.value_dim, dtype=query_1HND.dtype)
+        item = query_1HND.element_size()
+        place = 0
+        for tensor in (query_1HND, key_1KND, value_1KNV):
+            _, head_step, row_step, column_step = tensor.stride()
+            assert column_step == 1, "a head's numbers must lie side by side"
+            plan.call[place : place + 3] = (tensor.data_ptr(), head_step * item, row_step * item)
+            place += 3
+        plan.call[place] = out_1NHV.data_ptr()
+        tiles = plan.tiles.get(layer.group)
+        if tiles is None:
+            tiles = plan.tiles[layer.group] = make_tiles(plan.segments, layer.group)
+        work = len(tiles) * layer.num_kv_heads * plan.num_keys * (layer.key_dim + layer.value_dim)
+        attend = attend_parallel if work > PARALLEL_WORK and torch.get_num_threads() > 1 else attend_serial
+        table = plan.layers[layer.index]
+        rows = (plan.batch.parents_M, plan.batch.positions_M)
+        attend(plan.call, table.integers, table.numbers, plan.segments, rows, tiles, plan.scratch)
+        return out_1NHV
+
+    def _room(self, num_keys: int) -> NDArray[np.float32]:
+        """float32 [threads, words], kept from step to step and grown by halves."""
+        words = max(scratch_words(num_keys, spec.key_dim, spec.value_dim) for spec in self._specs)
+        if self._scratch.shape[1] < words:
+            self._scratch = np.zeros((nb.config.NUMBA_NUM_THREADS, words + words // 2), np.float32)
+        return self._scratch
+
+
+def _layer_table(spec: LayerSpec, store: SlabStore) -> LayerTable:
+    keys_KSD, values_KSV = store.planes(spec.index)
+    sinks = [] if spec.sinks is None else spec.sinks.float().tolist()
+    integers = np.array(
+        [
+            keys_KSD.data_ptr(),
+            values_KSV.data_ptr(),
+            keys_KSD.shape[1],
+            spec.num_kv_heads,
+            spec.group,
+            spec.key_dim,
+            spec.value_dim,
+            keys_KSD.element_size(),
+            spec.window,
+            spec.chunk,
+            len(sinks) > 0,
+        ],
+        np.int64,
+    )
+    return LayerTable(integers, np.array([spec.scaling, spec.softcap, *sinks], np.float32))

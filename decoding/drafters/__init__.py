@@ -8,46 +8,52 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
+from decoding.drafters import spine
 from decoding.drafters.base import Drafter, TopTokens
+from decoding.drafters.isotropic import IsotropicDrafter
 from decoding.drafters.lookup import LookupDrafter
 from decoding.drafters.none import NoDrafter
+from decoding.drafters.recycle import RecycleDrafter
 from decoding.drafters.spine import SpineDrafter
 from decoding.errors import RequestRejected
-from decoding.request import Request, SpeculationParams
+from decoding.request import Request, SamplingParams, SpeculationParams
 from decoding.stores import DraftingStores
+from decoding.stores.adjacency import NUM_SUCCESSORS, AdjacencyTable
+from decoding.verify import walk
 
-__all__ = ["METHODS", "Drafter", "Method", "TopTokens", "check", "resolve", "start", "warm_up"]
+__all__ = ["AUTO", "METHODS", "Drafter", "Method", "TopTokens", "check", "resolve", "start", "warm_up"]
 
 AUTO = "auto"
-ABLATIONS = ("branches", "bigram", "bypass", "context_match")
-CONSENSUS = ("lengths", "occurrences")
-MAX_BRANCHING = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A registered method: `start` makes one request's drafter from the request and its session."""
+    """A registered method: `start` makes one request's drafter from the request and its session.
+
+    default_nodes: the budget of a request that names none; None where the drafter itself weighs each node's
+    chance against its price.
+    """
 
     start: Callable[[Request, DraftingStores], Drafter]
     summary: str
+    default_nodes: int | None
 
 
 METHODS: dict[str, Method] = {
-    "spine": Method(SpineDrafter, "spine trees: context matches with adjacency branches"),
-    "none": Method(lambda request, _: NoDrafter(request), "plain decoding, nothing drafted"),
-    "lookup": Method(
-        lambda request, _: LookupDrafter(request), "prompt lookup: a chain copied from an earlier occurrence"
-    ),
+    "spine": Method(SpineDrafter, "spine trees (GOOSE): a chain copied from context, adjacency branches", None),
+    "recycle": Method(RecycleDrafter, "Token Recycling: a fixed 80-node tree of successors last seen", 80),
+    "isotropic": Method(IsotropicDrafter, "a uniform tree of `branching` adjacency successors per node", 60),
+    "lookup": Method(lambda request, _: LookupDrafter(request), "prompt lookup: a chain copied from context", 10),
+    "none": Method(lambda request, _: NoDrafter(request), "plain decoding, nothing drafted", 0),
 }
 
 
 def resolve(method: str) -> tuple[str, str]:
     """The registered name behind `method`, and why it was chosen."""
     if method == AUTO:
-        return (
-            "spine" if "spine" in METHODS else "lookup",
-            "auto: the strongest method that needs no draft model",
-        )
+        return "spine", "auto: the strongest method that needs no draft model"
     return method, "requested"
 
 
@@ -58,31 +64,54 @@ def start(method: str, request: Request, session: DraftingStores) -> Drafter:
 
 def check(speculation: SpeculationParams) -> None:
     """Raise RequestRejected naming the first field that no method honours, with what is accepted."""
-    methods = (AUTO, *METHODS)
-    _check_field("method", speculation.method in methods, f"one of {', '.join(methods)}", speculation.method)
-    unknown = sorted(speculation.without - set(ABLATIONS))
-    _check_field("without", not unknown, f"some of {', '.join(ABLATIONS)}", ", ".join(unknown))
-    _check_field(
-        "branching",
-        1 <= speculation.branching <= MAX_BRANCHING,
-        f"1 to {MAX_BRANCHING}",
-        speculation.branching,
-    )
-    _check_field(
-        "consensus",
-        speculation.consensus in CONSENSUS,
-        f"one of {', '.join(CONSENSUS)}",
-        speculation.consensus,
-    )
-    max_nodes, max_depth = speculation.max_nodes, speculation.max_depth
-    _check_field("max_nodes", max_nodes is None or max_nodes >= 0, "0 or more", max_nodes)
-    _check_field("max_depth", max_depth is None or max_depth >= 0, "0 or more", max_depth)
+    _check("method", speculation.method in {AUTO, *METHODS}, _one_of(AUTO, *METHODS), speculation.method)
+    unknown = ", ".join(sorted(speculation.without.difference(spine.ABLATIONS)))
+    _check("without", not unknown, f"any of {', '.join(spine.ABLATIONS)}", unknown)
+    branching = speculation.branching
+    _check("branching", 1 <= branching <= NUM_SUCCESSORS, f"1 to {NUM_SUCCESSORS}", branching)
+    consensus = speculation.consensus
+    _check("consensus", consensus in spine.CONSENSUS, _one_of(*spine.CONSENSUS), consensus)
+    for name, value in (("max_nodes", speculation.max_nodes), ("max_depth", speculation.max_depth)):
+        _check(name, value is None or value >= 0, "0 or more", value)
 
 
-def _check_field(name: str, is_valid: bool, expected: str, value: object) -> None:
+def _one_of(*names: str) -> str:
+    return f"one of {', '.join(names)}"
+
+
+def _check(name: str, is_valid: bool, expected: str, value: object) -> None:
     if not is_valid:
-        raise RequestRejected(f"speculation.{name} must be {expected}, got {value}", f"speculation.{name}")
+        param = f"speculation.{name}"
+        raise RequestRejected(f"{param} must be {expected}, got {value}", param=param)
 
 
 def warm_up() -> None:
-    """Compile everything the serving path calls; the compiled code is cached on disk."""
+    """Compile all the serving path calls, by drafting a short repetitive text; cached on disk between starts."""
+    tokens = np.tile(np.arange(7, dtype=np.int32), 6)
+    for method in METHODS:
+        for without in (frozenset[str](), frozenset(("best_first",))):
+            request = Request(
+                id=f"warm-up-{method}",
+                prompt=tokens,
+                sampling=SamplingParams(max_tokens=4),
+                speculation=SpeculationParams(method=method, without=without),
+            )
+            _draft_once(start(method, request, _WarmUpStores()), request)
+
+
+class _WarmUpStores:
+    """A session small enough to grow while warming up."""
+
+    def __init__(self) -> None:
+        self.adjacency = AdjacencyTable(2**16)
+
+
+def _draft_once(drafter: Drafter, request: Request) -> None:
+    top_ids = np.tile(np.arange(NUM_SUCCESSORS, dtype=np.int32), (request.num_tokens, 1))
+    probabilities = np.full(top_ids.shape, 0.1, np.float32)
+    drafter.observe_prefill(0, TopTokens(top_ids, probabilities))
+    tree = drafter.propose(12)
+    num_rows = len(tree)
+    verdict = walk(tree, top_ids[:num_rows, 0].copy())
+    request.extend(verdict.tokens[:1])
+    drafter.observe(tree, verdict, TopTokens(top_ids[:num_rows], probabilities[:num_rows]))

@@ -5,26 +5,13 @@ A drafter can change how fast, never what. It reads the request's tokens and its
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from decoding.top_tokens import TopTokens
 from decoding.tree import DraftTree
 from decoding.verify import Verdict
 
-
-@dataclass(frozen=True, slots=True)
-class TopTokens:
-    """The target's k most likely tokens after each row of a step, already on the host.
-
-    ids: int32 [n, k], most likely first; probabilities: float32 [n, k] at temperature 1, over the
-    whole vocabulary and before any filter.
-    """
-
-    ids: NDArray[np.int32]
-    probabilities: NDArray[np.float32]
+__all__ = ["Drafter", "TopTokens"]
 
 
 class Drafter(Protocol):

@@ -1,77 +1,132 @@
+"""Spine trees (GOOSE): a deep chain copied from context, with branches from the adjacency table.
+
+Owns what one request's drafting remembers: context index, beliefs, running spine acceptance. The tree
+is grown best-first; the paper's own shape, Algorithm 1, is the ablation "best_first".
+"""
+
 from __future__ import annotations
 
 import numpy as np
 
-from decoding.drafters import growth
+from decoding.drafters import growth, nodes
 from decoding.drafters.base import TopTokens
+from decoding.drafters.beliefs import learn, start_beliefs
+from decoding.drafters.growth import Growth, Limits, grow
+from decoding.drafters.harvest import harvest_prefill, harvest_tree, token_before_root
+from decoding.drafters.paper_tree import SpineShape, build_spine_tree
 from decoding.request import Request
 from decoding.stores import DraftingStores
-from decoding.stores.context import ContextIndex
-from decoding.tree import DraftTree
+from decoding.stores.adjacency import NUM_SUCCESSORS
+from decoding.stores.context import BY_LENGTHS, BY_OCCURRENCES, MAX_CHAIN, ContextIndex
+from decoding.tree import DraftTree, Source
 from decoding.verify import Verdict
 
-KNOBS = dict(prior=8.0, relook=True, min_chance=0.0)
-PRIOR = np.full(growth.NUM_CLASSES, 0.5)
-LOG = None
+ABLATIONS = ("branches", "bigram", "bypass", "context_match", "best_first")
+CONSENSUS = {"lengths": BY_LENGTHS, "occurrences": BY_OCCURRENCES}
+
+_INITIAL_ACCEPTANCE = 0.3
+_SMOOTHING = 0.3
+_BYPASS_SUFFIX = 8
+_UNLIMITED = np.iinfo(np.int32).max
+
 
 class SpineDrafter:
-    num_top = 10
+    """GOOSE (sections 4.1 to 4.3) with its shape rules replaced by estimated chances.
+
+    The default grows the tree best-first: a copied token's chance follows from the length of its match,
+    consensus and the adjacency table's agreement, a successor's from its tier and stored probability;
+    both are learned as the request runs. Spine ratio, harmonic widths, bypass and the tree of adjacency
+    alone come out as cases. `without` leaves out "branches" (of copied nodes), "bigram", "context_match",
+    "bypass" (all trust in long or unanimous matches: one rate for every copied token) or "best_first"
+    (then Algorithm 1 with the paper's rules: ratio tiers by running acceptance, bypass to a chain).
+    """
+
+    num_top = NUM_SUCCESSORS
 
     def __init__(self, request: Request, session: DraftingStores) -> None:
         self._request = request
         self._adjacency = session.adjacency
         self._index = ContextIndex(request.max_total)
-        self._nodes, self._heap = growth.allocate(256)
-        self._hits = PRIOR * KNOBS["prior"]
-        self._trials = np.full(growth.NUM_CLASSES, KNOBS["prior"])
+        self._beliefs = start_beliefs(request.sampling.temperature)
+        self._acceptance = _INITIAL_ACCEPTANCE
         self._before_root = -1
+        self._allocate(16)
 
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
-        if top is None:
-            return
-        end = start + len(top.ids)
-        tokens = self._request.tokens
-        previous = np.full(len(top.ids), -1, np.int32)
-        if start > 0:
-            previous[:] = tokens[start - 1 : end - 1]
-        else:
-            previous[1:] = tokens[: end - 1]
-        self._adjacency.harvest(previous, tokens[start:end], top.ids, top.probabilities)
+        harvest_prefill(self._adjacency, self._request, start, top)
 
     def propose(self, budget: int) -> DraftTree:
-        request = self._request
-        tokens = request.tokens
-        self._index.extend(tokens)
-        self._before_root = int(tokens[-2]) if len(tokens) > 1 else -1
-        params = request.speculation
-        w = params.without
-        limits = growth.Limits(budget, params.max_depth if params.max_depth is not None else 1000, "bigram" not in w, "context_match" not in w, "branches" not in w, KNOBS["relook"], KNOBS["min_chance"])
-        beliefs = (self._hits / self._trials).astype(np.float32)
-        n = growth.grow(self._adjacency.arrays, self._index.arrays, tokens, self._nodes, self._heap, beliefs, limits)
-        self._n = n
-        nodes = self._nodes
-        return DraftTree(nodes.tokens[:n].copy(), nodes.parents[:n].copy(), nodes.sources[:n].copy())
+        self._before_root = token_before_root(self._request)
+        if budget >= len(self._nodes.tokens):
+            self._allocate(budget)
+        self._index.extend(self._request.tokens)
+        is_best_first = "best_first" not in self._request.speculation.without
+        num_nodes = self._grow(budget) if is_best_first else self._build(budget)
+        return nodes.to_tree(self._nodes, num_nodes)
 
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
-        n = len(tree)
-        on_path = np.zeros(n, bool)
-        on_path[verdict.path] = True
-        cls = self._nodes.classes
-        # children of path nodes are trials; adjacency ones only if no context sibling was accepted
-        ctx_won = np.zeros(n, bool)
-        for v in range(1, n):
-            p = tree.parents[v]
-            if on_path[p] and on_path[v] and tree.sources[v] == 1:
-                ctx_won[p] = True
-        for v in range(1, n):
-            p = tree.parents[v]
-            if on_path[p] and (tree.sources[v] == 1 or not ctx_won[p]):
-                self._trials[cls[v]] += 1
-                self._hits[cls[v]] += on_path[v]
-                if LOG is not None:
-                    LOG[cls[v], 0] += on_path[v]
-                    LOG[cls[v], 1] += 1
-        if top is not None:
-            previous = tree.tokens[tree.parents]
-            previous[0] = self._before_root
-            self._adjacency.harvest(previous, tree.tokens, top.ids, top.probabilities)
+        learn(self._beliefs, self._evidence.classes, tree, verdict)
+        num_spine = int((tree.sources == Source.CONTEXT).sum())
+        if num_spine:
+            rate = float((tree.sources[verdict.path] == Source.CONTEXT).sum()) / num_spine
+            self._acceptance += _SMOOTHING * (rate - self._acceptance)
+        harvest_tree(self._adjacency, self._before_root, tree, top)
+
+    def _allocate(self, budget: int) -> None:
+        self._nodes = nodes.allocate(budget + 1)
+        self._evidence = growth.allocate_evidence(budget + 1)
+        self._heap = growth.allocate_heap(budget + 1)
+
+    def _max_depth(self) -> int:
+        max_depth = self._request.speculation.max_depth
+        return _UNLIMITED if max_depth is None else max_depth
+
+    def _grow(self, budget: int) -> int:
+        without = self._request.speculation.without
+        limits = Limits(
+            budget=budget,
+            max_depth=self._max_depth(),
+            consensus=CONSENSUS[self._request.speculation.consensus],
+            use_bigram="bigram" not in without,
+            use_context="context_match" not in without,
+            use_confidence="bypass" not in without,
+            use_spine_branches="branches" not in without,
+        )
+        state = Growth(
+            self._adjacency.arrays,
+            self._index.arrays,
+            self._request.tokens,
+            self._beliefs.chances,
+            self._nodes,
+            self._evidence,
+            self._heap,
+            limits,
+        )
+        return int(grow(state))
+
+    def _build(self, budget: int) -> int:
+        """Algorithm 2's routing: a chain where the match is trusted, else Algorithm 1 at the tier's ratio."""
+        speculation, tokens = self._request.speculation, self._request.tokens
+        match = self._index.match(tokens, max(budget, MAX_CHAIN))
+        chain = match.chain[:MAX_CHAIN]
+        spine_len = max(1, int(budget * spine_ratio(self._acceptance)))
+        is_unanimous = match.by_lengths if speculation.consensus == "lengths" else match.by_occurrences
+        if "bypass" not in speculation.without and (is_unanimous or match.suffix_len >= _BYPASS_SUFFIX):
+            chain, spine_len = match.chain, budget
+        if "context_match" in speculation.without:
+            chain = chain[:0]
+        shape = SpineShape(
+            budget,
+            spine_len,
+            self._max_depth(),
+            use_bigram="bigram" not in speculation.without,
+            use_spine_branches="branches" not in speculation.without,
+        )
+        return int(build_spine_tree(self._adjacency.arrays, tokens, chain, self._nodes, shape))
+
+
+def spine_ratio(acceptance: float) -> float:
+    """The share of the budget on the spine, by running spine acceptance (GOOSE, table 5)."""
+    if acceptance < 0.2:
+        return 0.15
+    return 0.30 if acceptance < 0.4 else 0.50

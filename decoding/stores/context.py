@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 LONGEST_NGRAM = 5
 SHORTEST_NGRAM = 3
 MAX_CHAIN = 20
+MAX_SUFFIX = 32
+BY_LENGTHS, BY_OCCURRENCES = 1, 2  # bits of consensus
 
 _NUM_LENGTHS = LONGEST_NGRAM - SHORTEST_NGRAM + 1
 _FIRST_SLOTS = 256
 _MAX_CANDIDATES = 16  # earlier occurrences compared for the longest common suffix
-_MAX_SUFFIX = 32
 _FIRST, _LATEST, _COUNT, _AGREES = range(4)
 
 
@@ -41,8 +42,8 @@ class ContextArrays(NamedTuple):
 class ContextMatch:
     """What the context says comes next.
 
-    chain: int32 [<= 20], empty without a match. suffix_len: how many last tokens the copied occurrence
-    shares with the sequence (at most 32). num_occurrences: of the longest matching n-gram.
+    chain: int32, the continuation, empty without a match. suffix_len: how many last tokens the copied
+    occurrence shares with the sequence (at most 32). num_occurrences: of the longest matching n-gram.
     by_lengths, by_occurrences: the two definitions of consensus, of the paper (section 4.3: two n-gram
     lengths agree on the first token) and of its published code (two or more occurrences of the longest
     matching n-gram, all followed by the same token).
@@ -86,10 +87,15 @@ class ContextIndex:
                 self._grow(tokens)
 
     def match(self, tokens: NDArray[np.int32], max_chain: int = MAX_CHAIN) -> ContextMatch:
-        """The continuation of the earlier occurrence that shares the longest suffix with `tokens`."""
-        chain = np.empty(max_chain, np.int32)
-        length, suffix_len, count, by_lengths, by_occurrences = match_end(self._arrays, tokens, chain)
-        return ContextMatch(chain[:length], suffix_len, count, by_lengths, by_occurrences)
+        """How the sequence went on where it shares the longest suffix with its end, the latest of equals.
+
+        A copy that reaches the end of `tokens` goes on with its own beginning: a loop is a loop.
+        """
+        position, suffix_len, count, consensus = find_match(self._arrays, tokens, tokens[-MAX_SUFFIX:])
+        chain = np.empty(max_chain if position >= 0 else 0, np.int32)
+        copy_continuation(tokens, position, chain)
+        by_lengths, by_occurrences = bool(consensus & BY_LENGTHS), bool(consensus & BY_OCCURRENCES)
+        return ContextMatch(chain, suffix_len, count, by_lengths, by_occurrences)
 
     def _grow(self, tokens: NDArray[np.int32]) -> None:
         slots = _free_slots(2 * self._arrays.slots.shape[1])
@@ -111,9 +117,7 @@ def _home(tokens: NDArray[np.int32], end: int, ngram: int) -> np.uint64:
 
 
 @nb.njit(cache=True)  # type: ignore[untyped-decorator]
-def _probe(
-    slots: NDArray[np.int32], tokens: NDArray[np.int32], query: NDArray[np.int32], end: int, ngram: int
-) -> int:
+def _probe(slots: NDArray[np.int32], tokens: NDArray[np.int32], query: NDArray[np.int32], end: int, ngram: int) -> int:
     """The slot of the n-gram that ends at query[end], or the free slot where it belongs.
 
     tokens is the indexed sequence; query may be the same array or another.
@@ -163,88 +167,55 @@ def _rehash(old: NDArray[np.int32], new: NDArray[np.int32], tokens: NDArray[np.i
 
 
 @nb.njit(cache=True)  # type: ignore[untyped-decorator]
-def _common_suffix(tokens: NDArray[np.int32], end: int, query: NDArray[np.int32], query_end: int) -> int:
-    length = 0
-    while length <= end and length < _MAX_SUFFIX and tokens[end - length] == query[query_end - length]:
-        length += 1
-    return length
+def _longest_suffix(
+    earlier: NDArray[np.int32], latest: int, tokens: NDArray[np.int32], query: NDArray[np.int32]
+) -> tuple[int, int]:
+    """Of the occurrences from `latest` back, (position, length) of the one that shares most with the query's end."""
+    best, best_len = latest, 0
+    candidate = latest
+    for _ in range(_MAX_CANDIDATES):
+        length = 0
+        while (
+            length <= candidate and length < len(query) and tokens[candidate - length] == query[len(query) - 1 - length]
+        ):
+            length += 1
+        if length > best_len:
+            best, best_len = candidate, length
+        candidate = earlier[candidate]
+        if candidate < 0:
+            break
+    return best, best_len
 
 
 @nb.njit(cache=True)  # type: ignore[untyped-decorator]
-def match_end(
-    index: ContextArrays, tokens: NDArray[np.int32], chain: NDArray[np.int32]
-) -> tuple[int, int, int, bool, bool]:
-    """Fill `chain` with the continuation of the best match of the end of `tokens`.
+def find_match(index: ContextArrays, tokens: NDArray[np.int32], query: NDArray[np.int32]) -> tuple[int, int, int, int]:
+    """Where the end of `query` occurred before: (last position, shared suffix, occurrences, consensus bits).
 
-    Returns (chain length, suffix length, occurrences, consensus by lengths, by occurrences). Of the
-    occurrences of the longest matching n-gram the one sharing the longest suffix is copied, the most
-    recent of equals. A copy that reaches the end of `tokens` goes on with its own beginning.
+    tokens: int32 [t], the indexed sequence. query: int32 [q], q <= 32 last tokens of any path that
+    extends it. Position -1 means no match. By-lengths consensus counts n-gram lengths whose latest
+    occurrence is followed by the same token as the match.
     """
-    end = len(tokens) - 1
-    best_end, best_suffix, count, by_occurrences = -1, 0, 0, False
-    firsts = np.full(_NUM_LENGTHS, -1, np.int64)
-    for ngram in range(min(LONGEST_NGRAM, end), SHORTEST_NGRAM - 1, -1):
+    found, found_len, count, consensus, agreeing = -1, 0, 0, 0, 0
+    for ngram in range(min(LONGEST_NGRAM, len(query)), SHORTEST_NGRAM - 1, -1):
         level = ngram - SHORTEST_NGRAM
-        record = index.slots[level, _probe(index.slots, tokens, tokens, end, ngram)]
+        record = index.slots[level, _probe(index.slots, tokens, query, len(query) - 1, ngram)]
         if record[_FIRST] < 0:
             continue
-        firsts[level] = tokens[record[_LATEST] + 1]
-        if best_end >= 0:
-            continue
-        count = record[_COUNT]
-        by_occurrences = count > 1 and record[_AGREES] == 1
-        candidate = record[_LATEST]
-        for _ in range(_MAX_CANDIDATES):
-            if candidate < 0:
-                break
-            suffix = _common_suffix(tokens, candidate, tokens, end)
-            if suffix > best_suffix:
-                best_end, best_suffix = candidate, suffix
-            candidate = index.earlier[level, candidate]
-    if best_end < 0:
-        return 0, 0, 0, False, False
-    agreeing = 0
-    for level in range(_NUM_LENGTHS):
-        if firsts[level] == tokens[best_end + 1]:
+        if found < 0:
+            found, found_len = _longest_suffix(index.earlier[level], record[_LATEST], tokens, query)
+            count = record[_COUNT]
+            if count > 1 and record[_AGREES] == 1:
+                consensus |= BY_OCCURRENCES
+        if tokens[record[_LATEST] + 1] == tokens[found + 1]:
             agreeing += 1
-    for position in range(len(chain)):
-        source = best_end + 1 + position
-        chain[position] = tokens[source] if source <= end else chain[source - end - 1]
-    return len(chain), best_suffix, count, agreeing >= 2, by_occurrences
+    if agreeing >= 2:
+        consensus |= BY_LENGTHS
+    return found, found_len, count, consensus
 
 
-@nb.njit(cache=True)
-def match_path(index, tokens, path_tokens, parents, node):
-    """Longest-suffix occurrence of the path to `node`: (position of last matched token, suffix length, agrees)."""
-    length = len(tokens)
-    query = np.empty(_MAX_SUFFIX, np.int32)
-    filled = 0
-    while node > 0 and filled < _MAX_SUFFIX:
-        query[_MAX_SUFFIX - 1 - filled] = path_tokens[node]
-        node = parents[node]
-        filled += 1
-    position = length - 1
-    while filled < _MAX_SUFFIX and position >= 0:
-        query[_MAX_SUFFIX - 1 - filled] = tokens[position]
-        position -= 1
-        filled += 1
-    end = _MAX_SUFFIX - 1
-    for ngram in range(min(LONGEST_NGRAM, filled), SHORTEST_NGRAM - 1, -1):
-        level = ngram - SHORTEST_NGRAM
-        record = index.slots[level, _probe(index.slots, tokens, query, end, ngram)]
-        if record[_FIRST] < 0:
-            continue
-        candidate = record[_LATEST]
-        best_end, best_suffix = -1, 0
-        for _ in range(_MAX_CANDIDATES):
-            if candidate < 0:
-                break
-            suffix = 0
-            while suffix < filled and suffix <= candidate and tokens[candidate - suffix] == query[end - suffix]:
-                suffix += 1
-            if suffix > best_suffix:
-                best_end, best_suffix = candidate, suffix
-            candidate = index.earlier[level, candidate]
-        agrees = 1 if record[_COUNT] > 1 and record[_AGREES] == 1 else 0
-        return best_end, best_suffix, agrees
-    return -1, 0, 0
+@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+def copy_continuation(tokens: NDArray[np.int32], position: int, chain: NDArray[np.int32]) -> None:
+    """Fill `chain` with what follows `position`, which is before the last token."""
+    for step in range(len(chain)):
+        source = position + 1 + step
+        chain[step] = tokens[source] if source < len(tokens) else chain[source - len(tokens)]

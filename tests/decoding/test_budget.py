@@ -1,26 +1,9 @@
-"""Trees are as large as this machine and this request's luck make worth while."""
+"""A node is drafted when it is likelier than its price."""
 
-from dataclasses import replace
-
+import numpy as np
 import pytest
 
-from decoding.budget import (
-    INITIAL_GAIN,
-    PROBE_INTERVAL,
-    PROBE_NODES,
-    Candidate,
-    CostCurve,
-    YieldEstimate,
-    choose_budgets,
-    fit_cost_curve,
-)
-
-CHEAP_ROWS = CostCurve(base=1.0, row=0.001, key=0.0)
-DEAR_ROWS = CostCurve(base=0.1, row=1.0, key=0.0)
-
-
-def tokens_per_second(curve: CostCurve, candidate: Candidate, budget: int) -> float:
-    return (1 + candidate.estimate.expected_accepted(budget)) / curve.step_seconds([budget + 1], [candidate.context])
+from decoding.budget import CostCurve, Pace, fit_cost_curve, node_prices
 
 
 def test_the_fit_finds_the_curve_that_made_the_samples() -> None:
@@ -36,60 +19,56 @@ def test_no_coefficient_of_a_fit_is_negative() -> None:
     assert min(fitted.base, fitted.row, fitted.key) >= 0
 
 
-@pytest.mark.parametrize("row", [0.001, 0.01, 0.03, 0.1, 0.3])
-@pytest.mark.parametrize("gain", [0.05, 0.35, 1.0])
-def test_a_lone_request_gets_the_budget_of_most_tokens_per_second(row: float, gain: float) -> None:
+@pytest.mark.parametrize("row", [0.003, 0.01, 0.03, 0.1, 0.3])
+@pytest.mark.parametrize("decay", [0.5, 0.8, 0.95])
+def test_pricing_nodes_settles_at_the_size_of_most_tokens_per_second(row: float, decay: float) -> None:
+    """Nodes of chances decay, decay**2, ... are drafted while worth their price: the ratio is maximised."""
     curve = CostCurve(base=1.0, row=row, key=0.0)
-    candidate = Candidate(YieldEstimate(gain), context=100, limit=64)
-    (budget,) = choose_budgets(curve, [candidate])
-    best = max(tokens_per_second(curve, candidate, n) for n in range(65))
-    assert tokens_per_second(curve, candidate, budget) >= 0.97 * best
+    chances = 0.9 * decay ** np.arange(64)
+
+    def tokens_per_second(num_nodes: int) -> float:
+        return (1 + chances[:num_nodes].sum()) / curve.step_seconds([num_nodes + 1], [0])
+
+    pace = Pace()
+    for _ in range(300):
+        (price,) = node_prices(curve, [pace], [0])
+        num_nodes = int((chances > price).sum())
+        pace.update(num_nodes, 1 + chances[:num_nodes].sum())
+    best = max(tokens_per_second(n) for n in range(65))
+    assert tokens_per_second(num_nodes) == pytest.approx(best, rel=0.01)
 
 
-def test_rows_that_cost_as_much_as_steps_are_not_drafted() -> None:
-    assert choose_budgets(DEAR_ROWS, [Candidate(YieldEstimate(), 10, 64)]) == [0]
+def test_a_row_as_dear_as_a_step_costs_a_whole_token() -> None:
+    curve = CostCurve(base=0.0, row=1.0, key=0.0)
+    assert node_prices(curve, [Pace()], [10]) == [pytest.approx(1.0)]
 
 
-def test_trees_shrink_as_the_batch_grows() -> None:
+def test_prices_rise_as_the_batch_grows() -> None:
     curve = CostCurve(base=1.0, row=0.03, key=0.0)
-    alone = choose_budgets(curve, [Candidate(YieldEstimate(), 10, 64)])
-    crowd = choose_budgets(curve, [Candidate(YieldEstimate(), 10, 64) for _ in range(16)])
-    assert 0 <= max(crowd) < alone[0]
+    alone = node_prices(curve, [Pace()], [10])
+    crowd = node_prices(curve, [Pace()] * 16, [10] * 16)
+    assert crowd[0] > 3 * alone[0]
 
 
-def test_one_unlucky_request_does_not_shrink_anothers_tree() -> None:
-    curve = CostCurve(base=1.0, row=0.02, key=0.0)
-    lucky = Candidate(YieldEstimate(gain=0.8), 10, 64)
-    unlucky = Candidate(YieldEstimate(gain=0.01), 10, 64)
-    with_unlucky, nothing = choose_budgets(curve, [lucky, unlucky])
-    with_lucky, _ = choose_budgets(curve, [lucky, lucky])
-    assert nothing == 0
-    assert with_unlucky >= with_lucky
+def test_a_long_context_makes_its_own_nodes_dearer() -> None:
+    curve = CostCurve(base=1.0, row=0.03, key=0.001)
+    short, long = node_prices(curve, [Pace(), Pace()], [10, 1000])
+    assert long == pytest.approx(short * (0.03 + 1.0) / (0.03 + 0.01))
 
 
-def test_a_fixed_budget_is_kept_up_to_the_limit() -> None:
-    wanted = [Candidate(YieldEstimate(0.0), 10, 64, fixed=60), Candidate(YieldEstimate(), 10, 8, fixed=60)]
-    assert choose_budgets(DEAR_ROWS, wanted) == [60, 8]
+def test_a_pace_below_plain_decoding_does_not_make_nodes_cheap() -> None:
+    curve = CostCurve(base=1.0, row=0.5, key=0.0)
+    wasteful = Pace(emitted=1.0, rows=64.0)
+    assert node_prices(curve, [wasteful], [0]) == [pytest.approx(0.5 / 1.5)]
 
 
-def test_a_request_that_stopped_drafting_tries_again_now_and_then() -> None:
-    estimate = YieldEstimate(gain=0.0)
-    candidate = Candidate(estimate, 10, 64)
-    budgets = []
-    for _ in range(2 * PROBE_INTERVAL + 2):
-        (budget,) = choose_budgets(CHEAP_ROWS, [candidate])
-        budgets.append(budget)
-        estimate.update(budget, 0)
-    assert budgets.count(PROBE_NODES) == 2
-    assert set(budgets) == {0, PROBE_NODES}
-
-
-def test_the_estimate_moves_towards_what_was_accepted() -> None:
-    estimate = YieldEstimate()
-    for _ in range(60):
-        estimate.update(15, 6)
-    assert estimate.expected_accepted(15) == pytest.approx(6, rel=0.01)
-    assert replace(estimate).gain > INITIAL_GAIN
+def test_plain_steps_are_counted_since_the_last_tree() -> None:
+    pace = Pace()
+    for _ in range(5):
+        pace.update(0, 1)
+    assert pace.plain_steps == 5
+    pace.update(3, 1)
+    assert pace.plain_steps == 0
 
 
 def test_plain_seconds_are_those_of_one_row_per_request() -> None:

@@ -1,0 +1,113 @@
+"""Elementwise modules made independent of how many rows they run on, for exact arithmetic on the CPU.
+
+torch computes the end of an array, and of each thread's share of it, by other instructions than the rest,
+which may round otherwise. Activations therefore run on whole vectors only, and rotary tables are computed once.
+Invariant: a row's result is the same bits in every batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+# Shape suffixes: L positions in the table, M rows, D rotary width.
+VECTOR_ELEMENTS = 64  # two of the widest vectors, bfloat16
+ELEMENTS_PER_THREAD = 32768  # torch splits longer arrays among its threads (at::internal::GRAIN_SIZE)
+FIRST_TABLE_LEN = 4096
+ACTIVATION_MODULES = (nn.SiLU, nn.GELU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Mish, nn.ELU)
+EXACT_MODULES = (nn.ReLU, nn.Identity)
+
+
+class RowSafeActivation(nn.Module):
+    """Stands for an elementwise activation."""
+
+    def __init__(self, activation: nn.Module) -> None:
+        super().__init__()
+        self.activation = activation
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        count = values.numel()
+        padded = safe_length(count)
+        if padded == count and values.is_contiguous():
+            result: torch.Tensor = self.activation(values)
+            return result
+        flat = values.new_zeros(padded)
+        flat[:count] = values.reshape(-1)
+        whole: torch.Tensor = self.activation(flat)
+        return whole[:count].view(values.shape)
+
+
+class RotaryTable(nn.Module):
+    """Stands for a rotary embedding whose cosines and sines depend on the position alone."""
+
+    def __init__(self, rotary: nn.Module) -> None:
+        super().__init__()
+        self.rotary = rotary
+        self._tables: dict[tuple[Any, ...], tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def forward(
+        self, hidden: torch.Tensor, position_ids: torch.Tensor, *layer_type: Any, **named: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        key = (*layer_type, *named.values())
+        tables = self._tables.get(key)
+        if tables is not None:
+            try:
+                return (
+                    nn.functional.embedding(position_ids, tables[0]),
+                    nn.functional.embedding(position_ids, tables[1]),
+                )
+            except IndexError:  # a position beyond the table: make a longer one below
+                pass
+        length = max(FIRST_TABLE_LEN, 2 * (int(position_ids.max()) + 1))
+        positions_1L = torch.arange(length, device=position_ids.device)[None]
+        cos_1LD, sin_1LD = self.rotary(hidden, positions_1L, *layer_type, **named)
+        if tables is not None:  # what was handed out stays as it was
+            known = len(tables[0])
+            cos_1LD[0, :known], sin_1LD[0, :known] = tables
+        self._tables[key] = (cos_1LD[0], sin_1LD[0])
+        return self.forward(hidden, position_ids, *layer_type, **named)
+
+
+def safe_length(count: int) -> int:
+    """The least length, at least `count`, of which every thread gets whole vectors."""
+    num_threads = min(torch.get_num_threads(), -(-count // ELEMENTS_PER_THREAD)) or 1
+    step = VECTOR_ELEMENTS * num_threads
+    padded = -(-count // step) * step
+    if min(torch.get_num_threads(), -(-padded // ELEMENTS_PER_THREAD)) > num_threads:
+        return safe_length(padded)  # the padding brought in another thread
+    return padded
+
+
+def make_row_safe(model: nn.Module) -> None:
+    """Wrap the activations and rotary embeddings of `model` that this file knows how to."""
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if _is_activation(child):
+                setattr(parent, name, RowSafeActivation(child))
+            elif _is_rotary(child):
+                setattr(parent, name, RotaryTable(child))
+
+
+def _is_activation(module: nn.Module) -> bool:
+    is_known = isinstance(module, ACTIVATION_MODULES) or type(module).__module__ == "transformers.activations"
+    return is_known and not isinstance(module, EXACT_MODULES)
+
+
+def _is_rotary(module: nn.Module) -> bool:
+    """A rotary embedding by transformers' conventions: cosines and sines apart, one row per position."""
+    rope_type = getattr(module, "rope_type", None)
+    if not type(module).__name__.endswith("RotaryEmbedding") or not isinstance(rope_type, str | dict):
+        return False
+    kinds = [()] if isinstance(rope_type, str) else [(layer_type,) for layer_type in rope_type]
+    hidden, positions = torch.zeros(1, 2, 1), torch.arange(2)[None]
+    for kind in kinds:
+        try:
+            with torch.inference_mode():
+                tables = module(hidden, positions, *kind)
+        except (TypeError, AttributeError, RuntimeError):  # another convention: leave it alone
+            return False
+        if not (isinstance(tables, tuple) and len(tables) == 2 and all(t.shape[:-1] == (1, 2) for t in tables)):
+            return False
+    return True
