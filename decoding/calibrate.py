@@ -15,7 +15,7 @@ from decoding.kv_store import KvHandle, KvStore
 from decoding.model import TargetModel
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
-CONTEXTS = (32, 512)
+CONTEXTS = (8, 512)
 REPEATS = 7
 SECONDS_LIMIT = 2.0  # for one (rows, context) pair
 
@@ -25,13 +25,14 @@ def measure_cost_curve(model: TargetModel) -> CostCurve:
     store = model.new_store(max(CONTEXTS) + max(ROWS))
     samples = []
     for context in CONTEXTS:
-        if context + max(ROWS) > model.max_model_len:
+        sizes = [rows for rows in ROWS if context + rows <= model.max_model_len]
+        if not sizes:
             continue
         handle = store.allocate(context + max(ROWS))
         assert handle is not None
         _run(model, store, handle, context)
         store.commit(handle, np.arange(context, dtype=np.int32))
-        samples += [(rows, context, _quickest(model, store, handle, rows)) for rows in ROWS]
+        samples += [(rows, context, _quickest(model, store, handle, rows)) for rows in sizes]
         store.free(handle)
     return fit_cost_curve(samples)
 

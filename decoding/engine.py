@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+import numpy as np
 import torch
 
 from decoding import drafters
@@ -21,7 +22,7 @@ from decoding.drafters import Drafter, TopTokens
 from decoding.errors import RequestRejected
 from decoding.memory import resident_bytes, slots_for
 from decoding.model import TargetModel
-from decoding.request import FinishReason, Request
+from decoding.request import FinishReason, Request, SamplingParams, SpeculationParams
 from decoding.running import Draft, Running
 from decoding.sampling import TreeRows, ban, choose, top_tokens
 from decoding.scheduler import Scheduler, Task
@@ -30,6 +31,9 @@ from decoding.stats import EngineStats, RequestStats, StepStats
 from decoding.tally import StepTally, count_draft
 from decoding.tree import Source
 from decoding.verify import Verdict, walk
+
+
+WARM_UP_TOKENS = 12
 
 
 def silent(_sentence: str, _fraction: float) -> None:
@@ -88,6 +92,8 @@ class Engine:
         self.store = model.new_store(slots_for(model, config))
         self.sessions = SessionStore(config.max_sessions, config.session_bytes, config.session_ttl)
         self._scheduler = Scheduler(config, self.store, self.curve)
+        on_progress("Warming up", 0.95)
+        self._warm_up()
         self.load_seconds = time.perf_counter() - started
 
     @classmethod
@@ -158,6 +164,24 @@ class Engine:
         num_prefill_rows = sum(len(draft.lead) for draft in drafts)
         result.stats = tally.stats(batch.num_rows, num_prefill_rows, self.curve)
         return result
+
+    def _warm_up(self) -> None:
+        """Run every kind of step once, and add to the cost curve what a plain step costs beside its forward."""
+        num_tokens = min(WARM_UP_TOKENS, self.model.max_model_len // 2)
+        prompt = np.arange(num_tokens, dtype=np.int32) % self.model.vocab_size
+        plain_seconds = [float("inf")]
+        for method, temperature in (("auto", 0.0), ("auto", 1.0), ("none", 0.0)):
+            sampling = SamplingParams(max_tokens=num_tokens, temperature=temperature, top_p=0.9, ignore_eos=True)
+            self.add(Request(id="", prompt=prompt, sampling=sampling, speculation=SpeculationParams(method=method)))
+            while self.has_work:
+                stats = self.step().stats
+                if method == "none" and stats is not None and stats.prefill_rows == 0:
+                    plain_seconds.append(stats.step_seconds)
+        overhead = min(plain_seconds) - self.curve.step_seconds([1], [len(prompt)])
+        if len(plain_seconds) > 1 and overhead > 0:
+            self.curve = replace(self.curve, base=self.curve.base + overhead)
+        self.sessions = SessionStore(self.config.max_sessions, self.config.session_bytes, self.config.session_ttl)
+        self._scheduler = Scheduler(self.config, self.store, self.curve)
 
     def _draft(self, task: Task) -> Draft:
         running = task.running

@@ -26,6 +26,7 @@ from decoding.config import EngineConfig
 from decoding.errors import ConfigError
 from decoding.kv_store import KvStore, SlabStore, bytes_per_slot
 from decoding.linear import MIN_EXACT_ROWS, can_pack, pack_linears
+from decoding.norms import fuse_norms
 from decoding.probe import probe
 from decoding.rowwise import make_row_safe
 from decoding.seam import SERVING, Seam, implementation, set_implementation
@@ -66,6 +67,7 @@ class TargetModel:
             progress("Packing linear layers", 0.7)
             pack_linears(model)
             make_row_safe(model)
+            fuse_norms(model, self.dtype)
             self._min_rows = MIN_EXACT_ROWS if self.dtype == torch.float32 else 1
         progress("Testing tree decoding against plain decoding", 0.9)
         report = self_test(self, case, own_logits)

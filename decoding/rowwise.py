@@ -27,7 +27,7 @@ class RowSafeActivation(nn.Module):
         super().__init__()
         self.activation = activation
 
-    def forward(self, values: torch.Tensor) -> torch.Tensor:
+    def __call__(self, values: torch.Tensor) -> torch.Tensor:
         count = values.numel()
         padded = safe_length(count)
         if padded == count and values.is_contiguous():

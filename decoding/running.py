@@ -87,6 +87,8 @@ class Draft:
 
     def kept_rows(self, verdict: Verdict | None) -> IntArray:
         """int32: the rows of the segment whose keys and values stay: the lead and the accepted path."""
+        if len(self.lead) == 0 and verdict is not None:
+            return verdict.path
         lead = np.arange(len(self.lead), dtype=np.int32)
         return lead if verdict is None else np.concatenate((lead, verdict.path + np.int32(len(lead))))
 

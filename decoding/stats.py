@@ -22,8 +22,8 @@ class DraftCounts(msgspec.Struct, kw_only=True):
 class RequestStats(msgspec.Struct, kw_only=True):
     """What one finished request cost. Times are seconds, on the worker's monotonic clock differences.
 
-    target_forwards counts decode steps (prefill chunks apart), so acceptance length without prefill is
-    (emitted - 1) / target_forwards: the first token comes out of the prefill.
+    target_forwards counts the steps that verified a root, so acceptance length is emitted / target_forwards;
+    prompt chunks that end before the root are prefill_chunks.
     """
 
     method: str

@@ -17,6 +17,7 @@ import time
 import msgspec
 import numpy as np
 import zmq
+from transformers.utils.logging import disable_progress_bar
 
 from decoding import messages
 from decoding.config import EngineConfig
@@ -175,6 +176,7 @@ def main() -> int:
     parser.add_argument("--config", required=True, help="EngineConfig as JSON")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    disable_progress_bar()  # transformers': the server shows our own
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle: it drains us
     context = zmq.Context()
     inbox, outbox = context.socket(zmq.PULL), context.socket(zmq.PUSH)
