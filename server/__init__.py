@@ -1,1 +1,1 @@
-"""Gander's HTTP side: text, users and time-outs. It knows nothing of tensors, and imports only `decoding`'s public names."""
+"""Gander's HTTP side: text, users and time-outs. Knows no tensors; imports only `decoding`'s public names."""

@@ -7,6 +7,7 @@ submitted request gets exactly one end, whatever becomes of the worker.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ import msgspec
 from decoding.config import EngineConfig
 from decoding.messages import (
     Abort,
+    Batch,
     Failed,
     Finished,
     FromWorker,
@@ -105,7 +107,8 @@ class EngineClient:
         self._supervisor: asyncio.Task[None] | None = None
         self.status = EngineStatus()
         self.ready: Ready | None = None
-        self.on_status: Callable[[EngineStatus], None] = lambda status: None
+        self._ready_since: float | None = None
+        self.on_status: Callable[[EngineStatus], None] = lambda _: None
 
     @property
     def num_open(self) -> int:
@@ -115,14 +118,14 @@ class EngineClient:
     def start(self) -> None:
         self._supervisor = asyncio.create_task(self._supervise(), name="worker supervisor")
 
-    def submit(self, requests: Sequence[Submit]) -> Replies:
-        """Run the requests; raises ApiError if the engine cannot take all of them now."""
+    def submit(self, requests: Sequence[Submit], patience: float) -> Replies:
+        """Run the requests; raises ApiError if the engine cannot take all of them now. `patience`: see Replies."""
         status, worker = self.status, self._worker
         if status.state != "ready" or worker is None:
             raise unavailable(f"The engine is not ready: {status.sentence}.", f"engine_{status.state}", 2)
         if self.num_open + len(requests) > self._config.max_running + self._config.max_waiting:
             raise ApiError(429, "Too many requests are waiting; try again later.", None, "queue_full", 1)
-        replies = Replies([request.request_id for request in requests], self.abort)
+        replies = Replies([request.request_id for request in requests], self.abort, patience)
         now = time.perf_counter()
         for choice, request in enumerate(requests):
             self._tickets[request.request_id] = Ticket(replies, choice, now)
@@ -137,20 +140,19 @@ class EngineClient:
             if request_id in self._tickets and self._worker is not None:
                 self._worker.send(Abort(request_id=request_id))
 
-    def begin_drain(self) -> None:
-        """Take no more requests; running ones go on."""
-        if self.status.state != "failed":
+    def begin_drain(self, seconds: float) -> None:
+        """Take no more requests; running ones have `seconds` to end, then they fail."""
+        if self.status.state not in ("failed", "draining"):
             self._set_status(state="draining", sentence="finishing what runs before stopping")
+            asyncio.get_running_loop().call_later(seconds, self._cut_off)
 
     async def close(self, seconds: float) -> None:
-        """Let running requests end within `seconds`, fail the rest, and see the worker off."""
-        self.begin_drain()
-        try:
+        """Drain, then see the worker off. Safe to call twice."""
+        self.begin_drain(seconds)
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._is_idle.wait()
-        except TimeoutError:
-            LOG.warning("%d requests were cut off by the stop after %g s.", self.num_open, seconds)
-        self._fail_all(WorkerGone("The server is stopping.", "server_stopping"))
+        self._cut_off()
         if self._supervisor is not None:
             self._supervisor.cancel()
             await asyncio.gather(self._supervisor, return_exceptions=True)
@@ -158,6 +160,12 @@ class EngineClient:
             await self._worker.stop(LEAVE_SECONDS if self.ready is not None else 0.0)
             self._worker.close()
             self._worker = None
+
+    def _cut_off(self) -> None:
+        if self.num_open:
+            LOG.warning("%d requests were cut off by the stop.", self.num_open)
+            self.abort(list(self._tickets))
+            self._fail_all(WorkerGone("The server is stopping.", "server_stopping"))
 
     async def _supervise(self) -> None:
         failures = 0
@@ -172,7 +180,7 @@ class EngineClient:
             if ready_since is not None and time.monotonic() - ready_since >= self._policy.healthy_after:
                 failures = 0
             failures += 1
-            if self.status.state in ("failed", "draining"):
+            if self._is_over():
                 return
             if failures > self._policy.attempts:
                 self._set_status(state="failed", sentence=f"the worker died {failures} times in a row")
@@ -185,30 +193,33 @@ class EngineClient:
         """Run one worker process to its end; the time it became ready, if it did."""
         self._worker = worker = await WorkerProcess.start(self._command, self._config)
         self._set_status(worker_pid=worker.pid)
-        self.ready, ready_since = None, None
         try:
-            async for batch in worker.frames():
-                for message in batch.messages:
-                    self._dispatch(message)
-                if ready_since is None and self.ready is not None:
-                    ready_since = time.monotonic()
+            exit_status = await worker.listen(self._on_batch)
+            reason = f"exited with status {exit_status}"
         except msgspec.MsgspecError as error:
-            LOG.error("The worker sent a frame that cannot be read (%s); it is stopped.", error)
+            reason = f"sent a frame that cannot be read ({error})"
         await worker.stop(0.0)
-        self._bury(worker, await worker.exit_status())
+        ready_since, self._ready_since = self._ready_since, None
+        self._bury(worker, reason)
         return ready_since
 
-    def _bury(self, worker: WorkerProcess, exit_status: int) -> None:
+    def _on_batch(self, batch: Batch) -> None:
+        for message in batch.messages:
+            self._dispatch(message)
+
+    def _bury(self, worker: WorkerProcess, reason: str) -> None:
         worker.close()
         self._worker = self.ready = None
-        reason = f"exited with status {exit_status}"
         LOG.error("Worker %d %s; %d requests failed.", worker.pid, reason, self.num_open)
-        self._set_status(worker_pid=None)
-        if self.status.state != "failed":
-            self._set_status(last_error=f"worker {worker.pid} {reason}")
-        if self.status.state not in ("failed", "draining"):
+        last_error = self.status.last_error if self.status.state == "failed" else f"worker {worker.pid} {reason}"
+        self._set_status(worker_pid=None, last_error=last_error)
+        if not self._is_over():
             self._set_status(state="restarting", sentence=f"the worker {reason}")
         self._fail_all(_worker_gone(reason))
+
+    def _is_over(self) -> bool:
+        """No further worker will be started."""
+        return self.status.state in ("failed", "draining")
 
     def _dispatch(self, message: FromWorker) -> None:
         match message:
@@ -221,7 +232,7 @@ class EngineClient:
             case LoadProgress():
                 self._set_status(sentence=message.sentence, fraction=message.fraction)
             case Ready():
-                self.ready = message
+                self.ready, self._ready_since = message, time.monotonic()
                 if self.status.state != "draining":
                     self._set_status(state="ready", sentence=f"serving {message.model}", fraction=1.0)
             case LoadFailed():

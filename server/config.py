@@ -18,44 +18,67 @@ from decoding.config import BUNDLED_MODEL, Attention, Dtype, EngineConfig
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
+ENGINE = EngineConfig()  # its defaults are ours
+ENGINE_OPTIONS = frozenset(option.name for option in fields(EngineConfig))
+
+
 class ServerSettings(BaseSettings):
     """Flags win over variables, variables over the defaults below."""
 
     model_config = SettingsConfigDict(env_prefix="GANDER_", frozen=True, extra="forbid")
 
-    model: str = Field(BUNDLED_MODEL, description="A Hugging Face model name, a folder, or the bundled model")
-    revision: str | None = Field(None, description="Branch, tag or commit of a hub model")
-    trust_remote_code: bool = Field(False, description="Allow a model to bring its own Python code")
-    device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
-    dtype: Dtype = Field("auto", description="Number format of the weights")
-    attention: Attention = Field("auto", description="Tree attention kernel; exact is the default on a CPU")
-    max_model_len: int | None = Field(None, ge=1, description="Longest prompt plus reply, in tokens")
-    max_running: int = Field(32, ge=1, description="Most requests decoded at the same time")
-    max_waiting: int = Field(1024, ge=0, description="Most requests waiting; more are answered 429")
-    max_batch_rows: int = Field(512, ge=1, description="Most rows of one packed forward, prefill included")
-    prefill_chunk: int = Field(256, ge=1, description="Most prompt rows one request brings to one step")
-    kv_slots: int | None = Field(None, ge=1, description="Room in the KV store, in tokens")
+    model: str = Field(default=BUNDLED_MODEL, description="A Hugging Face model name, a folder, or the bundled model")
+    revision: str | None = Field(default=ENGINE.revision, description="Branch, tag or commit of a hub model")
+    trust_remote_code: bool = Field(
+        default=ENGINE.trust_remote_code, description="Allow a model to bring its own Python code"
+    )
+    device: str = Field(default=ENGINE.device, description="auto, cpu, cuda or cuda:N")
+    dtype: Dtype = Field(default=ENGINE.dtype, description="Number format of the weights")
+    attention: Attention = Field(
+        default=ENGINE.attention, description="Tree attention kernel; exact is the default on a CPU"
+    )
+    max_model_len: int | None = Field(
+        default=ENGINE.max_model_len, ge=1, description="Longest prompt plus reply, in tokens"
+    )
+    max_running: int = Field(default=ENGINE.max_running, ge=1, description="Most requests decoded at the same time")
+    max_waiting: int = Field(
+        default=ENGINE.max_waiting, ge=0, description="Most requests waiting; more are answered 429"
+    )
+    max_batch_rows: int = Field(
+        default=ENGINE.max_batch_rows, ge=1, description="Most rows of one packed forward, prefill included"
+    )
+    prefill_chunk: int = Field(
+        default=ENGINE.prefill_chunk, ge=1, description="Most prompt rows one request brings to one step"
+    )
+    kv_slots: int | None = Field(default=ENGINE.kv_slots, ge=1, description="Room in the KV store, in tokens")
     kv_memory_share: float = Field(
-        0.3, gt=0, le=1, description="Share of free memory for the KV store if --kv-slots is absent"
+        default=ENGINE.kv_memory_share,
+        gt=0,
+        le=1,
+        description="Share of free memory for the KV store if --kv-slots is absent",
     )
-    max_nodes: int = Field(64, ge=0, description="Largest draft tree a request may ask for")
-    session_bytes: int = Field(64 * 2**20, ge=0, description="Most bytes one session's stores may take")
-    max_sessions: int = Field(64, ge=1, description="Sessions kept; the least recently used go first")
-    session_ttl: float = Field(3600.0, gt=0, description="Seconds an unused session is kept")
-    threads: int | None = Field(None, ge=1, description="CPU threads of the engine")
+    max_nodes: int = Field(default=ENGINE.max_nodes, ge=0, description="Largest draft tree a request may ask for")
+    session_bytes: int = Field(
+        default=ENGINE.session_bytes, ge=0, description="Most bytes one session's stores may take"
+    )
+    max_sessions: int = Field(
+        default=ENGINE.max_sessions, ge=1, description="Sessions kept; the least recently used go first"
+    )
+    session_ttl: float = Field(default=ENGINE.session_ttl, gt=0, description="Seconds an unused session is kept")
+    threads: int | None = Field(default=ENGINE.threads, ge=1, description="CPU threads of the engine")
 
-    host: str = Field("127.0.0.1", description="Address to listen on")
-    port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 picks a free one")
-    served_model_name: str | None = Field(None, description="Name clients use; by default the model's own")
-    max_body_bytes: int = Field(4 * 2**20, ge=1024, description="Largest request body, in bytes")
-    max_choices: int = Field(128, ge=1, description="Largest n of one request")
-    max_prompts: int = Field(256, ge=1, description="Most prompts of one request")
-    max_stop_strings: int = Field(16, ge=0, description="Most stop strings of one request")
+    host: str = Field(default="127.0.0.1", description="Address to listen on")
+    port: int = Field(default=8000, ge=0, le=65535, description="Port to listen on; 0 picks a free one")
+    served_model_name: str | None = Field(default=None, description="Name clients use; by default the model's own")
+    max_body_bytes: int = Field(default=4 * 2**20, ge=1024, description="Largest request body, in bytes")
+    max_choices: int = Field(default=128, ge=1, description="Largest n of one request")
+    max_prompts: int = Field(default=256, ge=1, description="Most prompts of one request")
+    max_stop_strings: int = Field(default=16, ge=0, description="Most stop strings of one request")
     keep_alive_seconds: float = Field(
-        15.0, gt=0, description="Seconds of silence before a stream carries a comment line"
+        default=15.0, gt=0, description="Seconds of silence before a stream carries a comment line"
     )
-    drain_seconds: float = Field(30.0, ge=0, description="Longest wait for running replies when stopping")
-    log_level: LogLevel = Field("info", description="Least severe log lines shown")
+    drain_seconds: float = Field(default=30.0, ge=0, description="Longest wait for running replies when stopping")
+    log_level: LogLevel = Field(default="info", description="Least severe log lines shown")
 
     @property
     def model_name(self) -> str:
@@ -67,6 +90,3 @@ class ServerSettings(BaseSettings):
 
     def engine_config(self) -> EngineConfig:
         return EngineConfig(**{name: getattr(self, name) for name in ENGINE_OPTIONS})
-
-
-ENGINE_OPTIONS = frozenset(option.name for option in fields(EngineConfig))

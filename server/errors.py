@@ -87,6 +87,4 @@ def from_validation(errors: Sequence[Mapping[str, Any]], content_type: str) -> A
 
 def is_json(content_type: str) -> bool:
     media_type = content_type.partition(";")[0].strip().lower()
-    return media_type == "application/json" or (
-        media_type.startswith("application/") and media_type.endswith("+json")
-    )
+    return media_type == "application/json" or (media_type.startswith("application/") and media_type.endswith("+json"))

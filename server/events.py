@@ -6,7 +6,7 @@ deltas of a choice are a function of its tokens, not of how they were chunked, a
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from decoding.messages import Failed, Finished, Rejected, Submit
@@ -101,16 +101,14 @@ class Choice:
         )
 
 
-async def choice_deltas(
-    replies: Replies, choices: Sequence[Choice], keep_alive: float
-) -> AsyncIterator[list[ChoiceDelta]]:
-    """All news of a call, step by step; an empty list where nothing came for `keep_alive` seconds.
+async def choice_deltas(replies: Replies, choices: Sequence[Choice]) -> AsyncGenerator[list[ChoiceDelta]]:
+    """All news of a call, step by step; an empty list where nothing came for as long as `replies` is patient.
 
     Raises ApiError as soon as one choice fails; closing the iterator aborts what still runs.
     """
     try:
         while not replies.is_finished:
-            news = await replies.read(keep_alive)
+            news = await replies.read()
             deltas = []
             for index, reply in news.items():
                 choice = choices[index]
@@ -140,9 +138,7 @@ async def fold(deltas: AsyncIterator[list[ChoiceDelta]]) -> list[FoldedChoice]:
     async for batch in deltas:
         for delta in batch:
             pieces.setdefault(delta.index, []).append(delta)
-    return [
-        FoldedChoice("".join(delta.text for delta in parts), parts[-1]) for _, parts in sorted(pieces.items())
-    ]
+    return [FoldedChoice("".join(delta.text for delta in parts), parts[-1]) for _, parts in sorted(pieces.items())]
 
 
 def _require_finished(end: End | None) -> Finished | None:

@@ -71,11 +71,9 @@ def plan_choices(
 ) -> list[ChoicePlan]:
     """Choice `i` of prompt `j` has index `j * n + i`. Raises ApiError where a prompt is too long."""
     speculation = _speculation(body.speculation)
-    plans = []
+    plans: list[ChoicePlan] = []
     for prompt_number, prompt in enumerate(prompts):
-        max_tokens = reply_room(
-            len(prompt.token_ids), body.max_tokens, DEFAULT_MAX_TOKENS, ready.max_model_len
-        )
+        max_tokens = reply_room(len(prompt.token_ids), body.max_tokens, DEFAULT_MAX_TOKENS, ready.max_model_len)
         if body.min_tokens > max_tokens:
             message = f"min_tokens is {body.min_tokens}, but the reply may only have {max_tokens} tokens."
             raise ApiError(400, message, "min_tokens")
@@ -88,9 +86,7 @@ def plan_choices(
                 speculation=speculation,
                 session_id=session_id,
             )
-            plans.append(
-                ChoicePlan(request=request, echo=prompt.text if body.echo else "", stops=body.stop)
-            )
+            plans.append(ChoicePlan(request=request, echo=prompt.text if body.echo else "", stops=body.stop))
     return plans
 
 

@@ -97,9 +97,7 @@ def _from_file(path: Path) -> Tokenizer:
     return Tokenizer(encode, decode, has_byte_tokens="ByteFallback" in decoder)
 
 
-async def encode_prompts(
-    tokenizer: Tokenizer, prompts: Sequence[Prompt], vocab_size: int
-) -> list[EncodedPrompt]:
+async def encode_prompts(tokenizer: Tokenizer, prompts: Sequence[Prompt], vocab_size: int) -> list[EncodedPrompt]:
     """Raises ApiError naming the prompt at fault."""
     encoded = []
     for number, prompt in enumerate(prompts):
@@ -122,12 +120,13 @@ async def encode_prompts(
 
 async def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
     try:
-        if len(text) <= SHORT_TEXT:
-            return tokenizer.encode(text)
-        return await asyncio.to_thread(tokenizer.encode, text)
+        text.encode()
     except UnicodeEncodeError:
         message = "The prompt has half a surrogate pair, which is not a character."
         raise invalid(message, "prompt", "invalid_unicode") from None
+    if len(text) <= SHORT_TEXT:
+        return tokenizer.encode(text)
+    return await asyncio.to_thread(tokenizer.encode, text)
 
 
 def reply_room(prompt_len: int, max_tokens: int | None, default: int, max_model_len: int) -> int:

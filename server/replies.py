@@ -33,13 +33,21 @@ class Reply:
 
 
 class Replies:
-    """Choice `i` is the i-th of `request_ids`. One reader; `abort` is told the ids to give up on close."""
+    """Choice `i` is the i-th of `request_ids`. One reader; `abort` is told the ids to give up on close.
 
-    def __init__(self, request_ids: Sequence[str], abort: Callable[[Sequence[str]], None]) -> None:
+    A read that finds nothing for `patience` seconds returns empty-handed.
+    """
+
+    def __init__(
+        self, request_ids: Sequence[str], abort: Callable[[Sequence[str]], None], patience: float = 15.0
+    ) -> None:
         self._open = dict(enumerate(request_ids))
         self._abort = abort
+        self._patience = patience
         self._unread: dict[int, Reply] = {}
-        self._has_news = asyncio.Event()
+        self._reader: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._waiting_since = 0.0
 
     @property
     def is_finished(self) -> bool:
@@ -49,22 +57,25 @@ class Replies:
     def put_tokens(self, choice: int, tokens: Tokens) -> None:
         if choice in self._open:
             self._unread.setdefault(choice, Reply()).token_ids.extend(tokens.token_ids)
-            self._has_news.set()
+            self._wake()
 
     def put_end(self, choice: int, end: End) -> None:
         if self._open.pop(choice, None) is not None:
             self._unread.setdefault(choice, Reply()).end = end
-            self._has_news.set()
+            self._wake()
 
-    async def read(self, timeout: float) -> dict[int, Reply]:
-        """Wait for news, at most `timeout` seconds; empty if there was none."""
-        if not self._has_news.is_set():
+    async def read(self) -> dict[int, Reply]:
+        """Wait for news; empty if there was none."""
+        if not self._unread:
+            loop = asyncio.get_running_loop()
+            self._reader = loop.create_future()
+            self._waiting_since = loop.time()
+            if self._timer is None:
+                self._timer = loop.call_later(self._patience, self._run_out)
             try:
-                async with asyncio.timeout(timeout):
-                    await self._has_news.wait()
-            except TimeoutError:
-                return {}
-        self._has_news.clear()
+                await self._reader
+            finally:
+                self._reader = None
         news, self._unread = self._unread, {}
         return news
 
@@ -78,3 +89,18 @@ class Replies:
         if self._open:
             self._abort(list(self._open.values()))
         self._open, self._unread = {}, {}
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+    def _run_out(self) -> None:
+        """One timer serves many reads: it is set again for what is left of the patience with the present one."""
+        loop = asyncio.get_running_loop()
+        left = self._waiting_since + self._patience - loop.time()
+        self._timer = loop.call_later(left if left > 0 else self._patience, self._run_out)
+        if left <= 0:
+            self._wake()

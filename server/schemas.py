@@ -1,16 +1,24 @@
 """The wire models of the completions API: what clients may send, and what they get.
 
 Owns field names, types, bounds, and which OpenAI fields are refused because honouring them would change the
-answer. Knows nothing of tokens. Types are strict: "5" is not a number. Nothing is silently ignored that matters.
+answer. Knows nothing of tokens. Types are strict: "5" is not a number. Replies are plain dictionaries with a
+declared shape, because a stream makes one for every chunk.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NotRequired,  # pydantic wants these before Python 3.12
+)
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
 from pydantic_core import PydanticCustomError
+from typing_extensions import TypedDict
 
+from server.errors import MAX_PARAM, shortened
 from server.prompts import Prompt
 
 INT64 = 2**63
@@ -37,8 +45,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
 }
 # Fields that mean nothing here and change no answer.
 LENIENT = frozenset(
-    {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"}
-    | {"prompt_cache_retention"}
+    {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"} | {"prompt_cache_retention"}
 )
 
 
@@ -102,7 +109,8 @@ class WireModel(BaseModel):
         given = {name: value for name, value in data.items() if value is not None}
         for name in given:
             if name not in cls.model_fields and not cls._is_harmless(name, given[name], given):
-                raise refusal("unknown_parameter", f"Unknown parameter: {name[:80]}.", name)
+                shown = shortened(name, MAX_PARAM)
+                raise refusal("unknown_parameter", f"Unknown parameter: {shown}.", shown)
         return {name: value for name, value in given.items() if name in cls.model_fields}
 
     @classmethod
@@ -119,36 +127,36 @@ class StreamOptions(WireModel):
 class SpeculationOptions(WireModel):
     """How to draft; changes how fast the reply comes, never what it says."""
 
-    method: str = Field("auto", max_length=64)
-    max_nodes: int | None = Field(None, ge=1, le=65536, description="Largest draft tree, root not counted")
-    max_depth: int | None = Field(None, ge=1, le=65536, description="Longest branch of the draft tree")
-    without: list[Annotated[str, Field(max_length=64)]] = Field([], max_length=16)
-    branching: int = Field(3, ge=1, le=64)
-    consensus: str = Field("occurrences", max_length=64)
-    report: bool = Field(False, description="Add a `speculation` object to every choice")
+    method: str = Field(default="auto", max_length=64)
+    max_nodes: int | None = Field(default=None, ge=1, le=65536, description="Largest draft tree, root not counted")
+    max_depth: int | None = Field(default=None, ge=1, le=65536, description="Longest branch of the draft tree")
+    without: list[Annotated[str, Field(max_length=64)]] = Field(default=[], max_length=16)
+    branching: int = Field(default=3, ge=1, le=64)
+    consensus: str = Field(default="occurrences", max_length=64)
+    report: bool = Field(default=False, description="Add a `speculation` object to every choice")
 
 
 class CompletionRequest(WireModel):
     """POST /v1/completions. Fields beyond OpenAI's: from top_k on."""
 
-    model: str | None = Field(None, description="The served model's name; may be left out")
+    model: str | None = Field(default=None, description="The served model's name; may be left out")
     prompt: Prompts
-    max_tokens: int | None = Field(None, ge=1, le=2**31, description="16 if absent")
-    temperature: float = Field(1.0, ge=0, le=100)
-    top_p: float = Field(1.0, ge=0, le=1)
-    n: int = Field(1, ge=1)
+    max_tokens: int | None = Field(default=None, ge=1, le=2**31, description="16 if absent")
+    temperature: float = Field(default=1.0, ge=0, le=100)
+    top_p: float = Field(default=1.0, ge=0, le=1)
+    n: int = Field(default=1, ge=1)
     stop: Stops = []
-    seed: int | None = Field(None, ge=-INT64, lt=2 * INT64)
+    seed: int | None = Field(default=None, ge=-INT64, lt=2 * INT64)
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
     echo: bool = False
 
-    top_k: int = Field(0, ge=-1, lt=2**31, description="0 or -1: off")
-    min_p: float = Field(0.0, ge=0, le=1)
-    min_tokens: int = Field(0, ge=0, le=2**31)
+    top_k: int = Field(default=0, ge=-1, lt=2**31, description="0 or -1: off")
+    min_p: float = Field(default=0.0, ge=0, le=1)
+    min_tokens: int = Field(default=0, ge=0, le=2**31)
     ignore_eos: bool = False
-    stop_token_ids: list[int] = Field([], max_length=256)
-    session_id: str | None = Field(None, min_length=1, max_length=128)
+    stop_token_ids: list[int] = Field(default=[], max_length=256)
+    session_id: str | None = Field(default=None, min_length=1, max_length=128)
     speculation: SpeculationOptions = SpeculationOptions()
 
     @classmethod
@@ -164,22 +172,22 @@ class CompletionRequest(WireModel):
         raise refusal("unsupported_parameter", f"{name} is not supported yet; leave it out.", name)
 
 
-class CompletionTokensDetails(BaseModel):
-    accepted_prediction_tokens: int = 0
-    rejected_prediction_tokens: int = 0
-    reasoning_tokens: int = 0
+class CompletionTokensDetails(TypedDict):
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
+    reasoning_tokens: int
 
 
-class Usage(BaseModel):
+class Usage(TypedDict):
     """prompt_tokens counts every prompt once, whatever n is."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
-    completion_tokens_details: CompletionTokensDetails = CompletionTokensDetails()
+    completion_tokens_details: CompletionTokensDetails
 
 
-class SpeculationReport(BaseModel):
+class SpeculationReport(TypedDict):
     """What drafting did for one choice. acceptance_length: tokens per target forward, prefill apart."""
 
     method: str
@@ -198,45 +206,45 @@ class SpeculationReport(BaseModel):
     decode_seconds: float
 
 
-class CompletionChoice(BaseModel):
+class CompletionChoice(TypedDict):
     index: int
     text: str
-    logprobs: None = None
-    finish_reason: Literal["stop", "length"] | None
-    speculation: SpeculationReport | None = None
+    logprobs: None
+    finish_reason: str | None
+    speculation: NotRequired[SpeculationReport]
 
 
-class Completion(BaseModel):
+class Completion(TypedDict):
     """A whole reply, or one chunk of a streamed one."""
 
     id: str
-    object: Literal["text_completion"] = "text_completion"
+    object: Literal["text_completion"]
     created: int
     model: str
     system_fingerprint: str
     choices: list[CompletionChoice]
-    usage: Usage | None = None
+    usage: NotRequired[Usage | None]
 
 
-class ModelCard(BaseModel):
+class ModelCard(TypedDict):
     id: str
-    object: Literal["model"] = "model"
+    object: Literal["model"]
     created: int
-    owned_by: str = "gander"
-    max_model_len: int | None = None
+    owned_by: str
+    max_model_len: int | None
 
 
-class ModelList(BaseModel):
-    object: Literal["list"] = "list"
+class ModelList(TypedDict):
+    object: Literal["list"]
     data: list[ModelCard]
 
 
-class ErrorDetail(BaseModel):
+class ErrorDetail(TypedDict):
     message: str
     type: str
     param: str | None
-    code: str | None
+    code: str
 
 
-class ErrorReply(BaseModel):
+class ErrorReply(TypedDict):
     error: ErrorDetail

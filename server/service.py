@@ -38,6 +38,9 @@ class Service:
         self.client.start()
         self._loading = asyncio.create_task(self._load_tokenizer(), name="tokenizer")
 
+    def begin_drain(self) -> None:
+        self.client.begin_drain(self.settings.drain_seconds)
+
     async def close(self) -> None:
         await self.client.close(self.settings.drain_seconds)
         if self._loading is not None:

@@ -7,26 +7,18 @@ Knows nothing of what is inside a frame.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 
 import msgspec
-from pydantic import BaseModel
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
-
-from server.errors import ApiError
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 
 
-def frame(model: BaseModel) -> bytes:
-    """Fields that were not given are left out."""
-    return b"data: " + model.__pydantic_serializer__.to_json(model, exclude_unset=True) + b"\n\n"
-
-
-def error_frame(error: ApiError) -> bytes:
-    return b"data: " + msgspec.json.encode(error.body()) + b"\n\n"
+def frame(body: Mapping[str, object]) -> bytes:
+    return b"data: " + msgspec.json.encode(body) + b"\n\n"
 
 
 class EventStream(Response):
@@ -39,7 +31,7 @@ class EventStream(Response):
         del self.headers["content-length"]
         self._frames = frames
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
         sending = asyncio.ensure_future(self._send_frames(send))
         leaving = asyncio.ensure_future(wait_for_disconnect(receive))
         try:

@@ -11,12 +11,12 @@ import contextlib
 import shutil
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import zmq
-import zmq.asyncio
 
 from decoding.config import EngineConfig
 from decoding.messages import Batch, Drain, ToWorker
@@ -30,7 +30,7 @@ _DECODER = msgspec.msgpack.Decoder(Batch)
 
 
 class WorkerProcess:
-    """Started by `start`; `frames` yields until the process has ended; `close` must be called at last."""
+    """Started by `start`; `listen` until the process has ended; `close` must be called at last."""
 
     def __init__(self, process: asyncio.subprocess.Process, sockets: _Sockets) -> None:
         self._process = process
@@ -66,25 +66,37 @@ class WorkerProcess:
             return False
         return True
 
-    async def frames(self) -> AsyncIterator[Batch]:
-        """Everything the worker says, to its last words. Raises msgspec.DecodeError on a frame that is not ours."""
+    async def listen(self, on_batch: Callable[[Batch], None]) -> int:
+        """Hand over everything the worker says, to its last words; its exit status.
+
+        Raises msgspec.DecodeError on a frame that is not ours. Frames come by callback from the event loop: a task
+        woken by a future for each would cost more than all the rest.
+        """
+        loop = asyncio.get_running_loop()
+        failed: asyncio.Future[None] = loop.create_future()
+
+        def read() -> None:
+            try:
+                for frame in self._sockets.waiting_frames():
+                    on_batch(_DECODER.decode(frame))
+            except Exception as error:
+                loop.remove_reader(self._sockets.pull)
+                if not failed.done():
+                    failed.set_exception(error)
+
+        loop.add_reader(self._sockets.pull, read)
         exited = asyncio.ensure_future(self._process.wait())
-        receiving: asyncio.Future[bytes] | None = None
+        waiting: set[asyncio.Future[Any]] = {exited, failed}
         try:
-            while True:
-                receiving = receiving or asyncio.ensure_future(self._sockets.pull.recv())
-                patience = LAST_WORDS_SECONDS if exited.done() else None
-                waiting = {receiving} if exited.done() else {receiving, exited}
-                await asyncio.wait(waiting, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
-                if receiving.done():
-                    frame, receiving = receiving.result(), None
-                    yield _DECODER.decode(frame)
-                elif patience is not None:
-                    return
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if not failed.done():
+                await asyncio.wait({failed}, timeout=LAST_WORDS_SECONDS)
         finally:
+            loop.remove_reader(self._sockets.pull)
             exited.cancel()
-            if receiving is not None:
-                receiving.cancel()
+        if failed.done():
+            failed.result()
+        return await self._process.wait()
 
     async def stop(self, seconds: float) -> None:
         """Ask it to leave, then insist. Returns when the process is gone."""
@@ -96,9 +108,6 @@ class WorkerProcess:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
             await self._process.wait()
-
-    async def exit_status(self) -> int:
-        return await self._process.wait()
 
     def close(self) -> None:
         self._sockets.close()
@@ -118,13 +127,24 @@ class _Sockets:
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="gander-"))
         self.inbox, self.outbox = f"ipc://{self._folder}/inbox", f"ipc://{self._folder}/outbox"
-        self._context = zmq.asyncio.Context()
-        self.push: zmq.Socket[bytes] = self._context.socket(zmq.PUSH, socket_class=zmq.Socket)
-        self.pull: zmq.asyncio.Socket = self._context.socket(zmq.PULL)
-        for socket, address in ((self.push, self.inbox), (self.pull, self.outbox)):
-            socket.set_hwm(0)  # what waits here is bounded by the requests the client lets in
-            socket.bind(address)
+        self._context = zmq.Context()
+        self.push = self._context.socket(zmq.PUSH)
+        self.pull = self._context.socket(zmq.PULL)
+        self.push.set_hwm(0)  # what waits here is bounded by the requests the client lets in
+        self.pull.set_hwm(0)
+        self.push.bind(self.inbox)
+        self.pull.bind(self.outbox)
+
+    def waiting_frames(self) -> Iterator[bytes]:
+        """What can be received without waiting. To be used up: the socket only signals news after that."""
+        while True:
+            try:
+                yield self.pull.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
 
     def close(self) -> None:
-        self._context.destroy(linger=0)
+        self.push.close(linger=0)
+        self.pull.close(linger=0)
+        self._context.term()
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -9,11 +9,12 @@ import asyncio
 import re
 import time
 import uuid
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
+import msgspec
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
@@ -26,13 +27,12 @@ from server.schemas import (
     Completion,
     CompletionChoice,
     CompletionRequest,
-    CompletionTokensDetails,
     ErrorReply,
     SpeculationReport,
     Usage,
 )
 from server.service import Service, service_of
-from server.sse import DONE, KEEP_ALIVE, EventStream, error_frame, frame, wait_for_disconnect
+from server.sse import DONE, KEEP_ALIVE, EventStream, frame, wait_for_disconnect
 
 router = APIRouter()
 
@@ -40,6 +40,7 @@ SESSION_HEADER = "x-session-id"
 VALID_SESSION = re.compile(r"[!-~]{1,128}")
 CLIENT_LEFT = 499  # nobody reads it; it names the case in metrics and logs
 
+T = TypeVar("T")
 Deltas = AsyncGenerator[list[ChoiceDelta]]
 
 
@@ -54,48 +55,51 @@ class Call:
     prompt_tokens: int
     body: CompletionRequest
 
-    def reply(self, choices: list[CompletionChoice], **extra: Any) -> Completion:
-        return Completion(
-            id=self.id,
-            object="text_completion",
-            created=self.created,
-            model=self.model,
-            system_fingerprint=self.fingerprint,
-            choices=choices,
-            **extra,
-        )
+    def reply(self, choices: list[CompletionChoice]) -> Completion:
+        return {
+            "id": self.id,
+            "object": "text_completion",
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": self.fingerprint,
+            "choices": choices,
+        }
 
     def choice(self, delta: ChoiceDelta, text: str) -> CompletionChoice:
-        reason: Any = delta.finish_reason
-        shape = {"index": delta.index, "text": text, "logprobs": None, "finish_reason": reason}
+        choice: CompletionChoice = {
+            "index": delta.index,
+            "text": text,
+            "logprobs": None,
+            "finish_reason": delta.finish_reason,
+        }
         if self.body.speculation.report and delta.stats is not None:
-            shape["speculation"] = speculation_report(delta.stats)
-        return CompletionChoice(**shape)
+            choice["speculation"] = speculation_report(delta.stats)
+        return choice
 
     def usage(self, completion_tokens: int) -> Usage:
-        return Usage(
-            prompt_tokens=self.prompt_tokens,
-            completion_tokens=completion_tokens,
-            total_tokens=self.prompt_tokens + completion_tokens,
-            completion_tokens_details=CompletionTokensDetails(
-                accepted_prediction_tokens=0, rejected_prediction_tokens=0, reasoning_tokens=0
-            ),
-        )
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": completion_tokens,
+            "total_tokens": self.prompt_tokens + completion_tokens,
+            "completion_tokens_details": {
+                "accepted_prediction_tokens": 0,
+                "rejected_prediction_tokens": 0,
+                "reasoning_tokens": 0,
+            },
+        }
 
 
 @router.post(
     "/v1/completions",
     response_model=Completion,
-    response_model_exclude_unset=True,
-    responses={status: {"model": ErrorReply} for status in (400, 404, 413, 429, 500, 503)},
+    responses={status: {"model": ErrorReply} for status in (400, 404, 413, 429, 500, 503, "default")},
 )
 async def create_completion(body: CompletionRequest, request: Request) -> Response:
     """Continue a prompt, or several."""
     service = service_of(request)
-    call, plans = await _prepare(body, request, service)
-    replies = service.client.submit([plan.request for plan in plans])
-    choices = _choices(plans, service)
-    deltas = choice_deltas(replies, choices, service.settings.keep_alive_seconds)
+    call, plans, choices = await _prepare(body, request, service)
+    replies = service.client.submit([plan.request for plan in plans], service.settings.keep_alive_seconds)
+    deltas = choice_deltas(replies, choices)
     if not body.stream:
         return await _plain(call, deltas, request)
     first = await _until_disconnect(anext(deltas), request)
@@ -104,7 +108,7 @@ async def create_completion(body: CompletionRequest, request: Request) -> Respon
 
 async def _prepare(
     body: CompletionRequest, request: Request, service: Service
-) -> tuple[Call, list[ChoicePlan]]:
+) -> tuple[Call, list[ChoicePlan], list[Choice]]:
     tokenizer, ready = service.require_ready()
     model = service.require_model(body.model)
     check_limits(body, service.settings, ready)
@@ -116,21 +120,15 @@ async def _prepare(
     call_id = f"cmpl-{uuid.uuid4().hex}"
     plans = plan_choices(body, prompts, ready, call_id, session_id)
     prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
-    return Call(call_id, int(time.time()), model, ready.fingerprint, prompt_tokens, body), plans
-
-
-def _choices(plans: Sequence[ChoicePlan], service: Service) -> list[Choice]:
-    tokenizer, _ = service.require_ready()
-    return [Choice(index, plan, tokenizer) for index, plan in enumerate(plans)]
+    call = Call(call_id, int(time.time()), model, ready.fingerprint, prompt_tokens, body)
+    return call, plans, [Choice(index, plan, tokenizer) for index, plan in enumerate(plans)]
 
 
 async def _plain(call: Call, deltas: Deltas, request: Request) -> Response:
     folded = await _until_disconnect(fold(deltas), request)
-    reply = call.reply(
-        [call.choice(choice.last, choice.text) for choice in folded],
-        usage=call.usage(sum(choice.last.num_tokens for choice in folded)),
-    )
-    return Response(reply.model_dump_json(exclude_unset=True), media_type="application/json")
+    reply = call.reply([call.choice(choice.last, choice.text) for choice in folded])
+    reply["usage"] = call.usage(sum(choice.last.num_tokens for choice in folded))
+    return Response(msgspec.json.encode(reply), media_type="application/json")
 
 
 async def _frames(call: Call, first: list[ChoiceDelta], deltas: Deltas) -> AsyncGenerator[bytes]:
@@ -143,43 +141,57 @@ async def _frames(call: Call, first: list[ChoiceDelta], deltas: Deltas) -> Async
             while batch is not None:
                 for delta in batch:
                     num_tokens[delta.index] = delta.num_tokens
-                    extra: dict[str, Any] = {"usage": None} if options.include_usage else {}
+                    chunk = call.reply([call.choice(delta, delta.text)])
+                    if options.include_usage:
+                        chunk["usage"] = None
                     if options.continuous_usage_stats:
-                        extra["usage"] = call.usage(sum(num_tokens.values()))
-                    yield frame(call.reply([call.choice(delta, delta.text)], **extra))
+                        chunk["usage"] = call.usage(sum(num_tokens.values()))
+                    yield frame(chunk)
                 if not batch:
                     yield KEEP_ALIVE
                 batch = await anext(deltas, None)
             if options.include_usage:
-                yield frame(call.reply([], usage=call.usage(sum(num_tokens.values()))))
+                yield frame(call.reply([]) | {"usage": call.usage(sum(num_tokens.values()))})
         except ApiError as error:
-            yield error_frame(error)
+            yield frame(error.body())
         except Exception:
-            yield error_frame(internal_error())
+            yield frame(internal_error().body())
             raise
         yield DONE
 
 
-async def _until_disconnect[T](work: Any, request: Request) -> T:
-    ...
+async def _until_disconnect(work: Awaitable[T], request: Request) -> T:
+    """The result of `work`, which is cancelled as soon as the client goes away; then raises ApiError."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(wait_for_disconnect(request.receive))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        leaving.cancel()
+        if not working.done():
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+    if working.cancelled():
+        raise ApiError(CLIENT_LEFT, "The client went away.", None, "client_left")
+    return working.result()
 
 
 def speculation_report(stats: RequestStats) -> SpeculationReport:
-    """The raw counts of one choice, and τ: tokens per target forward, the prefill's own token left out."""
+    """The raw counts of one choice, and τ: tokens per target forward."""
     forwards, counts = stats.target_forwards, stats.counts
-    return SpeculationReport(
-        method=stats.method,
-        reason=stats.reason,
-        steps=forwards,
-        acceptance_length=(stats.emitted - 1) / forwards if forwards else None,
-        drafts=counts.drafts,
-        drafted=counts.drafted,
-        accepted=counts.accepted,
-        drafted_by_source=counts.drafted_by_source,
-        accepted_by_source=counts.accepted_by_source,
-        accepted_by_depth=counts.accepted_by_depth,
-        prefill_chunks=stats.prefill_chunks,
-        queue_seconds=stats.queue_seconds,
-        time_to_first_token=stats.time_to_first_token,
-        decode_seconds=stats.decode_seconds,
-    )
+    return {
+        "method": stats.method,
+        "reason": stats.reason,
+        "steps": forwards,
+        "acceptance_length": (stats.emitted - 1) / forwards if forwards else None,
+        "drafts": counts.drafts,
+        "drafted": counts.drafted,
+        "accepted": counts.accepted,
+        "drafted_by_source": counts.drafted_by_source,
+        "accepted_by_source": counts.accepted_by_source,
+        "accepted_by_depth": counts.accepted_by_depth,
+        "prefill_chunks": stats.prefill_chunks,
+        "queue_seconds": stats.queue_seconds,
+        "time_to_first_token": stats.time_to_first_token,
+        "decode_seconds": stats.decode_seconds,
+    }

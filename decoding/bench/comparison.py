@@ -1,0 +1,112 @@
+"""One workload at one temperature, answered by every contestant in interleaved rounds.
+
+A round is one prompt, answered once by everybody in an order shuffled anew, so that a slow minute of the
+machine is everybody's. Invariant: whoever is ours gave the tokens of `none`, or is named in `differing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from random import Random
+
+import msgspec
+import numpy as np
+
+from decoding.bench.contestant import Contestant, EngineContestant, Reply, Task
+from decoding.bench.figures import Figures, pool, same_tokens
+from decoding.bench.generate import LOOKUP_TOKENS, GenerateContestant
+from decoding.bench.variant import NONE, Variant
+from decoding.bench.workload import Workload
+from decoding.engine import Engine
+
+AGAIN = "none, again"
+WARM_UP_TOKENS = 16
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures of every contestant, `none` first. differing: who of ours did not give the tokens of `none`.
+
+    generate_same: prompts on which greedy `generate` gave our tokens; None when sampled, since it draws
+    other noise.
+    """
+
+    workload: str
+    temperature: float
+    prompts: int
+    prompt_tokens: int
+    figures: list[Figures]
+    differing: list[str]
+    generate_same: int | None
+
+    def find(self, label: str, budget: int | None = None) -> Figures | None:
+        """The figures of a row, if it was run."""
+        return next((row for row in self.figures if (row.label, row.budget) == (label, budget)), None)
+
+    @property
+    def none(self) -> Figures:
+        return self.figures[0]
+
+
+def contestants_of(
+    engine: Engine, stock_model: object | None, variants: Sequence[Variant], is_cold: bool
+) -> list[Contestant]:
+    """Our engine in every variant, `none` a second time to show the noise, then `generate` where there is a model."""
+    assert variants[0].label == NONE, variants[0]
+    again = replace(variants[0], label=AGAIN)
+    found: list[Contestant] = [
+        EngineContestant(engine, variant.label, variant.speculation, is_cold) for variant in (*variants, again)
+    ]
+    if stock_model is not None:
+        found += [GenerateContestant(stock_model), GenerateContestant(stock_model, LOOKUP_TOKENS)]
+    return found
+
+
+def compare(
+    workload: Workload,
+    temperature: float,
+    contestants: Sequence[Contestant],
+    on_answer: Callable[[], None] = lambda: None,
+) -> Comparison:
+    """Run all rounds. Sessions start fresh and then last over the workload, as one user's would."""
+    _warm_up(workload, temperature, contestants)
+    replies: dict[int, list[Reply]] = {place: [] for place in range(len(contestants))}
+    for number, prompt in enumerate(workload.prompts):
+        task = Task(prompt=prompt, max_tokens=workload.max_tokens, temperature=temperature, seed=number)
+        order = list(replies)
+        Random(number).shuffle(order)
+        for place in order:
+            replies[place].append(contestants[place].answer(task))
+            on_answer()
+    return _conclude(workload, temperature, [(contestants[place], replies[place]) for place in replies])
+
+
+def _warm_up(workload: Workload, temperature: float, contestants: Sequence[Contestant]) -> None:
+    task = Task(prompt=workload.prompts[0], max_tokens=WARM_UP_TOKENS, temperature=temperature, seed=0)
+    for contestant in contestants:
+        contestant.answer(task)
+        if isinstance(contestant, EngineContestant):
+            contestant.forget()
+
+
+def _conclude(workload: Workload, temperature: float, answered: Sequence[tuple[Contestant, list[Reply]]]) -> Comparison:
+    expected = answered[0][1]
+    differing = [
+        f"{contestant.label} at {contestant.budget}"
+        for contestant, replies in answered
+        if contestant.is_ours and not same_tokens(replies, expected)
+    ]
+    generated = next((replies for contestant, replies in answered if not contestant.is_ours), None)
+    generate_same = None
+    if generated is not None and temperature == 0:
+        pairs = zip(generated, expected, strict=True)
+        generate_same = sum(np.array_equal(reply.tokens, ours.tokens) for reply, ours in pairs)
+    return Comparison(
+        workload=workload.name,
+        temperature=temperature,
+        prompts=len(workload.prompts),
+        prompt_tokens=sum(map(len, workload.prompts)),
+        figures=[pool(contestant.label, contestant.budget, replies) for contestant, replies in answered],
+        differing=differing,
+        generate_same=generate_same,
+    )

@@ -1,0 +1,31 @@
+"""What the figures were measured on and with: processor, threads, versions.
+
+Invariant: every report carries this line, since a speed without its machine says nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+import torch
+import transformers
+
+
+def describe_machine() -> str:
+    """One line for the head of a report."""
+    python, num_threads = platform.python_version(), torch.get_num_threads()
+    return (
+        f"{os.cpu_count()} x {_processor()}, {num_threads} torch threads; "
+        f"Python {python}, torch {torch.__version__}, transformers {transformers.__version__}"
+    )
+
+
+def _processor() -> str:
+    path = Path("/proc/cpuinfo")
+    if path.is_file():
+        for line in path.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,43 @@
+"""What a run leaves behind: sections of a Markdown page, and every raw figure as JSON.
+
+Owns the page's generated sections, between marker comments; the prose around them is never touched.
+Invariant: a section is written whole, with the machine and the command that made it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+PAGE, RAW = "benchmarks.md", "benchmarks.json"
+SECTIONS = ("table", "shapes", "load", "profile")
+
+
+class Report:
+    """Writes to `folder`, which is made if need be. head: the machine line; command: what was typed."""
+
+    def __init__(self, folder: Path, head: str, command: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._page, self._raw = folder / PAGE, folder / RAW
+        self._head, self._command = head, command
+
+    def write(self, section: str, markdown: str, raw: Any) -> None:
+        """Replace one section of the page, and its raw figures in the JSON file."""
+        text = self._page.read_text(encoding="utf-8") if self._page.is_file() else "# Benchmarks\n"
+        made = f"`{self._command}` on {self._head}.\n\n{markdown}"
+        self._page.write_text(replace_section(text, section, made), encoding="utf-8")
+        known = msgspec.json.decode(self._raw.read_bytes()) if self._raw.is_file() else {}
+        known[section] = {"machine": self._head, "command": self._command, "figures": raw}
+        self._raw.write_bytes(msgspec.json.format(msgspec.json.encode(known), indent=1) + b"\n")
+
+
+def replace_section(page: str, section: str, markdown: str) -> str:
+    """The page with the text between the section's markers replaced; markers go to the end where it has none."""
+    begin, end = f"<!-- {section}: begin -->", f"<!-- {section}: end -->"
+    before, found_begin, rest = page.partition(begin)
+    _, found_end, after = rest.partition(end)
+    if not (found_begin and found_end):
+        before, after = f"{page.rstrip()}\n\n", "\n"
+    return f"{before}{begin}\n{markdown}\n{end}{after}"

@@ -1,0 +1,141 @@
+"""How fast plain decoding is against `generate`, and what verifying n rows costs, on a model of a given shape.
+
+Random weights: only time is measured. Knows nothing of workloads or drafters.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
+
+import msgspec
+import numpy as np
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from decoding.batch import Segment, pack
+from decoding.bench.contestant import Contestant, EngineContestant, Reply, Task
+from decoding.bench.figures import pool
+from decoding.bench.generate import GenerateContestant
+from decoding.config import EngineConfig
+from decoding.engine import Engine
+from decoding.model import TargetModel
+from decoding.request import SpeculationParams
+
+DTYPES = ("float32", "bfloat16")
+ROWS = (1, 2, 4, 8, 16, 32, 64)
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True):
+    """A Llama with tied embeddings and no grouped heads."""
+
+    num_layers: int
+    width: int
+    num_heads: int
+    mlp_width: int
+    vocab_size: int
+
+    def build(self, dtype: str) -> LlamaForCausalLM:
+        config = LlamaConfig(
+            vocab_size=self.vocab_size,
+            hidden_size=self.width,
+            intermediate_size=self.mlp_width,
+            num_hidden_layers=self.num_layers,
+            num_attention_heads=self.num_heads,
+            max_position_embeddings=1024,
+            tie_word_embeddings=True,
+            eos_token_id=None,
+            bos_token_id=None,
+            pad_token_id=None,
+        )
+        torch.manual_seed(0)
+        return LlamaForCausalLM(config).to(getattr(torch, dtype)).eval()
+
+
+GPT2_SIZED = Shape(num_layers=12, width=768, num_heads=12, mlp_width=2048, vocab_size=32000)
+SMALL = Shape(num_layers=2, width=64, num_heads=4, mlp_width=128, vocab_size=512)
+
+
+class ShapeResult(msgspec.Struct, frozen=True, kw_only=True):
+    """context: tokens at the end of a reply, and before the verified rows. verify_ratios: t(n) / t(1) for `ROWS`."""
+
+    dtype: str
+    parameters: int
+    context: int
+    none_rate: float
+    generate_rate: float
+    ratio: float
+    plain_step_seconds: float
+    verify_ratios: list[float]
+
+
+def measure_shape(
+    shape: Shape, dtype: str, context: int = 256, rounds: int = 3, on_answer: Callable[[], None] = lambda: None
+) -> ShapeResult:
+    """Interleaved rounds of `none` and `generate`, each to `context` tokens, then the verify curve there."""
+    num_prompt = context // 2
+    prompt = np.random.default_rng(0).integers(3, shape.vocab_size, num_prompt).astype(np.int32)
+    task = Task(prompt=prompt, max_tokens=context - num_prompt, temperature=0.0, seed=0)
+    engine = _engine(shape, dtype, context)
+    none = EngineContestant(engine, "none", SpeculationParams(method="none", max_nodes=0))
+    contestants: list[Contestant] = [none, GenerateContestant(shape.build(dtype))]
+    replies: list[list[Reply]] = [[] for _ in contestants]
+    for contestant in contestants:
+        contestant.answer(Task(prompt=prompt, max_tokens=8, temperature=0.0, seed=0))
+    for _ in range(rounds):
+        for place, contestant in enumerate(contestants):
+            replies[place].append(contestant.answer(task))
+            on_answer()
+    ours, theirs = (pool(one.label, None, given) for one, given in zip(contestants, replies, strict=True))
+    plain, ratios = verify_curve(engine.model, context)
+    return ShapeResult(
+        dtype=dtype,
+        parameters=engine.model.num_parameters,
+        context=context,
+        none_rate=ours.tokens_per_second,
+        generate_rate=theirs.tokens_per_second,
+        ratio=ours.ratio_to(theirs),
+        plain_step_seconds=plain,
+        verify_ratios=ratios,
+    )
+
+
+def _engine(shape: Shape, dtype: str, context: int) -> Engine:
+    config = EngineConfig(max_model_len=4 * context, max_running=2, max_nodes=8)
+    return Engine(TargetModel.from_model(shape.build(dtype), config), config)
+
+
+def verify_curve(model: TargetModel, context: int, repeats: int = 9) -> tuple[float, list[float]]:
+    """Seconds of a forward of one row at `context`, and t(n) / t(1) for `ROWS`, medians of interleaved forwards."""
+    store = model.new_store(context + max(ROWS))
+    handle = store.allocate(context + max(ROWS))
+    assert handle is not None
+    model.forward(pack([Segment(handle, np.zeros(context, np.int32))], store))
+    store.commit(handle, np.arange(context, dtype=np.int32))
+    seconds: dict[int, list[float]] = {num_rows: [] for num_rows in ROWS}
+    for _ in range(repeats):
+        for num_rows in ROWS:
+            batch = pack([Segment(handle, np.zeros(num_rows, np.int32))], store)
+            started = time.perf_counter()
+            model.forward(batch)[0, 0].item()
+            seconds[num_rows].append(time.perf_counter() - started)
+    plain = median(seconds[1])
+    return plain, [median(seconds[num_rows]) / plain for num_rows in ROWS]
+
+
+def render_shapes(results: Sequence[ShapeResult]) -> str:
+    """Two Markdown tables: rates, and the verify curve."""
+    lines = [
+        "| dtype | context | none tokens/s | generate tokens/s | none ÷ generate |",
+        "| --- | --: | --: | --: | --: |",
+    ]
+    for result in results:
+        rates = f"{result.none_rate:.0f} | {result.generate_rate:.0f} | {result.ratio:.2f}"
+        lines.append(f"| {result.dtype} | {result.context} | {rates} |")
+    heads = " | ".join(f"t({num_rows})" for num_rows in ROWS)
+    lines += ["", f"| dtype | one row, ms | {heads} |", f"| --- | --: |{' --: |' * len(ROWS)}"]
+    for result in results:
+        ratios = " | ".join(f"{ratio:.2f}" for ratio in result.verify_ratios)
+        lines.append(f"| {result.dtype} | {1000 * result.plain_step_seconds:.1f} | {ratios} |")
+    return "\n".join(lines)

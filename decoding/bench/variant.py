@@ -1,0 +1,57 @@
+"""Every way of drafting that the table compares: registered methods, their options, and budgets.
+
+Knows nothing of engines. Invariant: a label and a budget name one variant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from decoding.drafters import METHODS, spine
+from decoding.request import SpeculationParams
+
+NONE = "none"
+AUTO = "auto"
+SPINE = "spine"
+PAPER = "spine, the paper's shape"
+BUDGETS = (8, 16, 60)
+
+_ABLATED = {"best_first": PAPER}
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A row of the table. Labels of the spine method's ablations begin with its name."""
+
+    label: str
+    speculation: SpeculationParams
+
+
+def variants(methods: Iterable[str], budgets: Iterable[int]) -> list[Variant]:
+    """`none`, each method and option at each budget, and `auto`, which lets the server choose its budget."""
+    found = [Variant(NONE, SpeculationParams(method="none", max_nodes=0))]
+    wanted = [shape for method in methods for shape in _shapes(method)]
+    for label, options in wanted:
+        found += [Variant(label, replace(options, max_nodes=budget)) for budget in budgets]
+    found.append(Variant(AUTO, SpeculationParams(method="auto", max_nodes=None)))
+    return found
+
+
+def drafting_methods() -> list[str]:
+    """The registered methods that draft, in the registry's order."""
+    return [method for method in METHODS if method != NONE]
+
+
+def _shapes(method: str) -> list[tuple[str, SpeculationParams]]:
+    """Everything a method has to show, without a budget."""
+    if method == NONE:
+        return []
+    if method == "isotropic":
+        return [(f"isotropic k={k}", SpeculationParams(method=method, branching=k)) for k in (3, 5)]
+    shapes = [(method, SpeculationParams(method=method))]
+    if method == SPINE:
+        for part in spine.ABLATIONS:
+            label = _ABLATED.get(part, f"spine without {part.replace('_', ' ')}")
+            shapes.append((label, SpeculationParams(method=method, without=frozenset((part,)))))
+    return shapes

@@ -1,0 +1,67 @@
+"""What is asked: held-out prompts of the bundled model's three skills, and prompt files of others.
+
+Knows nothing of engines or methods. Invariant: the same arguments give the same prompts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from decoding.training.prompts import held_out_prompts
+
+HUMANEVAL = "humaneval"
+SKILLS = ("code", "reasoning", "stories")
+NAMES = (*SKILLS, HUMANEVAL)
+PROMPT_SEED = 1  # the model card's own checks use the prompts of seed 0
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Prompts to be answered one after the other, int32 [p] each, with at most `max_tokens` new tokens."""
+
+    name: str
+    prompts: tuple[NDArray[np.int32], ...]
+    max_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptChoice:
+    """How many prompts of at most how many tokens, and where prompt files are, if anywhere."""
+
+    count: int
+    max_tokens: int
+    max_prompt_len: int
+    data: Path | None = None
+
+
+def load_workload(name: str, tokenizer: Tokenizer, choice: PromptChoice) -> Workload | None:
+    """The workload, or None where its file is not there. Prompts that are too long are passed over."""
+    texts = _texts(name, choice)
+    if texts is None:
+        return None
+    encoded = (tokenizer.encode(text, add_special_tokens=False).ids for text in texts)
+    prompts = [np.array(ids, np.int32) for ids in encoded if 1 <= len(ids) <= choice.max_prompt_len]
+    return Workload(name, tuple(prompts[: choice.count]), choice.max_tokens)
+
+
+def _texts(name: str, choice: PromptChoice) -> list[str] | None:
+    if name != HUMANEVAL:
+        skills: dict[str, Callable[[], list[str]]] = {
+            "code": lambda: held_out_prompts("code", 2 * choice.count, PROMPT_SEED),
+            "reasoning": lambda: held_out_prompts("reasoning", 2 * choice.count, PROMPT_SEED),
+            "stories": lambda: held_out_prompts("stories", 2 * choice.count, PROMPT_SEED),
+        }
+        return skills[name]()
+    path = choice.data / f"{HUMANEVAL}.jsonl" if choice.data else None
+    if path is None or not path.is_file():
+        return None
+    lines = path.read_text(encoding="utf-8").splitlines()
+    prompts: list[str] = [json.loads(line)["prompt"] for line in lines]
+    return prompts

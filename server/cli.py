@@ -1,0 +1,79 @@
+"""The `gander` command: serve, bench, version. Flags are made from the settings, so each is defined once.
+
+Owns the command line only; heavy modules are imported by the command that needs them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import operator
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+from rich.console import Console
+
+from decoding import __version__
+from server.config import ENGINE_OPTIONS, ServerSettings
+
+app = typer.Typer(help="An OpenAI-compatible server with tree speculative decoding.", no_args_is_help=True)
+PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+def serve(**options: Any) -> None:
+    """Serve MODEL: a Hugging Face name, a folder, or (by default) the small bundled model."""
+    given = {name: value for name, value in options.items() if value is not None}
+    try:
+        settings = ServerSettings(**given)
+    except ValidationError as error:
+        for detail in error.errors():
+            name = "-".join(str(part) for part in detail["loc"]).replace("_", "-")
+            Console(stderr=True).print(f"[red]--{name}:[/red] {detail['msg']}", highlight=False)
+        raise typer.Exit(2) from None
+    from server.runner import run
+
+    raise typer.Exit(run(settings))
+
+
+def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
+    """The typer parameter of one setting; absent means: leave it to the environment or the default."""
+    default = "" if field.default is None else f" (default {field.default})"
+    text = f"{field.description}{default} [env: GANDER_{name.upper()}]"
+    if name == "model":
+        info: Any = typer.Argument(help=text, show_default=False)
+    else:
+        flag = "--" + name.replace("_", "-")
+        panel = "Engine" if name in ENGINE_OPTIONS else "Server"
+        info = typer.Option(flag, help=text, show_default=False, rich_help_panel=panel)
+    annotation = operator.getitem(Annotated, (field.annotation | None, info))  # type: ignore[operator]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _with_settings_flags(command: Any) -> Any:
+    parameters = [_parameter(name, field) for name, field in ServerSettings.model_fields.items()]
+    command.__signature__ = inspect.Signature(parameters)
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command
+
+
+app.command("serve")(_with_settings_flags(serve))
+
+
+@app.command("bench", context_settings=PASS_THROUGH)
+def bench(context: typer.Context) -> None:
+    """Measure speed and acceptance; the arguments are those of `python -m decoding.bench`."""
+    module = importlib.import_module("decoding.bench.__main__")
+    raise typer.Exit(module.main(context.args))
+
+
+@app.command("version")
+def version() -> None:
+    """Show the version."""
+    Console().print(f"gander {__version__}", highlight=False)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    app()

@@ -1,0 +1,61 @@
+"""GET /health, /ready and /version: for orchestrators and people. They answer at once, also while the model loads."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+
+from decoding import __version__
+from server.service import Service, service_of
+
+router = APIRouter()
+
+
+@router.get("/health", responses={503: {"description": "The engine has been given up; restart the server"}})
+async def health(request: Request) -> JSONResponse:
+    """200 while the server lives and its worker runs, loads or is being restarted; the body says which."""
+    service = service_of(request)
+    body = _describe(service)
+    return JSONResponse(body, 503 if body["status"] == "failed" else 200)
+
+
+@router.get("/ready", responses={503: {"description": "Loading, draining, or without a worker"}})
+async def ready(request: Request) -> JSONResponse:
+    """200 if a completion would be served now."""
+    service = service_of(request)
+    body = _describe(service)
+    if body["status"] == "ready":
+        return JSONResponse(body)
+    return JSONResponse(body, 503, {"Retry-After": "2"})
+
+
+@router.get("/version")
+async def version() -> dict[str, str]:
+    """The server's own version."""
+    return {"version": __version__}
+
+
+def _describe(service: Service) -> dict[str, Any]:
+    status = asdict(service.status)
+    body: dict[str, Any] = {
+        "status": status.pop("state"),
+        **status,
+        "open_requests": service.client.num_open,
+    }
+    engine = service.client.ready
+    if engine is not None:
+        body["engine"] = {
+            "model": engine.model,
+            "device": engine.device,
+            "dtype": engine.dtype,
+            "attention": engine.attention,
+            "is_exact": engine.is_exact,
+            "max_model_len": engine.max_model_len,
+            "methods": engine.methods,
+            "max_nodes": engine.max_nodes,
+            "load_seconds": engine.load_seconds,
+        }
+    return body

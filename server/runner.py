@@ -1,0 +1,115 @@
+"""Runs the server process from open port to exit status: uvicorn, signals, start-up report, draining.
+
+Owns the process; knows nothing of requests. The invariant: when `run` returns, the worker process is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Generator, Sequence
+from types import FrameType
+
+import uvicorn
+from rich.console import Console
+
+from server.app import create_app, create_service
+from server.client import EngineStatus
+from server.config import ServerSettings
+from server.service import Service
+from server.startup import StartupReport
+from server.worker_process import WORKER_COMMAND
+
+LOG = logging.getLogger("gander.server")
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+BACKLOG = 2048  # connections that may wait to be accepted
+DRAIN_MARGIN = 2.0  # seconds for cut-off replies to reach their clients
+
+
+def run(settings: ServerSettings, command: Sequence[str] = WORKER_COMMAND) -> int:
+    """Serve until a signal or until the model turns out not to be servable; the exit status."""
+    logging.basicConfig(level=settings.log_level.upper(), format=LOG_FORMAT)
+    return asyncio.run(_serve(settings, command))
+
+
+async def _serve(settings: ServerSettings, command: Sequence[str]) -> int:
+    console = Console(stderr=True)
+    try:
+        listener = _listen(settings)
+    except OSError as error:
+        console.print(f"[red]Cannot listen on {settings.host} port {settings.port}:[/red] {error.strerror}")
+        return 1
+    service = create_service(settings, command)
+    config = uvicorn.Config(
+        create_app(service),
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=int(settings.drain_seconds + DRAIN_MARGIN) + 1,
+    )
+    server = _Server(config, service)
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    server.report = StartupReport(console, service, f"http://{host}:{listener.getsockname()[1]}")
+    service.client.on_status = server.on_status
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        await service.client.close(0.0)
+    if server.is_failed:
+        console.print(f"[red]Stopped:[/red] {service.status.sentence}", highlight=False)
+        return 1
+    LOG.info("The server has stopped.")
+    return 0
+
+
+def _listen(settings: ServerSettings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((settings.host, settings.port))
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+class _Server(uvicorn.Server):
+    """Differs from uvicorn's in three things: a signal drains, the exit status is ours, a failed engine stops it."""
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self._service = service
+        self.report: StartupReport | None = None
+        self.is_failed = False
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Without raising them again at the end, which would turn an orderly stop into a death by signal."""
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        asyncio.get_running_loop().call_soon_threadsafe(self._begin_drain)
+
+    def _begin_drain(self) -> None:
+        service = self._service
+        if service.client.status.state != "draining":
+            LOG.info("Stopping: %d requests may still finish.", service.client.num_open)
+            service.begin_drain()
+
+    def on_status(self, status: EngineStatus) -> None:
+        if self.report is not None:
+            self.report(status)
+        if self._service.status.state == "failed":
+            self.is_failed = True
+            self.should_exit = True

@@ -1,0 +1,54 @@
+"""What a person sees while the server starts: the worker's sentences, then the address and a first command.
+
+Owns the words on the console; knows nothing of the engine beyond its status.
+"""
+
+from __future__ import annotations
+
+import json
+
+from rich.console import Console
+
+from server.client import EngineStatus
+from server.service import Service
+
+EXAMPLE = {"prompt": "def fibonacci(n):\n", "max_tokens": 64, "stream": True}
+
+
+class StartupReport:
+    """Called with every status; shows each sentence once and the address when requests can come."""
+
+    def __init__(self, console: Console, service: Service, url: str) -> None:
+        self._console = console
+        self._service = service
+        self._url = url
+        self._last = ""
+        console.print(
+            f"[bold]Gander[/bold] is starting [cyan]{service.settings.model_name}[/cyan]; {url}/ready says when."
+        )
+
+    def __call__(self, _: EngineStatus) -> None:
+        status = self._service.status
+        if status.state == "ready" and self._last != "ready":
+            self._last = "ready"
+            self._show_ready()
+        elif status.state == "loading" and status.sentence != self._last:
+            self._last = status.sentence
+            self._console.print(f"[dim]{status.fraction:4.0%}[/dim]  {status.sentence}", highlight=False)
+        elif status.state != "ready":
+            self._last = status.state
+
+    def _show_ready(self) -> None:
+        engine = self._service.client.ready
+        assert engine is not None
+        exactness = "exact" if engine.is_exact else "not exact on this machine"
+        self._console.print(
+            f"[green]ready[/green] {engine.model}: {engine.parameters / 1e6:.1f}M parameters, {engine.dtype} on "
+            f"{engine.device}, attention {engine.attention} ({exactness}), {engine.max_model_len} tokens, "
+            f"loaded in {engine.load_seconds:.1f} s",
+            highlight=False,
+        )
+        self._console.print(f"Serving [bold cyan]{self._url}/v1[/bold cyan]. Try it:", highlight=False)
+        body = json.dumps(EXAMPLE)
+        command = f"  curl -N {self._url}/v1/completions -H 'Content-Type: application/json' -d '{body}'"
+        self._console.print(command, highlight=False, markup=False, soft_wrap=True)

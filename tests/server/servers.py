@@ -1,0 +1,110 @@
+"""Servers for tests: the real application on a free port, in front of the scripted worker or the real one."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvicorn
+from openai import OpenAI
+from tokenizers import Tokenizer, decoders, models
+from tokenizers.pre_tokenizers import ByteLevel
+
+from server.app import create_app, create_service
+from server.client import RestartPolicy
+from server.config import ServerSettings
+from server.service import Service
+
+FAKE_WORKER = (sys.executable, str(Path(__file__).parents[1] / "fake_worker.py"))
+FAST_RESTARTS = RestartPolicy(attempts=3, first_delay=0.05, longest_delay=0.2)
+
+
+def byte_tokenizer() -> Any:
+    """Token id i is byte i, 256 the end token; a character may take four tokens."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    letters = {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
+    tokenizer = Tokenizer(models.BPE(vocab={letters[byte]: byte for byte in range(256)}, merges=[]))
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<|end|>"])
+    return tokenizer
+
+
+def make_model_folder(folder: Path, **fake: Any) -> Path:
+    """A folder the server and the scripted worker take for a model; `fake` are the worker's options."""
+    folder.mkdir(parents=True, exist_ok=True)
+    byte_tokenizer().save(str(folder / "tokenizer.json"))
+    (folder / "fake.json").write_text(json.dumps(fake))
+    return folder
+
+
+@dataclass(frozen=True)
+class RunningServer:
+    url: str
+    service: Service
+
+    @property
+    def model(self) -> str:
+        return self.service.settings.model_name
+
+    def client(self) -> OpenAI:
+        return OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=20)
+
+    def post(self, **body: Any) -> httpx.Response:
+        return httpx.post(f"{self.url}/v1/completions", json=body, timeout=20)
+
+    def get(self, path: str) -> httpx.Response:
+        return httpx.get(self.url + path, timeout=20)
+
+    def wait_for(self, state: str, seconds: float = 15.0) -> dict[str, Any]:
+        """The body of /health once its status is `state`."""
+        return wait_until(lambda: body if (body := self.get("/health").json())["status"] == state else None, seconds)
+
+    def metric(self, name: str) -> float:
+        """The sum of a metric's samples over its labels."""
+        lines = [line for line in self.get("/metrics").text.splitlines() if not line.startswith("#")]
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0].split(" ")[0] == name)
+
+
+def wait_until(condition: Any, seconds: float = 10.0) -> Any:
+    """Poll until `condition()` is true; its value."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.01)
+    raise AssertionError(f"not within {seconds} s")
+
+
+@contextmanager
+def running_server(
+    settings: ServerSettings, command: Sequence[str] = FAKE_WORKER, state: str = "ready"
+) -> Iterator[RunningServer]:
+    """Serve on a free port until the block ends; waits for `state` first."""
+    service = create_service(settings, command, FAST_RESTARTS)
+    config = uvicorn.Config(create_app(service), log_config=None, access_log=False, timeout_graceful_shutdown=5)
+    server = uvicorn.Server(config)
+    listener = socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=server.run, args=([listener],))
+    thread.start()
+    try:
+        running = RunningServer(f"http://127.0.0.1:{listener.getsockname()[1]}", service)
+        wait_until(lambda: server.started)
+        if state:
+            running.wait_for(state, 60.0)
+        yield running
+    finally:
+        server.should_exit = True
+        thread.join(30)
+        assert not thread.is_alive()

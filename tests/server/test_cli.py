@@ -1,0 +1,72 @@
+"""The command line, without starting a server."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import server.runner
+from server.cli import app
+from server.config import ServerSettings
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[ServerSettings]:
+    """The settings `serve` would have run with."""
+    seen: list[ServerSettings] = []
+
+    def run(settings: ServerSettings) -> int:
+        seen.append(settings)
+        return 0
+
+    monkeypatch.setattr(server.runner, "run", run)
+    return seen
+
+
+def invoke(*arguments: str) -> Any:
+    return CliRunner().invoke(app, arguments)
+
+
+def test_serve_takes_a_model_and_flags(started: list[ServerSettings]) -> None:
+    result = invoke("serve", "org/name", "--port", "0", "--dtype", "bfloat16", "--trust-remote-code", "--threads", "2")
+    assert result.exit_code == 0, result.output
+    settings = started[0]
+    assert (settings.model, settings.port, settings.dtype) == ("org/name", 0, "bfloat16")
+    assert (settings.trust_remote_code, settings.threads) == (True, 2)
+
+
+def test_serve_without_arguments_serves_the_bundled_model(started: list[ServerSettings]) -> None:
+    assert invoke("serve").exit_code == 0
+    assert started == [ServerSettings()]
+    assert started[0].model == "gosling"
+
+
+def test_variables_are_read(started: list[ServerSettings], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GANDER_MODEL", "from/env")
+    assert invoke("serve").exit_code == 0
+    assert started[0].model == "from/env"
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--port", "99999"), ("--dtype", "int4"), ("--port", "x"), ("--surprise", "1"), ("a", "b")]
+)
+def test_wrong_flags_end_with_status_2(started: list[ServerSettings], arguments: tuple[str, ...]) -> None:
+    assert invoke("serve", *arguments).exit_code == 2
+    assert not started
+
+
+def test_help_names_every_setting_and_variable() -> None:
+    text = invoke("serve", "--help").output
+    assert "--kv-memory-share" in text
+    assert invoke("version").output.startswith("gander ")
+
+
+def test_the_server_process_imports_no_torch() -> None:
+    code = (
+        "import sys, server.runner, server.cli\n"
+        "heavy = {'torch', 'transformers', 'numba'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -1,0 +1,137 @@
+"""What /metrics says after known work, and what a step costs the server."""
+
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from decoding.messages import StepReport
+from decoding.stats import DraftCounts, EngineStats, StepStats
+from server.config import ServerSettings
+from server.totals import WINDOW_STEPS, StepTotals
+from tests.server.servers import RunningServer, make_model_folder, running_server, wait_until
+
+ENGINE = EngineStats(running=1, waiting=2, slots_used=3, slots_total=30, sessions=1, session_bytes=5, resident_bytes=6)
+
+
+def step(step_seconds: float = 0.001, plain_seconds: float = 0.003, prefill_rows: int = 0) -> StepReport:
+    counts = DraftCounts(
+        drafts=2,
+        drafted=20,
+        accepted=5,
+        drafted_by_source={"context": 12, "adjacency": 8},
+        accepted_by_source={"context": 4, "adjacency": 1},
+        accepted_by_depth=[2, 2, 1],
+    )
+    stats = StepStats(
+        rows=22,
+        prefill_rows=prefill_rows,
+        decode_requests=2,
+        emitted=7,
+        step_seconds=step_seconds,
+        plain_seconds=plain_seconds,
+        phase_seconds=dict.fromkeys(("schedule", "draft", "forward", "sample", "commit", "observe"), 0.0001),
+        counts_by_method={"spine": counts},
+    )
+    return StepReport(step=stats, engine=ENGINE)
+
+
+def test_steps_add_up() -> None:
+    totals = StepTotals()
+    for _ in range(3):
+        totals.add(step())
+    totals.add(StepReport(step=None, engine=ENGINE))
+    assert (totals.steps, totals.emitted, totals.target_forwards) == (3, 21, 6)
+    assert totals.drafted["spine", "context"] == 36
+    assert totals.accepted_by_depth["spine", 3] == 3
+    assert totals.phase_seconds["draft"] == pytest.approx(0.0003)
+
+
+def test_the_speedup_is_plain_seconds_over_seconds_in_a_window_of_decode_steps() -> None:
+    totals = StepTotals()
+    assert totals.speedup == 0
+    totals.add(step(0.001, 0.003))
+    totals.add(step(0.003, 0.003))
+    totals.add(step(0.100, 0.003, prefill_rows=64))
+    totals.add(step(0.100, 0.0))
+    assert totals.speedup == pytest.approx(1.5)
+    for _ in range(WINDOW_STEPS):
+        totals.add(step(0.001, 0.002))
+    assert totals.speedup == pytest.approx(2.0)
+
+
+def test_a_step_costs_microseconds() -> None:
+    totals, report = StepTotals(), step()
+    best = min(_seconds_for(totals, report, 200) for _ in range(5)) / 200
+    assert best < 100e-6  # about 5 in practice; the bound only catches a change of kind
+
+
+def _seconds_for(totals: StepTotals, report: StepReport, times: int) -> float:
+    started = time.perf_counter()
+    for _ in range(times):
+        totals.add(report)
+    return time.perf_counter() - started
+
+
+def test_metrics_count_known_work(tmp_path: Path) -> None:
+    settings = ServerSettings(model=str(make_model_folder(tmp_path / "toy")), drain_seconds=1)
+    with running_server(settings) as server:
+        assert server.post(prompt="abc", max_tokens=30, n=2).status_code == 200
+        assert server.post(prompt="abc", max_tokens=3, bad=1).status_code == 400
+        wait_until(lambda: server.metric("gander_emitted_tokens_total") == 60)
+        expected = {
+            "vllm:generation_tokens_total": 60,
+            "vllm:prompt_tokens_total": 6,
+            "gander_requests_total": 2,
+            "gander_time_to_first_token_seconds_count": 2,
+            "gander_time_per_output_token_seconds_count": 2,
+            "gander_request_seconds_count": 2,
+            "gander_queue_seconds_count": 2,
+            "vllm:time_to_first_token_seconds_count": 2,
+            "gander_target_forwards_total": 20,
+            "gander_drafted_tokens_total": 80,
+            "vllm:spec_decode_num_drafts_total": 20,
+            "vllm:spec_decode_num_draft_tokens_total": 80,
+            "vllm:spec_decode_num_accepted_tokens_total": 40,
+            "vllm:spec_decode_num_accepted_tokens_per_pos_total": 40,
+            "gander_accepted_tokens_by_depth_total": 40,
+            "gander_speedup": 2.0,
+            "gander_running": 0,
+            "gander_slots_total": 1000,
+            "gander_ready": 1,
+            "gander_errors_total": 1,
+        }
+        assert {name: server.metric(name) for name in expected} == pytest.approx(expected)
+        text = server.get("/metrics").text
+        assert 'gander_http_requests_total{route="/v1/completions",status="200"} 1.0' in text
+        assert 'gander_http_requests_total{route="/v1/completions",status="400"} 1.0' in text
+        assert 'vllm:num_requests_running{engine="0",model_name="toy"} 0.0' in text
+        assert "plain decoding would have needed" in text
+
+
+def test_both_formats_parse(server: RunningServer) -> None:
+    server.post(prompt="abc", max_tokens=3)
+    plain = {family.name for family in text_string_to_metric_families(server.get("/metrics").text)}
+    assert {"gander_speedup", "gander_emitted_tokens", "vllm:kv_cache_usage_perc"} <= plain
+
+    accept = {"Accept": "application/openmetrics-text; version=1.0.0"}
+    response = httpx.get(f"{server.url}/metrics", headers=accept)
+    assert response.headers["content-type"].startswith("application/openmetrics-text")
+    assert len(list(parse_openmetrics(response.text))) > 20
+
+
+def test_a_request_that_was_left_counts_as_aborted_and_not_as_latency(server: RunningServer) -> None:
+
+    before = server.metric("gander_request_seconds_count")
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(
+            f"{server.url}/v1/completions",
+            json={"prompt": '{"per_step": 1, "delay": 0.01}', "max_tokens": 4000},
+            timeout=0.2,
+        )
+    wait_until(lambda: 'gander_requests_total{end="abort"}' in server.get("/metrics").text)
+    assert server.metric("gander_request_seconds_count") == before
+    wait_until(lambda: 'status="499"' in server.get("/metrics").text)
