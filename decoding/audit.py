@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import inspect
 import logging
-import os
+import multiprocessing
 import resource
-import signal
 import sys
 import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
@@ -35,7 +35,7 @@ from decoding.tiny_configs import OVERRIDES, SMALL_FIELDS
 TIME_LIMIT = 120  # seconds per type
 MEMORY_LIMIT = 6 * 2**30  # bytes per type
 MAX_PARAMETERS = 30_000_000
-SENTENCE_LEN = 110
+SENTENCE_LEN = 160
 PASSED = "passed"
 
 
@@ -74,24 +74,27 @@ def audit(model_type: str) -> AuditResult:
 def audit_apart(model_type: str) -> AuditResult:
     """Try one type in a child process that ends after TIME_LIMIT seconds."""
     start = time.perf_counter()
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reader)
-        signal.alarm(TIME_LIMIT)
-        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_LIMIT, MEMORY_LIMIT))
-        torch.set_num_threads(1)
-        with os.fdopen(writer, "w") as out:
-            out.write(audit(model_type).reason)
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as source:
-        reason = source.read()
-    _, status = os.waitpid(child, 0)
-    seconds = time.perf_counter() - start
-    if status:
-        reason = f"no result: ended by signal {os.waitstatus_to_exitcode(status)} after {seconds:.0f} s"
-    return AuditResult(model_type, reason, seconds)
+    context = multiprocessing.get_context("forkserver")  # children of a process without threads
+    context.set_forkserver_preload(["decoding.audit"])
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_audit_into, args=(model_type, sender), daemon=True)
+    child.start()
+    sender.close()
+    try:
+        reason = receiver.recv() if receiver.poll(TIME_LIMIT) else f"no result after {TIME_LIMIT} s"
+    except EOFError:
+        reason = "no result: the process died"
+    child.kill()
+    child.join()
+    return AuditResult(model_type, reason, time.perf_counter() - start)
+
+
+def _audit_into(model_type: str, sender: Connection) -> None:
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.WARNING)
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_LIMIT, MEMORY_LIMIT))
+    torch.set_num_threads(1)
+    sender.send(audit(model_type).reason)
 
 
 def tiny_model(model_type: str) -> Any:
@@ -134,7 +137,7 @@ def main(arguments: Sequence[str]) -> int:
     console = Console()
     types = list(arguments) or known_types()
     results = [audit_apart(name) for name in track(types, "Auditing causal language models", console=console)]
-    table = Table("type", "result", "seconds", "reason")
+    table = Table("type", "result", "seconds", "reason", expand=True)
     for result in results:
         verdict = "[green]pass[/green]" if result.passed else "[red]fail[/red]"
         reason = "" if result.passed else result.reason[:SENTENCE_LEN].replace("[", "(")

@@ -16,7 +16,7 @@ import torch
 import transformers
 from transformers import AutoConfig, PreTrainedModel
 
-from decoding.config import BUNDLED_MODEL, EngineConfig
+from decoding.config import BUNDLED_MODEL, Attention, EngineConfig
 from decoding.errors import ConfigError
 
 BUNDLED_FOLDER = Path(__file__).parent / "gosling"
@@ -36,10 +36,20 @@ def resolve(config: EngineConfig) -> tuple[EngineConfig, str]:
     dtype = config.dtype
     if dtype == "auto":
         dtype = "float32" if is_cpu else _checkpoint_dtype(source, config)
-    attention = config.attention
-    if attention == "auto":
-        attention = "exact" if is_cpu and dtype in ("float32", "bfloat16") else "sdpa"
+    attention = resolve_attention(config.attention, torch.device(device).type, dtype)
     return replace(config, device=device, dtype=dtype, attention=attention), source
+
+
+def resolve_attention(attention: Attention, device_type: str, dtype: str) -> Attention:
+    """Exact where it can be; ConfigError where it was asked for and cannot."""
+    can_be_exact = device_type == "cpu" and dtype in ("float32", "bfloat16")
+    if attention == "exact" and not can_be_exact:
+        raise ConfigError(
+            f"attention 'exact' needs the CPU and float32 or bfloat16, not {device_type} and {dtype}; use 'sdpa'"
+        )
+    if attention == "auto":
+        return "exact" if can_be_exact else "sdpa"
+    return attention
 
 
 def max_model_len(config: Any, wanted: int | None) -> int:

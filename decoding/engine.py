@@ -85,9 +85,9 @@ class Engine:
         self.model = model
         self.config = config
         self.methods = list(drafters.METHODS)
-        on_progress("Compiling the drafters", 0.7)
+        on_progress("Compiling the drafters", 0.8)
         drafters.warm_up()
-        on_progress("Measuring what a row costs on this machine", 0.8)
+        on_progress("Measuring what a row costs on this machine", 0.9)
         self.curve = measure_cost_curve(model)
         self.store = model.new_store(slots_for(model, config))
         self.sessions = SessionStore(config.max_sessions, config.session_bytes, config.session_ttl)
@@ -104,7 +104,8 @@ class Engine:
     ) -> Engine:
         """Load `config.model` and make an engine of it. Raises ModelRefused or ConfigError."""
         started = time.perf_counter()
-        engine = cls(TargetModel.load(config, on_progress), config, on_progress)
+        model = TargetModel.load(config, lambda sentence, fraction: on_progress(sentence, 0.8 * fraction))
+        engine = cls(model, config, on_progress)
         engine.load_seconds = time.perf_counter() - started
         return engine
 
@@ -187,7 +188,8 @@ class Engine:
         running = task.running
         start = running.num_committed
         lead = running.request.tokens[start : start + task.num_lead]
-        tree = None if task.allowance is None else running.drafter.propose(task.allowance.max_nodes)
+        allowed = task.allowance
+        tree = None if allowed is None else running.drafter.propose(allowed.max_nodes, allowed.min_chance)
         return Draft(running, start, lead, tree)
 
     def _top_tokens(self, drafts: list[Draft], logits_NV: torch.Tensor, batch: StepBatch) -> list[TopTokens | None]:

@@ -8,7 +8,9 @@ Invariant: what has been constructed passed the probe and the self-test.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,9 +23,10 @@ from decoding.attention.layer import LayerSpec
 from decoding.attention.reference import ReferenceAttention
 from decoding.attention.sdpa import SdpaAttention
 from decoding.batch import StepBatch
-from decoding.checkpoint import eos_token_ids, fingerprint, freeze_rope, max_model_len, resolve
-from decoding.config import EngineConfig
+from decoding.checkpoint import eos_token_ids, fingerprint, freeze_rope, max_model_len, resolve, resolve_attention
+from decoding.config import Attention, EngineConfig
 from decoding.errors import ConfigError
+from decoding.exact_linear import RowExactLinears, use_eager_experts
 from decoding.kv_store import KvStore, SlabStore, bytes_per_slot
 from decoding.linear import MIN_EXACT_ROWS, can_pack, pack_linears
 from decoding.norms import fuse_norms
@@ -54,6 +57,7 @@ class TargetModel:
         self.vocab_size = model.get_input_embeddings().weight.shape[0]
         self.fingerprint = fingerprint(model, self.attention)
         self._model = model
+        self._has_experts = self.device.type == "cpu" and use_eager_experts(model)
         progress("Probing the model's attention layers", 0.6)
         freeze_rope(model, self.max_model_len)
         layers = probe(model)
@@ -63,12 +67,10 @@ class TargetModel:
         self._seam = Seam(layers, _backend(self.attention, self.device, self.layers))
         set_implementation(model, SERVING)
         self._min_rows = 1
+        self._linears: AbstractContextManager[Any] = nullcontext()
         if can_pack(self.device, self.dtype):
             progress("Packing linear layers", 0.7)
-            pack_linears(model)
-            make_row_safe(model)
-            fuse_norms(model, self.dtype)
-            self._min_rows = MIN_EXACT_ROWS if self.dtype == torch.float32 else 1
+            self._prepare_for_cpu()
         progress("Testing tree decoding against plain decoding", 0.9)
         report = self_test(self, case, own_logits)
         self.is_exact = report.is_exact and self.attention == "exact"
@@ -95,10 +97,19 @@ class TargetModel:
     @classmethod
     def from_model(cls, model: PreTrainedModel, config: EngineConfig) -> TargetModel:
         """Take over a model in memory: its own device and dtype count, not the configuration's."""
-        attention = config.attention
-        if attention == "auto":
-            attention = "exact" if can_pack(model.device, model.dtype) else "sdpa"
+        name = str(model.dtype).removeprefix("torch.")
+        attention = resolve_attention(config.attention, model.device.type, name)
         return cls(model.eval(), replace(config, attention=attention), lambda _sentence, _fraction: None)
+
+    def _prepare_for_cpu(self) -> None:
+        """Swap modules for faster ones that treat every row alike."""
+        pack_linears(self._model)
+        make_row_safe(self._model)
+        fuse_norms(self._model, self.dtype)
+        if self.dtype == torch.float32:
+            self._min_rows = MIN_EXACT_ROWS
+            if self._has_experts:
+                self._linears = RowExactLinears()
 
     @property
     def bytes_per_slot(self) -> int:
@@ -119,13 +130,15 @@ class TargetModel:
             ids_1M, positions_1M = ids_1M.expand(1, self._min_rows), positions_1M.expand(1, self._min_rows)
         if num_logits < self._min_rows:  # padded as well: the head is a linear layer like the others
             rows_R = torch.cat([rows_R, rows_R.new_zeros(self._min_rows - num_logits)])
-        with torch.inference_mode(), self._seam.running(batch):
+        with torch.inference_mode(), self._linears, self._seam.running(batch):
             logits_1RV = self._model(
                 input_ids=ids_1M.to(self.device, non_blocking=True),
                 position_ids=positions_1M.to(self.device, non_blocking=True),
                 use_cache=False,
                 logits_to_keep=rows_R.to(self.device, non_blocking=True),
             ).logits
+        if logits_1RV.shape[1] != len(rows_R):  # a model that does not know `logits_to_keep` gives all rows
+            logits_1RV = logits_1RV[:, rows_R]
         return logits_1RV[0, :num_logits].float().contiguous()
 
 
@@ -137,9 +150,7 @@ def _eager_logits(model: PreTrainedModel, tokens: NDArray[np.int32]) -> torch.Te
     return logits_1MV[0, -1].float()
 
 
-def _backend(attention: str, device: torch.device, layers: Sequence[LayerSpec]) -> AttentionBackend:
+def _backend(attention: Attention, device: torch.device, layers: Sequence[LayerSpec]) -> AttentionBackend:
     if attention == "exact":
-        if device.type != "cpu":
-            raise ConfigError(f"attention 'exact' runs on the CPU, not on {device.type}; use 'sdpa'")
         return ExactAttention(layers)
     return ReferenceAttention() if attention == "reference" else SdpaAttention(device)

@@ -37,7 +37,7 @@ class ScriptedDrafter:
         assert top is not None
         self.num_prefilled += len(top.ids)
 
-    def propose(self, budget: int) -> DraftTree:
+    def propose(self, budget: int, min_chance: float = 0.0) -> DraftTree:  # noqa: ARG002
         tokens, parents = [int(self._request.tokens[-1])], [-1]
         tip = 0
         for token in self._reply[self._request.num_output :].tolist():

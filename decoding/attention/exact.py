@@ -55,12 +55,14 @@ class ExactAttention:
         self._store: SlabStore | None = None
         self._layers: list[LayerTable] = []
         self._scratch = np.empty((1, 0), np.float32)
+        _compile()
 
     def prepare(self, batch: StepBatch) -> ExactPlan:
         store = batch.store
         assert isinstance(store, SlabStore), type(store)
         if store is not self._store:
             self._store, self._layers = store, [_layer_table(spec, store) for spec in self._specs]
+        nb.set_num_threads(min(torch.get_num_threads(), nb.config.NUMBA_NUM_THREADS))
         segments = np.empty((batch.num_segments, 5), np.int64)
         sizes = batch.offsets[1:] - batch.offsets[:-1]
         segments[:, exact_kernel.START] = [handle.start for handle in batch.handles]
@@ -69,7 +71,7 @@ class ExactAttention:
         segments[:, exact_kernel.NUM_ROWS] = sizes
         segments[:, exact_kernel.IS_CHAIN] = batch.is_chain
         num_keys = int((batch.prefix_lens + sizes).max())
-        call = np.empty(11, np.int64)
+        call = np.empty(10, np.int64)
         return ExactPlan(self._layers, batch, segments, self._room(num_keys), num_keys, call)
 
     def attend(
@@ -107,6 +109,15 @@ class ExactAttention:
         if self._scratch.shape[1] < words:
             self._scratch = np.zeros((nb.config.NUMBA_NUM_THREADS, words + words // 2), np.float32)
         return self._scratch
+
+
+def _compile() -> None:
+    """Compile both kernels on nothing, or load them from numba's cache, so that no request has to wait."""
+    nothing, floats = np.zeros((0, 5), np.int64), np.zeros(16, np.float32)
+    rows = (np.zeros(0, np.int32), np.zeros(0, np.int64))
+    layer = np.ones(11, np.int64)
+    for attend in (attend_serial, attend_parallel):
+        attend(np.zeros(10, np.int64), layer, floats, nothing, rows, make_tiles(nothing, 1), floats.reshape(1, -1))
 
 
 def _layer_table(spec: LayerSpec, store: SlabStore) -> LayerTable:

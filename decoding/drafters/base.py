@@ -22,8 +22,12 @@ class Drafter(Protocol):
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
         """A chunk of the prompt was run: `top` row i follows prompt position `start + i`."""
 
-    def propose(self, budget: int) -> DraftTree:
-        """A tree of at most `budget` drafted nodes, rooted at the request's last token."""
+    def propose(self, budget: int, min_chance: float = 0.0) -> DraftTree:
+        """A tree of at most `budget` drafted nodes, rooted at the request's last token.
+
+        A drafter that estimates chances leaves out nodes less likely than `min_chance` to be accepted, which
+        are not worth their price; one that does not drafts by its budget alone.
+        """
 
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
         """The step is verified and the request extended: harvest every row, rejected ones too."""

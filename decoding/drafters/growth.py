@@ -30,6 +30,7 @@ class Limits(NamedTuple):
     """What the tree may have. consensus: the bit of `decoding.stores.context` that counts."""
 
     budget: int
+    min_chance: float
     max_depth: int
     consensus: int
     use_bigram: bool
@@ -96,6 +97,8 @@ def grow(growth: Growth) -> int:
     num_nodes = 1
     while num_nodes <= limits.budget and growth.heap.size[0] > 0:
         chance, parent, rank = pop(growth.heap)
+        if chance < limits.min_chance:
+            break
         if rank == _COPY:
             position = growth.evidence.positions[parent] + 1
             put_node(growth.nodes, num_nodes, parent, growth.tokens[position], _CONTEXT, chance)

@@ -38,7 +38,7 @@ class IsotropicDrafter:
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
         harvest_prefill(self._adjacency, self._request, start, top)
 
-    def propose(self, budget: int) -> DraftTree:
+    def propose(self, budget: int, min_chance: float = 0.0) -> DraftTree:  # noqa: ARG002
         self._before_root = token_before_root(self._request)
         speculation = self._request.speculation
         max_depth = budget if speculation.max_depth is None else speculation.max_depth

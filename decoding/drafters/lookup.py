@@ -15,14 +15,12 @@ from decoding.tree import DraftTree, Source, chain
 from decoding.verify import Verdict
 
 _MAX_NGRAM = 3
-_DEFAULT_LENGTH = 10
 
 
 class LookupDrafter:
     """A chain: the continuation of the earliest match of the last 3, else 2, else 1 tokens.
 
-    As the published function and Spec-Bench: 10 tokens where the request names no budget; a shorter
-    continuation is copied as far as it goes, as in later versions of the baseline.
+    A continuation shorter than the budget is copied as far as it goes, as in later versions of the baseline.
     """
 
     num_top = 0
@@ -33,12 +31,10 @@ class LookupDrafter:
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
         pass
 
-    def propose(self, budget: int) -> DraftTree:
+    def propose(self, budget: int, min_chance: float = 0.0) -> DraftTree:  # noqa: ARG002
         tokens = self._request.tokens
         speculation = self._request.speculation
-        length = budget if speculation.max_nodes is not None else min(budget, _DEFAULT_LENGTH)
-        if speculation.max_depth is not None:
-            length = min(length, speculation.max_depth)
+        length = budget if speculation.max_depth is None else min(budget, speculation.max_depth)
         start = find_continuation(tokens, _MAX_NGRAM)
         copied = tokens[start : start + length] if start > 0 else tokens[:0]
         return chain(int(tokens[-1]), copied, Source.CONTEXT)

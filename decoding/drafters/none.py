@@ -19,7 +19,7 @@ class NoDrafter:
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
         pass
 
-    def propose(self, budget: int) -> DraftTree:  # noqa: ARG002
+    def propose(self, budget: int, min_chance: float = 0.0) -> DraftTree:  # noqa: ARG002
         return root_only(int(self._request.tokens[-1]))
 
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:

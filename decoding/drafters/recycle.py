@@ -74,7 +74,7 @@ class RecycleDrafter:
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
         harvest_prefill(self._adjacency, self._request, start, top)
 
-    def propose(self, budget: int) -> DraftTree:
+    def propose(self, budget: int, min_chance: float = 0.0) -> DraftTree:  # noqa: ARG002
         max_depth = self._request.speculation.max_depth
         size = min(budget + 1, len(_PARENTS))
         nodes = tree_nodes.allocate(size)

@@ -55,13 +55,13 @@ class SpineDrafter:
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
         harvest_prefill(self._adjacency, self._request, start, top)
 
-    def propose(self, budget: int) -> DraftTree:
+    def propose(self, budget: int, min_chance: float = 0.0) -> DraftTree:
         self._before_root = token_before_root(self._request)
         if budget >= len(self._nodes.tokens):
             self._allocate(budget)
         self._index.extend(self._request.tokens)
         is_best_first = "best_first" not in self._request.speculation.without
-        num_nodes = self._grow(budget) if is_best_first else self._build(budget)
+        num_nodes = self._grow(budget, min_chance) if is_best_first else self._build(budget)
         return nodes.to_tree(self._nodes, num_nodes)
 
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
@@ -81,10 +81,11 @@ class SpineDrafter:
         max_depth = self._request.speculation.max_depth
         return _UNLIMITED if max_depth is None else max_depth
 
-    def _grow(self, budget: int) -> int:
+    def _grow(self, budget: int, min_chance: float) -> int:
         without = self._request.speculation.without
         limits = Limits(
             budget=budget,
+            min_chance=min_chance,
             max_depth=self._max_depth(),
             consensus=CONSENSUS[self._request.speculation.consensus],
             use_bigram="bigram" not in without,

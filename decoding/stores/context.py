@@ -196,17 +196,22 @@ def find_match(index: ContextArrays, tokens: NDArray[np.int32], query: NDArray[n
     occurrence is followed by the same token as the match.
     """
     found, found_len, count, consensus, agreeing = -1, 0, 0, 0, 0
-    for ngram in range(min(LONGEST_NGRAM, len(query)), SHORTEST_NGRAM - 1, -1):
+    end = len(query) - 1
+    longest = min(LONGEST_NGRAM, len(query))
+    if longest < SHORTEST_NGRAM or index.slots[0, _probe(index.slots, tokens, query, end, SHORTEST_NGRAM), _FIRST] < 0:
+        return found, found_len, count, consensus  # what has no match of 3 tokens has none of 5
+    for ngram in range(longest, SHORTEST_NGRAM - 1, -1):
         level = ngram - SHORTEST_NGRAM
-        record = index.slots[level, _probe(index.slots, tokens, query, len(query) - 1, ngram)]
-        if record[_FIRST] < 0:
+        slot = _probe(index.slots, tokens, query, end, ngram)
+        latest = index.slots[level, slot, _LATEST]
+        if latest < 0:
             continue
         if found < 0:
-            found, found_len = _longest_suffix(index.earlier[level], record[_LATEST], tokens, query)
-            count = record[_COUNT]
-            if count > 1 and record[_AGREES] == 1:
+            found, found_len = _longest_suffix(index.earlier[level], latest, tokens, query)
+            count = index.slots[level, slot, _COUNT]
+            if count > 1 and index.slots[level, slot, _AGREES] == 1:
                 consensus |= BY_OCCURRENCES
-        if tokens[record[_LATEST] + 1] == tokens[found + 1]:
+        if tokens[latest + 1] == tokens[found + 1]:
             agreeing += 1
     if agreeing >= 2:
         consensus |= BY_LENGTHS

@@ -198,9 +198,12 @@ def test_what_cannot_be_served_is_refused_with_the_reason(model_type: str, reaso
 
 def test_a_model_that_ignores_positions_is_refused() -> None:
     model = tiny("llama")
-    inner = model.model.rotary_emb
-    original = inner.forward
-    inner.forward = lambda hidden, positions: original(hidden, torch.arange(positions.shape[1])[None])
+
+    def ignore(_module: object, arguments: tuple[object, ...], named: dict[str, torch.Tensor]) -> object:
+        count = named["input_ids"].shape[1]
+        return arguments, named | {"position_ids": torch.arange(count)[None]}
+
+    model.model.register_forward_pre_hook(ignore, with_kwargs=True)
     with pytest.raises(ModelRefused, match="may ignore explicit positions"):
         TargetModel.from_model(model, EngineConfig())
 

@@ -93,8 +93,6 @@ def test_the_occurrence_sharing_the_longest_suffix_is_copied() -> None:
         ((7, 1, 2, 3, 4, 6, 1, 2, 3, 5, 7, 1, 2, 3), False, False),  # the 3-gram's latest says otherwise
     ],
 )  # fmt: skip
-def test_the_two_definitions_of_consensus(
-    tokens: tuple[int, ...], by_lengths: bool, by_occurrences: bool
-) -> None:
+def test_the_two_definitions_of_consensus(tokens: tuple[int, ...], by_lengths: bool, by_occurrences: bool) -> None:
     found = match(*tokens)
     assert (found.by_lengths, found.by_occurrences) == (by_lengths, by_occurrences)

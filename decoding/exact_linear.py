@@ -1,0 +1,111 @@
+"""Linear maps that are not modules (routers, experts), made row-exact in float32 on the CPU.
+
+Modelling code calls `F.linear` on slices of its own parameters there, and the stock kernel rounds a row
+by how many rows there are. A function mode catches those calls; each row becomes a lane (see `attention.lanes`).
+Invariant: a row's sums run over the input in order, whatever the other rows are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba as nb
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from decoding.attention import lanes
+from decoding.attention.lanes import IN_FLIGHT, LANES, VECTOR_BYTES
+
+# Shape suffixes: M rows, I input width, O output width.
+PARALLEL_WORK = 1 << 20  # lane-wise multiply-adds below which threads cost more than they save
+Floats = NDArray[np.float32]
+
+
+class RowExactLinears(TorchFunctionMode):
+    """Inside this mode `F.linear` of float32 is row-exact; everything else is as ever."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is F.linear and args[0].dtype == torch.float32:
+            return row_exact_linear(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def use_eager_experts(model: nn.Module) -> bool:
+    """Have mixtures of experts run expert by expert, whose kernels take any dtype; return whether there are any."""
+    has_experts = False
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        if type(module).__name__.endswith("Experts") and config is not None:
+            config._experts_implementation = "eager"
+            has_experts = True
+    return has_experts
+
+
+def row_exact_linear(
+    input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    """`F.linear` for float32 on the CPU; argument names are torch's."""
+    rows_MI = input.reshape(-1, weight.shape[1]).contiguous()
+    out_MO = torch.empty(rows_MI.shape[0], weight.shape[0])
+    weight_OI = weight.detach().contiguous().numpy()
+    work = -(-len(rows_MI) // LANES) * weight_OI.size
+    run = _multiply_parallel if work > PARALLEL_WORK and torch.get_num_threads() > 1 else _multiply_serial
+    run(rows_MI.numpy(), weight_OI, out_MO.numpy())
+    if bias is not None:
+        out_MO += bias
+    return out_MO.view(*input.shape[:-1], weight.shape[0])
+
+
+@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+def _transpose(rows_MI: Floats, tile: int) -> Floats:
+    """[I * LANES]: sixteen rows side by side, zeros beyond the last."""
+    width = rows_MI.shape[1]
+    columns = np.zeros(width * LANES, np.float32)
+    for lane in range(min(LANES, len(rows_MI) - tile * LANES)):
+        for place in range(width):
+            columns[place * LANES + lane] = rows_MI[tile * LANES + lane, place]
+    return columns
+
+
+@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+def _multiply_block(columns: Floats, weight_OI: Floats, out_MO: Floats, tile: int, block: int) -> None:
+    """One tile of rows times up to sixteen outputs."""
+    width = weight_OI.shape[1]
+    first = block * IN_FLIGHT
+    count = min(IN_FLIGHT, len(weight_OI) - first)
+    sums = np.empty(IN_FLIGHT * LANES, np.float32)
+    query, total = np.int64(columns.ctypes.data), np.int64(sums.ctypes.data)
+    weights, step = np.int64(weight_OI.ctypes.data) + first * width * 4, 4 * width
+    if count == IN_FLIGHT:
+        lanes.score_keys(query, weights, step, width, 1.0, total)
+    else:
+        for output in range(count):
+            lanes.score_key(query, weights + output * step, step, width, 1.0, total + output * VECTOR_BYTES)
+    for lane in range(min(LANES, len(out_MO) - tile * LANES)):
+        for output in range(count):
+            out_MO[tile * LANES + lane, first + output] = sums[output * LANES + lane]
+
+
+@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+def _multiply_serial(rows_MI: Floats, weight_OI: Floats, out_MO: Floats) -> None:
+    num_blocks = (len(weight_OI) + IN_FLIGHT - 1) // IN_FLIGHT
+    for tile in range((len(rows_MI) + LANES - 1) // LANES):
+        columns = _transpose(rows_MI, tile)
+        for block in range(num_blocks):
+            _multiply_block(columns, weight_OI, out_MO, tile, block)
+
+
+@nb.njit(cache=True, parallel=True)  # type: ignore[untyped-decorator]
+def _multiply_parallel(rows_MI: Floats, weight_OI: Floats, out_MO: Floats) -> None:
+    num_blocks = (len(weight_OI) + IN_FLIGHT - 1) // IN_FLIGHT
+    for tile in range((len(rows_MI) + LANES - 1) // LANES):
+        columns = _transpose(rows_MI, tile)
+        for block in nb.prange(num_blocks):
+            _multiply_block(columns, weight_OI, out_MO, tile, block)
