@@ -4,6 +4,7 @@
 Emitted as LLVM vector instructions, so that speed does not hang on the auto-vectoriser and rounding not on
 any optimiser: no fast-math, every sum runs in the order of its loop, one fused multiply-add per step.
 Addresses are integers; callers vouch for them. A "lane array" is float32 [n, 16] in memory.
+Numba caches the functions that use these by their own files' dates: delete `__pycache__` after a change here.
 Invariant: what a lane computes does not depend on what the others hold.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -141,7 +142,7 @@ score_keys, score_key = _score_kernel(IN_FLIGHT), _score_kernel(1)
 add_columns, add_column = _value_kernel(IN_FLIGHT), _value_kernel(1)
 
 
-@intrinsic
+@intrinsic  # type: ignore[untyped-decorator]
 def raise_maximum(_context: Any, scores: Any, count: Any, maximum: Any) -> Any:
     """maximum[lane] = max(maximum[lane], scores[n, lane] for n < count); addresses of lane arrays."""
 
@@ -159,7 +160,7 @@ def raise_maximum(_context: Any, scores: Any, count: Any, maximum: Any) -> Any:
     return types.void(*[types.int64] * 3), codegen
 
 
-@intrinsic
+@intrinsic  # type: ignore[untyped-decorator]
 def weigh(_context: Any, scores: Any, count: Any, maximum: Any, total: Any) -> Any:
     """scores[n] becomes exp(scores[n] - maximum); total += their sum, in order of n. Addresses of lane arrays."""
 
@@ -178,7 +179,7 @@ def weigh(_context: Any, scores: Any, count: Any, maximum: Any, total: Any) -> A
     return types.void(*[types.int64] * 4), codegen
 
 
-@intrinsic
+@intrinsic  # type: ignore[untyped-decorator]
 def soft_cap(_context: Any, scores: Any, count: Any, cap: Any) -> Any:
     """scores[n] becomes cap * tanh(scores[n] / cap), with tanh(x) = sign(x) (1 - exp(-2|x|)) / (1 + exp(-2|x|))."""
 
@@ -197,7 +198,7 @@ def soft_cap(_context: Any, scores: Any, count: Any, cap: Any) -> Any:
     return types.void(types.int64, types.int64, types.float32), codegen
 
 
-@intrinsic
+@intrinsic  # type: ignore[untyped-decorator]
 def widen(_context: Any, source: Any, count: Any, target: Any) -> Any:
     """Write `count` * LANES bfloat16 numbers at `source` as float32 at `target`."""
 
@@ -212,7 +213,7 @@ def widen(_context: Any, source: Any, count: Any, target: Any) -> Any:
     return types.void(*[types.int64] * 3), codegen
 
 
-@intrinsic
+@intrinsic  # type: ignore[untyped-decorator]
 def copy_bytes(_context: Any, target: Any, source: Any, count: Any) -> Any:
     """memcpy between addresses."""
 
@@ -247,7 +248,7 @@ load_float, store_float = _scalar_access(types.float32, FLOAT)
 load_half, store_half = _scalar_access(types.uint16, ir.IntType(16))
 
 
-@intrinsic
+@intrinsic  # type: ignore[untyped-decorator]
 def float_of_bits(_context: Any, bits: Any) -> Any:
     """The float32 whose bits are the low 32 of an integer."""
 
@@ -257,7 +258,7 @@ def float_of_bits(_context: Any, bits: Any) -> Any:
     return types.float32(types.int64), codegen
 
 
-@intrinsic
+@intrinsic  # type: ignore[untyped-decorator]
 def bits_of_float(_context: Any, number: Any) -> Any:
     def codegen(_context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
         return builder.zext(builder.bitcast(values[0], INT), ir.IntType(64))
@@ -265,7 +266,7 @@ def bits_of_float(_context: Any, number: Any) -> Any:
     return types.int64(types.float32), codegen
 
 
-@intrinsic
+@intrinsic  # type: ignore[untyped-decorator]
 def prefetch(_context: Any, start: Any, size: Any) -> Any:
     """Ask for `size` bytes at `start` to be brought near; never faults."""
 
