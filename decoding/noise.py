@@ -27,7 +27,7 @@ _LOW = np.uint64(_MASK)
 _HALF = np.uint64(32)
 
 
-@nb.njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
+@nb.njit(cache=True, inline="always")
 def philox_words(seed: np.uint64, position: int, block: int) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64]:
     """The four 32-bit words (in uint64) of tokens 4*block .. 4*block + 3."""
     c0, c1, c2, c3 = np.uint64(block), np.uint64(position), np.uint64(0), np.uint64(0)
@@ -39,20 +39,20 @@ def philox_words(seed: np.uint64, position: int, block: int) -> tuple[np.uint64,
     return c0, c1, c2, c3
 
 
-@nb.njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
+@nb.njit(cache=True, inline="always")
 def gumbel_of_word(word: np.uint64) -> float:
     """Gumbel(0, 1) noise of one 32-bit word, float64."""
     return -math.log(-math.log((np.float64(word) + 0.5) * 2.0**-32))
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def gumbel(seed: np.uint64, position: int, token: int) -> float:
     """Noise of one token at one absolute position, float64."""
     words = philox_words(seed, position, token >> 2)
     return gumbel_of_word(words[token & 3])
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def gumbel_for(seed: np.uint64, position: int, tokens: NDArray[np.int32]) -> NDArray[np.float64]:
     """float64 [n]: noise of the given tokens at one position; what drafters rank candidates with."""
     noise = np.empty(len(tokens), np.float64)

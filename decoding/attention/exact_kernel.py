@@ -50,7 +50,7 @@ QUERY, QUERY_HEAD, QUERY_ROW, KEY, KEY_HEAD, KEY_ROW, VALUE, VALUE_HEAD, VALUE_R
 TILE_SEGMENT, TILE_FIRST, TILE_LANES = range(3)
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def make_segments(starts: Table, prefix_lens: IntArray, offsets: IntArray, is_chain: NDArray[np.bool_]) -> Table:
     """int64 [B, 5], see the column names above."""
     segments = np.empty((len(starts), 5), np.int64)
@@ -63,7 +63,7 @@ def make_segments(starts: Table, prefix_lens: IntArray, offsets: IntArray, is_ch
     return segments
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def make_tiles(segments: Table, group: int) -> Table:
     """int64 [n, 3]: the (row, head) pairs of every segment, for one kv head, sixteen to a tile."""
     num_tiles = 0
@@ -81,19 +81,19 @@ def make_tiles(segments: Table, group: int) -> Table:
     return tiles
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def scratch_words(num_keys: int, key_dim: int, value_dim: int) -> int:
     """float32 words that one tile needs: scores, query, result, three lane arrays and a converted block."""
     padded_keys = num_keys + 2 * IN_FLIGHT
     return LANES * (padded_keys + key_dim + value_dim + 4) + (BLOCK + IN_FLIGHT) * max(key_dim, value_dim)
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _address(array: Floats) -> Any:
     return np.int64(array.ctypes.data)  # signed: numba adds signed and unsigned as floats
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _store_rows(call: Table, layer: Table, segments: Table) -> None:
     item = layer[ITEM_SIZE]
     key_bytes, value_bytes = layer[KEY_DIM] * item, layer[VALUE_DIM] * item
@@ -108,13 +108,13 @@ def _store_rows(call: Table, layer: Table, segments: Table) -> None:
                 lanes.copy_bytes(layer[VALUES] + slot * value_bytes, value, value_bytes)
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _first_visible(layer: Table, position: int) -> int:
     first = max(0, position - layer[WINDOW] + 1) if layer[WINDOW] > 0 else 0
     return max(first, position // layer[CHUNK] * layer[CHUNK]) if layer[CHUNK] > 0 else first
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _load_query(call: Table, layer: Table, tile: Table, first_row: int, head: int, query: Floats) -> None:
     """query [D, LANES]: the tile's queries side by side, zeros in unused lanes."""
     group, width = layer[GROUP], layer[KEY_DIM]
@@ -134,7 +134,7 @@ def _load_query(call: Table, layer: Table, tile: Table, first_row: int, head: in
                 query[column * LANES + lane] = lanes.float_of_bits(bits)
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _save(call: Table, layer: Table, tile: Table, first_row: int, head: int, sums: tuple[Floats, Floats]) -> None:
     """Divide the weighted sums by the weights' totals and write them where the model wants them."""
     result, total = sums
@@ -155,7 +155,7 @@ def _save(call: Table, layer: Table, tile: Table, first_row: int, head: int, sum
                 lanes.store_half(address + 2 * column, np.uint16(rounded))
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _key_range(layer: Table, step: StepTable, tile: Table) -> tuple[int, int]:
     """The keys, counted from the request's first, that some lane of the tile may see."""
     segment = step.segments[tile[TILE_SEGMENT]]
@@ -170,13 +170,13 @@ def _key_range(layer: Table, step: StepTable, tile: Table) -> tuple[int, int]:
     return start, end
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _hide(scores: Floats, lane: int, start: int, end: int) -> None:
     for key in range(start, end):
         scores[key * LANES + lane] = NEVER
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _mask(layer: Table, step: StepTable, tile: Table, start: int, end: int, scores: Floats) -> None:
     """Hide from each lane what its row may not see among the keys from `start` to `end`."""
     segment = step.segments[tile[TILE_SEGMENT]]
@@ -198,7 +198,7 @@ def _mask(layer: Table, step: StepTable, tile: Table, start: int, end: int, scor
                 scores[(prefix_len + other - start) * LANES + lane] = NEVER
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _score(table: LayerTable, keys_at: int, count: int, query: Floats, scores: Floats, block: Floats) -> None:
     """Scores of `count` keys for all lanes; also of up to 15 rows beyond, which nobody reads."""
     width, item = table.integers[KEY_DIM], table.integers[ITEM_SIZE]
@@ -217,7 +217,7 @@ def _score(table: LayerTable, keys_at: int, count: int, query: Floats, scores: F
             lanes.score_keys(queries, keys + key * size, size, width, scaling, target)
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _weigh(table: LayerTable, tile: Table, head: int, scores: Floats, count: int, sums: Floats) -> Floats:
     """Turn scores into weights relative to the largest; return their totals [LANES]. sums: three lane arrays."""
     maximum, total, sink = sums[:LANES], sums[LANES : 2 * LANES], sums[2 * LANES : 3 * LANES]
@@ -236,7 +236,7 @@ def _weigh(table: LayerTable, tile: Table, head: int, scores: Floats, count: int
     return total
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _add_values(layer: Table, values_at: int, count: int, weights: Floats, result: Floats, block: Floats) -> None:
     """result [V, LANES]: the values of `count` keys, weighted and added in order."""
     width, item = layer[VALUE_DIM], layer[ITEM_SIZE]
@@ -259,7 +259,7 @@ def _add_values(layer: Table, values_at: int, count: int, weights: Floats, resul
             lanes.add_column(weight, values + 4 * rest, size, num_keys, _address(result) + rest * VECTOR_BYTES)
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _attend_tile(call: Table, table: LayerTable, step: StepTable, tile: Table, head: int, scratch: Floats) -> None:
     layer = table.integers
     segment = step.segments[tile[TILE_SEGMENT]]
@@ -284,7 +284,7 @@ def _attend_tile(call: Table, table: LayerTable, step: StepTable, tile: Table, h
     _save(call, layer, tile, first_row, head, (result, total))
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def attend_serial(call: Table, table: LayerTable, step: StepTable, scratch: Floats) -> None:
     """scratch: float32 [threads, words], see `scratch_words`."""
     _store_rows(call, table.integers, step.segments)
@@ -293,7 +293,7 @@ def attend_serial(call: Table, table: LayerTable, step: StepTable, scratch: Floa
         _attend_tile(call, table, step, step.tiles[task // num_heads], task % num_heads, scratch[0])
 
 
-@nb.njit(cache=True, parallel=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True, parallel=True)
 def attend_parallel(call: Table, table: LayerTable, step: StepTable, scratch: Floats) -> None:
     """As `attend_serial`, tiles and heads shared among numba's threads."""
     _store_rows(call, table.integers, step.segments)

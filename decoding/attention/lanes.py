@@ -142,7 +142,7 @@ score_keys, score_key = _score_kernel(IN_FLIGHT), _score_kernel(1)
 add_columns, add_column = _value_kernel(IN_FLIGHT), _value_kernel(1)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def raise_maximum(_context: Any, scores: Any, count: Any, maximum: Any) -> Any:
     """maximum[lane] = max(maximum[lane], scores[n, lane] for n < count); addresses of lane arrays."""
 
@@ -160,7 +160,7 @@ def raise_maximum(_context: Any, scores: Any, count: Any, maximum: Any) -> Any:
     return types.void(*[types.int64] * 3), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def weigh(_context: Any, scores: Any, count: Any, maximum: Any, total: Any) -> Any:
     """scores[n] becomes exp(scores[n] - maximum); total += their sum, in order of n. Addresses of lane arrays."""
 
@@ -179,7 +179,7 @@ def weigh(_context: Any, scores: Any, count: Any, maximum: Any, total: Any) -> A
     return types.void(*[types.int64] * 4), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def soft_cap(_context: Any, scores: Any, count: Any, cap: Any) -> Any:
     """scores[n] becomes cap * tanh(scores[n] / cap), with tanh(x) = sign(x) (1 - exp(-2|x|)) / (1 + exp(-2|x|))."""
 
@@ -198,7 +198,7 @@ def soft_cap(_context: Any, scores: Any, count: Any, cap: Any) -> Any:
     return types.void(types.int64, types.int64, types.float32), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def widen(_context: Any, source: Any, count: Any, target: Any) -> Any:
     """Write `count` * LANES bfloat16 numbers at `source` as float32 at `target`."""
 
@@ -213,7 +213,7 @@ def widen(_context: Any, source: Any, count: Any, target: Any) -> Any:
     return types.void(*[types.int64] * 3), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def copy_bytes(_context: Any, target: Any, source: Any, count: Any) -> Any:
     """memcpy between addresses."""
 
@@ -248,7 +248,7 @@ load_float, store_float = _scalar_access(types.float32, FLOAT)
 load_half, store_half = _scalar_access(types.uint16, ir.IntType(16))
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def float_of_bits(_context: Any, bits: Any) -> Any:
     """The float32 whose bits are the low 32 of an integer."""
 
@@ -258,7 +258,7 @@ def float_of_bits(_context: Any, bits: Any) -> Any:
     return types.float32(types.int64), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def bits_of_float(_context: Any, number: Any) -> Any:
     def codegen(_context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
         return builder.zext(builder.bitcast(values[0], INT), ir.IntType(64))
@@ -266,7 +266,7 @@ def bits_of_float(_context: Any, number: Any) -> Any:
     return types.int64(types.float32), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def prefetch(_context: Any, start: Any, size: Any) -> Any:
     """Ask for `size` bytes at `start` to be brought near; never faults."""
 

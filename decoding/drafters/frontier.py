@@ -20,7 +20,7 @@ def allocate(num_candidates: int) -> NDArray[np.int64]:
     return np.zeros(num_candidates + 1, np.int64)
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def push(heap: NDArray[np.int64], chance: float, parent: int, rank: int) -> None:
     """Add the candidate `rank` (0 to 255) of node `parent`; chance is between 0 and 1."""
     packed = (np.int64(chance * _CHANCE_SCALE) << 28) | ((_MOST_NODES - parent) << 8) | (_MOST_RANKS - rank)
@@ -32,7 +32,7 @@ def push(heap: NDArray[np.int64], chance: float, parent: int, rank: int) -> None
     heap[slot] = packed
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def pop(heap: NDArray[np.int64]) -> tuple[float, int, int]:
     """Take the likeliest candidate of a heap that is not empty: (chance, parent, rank)."""
     top = heap[1]

@@ -69,7 +69,7 @@ def allocate_heap(num_nodes: int) -> NDArray[np.int64]:
     return frontier.allocate(3 * num_nodes + 3)
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def grow(growth: Growth) -> int:
     """Fill `growth.nodes` with the best tree of at most `budget` drafted nodes; return nodes, root included."""
     table, tokens, nodes, evidence, heap = growth.table, growth.tokens, growth.nodes, growth.evidence, growth.heap
@@ -97,7 +97,7 @@ def grow(growth: Growth) -> int:
     return num_nodes
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _open(growth: Growth, node: int, position: int) -> None:
     """Look up what may follow a new node, copied from context `position` or not (-1), and offer the best."""
     nodes, limits, known = growth.nodes, growth.limits, growth.evidence[node]
@@ -126,7 +126,7 @@ def _open(growth: Growth, node: int, position: int) -> None:
         _offer_successor(growth, node, 0)
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _last_tokens(
     tokens: NDArray[np.int32], drafted: NDArray[np.int32], parents: NDArray[np.int32], node: int
 ) -> NDArray[np.int32]:
@@ -145,7 +145,7 @@ def _last_tokens(
     return path[slot:]
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _copied_class(limits: Limits, ids: NDArray[np.int32], tokens: NDArray[np.int32], known: np.void) -> int:
     """The evidence class of the token copied after a node with a match; ids: int32 [E, K], the table's."""
     if not limits.use_confidence:
@@ -162,7 +162,7 @@ def _copied_class(limits: Limits, ids: NDArray[np.int32], tokens: NDArray[np.int
     return int(context_class(known["suffix_len"], agreement, known["has_consensus"] == 1))
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _offer_successor(growth: Growth, node: int, rank: int) -> None:
     """Offer the first adjacency successor of `node` from `rank` on that is not the copied token."""
     known, ids = growth.evidence[node], growth.table.ids

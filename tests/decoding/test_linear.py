@@ -22,7 +22,7 @@ PLACES = [(0, 2), (1, 3), (5, 7), (20, 33), (0, 69)]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(64, 96), (96, 64), (256, 688), (768, 257)])
+@pytest.mark.parametrize("shape", [(64, 96), (96, 64), (256, 688), (768, 257), (2048, 768)])
 def test_a_packed_linear_is_the_same_map_with_row_invariant_bits(shape: tuple[int, int], dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     stock = nn.Linear(*shape).to(dtype)
