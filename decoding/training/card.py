@@ -208,7 +208,7 @@ def _making(account: Account) -> str:
             f"{account.recipe.practice_shares['drills']:.0%} are bare equations. The draft learned the text first and "
             f"from step {account.recipe.draft_plan.learns_from_target_at} on the target's probabilities. Questions and "
             "user turns are read but not learned. The split goes by a hash: of the family and the numbers for word "
-            "problems, of the text of each program, function, library piece and story.",
+            "problems, of the text of each program, function, library piece and story. Bare equations are not split.",
             "",
         ]
     )
