@@ -31,7 +31,7 @@ from decoding.batch import StepBatch
 from decoding.kv_store import SlabStore
 
 # Shape suffixes: H query heads, K kv heads, N model rows, D key width, V value width.
-PARALLEL_WORK = 1 << 18  # lane-wise multiply-adds below which threads cost more than they save
+PARALLEL_WORK = 1 << 20  # lane-wise multiply-adds below which waking another thread costs more than it saves
 Table = NDArray[np.int64]
 
 
