@@ -21,7 +21,7 @@ class EngineConfig:
     model: a hub name, a folder, or "gosling" for the bundled model. max_batch_rows: most rows of one
     packed forward, prefill included. prefill_chunk: most prompt rows one request brings to one step.
     kv_slots: tokens of room in the KV store; None takes `kv_memory_share` of the free memory.
-    max_nodes: the largest budget a request may ask for. session_bytes: all stores of one session;
+    max_nodes: the largest budget a request may ask for. session_bytes: each store of one session;
     max_sessions: least recently used ones go beyond that.
     """
 

@@ -2,7 +2,8 @@
 
 Counter-based (Philox4x32-10, Salmon et al. 2011): no state, any element alone, the same bits on every
 device. The counter is (token // 4, position, stream, step), the key is the 64-bit seed, and a token takes word
-`token % 4`. Stream 0, step 0 is the target's own noise; the others are for draws that must not depend on it. A uniform is (word + 1/2) / 2**32, so noise lies in [-3.14, MAX_NOISE] and is never infinite.
+`token % 4`. Stream 0, step 0 is the target's own noise; the others are for draws that must not depend on it.
+A uniform is (word + 1/2) / 2**32, so noise lies in [-3.14, MAX_NOISE] and is never infinite.
 """
 
 from __future__ import annotations

@@ -64,7 +64,8 @@ class SpeculationParams:
     method: a name of the drafter registry, or "auto". max_nodes: budget, root not counted; None lets
     the server choose from its measured cost curve. max_depth: edges from the root. `without` names
     parts of the spine method to leave out (its ablations); `branching` is the isotropic method's k;
-    `consensus` chooses between the paper's and the published code's definition of it.
+    `consensus` chooses between the paper's and the published code's definition of it. `candidates` is how
+    the stand method draws: "coupled" to the target's own noise, "independent" of it, or "deterministic".
     """
 
     method: str = "auto"
@@ -73,6 +74,7 @@ class SpeculationParams:
     without: frozenset[str] = frozenset()
     branching: int = 3
     consensus: str = "occurrences"
+    candidates: str = "coupled"
 
 
 @dataclass(slots=True, kw_only=True)

@@ -9,27 +9,39 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from decoding.stores.adjacency import AdjacencyTable
+from decoding.stores.ngram import NgramStore
 
 
 @dataclass(slots=True)
 class Session:
-    """The stores of one session; running requests hold on to it even after it left the `SessionStore`."""
+    """The stores of one session; running requests hold on to it even after it left the `SessionStore`.
+
+    max_bytes: of each store. A store exists from its first use on.
+    """
 
     tenant: str
     id: str
+    max_bytes: int
     adjacency: AdjacencyTable
     last_used: float = 0.0
+    _ngrams: NgramStore | None = field(default=None, repr=False)
+
+    @property
+    def ngrams(self) -> NgramStore:
+        if self._ngrams is None:
+            self._ngrams = NgramStore(self.max_bytes)
+        return self._ngrams
 
     @property
     def num_bytes(self) -> int:
-        return self.adjacency.num_bytes
+        return self.adjacency.num_bytes + (self._ngrams.num_bytes if self._ngrams else 0)
 
 
 class SessionStore:
-    """All sessions of the worker. max_bytes: of one session's stores; time_to_live: idle seconds."""
+    """All sessions of the worker. max_bytes: of each store of a session; time_to_live: idle seconds."""
 
     def __init__(
         self,
@@ -58,7 +70,7 @@ class SessionStore:
         key = (tenant, session_id)
         session = self._sessions.pop(key, None)
         if session is None:
-            session = Session(tenant, session_id, AdjacencyTable(self._max_bytes))
+            session = Session(tenant, session_id, self._max_bytes, AdjacencyTable(self._max_bytes))
         session.last_used = now
         self._sessions[key] = session
         if len(self._sessions) > self._max_sessions:

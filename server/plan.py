@@ -112,4 +112,5 @@ def _speculation(options: SpeculationOptions) -> Speculation:
         without=options.without,
         branching=options.branching,
         consensus=options.consensus,
+        candidates=options.candidates,
     )

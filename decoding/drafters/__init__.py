@@ -10,17 +10,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from decoding.drafters import spine
+from decoding.drafters import spine, stand
 from decoding.drafters.base import Drafter, TopTokens
+from decoding.drafters.candidates import CANDIDATES
 from decoding.drafters.isotropic import IsotropicDrafter
 from decoding.drafters.lookup import LookupDrafter
 from decoding.drafters.none import NoDrafter
 from decoding.drafters.recycle import RecycleDrafter
 from decoding.drafters.spine import SpineDrafter
+from decoding.drafters.stand import StandDrafter
 from decoding.errors import RequestRejected
 from decoding.request import Request, SamplingParams, SpeculationParams
 from decoding.stores import DraftingStores
 from decoding.stores.adjacency import NUM_SUCCESSORS, AdjacencyTable
+from decoding.stores.ngram import NgramStore
 from decoding.verify import walk
 
 __all__ = ["AUTO", "METHODS", "Drafter", "Method", "TopTokens", "check", "resolve", "start", "warm_up"]
@@ -43,6 +46,7 @@ class Method:
 
 METHODS: dict[str, Method] = {
     "spine": Method(SpineDrafter, "spine trees (GOOSE): a chain copied from context, adjacency branches", None),
+    "stand": Method(StandDrafter, "STAND: n-grams of all the session's trajectories, drawn with your own noise", None),
     "recycle": Method(RecycleDrafter, "Token Recycling: a fixed 80-node tree of successors last seen", 80),
     "isotropic": Method(IsotropicDrafter, "a uniform tree of `branching` adjacency successors per node", 60),
     "lookup": Method(lambda request, _: LookupDrafter(request), "prompt lookup: a chain copied from context", 10),
@@ -65,12 +69,15 @@ def start(method: str, request: Request, session: DraftingStores) -> Drafter:
 def check(speculation: SpeculationParams) -> None:
     """Raise RequestRejected naming the first field that no method honours, with what is accepted."""
     _check("method", speculation.method in {AUTO, *METHODS}, _one_of(AUTO, *METHODS), speculation.method)
-    unknown = ", ".join(sorted(speculation.without.difference(spine.ABLATIONS)))
-    _check("without", not unknown, f"any of {', '.join(spine.ABLATIONS)}", unknown)
+    parts = sorted({*spine.ABLATIONS, *stand.ABLATIONS})
+    unknown = ", ".join(sorted(speculation.without.difference(parts)))
+    _check("without", not unknown, f"any of {', '.join(parts)}", unknown)
     branching = speculation.branching
     _check("branching", 1 <= branching <= NUM_SUCCESSORS, f"1 to {NUM_SUCCESSORS}", branching)
     consensus = speculation.consensus
     _check("consensus", consensus in spine.CONSENSUS, _one_of(*spine.CONSENSUS), consensus)
+    candidates = speculation.candidates
+    _check("candidates", candidates in CANDIDATES, _one_of(*CANDIDATES), candidates)
     for name, value in (("max_nodes", speculation.max_nodes), ("max_depth", speculation.max_depth)):
         _check(name, value is None or value >= 0, "0 or more", value)
 
@@ -104,6 +111,7 @@ class _WarmUpStores:
 
     def __init__(self) -> None:
         self.adjacency = AdjacencyTable(2**16)
+        self.ngrams = NgramStore(2**16)
 
 
 def _draft_once(drafter: Drafter, request: Request) -> None:

@@ -155,9 +155,7 @@ def rank_candidates(
 
 
 @nb.njit(cache=True)  # type: ignore[untyped-decorator]
-def _sort_by_score(
-    scores: NDArray[np.float64], ids: NDArray[np.int32], shares: NDArray[np.float64], size: int
-) -> None:
+def _sort_by_score(scores: NDArray[np.float64], ids: NDArray[np.int32], shares: NDArray[np.float64], size: int) -> None:
     for index in range(1, size):
         score, token, share = scores[index], ids[index], shares[index]
         slot = index

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from decoding.stores.adjacency import AdjacencyTable
+from decoding.stores.ngram import NgramStore
 
 
 class DraftingStores(Protocol):
@@ -15,3 +16,6 @@ class DraftingStores(Protocol):
 
     @property
     def adjacency(self) -> AdjacencyTable: ...
+
+    @property
+    def ngrams(self) -> NgramStore: ...
