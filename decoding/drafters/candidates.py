@@ -69,7 +69,7 @@ def allocate_candidates(num_nodes: int) -> Candidates:
     )
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True, forceinline=True)  # type: ignore[untyped-decorator]
 def candidate_class(ngram: int, weight: float) -> int:
     """The evidence class of a candidate: the length of the n-gram that gave it and its weight in ten steps."""
     step = NUM_WEIGHT_CLASSES - 1
@@ -80,7 +80,7 @@ def candidate_class(ngram: int, weight: float) -> int:
     return (ngram - 1) * NUM_WEIGHT_CLASSES + step
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True, forceinline=True)  # type: ignore[untyped-decorator]
 def temper(probabilities: NDArray[np.float32], law: DraftLaw, shares: NDArray[np.float64]) -> int:
     """Fill `shares` with q: the stored probabilities at the law's temperature, filtered, summing to one; how many.
 
@@ -104,7 +104,7 @@ def temper(probabilities: NDArray[np.float32], law: DraftLaw, shares: NDArray[np
     return size
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True, forceinline=True)  # type: ignore[untyped-decorator]
 def _filtered(shares: NDArray[np.float64], size: int, total: float, law: DraftLaw) -> int:
     """How many of the falling `shares` top-k, then top-p, then min-p keep."""
     if law.top_k > 0:
@@ -121,7 +121,7 @@ def _filtered(shares: NDArray[np.float64], size: int, total: float, law: DraftLa
     return kept
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True, forceinline=True)  # type: ignore[untyped-decorator]
 def rank_candidates(
     table: NgramArrays, found: tuple[int, int], law: DraftLaw, place: tuple[int, int, int], candidates: Candidates
 ) -> None:
@@ -154,7 +154,7 @@ def rank_candidates(
         weights[:size] = shares[:size]
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True, forceinline=True)  # type: ignore[untyped-decorator]
 def _sort_by_score(scores: NDArray[np.float64], ids: NDArray[np.int32], shares: NDArray[np.float64], size: int) -> None:
     for index in range(1, size):
         score, token, share = scores[index], ids[index], shares[index]
@@ -165,7 +165,7 @@ def _sort_by_score(scores: NDArray[np.float64], ids: NDArray[np.int32], shares: 
         scores[slot], ids[slot], shares[slot] = score, token, share
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True, forceinline=True)  # type: ignore[untyped-decorator]
 def _weigh(scores: NDArray[np.float64], weights: NDArray[np.float32], size: int) -> None:
     """Softmax of the falling scores: a wide lead of the first over the second makes it likely to be the target's."""
     total = 0.0

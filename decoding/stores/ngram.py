@@ -143,25 +143,25 @@ def _allocate(num_sets: int) -> NgramArrays:
     )
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True, forceinline=True)  # type: ignore[untyped-decorator]
 def _hash_on(mixed: np.uint64, token: int) -> np.uint64:
     """Take one token more, further back, into a running hash."""
     mixed = (mixed ^ np.uint64(token + 1)) * np.uint64(0x9E3779B97F4A7C15)
     return np.uint64((mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9))
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True, forceinline=True)  # type: ignore[untyped-decorator]
 def _key_of(mixed: np.uint64, ngram: int) -> np.uint64:
     key = ((mixed ^ (mixed >> np.uint64(32))) & ~np.uint64(3)) | np.uint64(ngram - 1)
     return key if key != _EMPTY else np.uint64(4)
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True, forceinline=True)  # type: ignore[untyped-decorator]
 def _set_of(key: np.uint64, num_sets: int) -> np.int64:
     return np.int64(((key >> np.uint64(32)) * np.uint64(num_sets)) >> np.uint64(32))
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True, forceinline=True)  # type: ignore[untyped-decorator]
 def _find(table: NgramArrays, key: np.uint64) -> int:
     """The entry of `key`, now marked as just used, or -1."""
     row: int = _set_of(key, table.keys.shape[0])
@@ -277,7 +277,7 @@ def _sort_falling(ids: NDArray[np.int32], values: NDArray[np.float32], size: int
         ids[slot], values[slot] = token, value
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True, forceinline=True)  # type: ignore[untyped-decorator]
 def find_longest(table: NgramArrays, context: NDArray[np.int32]) -> tuple[int, int]:
     """The entry of the longest n-gram known and its n, or (-1, 0); context: int32 [4] as in `harvest`."""
     keys = np.zeros(LONGEST_NGRAM + 1, np.uint64)
