@@ -113,4 +113,5 @@ def _speculation(options: SpeculationOptions) -> Speculation:
         branching=options.branching,
         consensus=options.consensus,
         candidates=options.candidates,
+        verification=options.verification,
     )

@@ -12,14 +12,13 @@ import numpy as np
 
 from decoding.drafters import spine, stand
 from decoding.drafters.base import Drafter, TopTokens
-from decoding.drafters.candidates import CANDIDATES
+from decoding.drafters.fields import check_field, one_of
 from decoding.drafters.isotropic import IsotropicDrafter
 from decoding.drafters.lookup import LookupDrafter
 from decoding.drafters.none import NoDrafter
 from decoding.drafters.recycle import RecycleDrafter
 from decoding.drafters.spine import SpineDrafter
 from decoding.drafters.stand import StandDrafter
-from decoding.errors import RequestRejected
 from decoding.request import Request, SamplingParams, SpeculationParams
 from decoding.stores import DraftingStores
 from decoding.stores.adjacency import NUM_SUCCESSORS, AdjacencyTable
@@ -68,28 +67,17 @@ def start(method: str, request: Request, session: DraftingStores) -> Drafter:
 
 def check(speculation: SpeculationParams) -> None:
     """Raise RequestRejected naming the first field that no method honours, with what is accepted."""
-    _check("method", speculation.method in {AUTO, *METHODS}, _one_of(AUTO, *METHODS), speculation.method)
+    check_field("method", speculation.method in {AUTO, *METHODS}, one_of(AUTO, *METHODS), speculation.method)
     parts = sorted({*spine.ABLATIONS, *stand.ABLATIONS})
     unknown = ", ".join(sorted(speculation.without.difference(parts)))
-    _check("without", not unknown, f"any of {', '.join(parts)}", unknown)
+    check_field("without", not unknown, f"any of {', '.join(parts)}", unknown)
     branching = speculation.branching
-    _check("branching", 1 <= branching <= NUM_SUCCESSORS, f"1 to {NUM_SUCCESSORS}", branching)
+    check_field("branching", 1 <= branching <= NUM_SUCCESSORS, f"1 to {NUM_SUCCESSORS}", branching)
     consensus = speculation.consensus
-    _check("consensus", consensus in spine.CONSENSUS, _one_of(*spine.CONSENSUS), consensus)
-    candidates = speculation.candidates
-    _check("candidates", candidates in CANDIDATES, _one_of(*CANDIDATES), candidates)
+    check_field("consensus", consensus in spine.CONSENSUS, one_of(*spine.CONSENSUS), consensus)
+    stand.check(speculation)
     for name, value in (("max_nodes", speculation.max_nodes), ("max_depth", speculation.max_depth)):
-        _check(name, value is None or value >= 0, "0 or more", value)
-
-
-def _one_of(*names: str) -> str:
-    return f"one of {', '.join(names)}"
-
-
-def _check(name: str, is_valid: bool, expected: str, value: object) -> None:
-    if not is_valid:
-        param = f"speculation.{name}"
-        raise RequestRejected(f"{param} must be {expected}, got {value}", param=param)
+        check_field(name, value is None or value >= 0, "0 or more", value)
 
 
 def warm_up() -> None:

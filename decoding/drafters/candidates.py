@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from decoding.noise import gumbel
 from decoding.request import SamplingParams
 from decoding.stores.ngram import NO_TOKEN, NUM_SUCCESSORS, NgramArrays
+from decoding.tree import Draws
 
 COUPLED, INDEPENDENT, DETERMINISTIC = 0, 1, 2
 CANDIDATES = {"coupled": COUPLED, "independent": INDEPENDENT, "deterministic": DETERMINISTIC}
@@ -67,6 +68,12 @@ def allocate_candidates(num_nodes: int) -> Candidates:
         sizes=np.full(num_nodes, -1, np.int32),
         ngrams=np.zeros(num_nodes, np.int8),
     )
+
+
+def laws_of(candidates: Candidates, num_nodes: int) -> Draws:
+    """What the children of the first `num_nodes` nodes were drawn from."""
+    is_known = np.arange(NUM_SUCCESSORS)[None, :] < candidates.sizes[:num_nodes, None]
+    return Draws(candidates.ids[:num_nodes].copy(), np.where(is_known, candidates.shares[:num_nodes], 0.0))
 
 
 @nb.njit(cache=True, forceinline=True)  # type: ignore[untyped-decorator]

@@ -112,7 +112,7 @@ def _fill_slots(draft: Draft) -> int:
         if parent < 0 or buffers.nodes.depths[parent] >= limits.max_depth:
             continue
         chance = _next_chance(draft, parent)
-        if buffers.children[parent] == draft.ranks[slot] and chance >= limits.min_chance and chance > 0.0:
+        if buffers.children[parent] == draft.ranks[slot] and chance >= limits.min_chance:
             _put_next(draft, num_nodes, parent, chance, slot)
             places[slot] = num_nodes
             num_nodes += 1
@@ -142,13 +142,13 @@ def _offer(draft: Draft, node: int) -> None:
     if draft.buffers.nodes.depths[node] >= draft.limits.max_depth:
         return
     chance = _next_chance(draft, node)
-    if chance > 0.0 and chance >= draft.limits.min_chance:
+    if chance >= draft.limits.min_chance:
         push(draft.buffers.heap, chance, node, draft.buffers.children[node])
 
 
 @nb.njit(cache=True, forceinline=True)  # type: ignore[untyped-decorator]
 def _next_chance(draft: Draft, node: int) -> float:
-    """The chance of a node's next candidate, 0 where there is none; looks the node up the first time."""
+    """The chance of a node's next candidate, below 0 where there is none; looks the node up the first time."""
     buffers = draft.buffers
     candidates, nodes = buffers.candidates, buffers.nodes
     if candidates.sizes[node] < 0:
@@ -160,7 +160,7 @@ def _next_chance(draft: Draft, node: int) -> float:
         rank_candidates(draft.table, found, draft.law, place, candidates)
     rank = buffers.children[node]
     if rank >= candidates.sizes[node]:
-        return 0.0
+        return -1.0
     kind = candidate_class(candidates.ngrams[node], candidates.weights[node, rank])
     return float(nodes.scores[node] * draft.chances[kind])
 
