@@ -66,7 +66,7 @@ def _walk(
         accepted = -1
         for child in children:
             if tokens[child] == chosen[node]:
-                accepted = child
+                accepted = int(child)
         node = accepted
 
 
