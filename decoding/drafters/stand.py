@@ -93,8 +93,11 @@ class StandDrafter:
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
         learn(self._beliefs, self._buffers.classes, tree, verdict)
         if top is not None:
-            contexts = tree_contexts(self._request.tokens[: self._num_tokens], tree)
-            self._ngrams.harvest(contexts, top.ids, top.probabilities)
+            self._teach(tree, verdict, top)
+
+    def _teach(self, tree: DraftTree, verdict: Verdict, top: TopTokens) -> None:  # noqa: ARG002
+        contexts = tree_contexts(self._request.tokens[: self._num_tokens], tree)
+        self._ngrams.harvest(contexts, top.ids, top.probabilities)
 
     def slots_of(self, verdict: Verdict) -> list[int]:
         """The static tree's slots on the path just accepted, root left out; -1 for nodes outside it."""

@@ -7,6 +7,7 @@ from decoding.drafters import METHODS, Drafter, TopTokens, check, resolve, start
 from decoding.errors import RequestRejected
 from decoding.request import Request, SamplingParams, SpeculationParams
 from decoding.stores.adjacency import AdjacencyTable
+from decoding.stores.ngram import NgramStore
 from decoding.tree import DraftTree, Source
 from decoding.verify import walk
 
@@ -16,6 +17,7 @@ VOCABULARY = 12
 class Stores:
     def __init__(self) -> None:
         self.adjacency = AdjacencyTable(2**20)
+        self.ngrams = NgramStore(2**20)
 
 
 def make_request(prompt: list[int], max_tokens: int = 200, **speculation: object) -> Request:
