@@ -40,13 +40,15 @@ class DraftLaw(NamedTuple):
 
 class Candidates(NamedTuple):
     """Per node, in draft order: ids int32 [n, 10]; shares float64 [n, 10], each one's part of q; weights float32
-    [n, 10], how likely each is given the noise. sizes int32 [n]: how many; -1 before the look-up. ngrams int8 [n]."""
+    [n, 10], how likely each is given the noise. sizes int32 [n]: how many; -1 before the look-up. ngrams int8 [n].
+    scores float64 [10]: the node's at hand."""
 
     ids: NDArray[np.int32]
     shares: NDArray[np.float64]
     weights: NDArray[np.float32]
     sizes: NDArray[np.int32]
     ngrams: NDArray[np.int8]
+    scores: NDArray[np.float64]
 
 
 def draft_law(sampling: SamplingParams, order: int) -> DraftLaw:
@@ -67,6 +69,7 @@ def allocate_candidates(num_nodes: int) -> Candidates:
         weights=np.zeros((num_nodes, NUM_SUCCESSORS), np.float32),
         sizes=np.full(num_nodes, -1, np.int32),
         ngrams=np.zeros(num_nodes, np.int8),
+        scores=np.zeros(NUM_SUCCESSORS, np.float64),
     )
 
 
@@ -88,42 +91,41 @@ def candidate_class(ngram: int, weight: float) -> int:
 
 
 @nb.njit(cache=True, forceinline=True)  # type: ignore[untyped-decorator]
-def temper(probabilities: NDArray[np.float32], law: DraftLaw, shares: NDArray[np.float64]) -> int:
-    """Fill `shares` with q: the stored probabilities at the law's temperature, filtered, summing to one; how many.
-
-    Stored probabilities are those of temperature 1, in falling order; at temperature 0 they stay as they are.
-    """
+def _temper(table: NgramArrays, entry: int, law: DraftLaw, shares: NDArray[np.float64], node: int) -> int:
+    """Fill the node's `shares` with q: an entry's probabilities at the law's temperature, filtered, summing to one;
+    return how many. At temperature 0 they stay those of temperature 1."""
     exponent = 1.0 / law.temperature if law.temperature > 0.0 else 1.0
+    first = np.float64(table.probabilities[entry, 0])
     total = 0.0
     size = 0
-    while size < NUM_SUCCESSORS and probabilities[size] > 0.0:
-        ratio = np.float64(probabilities[size]) / np.float64(probabilities[0])
-        shares[size] = ratio if exponent == 1.0 else math.exp(math.log(ratio) * exponent)
-        total += shares[size]
+    while size < NUM_SUCCESSORS and table.probabilities[entry, size] > 0.0:
+        ratio = np.float64(table.probabilities[entry, size]) / first
+        shares[node, size] = ratio if exponent == 1.0 else math.exp(math.log(ratio) * exponent)
+        total += shares[node, size]
         size += 1
     if law.temperature > 0.0:
-        size = _filtered(shares, size, total, law)
-    total = 0.0
+        size = _filtered(shares, node, size, total, law)
+        total = 0.0
+        for slot in range(size):
+            total += shares[node, slot]
     for slot in range(size):
-        total += shares[slot]
-    for slot in range(size):
-        shares[slot] /= total
+        shares[node, slot] /= total
     return size
 
 
 @nb.njit(cache=True, forceinline=True)  # type: ignore[untyped-decorator]
-def _filtered(shares: NDArray[np.float64], size: int, total: float, law: DraftLaw) -> int:
-    """How many of the falling `shares` top-k, then top-p, then min-p keep."""
+def _filtered(shares: NDArray[np.float64], node: int, size: int, total: float, law: DraftLaw) -> int:
+    """How many of the node's falling `shares`, which begin with 1, top-k, then top-p, then min-p keep."""
     if law.top_k > 0:
         size = min(size, law.top_k)
         total = 0.0
         for slot in range(size):
-            total += shares[slot]
+            total += shares[node, slot]
     before, kept = 0.0, 0
-    while kept < size and shares[kept] > 0.0 and shares[kept] >= law.min_p * shares[0]:
+    while kept < size and shares[node, kept] > 0.0 and shares[node, kept] >= law.min_p:
         if law.top_p < 1.0 and before >= law.top_p * total:
             break
-        before += shares[kept]
+        before += shares[node, kept]
         kept += 1
     return kept
 
@@ -140,44 +142,47 @@ def rank_candidates(
     candidates.ngrams[node] = ngram
     if entry < 0:
         return
-    ids, shares, weights = candidates.ids[node], candidates.shares[node], candidates.weights[node]
-    size = temper(table.probabilities[entry], law, shares)
-    ids[:size] = table.ids[entry, :size]
+    ids, shares, scores = candidates.ids, candidates.shares, candidates.scores
+    size = _temper(table, entry, law, shares, node)
     candidates.sizes[node] = size
+    for slot in range(size):
+        ids[node, slot] = table.ids[entry, slot]
+        candidates.weights[node, slot] = shares[node, slot]
     if law.order == DETERMINISTIC:
-        weights[:size] = shares[:size]
         return
-    scores = np.empty(NUM_SUCCESSORS, np.float64)
     for slot in range(size):
         if law.order == COUPLED:
-            noise = gumbel(law.seed, position, ids[slot])
+            noise = gumbel(law.seed, position, ids[node, slot])
         else:  # a node's draws are its own: nothing else in this or another step shares their noise
-            noise = gumbel(law.seed, step, ids[slot], DRAFT_STREAM, node)
-        scores[slot] = math.log(shares[slot]) + noise
-    _sort_by_score(scores, ids, shares, size)
+            noise = gumbel(law.seed, step, ids[node, slot], DRAFT_STREAM, node)
+        scores[slot] = math.log(shares[node, slot]) + noise
+    _sort_by_score(candidates, node, size)
     if law.order == COUPLED:
-        _weigh(scores, weights, size)
-    else:
-        weights[:size] = shares[:size]
+        _weigh(candidates, node, size)
 
 
 @nb.njit(cache=True, forceinline=True)  # type: ignore[untyped-decorator]
-def _sort_by_score(scores: NDArray[np.float64], ids: NDArray[np.int32], shares: NDArray[np.float64], size: int) -> None:
+def _sort_by_score(candidates: Candidates, node: int, size: int) -> None:
+    ids, shares, weights, scores = candidates.ids, candidates.shares, candidates.weights, candidates.scores
     for index in range(1, size):
-        score, token, share = scores[index], ids[index], shares[index]
+        score, token, share = scores[index], ids[node, index], shares[node, index]
         slot = index
         while slot > 0 and scores[slot - 1] < score:
-            scores[slot], ids[slot], shares[slot] = scores[slot - 1], ids[slot - 1], shares[slot - 1]
+            scores[slot] = scores[slot - 1]
+            ids[node, slot], shares[node, slot] = ids[node, slot - 1], shares[node, slot - 1]
             slot -= 1
-        scores[slot], ids[slot], shares[slot] = score, token, share
+        scores[slot], ids[node, slot], shares[node, slot] = score, token, share
+    for slot in range(size):
+        weights[node, slot] = shares[node, slot]
 
 
 @nb.njit(cache=True, forceinline=True)  # type: ignore[untyped-decorator]
-def _weigh(scores: NDArray[np.float64], weights: NDArray[np.float32], size: int) -> None:
+def _weigh(candidates: Candidates, node: int, size: int) -> None:
     """Softmax of the falling scores: a wide lead of the first over the second makes it likely to be the target's."""
+    weights, scores = candidates.weights, candidates.scores
     total = 0.0
     for slot in range(size):
-        weights[slot] = math.exp(scores[slot] - scores[0])
-        total += weights[slot]
+        weights[node, slot] = math.exp(scores[slot] - scores[0])
+        total += weights[node, slot]
     for slot in range(size):
-        weights[slot] /= total
+        weights[node, slot] /= total

@@ -45,7 +45,8 @@ class Limits(NamedTuple):
 
 class Buffers(NamedTuple):
     """Room for one tree of n nodes, reused from step to step. classes int32 [n]: each node's evidence class;
-    children int32 [n]: how many it has; slots int32 [n]: its slot of the static tree, or -1."""
+    children int32 [n]: how many it has; slots int32 [n]: its slot of the static tree, or -1. context int32 [4]:
+    the last tokens of the path at hand."""
 
     nodes: Nodes
     candidates: Candidates
@@ -53,6 +54,7 @@ class Buffers(NamedTuple):
     classes: NDArray[np.int32]
     children: NDArray[np.int32]
     slots: NDArray[np.int32]
+    context: NDArray[np.int32]
 
 
 class Draft(NamedTuple):
@@ -79,6 +81,7 @@ def allocate(num_nodes: int) -> Buffers:
         classes=np.zeros(num_nodes, np.int32),
         children=np.zeros(num_nodes, np.int32),
         slots=np.zeros(num_nodes, np.int32),
+        context=np.zeros(LONGEST_NGRAM, np.int32),
     )
 
 
@@ -152,9 +155,8 @@ def _next_chance(draft: Draft, node: int) -> float:
     buffers = draft.buffers
     candidates, nodes = buffers.candidates, buffers.nodes
     if candidates.sizes[node] < 0:
-        context = np.empty(LONGEST_NGRAM, np.int32)
-        path_context(draft.tokens, nodes.tokens, nodes.parents, node, context)
-        found = find_longest(draft.table, context)
+        path_context(draft.tokens, nodes.tokens, nodes.parents, node, buffers.context)
+        found = find_longest(draft.table, buffers.context)
         position = len(draft.tokens)
         place = (node, position + nodes.depths[node], position)
         rank_candidates(draft.table, found, draft.law, place, candidates)

@@ -280,16 +280,14 @@ def _sort_falling(ids: NDArray[np.int32], values: NDArray[np.float32], size: int
 @nb.njit(cache=True, forceinline=True)  # type: ignore[untyped-decorator]
 def find_longest(table: NgramArrays, context: NDArray[np.int32]) -> tuple[int, int]:
     """The entry of the longest n-gram known and its n, or (-1, 0); context: int32 [4] as in `harvest`."""
-    keys = np.zeros(LONGEST_NGRAM + 1, np.uint64)
-    mixed = np.uint64(0)
-    longest = 0
-    while longest < LONGEST_NGRAM and context[LONGEST_NGRAM - 1 - longest] != NO_TOKEN:
-        mixed = _hash_on(mixed, context[LONGEST_NGRAM - 1 - longest])
-        longest += 1
-        keys[longest] = _key_of(mixed, longest)
-    for ngram in range(longest, 0, -1):
+    for ngram in range(LONGEST_NGRAM, 0, -1):
+        if context[LONGEST_NGRAM - ngram] == NO_TOKEN:
+            continue
+        mixed = np.uint64(0)
+        for back in range(1, ngram + 1):
+            mixed = _hash_on(mixed, context[LONGEST_NGRAM - back])
         table.counters[_ASKED + ngram] += 1
-        entry: int = _find(table, keys[ngram])
+        entry: int = _find(table, _key_of(mixed, ngram))
         if entry >= 0:
             table.counters[_FOUND + ngram] += 1
             return entry, ngram
