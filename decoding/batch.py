@@ -139,7 +139,7 @@ def _join(arrays: list[IntArray]) -> IntArray:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _fill_rows(
     parents_M: IntArray,
     offsets: IntArray,
@@ -165,7 +165,7 @@ def _fill_rows(
             logit_rows_R[logit_offsets[segment] + place] = end - num_logits + place
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def ancestor_bits(parents: IntArray) -> NDArray[np.uint64]:
     """uint64 [n, W] of one segment: the tree mask, 64 rows to a word."""
     num_rows = len(parents)

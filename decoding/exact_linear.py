@@ -63,7 +63,7 @@ def row_exact_linear(
     return out_MO.view(*input.shape[:-1], weight.shape[0])
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _transpose(rows_MI: Floats, tile: int) -> Floats:
     """[I * LANES]: sixteen rows side by side, zeros beyond the last."""
     width = rows_MI.shape[1]
@@ -74,7 +74,7 @@ def _transpose(rows_MI: Floats, tile: int) -> Floats:
     return columns
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _multiply_block(columns: Floats, weight_OI: Floats, out_MO: Floats, tile: int, block: int) -> None:
     """One tile of rows times up to sixteen outputs."""
     width = weight_OI.shape[1]
@@ -93,7 +93,7 @@ def _multiply_block(columns: Floats, weight_OI: Floats, out_MO: Floats, tile: in
             out_MO[tile * LANES + lane, first + output] = sums[output * LANES + lane]
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _multiply_serial(rows_MI: Floats, weight_OI: Floats, out_MO: Floats) -> None:
     num_blocks = (len(weight_OI) + IN_FLIGHT - 1) // IN_FLIGHT
     for tile in range((len(rows_MI) + LANES - 1) // LANES):
@@ -102,7 +102,7 @@ def _multiply_serial(rows_MI: Floats, weight_OI: Floats, out_MO: Floats) -> None
             _multiply_block(columns, weight_OI, out_MO, tile, block)
 
 
-@nb.njit(cache=True, parallel=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True, parallel=True)
 def _multiply_parallel(rows_MI: Floats, weight_OI: Floats, out_MO: Floats) -> None:
     num_blocks = (len(weight_OI) + IN_FLIGHT - 1) // IN_FLIGHT
     for tile in range((len(rows_MI) + LANES - 1) // LANES):

@@ -211,7 +211,7 @@ def _padded_empty(shape: tuple[int, int, int, int], dtype: torch.dtype) -> torch
     return torch.empty(math.prod(shape) + READ_AHEAD * shape[-1], dtype=dtype)[: math.prod(shape)].view(shape)
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _move_rows(group_RSD: NDArray[Any], source: SlotArray, target: SlotArray) -> None:
     """Copy rows in order. `source` ascends and never lies below `target`, so overlaps are safe."""
     for plane in range(group_RSD.shape[0]):

@@ -28,7 +28,7 @@ _LOW = np.uint64(_MASK)
 _HALF = np.uint64(32)
 
 
-@nb.njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
+@nb.njit(cache=True, inline="always")
 def philox_words(
     seed: np.uint64, position: int, block: int, stream: int = 0, step: int = 0
 ) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64]:
@@ -42,27 +42,27 @@ def philox_words(
     return c0, c1, c2, c3
 
 
-@nb.njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
+@nb.njit(cache=True, inline="always")
 def gumbel_of_word(word: np.uint64) -> float:
     """Gumbel(0, 1) noise of one 32-bit word, float64."""
     return -math.log(-math.log((np.float64(word) + 0.5) * 2.0**-32))
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def gumbel(seed: np.uint64, position: int, token: int, stream: int = 0, step: int = 0) -> float:
     """Noise of one token at one absolute position, float64."""
     words = philox_words(seed, position, token >> 2, stream, step)
     return gumbel_of_word(words[token & 3])
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def uniform(seed: np.uint64, position: int, index: int, stream: int, step: int) -> float:
     """A number in (0, 1) of 52 bits, the `index`-th of its position, stream and step."""
     first, second, _, _ = philox_words(seed, position, index, stream, step)
     return (np.float64(first >> np.uint64(6)) * 2.0**26 + np.float64(second >> np.uint64(6)) + 0.5) * 2.0**-52
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def gumbel_for(seed: np.uint64, position: int, tokens: NDArray[np.int32]) -> NDArray[np.float64]:
     """float64 [n]: noise of the given tokens at one position; what drafters rank candidates with."""
     noise = np.empty(len(tokens), np.float64)

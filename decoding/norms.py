@@ -85,7 +85,7 @@ def _pointer_intrinsic(kind: Any) -> Any:
 _float_pointer, _half_pointer = _pointer_intrinsic(types.float32), _pointer_intrinsic(types.uint16)
 
 
-@nb.njit(cache=True, fastmath=FAST)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True, fastmath=FAST)
 def _normalise(source: int, target: int, num_rows: int, scale: Any, eps: float, _rounds_first: bool) -> None:
     width = len(scale)
     rows = nb.carray(_float_pointer(source), (num_rows, width))
@@ -99,7 +99,7 @@ def _normalise(source: int, target: int, num_rows: int, scale: Any, eps: float, 
             out[row, column] = rows[row, column] * share * scale[column]
 
 
-@nb.njit(cache=True, fastmath=FAST)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True, fastmath=FAST)
 def _normalise_half(source: int, target: int, num_rows: int, scale: Any, eps: float, rounds_first: bool) -> None:
     """bfloat16 numbers as the upper halves of float32 ones."""
     width = len(scale)
@@ -125,7 +125,7 @@ def _normalise_half(source: int, target: int, num_rows: int, scale: Any, eps: fl
             out[row, column] = _rounded(bits[column]) >> np.uint32(16)
 
 
-@nb.njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
+@nb.njit(cache=True, inline="always")
 def _rounded(bits: Any) -> Any:
     """To the nearest bfloat16, ties to even; the low half is then noise."""
     return bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))

@@ -48,7 +48,7 @@ def choose_by_rejection(rows_RV: NDArray[np.float32], tree: DraftTree, request: 
     return chosen
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _walk(
     rows_RV: NDArray[np.float32],
     tokens: IntArray,
@@ -70,7 +70,7 @@ def _walk(
         node = accepted
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def target_law(row: NDArray[np.float32], law: Law) -> NDArray[np.float64]:
     """float64 [V]: the row's processed distribution, as `sampling` defines it, for a temperature above 0."""
     best = row.max()
@@ -89,7 +89,7 @@ def target_law(row: NDArray[np.float32], law: Law) -> NDArray[np.float64]:
     return p_V / total
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _emit(
     p_V: NDArray[np.float64],
     children: IntArray,
@@ -120,7 +120,7 @@ def _emit(
     return int(_draw(p_V, total, law, node))
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _draw(p_V: NDArray[np.float64], total: float, law: Law, node: int) -> int:
     """A token with chance p_V / total."""
     target = uniform(law.seed, law.position, 0, LAST_STREAM, node) * total

@@ -22,7 +22,7 @@ SIGNIFICANT_GAP = 8.0  # nats below the best at which the search for a nucleus s
 EXPONENT_FLOOR = np.float32(-87.0)  # exp of less is not a normal float32
 
 
-@nb.njit(cache=True, inline="always", fastmath={"contract", "nnan"})  # type: ignore[untyped-decorator]
+@nb.njit(cache=True, inline="always", fastmath={"contract", "nnan"})
 def _exp(x: np.float32) -> np.float32:
     """exp(x) for x <= 0, float32, branch-free so that loops over it become vector code."""
     y = max(x, EXPONENT_FLOOR) * np.float32(1.4426950408889634)
@@ -38,7 +38,7 @@ def _exp(x: np.float32) -> np.float32:
     return np.float32(p * power_of_two)
 
 
-@nb.njit(cache=True, fastmath={"nnan", "nsz", "reassoc"})  # type: ignore[untyped-decorator]
+@nb.njit(cache=True, fastmath={"nnan", "nsz", "reassoc"})
 def _highest(row: NDArray[np.float32]) -> np.float32:
     best = np.float32(-np.inf)
     for token in range(len(row)):
@@ -46,7 +46,7 @@ def _highest(row: NDArray[np.float32]) -> np.float32:
     return best
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _first_of(row: NDArray[np.float32], value: np.float32) -> int:
     for token in range(len(row)):
         if row[token] == value:
@@ -54,7 +54,7 @@ def _first_of(row: NDArray[np.float32], value: np.float32) -> int:
     return 0  # a row of NaN: any token, the model is broken
 
 
-@nb.njit(cache=True, fastmath={"contract", "nnan", "nsz", "reassoc"})  # type: ignore[untyped-decorator]
+@nb.njit(cache=True, fastmath={"contract", "nnan", "nsz", "reassoc"})
 def _mass(row: NDArray[np.float32], best: np.float32, scale: np.float32) -> float:
     """Sum of exp((row - best) * scale), in float64 over blocks that are summed in float32."""
     total = 0.0
@@ -66,7 +66,7 @@ def _mass(row: NDArray[np.float32], best: np.float32, scale: np.float32) -> floa
     return total
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def top_rows(logits_RV: NDArray[np.float32], ids_RK: NDArray[np.int32], probabilities_RK: NDArray[np.float32]) -> None:
     """Fill in the most likely tokens of every row and their probabilities at temperature 1."""
     num_top = ids_RK.shape[1]
@@ -90,7 +90,7 @@ def top_rows(logits_RV: NDArray[np.float32], ids_RK: NDArray[np.int32], probabil
             probabilities_RK[r, slot] = math.exp(np.float64(values[slot]) - np.float64(values[0])) / mass
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def choose_rows(
     logits_NV: NDArray[np.float32],
     settings_B: NDArray[Any],
@@ -120,7 +120,7 @@ def choose_rows(
         start += asked.num_nodes
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def nucleus(
     row: NDArray[np.float32], best: np.float32, temperature: float, top_k: int, top_p: float
 ) -> NDArray[np.int64]:
@@ -152,12 +152,12 @@ def nucleus(
         gap *= 2.0
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _tail_mass(row: NDArray[np.float32], best: np.float32, temperature: float) -> float:
     return _mass(row, best, np.float32(1.0 / temperature))
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _draw_among(
     row: NDArray[np.float32],
     best: np.float32,
@@ -179,7 +179,7 @@ def _draw_among(
     return winner
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _draw(
     row: NDArray[np.float32],
     best: np.float32,

@@ -98,7 +98,7 @@ def root_only(root: int) -> DraftTree:
     return DraftTree(np.array([root], np.int32), _ROOT_PARENTS, _ROOT_SOURCES)
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _depths(parents: IntArray) -> IntArray:
     depths = np.zeros(len(parents), np.int32)
     for node in range(1, len(parents)):

@@ -45,7 +45,7 @@ def walk(tree: DraftTree, chosen: NDArray[np.int32]) -> Verdict:
     return Verdict(path, chosen[path])
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _walk(tokens: IntArray, parents: IntArray, chosen: IntArray) -> IntArray:
     path = np.empty(len(tokens), np.int32)
     path[0] = 0

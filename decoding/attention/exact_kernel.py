@@ -31,7 +31,7 @@ QUERY, QUERY_HEAD, QUERY_ROW, KEY, KEY_HEAD, KEY_ROW, VALUE, VALUE_HEAD, VALUE_R
 TILE_SEGMENT, TILE_FIRST, TILE_LANES = range(3)
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def make_tiles(segments: Table, group: int) -> Table:
     """int64 [n, 3]: the (row, head) pairs of every segment, for one kv head, sixteen to a tile."""
     num_tiles = 0
@@ -49,19 +49,19 @@ def make_tiles(segments: Table, group: int) -> Table:
     return tiles
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def scratch_words(num_keys: int, key_dim: int, value_dim: int) -> int:
     """float32 words that one tile needs: scores, query, result, three lane arrays and a converted block."""
     padded_keys = num_keys + 2 * IN_FLIGHT
     return LANES * (padded_keys + key_dim + value_dim + 4) + (BLOCK + IN_FLIGHT) * max(key_dim, value_dim)
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _address(array: Floats) -> int:
     return np.int64(array.ctypes.data)  # signed: numba adds signed and unsigned as floats
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _store_rows(call: Table, layer: Table, segments: Table) -> None:
     item = layer[ITEM_SIZE]
     key_bytes, value_bytes = layer[KEY_DIM] * item, layer[VALUE_DIM] * item
@@ -76,13 +76,13 @@ def _store_rows(call: Table, layer: Table, segments: Table) -> None:
                 lanes.copy_bytes(layer[VALUES] + slot * value_bytes, value, value_bytes)
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _first_visible(layer: Table, position: int) -> int:
     first = max(0, position - layer[WINDOW] + 1) if layer[WINDOW] > 0 else 0
     return max(first, position // layer[CHUNK] * layer[CHUNK]) if layer[CHUNK] > 0 else first
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _load_query(call: Table, layer: Table, tile: Table, first_row: int, head: int, query: Floats) -> None:
     """query [D, LANES]: the tile's queries side by side, zeros in unused lanes."""
     group, width = layer[GROUP], layer[KEY_DIM]
@@ -102,7 +102,7 @@ def _load_query(call: Table, layer: Table, tile: Table, first_row: int, head: in
                 query[column * LANES + lane] = lanes.float_of_bits(bits)
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _save(call: Table, layer: Table, tile: Table, first_row: int, head: int, result: Floats, total: Floats) -> None:
     group, width = layer[GROUP], layer[VALUE_DIM]
     num_heads = layer[NUM_KV_HEADS] * group
@@ -121,13 +121,13 @@ def _save(call: Table, layer: Table, tile: Table, first_row: int, head: int, res
                 lanes.store_half(address + 2 * column, np.uint16(rounded))
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _hide(scores: Floats, lane: int, start: int, end: int) -> None:
     for key in range(start, end):
         scores[key * LANES + lane] = NEVER
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _mask(
     layer: Table, tile: Table, segment: Table, rows: tuple[IntArray, Table], window: tuple[int, int], scores: Floats
 ) -> None:
@@ -153,7 +153,7 @@ def _mask(
                 scores[(prefix_len + other - start) * LANES + lane] = NEVER
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _score(layer: Table, scaling: float, plane: int, count: int, query: int, scores: int, block: int) -> None:
     """Scores of `count` keys at `plane`, all lanes; also of up to 15 keys beyond, which nobody reads."""
     width, item = layer[KEY_DIM], layer[ITEM_SIZE]
@@ -170,7 +170,7 @@ def _score(layer: Table, scaling: float, plane: int, count: int, query: int, sco
             lanes.score_keys(query, keys + key * step, step, width, scaling, scores + (done + key) * VECTOR_BYTES)
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _add_values(layer: Table, plane: int, count: int, weights: int, result: int, block: int) -> None:
     width, item = layer[VALUE_DIM], layer[ITEM_SIZE]
     step = 4 * width
@@ -190,7 +190,7 @@ def _add_values(layer: Table, plane: int, count: int, weights: int, result: int,
             lanes.add_column(weight, values + 4 * rest, step, num_keys, result + rest * VECTOR_BYTES)
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _attend_tile(
     call: Table,
     layer: Table,
@@ -256,7 +256,7 @@ def _attend_tile(
     _save(call, layer, tile, first_row, head, result, total)
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def attend_serial(call, layer, numbers, segments, rows, tiles, scratch):
     _store_rows(call, layer, segments)
     for task in range(len(tiles) * layer[NUM_KV_HEADS]):
@@ -266,7 +266,7 @@ def attend_serial(call, layer, numbers, segments, rows, tiles, scratch):
         )
 
 
-@nb.njit(cache=True, parallel=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True, parallel=True)
 def attend_parallel(call, layer, numbers, segments, rows, tiles, scratch):
     _store_rows(call, layer, segments)
     num_heads = layer[NUM_KV_HEADS]

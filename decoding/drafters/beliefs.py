@@ -71,7 +71,7 @@ _SAMPLED_SCORES = _GREEDY_SCORES
 _SAMPLED_TEMPERATURE = 0.7
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def context_class(suffix_len: int, agreement: int, has_consensus: bool) -> int:
     """The class of a copied token; `agreement` as listed at NUM_AGREEMENTS."""
     suffix_class = suffix_len - 3
@@ -86,7 +86,7 @@ def context_class(suffix_len: int, agreement: int, has_consensus: bool) -> int:
     return (suffix_class * NUM_AGREEMENTS + agreement) * 2 + (1 if has_consensus else 0)
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def score_class(score: float, is_bigram: bool) -> int:
     """The class of an adjacency successor: its tier and its stored probability in nine steps."""
     score_class = 8
@@ -97,7 +97,7 @@ def score_class(score: float, is_bigram: bool) -> int:
     return NUM_CONTEXT_CLASSES + (NUM_SCORE_CLASSES if is_bigram else 0) + score_class
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _learn(beliefs: Beliefs, classes: IntArray, parents: IntArray, sources: NDArray[np.int8], path: IntArray) -> None:
     is_accepted = np.zeros(len(parents), np.bool_)
     is_copied = np.zeros(len(parents), np.bool_)  # accepted nodes whose accepted child is a copied one

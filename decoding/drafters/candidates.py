@@ -79,7 +79,7 @@ def laws_of(candidates: Candidates, num_nodes: int) -> Draws:
     return Draws(candidates.ids[:num_nodes].copy(), np.where(is_known, candidates.shares[:num_nodes], 0.0))
 
 
-@nb.njit(cache=True, forceinline=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True, forceinline=True)
 def candidate_class(ngram: int, weight: float) -> int:
     """The evidence class of a candidate: the length of the n-gram that gave it and its weight in ten steps."""
     step = NUM_WEIGHT_CLASSES - 1
@@ -90,7 +90,7 @@ def candidate_class(ngram: int, weight: float) -> int:
     return (ngram - 1) * NUM_WEIGHT_CLASSES + step
 
 
-@nb.njit(cache=True, forceinline=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True, forceinline=True)
 def _temper(table: NgramArrays, entry: int, law: DraftLaw, shares: NDArray[np.float64], node: int) -> int:
     """Fill the node's `shares` with q: an entry's probabilities at the law's temperature, filtered, summing to one;
     return how many. At temperature 0 they stay those of temperature 1."""
@@ -113,7 +113,7 @@ def _temper(table: NgramArrays, entry: int, law: DraftLaw, shares: NDArray[np.fl
     return size
 
 
-@nb.njit(cache=True, forceinline=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True, forceinline=True)
 def _filtered(shares: NDArray[np.float64], node: int, size: int, total: float, law: DraftLaw) -> int:
     """How many of the node's falling `shares`, which begin with 1, top-k, then top-p, then min-p keep."""
     if law.top_k > 0:
@@ -130,7 +130,7 @@ def _filtered(shares: NDArray[np.float64], node: int, size: int, total: float, l
     return kept
 
 
-@nb.njit(cache=True, forceinline=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True, forceinline=True)
 def rank_candidates(
     table: NgramArrays, found: tuple[int, int], law: DraftLaw, place: tuple[int, int, int], candidates: Candidates
 ) -> None:
@@ -161,7 +161,7 @@ def rank_candidates(
         _weigh(candidates, node, size)
 
 
-@nb.njit(cache=True, forceinline=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True, forceinline=True)
 def _sort_by_score(candidates: Candidates, node: int, size: int) -> None:
     ids, shares, weights, scores = candidates.ids, candidates.shares, candidates.weights, candidates.scores
     for index in range(1, size):
@@ -176,7 +176,7 @@ def _sort_by_score(candidates: Candidates, node: int, size: int) -> None:
         weights[node, slot] = shares[node, slot]
 
 
-@nb.njit(cache=True, forceinline=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True, forceinline=True)
 def _weigh(candidates: Candidates, node: int, size: int) -> None:
     """Softmax of the falling scores: a wide lead of the first over the second makes it likely to be the target's."""
     weights, scores = candidates.weights, candidates.scores

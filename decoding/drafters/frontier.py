@@ -30,14 +30,14 @@ def allocate(num_candidates: int) -> Frontier:
     )
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _write(heap: Frontier, slot: int, chance: float, parent: int, rank: int) -> None:
     heap.chances[slot] = chance
     heap.parents[slot] = parent
     heap.ranks[slot] = rank
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def push(heap: Frontier, chance: float, parent: int, rank: int) -> None:
     slot = heap.size[0]
     heap.size[0] = slot + 1
@@ -50,7 +50,7 @@ def push(heap: Frontier, chance: float, parent: int, rank: int) -> None:
     _write(heap, slot, chance, parent, rank)
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def pop(heap: Frontier) -> tuple[float, int, int]:
     """Take the likeliest candidate of a heap that is not empty: (chance, parent, rank)."""
     top = heap.chances[0], heap.parents[0], heap.ranks[0]

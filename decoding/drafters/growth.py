@@ -87,7 +87,7 @@ def allocate_heap(num_nodes: int) -> Frontier:
     return frontier.allocate(3 * num_nodes + 3)
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def grow(growth: Growth) -> int:
     """Fill `growth.nodes` with the best tree of at most `budget` drafted nodes; return nodes, root included."""
     limits = growth.limits
@@ -114,7 +114,7 @@ def grow(growth: Growth) -> int:
     return num_nodes
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _open(growth: Growth, node: int, position: int) -> None:
     """Look up what may follow a new node, copied from context `position` or not (-1), and offer the best."""
     nodes, evidence, limits = growth.nodes, growth.evidence, growth.limits
@@ -134,7 +134,7 @@ def _open(growth: Growth, node: int, position: int) -> None:
     _offer_successor(growth, node, 0)
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _locate(growth: Growth, node: int, position: int) -> None:
     """Where the context goes on from a node: after the parent's own match, else where its path occurred."""
     evidence, parent = growth.evidence, growth.nodes.parents[node]
@@ -152,7 +152,7 @@ def _locate(growth: Growth, node: int, position: int) -> None:
         evidence.consensus[node] = 1 if consensus & growth.limits.consensus else 0
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _last_tokens(growth: Growth, node: int) -> NDArray[np.int32]:
     """The last tokens of the path to `node`, at most MAX_SUFFIX, following parent links, then the sequence."""
     path = np.empty(min(MAX_SUFFIX, len(growth.tokens) + growth.nodes.depths[node]), np.int32)
@@ -167,7 +167,7 @@ def _last_tokens(growth: Growth, node: int) -> NDArray[np.int32]:
     return path
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _copied_class(growth: Growth, node: int) -> int:
     """The evidence class of the token copied after `node`."""
     evidence = growth.evidence
@@ -185,13 +185,13 @@ def _copied_class(growth: Growth, node: int) -> int:
     return int(context_class(evidence.suffix_lens[node], agreement, evidence.consensus[node] == 1))
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _successor_class(growth: Growth, node: int, rank: int) -> int:
     entry = growth.evidence.entries[node]
     return int(score_class(growth.table.probabilities[entry, rank], growth.evidence.is_bigram[node]))
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _offer_successor(growth: Growth, node: int, rank: int) -> None:
     """Offer the first adjacency successor of `node` from `rank` on that is not the copied token."""
     evidence = growth.evidence

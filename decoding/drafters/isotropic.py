@@ -57,7 +57,7 @@ class IsotropicDrafter:
         harvest_tree(self._adjacency, self._before_root, tree, top)
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def build_isotropic_tree(
     table: AdjacencyArrays,
     tokens: NDArray[np.int32],

@@ -43,7 +43,7 @@ class LookupDrafter:
         pass
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def find_continuation(tokens: NDArray[np.int32], max_ngram: int) -> int:
     """Where the earliest earlier occurrence of the longest matching suffix continues; -1 for none.
 

@@ -26,7 +26,7 @@ def tree_contexts(tokens: NDArray[np.int32], tree: DraftTree) -> NDArray[np.int3
     return contexts
 
 
-@nb.njit(cache=True, forceinline=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True, forceinline=True)
 def path_context(
     tokens: NDArray[np.int32],
     node_tokens: NDArray[np.int32],
@@ -46,7 +46,7 @@ def path_context(
         slot -= 1
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _fill_contexts(
     tokens: NDArray[np.int32],
     node_tokens: NDArray[np.int32],

@@ -41,7 +41,7 @@ def to_tree(nodes: Nodes, num_nodes: int) -> DraftTree:
     )
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def put_root(nodes: Nodes, token: int) -> None:
     nodes.tokens[0] = token
     nodes.parents[0] = -1
@@ -50,7 +50,7 @@ def put_root(nodes: Nodes, token: int) -> None:
     nodes.scores[0] = 1.0
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def put_node(nodes: Nodes, node: int, parent: int, token: int, source: int, score: float) -> None:
     nodes.tokens[node] = token
     nodes.parents[node] = parent
@@ -59,7 +59,7 @@ def put_node(nodes: Nodes, node: int, parent: int, token: int, source: int, scor
     nodes.scores[node] = score
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def token_before(nodes: Nodes, node: int, tokens: NDArray[np.int32]) -> int:
     """The token before `node` on its path: its parent's, or for the root the sequence's last but one (-1: none)."""
     if node > 0:

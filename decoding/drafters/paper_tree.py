@@ -33,7 +33,7 @@ class SpineShape(NamedTuple):
     use_spine_branches: bool
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def build_spine_tree(
     table: AdjacencyArrays,
     tokens: NDArray[np.int32],
@@ -61,7 +61,7 @@ def build_spine_tree(
     return int(_lengthen(nodes, num_nodes, spine_len, chain, shape))
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _branch_spine(
     table: AdjacencyArrays,
     nodes: Nodes,
@@ -85,7 +85,7 @@ def _branch_spine(
     return num_nodes
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _extend(table: AdjacencyArrays, nodes: Nodes, num_nodes: int, spine_len: int, shape: SpineShape) -> int:
     """Step 4: breadth-first, each branch node takes children in proportion to its score among its siblings."""
     branch_depths = np.zeros(shape.budget + 1, np.int32)
@@ -102,7 +102,7 @@ def _extend(table: AdjacencyArrays, nodes: Nodes, num_nodes: int, spine_len: int
     return num_nodes
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _lengthen(nodes: Nodes, num_nodes: int, spine_len: int, chain: NDArray[np.int32], shape: SpineShape) -> int:
     """What is left of the budget goes to the rest of the chain (branches leave out its next token)."""
     last = spine_len
@@ -115,7 +115,7 @@ def _lengthen(nodes: Nodes, num_nodes: int, spine_len: int, chain: NDArray[np.in
     return num_nodes
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _attach(
     table: AdjacencyArrays,
     nodes: Nodes,

@@ -92,7 +92,7 @@ class RecycleDrafter:
         harvest_tree(self._adjacency, NO_TOKEN, tree, top)
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def fill_template(
     table: AdjacencyArrays,
     root: int,

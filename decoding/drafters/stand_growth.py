@@ -85,7 +85,7 @@ def allocate(num_nodes: int) -> Buffers:
     )
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def fill_tree(draft: Draft) -> int:
     """Fill `draft.buffers.nodes` with at most `budget` drafted nodes; return how many there are, root included."""
     put_root(draft.buffers.nodes, draft.tokens[len(draft.tokens) - 1])
@@ -96,14 +96,14 @@ def fill_tree(draft: Draft) -> int:
     return num_nodes
 
 
-@nb.njit(cache=True, forceinline=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True, forceinline=True)
 def _reset(buffers: Buffers, node: int, slot: int) -> None:
     buffers.candidates.sizes[node] = -1
     buffers.children[node] = 0
     buffers.slots[node] = slot
 
 
-@nb.njit(cache=True, forceinline=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True, forceinline=True)
 def _fill_slots(draft: Draft) -> int:
     """Take the static tree's slots in order, leaving out those that have no candidate."""
     buffers, limits = draft.buffers, draft.limits
@@ -122,7 +122,7 @@ def _fill_slots(draft: Draft) -> int:
     return num_nodes
 
 
-@nb.njit(cache=True, forceinline=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True, forceinline=True)
 def _grow(draft: Draft, num_nodes: int) -> int:
     """Spend what is left of the budget on the likeliest next candidate of any node, again and again."""
     buffers, limits = draft.buffers, draft.limits
@@ -140,7 +140,7 @@ def _grow(draft: Draft, num_nodes: int) -> int:
     return num_nodes
 
 
-@nb.njit(cache=True, forceinline=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True, forceinline=True)
 def _offer(draft: Draft, node: int) -> None:
     if draft.buffers.nodes.depths[node] >= draft.limits.max_depth:
         return
@@ -149,7 +149,7 @@ def _offer(draft: Draft, node: int) -> None:
         push(draft.buffers.heap, chance, node, draft.buffers.children[node])
 
 
-@nb.njit(cache=True, forceinline=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True, forceinline=True)
 def _next_chance(draft: Draft, node: int) -> float:
     """The chance of a node's next candidate, below 0 where there is none; looks the node up the first time."""
     buffers = draft.buffers
@@ -167,7 +167,7 @@ def _next_chance(draft: Draft, node: int) -> float:
     return float(nodes.scores[node] * draft.chances[kind])
 
 
-@nb.njit(cache=True, forceinline=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True, forceinline=True)
 def _put_next(draft: Draft, node: int, parent: int, chance: float, slot: int) -> None:
     """Make the next candidate of `parent` node number `node`."""
     buffers = draft.buffers

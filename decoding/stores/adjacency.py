@@ -139,20 +139,20 @@ def _allocate(num_sets: int) -> AdjacencyArrays:
     )
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def pair_key(previous: int, token: int) -> np.int64:
     """One number per (previous, token); previous -1 gives the unigram tier's keys, those below 2**32."""
     return ((np.int64(previous) + 1) << 32) | np.int64(token)
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _set_of(key: np.int64, num_sets: int) -> np.int64:
     mixed = np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
     return np.int64(((mixed >> np.uint64(32)) * np.uint64(num_sets)) >> np.uint64(32))
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _find(table: AdjacencyArrays, key: np.int64) -> int:
     """The entry of `key`, now marked as just used, or -1."""
     row: int = _set_of(key, table.keys.shape[0])
@@ -163,7 +163,7 @@ def _find(table: AdjacencyArrays, key: np.int64) -> int:
     return -1
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _claim(table: AdjacencyArrays, key: np.int64, stamp: int) -> int:
     """An entry for a key that is not there: a free one, or the least recently useful of its set."""
     row: int = _set_of(key, table.keys.shape[0])
@@ -179,7 +179,7 @@ def _claim(table: AdjacencyArrays, key: np.int64, stamp: int) -> int:
     return row * _NUM_WAYS + victim
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _move(old: AdjacencyArrays, new: AdjacencyArrays) -> None:
     for row in range(old.keys.shape[0]):
         for way in range(_NUM_WAYS):
@@ -191,7 +191,7 @@ def _move(old: AdjacencyArrays, new: AdjacencyArrays) -> None:
     new.counters[_BIGRAM_HITS:] = old.counters[_BIGRAM_HITS:]
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _harvest(
     table: AdjacencyArrays,
     previous: NDArray[np.int32],
@@ -216,7 +216,7 @@ def _harvest(
             table.probabilities[entry, width:] = 0.0
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def find_successors(table: AdjacencyArrays, previous: int, token: int, use_bigram: bool) -> tuple[int, int]:
     """The entry for (previous, token): bigram tier first, unigram as fallback, -1 for neither."""
     if use_bigram and previous >= 0:

@@ -107,7 +107,7 @@ def _free_slots(num_slots: int) -> NDArray[np.int32]:
     return np.full((_NUM_LENGTHS, num_slots, 4), -1, np.int32)
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _home(tokens: NDArray[np.int32], end: int, ngram: int) -> np.uint64:
     mixed = np.uint64(ngram)
     for position in range(end - ngram + 1, end + 1):
@@ -116,7 +116,7 @@ def _home(tokens: NDArray[np.int32], end: int, ngram: int) -> np.uint64:
     return mixed
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _probe(slots: NDArray[np.int32], tokens: NDArray[np.int32], query: NDArray[np.int32], end: int, ngram: int) -> int:
     """The slot of the n-gram that ends at query[end], or the free slot where it belongs.
 
@@ -137,7 +137,7 @@ def _probe(slots: NDArray[np.int32], tokens: NDArray[np.int32], query: NDArray[n
         slot = (slot + np.uint64(1)) & mask
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _index(index: ContextArrays, tokens: NDArray[np.int32], start: int) -> int:
     """Index n-grams ending at positions start.. that have a successor; stop early when slots run short."""
     for end in range(start, len(tokens) - 1):
@@ -157,7 +157,7 @@ def _index(index: ContextArrays, tokens: NDArray[np.int32], start: int) -> int:
     return len(tokens) - 1
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _rehash(old: NDArray[np.int32], new: NDArray[np.int32], tokens: NDArray[np.int32]) -> None:
     for level in range(_NUM_LENGTHS):
         for slot in range(old.shape[1]):
@@ -166,7 +166,7 @@ def _rehash(old: NDArray[np.int32], new: NDArray[np.int32], tokens: NDArray[np.i
                 new[level, _probe(new, tokens, tokens, first, level + SHORTEST_NGRAM)] = old[level, slot]
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _longest_suffix(
     earlier: NDArray[np.int32], latest: int, tokens: NDArray[np.int32], query: NDArray[np.int32]
 ) -> tuple[int, int]:
@@ -187,7 +187,7 @@ def _longest_suffix(
     return best, best_len
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def find_match(index: ContextArrays, tokens: NDArray[np.int32], query: NDArray[np.int32]) -> tuple[int, int, int, int]:
     """Where the end of `query` occurred before: (last position, shared suffix, occurrences, consensus bits).
 
@@ -218,7 +218,7 @@ def find_match(index: ContextArrays, tokens: NDArray[np.int32], query: NDArray[n
     return found, found_len, count, consensus
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def copy_continuation(tokens: NDArray[np.int32], position: int, chain: NDArray[np.int32]) -> None:
     """Fill `chain` with what follows `position`, which is before the last token."""
     for step in range(len(chain)):

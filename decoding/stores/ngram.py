@@ -143,25 +143,25 @@ def _allocate(num_sets: int) -> NgramArrays:
     )
 
 
-@nb.njit(cache=True, forceinline=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True, forceinline=True)
 def _hash_on(mixed: np.uint64, token: int) -> np.uint64:
     """Take one token more, further back, into a running hash."""
     mixed = (mixed ^ np.uint64(token + 1)) * np.uint64(0x9E3779B97F4A7C15)
     return np.uint64((mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9))
 
 
-@nb.njit(cache=True, forceinline=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True, forceinline=True)
 def _key_of(mixed: np.uint64, ngram: int) -> np.uint64:
     key = ((mixed ^ (mixed >> np.uint64(32))) & ~np.uint64(3)) | np.uint64(ngram - 1)
     return key if key != _EMPTY else np.uint64(4)
 
 
-@nb.njit(cache=True, forceinline=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True, forceinline=True)
 def _set_of(key: np.uint64, num_sets: int) -> np.int64:
     return np.int64(((key >> np.uint64(32)) * np.uint64(num_sets)) >> np.uint64(32))
 
 
-@nb.njit(cache=True, forceinline=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True, forceinline=True)
 def _find(table: NgramArrays, key: np.uint64) -> int:
     """The entry of `key`, now marked as just used, or -1."""
     row: int = _set_of(key, table.keys.shape[0])
@@ -172,7 +172,7 @@ def _find(table: NgramArrays, key: np.uint64) -> int:
     return -1
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _claim(table: NgramArrays, key: np.uint64, stamp: int) -> int:
     """An entry for a key that is not there: a free one, or the least recently useful of its set."""
     row: int = _set_of(key, table.keys.shape[0])
@@ -188,7 +188,7 @@ def _claim(table: NgramArrays, key: np.uint64, stamp: int) -> int:
     return row * _NUM_WAYS + victim
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _move(old: NgramArrays, new: NgramArrays) -> None:
     for row in range(old.keys.shape[0]):
         for way in range(_NUM_WAYS):
@@ -201,7 +201,7 @@ def _move(old: NgramArrays, new: NgramArrays) -> None:
     new.counters[_ASKED + 1 :] = old.counters[_ASKED + 1 :]
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _harvest(
     table: NgramArrays,
     contexts: NDArray[np.int32],
@@ -229,7 +229,7 @@ def _harvest(
                 table.probabilities[entry] /= table.probabilities[entry].sum()
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _average(
     table: NgramArrays,
     entry: int,
@@ -265,7 +265,7 @@ def _average(
     table.seen[entry] += 1
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _sort_falling(ids: NDArray[np.int32], values: NDArray[np.float32], size: int) -> None:
     """Insertion sort, in place; equal values keep their order."""
     for index in range(1, size):
@@ -277,7 +277,7 @@ def _sort_falling(ids: NDArray[np.int32], values: NDArray[np.float32], size: int
         ids[slot], values[slot] = token, value
 
 
-@nb.njit(cache=True, forceinline=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True, forceinline=True)
 def find_longest(table: NgramArrays, context: NDArray[np.int32]) -> tuple[int, int]:
     """The entry of the longest n-gram known and its n, or (-1, 0); context: int32 [4] as in `harvest`."""
     for ngram in range(LONGEST_NGRAM, 0, -1):
