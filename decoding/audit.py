@@ -75,7 +75,7 @@ def audit_apart(model_type: str) -> AuditResult:
     """Try one type in a child process that ends after TIME_LIMIT seconds."""
     start = time.perf_counter()
     context = multiprocessing.get_context("forkserver")  # children of a process without threads
-    context.set_forkserver_preload(["decoding.audit"])
+    context.set_forkserver_preload(["decoding.model"])
     receiver, sender = context.Pipe(duplex=False)
     child = context.Process(target=_audit_into, args=(model_type, sender), daemon=True)
     child.start()

@@ -39,7 +39,9 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class StepBatch:
-    """The packed step: rows of `store`. Row i of segment b is row `offsets[b] + i`; its logits, `logit_offsets[b] + i` if "all".
+    """The packed step: rows of `store`. Row i of segment b is row `offsets[b] + i`.
+
+    If b asked for all logits, that row's are at `logit_offsets[b] + i`.
 
     ids_M, positions_M: int64. parents_M: int32, local to the segment. offsets: int32 [B+1], rows.
     prefix_lens: int32 [B], committed tokens. is_chain: bool [B], every row's parent is the row before.
@@ -69,7 +71,8 @@ class StepBatch:
     def ancestor_bits(self, segment: int) -> NDArray[np.uint64]:
         """uint64 [n, W]: bit j of row i is set when row j of the segment is i or an ancestor of i."""
         parents = self.parents_M[self.offsets[segment] : self.offsets[segment + 1]]
-        return ancestor_bits(parents)
+        bits: NDArray[np.uint64] = ancestor_bits(parents)
+        return bits
 
 
 def pack(segments: Sequence[Segment], store: KvStore) -> StepBatch:

@@ -32,7 +32,6 @@ from decoding.tally import StepTally, count_draft
 from decoding.tree import Source
 from decoding.verify import Verdict, walk
 
-
 WARM_UP_TOKENS = 12
 
 

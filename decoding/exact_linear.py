@@ -48,9 +48,7 @@ def use_eager_experts(model: nn.Module) -> bool:
     return has_experts
 
 
-def row_exact_linear(
-    input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
-) -> torch.Tensor:
+def row_exact_linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """`F.linear` for float32 on the CPU; argument names are torch's."""
     rows_MI = input.reshape(-1, weight.shape[1]).contiguous()
     out_MO = torch.empty(rows_MI.shape[0], weight.shape[0])

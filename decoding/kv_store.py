@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from decoding.attention.layer import LayerSpec
 
-# Shape suffixes: P planes (K or V of one layer), H kv heads, S slots, D head width, T rows of a request, M rows of a step.
+# Shape suffixes: P planes (K or V of one layer), R planes times heads, H kv heads, S slots, D head width,
+# T rows of a request, M rows of a step.
 SlotArray = NDArray[np.int64]
 READ_AHEAD = 16  # rows past the arena's end that vector kernels may read
 NO_SLOTS: SlotArray = np.empty(0, np.int64)

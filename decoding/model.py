@@ -106,10 +106,9 @@ class TargetModel:
         pack_linears(self._model)
         make_row_safe(self._model)
         fuse_norms(self._model, self.dtype)
-        if self.dtype == torch.float32:
-            self._min_rows = MIN_EXACT_ROWS
-            if self._has_experts:
-                self._linears = RowExactLinears()
+        self._min_rows = MIN_EXACT_ROWS
+        if self.dtype == torch.float32 and self._has_experts:
+            self._linears = RowExactLinears()
 
     @property
     def bytes_per_slot(self) -> int:
@@ -131,7 +130,7 @@ class TargetModel:
         if num_logits < self._min_rows:  # padded as well: the head is a linear layer like the others
             rows_R = torch.cat([rows_R, rows_R.new_zeros(self._min_rows - num_logits)])
         with torch.inference_mode(), self._linears, self._seam.running(batch):
-            logits_1RV = self._model(
+            logits_1RV: torch.Tensor = self._model(
                 input_ids=ids_1M.to(self.device, non_blocking=True),
                 position_ids=positions_1M.to(self.device, non_blocking=True),
                 use_cache=False,
@@ -146,7 +145,7 @@ def _eager_logits(model: PreTrainedModel, tokens: NDArray[np.int32]) -> torch.Te
     """float32 [V]: what the model's own forward says after `tokens`, by its own attention."""
     ids_1M = torch.from_numpy(tokens.astype(np.int64))[None].to(model.device)
     with torch.inference_mode(), implementation(model, "eager"):
-        logits_1MV = model(input_ids=ids_1M, use_cache=False).logits
+        logits_1MV: torch.Tensor = model(input_ids=ids_1M, use_cache=False).logits
     return logits_1MV[0, -1].float()
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 # Shape suffixes: L positions in the table, M rows, D rotary width.
-VECTOR_ELEMENTS = 64  # two of the widest vectors, bfloat16
+UNROLLED_BYTES = 128  # torch's loops take two of the widest vectors at a time
 ELEMENTS_PER_THREAD = 32768  # torch splits longer arrays among its threads (at::internal::GRAIN_SIZE)
 FIRST_TABLE_LEN = 4096
 ACTIVATION_MODULES = (nn.SiLU, nn.GELU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Mish, nn.ELU)
@@ -29,7 +29,7 @@ class RowSafeActivation(nn.Module):
 
     def __call__(self, values: torch.Tensor) -> torch.Tensor:
         count = values.numel()
-        padded = safe_length(count)
+        padded = safe_length(count, UNROLLED_BYTES // values.element_size())
         if padded == count and values.is_contiguous():
             result: torch.Tensor = self.activation(values)
             return result
@@ -70,13 +70,13 @@ class RotaryTable(nn.Module):
         return self.forward(hidden, position_ids, *layer_type, **named)
 
 
-def safe_length(count: int) -> int:
-    """The least length, at least `count`, of which every thread gets whole vectors."""
+def safe_length(count: int, unit: int) -> int:
+    """The least length, at least `count`, of which every thread gets whole units of so many elements."""
     num_threads = min(torch.get_num_threads(), -(-count // ELEMENTS_PER_THREAD)) or 1
-    step = VECTOR_ELEMENTS * num_threads
+    step = unit * num_threads
     padded = -(-count // step) * step
     if min(torch.get_num_threads(), -(-padded // ELEMENTS_PER_THREAD)) > num_threads:
-        return safe_length(padded)  # the padding brought in another thread
+        return safe_length(padded, unit)  # the padding brought in another thread
     return padded
 
 

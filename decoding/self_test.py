@@ -94,8 +94,7 @@ def _is_row_invariant(model: Testable) -> bool:
     """Whether a chain gives the same bits whatever pieces it is run in."""
     tokens = np.random.default_rng(1).integers(0, model.vocab_size, sum(PIECES), dtype=np.int32)
     store = model.new_store(2 * len(tokens))
-    whole, pieces = store.allocate(len(tokens)), store.allocate(len(tokens))
-    assert whole is not None and pieces is not None
+    whole, pieces = _allocate(store, len(tokens)), _allocate(store, len(tokens))
     whole_RV = model.forward(pack([Segment(whole, tokens)], store))
     start = 0
     for size in PIECES:
@@ -163,7 +162,7 @@ def _prefill(model: Testable, store: KvStore, handle: KvHandle, prompt: IntArray
         store.commit(handle, np.arange(len(chunk), dtype=np.int32))
 
 
-def _allocate(store: KvStore) -> KvHandle:
-    handle = store.allocate(32)
+def _allocate(store: KvStore, num_rows: int = 32) -> KvHandle:
+    handle = store.allocate(num_rows)
     assert handle is not None
     return handle

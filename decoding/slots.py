@@ -32,6 +32,7 @@ class SlotPool:
         self._free = np.arange(num_slots - 1, -1, -1, dtype=np.int64)  # a stack: the first _num_free entries
         self._num_free = num_slots
         self._counts = np.zeros(num_slots, np.int32)
+        self._promised = 0  # capacities of live handles: who was admitted never finds the pool empty
         self._live: set[KvHandle] = set()
 
     @property
@@ -40,15 +41,15 @@ class SlotPool:
 
     def allocate(self, max_tokens: int) -> KvHandle | None:
         assert max_tokens >= 1, max_tokens
-        if max_tokens > self.total or self._num_free == 0:
+        if self._promised + max_tokens > self.total:
             return None
+        self._promised += max_tokens
         handle = KvHandle(capacity=max_tokens, slots=np.empty(max_tokens, np.int64))
         self._live.add(handle)
         return handle
 
     def reserve(self, handle: KvHandle, num_rows: int) -> SlotArray | None:
-        has_slots = num_rows <= self._num_free + len(handle.reserved)
-        if handle.length + num_rows > handle.capacity or not has_slots:
+        if handle.length + num_rows > handle.capacity:
             return None
         self._give_back(handle.reserved)
         handle.reserved = self._take(num_rows)
@@ -66,6 +67,7 @@ class SlotPool:
 
     def free(self, handle: KvHandle) -> None:
         self._live.remove(handle)
+        self._promised -= handle.capacity
         self._give_back(handle.reserved)
         self._give_back(handle.slots[: handle.length])
         handle.capacity = handle.length = 0
@@ -102,6 +104,7 @@ class SlotPool:
             assert len(held) <= handle.capacity, handle
             counts[held] += 1
         assert np.array_equal(counts, self._counts), "reference counts do not match the handles"
+        assert self._promised == sum(handle.capacity for handle in self._live) <= self.total, self._promised
         free = np.sort(self._free[: self._num_free])
         assert np.array_equal(free, np.flatnonzero(counts == 0)), "free list and reference counts disagree"
 

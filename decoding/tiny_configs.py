@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-_HEADS = {"num_attention_heads": 4, "n_head": 4, "num_heads": 4, "n_heads": 4, "num_key_value_heads": 2, "num_kv_heads": 2}
+_HEADS = {
+    "num_attention_heads": 4,
+    "n_head": 4,
+    "num_heads": 4,
+    "n_heads": 4,
+    "num_key_value_heads": 2,
+    "num_kv_heads": 2,
+}
 _WIDTHS = {
     "hidden_size": 64,
     "n_embd": 64,

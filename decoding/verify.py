@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from decoding.tree import DraftTree, IntArray
 
-
 ROOT_PATH: IntArray = np.zeros(1, np.int32)
 
 

@@ -194,4 +194,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    logging.shutdown()
+    sys.stderr.flush()
+    os._exit(status)  # taking a model apart object by object takes seconds, and nobody is left to see it

@@ -61,7 +61,7 @@ def create_app(service: Service) -> FastAPI:
 
 def _add_error_handlers(app: FastAPI, collected: Metrics) -> None:
     def respond(error: ApiError) -> Response:
-        collected.errors.labels(error.code).inc()
+        collected.on_error(error)
         return error.response()
 
     @app.exception_handler(ApiError)

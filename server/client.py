@@ -169,7 +169,7 @@ class EngineClient:
 
     async def _supervise(self) -> None:
         failures = 0
-        while True:
+        while not self._is_over():
             try:
                 ready_since = await self._one_life()
             except Exception as error:
@@ -180,14 +180,12 @@ class EngineClient:
             if ready_since is not None and time.monotonic() - ready_since >= self._policy.healthy_after:
                 failures = 0
             failures += 1
-            if self._is_over():
-                return
-            if failures > self._policy.attempts:
+            if failures > self._policy.attempts and not self._is_over():
                 self._set_status(state="failed", sentence=f"the worker died {failures} times in a row")
                 LOG.error("Gave up on the worker: it died %d times in a row.", failures)
-                return
-            await asyncio.sleep(self._policy.delay(failures))
-            self._set_status(restarts=self.status.restarts + 1, fraction=0.0)
+            if not self._is_over():
+                await asyncio.sleep(self._policy.delay(failures))
+                self._set_status(restarts=self.status.restarts + 1, fraction=0.0)
 
     async def _one_life(self) -> float | None:
         """Run one worker process to its end; the time it became ready, if it did."""
@@ -233,6 +231,7 @@ class EngineClient:
                 self._set_status(sentence=message.sentence, fraction=message.fraction)
             case Ready():
                 self.ready, self._ready_since = message, time.monotonic()
+                LOG.info("Worker %s serves %s.", self.status.worker_pid, message.model)
                 if self.status.state != "draining":
                     self._set_status(state="ready", sentence=f"serving {message.model}", fraction=1.0)
             case LoadFailed():

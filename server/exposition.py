@@ -20,11 +20,11 @@ SPEEDUP = (
 )
 
 
-def engine_metrics(totals: StepTotals, model_name: str, prompt_tokens: int, generation_tokens: int) -> Iterator[Metric]:
+def engine_metrics(totals: StepTotals, model_name: str, prompt_tokens: int) -> Iterator[Metric]:
     yield from _gauges(totals)
     yield from _counters(totals)
     yield from _labelled(totals)
-    yield from _vllm(totals, {"model_name": model_name, "engine": "0"}, prompt_tokens, generation_tokens)
+    yield from _vllm(totals, {"model_name": model_name, "engine": "0"}, prompt_tokens)
 
 
 def status_metrics(status: EngineStatus) -> Iterator[Metric]:
@@ -95,14 +95,14 @@ def _by_source(name: str, text: str, numbers: Mapping[tuple[str, str], int]) -> 
     return family
 
 
-def _vllm(totals: StepTotals, labels: dict[str, str], prompt_tokens: int, generation_tokens: int) -> Iterator[Metric]:
+def _vllm(totals: StepTotals, labels: dict[str, str], prompt_tokens: int) -> Iterator[Metric]:
     engine, names, values = totals.engine, tuple(labels), tuple(labels.values())
     counters = (
         ("spec_decode_num_drafts", "Drafts", totals.drafts.total()),
         ("spec_decode_num_draft_tokens", "Drafted tokens", totals.drafted.total()),
         ("spec_decode_num_accepted_tokens", "Accepted tokens", totals.accepted.total()),
         ("prompt_tokens", "Prompt tokens of finished requests", prompt_tokens),
-        ("generation_tokens", "Tokens of ended requests", generation_tokens),
+        ("generation_tokens", "Tokens emitted", totals.emitted),
     )
     for name, text, number in counters:
         counter = CounterMetricFamily(f"vllm:{name}", f"vLLM's name: {text}", labels=names)

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from decoding.messages import Finished, StepReport
 from server.client import EngineStatus, Ticket
+from server.errors import ApiError
 from server.exposition import engine_metrics, status_metrics
 from server.replies import End
 from server.totals import StepTotals
@@ -33,7 +34,6 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.totals = StepTotals()
         self.prompt_tokens = 0
-        self.generation_tokens = 0
         self.model_name = model_name
         self.read_status: Callable[[], EngineStatus] = EngineStatus
         self.registry.register(_Engine(self))
@@ -51,7 +51,6 @@ class Metrics:
 
     def on_end(self, ticket: Ticket, end: End) -> None:
         """Count one ended request. Times are those its client sees, but for the wait in the engine's queue."""
-        self.generation_tokens += ticket.num_tokens
         if not isinstance(end, Finished):
             self._ends.labels(type(end).__name__.lower()).inc()
             return
@@ -68,6 +67,10 @@ class Metrics:
         if ticket.num_tokens > 1:
             seconds = ticket.last_token - ticket.first_token
             self._per_token.observe(seconds / (ticket.num_tokens - 1))
+
+    def on_error(self, error: ApiError) -> None:
+        """Count an error answered, also one inside a stream."""
+        self.errors.labels(error.code).inc()
 
     def _add_request_metrics(self) -> None:
         def histogram(name: str, text: str, buckets: Iterable[float] = LATENCY_BUCKETS) -> Histogram:
@@ -102,7 +105,7 @@ class _Engine(Collector):
         status = metrics.read_status()
         if status.state != "ready" and status.worker_pid is None:
             metrics.totals.forget_engine()
-        yield from engine_metrics(metrics.totals, metrics.model_name, metrics.prompt_tokens, metrics.generation_tokens)
+        yield from engine_metrics(metrics.totals, metrics.model_name, metrics.prompt_tokens)
         yield from status_metrics(status)
 
     def describe(self) -> Iterable[Metric]:

@@ -50,10 +50,11 @@ class RequestFrame:
             await self._app(scope, receive, send_with_id)
         except Exception:
             LOG.exception("Request %s broke the server.", request_id)
-            self._metrics.errors.labels("internal_error").inc()
+            error = internal_error()
+            self._metrics.on_error(error)
             if status:
                 raise
-            await internal_error().response()(scope, receive, send_with_id)
+            await error.response()(scope, receive, send_with_id)
         finally:
             self._record(scope, request_id, status, time.perf_counter() - started)
 
@@ -80,10 +81,10 @@ class BodyLimit:
             return
         body, is_whole = await self._read(receive, Headers(scope=scope).get("content-length", ""))
         if body is None:
-            self._metrics.errors.labels("body_too_large").inc()
             message = f"The body is larger than this server's limit of {self._max_bytes} bytes."
-            response = ApiError(413, message, None, "body_too_large").response()
-            await response(scope, receive, send)
+            error = ApiError(413, message, None, "body_too_large")
+            self._metrics.on_error(error)
+            await error.response()(scope, receive, send)
             return
         replay: list[Any] = [{"type": "http.request", "body": body, "more_body": False}]
         if not is_whole:

@@ -48,6 +48,9 @@ def check_limits(body: CompletionRequest, settings: ServerSettings, ready: Ready
     for param, count, limit in limits:
         if count > limit:
             raise invalid(f"{param}: {count} is above this server's limit of {limit}.", param, "above_limit")
+    choices, room = body.n * len(body.prompt), settings.max_running + settings.max_waiting
+    if choices > room:
+        raise invalid(f"{choices} choices in one request; this server takes {room} at most.", "n", "above_limit")
     outside = [token_id for token_id in body.stop_token_ids if not 0 <= token_id < ready.vocab_size]
     if outside:
         message = f"Token id {outside[0]} is outside the vocabulary, which has {ready.vocab_size} tokens."

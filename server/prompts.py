@@ -15,6 +15,7 @@ from typing import Any
 
 import decoding
 from decoding.config import BUNDLED_MODEL
+from decoding.errors import ConfigError
 from server.errors import ApiError, invalid
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -66,14 +67,19 @@ def load_tokenizer(model: str, revision: str | None, trust_remote_code: bool) ->
 def _tokenizer_file(model: str, revision: str | None) -> Path | None:
     if model == BUNDLED_MODEL:
         return Path(decoding.__file__).parent / BUNDLED_MODEL / TOKENIZER_FILE
-    if Path(model).is_dir():
-        path = Path(model) / TOKENIZER_FILE
+    folder = Path(model)
+    if folder.is_dir():
+        if not (folder / "config.json").exists():
+            raise ConfigError("the folder has no config.json")
+        path = folder / TOKENIZER_FILE
         return path if path.exists() else None
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
     try:
         return Path(hf_hub_download(model, TOKENIZER_FILE, revision=revision))
+    except LocalEntryNotFoundError:  # not cached, and the hub cannot be reached: nothing else will help
+        raise
     except EntryNotFoundError:
         return None
 

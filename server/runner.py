@@ -15,6 +15,7 @@ from types import FrameType
 
 import uvicorn
 from rich.console import Console
+from rich.markup import escape
 
 from server.app import create_app, create_service
 from server.client import EngineStatus
@@ -48,6 +49,7 @@ async def _serve(settings: ServerSettings, command: Sequence[str]) -> int:
         log_config=None,
         log_level="warning",
         access_log=False,
+        server_header=False,
         timeout_graceful_shutdown=int(settings.drain_seconds + DRAIN_MARGIN) + 1,
     )
     server = _Server(config, service)
@@ -59,7 +61,7 @@ async def _serve(settings: ServerSettings, command: Sequence[str]) -> int:
     finally:
         await service.client.close(0.0)
     if server.is_failed:
-        console.print(f"[red]Stopped:[/red] {service.status.sentence}", highlight=False)
+        console.print(f"[red]Stopped:[/red] {escape(service.status.sentence)}", highlight=False, soft_wrap=True)
         return 1
     LOG.info("The server has stopped.")
     return 0

@@ -78,8 +78,8 @@ class Service:
         try:
             self.tokenizer = await asyncio.to_thread(load_tokenizer, *arguments)
         except Exception as error:
-            LOG.exception("The tokenizer of %s cannot be loaded.", settings.model)
-            reason = str(error).partition("\n")[0] or type(error).__name__
+            LOG.debug("The tokenizer of %s cannot be loaded.", settings.model, exc_info=True)
+            reason = str(error).strip().partition("\n")[0] or type(error).__name__
             self.tokenizer_error = f"the tokenizer of {settings.model} cannot be loaded: {reason}"
         self.client.on_status(self.status)
 

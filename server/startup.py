@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 
 from rich.console import Console
+from rich.markup import escape
 
 from server.client import EngineStatus
 from server.service import Service
@@ -34,7 +35,9 @@ class StartupReport:
             self._show_ready()
         elif status.state == "loading" and status.sentence != self._last:
             self._last = status.sentence
-            self._console.print(f"[dim]{status.fraction:4.0%}[/dim]  {status.sentence}", highlight=False)
+            self._console.print(
+                f"[dim]{status.fraction:4.0%}[/dim]  {escape(status.sentence)}", highlight=False, soft_wrap=True
+            )
         elif status.state != "ready":
             self._last = status.state
 
@@ -43,12 +46,13 @@ class StartupReport:
         assert engine is not None
         exactness = "exact" if engine.is_exact else "not exact on this machine"
         self._console.print(
-            f"[green]ready[/green] {engine.model}: {engine.parameters / 1e6:.1f}M parameters, {engine.dtype} on "
-            f"{engine.device}, attention {engine.attention} ({exactness}), {engine.max_model_len} tokens, "
-            f"loaded in {engine.load_seconds:.1f} s",
+            f"[green]ready[/green] {escape(engine.model)}: {engine.parameters / 1e6:.1f}M parameters, "
+            f"{engine.dtype} on {engine.device}, attention {engine.attention} ({exactness}), "
+            f"{engine.max_model_len} tokens, loaded in {engine.load_seconds:.1f} s",
             highlight=False,
+            soft_wrap=True,
         )
-        self._console.print(f"Serving [bold cyan]{self._url}/v1[/bold cyan]. Try it:", highlight=False)
+        self._console.print(f"Serving [bold cyan]{self._url}/v1[/bold cyan]. Try it:", highlight=False, soft_wrap=True)
         body = json.dumps(EXAMPLE)
         command = f"  curl -N {self._url}/v1/completions -H 'Content-Type: application/json' -d '{body}'"
         self._console.print(command, highlight=False, markup=False, soft_wrap=True)

@@ -15,8 +15,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from decoding.attention import exact_kernel
-from decoding.attention.exact_kernel import attend_parallel, attend_serial, make_tiles, scratch_words
+from decoding.attention.exact_kernel import (
+    NUM_ROWS,
+    PREFIX_LEN,
+    LayerTable,
+    StepTable,
+    attend_parallel,
+    attend_serial,
+    make_segments,
+    make_tiles,
+    scratch_words,
+)
 from decoding.attention.layer import LayerSpec
 from decoding.batch import StepBatch
 from decoding.kv_store import SlabStore
@@ -28,23 +37,23 @@ Table = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class ExactPlan:
-    """tables: see `exact_kernel`. scratch: float32 [threads, words]. tiles: by group, int64 [n, 3]."""
+    """call: the table of the running call, written anew for each layer; tables: the step's, by the layer's group."""
 
-    layers: list[LayerTable]
     batch: StepBatch
+    layers: list[LayerTable]
     segments: Table
     scratch: NDArray[np.float32]
     num_keys: int
     call: Table
-    tiles: dict[int, Table] = field(default_factory=dict)
+    tables: dict[int, StepTable] = field(default_factory=dict)
 
-
-@dataclass(frozen=True, slots=True)
-class LayerTable:
-    """One layer of one store, as compiled code reads it."""
-
-    integers: Table
-    numbers: NDArray[np.float32]  # scaling, softcap, then one sink per query head
+    def table(self, group: int) -> StepTable:
+        table = self.tables.get(group)
+        if table is None:
+            tiles = make_tiles(self.segments, group)
+            table = StepTable(self.segments, tiles, self.batch.parents_M, self.batch.positions_M)
+            self.tables[group] = table
+        return table
 
 
 class ExactAttention:
@@ -62,17 +71,10 @@ class ExactAttention:
         assert isinstance(store, SlabStore), type(store)
         if store is not self._store:
             self._store, self._layers = store, [_layer_table(spec, store) for spec in self._specs]
-        nb.set_num_threads(min(torch.get_num_threads(), nb.config.NUMBA_NUM_THREADS))
-        segments = np.empty((batch.num_segments, 5), np.int64)
-        sizes = batch.offsets[1:] - batch.offsets[:-1]
-        segments[:, exact_kernel.START] = [handle.start for handle in batch.handles]
-        segments[:, exact_kernel.PREFIX_LEN] = batch.prefix_lens
-        segments[:, exact_kernel.FIRST_ROW] = batch.offsets[:-1]
-        segments[:, exact_kernel.NUM_ROWS] = sizes
-        segments[:, exact_kernel.IS_CHAIN] = batch.is_chain
-        num_keys = int((batch.prefix_lens + sizes).max())
-        call = np.empty(10, np.int64)
-        return ExactPlan(self._layers, batch, segments, self._room(num_keys), num_keys, call)
+        starts = np.array([handle.start for handle in batch.handles], np.int64)
+        segments = make_segments(starts, batch.prefix_lens, batch.offsets, batch.is_chain)
+        num_keys = int((segments[:, PREFIX_LEN] + segments[:, NUM_ROWS]).max())
+        return ExactPlan(batch, self._layers, segments, self._room(num_keys), num_keys, np.empty(10, np.int64))
 
     def attend(
         self,
@@ -93,14 +95,14 @@ class ExactAttention:
             plan.call[place : place + 3] = (tensor.data_ptr(), head_step * item, row_step * item)
             place += 3
         plan.call[place] = out_1NHV.data_ptr()
-        tiles = plan.tiles.get(layer.group)
-        if tiles is None:
-            tiles = plan.tiles[layer.group] = make_tiles(plan.segments, layer.group)
-        work = len(tiles) * layer.num_kv_heads * plan.num_keys * (layer.key_dim + layer.value_dim)
-        attend = attend_parallel if work > PARALLEL_WORK and torch.get_num_threads() > 1 else attend_serial
-        table = plan.layers[layer.index]
-        rows = (plan.batch.parents_M, plan.batch.positions_M)
-        attend(plan.call, table.integers, table.numbers, plan.segments, rows, tiles, plan.scratch)
+        step = plan.table(layer.group)
+        work = len(step.tiles) * layer.num_kv_heads * plan.num_keys * (layer.key_dim + layer.value_dim)
+        num_threads = torch.get_num_threads()
+        if work > PARALLEL_WORK and num_threads > 1:
+            nb.set_num_threads(min(num_threads, nb.config.NUMBA_NUM_THREADS))
+            attend_parallel(plan.call, plan.layers[layer.index], step, plan.scratch)
+        else:
+            attend_serial(plan.call, plan.layers[layer.index], step, plan.scratch)
         return out_1NHV
 
     def _room(self, num_keys: int) -> NDArray[np.float32]:
@@ -114,10 +116,9 @@ class ExactAttention:
 def _compile() -> None:
     """Compile both kernels on nothing, or load them from numba's cache, so that no request has to wait."""
     nothing, floats = np.zeros((0, 5), np.int64), np.zeros(16, np.float32)
-    rows = (np.zeros(0, np.int32), np.zeros(0, np.int64))
-    layer = np.ones(11, np.int64)
+    step = StepTable(nothing, make_tiles(nothing, 1), np.zeros(0, np.int32), np.zeros(0, np.int64))
     for attend in (attend_serial, attend_parallel):
-        attend(np.zeros(10, np.int64), layer, floats, nothing, rows, make_tiles(nothing, 1), floats.reshape(1, -1))
+        attend(np.zeros(10, np.int64), LayerTable(np.ones(11, np.int64), floats), step, floats.reshape(1, -1))
 
 
 def _layer_table(spec: LayerSpec, store: SlabStore) -> LayerTable:

@@ -7,6 +7,8 @@ Invariant: a lane adds its keys one by one in logical order, so neither tiles, b
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numba as nb
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +22,23 @@ NEVER = np.float32(-np.inf)
 Table = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
+
+class LayerTable(NamedTuple):
+    """One layer of one store. numbers: scaling, soft-cap, then one sink per query head if it has any."""
+
+    integers: Table
+    numbers: Floats
+
+
+class StepTable(NamedTuple):
+    """One step. segments: int64 [B, 5]; tiles: int64 [T, 3], for the layer's group; parents and positions per row."""
+
+    segments: Table
+    tiles: Table
+    parents_M: IntArray
+    positions_M: Table
+
+
 # A segment: slot of its first key, committed tokens, its rows in the step.
 START, PREFIX_LEN, FIRST_ROW, NUM_ROWS, IS_CHAIN = range(5)
 # A layer: addresses of its planes [K, S, D], sizes, masks. ITEM_SIZE is 4 for float32, 2 for bfloat16.
@@ -29,6 +48,19 @@ SCALING, SOFTCAP, FIRST_SINK = range(3)
 QUERY, QUERY_HEAD, QUERY_ROW, KEY, KEY_HEAD, KEY_ROW, VALUE, VALUE_HEAD, VALUE_ROW, OUT = range(10)
 # A tile: its segment, its first (row, head) pair, how many.
 TILE_SEGMENT, TILE_FIRST, TILE_LANES = range(3)
+
+
+@nb.njit(cache=True)
+def make_segments(starts: Table, prefix_lens: IntArray, offsets: IntArray, is_chain: NDArray[np.bool_]) -> Table:
+    """int64 [B, 5], see the column names above."""
+    segments = np.empty((len(starts), 5), np.int64)
+    for segment in range(len(starts)):
+        segments[segment, START] = starts[segment]
+        segments[segment, PREFIX_LEN] = prefix_lens[segment]
+        segments[segment, FIRST_ROW] = offsets[segment]
+        segments[segment, NUM_ROWS] = offsets[segment + 1] - offsets[segment]
+        segments[segment, IS_CHAIN] = is_chain[segment]
+    return segments
 
 
 @nb.njit(cache=True)
@@ -57,7 +89,7 @@ def scratch_words(num_keys: int, key_dim: int, value_dim: int) -> int:
 
 
 @nb.njit(cache=True)
-def _address(array: Floats) -> int:
+def _address(array: Floats) -> Any:
     return np.int64(array.ctypes.data)  # signed: numba adds signed and unsigned as floats
 
 
@@ -103,7 +135,9 @@ def _load_query(call: Table, layer: Table, tile: Table, first_row: int, head: in
 
 
 @nb.njit(cache=True)
-def _save(call: Table, layer: Table, tile: Table, first_row: int, head: int, result: Floats, total: Floats) -> None:
+def _save(call: Table, layer: Table, tile: Table, first_row: int, head: int, sums: tuple[Floats, Floats]) -> None:
+    """Divide the weighted sums by the weights' totals and write them where the model wants them."""
+    result, total = sums
     group, width = layer[GROUP], layer[VALUE_DIM]
     num_heads = layer[NUM_KV_HEADS] * group
     for lane in range(tile[TILE_LANES]):
@@ -122,163 +156,148 @@ def _save(call: Table, layer: Table, tile: Table, first_row: int, head: int, res
 
 
 @nb.njit(cache=True)
+def _key_range(layer: Table, step: StepTable, tile: Table) -> tuple[int, int]:
+    """The keys, counted from the request's first, that some lane of the tile may see."""
+    segment = step.segments[tile[TILE_SEGMENT]]
+    first = tile[TILE_FIRST] // layer[GROUP]
+    last = (tile[TILE_FIRST] + tile[TILE_LANES] - 1) // layer[GROUP]
+    end = segment[PREFIX_LEN] + last + 1
+    start = end
+    for row in range(first, last + 1):
+        start = min(start, _first_visible(layer, step.positions_M[segment[FIRST_ROW] + row]))
+    if not segment[IS_CHAIN]:  # only the prefix is stored by position
+        start = min(start, segment[PREFIX_LEN])
+    return start, end
+
+
+@nb.njit(cache=True)
 def _hide(scores: Floats, lane: int, start: int, end: int) -> None:
     for key in range(start, end):
         scores[key * LANES + lane] = NEVER
 
 
 @nb.njit(cache=True)
-def _mask(
-    layer: Table, tile: Table, segment: Table, rows: tuple[IntArray, Table], window: tuple[int, int], scores: Floats
-) -> None:
-    """Hide from each lane what its row may not see among the keys `window[0]` to `window[1]`."""
-    parents_M, positions_M = rows
-    start, end = window
+def _mask(layer: Table, step: StepTable, tile: Table, start: int, end: int, scores: Floats) -> None:
+    """Hide from each lane what its row may not see among the keys from `start` to `end`."""
+    segment = step.segments[tile[TILE_SEGMENT]]
     prefix_len, first_row = segment[PREFIX_LEN], segment[FIRST_ROW]
     for lane in range(tile[TILE_LANES]):
         row = (tile[TILE_FIRST] + lane) // layer[GROUP]
-        low = _first_visible(layer, positions_M[first_row + row])
-        if segment[IS_CHAIN]:  # a key's index is its position
+        low = _first_visible(layer, step.positions_M[first_row + row])
+        if segment[IS_CHAIN]:
             _hide(scores, lane, 0, low - start)
             _hide(scores, lane, prefix_len + row + 1 - start, end - start)
             continue
         _hide(scores, lane, 0, min(low, prefix_len) - start)
-        node = row  # walk up, hiding everything between a node and its parent
-        last = end - prefix_len - 1
-        for other in range(last, -1, -1):
-            is_seen = other == node and positions_M[first_row + other] >= low
+        node = row  # climb to the root, hiding every row between a node and its parent
+        for other in range(end - prefix_len - 1, -1, -1):
+            is_seen = other == node and step.positions_M[first_row + other] >= low
             if other == node:
-                node = parents_M[first_row + other]
+                node = step.parents_M[first_row + other]
             if not is_seen:
                 scores[(prefix_len + other - start) * LANES + lane] = NEVER
 
 
 @nb.njit(cache=True)
-def _score(layer: Table, scaling: float, plane: int, count: int, query: int, scores: int, block: int) -> None:
-    """Scores of `count` keys at `plane`, all lanes; also of up to 15 keys beyond, which nobody reads."""
-    width, item = layer[KEY_DIM], layer[ITEM_SIZE]
-    step = 4 * width
+def _score(table: LayerTable, keys_at: int, count: int, query: Floats, scores: Floats, block: Floats) -> None:
+    """Scores of `count` keys for all lanes; also of up to 15 rows beyond, which nobody reads."""
+    width, item = table.integers[KEY_DIM], table.integers[ITEM_SIZE]
+    size = 4 * width
+    scaling, queries, scores_at = table.numbers[SCALING], _address(query), _address(scores)
     for done in range(0, count, BLOCK):
         num_keys = min(BLOCK, count - done)
-        keys = plane + done * width * item
+        keys = keys_at + done * width * item
         if item == 2:
-            lanes.widen(keys, (num_keys * width + LANES - 1) // LANES, block)
-            keys = block
+            lanes.widen(keys, (num_keys * width + LANES - 1) // LANES, _address(block))
+            keys = _address(block)
         for key in range(0, num_keys, IN_FLIGHT):
             if item == 4:
-                lanes.prefetch(keys + (key + 2 * IN_FLIGHT) * step, IN_FLIGHT * step)
-            lanes.score_keys(query, keys + key * step, step, width, scaling, scores + (done + key) * VECTOR_BYTES)
+                lanes.prefetch(keys + (key + 2 * IN_FLIGHT) * size, IN_FLIGHT * size)
+            target = scores_at + (done + key) * VECTOR_BYTES
+            lanes.score_keys(queries, keys + key * size, size, width, scaling, target)
 
 
 @nb.njit(cache=True)
-def _add_values(layer: Table, plane: int, count: int, weights: int, result: int, block: int) -> None:
-    width, item = layer[VALUE_DIM], layer[ITEM_SIZE]
-    step = 4 * width
-    for done in range(0, count, BLOCK):
-        num_keys = min(BLOCK, count - done)
-        values, weight = plane + done * width * item, weights + done * VECTOR_BYTES
-        if item == 2:
-            lanes.widen(values, (num_keys * width + LANES - 1) // LANES, block)
-            values = block
-        else:
-            lanes.prefetch(values + BLOCK * step, BLOCK * step)
-        column = 0
-        while column + IN_FLIGHT <= width:
-            lanes.add_columns(weight, values + 4 * column, step, num_keys, result + column * VECTOR_BYTES)
-            column += IN_FLIGHT
-        for rest in range(column, width):
-            lanes.add_column(weight, values + 4 * rest, step, num_keys, result + rest * VECTOR_BYTES)
-
-
-@nb.njit(cache=True)
-def _attend_tile(
-    call: Table,
-    layer: Table,
-    numbers: Floats,
-    segment: Table,
-    rows: tuple[IntArray, Table],
-    tile: Table,
-    head: int,
-    scratch: Floats,
-) -> None:
-    first_row, prefix_len = segment[FIRST_ROW], segment[PREFIX_LEN]
-    first_pair, num_lanes = tile[TILE_FIRST], tile[TILE_LANES]
-    last_row = (first_pair + num_lanes - 1) // layer[GROUP]
-    start = prefix_len
-    for row in range(first_pair // layer[GROUP], last_row + 1):
-        start = min(start, _first_visible(layer, rows[1][first_row + row]))
-    end = prefix_len + last_row + 1
-    count = end - start
-
-    key_dim, value_dim = layer[KEY_DIM], layer[VALUE_DIM]
-    query = scratch[: key_dim * LANES]
-    result = scratch[query.size : query.size + value_dim * LANES]
-    used = query.size + result.size
-    maximum, total, sink = (
-        scratch[used : used + LANES],
-        scratch[used + LANES : used + 2 * LANES],
-        scratch[used + 2 * LANES : used + 3 * LANES],
-    )
-    used += 4 * LANES
-    block = scratch[used : used + (BLOCK + IN_FLIGHT) * max(key_dim, value_dim)]
-    scores = scratch[used + block.size :]
-
-    _load_query(call, layer, tile, first_row, head, query)
-    slot = head * layer[NUM_SLOTS] + segment[START] + start
-    item = layer[ITEM_SIZE]
-    _score(
-        layer,
-        numbers[SCALING],
-        layer[KEYS] + slot * key_dim * item,
-        count,
-        _address(query),
-        _address(scores),
-        _address(block),
-    )
-    if numbers[SOFTCAP] > 0:
-        lanes.soft_cap(_address(scores), count, numbers[SOFTCAP])
-    _mask(layer, tile, segment, rows, (start, end), scores)
-
-    result[:] = 0
+def _weigh(table: LayerTable, tile: Table, head: int, scores: Floats, count: int, sums: Floats) -> Floats:
+    """Turn scores into weights relative to the largest; return their totals [LANES]. sums: three lane arrays."""
+    maximum, total, sink = sums[:LANES], sums[LANES : 2 * LANES], sums[2 * LANES : 3 * LANES]
     total[:] = 0
     maximum[:] = NEVER
-    if layer[HAS_SINKS]:
-        for lane in range(num_lanes):
-            sink[lane] = numbers[FIRST_SINK + head * layer[GROUP] + (first_pair + lane) % layer[GROUP]]
-            maximum[lane] = sink[lane]
+    has_sinks, group = table.integers[HAS_SINKS], table.integers[GROUP]
+    if has_sinks:
+        sink[:] = 0
+        for lane in range(tile[TILE_LANES]):
+            sink[lane] = table.numbers[FIRST_SINK + head * group + (tile[TILE_FIRST] + lane) % group]
+        maximum[:] = sink
     lanes.raise_maximum(_address(scores), count, _address(maximum))
-    if layer[HAS_SINKS]:
+    if has_sinks:
         lanes.weigh(_address(sink), 1, _address(maximum), _address(total))
     lanes.weigh(_address(scores), count, _address(maximum), _address(total))
-    _add_values(
-        layer, layer[VALUES] + slot * value_dim * item, count, _address(scores), _address(result), _address(block)
-    )
-    _save(call, layer, tile, first_row, head, result, total)
+    return total
 
 
 @nb.njit(cache=True)
-def attend_serial(call, layer, numbers, segments, rows, tiles, scratch):
-    _store_rows(call, layer, segments)
-    for task in range(len(tiles) * layer[NUM_KV_HEADS]):
-        tile = tiles[task // layer[NUM_KV_HEADS]]
-        _attend_tile(
-            call, layer, numbers, segments[tile[TILE_SEGMENT]], rows, tile, task % layer[NUM_KV_HEADS], scratch[0]
-        )
+def _add_values(layer: Table, values_at: int, count: int, weights: Floats, result: Floats, block: Floats) -> None:
+    """result [V, LANES]: the values of `count` keys, weighted and added in order."""
+    width, item = layer[VALUE_DIM], layer[ITEM_SIZE]
+    size = 4 * width
+    result[:] = 0
+    for done in range(0, count, BLOCK):
+        num_keys = min(BLOCK, count - done)
+        values, weight = values_at + done * width * item, _address(weights) + done * VECTOR_BYTES
+        if item == 2:
+            lanes.widen(values, (num_keys * width + LANES - 1) // LANES, _address(block))
+            values = _address(block)
+        else:
+            lanes.prefetch(values + BLOCK * size, BLOCK * size)
+        column = 0
+        while column + IN_FLIGHT <= width:
+            target = _address(result) + column * VECTOR_BYTES
+            lanes.add_columns(weight, values + 4 * column, size, num_keys, target)
+            column += IN_FLIGHT
+        for rest in range(column, width):
+            lanes.add_column(weight, values + 4 * rest, size, num_keys, _address(result) + rest * VECTOR_BYTES)
+
+
+@nb.njit(cache=True)
+def _attend_tile(call: Table, table: LayerTable, step: StepTable, tile: Table, head: int, scratch: Floats) -> None:
+    layer = table.integers
+    segment = step.segments[tile[TILE_SEGMENT]]
+    first_row, key_dim, value_dim = segment[FIRST_ROW], layer[KEY_DIM], layer[VALUE_DIM]
+    start, end = _key_range(layer, step, tile)
+    count = end - start
+
+    after_query = key_dim * LANES
+    after_result = after_query + value_dim * LANES
+    after_block = after_result + (BLOCK + IN_FLIGHT) * max(key_dim, value_dim)
+    query, result, block = scratch[:after_query], scratch[after_query:after_result], scratch[after_result:after_block]
+    sums, scores = scratch[after_block : after_block + 3 * LANES], scratch[after_block + 3 * LANES :]
+
+    slot = head * layer[NUM_SLOTS] + segment[START] + start
+    _load_query(call, layer, tile, first_row, head, query)
+    _score(table, layer[KEYS] + slot * key_dim * layer[ITEM_SIZE], count, query, scores, block)
+    if table.numbers[SOFTCAP] > 0:
+        lanes.soft_cap(_address(scores), count, table.numbers[SOFTCAP])
+    _mask(layer, step, tile, start, end, scores)
+    total = _weigh(table, tile, head, scores, count, sums)
+    _add_values(layer, layer[VALUES] + slot * value_dim * layer[ITEM_SIZE], count, scores, result, block)
+    _save(call, layer, tile, first_row, head, (result, total))
+
+
+@nb.njit(cache=True)
+def attend_serial(call: Table, table: LayerTable, step: StepTable, scratch: Floats) -> None:
+    """scratch: float32 [threads, words], see `scratch_words`."""
+    _store_rows(call, table.integers, step.segments)
+    num_heads = table.integers[NUM_KV_HEADS]
+    for task in range(len(step.tiles) * num_heads):
+        _attend_tile(call, table, step, step.tiles[task // num_heads], task % num_heads, scratch[0])
 
 
 @nb.njit(cache=True, parallel=True)
-def attend_parallel(call, layer, numbers, segments, rows, tiles, scratch):
-    _store_rows(call, layer, segments)
-    num_heads = layer[NUM_KV_HEADS]
-    for task in nb.prange(len(tiles) * num_heads):
-        tile = tiles[task // num_heads]
-        _attend_tile(
-            call,
-            layer,
-            numbers,
-            segments[tile[TILE_SEGMENT]],
-            rows,
-            tile,
-            task % num_heads,
-            scratch[nb.get_thread_id()],
-        )
+def attend_parallel(call: Table, table: LayerTable, step: StepTable, scratch: Floats) -> None:
+    """As `attend_serial`, tiles and heads shared among numba's threads."""
+    _store_rows(call, table.integers, step.segments)
+    num_heads = table.integers[NUM_KV_HEADS]
+    for task in nb.prange(len(step.tiles) * num_heads):
+        room = scratch[nb.get_thread_id()]
+        _attend_tile(call, table, step, step.tiles[task // num_heads], task % num_heads, room)

@@ -4,6 +4,7 @@
 Emitted as LLVM vector instructions, so that speed does not hang on the auto-vectoriser and rounding not on
 any optimiser: no fast-math, every sum runs in the order of its loop, one fused multiply-add per step.
 Addresses are integers; callers vouch for them. A "lane array" is float32 [n, 16] in memory.
+Numba caches the functions that use these by their own files' dates: delete `__pycache__` after a change here.
 Invariant: what a lane computes does not depend on what the others hold.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic

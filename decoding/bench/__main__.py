@@ -96,7 +96,9 @@ class Bench:
             for part in parts:
                 expectations += measure[part](bars)
         for expectation in expectations:
-            self.console.print("[green]met   [/]" if expectation.is_met else "[red]missed[/]", expectation.sentence)
+            self.console.print(
+                "[green]met   [/]" if expectation.is_met else "[red]missed[/]", expectation.sentence, soft_wrap=True
+            )
         return int(self.is_broken)
 
     def table(self, bars: Progress) -> list[Expectation]:

@@ -20,6 +20,8 @@ from decoding.engine import Engine
 from decoding.request import Request, SamplingParams, SpeculationParams
 
 CONCURRENCY = (1, 4, 8, 16, 24)
+MIN_REQUESTS = 8  # of each method in each round, where there are so many prompts; else twice the concurrency
+MAX_TOKENS = 128
 METHODS = {
     "none": SpeculationParams(method="none", max_nodes=0),
     "auto": SpeculationParams(method="auto"),
@@ -68,7 +70,8 @@ def measure_load(
     Random(0).shuffle(prompts)
     while len(prompts) < concurrency:
         prompts *= 2
-    max_tokens = max(workload.max_tokens for workload in workloads)
+    prompts = prompts[: max(MIN_REQUESTS, 2 * concurrency)]
+    max_tokens = min(MAX_TOKENS, *(workload.max_tokens for workload in workloads))
     runs: dict[str, list[Run]] = {method: [] for method in METHODS}
     for number in range(rounds):
         for method, speculation in METHODS.items():

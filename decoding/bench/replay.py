@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from transformers import DynamicCache
 
 from decoding.drafters import TopTokens, start
 from decoding.request import Request, SamplingParams, SpeculationParams
@@ -63,7 +64,7 @@ class Replayer:
 
     @torch.inference_mode()
     def record(self, prompt: NDArray[np.int32], max_tokens: int, temperature: float = 0.0, seed: int = 0) -> Recording:
-        """Generate a reply and keep what a replay needs."""
+        """Generate a reply and keep what a replay needs. prompt: int32 [p]; temperature 0 is greedy."""
         generator = torch.Generator().manual_seed(seed)
         ids, cache, new = list(prompt.tolist()), None, torch.tensor(prompt[None].astype(np.int64))
         for _ in range(max_tokens):
@@ -91,7 +92,10 @@ class Replayer:
         session: DraftingStores,
         temperature: float = 0.0,
     ) -> Outcome:
-        """Decode every recording with a fresh drafter over one session; every row is harvested."""
+        """Decode every recording with a fresh drafter over one session; every row is harvested.
+
+        temperature: the one the replies were recorded at, which drafters may look at.
+        """
         steps = emitted = drafted = 0
         for recording in recordings:
             sampling = SamplingParams(max_tokens=len(recording.tokens) - recording.num_prompt, temperature=temperature)
@@ -129,8 +133,6 @@ class Replayer:
     def _forward(
         self, recording: Recording, tree: DraftTree, num_tokens: int, keys: list[tuple[int, ...]]
     ) -> Iterable[tuple[tuple[int, ...], NDArray[np.int32], NDArray[np.float32]]]:
-        from transformers import DynamicCache
-
         cache = DynamicCache()
         past = num_tokens - 1
         for layer, (layer_keys, layer_values) in enumerate(recording.keys_values):

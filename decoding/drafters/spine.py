@@ -11,7 +11,7 @@ import numpy as np
 from decoding.drafters import growth, nodes
 from decoding.drafters.base import TopTokens
 from decoding.drafters.beliefs import learn, start_beliefs
-from decoding.drafters.growth import Growth, Limits, grow
+from decoding.drafters.growth import EVIDENCE, Growth, Limits, grow
 from decoding.drafters.harvest import harvest_prefill, harvest_tree, token_before_root
 from decoding.drafters.paper_tree import SpineShape, build_spine_tree
 from decoding.request import Request
@@ -47,7 +47,7 @@ class SpineDrafter:
         self._request = request
         self._adjacency = session.adjacency
         self._index = ContextIndex(request.max_total)
-        self._beliefs = start_beliefs(request.sampling.temperature)
+        self._beliefs = start_beliefs()
         self._acceptance = _INITIAL_ACCEPTANCE
         self._before_root = -1
         self._allocate(16)
@@ -65,7 +65,7 @@ class SpineDrafter:
         return nodes.to_tree(self._nodes, num_nodes)
 
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
-        learn(self._beliefs, self._evidence.classes, tree, verdict)
+        learn(self._beliefs, self._evidence["kind"][: len(tree)].copy(), tree, verdict)
         num_spine = int((tree.sources == Source.CONTEXT).sum())
         if num_spine:
             rate = float((tree.sources[verdict.path] == Source.CONTEXT).sum()) / num_spine
@@ -74,7 +74,8 @@ class SpineDrafter:
 
     def _allocate(self, budget: int) -> None:
         self._nodes = nodes.allocate(budget + 1)
-        self._evidence = growth.allocate_evidence(budget + 1)
+        self._evidence = np.zeros(budget + 1, EVIDENCE)
+        self._scales = np.zeros(budget + 1, np.float32)
         self._heap = growth.allocate_heap(budget + 1)
 
     def _max_depth(self) -> int:
@@ -85,7 +86,7 @@ class SpineDrafter:
         without = self._request.speculation.without
         limits = Limits(
             budget=budget,
-            min_chance=min_chance,
+            min_chance=float(min_chance),
             max_depth=self._max_depth(),
             consensus=CONSENSUS[self._request.speculation.consensus],
             use_bigram="bigram" not in without,
@@ -100,6 +101,7 @@ class SpineDrafter:
             self._beliefs.chances,
             self._nodes,
             self._evidence,
+            self._scales,
             self._heap,
             limits,
         )

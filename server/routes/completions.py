@@ -9,7 +9,7 @@ import asyncio
 import re
 import time
 import uuid
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TypeVar
@@ -103,7 +103,7 @@ async def create_completion(body: CompletionRequest, request: Request) -> Respon
     if not body.stream:
         return await _plain(call, deltas, request)
     first = await _until_disconnect(anext(deltas), request)
-    return EventStream(_frames(call, first, deltas))
+    return EventStream(_frames(call, first, deltas, service.metrics.on_error))
 
 
 async def _prepare(
@@ -131,7 +131,9 @@ async def _plain(call: Call, deltas: Deltas, request: Request) -> Response:
     return Response(msgspec.json.encode(reply), media_type="application/json")
 
 
-async def _frames(call: Call, first: list[ChoiceDelta], deltas: Deltas) -> AsyncGenerator[bytes]:
+async def _frames(
+    call: Call, first: list[ChoiceDelta], deltas: Deltas, on_error: Callable[[ApiError], None]
+) -> AsyncGenerator[bytes]:
     """The whole stream. An error after the first bytes is an event of its own."""
     options = call.body.stream_options
     num_tokens: dict[int, int] = {}
@@ -153,6 +155,7 @@ async def _frames(call: Call, first: list[ChoiceDelta], deltas: Deltas) -> Async
             if options.include_usage:
                 yield frame(call.reply([]) | {"usage": call.usage(sum(num_tokens.values()))})
         except ApiError as error:
+            on_error(error)
             yield frame(error.body())
         except Exception:
             yield frame(internal_error().body())

@@ -1,0 +1,1 @@
+"""Files served as they are; holds no code."""

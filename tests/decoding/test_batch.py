@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 
 from decoding.attention.layer import LayerSpec
 from decoding.batch import Segment, ancestor_bits, pack
 from decoding.kv_store import KvHandle, SlabStore
 from tests.trees import random_parents
-
-import torch
 
 LAYER = LayerSpec(index=0, num_query_heads=1, num_kv_heads=1, key_dim=2, value_dim=2, scaling=1.0)
 

@@ -113,15 +113,19 @@ def test_no_room_is_none_and_changes_nothing(kind: str) -> None:
     assert store.used == 0
 
 
-def test_a_pool_runs_out_of_slots_across_requests() -> None:
+def test_a_pool_admits_no_more_than_it_can_keep_its_promises_to() -> None:
     pool = make_store("pool", 8)
-    first, second = pool.allocate(8), pool.allocate(8)
-    assert first is not None and second is not None  # noqa: PT018
+    first = pool.allocate(6)
+    assert first is not None
+    assert pool.allocate(3) is None, "the first may still grow to 6"
+    second = pool.allocate(2)
+    assert second is not None
     assert pool.reserve(first, 6) is not None
-    assert pool.reserve(second, 3) is None
     assert pool.reserve(second, 2) is not None
     assert pool.reserve(first, 5) is not None, "a new reservation replaces the old one"
     pool.check_integrity()
+    pool.free(first)
+    assert pool.allocate(6) is not None
 
 
 def test_a_slab_coalesces_what_is_freed() -> None:

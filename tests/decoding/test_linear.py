@@ -22,7 +22,7 @@ PLACES = [(0, 2), (1, 3), (5, 7), (20, 33), (0, 69)]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(64, 96), (96, 64), (256, 688), (768, 257)])
+@pytest.mark.parametrize("shape", [(64, 96), (96, 64), (256, 688), (768, 257), (2048, 768)])
 def test_a_packed_linear_is_the_same_map_with_row_invariant_bits(shape: tuple[int, int], dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     stock = nn.Linear(*shape).to(dtype)
@@ -101,7 +101,7 @@ def test_safe_lengths_give_every_thread_whole_vectors(monkeypatch: pytest.Monkey
     for num_threads in (1, 2, 3, 7, 64):
         monkeypatch.setattr(torch, "get_num_threads", lambda count=num_threads: count)
         for count in (1, 64, 688, 32767, 32769, 65536 + 3, 1_000_001):
-            padded = safe_length(count)
+            padded = safe_length(count, 64)
             used = min(num_threads, -(-padded // 32768))
             assert padded >= count
             assert padded % (64 * used) == 0

@@ -44,6 +44,7 @@ def make_model_folder(folder: Path, **fake: Any) -> Path:
     """A folder the server and the scripted worker take for a model; `fake` are the worker's options."""
     folder.mkdir(parents=True, exist_ok=True)
     byte_tokenizer().save(str(folder / "tokenizer.json"))
+    (folder / "config.json").write_text("{}")
     (folder / "fake.json").write_text(json.dumps(fake))
     return folder
 
@@ -52,6 +53,7 @@ def make_model_folder(folder: Path, **fake: Any) -> Path:
 class RunningServer:
     url: str
     service: Service
+    http: httpx.Client
 
     @property
     def model(self) -> str:
@@ -61,10 +63,10 @@ class RunningServer:
         return OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=20)
 
     def post(self, **body: Any) -> httpx.Response:
-        return httpx.post(f"{self.url}/v1/completions", json=body, timeout=20)
+        return self.http.post("/v1/completions", json=body)
 
     def get(self, path: str) -> httpx.Response:
-        return httpx.get(self.url + path, timeout=20)
+        return self.http.get(path)
 
     def wait_for(self, state: str, seconds: float = 15.0) -> dict[str, Any]:
         """The body of /health once its status is `state`."""
@@ -97,14 +99,16 @@ def running_server(
     server = uvicorn.Server(config)
     listener = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, args=([listener],))
-    thread.start()
-    try:
-        running = RunningServer(f"http://127.0.0.1:{listener.getsockname()[1]}", service)
-        wait_until(lambda: server.started)
-        if state:
-            running.wait_for(state, 60.0)
-        yield running
-    finally:
-        server.should_exit = True
-        thread.join(30)
-        assert not thread.is_alive()
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    with httpx.Client(base_url=url, timeout=60) as http:
+        thread.start()
+        try:
+            running = RunningServer(url, service, http)
+            wait_until(lambda: server.started)
+            if state:
+                running.wait_for(state, 120.0)
+            yield running
+        finally:
+            server.should_exit = True
+            thread.join(30)
+            assert not thread.is_alive()

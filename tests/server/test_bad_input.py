@@ -5,6 +5,7 @@ from typing import Any
 
 import httpx
 import pytest
+from openai import BadRequestError, NotFoundError
 
 from tests.server.servers import RunningServer
 
@@ -107,7 +108,7 @@ def test_a_wrong_field_is_named(server: RunningServer, fields: dict[str, Any], p
 
 def post_raw(server: RunningServer, body: bytes, content_type: str = "application/json") -> httpx.Response:
     headers = {"Content-Type": content_type} if content_type else {}
-    return httpx.post(f"{server.url}/v1/completions", content=body, headers=headers, timeout=20)
+    return server.http.post("/v1/completions", content=body, headers=headers, timeout=20)
 
 
 @pytest.mark.parametrize(
@@ -160,6 +161,30 @@ def test_the_default_reply_length_shrinks_to_what_is_left(server: RunningServer)
     assert server.post(prompt="x" * 4090).json()["usage"]["completion_tokens"] == 6
 
 
+def test_more_choices_than_the_server_could_ever_hold_are_refused(server: RunningServer) -> None:
+    check_error(server.post(prompt=["a"] * 200, n=100), 400, "n", "above_limit")
+
+
+def test_a_bad_session_header_is_refused(server: RunningServer) -> None:
+    headers = {"X-Session-Id": "a b"}
+    response = server.http.post("/v1/completions", json={"prompt": "a"}, headers=headers)
+    check_error(response, 400, "X-Session-Id", "invalid_value")
+    headers = {"X-Session-Id": "chat-7"}
+    response = server.http.post("/v1/completions", json={"prompt": "a"}, headers=headers)
+    assert response.status_code == 200
+
+
+def test_the_openai_client_raises_its_own_errors(server: RunningServer) -> None:
+    client = server.client()
+    with pytest.raises(BadRequestError) as refused:
+        client.completions.create(model=server.model, prompt="a", temperature=-1)
+    assert (refused.value.param, refused.value.code) == ("temperature", "invalid_value")
+    assert refused.value.request_id
+    with pytest.raises(NotFoundError) as missing:
+        client.completions.create(model="other", prompt="a")
+    assert missing.value.code == "model_not_found"
+
+
 def test_an_unknown_model_is_404(server: RunningServer) -> None:
     check_error(server.post(prompt="a", model="gpt-5"), 404, "model", "model_not_found")
     check_error(server.get("/v1/models/gpt-5"), 404, "model", "model_not_found")
@@ -174,8 +199,8 @@ def test_unknown_paths_and_methods_have_the_same_shape(server: RunningServer) ->
 def test_a_body_of_ten_megabytes_is_413(server: RunningServer, is_chunked: bool) -> None:
     body = json.dumps({"prompt": "x" * 10_000_000}).encode()
     pieces = (body[start : start + 65536] for start in range(0, len(body), 65536))
-    response = httpx.post(
-        f"{server.url}/v1/completions",
+    response = server.http.post(
+        "/v1/completions",
         content=pieces if is_chunked else body,
         headers={"Content-Type": "application/json"},
         timeout=20,
@@ -207,7 +232,7 @@ def test_harmless_values_of_unsupported_fields_are_accepted(server: RunningServe
 
 def test_an_invalid_request_id_is_replaced(server: RunningServer) -> None:
     for offered in ("a b", "x" * 200, "<script>"):
-        response = httpx.get(f"{server.url}/health", headers={"X-Request-Id": offered})
+        response = server.http.get("/health", headers={"X-Request-Id": offered})
         assert response.headers["x-request-id"].startswith("req_")
 
 

@@ -124,7 +124,11 @@ def test_a_broken_tokenizer_fails_with_the_reason(tmp_path: Path) -> None:
 def test_more_requests_than_may_wait_are_429(tmp_path: Path) -> None:
     settings = settings_for(make_model_folder(tmp_path / "toy"), max_running=2, max_waiting=1)
     with running_server(settings) as server:
-        reply = server.post(prompt="a", n=4)
+        body = {"prompt": script(delay=0.01), "max_tokens": 4000, "n": 2, "stream": True}
+        with server.http.stream("POST", "/v1/completions", json=body) as running:
+            pieces = running.iter_raw()  # kept: dropping it would close the connection
+            next(pieces)
+            reply = server.post(prompt="a", n=2)
         assert (reply.status_code, reply.headers["retry-after"]) == (429, "1")
         assert reply.json()["error"] == {
             "message": "Too many requests are waiting; try again later.",
@@ -132,6 +136,7 @@ def test_more_requests_than_may_wait_are_429(tmp_path: Path) -> None:
             "param": None,
             "code": "queue_full",
         }
+        wait_until(lambda: server.service.client.num_open == 0)
         assert server.post(prompt="a", n=3).status_code == 200
 
 

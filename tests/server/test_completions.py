@@ -9,7 +9,9 @@ from typing import Any
 
 import httpx
 import pytest
+from pydantic import TypeAdapter
 
+from server.schemas import Completion, CompletionChoice
 from tests.server.servers import RunningServer, wait_until
 
 
@@ -46,8 +48,8 @@ def test_plain_and_streamed_replies_have_the_same_text_usage_and_reason(server: 
 
 
 def test_the_raw_bytes_of_a_stream_are_what_clients_parse(server: RunningServer) -> None:
-    body = {"model": server.model, "prompt": script(say="ab€", per_step=2, delay=0.02), "stream": True, "max_tokens": 9}
-    response = httpx.post(f"{server.url}/v1/completions", json=body, headers={"X-Request-Id": "my-id.1"})
+    body = {"model": server.model, "prompt": script(say="ab€", per_step=2, delay=0.05), "stream": True, "max_tokens": 9}
+    response = server.http.post("/v1/completions", json=body, headers={"X-Request-Id": "my-id.1"})
     assert response.headers["x-request-id"] == "my-id.1"
     assert response.headers["cache-control"] == "no-cache"
     frames = [frame for frame in response.text.split("\n\n") if frame]
@@ -68,8 +70,20 @@ def test_the_raw_bytes_of_a_stream_are_what_clients_parse(server: RunningServer)
     assert response.text.endswith("data: [DONE]\n\n")
 
 
+def test_replies_and_chunks_have_the_declared_shape(server: RunningServer) -> None:
+    shape = TypeAdapter(Completion)
+    options = {"include_usage": True}
+    body: dict[str, Any] = {"prompt": "a", "max_tokens": 20, "speculation": {"report": True}}
+    replies = [server.post(**body).json(), *read_stream(server, **body, stream_options=options)]
+    for reply in replies:
+        assert shape.validate_python(reply, strict=True) == reply
+        assert set(reply) <= set(Completion.__annotations__)
+        for choice in reply["choices"]:
+            assert set(choice) <= set(CompletionChoice.__annotations__)
+
+
 def test_tokens_accepted_in_one_step_are_one_chunk(server: RunningServer) -> None:
-    events = read_stream(server, prompt=script(say="x" * 20, per_step=5, delay=0.01), max_tokens=20)
+    events = read_stream(server, prompt=script(say="x" * 20, per_step=5, delay=0.05), max_tokens=20)
     assert [event["choices"][0]["text"] for event in events] == ["xxxxx"] * 4
     assert events[-1]["choices"][0]["finish_reason"] == "length"
 
@@ -165,7 +179,7 @@ def test_without_a_seed_replies_differ(server: RunningServer) -> None:
 def test_continuous_usage_counts_up_chunk_by_chunk(server: RunningServer) -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
     events = read_stream(
-        server, prompt=script(say="x" * 9, per_step=3, delay=0.01), max_tokens=9, stream_options=options
+        server, prompt=script(say="x" * 9, per_step=3, delay=0.05), max_tokens=9, stream_options=options
     )
     assert [event["usage"]["completion_tokens"] for event in events] == [3, 6, 9, 9]
     assert events[-1]["choices"] == []
@@ -193,17 +207,18 @@ def test_a_silent_stream_carries_comments(server: RunningServer) -> None:
 
 def test_a_client_that_leaves_a_stream_frees_its_requests(server: RunningServer) -> None:
     body = {"prompt": script(per_step=1, delay=0.01), "max_tokens": 4000, "n": 2, "stream": True}
-    with httpx.Client() as client, client.stream("POST", f"{server.url}/v1/completions", json=body) as reply:
-        next(reply.iter_raw())
-        assert server.service.client.num_open == 2
+    with server.http.stream("POST", "/v1/completions", json=body) as reply:
+        pieces = reply.iter_raw()  # kept: dropping it would close the connection
+        next(pieces)
+        assert (reply.status_code, server.service.client.num_open) == (200, 2)
     wait_until(lambda: server.service.client.num_open == 0, 2)
     assert server.post(prompt="still there", max_tokens=3).status_code == 200
 
 
 def test_a_plain_client_that_leaves_while_it_waits_frees_its_request(server: RunningServer) -> None:
     with pytest.raises(httpx.ReadTimeout):
-        httpx.post(
-            f"{server.url}/v1/completions",
+        server.http.post(
+            "/v1/completions",
             json={"prompt": script(per_step=1, delay=0.01), "max_tokens": 4000},
             timeout=0.3,
         )

@@ -118,7 +118,7 @@ def test_both_formats_parse(server: RunningServer) -> None:
     assert {"gander_speedup", "gander_emitted_tokens", "vllm:kv_cache_usage_perc"} <= plain
 
     accept = {"Accept": "application/openmetrics-text; version=1.0.0"}
-    response = httpx.get(f"{server.url}/metrics", headers=accept)
+    response = server.http.get("/metrics", headers=accept)
     assert response.headers["content-type"].startswith("application/openmetrics-text")
     assert len(list(parse_openmetrics(response.text))) > 20
 
@@ -127,8 +127,8 @@ def test_a_request_that_was_left_counts_as_aborted_and_not_as_latency(server: Ru
 
     before = server.metric("gander_request_seconds_count")
     with pytest.raises(httpx.ReadTimeout):
-        httpx.post(
-            f"{server.url}/v1/completions",
+        server.http.post(
+            "/v1/completions",
             json={"prompt": '{"per_step": 1, "delay": 0.01}', "max_tokens": 4000},
             timeout=0.2,
         )

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from decoding.drafters import METHODS, Drafter, TopTokens, check, resolve, start
+from decoding.drafters.beliefs import NUM_CONTEXT_CLASSES, learn, start_beliefs
 from decoding.errors import RequestRejected
 from decoding.request import Request, SamplingParams, SpeculationParams
 from decoding.stores.adjacency import AdjacencyTable
@@ -178,24 +179,19 @@ def test_best_first_trees_grow_by_adding_nodes_and_prefer_the_likely() -> None:
     assert trees[0].sources[1] == Source.CONTEXT
 
 
-def test_spine_learns_which_evidence_to_trust() -> None:
-    """A context that repeats but never holds: after some steps successors are drafted before the copy."""
-    stores = Stores()
-    request = make_request([1, 2, 3, 4] * 6, max_tokens=400)
-    drafter = start("spine", request, stores)
-    random = np.random.default_rng(0)
-    first_sources = []
-    for _ in range(60):
-        tree = drafter.propose(4)
-        first_sources.append(int(tree.sources[1]) if len(tree) > 1 else -1)
-        rows = len(tree)
-        wrong = np.setdiff1d(np.arange(10), tree.tokens[tree.sources == Source.CONTEXT])[:1]
-        top_ids = np.tile(np.roll(np.arange(10), -int(wrong[0])).astype(np.int32), (rows, 1))
-        verdict = walk(tree, top_ids[:, 0].copy())
-        request.extend(verdict.tokens[:1] if random.random() < 0.5 else np.array([1, 2, 3], np.int32))
-        drafter.observe(tree, verdict, TopTokens(top_ids, np.full((rows, 10), 0.1, np.float32)))
-    assert first_sources.count(Source.CONTEXT) > 0
-    assert first_sources[-10:].count(Source.CONTEXT) < 10
+def test_beliefs_follow_what_is_accepted_and_count_successors_where_the_copy_failed() -> None:
+    beliefs = start_beliefs()
+    copied, successor = 0, NUM_CONTEXT_CLASSES
+    tree = DraftTree(np.array([1, 2, 3], np.int32), np.array([-1, 0, 0], np.int32), np.array([0, 1, 2], np.int8))
+    classes = np.array([0, copied, successor], np.int32)
+    before = beliefs.chances.copy()
+    for _ in range(40):
+        learn(beliefs, classes, tree, walk(tree, np.array([3, 0, 0], np.int32)))
+    assert beliefs.chances[copied] < 0.5 * before[copied]
+    assert beliefs.chances[successor] > before[successor]
+    tried = beliefs.tried.copy()
+    learn(beliefs, classes, tree, walk(tree, np.array([2, 0, 0], np.int32)))
+    assert (beliefs.tried - tried)[[copied, successor]].tolist() == [1, 0]
 
 
 def test_ablations_leave_out_what_they_name() -> None:

@@ -1,0 +1,95 @@
+"""How long drafting takes: `python -m decoding.bench.drafting`.
+
+Owns a synthetic request whose text half repeats, and the clock. Knows nothing of models: what a tree is
+worth is measured elsewhere. Reported: microseconds of one propose and one observe, after warm-up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+import numpy as np
+from numpy.typing import NDArray
+
+from decoding.drafters import METHODS, TopTokens, start, warm_up
+from decoding.request import Request, SamplingParams, SpeculationParams
+from decoding.stores.adjacency import NUM_SUCCESSORS, AdjacencyTable
+from decoding.verify import walk
+
+VOCABULARY = 2048
+PROMPT_LEN = 1000
+WARM_UP_STEPS = 100
+
+
+class Stores:
+    """A session of one table, of the size a server gives it."""
+
+    def __init__(self) -> None:
+        self.adjacency = AdjacencyTable(64 * 2**20)
+
+
+def synthetic_text(random: np.random.Generator, length: int) -> NDArray[np.int32]:
+    """Phrases of a stock of forty, Zipf-like, with one token in eight replaced: matches, but not for ever."""
+    stock = [random.integers(0, VOCABULARY, int(random.integers(4, 24))) for _ in range(40)]
+    picks = np.minimum(random.zipf(1.5, length) - 1, len(stock) - 1)
+    text = np.concatenate([stock[pick] for pick in picks])[:length].astype(np.int32)
+    is_replaced = random.random(length) < 0.125
+    text[is_replaced] = random.integers(0, VOCABULARY, int(is_replaced.sum()))
+    return text
+
+
+def plausible_top(random: np.random.Generator, tokens: NDArray[np.int32]) -> TopTokens:
+    """Ten successors that depend on the token, in falling probability."""
+    ids = (tokens[:, None] * 31 + np.arange(NUM_SUCCESSORS) * 97 + 1) % VOCABULARY
+    probabilities = np.sort(random.dirichlet(np.full(NUM_SUCCESSORS, 0.3), len(tokens)))[:, ::-1]
+    return TopTokens(ids.astype(np.int32), np.ascontiguousarray(probabilities, np.float32))
+
+
+def time_method(method: str, budget: int, num_steps: int) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+    """Seconds of every propose and observe after warm-up, and drafted nodes per step."""
+    random = np.random.default_rng(0)
+    text = synthetic_text(random, PROMPT_LEN + 4 * (num_steps + WARM_UP_STEPS))
+    request = Request(
+        id="bench",
+        prompt=text[:PROMPT_LEN],
+        sampling=SamplingParams(max_tokens=len(text)),
+        speculation=SpeculationParams(method=method, max_nodes=budget),
+    )
+    drafter = start(method, request, Stores())
+    drafter.observe_prefill(0, plausible_top(random, request.tokens))
+    propose_seconds, observe_seconds, drafted = [], [], 0
+    for _ in range(num_steps + WARM_UP_STEPS):
+        began = time.perf_counter()
+        tree = drafter.propose(budget)
+        proposed = time.perf_counter()
+        top = plausible_top(random, tree.tokens)
+        verdict = walk(tree, top.ids[:, 0].copy())
+        request.extend(text[request.num_tokens : request.num_tokens + len(verdict.tokens)])
+        resumed = time.perf_counter()
+        drafter.observe(tree, verdict, top if drafter.num_top else None)
+        propose_seconds.append(proposed - began)
+        observe_seconds.append(time.perf_counter() - resumed)
+        drafted += tree.num_drafted
+    nodes_per_step = drafted / (num_steps + WARM_UP_STEPS)
+    return np.array(propose_seconds[WARM_UP_STEPS:]), np.array(observe_seconds[WARM_UP_STEPS:]), nodes_per_step
+
+
+def main() -> None:
+    """Print one line per method: median and 90th percentile, microseconds."""
+    parser = argparse.ArgumentParser(description="Time drafting.")
+    parser.add_argument("--budget", type=int, default=60, help="drafted nodes per tree")
+    parser.add_argument("--steps", type=int, default=1000)
+    arguments = parser.parse_args()
+    warm_up()
+    out = sys.stdout.write
+    out(f"{'method':12s}{'nodes':>8s}{'propose us':>14s}{'p90':>8s}{'observe us':>14s}{'p90':>8s}\n")
+    for method in METHODS:
+        propose, observe, nodes = time_method(method, arguments.budget, arguments.steps)
+        columns = [1e6 * np.percentile(seconds, share) for seconds in (propose, observe) for share in (50, 90)]
+        out(f"{method:12s}{nodes:8.1f}{columns[0]:14.1f}{columns[1]:8.1f}{columns[2]:14.1f}{columns[3]:8.1f}\n")
+
+
+if __name__ == "__main__":
+    main()
