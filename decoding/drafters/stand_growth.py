@@ -20,7 +20,7 @@ from decoding.drafters.candidates import (
     candidate_class,
     rank_candidates,
 )
-from decoding.drafters.frontier import Frontier, pop, push
+from decoding.drafters.frontier import pop, push
 from decoding.drafters.ngram_harvest import path_context
 from decoding.drafters.nodes import Nodes, put_node, put_root
 from decoding.drafters.nodes import allocate as allocate_nodes
@@ -44,13 +44,14 @@ class Limits(NamedTuple):
 
 
 class Buffers(NamedTuple):
-    """Room for one tree of n nodes, reused from step to step. classes int32 [n]: each node's evidence class;
+    """Room for one tree of n nodes, reused from step to step. heap: `frontier`'s. classes int32 [n]: each node's
+    evidence class;
     children int32 [n]: how many it has; slots int32 [n]: its slot of the static tree, or -1. context int32 [4]:
     the last tokens of the path at hand."""
 
     nodes: Nodes
     candidates: Candidates
-    heap: Frontier
+    heap: NDArray[np.int64]
     classes: NDArray[np.int32]
     children: NDArray[np.int32]
     slots: NDArray[np.int32]
@@ -127,11 +128,11 @@ def _grow(draft: Draft, num_nodes: int) -> int:
     """Spend what is left of the budget on the likeliest next candidate of any node, again and again."""
     buffers, limits = draft.buffers, draft.limits
     heap = buffers.heap
-    heap.size[0] = 0
+    heap[0] = 0
     if num_nodes <= limits.budget:
         for node in range(num_nodes):
             _offer(draft, node)
-    while num_nodes <= limits.budget and heap.size[0] > 0:
+    while num_nodes <= limits.budget and heap[0] > 0:
         chance, parent, _ = pop(heap)
         _put_next(draft, num_nodes, parent, chance, _NO_SLOT)
         _offer(draft, parent)
