@@ -114,8 +114,8 @@ class Engine:
         drafter: one of the caller's own instead of the registry's, for experiments.
         """
         self._check(request)
-        method, reason = drafters.resolve(request.speculation.method)
         session = self.sessions.open(request.tenant, request.session_id)
+        method, reason = drafters.resolve(request.speculation.method, request.sampling.temperature, session.sampled)
         self._scheduler.add(
             Running(
                 request=request,
@@ -170,9 +170,11 @@ class Engine:
         num_tokens = min(WARM_UP_TOKENS, self.model.max_model_len // 2)
         prompt = np.arange(num_tokens, dtype=np.int32) % self.model.vocab_size
         plain_seconds = [float("inf")]
-        for method, temperature in (("auto", 0.0), ("auto", 1.0), ("none", 0.0)):
+        kinds = (("auto", 0.0, "match"), ("auto", 1.0, "match"), ("stand", 1.0, "rejection"), ("none", 0.0, "match"))
+        for method, temperature, verification in kinds:
             sampling = SamplingParams(max_tokens=num_tokens, temperature=temperature, top_p=0.9, ignore_eos=True)
-            self.add(Request(id="", prompt=prompt, sampling=sampling, speculation=SpeculationParams(method=method)))
+            speculation = SpeculationParams(method=method, verification=verification)
+            self.add(Request(id="", prompt=prompt, sampling=sampling, speculation=speculation))
             while self.has_work:
                 stats = self.step().stats
                 if method == "none" and stats is not None and stats.prefill_rows == 0:

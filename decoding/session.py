@@ -14,12 +14,31 @@ from dataclasses import dataclass, field
 from decoding.stores.adjacency import AdjacencyTable
 from decoding.stores.ngram import NgramStore
 
+FORGETTING = 1 / 512  # of what was measured, at every step
+
+
+@dataclass(slots=True)
+class Acceptance:
+    """Tokens emitted by steps of one method, the last few hundred steps counting most."""
+
+    steps: float = 0.0
+    tokens: float = 0.0
+
+    @property
+    def tau(self) -> float:
+        return self.tokens / self.steps if self.steps else 0.0
+
+    def note(self, num_tokens: int) -> None:
+        self.steps += 1 - FORGETTING * self.steps
+        self.tokens += num_tokens - FORGETTING * self.tokens
+
 
 @dataclass(slots=True)
 class Session:
     """The stores of one session; running requests hold on to it even after it left the `SessionStore`.
 
-    max_bytes: of each store. A store exists from its first use on.
+    max_bytes: of each store. A store exists from its first use on. sampled: by method, what the steps of
+    sampled requests emitted.
     """
 
     tenant: str
@@ -27,6 +46,7 @@ class Session:
     max_bytes: int
     adjacency: AdjacencyTable
     last_used: float = 0.0
+    sampled: dict[str, Acceptance] = field(default_factory=dict)
     _ngrams: NgramStore | None = field(default=None, repr=False)
 
     @property
@@ -34,6 +54,10 @@ class Session:
         if self._ngrams is None:
             self._ngrams = NgramStore(self.max_bytes)
         return self._ngrams
+
+    def note_sampled(self, method: str, num_tokens: int) -> None:
+        """A step of a sampled request drafted by `method` emitted so many tokens."""
+        self.sampled.setdefault(method, Acceptance()).note(num_tokens)
 
     @property
     def num_bytes(self) -> int:

@@ -5,12 +5,13 @@ Knows what a request may ask of each; the engine knows only the `Drafter` protoc
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from decoding.drafters import spine, stand
+from decoding.drafters.auto import AUTO, choose_method
 from decoding.drafters.base import Drafter, TopTokens
 from decoding.drafters.fields import check_field, one_of
 from decoding.drafters.isotropic import IsotropicDrafter
@@ -20,14 +21,13 @@ from decoding.drafters.recycle import RecycleDrafter
 from decoding.drafters.spine import SpineDrafter
 from decoding.drafters.stand import StandDrafter
 from decoding.request import Request, SamplingParams, SpeculationParams
+from decoding.session import Acceptance
 from decoding.stores import DraftingStores
 from decoding.stores.adjacency import NUM_SUCCESSORS, AdjacencyTable
 from decoding.stores.ngram import NgramStore
 from decoding.verify import walk
 
 __all__ = ["AUTO", "METHODS", "Drafter", "Method", "TopTokens", "check", "resolve", "start", "warm_up"]
-
-AUTO = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +53,14 @@ METHODS: dict[str, Method] = {
 }
 
 
-def resolve(method: str) -> tuple[str, str]:
-    """The registered name behind `method`, and why it was chosen."""
-    if method == AUTO:
-        return "spine", "auto: the strongest method that needs no draft model"
-    return method, "requested"
+def resolve(method: str, temperature: float = 0.0, measured: Mapping[str, Acceptance] | None = None) -> tuple[str, str]:
+    """The registered name behind `method`, and why it was chosen; measured: as `Session.sampled`."""
+    return choose_method(temperature, measured or {}) if method == AUTO else (method, "requested")
 
 
 def start(method: str, request: Request, session: DraftingStores) -> Drafter:
     """A new drafter of `method` (a registered name or "auto") for one request."""
-    return METHODS[resolve(method)[0]].start(request, session)
+    return METHODS[resolve(method, request.sampling.temperature)[0]].start(request, session)
 
 
 def check(speculation: SpeculationParams) -> None:
