@@ -27,6 +27,7 @@ from decoding.running import Draft, Running
 from decoding.sampling import TreeRows, ban, choose, top_tokens
 from decoding.scheduler import Scheduler, Task
 from decoding.session import SessionStore
+from decoding.static_tree import read_tree
 from decoding.stats import EngineStats, RequestStats, StepStats
 from decoding.tally import StepTally, count_draft
 from decoding.tree import Source
@@ -89,7 +90,8 @@ class Engine:
         on_progress("Measuring what a row costs on this machine", 0.9)
         self.curve = measure_cost_curve(model)
         self.store = model.new_store(slots_for(model, config))
-        self.sessions = SessionStore(config.max_sessions, config.session_bytes, config.session_ttl)
+        self._tree = read_tree(config.tree) if config.tree else None
+        self.sessions = self._new_sessions()
         self._scheduler = Scheduler(config, self.store, self.curve)
         on_progress("Warming up", 0.95)
         self._warm_up()
@@ -182,8 +184,12 @@ class Engine:
         overhead = min(plain_seconds) - self.curve.step_seconds([1], [len(prompt)])
         if len(plain_seconds) > 1 and overhead > 0:
             self.curve = replace(self.curve, base=self.curve.base + overhead)
-        self.sessions = SessionStore(self.config.max_sessions, self.config.session_bytes, self.config.session_ttl)
+        self.sessions = self._new_sessions()
         self._scheduler = Scheduler(self.config, self.store, self.curve)
+
+    def _new_sessions(self) -> SessionStore:
+        config = self.config
+        return SessionStore(config.max_sessions, config.session_bytes, config.session_ttl, tree=self._tree)
 
     def _draft(self, task: Task) -> Draft:
         running = task.running

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from decoding.static_tree import StaticTree
 from decoding.stores.adjacency import AdjacencyTable
 from decoding.stores.ngram import NgramStore
 
@@ -38,13 +39,14 @@ class Session:
     """The stores of one session; running requests hold on to it even after it left the `SessionStore`.
 
     max_bytes: of each store. A store exists from its first use on. sampled: by method, what the steps of
-    sampled requests emitted.
+    sampled requests emitted. tree: the server's static tree.
     """
 
     tenant: str
     id: str
     max_bytes: int
     adjacency: AdjacencyTable
+    tree: StaticTree | None = None
     last_used: float = 0.0
     sampled: dict[str, Acceptance] = field(default_factory=dict)
     _ngrams: NgramStore | None = field(default=None, repr=False)
@@ -73,11 +75,13 @@ class SessionStore:
         max_bytes: int,
         time_to_live: float,
         clock: Callable[[], float] = time.monotonic,
+        tree: StaticTree | None = None,
     ) -> None:
         self._max_sessions = max_sessions
         self._max_bytes = max_bytes
         self._time_to_live = time_to_live
         self._clock = clock
+        self._tree = tree
         self._sessions: OrderedDict[tuple[str, str], Session] = OrderedDict()  # least recently used first
 
     def __len__(self) -> int:
@@ -94,7 +98,7 @@ class SessionStore:
         key = (tenant, session_id)
         session = self._sessions.pop(key, None)
         if session is None:
-            session = Session(tenant, session_id, self._max_bytes, AdjacencyTable(self._max_bytes))
+            session = Session(tenant, session_id, self._max_bytes, AdjacencyTable(self._max_bytes), self._tree)
         session.last_used = now
         self._sessions[key] = session
         if len(self._sessions) > self._max_sessions:

@@ -24,9 +24,9 @@ from decoding.checkpoint import resolve
 from decoding.config import EngineConfig
 from decoding.drafters.base import TopTokens
 from decoding.drafters.stand import StandDrafter
-from decoding.drafters.static_tree import StaticTree, initial_tree, pruned, write_tree
 from decoding.engine import Engine
 from decoding.request import Request, SamplingParams, SpeculationParams
+from decoding.static_tree import StaticTree, initial_tree, pruned, write_tree
 from decoding.training.prompts import held_out_prompts
 from decoding.tree import DraftTree
 from decoding.verify import Verdict

@@ -30,6 +30,7 @@ class Stores:
     def __init__(self) -> None:
         self.adjacency = AdjacencyTable(64 * 2**20)
         self.ngrams = NgramStore(64 * 2**20)
+        self.tree = None
 
 
 def synthetic_text(random: np.random.Generator, length: int) -> NDArray[np.int32]:

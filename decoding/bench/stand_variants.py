@@ -14,8 +14,8 @@ from decoding.bench.trajectories import Contender
 from decoding.drafters.base import TopTokens
 from decoding.drafters.ngram_harvest import tree_contexts
 from decoding.drafters.stand import StandDrafter
-from decoding.drafters.static_tree import StaticTree, shipped_tree
 from decoding.request import Request, SpeculationParams
+from decoding.static_tree import StaticTree, shipped_tree
 from decoding.stores import DraftingStores
 from decoding.stores.adjacency import AdjacencyTable
 from decoding.stores.ngram import NgramStore
@@ -33,6 +33,7 @@ class Stores:
     def __init__(self, max_bytes: int = STORE_BYTES, renormalise: bool = False) -> None:
         self.adjacency = AdjacencyTable(2**16)
         self.ngrams = NgramStore(max_bytes, renormalise)
+        self.tree = None
 
 
 class AcceptedOnly(StandDrafter):

@@ -98,6 +98,7 @@ class _WarmUpStores:
     def __init__(self) -> None:
         self.adjacency = AdjacencyTable(2**16)
         self.ngrams = NgramStore(2**16)
+        self.tree = None
 
 
 def _draft_once(drafter: Drafter, request: Request) -> None:

@@ -19,8 +19,8 @@ from decoding.drafters.ngram_harvest import prompt_contexts, tree_contexts
 from decoding.drafters.nodes import to_tree
 from decoding.drafters.stand_beliefs import start_stand_beliefs
 from decoding.drafters.stand_growth import Draft, Limits, allocate, fill_tree
-from decoding.drafters.static_tree import StaticTree, shipped_tree
 from decoding.request import Request, SpeculationParams
+from decoding.static_tree import StaticTree, shipped_tree
 from decoding.stores import DraftingStores
 from decoding.stores.ngram import NUM_SUCCESSORS
 from decoding.tree import DraftTree
@@ -40,7 +40,8 @@ class StandDrafter:
     target's token is drawn with, so that what q and p agree on is drafted first. The default grows the tree
     best-first by each candidate's chance given that noise. `without` leaves out "best_first" (then the static tree
     of the paper, cut to the budget, its slots without a candidate filled best-first) and "refill" (then those slots
-    stay empty). tree: the static tree; None for the shipped one.
+    stay empty). tree: a static tree to draft along whatever the request
+    says; the server's own by default.
 
     Where verification is by rejection the tree is static and its empty slots stay empty, candidates are drawn
     independently, and none is left out for being unlikely: whether a draw is tested may not depend on it.
@@ -56,6 +57,7 @@ class StandDrafter:
         order = CANDIDATES[speculation.candidates or ("independent" if self._rejects else "coupled")]
         self._law = draft_law(request.sampling, order)
         self._beliefs = start_stand_beliefs(request.sampling.temperature, order)
+        tree = tree or session.tree
         is_static = tree is not None or self._rejects or "best_first" in speculation.without
         self._slots = (tree.arrays() if tree else _shipped_arrays()) if is_static else _ROOT_ALONE
         self._refill = "refill" not in speculation.without and not self._rejects

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from decoding.static_tree import StaticTree
 from decoding.stores.adjacency import AdjacencyTable
 from decoding.stores.ngram import NgramStore
 
@@ -19,3 +20,7 @@ class DraftingStores(Protocol):
 
     @property
     def ngrams(self) -> NgramStore: ...
+
+    @property
+    def tree(self) -> StaticTree | None:
+        """The static tree the server was started with, if any."""

@@ -14,12 +14,12 @@ from scipy import stats
 
 from decoding.drafters import check
 from decoding.drafters.stand import StandDrafter
-from decoding.drafters.static_tree import StaticTree
 from decoding.errors import RequestRejected
 from decoding.rejection import Law, choose_by_rejection, target_law
 from decoding.request import Request, SamplingParams, SpeculationParams
 from decoding.sampling import TreeRows, choose, top_tokens
 from decoding.session import Session
+from decoding.static_tree import StaticTree
 from decoding.stores.adjacency import AdjacencyTable
 from decoding.tree import DraftTree, Draws
 from decoding.verify import walk

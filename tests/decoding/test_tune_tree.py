@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from decoding.config import EngineConfig
-from decoding.drafters.static_tree import initial_tree
 from decoding.engine import Engine
 from decoding.model import TargetModel
+from decoding.static_tree import initial_tree
 from decoding.tune_tree import Counts, Plan, conclude, count_sample, load_counts, read_prompts
 from tests.models import tiny
 

@@ -19,6 +19,7 @@ class Stores:
     def __init__(self) -> None:
         self.adjacency = AdjacencyTable(2**20)
         self.ngrams = NgramStore(2**20)
+        self.tree = None
 
 
 def make_request(prompt: list[int], max_tokens: int = 200, **speculation: object) -> Request:

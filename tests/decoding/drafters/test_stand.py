@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from decoding.drafters import TopTokens, check
 from decoding.drafters.stand import StandDrafter
-from decoding.drafters.static_tree import StaticTree
 from decoding.errors import RequestRejected
 from decoding.noise import gumbel
 from decoding.request import Request, SamplingParams, SpeculationParams
 from decoding.session import Session
+from decoding.static_tree import StaticTree
 from decoding.stores.adjacency import AdjacencyTable
 from decoding.tree import DraftTree, Source
 from decoding.verify import walk

@@ -15,6 +15,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from decoding.errors import ConfigError
+
 MAX_CHILDREN = 10
 
 
@@ -52,9 +54,12 @@ class StaticTree(msgspec.Struct, frozen=True, kw_only=True):
         return max(depths)
 
 
-def read_tree(path: Path) -> StaticTree:
-    """Raises msgspec.ValidationError or AssertionError for what is no tree."""
-    return msgspec.json.decode(path.read_bytes(), type=StaticTree)
+def read_tree(path: str) -> StaticTree:
+    """Raises ConfigError for a file that cannot be read or holds no tree."""
+    try:
+        return msgspec.json.decode(Path(path).read_bytes(), type=StaticTree)
+    except (OSError, msgspec.DecodeError, AssertionError) as error:
+        raise ConfigError(f"{path} is no draft tree: {error}") from error
 
 
 def write_tree(path: Path, tree: StaticTree) -> None:
