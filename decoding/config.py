@@ -21,9 +21,9 @@ class EngineConfig:
     model: a hub name, a folder, or "gosling" for the bundled model. max_batch_rows: most rows of one
     packed forward, prefill included. prefill_chunk: most prompt rows one request brings to one step.
     kv_slots: tokens of room in the KV store; None takes `kv_memory_share` of the free memory.
-    max_nodes: the largest budget a request may ask for. session_bytes: all stores of one session;
-    max_sessions: least recently used ones go beyond that. threads: None takes
-    what the model's size is worth.
+    max_nodes: the largest budget a request may ask for. session_bytes: each store of one session;
+    max_sessions: least recently used ones go beyond that. threads: None takes what the model's size is worth.
+    tree: the file of a static tree that the stand method drafts along, instead of growing its own.
     """
 
     model: str = BUNDLED_MODEL
@@ -41,6 +41,7 @@ class EngineConfig:
     session_bytes: int = 16 * 2**20
     max_sessions: int = 64
     session_ttl: float = 3600.0
+    tree: str | None = None
     threads: int | None = None
     trust_remote_code: bool = False
     revision: str | None = None

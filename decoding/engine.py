@@ -27,6 +27,7 @@ from decoding.running import Draft, Running
 from decoding.sampling import TreeRows, ban, choose, top_tokens
 from decoding.scheduler import Scheduler, Task
 from decoding.session import SessionStore
+from decoding.static_tree import read_tree
 from decoding.stats import EngineStats, RequestStats, StepStats
 from decoding.tally import StepTally, count_draft
 from decoding.tree import Source
@@ -89,7 +90,8 @@ class Engine:
         on_progress("Measuring what a row costs on this machine", 0.9)
         self.curve = measure_cost_curve(model)
         self.store = model.new_store(slots_for(model, config))
-        self.sessions = SessionStore(config.max_sessions, config.session_bytes, config.session_ttl)
+        self._tree = read_tree(config.tree) if config.tree else None
+        self.sessions = self._new_sessions()
         self._scheduler = Scheduler(config, self.store, self.curve)
         on_progress("Warming up", 0.95)
         self._warm_up()
@@ -114,8 +116,8 @@ class Engine:
         drafter: one of the caller's own instead of the registry's, for experiments.
         """
         self._check(request)
-        method, reason = drafters.resolve(request.speculation.method)
         session = self.sessions.open(request.tenant, request.session_id)
+        method, reason = drafters.resolve(request.speculation.method, request.sampling.temperature, session.sampled)
         self._scheduler.add(
             Running(
                 request=request,
@@ -170,9 +172,11 @@ class Engine:
         num_tokens = min(WARM_UP_TOKENS, self.model.max_model_len // 2)
         prompt = np.arange(num_tokens, dtype=np.int32) % self.model.vocab_size
         plain_seconds = [float("inf")]
-        for method, temperature in (("auto", 0.0), ("auto", 1.0), ("none", 0.0)):
+        kinds = (("auto", 0.0, "match"), ("auto", 1.0, "match"), ("stand", 1.0, "rejection"), ("none", 0.0, "match"))
+        for method, temperature, verification in kinds:
             sampling = SamplingParams(max_tokens=num_tokens, temperature=temperature, top_p=0.9, ignore_eos=True)
-            self.add(Request(id="", prompt=prompt, sampling=sampling, speculation=SpeculationParams(method=method)))
+            speculation = SpeculationParams(method=method, verification=verification)
+            self.add(Request(id="", prompt=prompt, sampling=sampling, speculation=speculation))
             while self.has_work:
                 stats = self.step().stats
                 if method == "none" and stats is not None and stats.prefill_rows == 0:
@@ -180,8 +184,12 @@ class Engine:
         overhead = min(plain_seconds) - self.curve.step_seconds([1], [len(prompt)])
         if len(plain_seconds) > 1 and overhead > 0:
             self.curve = replace(self.curve, base=self.curve.base + overhead)
-        self.sessions = SessionStore(self.config.max_sessions, self.config.session_bytes, self.config.session_ttl)
+        self.sessions = self._new_sessions()
         self._scheduler = Scheduler(self.config, self.store, self.curve)
+
+    def _new_sessions(self) -> SessionStore:
+        config = self.config
+        return SessionStore(config.max_sessions, config.session_bytes, config.session_ttl, tree=self._tree)
 
     def _draft(self, task: Task) -> Draft:
         running = task.running

@@ -34,6 +34,8 @@ class Speculation(msgspec.Struct, kw_only=True, frozen=True):
     without: list[str] = []
     branching: int = 3
     consensus: str = "occurrences"
+    candidates: str | None = None
+    verification: str = "match"
 
 
 class Submit(msgspec.Struct, kw_only=True, frozen=True, tag=True):

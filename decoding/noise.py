@@ -1,8 +1,9 @@
 """Gumbel noise as a pure function of (seed, position, token), shared by drafter and target.
 
 Counter-based (Philox4x32-10, Salmon et al. 2011): no state, any element alone, the same bits on every
-device. The counter is (token // 4, position, 0, 0), the key is the 64-bit seed, and a token takes word
-`token % 4`. A uniform is (word + 1/2) / 2**32, so noise lies in [-3.14, MAX_NOISE] and is never infinite.
+device. The counter is (token // 4, position, stream, step), the key is the 64-bit seed, and a token takes word
+`token % 4`. Stream 0, step 0 is the target's own noise; the others are for draws that must not depend on it.
+A uniform is (word + 1/2) / 2**32, so noise lies in [-3.14, MAX_NOISE] and is never infinite.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ _HALF = np.uint64(32)
 
 
 @nb.njit(cache=True, inline="always")
-def philox_words(seed: np.uint64, position: int, block: int) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64]:
+def philox_words(
+    seed: np.uint64, position: int, block: int, stream: int = 0, step: int = 0
+) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64]:
     """The four 32-bit words (in uint64) of tokens 4*block .. 4*block + 3."""
-    c0, c1, c2, c3 = np.uint64(block), np.uint64(position), np.uint64(0), np.uint64(0)
+    c0, c1, c2, c3 = np.uint64(block), np.uint64(position), np.uint64(stream), np.uint64(step)
     k0, k1 = seed & _LOW, seed >> _HALF
     for _ in range(_ROUNDS):
         p0, p1 = _M0 * c0, _M1 * c2
@@ -46,10 +49,17 @@ def gumbel_of_word(word: np.uint64) -> float:
 
 
 @nb.njit(cache=True)
-def gumbel(seed: np.uint64, position: int, token: int) -> float:
+def gumbel(seed: np.uint64, position: int, token: int, stream: int = 0, step: int = 0) -> float:
     """Noise of one token at one absolute position, float64."""
-    words = philox_words(seed, position, token >> 2)
+    words = philox_words(seed, position, token >> 2, stream, step)
     return gumbel_of_word(words[token & 3])
+
+
+@nb.njit(cache=True)
+def uniform(seed: np.uint64, position: int, index: int, stream: int, step: int) -> float:
+    """A number in (0, 1) of 52 bits, the `index`-th of its position, stream and step."""
+    first, second, _, _ = philox_words(seed, position, index, stream, step)
+    return (np.float64(first >> np.uint64(6)) * 2.0**26 + np.float64(second >> np.uint64(6)) + 0.5) * 2.0**-52
 
 
 @nb.njit(cache=True)

@@ -58,6 +58,8 @@ class Running:
         self.stats.emitted += num_emitted
         self.stats.decode_seconds = now - self.first_token
         self.pace.update(tree.num_drafted, len(verdict.tokens))
+        if self.request.sampling.temperature > 0:
+            self.session.note_sampled(self.stats.method, len(verdict.tokens))
 
 
 @dataclass(frozen=True, slots=True)

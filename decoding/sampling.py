@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from decoding.noise import gumbel_rows
+from decoding.rejection import choose_by_rejection
 from decoding.request import Request
 from decoding.sampling_kernel import UNREACHED, choose_rows, top_rows
 from decoding.top_tokens import TopTokens
@@ -50,6 +51,24 @@ class TreeRows:
 
 
 def choose(logits_NV: torch.Tensor, trees: Sequence[TreeRows]) -> list[IntArray]:
+    """Per tree int32 [n]: the token after each node, UNREACHED where no walk can come.
+
+    It is the target's own, but for trees that bring their `draws`: those are verified by rejection.
+    """
+    if all(part.tree.draws is None for part in trees):
+        return _choose_own(logits_NV, trees)
+    return [
+        _choose_own(logits_NV, [part])[0] if part.tree.draws is None else _choose_by_rejection(logits_NV, part)
+        for part in trees
+    ]
+
+
+def _choose_by_rejection(logits_NV: torch.Tensor, part: TreeRows) -> IntArray:
+    rows_RV = logits_NV[part.first_row : part.first_row + len(part.tree)]
+    return choose_by_rejection(rows_RV.cpu().numpy(), part.tree, part.request)
+
+
+def _choose_own(logits_NV: torch.Tensor, trees: Sequence[TreeRows]) -> list[IntArray]:
     """Per tree int32 [n]: the target's own token after each node, UNREACHED where no walk can come.
 
     logits_NV: float32, contiguous. A node whose token is not the one drawn after its parent is never reached,

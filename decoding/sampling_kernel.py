@@ -112,7 +112,7 @@ def choose_rows(
             if asked.temperature == 0.0:
                 chosen_R[node] = _first_of(row, best)
             elif asked.top_k > 0 or asked.top_p < 1.0:
-                kept = _nucleus(row, best, asked.temperature, asked.top_k, asked.top_p)
+                kept = nucleus(row, best, asked.temperature, asked.top_k, asked.top_p)
                 chosen_R[node] = _draw_among(row, best, kept, asked.temperature, asked.min_p, asked.seed, position)
             else:
                 chosen_R[node] = _draw(row, best, asked.temperature, asked.min_p, asked.seed, position)
@@ -121,7 +121,7 @@ def choose_rows(
 
 
 @nb.njit(cache=True)
-def _nucleus(
+def nucleus(
     row: NDArray[np.float32], best: np.float32, temperature: float, top_k: int, top_p: float
 ) -> NDArray[np.int64]:
     """The tokens that top-k and then top-p keep, most likely first.

@@ -9,27 +9,65 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from decoding.static_tree import StaticTree
 from decoding.stores.adjacency import AdjacencyTable
+from decoding.stores.ngram import NgramStore
+
+FORGETTING = 1 / 512  # of what was measured, at every step
+
+
+@dataclass(slots=True)
+class Acceptance:
+    """Tokens emitted by steps of one method, the last few hundred steps counting most."""
+
+    steps: float = 0.0
+    tokens: float = 0.0
+
+    @property
+    def tau(self) -> float:
+        return self.tokens / self.steps if self.steps else 0.0
+
+    def note(self, num_tokens: int) -> None:
+        self.steps += 1 - FORGETTING * self.steps
+        self.tokens += num_tokens - FORGETTING * self.tokens
 
 
 @dataclass(slots=True)
 class Session:
-    """The stores of one session; running requests hold on to it even after it left the `SessionStore`."""
+    """The stores of one session; running requests hold on to it even after it left the `SessionStore`.
+
+    max_bytes: of each store. A store exists from its first use on. sampled: by method, what the steps of
+    sampled requests emitted. tree: the server's static tree.
+    """
 
     tenant: str
     id: str
+    max_bytes: int
     adjacency: AdjacencyTable
+    tree: StaticTree | None = None
     last_used: float = 0.0
+    sampled: dict[str, Acceptance] = field(default_factory=dict)
+    _ngrams: NgramStore | None = field(default=None, repr=False)
+
+    @property
+    def ngrams(self) -> NgramStore:
+        if self._ngrams is None:
+            self._ngrams = NgramStore(self.max_bytes)
+        return self._ngrams
+
+    def note_sampled(self, method: str, num_tokens: int) -> None:
+        """A step of a sampled request drafted by `method` emitted so many tokens."""
+        self.sampled.setdefault(method, Acceptance()).note(num_tokens)
 
     @property
     def num_bytes(self) -> int:
-        return self.adjacency.num_bytes
+        return self.adjacency.num_bytes + (self._ngrams.num_bytes if self._ngrams else 0)
 
 
 class SessionStore:
-    """All sessions of the worker. max_bytes: of one session's stores; time_to_live: idle seconds."""
+    """All sessions of the worker. max_bytes: of each store of a session; time_to_live: idle seconds."""
 
     def __init__(
         self,
@@ -37,11 +75,13 @@ class SessionStore:
         max_bytes: int,
         time_to_live: float,
         clock: Callable[[], float] = time.monotonic,
+        tree: StaticTree | None = None,
     ) -> None:
         self._max_sessions = max_sessions
         self._max_bytes = max_bytes
         self._time_to_live = time_to_live
         self._clock = clock
+        self._tree = tree
         self._sessions: OrderedDict[tuple[str, str], Session] = OrderedDict()  # least recently used first
 
     def __len__(self) -> int:
@@ -58,7 +98,7 @@ class SessionStore:
         key = (tenant, session_id)
         session = self._sessions.pop(key, None)
         if session is None:
-            session = Session(tenant, session_id, AdjacencyTable(self._max_bytes))
+            session = Session(tenant, session_id, self._max_bytes, AdjacencyTable(self._max_bytes), self._tree)
         session.last_used = now
         self._sessions[key] = session
         if len(self._sessions) > self._max_sessions:

@@ -30,16 +30,29 @@ class Source(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Draws:
+    """What the children of each node were drawn from, without replacement and in index order.
+
+    ids: int32 [n, k]; shares: float64 [n, k], q of each id after the node, 0 where `ids` means nothing.
+    """
+
+    ids: IntArray
+    shares: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
 class DraftTree:
     """A tree of candidate continuations.
 
     tokens, parents: int32 [n]; sources: int8 [n]. `tokens[0]` is the root token, `parents[0]` is -1.
-    Siblings have distinct tokens, so at most one child can equal the target's token.
+    Siblings have distinct tokens, so at most one child can equal the target's token. draws: given where the
+    tree is to be verified by rejection, which needs to know them.
     """
 
     tokens: IntArray
     parents: IntArray
     sources: NDArray[np.int8]
+    draws: Draws | None = None
 
     def __post_init__(self) -> None:
         assert len(self.tokens) == len(self.parents) == len(self.sources) >= 1

@@ -65,6 +65,7 @@ class ServerSettings(BaseSettings):
         default=ENGINE.max_sessions, ge=1, description="Sessions kept; the least recently used go first"
     )
     session_ttl: float = Field(default=ENGINE.session_ttl, gt=0, description="Seconds an unused session is kept")
+    tree: str | None = Field(default=ENGINE.tree, description="Static draft tree of the stand method, a JSON file")
     threads: int | None = Field(default=ENGINE.threads, ge=1, description="CPU threads of the engine")
 
     host: str = Field(default="127.0.0.1", description="Address to listen on")

@@ -115,4 +115,6 @@ def _speculation(options: SpeculationOptions) -> Speculation:
         without=options.without,
         branching=options.branching,
         consensus=options.consensus,
+        candidates=options.candidates,
+        verification=options.verification,
     )

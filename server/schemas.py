@@ -133,6 +133,8 @@ class SpeculationOptions(WireModel):
     without: list[Annotated[str, Field(max_length=64)]] = Field(default=[], max_length=16)
     branching: int = Field(default=3, ge=1, le=64)
     consensus: str = Field(default="occurrences", max_length=64)
+    candidates: str | None = Field(default=None, max_length=64)
+    verification: str = Field(default="match", max_length=64)
     report: bool = Field(default=False, description="Add a `speculation` object to every choice")
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from decoding.drafters import METHODS, TopTokens, start, warm_up
 from decoding.request import Request, SamplingParams, SpeculationParams
 from decoding.stores.adjacency import NUM_SUCCESSORS, AdjacencyTable
+from decoding.stores.ngram import NgramStore
 from decoding.verify import walk
 
 VOCABULARY = 2048
@@ -24,10 +25,12 @@ WARM_UP_STEPS = 100
 
 
 class Stores:
-    """A session of one table, of the size a server gives it."""
+    """A session's stores, of the size a server gives them."""
 
     def __init__(self) -> None:
         self.adjacency = AdjacencyTable(64 * 2**20)
+        self.ngrams = NgramStore(64 * 2**20)
+        self.tree = None
 
 
 def synthetic_text(random: np.random.Generator, length: int) -> NDArray[np.int32]:

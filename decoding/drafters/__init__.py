@@ -5,27 +5,29 @@ Knows what a request may ask of each; the engine knows only the `Drafter` protoc
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from decoding.drafters import spine
+from decoding.drafters import spine, stand
+from decoding.drafters.auto import AUTO, choose_method
 from decoding.drafters.base import Drafter, TopTokens
+from decoding.drafters.fields import check_field, one_of
 from decoding.drafters.isotropic import IsotropicDrafter
 from decoding.drafters.lookup import LookupDrafter
 from decoding.drafters.none import NoDrafter
 from decoding.drafters.recycle import RecycleDrafter
 from decoding.drafters.spine import SpineDrafter
-from decoding.errors import RequestRejected
+from decoding.drafters.stand import StandDrafter
 from decoding.request import Request, SamplingParams, SpeculationParams
+from decoding.session import Acceptance
 from decoding.stores import DraftingStores
 from decoding.stores.adjacency import NUM_SUCCESSORS, AdjacencyTable
+from decoding.stores.ngram import NgramStore
 from decoding.verify import walk
 
 __all__ = ["AUTO", "METHODS", "Drafter", "Method", "TopTokens", "check", "resolve", "start", "warm_up"]
-
-AUTO = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,7 @@ class Method:
 
 METHODS: dict[str, Method] = {
     "spine": Method(SpineDrafter, "spine trees (GOOSE): a chain copied from context, adjacency branches", None),
+    "stand": Method(StandDrafter, "STAND: n-grams of all the session's trajectories, drawn with your own noise", None),
     "recycle": Method(RecycleDrafter, "Token Recycling: a fixed 80-node tree of successors last seen", 80),
     "isotropic": Method(IsotropicDrafter, "a uniform tree of `branching` adjacency successors per node", 60),
     "lookup": Method(lambda request, _: LookupDrafter(request), "prompt lookup: a chain copied from context", 10),
@@ -50,39 +53,29 @@ METHODS: dict[str, Method] = {
 }
 
 
-def resolve(method: str) -> tuple[str, str]:
-    """The registered name behind `method`, and why it was chosen."""
-    if method == AUTO:
-        return "spine", "auto: the strongest method that needs no draft model"
-    return method, "requested"
+def resolve(method: str, temperature: float = 0.0, measured: Mapping[str, Acceptance] | None = None) -> tuple[str, str]:
+    """The registered name behind `method`, and why it was chosen; measured: as `Session.sampled`."""
+    return choose_method(temperature, measured or {}) if method == AUTO else (method, "requested")
 
 
 def start(method: str, request: Request, session: DraftingStores) -> Drafter:
     """A new drafter of `method` (a registered name or "auto") for one request."""
-    return METHODS[resolve(method)[0]].start(request, session)
+    return METHODS[resolve(method, request.sampling.temperature)[0]].start(request, session)
 
 
 def check(speculation: SpeculationParams) -> None:
     """Raise RequestRejected naming the first field that no method honours, with what is accepted."""
-    _check("method", speculation.method in {AUTO, *METHODS}, _one_of(AUTO, *METHODS), speculation.method)
-    unknown = ", ".join(sorted(speculation.without.difference(spine.ABLATIONS)))
-    _check("without", not unknown, f"any of {', '.join(spine.ABLATIONS)}", unknown)
+    check_field("method", speculation.method in {AUTO, *METHODS}, one_of(AUTO, *METHODS), speculation.method)
+    parts = sorted({*spine.ABLATIONS, *stand.ABLATIONS})
+    unknown = ", ".join(sorted(speculation.without.difference(parts)))
+    check_field("without", not unknown, f"any of {', '.join(parts)}", unknown)
     branching = speculation.branching
-    _check("branching", 1 <= branching <= NUM_SUCCESSORS, f"1 to {NUM_SUCCESSORS}", branching)
+    check_field("branching", 1 <= branching <= NUM_SUCCESSORS, f"1 to {NUM_SUCCESSORS}", branching)
     consensus = speculation.consensus
-    _check("consensus", consensus in spine.CONSENSUS, _one_of(*spine.CONSENSUS), consensus)
+    check_field("consensus", consensus in spine.CONSENSUS, one_of(*spine.CONSENSUS), consensus)
+    stand.check(speculation)
     for name, value in (("max_nodes", speculation.max_nodes), ("max_depth", speculation.max_depth)):
-        _check(name, value is None or value >= 0, "0 or more", value)
-
-
-def _one_of(*names: str) -> str:
-    return f"one of {', '.join(names)}"
-
-
-def _check(name: str, is_valid: bool, expected: str, value: object) -> None:
-    if not is_valid:
-        param = f"speculation.{name}"
-        raise RequestRejected(f"{param} must be {expected}, got {value}", param=param)
+        check_field(name, value is None or value >= 0, "0 or more", value)
 
 
 def warm_up() -> None:
@@ -104,6 +97,8 @@ class _WarmUpStores:
 
     def __init__(self) -> None:
         self.adjacency = AdjacencyTable(2**16)
+        self.ngrams = NgramStore(2**16)
+        self.tree = None
 
 
 def _draft_once(drafter: Drafter, request: Request) -> None:

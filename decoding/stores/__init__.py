@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from decoding.static_tree import StaticTree
 from decoding.stores.adjacency import AdjacencyTable
+from decoding.stores.ngram import NgramStore
 
 
 class DraftingStores(Protocol):
@@ -15,3 +17,10 @@ class DraftingStores(Protocol):
 
     @property
     def adjacency(self) -> AdjacencyTable: ...
+
+    @property
+    def ngrams(self) -> NgramStore: ...
+
+    @property
+    def tree(self) -> StaticTree | None:
+        """The static tree the server was started with, if any."""

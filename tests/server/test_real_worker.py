@@ -2,16 +2,18 @@
 
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from server.config import ServerSettings
+from server.plan import choice_seed
 from server.worker_process import WORKER_COMMAND
 from tests.server.servers import RunningServer, running_server, wait_until
 
 PROMPT = "def add(a, b):\n    return a + b\n\ndef sub(a, b):\n    return a - b\n\ndef mul(a, b):\n"
-METHODS = ("none", "spine", "lookup")
+METHODS = ("none", "spine", "lookup", "stand")
 SAMPLED = {"temperature": 0.8, "seed": 1234, "top_p": 0.95}
 
 
@@ -61,6 +63,22 @@ def test_choices_of_several_prompts_equal_their_solo_replies(real: RunningServer
     assert len(both["choices"]) == 4
     assert both["choices"][0]["text"] == complete(real, temperature=1.0, seed=9)["choices"][0]["text"]
     assert complete(real, prompt=[PROMPT, "import os\n"], n=2, temperature=1.0, seed=9)["choices"] == both["choices"]
+
+
+def test_sixteen_choices_stream_interleaved_and_each_equals_its_solo_reply(real: RunningServer) -> None:
+    client = real.client()
+    arguments: dict[str, Any] = {"model": real.model, "prompt": PROMPT, "max_tokens": 24, "temperature": 0.8}
+    arguments["extra_body"] = {"speculation": {"method": "stand"}, "session_id": "sixteen"}
+    streamed, order = [""] * 16, []
+    for chunk in client.completions.create(**arguments, n=16, seed=5, stream=True):
+        for choice in chunk.choices:
+            streamed[choice.index] += choice.text
+            order.append(choice.index)
+    assert sum(one != other for one, other in pairwise(order)) > 16, "the choices came one after the other"
+    for number, text in enumerate(streamed):
+        arguments["extra_body"] = {"speculation": {"method": "none"}}
+        solo = client.completions.create(**arguments, seed=choice_seed(5, 0, number))
+        assert solo.choices[0].text == text
 
 
 def test_token_ids_and_text_are_the_same_prompt_and_echo_repeats_it(real: RunningServer) -> None:

@@ -8,6 +8,7 @@ from decoding.drafters.beliefs import NUM_CONTEXT_CLASSES, learn, start_beliefs
 from decoding.errors import RequestRejected
 from decoding.request import Request, SamplingParams, SpeculationParams
 from decoding.stores.adjacency import AdjacencyTable
+from decoding.stores.ngram import NgramStore
 from decoding.tree import DraftTree, Source
 from decoding.verify import walk
 
@@ -17,6 +18,8 @@ VOCABULARY = 12
 class Stores:
     def __init__(self) -> None:
         self.adjacency = AdjacencyTable(2**20)
+        self.ngrams = NgramStore(2**20)
+        self.tree = None
 
 
 def make_request(prompt: list[int], max_tokens: int = 200, **speculation: object) -> Request:

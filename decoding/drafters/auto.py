@@ -1,0 +1,30 @@
+"""What "auto" means for one request: spine, or for a sampled one whichever has been accepted more in its session.
+
+Knows methods by name only. The rule: greedy requests get spine; sampled ones get stand until the session has seen
+enough of it, then spine for as long, then the better of the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from decoding.session import Acceptance
+
+AUTO = "auto"
+SPINE, STAND = "spine", "stand"
+TRIAL_STEPS = 64  # of sampled decoding before a method's acceptance in a session is believed
+
+_UNSEEN = Acceptance()
+
+
+def choose_method(temperature: float, measured: Mapping[str, Acceptance]) -> tuple[str, str]:
+    """The method and why; measured: by method, what sampled requests of the session were given a step."""
+    if temperature == 0:
+        return SPINE, "auto: greedy, so the strongest method that needs no draft model"
+    for method, other in ((STAND, SPINE), (SPINE, STAND)):
+        if measured.get(method, _UNSEEN).steps < TRIAL_STEPS:
+            return method, f"auto: sampled; {method} until this session can compare it with {other}"
+    taus = {method: measured[method].tau for method in (STAND, SPINE)}
+    best = STAND if taus[STAND] > taus[SPINE] else SPINE
+    shown = ", ".join(f"{method} {tau:.2f}" for method, tau in taus.items())
+    return best, f"auto: {best} accepts most in this session's sampled replies (tokens a step: {shown})"

@@ -1,0 +1,57 @@
+"""Feeding a step's top tokens into the n-gram store.
+
+Knows which tokens precede which row: positions in a prefill, parent links in a tree, never flat order.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from decoding.stores.ngram import LONGEST_NGRAM, NO_TOKEN
+from decoding.tree import DraftTree
+
+
+def prompt_contexts(tokens: NDArray[np.int32], start: int, num_rows: int) -> NDArray[np.int32]:
+    """int32 [num_rows, 4]: the last tokens up to each of the positions `start`.. of a sequence, oldest first."""
+    padded = np.concatenate((np.full(LONGEST_NGRAM - 1, NO_TOKEN, np.int32), tokens[: start + num_rows]))
+    return np.lib.stride_tricks.sliding_window_view(padded, LONGEST_NGRAM)[start:]
+
+
+def tree_contexts(tokens: NDArray[np.int32], tree: DraftTree) -> NDArray[np.int32]:
+    """int32 [n, 4]: the last tokens of the path to each node; `tokens` ends with the root."""
+    contexts = np.empty((len(tree), LONGEST_NGRAM), np.int32)
+    _fill_contexts(tokens, tree.tokens, tree.parents, contexts)
+    return contexts
+
+
+@nb.njit(cache=True, forceinline=True)
+def path_context(
+    tokens: NDArray[np.int32],
+    node_tokens: NDArray[np.int32],
+    parents: NDArray[np.int32],
+    node: int,
+    context: NDArray[np.int32],
+) -> None:
+    """Write the last tokens of the path to `node` into `context`, oldest first, -1 before the sequence's start."""
+    slot = len(context) - 1
+    while node > 0 and slot >= 0:
+        context[slot] = node_tokens[node]
+        node = parents[node]
+        slot -= 1
+    last = len(tokens) - 1 - slot
+    while slot >= 0:
+        context[slot] = tokens[last + slot] if last + slot >= 0 else NO_TOKEN
+        slot -= 1
+
+
+@nb.njit(cache=True)
+def _fill_contexts(
+    tokens: NDArray[np.int32],
+    node_tokens: NDArray[np.int32],
+    parents: NDArray[np.int32],
+    contexts: NDArray[np.int32],
+) -> None:
+    for node in range(len(node_tokens)):
+        path_context(tokens, node_tokens, parents, node, contexts[node])

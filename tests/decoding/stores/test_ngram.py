@@ -1,0 +1,167 @@
+"""The n-gram store averages what it sees, stays within its bytes and keeps what is used."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from decoding.stores.ngram import LONGEST_NGRAM, NO_TOKEN, NUM_SUCCESSORS, NgramStore
+
+
+def context_of(*tokens: int) -> NDArray[np.int32]:
+    return np.array([NO_TOKEN] * (LONGEST_NGRAM - len(tokens)) + list(tokens), np.int32)
+
+
+def harvest(store: NgramStore, contexts: list[NDArray[np.int32]], laws: list[dict[int, float]]) -> None:
+    """Teach the store one law per context; ids with weight zero pad a law to the widest."""
+    width = max(map(len, laws))
+    ids = np.zeros((len(laws), width), np.int32)
+    probabilities = np.zeros((len(laws), width), np.float32)
+    for row, law in enumerate(laws):
+        ranked = sorted(law.items(), key=lambda item: -item[1])
+        ids[row, : len(law)] = [token for token, _ in ranked]
+        probabilities[row, : len(law)] = [value for _, value in ranked]
+    store.harvest(np.stack(contexts), ids, probabilities)
+
+
+def random_rows(random: np.random.Generator, rows: int, vocab: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    ids = np.argsort(random.random((rows, vocab)), axis=1)[:, :NUM_SUCCESSORS].astype(np.int32)
+    weights = -np.sort(-random.random((rows, NUM_SUCCESSORS)), axis=1)
+    return ids, (weights / weights.sum(axis=1, keepdims=True) * 0.95).astype(np.float32)
+
+
+def test_the_longest_known_ngram_answers() -> None:
+    store = NgramStore(2**20)
+    harvest(store, [context_of(1, 2, 3, 4)], [{100: 0.9}])
+    harvest(store, [context_of(9, 2, 3, 4)], [{200: 0.9}])
+    ids, probabilities, ngram = store.successors(context_of(1, 2, 3, 4))
+    assert (ids.tolist(), ngram) == ([100], 4)
+    assert probabilities[0] == pytest.approx(0.9)
+    ids, probabilities, ngram = store.successors(context_of(5, 2, 3, 4))  # 2, 3, 4 was seen twice
+    assert (sorted(ids.tolist()), ngram) == ([100, 200], 3)
+    assert probabilities.tolist() == pytest.approx([0.45, 0.45])
+    assert store.successors(context_of(7, 7, 7, 4))[2] == 1
+    assert store.successors(context_of(4, 3, 2, 1))[2] == 0
+    assert store.successors(context_of(4))[2] == 1
+    assert store.num_entries == (1, 1, 1, 2)
+    assert store.lookups == (2, 0, 1, 1)
+    assert store.hit_rates == pytest.approx((2 / 3, 0, 1 / 3, 1 / 4))  # the unigram look-up never asked for more
+
+
+def test_the_beginning_of_a_text_teaches_the_ngrams_it_has() -> None:
+    store = NgramStore(2**20)
+    harvest(store, [context_of(5, 6)], [{1: 1.0}])
+    assert store.num_entries == (1, 1, 0, 0)
+
+
+def test_repeats_are_averaged_and_cut_to_ten_as_the_paper_says() -> None:
+    random = np.random.default_rng(3)
+    for renormalise in (False, True):
+        store = NgramStore(2**20, renormalise)
+        expected: dict[int, float] = {}
+        for seen in range(40):
+            ids, probabilities = random_rows(random, 1, 30)
+            store.harvest(context_of(3)[None], ids, probabilities)
+            new = dict(zip(ids[0].tolist(), probabilities[0].tolist(), strict=True))
+            mixed = {
+                token: (expected.get(token, 0.0) * seen + new.get(token, 0.0)) / (seen + 1) for token in expected | new
+            }
+            expected = dict(sorted(mixed.items(), key=lambda item: -item[1])[:NUM_SUCCESSORS])
+            if renormalise:
+                expected = {token: value / sum(expected.values()) for token, value in expected.items()}
+        found, values, _ = store.successors(context_of(3))
+        assert dict(zip(found.tolist(), values.tolist(), strict=True)) == pytest.approx(expected, rel=1e-4)
+        assert bool(abs(float(sum(values)) - 1) < 1e-4) is renormalise
+
+
+def test_rows_off_the_text_speak_for_an_ngram_only_until_the_text_does() -> None:
+    store = NgramStore(2**20)
+    context = context_of(3)[None]
+
+    def learn(token: int, is_firm: bool) -> None:
+        law = np.array([[token]], np.int32), np.array([[0.8]], np.float32)
+        store.harvest(context, *law, np.array([is_firm]))
+
+    learn(1, False)
+    learn(2, False)
+    assert store.successors(context[0])[0].tolist() == [2]
+    learn(3, True)
+    learn(4, False)
+    assert store.successors(context[0])[0].tolist() == [3]
+    learn(5, True)
+    assert store.successors(context[0])[1].tolist() == pytest.approx([0.4, 0.4])
+    store.check_integrity()
+
+
+def test_rows_of_fewer_or_more_than_ten_successors_are_taken() -> None:
+    store = NgramStore(2**20)
+    harvest(store, [context_of(1)], [{5: 0.5, 6: 0.3}])
+    assert store.successors(context_of(1))[0].tolist() == [5, 6]
+    harvest(store, [context_of(2)], [{token: 0.05 - token / 1000 for token in range(16)}])
+    assert store.successors(context_of(2))[0].tolist() == list(range(10))
+
+
+def test_the_byte_limit_holds_under_random_load_and_the_books_balance() -> None:
+    random = np.random.default_rng(1)
+    max_bytes = 300_000
+    store = NgramStore(max_bytes)
+    sizes = set()
+    for _ in range(120):
+        rows = int(random.integers(1, 150))
+        contexts = random.integers(0, 40, (rows, LONGEST_NGRAM)).astype(np.int32)
+        contexts[random.random(rows) < 0.1, 0] = NO_TOKEN
+        store.harvest(contexts, *random_rows(random, rows, 50))
+        for context in contexts[:20]:
+            assert store.successors(context)[2] >= 1
+        store.check_integrity()
+        assert store.num_bytes <= max_bytes
+        assert store.num_bytes == sum(array.nbytes for array in store.arrays) - store.arrays.counters.nbytes
+        sizes.add(store.num_bytes)
+    assert len(sizes) > 2, "the store never grew"
+    assert sum(store.num_entries) > 0.9 * store.arrays.keys.size, "the store never filled"
+
+
+def test_growing_keeps_entries_but_for_the_odd_full_set() -> None:
+    random = np.random.default_rng(5)
+    store = NgramStore(2**23)
+    contexts = random.integers(0, 1000, (3000, LONGEST_NGRAM)).astype(np.int32)
+    ids, probabilities = random_rows(random, len(contexts), 50)
+    for start in range(0, len(contexts), 50):
+        part = slice(start, start + 50)
+        store.harvest(contexts[part], ids[part], probabilities[part])
+    found = [store.successors(context) for context in contexts]
+    kept = [(ngram, found_ids.tolist() == row.tolist()) for (found_ids, _, ngram), row in zip(found, ids, strict=True)]
+    assert sum(ngram == LONGEST_NGRAM for ngram, _ in kept) > 0.98 * len(contexts)
+    assert all(is_same for ngram, is_same in kept if ngram == LONGEST_NGRAM)
+
+
+def test_entries_in_use_survive_a_flood_of_others() -> None:
+    random = np.random.default_rng(2)
+    store = NgramStore(400_000)
+    hot = random.integers(0, 100, (200, LONGEST_NGRAM)).astype(np.int32)
+    store.harvest(hot, *random_rows(random, len(hot), 50))
+    for _ in range(100):
+        for context in hot:
+            store.successors(context)
+        others = random.integers(1000, 60_000, (60, LONGEST_NGRAM)).astype(np.int32)
+        store.harvest(others, *random_rows(random, len(others), 50))
+    assert sum(store.successors(context)[2] == LONGEST_NGRAM for context in hot) > 0.97 * len(hot)
+
+
+def test_a_million_ngrams_go_through_sixteen_megabytes_and_look_ups_stay_fast() -> None:
+    random = np.random.default_rng(7)
+    store = NgramStore(16 * 2**20)
+    contexts = random.integers(0, 2**17, (270_000, LONGEST_NGRAM)).astype(np.int32)
+    ids, probabilities = random_rows(random, 100, 50)
+    for start in range(0, len(contexts), 100):
+        store.harvest(contexts[start : start + 100], ids, probabilities)
+        assert store.num_bytes <= 16 * 2**20
+    store.check_integrity()
+    assert sum(store.num_entries) > 0.95 * store.arrays.keys.size
+    started = time.perf_counter()
+    known = [store.successors(context)[2] for context in contexts[-2000:]]
+    assert (time.perf_counter() - started) / 2000 < 200e-6  # tens of times what it takes
+    assert sum(ngram == LONGEST_NGRAM for ngram in known) > 1900
