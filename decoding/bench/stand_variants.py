@@ -45,6 +45,14 @@ class AcceptedOnly(StandDrafter):
         self._ngrams.harvest(contexts, top.ids[path], top.probabilities[path])
 
 
+class AllAlike(StandDrafter):
+    """Averages rejected rows in like accepted ones."""
+
+    def _teach(self, tree: DraftTree, verdict: Verdict, top: TopTokens) -> None:  # noqa: ARG002
+        contexts = tree_contexts(self._request.tokens[: self._num_tokens], tree)
+        self._ngrams.harvest(contexts, top.ids, top.probabilities)
+
+
 class AsSampled(StandDrafter):
     """Keeps probabilities at the request's temperature instead of 1, and does not temper them again."""
 
@@ -124,7 +132,7 @@ def tree_contenders(nodes: int) -> list[Contender]:
 def store_contenders(nodes: int, temperature: float) -> Sequence[Contender]:
     """The store's open choices, one changed at a time, and smaller stores."""
     base = Contender(
-        label="temperature 1, all rows, no renormalising",
+        label="temperature 1, rejected rows for unknown n-grams, no renormalising",
         speculation=stand(nodes),
         drafter=StandDrafter,
         new_stores=Stores,
@@ -132,6 +140,7 @@ def store_contenders(nodes: int, temperature: float) -> Sequence[Contender]:
     return [
         base,
         replace(base, label=f"kept as sampled, at {temperature:g}", drafter=AsSampled),
+        replace(base, label="all rows alike", drafter=AllAlike),
         replace(base, label="accepted rows only", drafter=AcceptedOnly),
         replace(base, label="renormalised after the cut", new_stores=lambda: Stores(renormalise=True)),
         *(

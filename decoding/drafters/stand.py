@@ -97,9 +97,12 @@ class StandDrafter:
         if top is not None:
             self._teach(tree, verdict, top)
 
-    def _teach(self, tree: DraftTree, verdict: Verdict, top: TopTokens) -> None:  # noqa: ARG002
+    def _teach(self, tree: DraftTree, verdict: Verdict, top: TopTokens) -> None:
+        """Rejected rows teach n-grams that no accepted row has taught."""
         contexts = tree_contexts(self._request.tokens[: self._num_tokens], tree)
-        self._ngrams.harvest(contexts, top.ids, top.probabilities)
+        is_accepted = np.zeros(len(tree), np.bool_)
+        is_accepted[verdict.path] = True
+        self._ngrams.harvest(contexts, top.ids, top.probabilities, is_accepted)
 
     def slots_of(self, verdict: Verdict) -> list[int]:
         """The static tree's slots on the path just accepted, root left out; -1 for nodes outside it."""

@@ -32,7 +32,7 @@ class NgramArrays(NamedTuple):
     """The table as compiled code sees it. S sets of W ways make E = S * W entries.
 
     keys: uint64 [S, W], a hash of n tokens whose low two bits are n - 1, or 0 when free. stamps: int64 [S, W],
-    when it was last useful. seen: int32 [E], how many rows its successors are the mean of. ids: int32 [E, K];
+    when it was last useful. seen: int32 [E], how many firm rows its successors are the mean of. ids: int32 [E, K];
     probabilities: float32 [E, K]. counters: int64 [13], indexed by the names above.
     """
 
@@ -79,20 +79,25 @@ class NgramStore:
         return tuple(hits / max(1, tries) for hits, tries in zip(found, asked, strict=True))
 
     @property
-    def lookups(self) -> tuple[int, ...]:
-        """How many look-ups 1-, 2-, 3- and 4-grams answered."""
+    def lookups(self) -> tuple[int, ...]:  # answered by 1-, 2-, 3- and 4-grams
         return self._counts(_FOUND)
 
     def harvest(
-        self, contexts: NDArray[np.int32], top_ids: NDArray[np.int32], top_probabilities: NDArray[np.float32]
+        self,
+        contexts: NDArray[np.int32],
+        top_ids: NDArray[np.int32],
+        top_probabilities: NDArray[np.float32],
+        is_firm: NDArray[np.bool_] | None = None,
     ) -> None:
         """Average the target's top tokens after each row into the row's n-grams.
 
         contexts: int32 [r, 4], the last tokens of each row's path, oldest first, -1 before its beginning.
-        top_ids, top_probabilities: [r, k], most likely first; k beyond 10 is cut.
+        top_ids, top_probabilities: [r, k], most likely first; k beyond 10 is cut. is_firm: bool [r], whether the
+        path is part of the text (None: all are); other rows speak for an n-gram only until a firm one does.
         """
         self._reserve(LONGEST_NGRAM * len(contexts))
-        _harvest(self._arrays, contexts, top_ids, top_probabilities, self._renormalise)
+        is_firm = np.ones(len(contexts), np.bool_) if is_firm is None else is_firm
+        _harvest(self._arrays, contexts, top_ids, top_probabilities, is_firm, self._renormalise)
 
     def successors(self, context: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.float32], int]:
         """Next tokens and probabilities by the longest n-gram known, and its n; 0 when there is none."""
@@ -113,7 +118,7 @@ class NgramStore:
         assert np.all(np.diff(probabilities[used], axis=1) <= 0), "successors out of order"
         assert np.all((ids[used] == NO_TOKEN) == (probabilities[used] == 0)), "padding with weight"
         assert np.all(probabilities[used].sum(axis=1) < 1 + 1e-4), "more than all"
-        assert np.all(seen[used] >= 1), "an entry of nothing"
+        assert np.all(seen[used] >= 0), seen
         assert len(keys) <= self._max_sets, (len(keys), self._max_sets)
 
     def _counts(self, first: int) -> tuple[int, ...]:
@@ -145,7 +150,6 @@ def _allocate(num_sets: int) -> NgramArrays:
 
 @nb.njit(cache=True, forceinline=True)
 def _hash_on(mixed: np.uint64, token: int) -> np.uint64:
-    """Take one token more, further back, into a running hash."""
     mixed = (mixed ^ np.uint64(token + 1)) * np.uint64(0x9E3779B97F4A7C15)
     return np.uint64((mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9))
 
@@ -207,6 +211,7 @@ def _harvest(
     contexts: NDArray[np.int32],
     top_ids: NDArray[np.int32],
     top_probabilities: NDArray[np.float32],
+    is_firm: NDArray[np.bool_],
     renormalise: bool,
 ) -> None:
     merged_ids = np.empty(2 * NUM_SUCCESSORS, np.int32)
@@ -224,7 +229,10 @@ def _harvest(
             if entry < 0:
                 entry = _claim(table, key, table.counters[_CLOCK] - table.keys.size)
                 table.seen[entry] = 0
+            elif table.seen[entry] > 0 and not is_firm[row]:
+                continue
             _average(table, entry, top_ids[row], top_probabilities[row], merged_ids, merged)
+            table.seen[entry] += is_firm[row]
             if renormalise:
                 table.probabilities[entry] /= table.probabilities[entry].sum()
 
@@ -262,12 +270,10 @@ def _average(
         is_known = slot < size and merged[slot] > 0
         table.ids[entry, slot] = merged_ids[slot] if is_known else NO_TOKEN
         table.probabilities[entry, slot] = merged[slot] if is_known else 0.0
-    table.seen[entry] += 1
 
 
 @nb.njit(cache=True)
 def _sort_falling(ids: NDArray[np.int32], values: NDArray[np.float32], size: int) -> None:
-    """Insertion sort, in place; equal values keep their order."""
     for index in range(1, size):
         token, value = ids[index], values[index]
         slot = index

@@ -77,6 +77,25 @@ def test_repeats_are_averaged_and_cut_to_ten_as_the_paper_says() -> None:
         assert bool(abs(float(sum(values)) - 1) < 1e-4) is renormalise
 
 
+def test_rows_off_the_text_speak_for_an_ngram_only_until_the_text_does() -> None:
+    store = NgramStore(2**20)
+    context = context_of(3)[None]
+
+    def learn(token: int, is_firm: bool) -> None:
+        law = np.array([[token]], np.int32), np.array([[0.8]], np.float32)
+        store.harvest(context, *law, np.array([is_firm]))
+
+    learn(1, False)
+    learn(2, False)
+    assert store.successors(context[0])[0].tolist() == [2]
+    learn(3, True)
+    learn(4, False)
+    assert store.successors(context[0])[0].tolist() == [3]
+    learn(5, True)
+    assert store.successors(context[0])[1].tolist() == pytest.approx([0.4, 0.4])
+    store.check_integrity()
+
+
 def test_rows_of_fewer_or_more_than_ten_successors_are_taken() -> None:
     store = NgramStore(2**20)
     harvest(store, [context_of(1)], [{5: 0.5, 6: 0.3}])
