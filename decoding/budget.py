@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+LEAST_ROW_SHARE = 0.005
 SMOOTHING = 0.1
 PROBE_INTERVAL = 32  # plain steps of a request after which one small tree is drafted whatever it costs
 PROBE_NODES = 4
@@ -38,7 +39,10 @@ class CostCurve:
 
 
 def fit_cost_curve(samples: Sequence[tuple[int, int, float]]) -> CostCurve:
-    """Least squares on (rows, context, seconds) samples, errors relative, no coefficient negative."""
+    """Least squares on (rows, context, seconds) samples, errors relative, no coefficient negative.
+
+    A row is never free: a measurement that says so was disturbed, and `LEAST_ROW_SHARE` of the base is put in.
+    """
     rows, contexts, seconds = (np.array(column, np.float64) for column in zip(*samples, strict=True))
     terms = np.stack((np.ones_like(rows), rows, rows * contexts), axis=1) / seconds[:, None]
     used = [0, 1, 2]
@@ -49,7 +53,8 @@ def fit_cost_curve(samples: Sequence[tuple[int, int, float]]) -> CostCurve:
         used.pop(int(solution.argmin()))
     coefficients = np.zeros(3)
     coefficients[used] = solution
-    return CostCurve(*(float(max(value, 0.0)) for value in coefficients))
+    base, row, key = (float(max(value, 0.0)) for value in coefficients)
+    return CostCurve(base, max(row, LEAST_ROW_SHARE * base), key)
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ class EngineConfig:
     kv_slots: tokens of room in the KV store; None takes `kv_memory_share` of the free memory.
     max_nodes: the largest budget a request may ask for. session_bytes: each store of one session;
     max_sessions: least recently used ones go beyond that. tree: the file of a static tree that the stand method
-    drafts along, instead of growing its own.
+    drafts along, instead of growing its own. threads: None takes what the model's size is worth.
     """
 
     model: str = BUNDLED_MODEL

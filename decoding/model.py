@@ -35,6 +35,7 @@ from decoding.rowwise import make_row_safe
 from decoding.seam import SERVING, Seam, implementation, set_implementation
 from decoding.self_test import path_sequences, self_test, self_test_case
 from decoding.slots import SlotPool
+from decoding.threads import use_threads
 
 # Shape suffixes: M rows of the step, R rows that need logits, V vocabulary, E model width.
 Progress = Callable[[str, float], None]
@@ -49,6 +50,7 @@ class TargetModel:
 
     def __init__(self, model: PreTrainedModel, config: EngineConfig, progress: Progress) -> None:
         """`model` is taken over: in evaluation mode, on its device and in its dtype. `config` is resolved."""
+        use_threads(config.threads, model.num_parameters())
         self.device, self.dtype = model.device, model.dtype
         self.attention = config.attention
         self.max_model_len = max_model_len(model.config, config.max_model_len)
@@ -79,8 +81,6 @@ class TargetModel:
     def load(cls, config: EngineConfig, progress: Progress) -> TargetModel:
         """Load by hub name, folder or "gosling". Raises ConfigError and ModelRefused."""
         config, folder = resolve(config)
-        if config.threads is not None:
-            torch.set_num_threads(config.threads)
         progress(f"Loading {config.model}", 0.0)
         try:
             model = AutoModelForCausalLM.from_pretrained(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from decoding.budget import CostCurve, Pace, fit_cost_curve, node_prices
+from decoding.budget import LEAST_ROW_SHARE, CostCurve, Pace, fit_cost_curve, node_prices
 
 
 def test_the_fit_finds_the_curve_that_made_the_samples() -> None:
@@ -13,10 +13,11 @@ def test_the_fit_finds_the_curve_that_made_the_samples() -> None:
     assert (fitted.base, fitted.row, fitted.key) == pytest.approx((curve.base, curve.row, curve.key), rel=1e-6)
 
 
-def test_no_coefficient_of_a_fit_is_negative() -> None:
-    samples = [(n, c, 1e-3 + 1e-5 * n - 1e-8 * n * c) for n in (1, 8, 32) for c in (32, 512)]
+def test_no_coefficient_of_a_fit_is_negative_and_no_row_is_free() -> None:
+    samples = [(n, c, 1e-3 - 1e-7 * n - 1e-9 * n * c) for n in (1, 8, 32) for c in (32, 512)]
     fitted = fit_cost_curve(samples)
-    assert min(fitted.base, fitted.row, fitted.key) >= 0
+    assert min(fitted.base, fitted.key) >= 0
+    assert fitted.row >= LEAST_ROW_SHARE * fitted.base
 
 
 @pytest.mark.parametrize("row", [0.003, 0.01, 0.03, 0.1, 0.3])

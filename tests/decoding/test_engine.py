@@ -13,8 +13,10 @@ from decoding import drafters
 from decoding.config import EngineConfig
 from decoding.engine import Engine
 from decoding.errors import RequestRejected
+from decoding.kv_store import KvStore
 from decoding.model import TargetModel
 from decoding.request import FinishReason, Request, SamplingParams, SpeculationParams
+from decoding.slots import SlotPool
 from tests.fakes import ScriptedDrafter
 from tests.models import EOS_TOKEN_ID, VOCAB_SIZE, tiny
 
@@ -153,6 +155,28 @@ def test_requests_of_all_kinds_together_get_what_they_get_alone(engine: Engine) 
             engine.step()
     finish(engine)
     assert [request.output.tolist() for request in together] == alone
+
+
+class PooledModel(TargetModel):
+    """A model whose store is the one made for GPUs."""
+
+    def new_store(self, num_slots: int) -> KvStore:
+        return SlotPool(self.layers, num_slots, self.dtype, self.device)
+
+
+def test_the_slot_pool_gives_the_tokens_of_the_slab(float_engine: Engine) -> None:
+    config = replace(CONFIG, attention="sdpa")
+    pooled = Engine(PooledModel.from_model(tiny("llama"), config), config)
+    assert isinstance(pooled.store, SlotPool)
+    for seed, sampling in enumerate((GREEDY, SAMPLED)):
+        prompt = prompt_of(50, seed)
+        expected = reply(float_engine, request_of(f"slab{seed}", prompt, sampling))
+        drafted = request_of(f"pool{seed}", prompt, sampling, "lookup", max_nodes=20)
+        drafter = ScriptedDrafter(drafted, np.array(expected, np.int32), VOCAB_SIZE)
+        pooled.add(drafted, drafter)
+        finish(pooled)
+        assert drafted.output.tolist() == expected
+        assert min(drafter.num_accepted, drafter.num_rejected) > 20
 
 
 def test_a_stop_inside_an_accepted_run_cuts_it_there(float_engine: Engine) -> None:

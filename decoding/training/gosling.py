@@ -1,0 +1,169 @@
+"""Owns the command that makes Gosling: corpus, tokenizer, target, draft, checks, model folder.
+
+Does not know how each part works. Invariant: every part left in the work folder is whole, so the command can be killed
+at any time and started again.
+"""
+
+import argparse
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from tokenizers import Tokenizer
+from transformers import LlamaForCausalLM
+
+from decoding.training.card import Account, ModelAccount, write_account
+from decoding.training.evaluate import agreement, held_out_losses, score_skills
+from decoding.training.export import export_model, folder_bytes, load_exported
+from decoding.training.files import replace_file
+from decoding.training.recipe import BUNDLED, Recipe
+from decoding.training.tokenizer import train_tokenizer
+from decoding.training.tokens import Shares, TokenisedCorpus, load_corpus, save_corpus, tokenise_mixture
+from decoding.training.train import Shape, Trainer, make_model
+
+DRAFT_FOLDER = "draft"
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """Where a run reads and writes, what it computes on, and whom it tells."""
+
+    out: Path
+    work: Path
+    seed: int
+    device: torch.device
+    console: Console
+
+
+def prepare_tokenizer(place: Workplace) -> Tokenizer:
+    """The tokenizer of the work folder, trained if there is none."""
+    path = place.work / "tokenizer.json"
+    if not path.exists():
+        place.console.print("Training the tokenizer.")
+        with replace_file(path) as file:
+            file.write(train_tokenizer(place.seed).to_str().encode())
+    return Tokenizer.from_file(str(path))
+
+
+def prepare_corpus(
+    place: Workplace, tokenizer: Tokenizer, name: str, num_tokens: int, shares: Shares
+) -> TokenisedCorpus:
+    """The named tokenised corpus of the work folder, made if there is none."""
+    path = place.work / f"{name}.npz"
+    if not path.exists():
+        place.console.print(f"Making the {name} of {num_tokens:,} tokens.")
+        save_corpus(tokenise_mixture(tokenizer, place.seed, num_tokens, shares), path)
+    return load_corpus(path)
+
+
+def run_trainer(place: Workplace, trainer: Trainer, name: str) -> None:
+    """Takes the steps that are left, with a progress bar."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=place.console) as bars:
+        bar = bars.add_task(name, total=trainer.plan.num_steps, completed=trainer.progress.step)
+        while not trainer.is_done:
+            loss = trainer.take_step()
+            bars.update(bar, completed=trainer.progress.step, description=f"{name} loss {loss:.3f}")
+
+
+def fresh_model(place: Workplace, shape: Shape) -> LlamaForCausalLM:
+    """A model of the seed on the run's device."""
+    return make_model(shape, place.seed).to(place.device)
+
+
+def tell(runs: list[Trainer], losses: dict[str, float]) -> ModelAccount:
+    """The account of a model trained in one or more runs."""
+    return ModelAccount(
+        num_parameters=sum(weight.numel() for weight in runs[0].model.parameters()),
+        num_steps=sum(run.progress.step for run in runs),
+        num_tokens=sum(run.progress.num_tokens for run in runs),
+        seconds=sum(run.progress.seconds for run in runs),
+        losses=losses,
+    )
+
+
+def train_target(place: Workplace, recipe: Recipe, tokenizer: Tokenizer, corpus: TokenisedCorpus) -> list[Trainer]:
+    """The target's two runs over the same weights: the corpus, then the practice."""
+    model = fresh_model(place, recipe.target_shape)
+    runs = [Trainer(model, corpus, recipe.target_plan, place.work / "target.pt")]
+    run_trainer(place, runs[0], "target")
+    practice = prepare_corpus(place, tokenizer, "practice", recipe.practice_tokens, recipe.practice_shares)
+    runs.append(Trainer(model, practice, recipe.practice_plan, place.work / "practice.pt"))
+    run_trainer(place, runs[1], "practice")
+    model.eval()
+    return runs
+
+
+def make_gosling(place: Workplace, recipe: Recipe) -> Account:
+    """Makes all of it and writes the model folder."""
+    tokenizer = prepare_tokenizer(place)
+    corpus = prepare_corpus(place, tokenizer, "corpus", recipe.corpus_tokens, recipe.shares)
+    runs = train_target(place, recipe, tokenizer, corpus)
+    target = runs[0].model
+    draft = Trainer(fresh_model(place, recipe.draft_shape), corpus, recipe.draft_plan, place.work / "draft.pt", target)
+    run_trainer(place, draft, "draft")
+    place.console.print("Writing the model folder and checking it.")
+    export_model(target, tokenizer, place.out)
+    export_model(draft.model, tokenizer, place.out / DRAFT_FOLDER)
+    account = check_folder(place, recipe, tokenizer, runs, [draft])
+    write_account(account, place.out)
+    return account
+
+
+def check_folder(
+    place: Workplace, recipe: Recipe, tokenizer: Tokenizer, target: list[Trainer], draft: list[Trainer]
+) -> Account:
+    """Evaluates the written weights, which are rounded, not the trained ones."""
+    model = load_exported(place.out, place.device)
+    small = load_exported(place.out / DRAFT_FOLDER, place.device)
+    counts = (recipe.num_problems, recipe.num_other_prompts)
+    return Account(
+        recipe=recipe,
+        seed=place.seed,
+        device=describe_device(place.device),
+        num_bytes=folder_bytes(place.out),
+        target=tell(target, held_out_losses(model, tokenizer)),
+        draft=tell(draft, held_out_losses(small, tokenizer)),
+        scores=score_skills(model, tokenizer, *counts),
+        draft_scores=score_skills(small, tokenizer, *counts),
+        agreement=agreement(model, small, tokenizer, recipe.num_other_prompts),
+    )
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is the GPU where there is one."""
+    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+
+
+def describe_device(device: torch.device) -> str:
+    """The device in words for the card."""
+    if device.type == "cuda":
+        return f"one {torch.cuda.get_device_name(device)}"
+    return f"{torch.get_num_threads()} CPU threads"
+
+
+def parse_arguments(arguments: Iterable[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m decoding.training.gosling", description="Make Gosling.")
+    bundled = Path(__file__).resolve().parent.parent / "gosling"
+    cache = Path.home() / ".cache" / "gander" / "gosling"
+    parser.add_argument("--out", type=Path, default=bundled, help="the model folder to write")
+    parser.add_argument("--work", type=Path, default=cache, help="the folder of corpus and checkpoints")
+    parser.add_argument("--seed", type=int, default=0, help="the seed of corpus, weights and prompts")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    return parser.parse_args(None if arguments is None else list(arguments))
+
+
+def main() -> None:
+    """Runs the command."""
+    chosen = parse_arguments()
+    place = Workplace(chosen.out, chosen.work, chosen.seed, choose_device(chosen.device), Console())
+    account = make_gosling(place, BUNDLED)
+    place.console.print_json(data=account.scores.to_dict())
+
+
+if __name__ == "__main__":
+    main()
