@@ -22,6 +22,7 @@ class EngineConfig:
     packed forward, prefill included. prefill_chunk: most prompt rows one request brings to one step.
     kv_slots: tokens of room in the KV store; None takes `kv_memory_share` of the free memory.
     max_nodes: the largest budget a request may ask for. session_bytes: each store of one session;
+    max_nodes: the largest budget a request may ask for. session_bytes: each store of one session;
     max_sessions: least recently used ones go beyond that. threads: None takes what the model's size is worth.
     tree: the file of a static tree that the stand method drafts along, instead of growing its own.
     """

@@ -59,7 +59,7 @@ class ServerSettings(BaseSettings):
     )
     max_nodes: int = Field(default=ENGINE.max_nodes, ge=0, description="Largest draft tree a request may ask for")
     session_bytes: int = Field(
-        default=ENGINE.session_bytes, ge=0, description="Most bytes one session's stores may take"
+        default=ENGINE.session_bytes, ge=0, description="Most bytes each store of one session may take"
     )
     max_sessions: int = Field(
         default=ENGINE.max_sessions, ge=1, description="Sessions kept; the least recently used go first"
