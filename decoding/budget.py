@@ -22,11 +22,15 @@ PROBE_NODES = 4
 
 @dataclass(frozen=True, slots=True)
 class CostCurve:
-    """Seconds of one step: base + row * rows + key * (rows summed over their context lengths)."""
+    """Seconds of one step: base + row * rows + key * (rows summed over their context lengths).
+
+    draft: seconds beside the forward for each request that drafts: proposing, harvesting, observing.
+    """
 
     base: float
     row: float
     key: float
+    draft: float = 0.0
 
     def step_seconds(self, rows: Sequence[float], contexts: Sequence[int]) -> float:
         """A step in which request i brings rows[i] rows at contexts[i] committed tokens."""
@@ -59,16 +63,28 @@ def fit_cost_curve(samples: Sequence[tuple[int, int, float]]) -> CostCurve:
 
 @dataclass(slots=True)
 class Pace:
-    """Running means of what one request's steps emit and how many rows they take."""
+    """Running means: what one request's steps emit and how many rows they take, and, of those that drafted,
+    how many nodes were drafted and accepted."""
 
     emitted: float = 2.0  # a hopeful start: the first trees are drafted at a fair price
     rows: float = 8.0
+    drafted: float = 7.0
+    accepted: float = 1.0
     plain_steps: int = 0  # since the last tree
 
     def update(self, num_drafted: int, num_emitted: int) -> None:
         self.emitted += SMOOTHING * (num_emitted - self.emitted)
         self.rows += SMOOTHING * (num_drafted + 1 - self.rows)
-        self.plain_steps = 0 if num_drafted else self.plain_steps + 1
+        if num_drafted == 0:
+            self.plain_steps += 1
+            return
+        self.plain_steps = 0
+        self.drafted += SMOOTHING * (num_drafted - self.drafted)
+        self.accepted += SMOOTHING * (num_emitted - 1 - self.accepted)
+
+    def pays(self, node_price: float, draft_price: float) -> bool:
+        """Whether this request's trees have lately earned what their nodes and the drafting itself cost, in tokens."""
+        return self.accepted > self.drafted * node_price + draft_price
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +98,16 @@ class Allowance:
 NOTHING = Allowance(0)
 
 
-def node_prices(curve: CostCurve, paces: Sequence[Pace], contexts: Sequence[int]) -> list[float]:
-    """The price of one more node, in tokens, for each of the requests that decode in one step together.
+def token_rate(curve: CostCurve, paces: Sequence[Pace], contexts: Sequence[int]) -> float:
+    """Tokens a second of the requests that decode in one step together, at their present paces.
 
-    The rate is at least that of plain decoding, which is always to be had.
+    At least that of plain decoding, which is always to be had.
     """
-    plain = [1.0] * len(paces)
-    drafted_rate = sum(pace.emitted for pace in paces) / curve.step_seconds([pace.rows for pace in paces], contexts)
-    rate = max(drafted_rate, len(paces) / curve.step_seconds(plain, contexts))
-    return [rate * (curve.row + curve.key * context) for context in contexts]
+    emitted = sum(pace.emitted for pace in paces)
+    drafted_rate = emitted / curve.step_seconds([pace.rows for pace in paces], contexts)
+    return max(drafted_rate, len(paces) / curve.step_seconds([1.0] * len(paces), contexts))
+
+
+def node_price(curve: CostCurve, rate: float, context: int) -> float:
+    """What one more node costs a request at `context` committed tokens, in tokens."""
+    return rate * (curve.row + curve.key * context)

@@ -30,7 +30,7 @@ from decoding.session import SessionStore
 from decoding.static_tree import read_tree
 from decoding.stats import EngineStats, RequestStats, StepStats
 from decoding.tally import StepTally, count_draft
-from decoding.tree import Source
+from decoding.tree import Source, root_only
 from decoding.verify import Verdict, walk
 
 WARM_UP_TOKENS = 12
@@ -168,10 +168,10 @@ class Engine:
         return result
 
     def _warm_up(self) -> None:
-        """Run every kind of step once, and add to the cost curve what a plain step costs beside its forward."""
+        """Run every kind of step once, and add to the cost curve what plain steps and drafting cost beside forwards."""
         num_tokens = min(WARM_UP_TOKENS, self.model.max_model_len // 2)
         prompt = np.arange(num_tokens, dtype=np.int32) % self.model.vocab_size
-        plain_seconds = [float("inf")]
+        beside: dict[bool, list[float]] = {False: [], True: []}  # seconds of steps that drafted or did not
         kinds = (("auto", 0.0, "match"), ("auto", 1.0, "match"), ("stand", 1.0, "rejection"), ("none", 0.0, "match"))
         for method, temperature, verification in kinds:
             sampling = SamplingParams(max_tokens=num_tokens, temperature=temperature, top_p=0.9, ignore_eos=True)
@@ -179,11 +179,11 @@ class Engine:
             self.add(Request(id="", prompt=prompt, sampling=sampling, speculation=speculation))
             while self.has_work:
                 stats = self.step().stats
-                if method == "none" and stats is not None and stats.prefill_rows == 0:
-                    plain_seconds.append(stats.step_seconds)
-        overhead = min(plain_seconds) - self.curve.step_seconds([1], [len(prompt)])
-        if len(plain_seconds) > 1 and overhead > 0:
-            self.curve = replace(self.curve, base=self.curve.base + overhead)
+                if stats is not None and stats.prefill_rows == 0:
+                    beside[stats.rows > 1].append(stats.step_seconds - stats.phase_seconds["forward"])
+        plain = min(beside[False], default=0.0)
+        draft = max(0.0, min(beside[True], default=plain) - plain)
+        self.curve = replace(self.curve, base=self.curve.base + plain, draft=draft)
         self.sessions = self._new_sessions()
         self._scheduler = Scheduler(self.config, self.store, self.curve)
 
@@ -196,15 +196,18 @@ class Engine:
         start = running.num_committed
         lead = running.request.tokens[start : start + task.num_lead]
         allowed = task.allowance
-        tree = None if allowed is None else running.drafter.propose(allowed.max_nodes, allowed.min_chance)
-        return Draft(running, start, lead, tree)
+        if allowed is None:
+            return Draft(running, start, lead, None)
+        if allowed.max_nodes == 0:
+            return Draft(running, start, lead, root_only(int(running.request.tokens[-1])), is_plain=True)
+        return Draft(running, start, lead, running.drafter.propose(allowed.max_nodes, allowed.min_chance))
 
     def _top_tokens(self, drafts: list[Draft], logits_NV: torch.Tensor, batch: StepBatch) -> list[TopTokens | None]:
         """What each drafter harvests, taken before any ban touches the logits."""
         tops = []
         for draft, (first, end) in zip(drafts, pairwise(batch.logit_offsets.tolist()), strict=True):
             num_top = draft.running.drafter.num_top
-            tops.append(top_tokens(logits_NV[first:end], num_top) if num_top else None)
+            tops.append(top_tokens(logits_NV[first:end], num_top) if draft.is_harvested else None)
         return tops
 
     def _verify(self, drafts: list[Draft], logits_NV: torch.Tensor, batch: StepBatch) -> list[Verdict | None]:

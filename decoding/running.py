@@ -65,18 +65,24 @@ class Running:
 @dataclass(frozen=True, slots=True)
 class Draft:
     """One request's part of a step: `lead` prompt tokens in a chain from position `start`, then, unless the
-    prompt goes on in the next step, the tree, whose root follows the lead."""
+    prompt goes on in the next step, the tree, whose root follows the lead. is_plain: the drafter was not asked."""
 
     running: Running
     start: int
     lead: IntArray
     tree: DraftTree | None
+    is_plain: bool = False
+
+    @property
+    def is_harvested(self) -> bool:
+        """Whether the drafter is to see this part's logits. A plain step is not, or it would not be cheap."""
+        return self.running.drafter.num_top > 0 and (not self.is_plain or len(self.lead) > 0)
 
     def segment(self) -> Segment:
         """The rows of this part. Logits: all rows if the drafter harvests, else the tree's alone."""
         assert self.running.handle is not None
         num_lead = len(self.lead)
-        wants_all = self.running.drafter.num_top > 0
+        wants_all = self.is_harvested
         if self.tree is None:
             return Segment(self.running.handle, self.lead, None, "all" if wants_all else "none")
         logits: LogitRows = "all" if wants_all else len(self.tree)
@@ -99,5 +105,5 @@ class Draft:
         drafter, num_lead = self.running.drafter, len(self.lead)
         if num_lead:
             drafter.observe_prefill(self.start, top and TopTokens(top.ids[:num_lead], top.probabilities[:num_lead]))
-        if self.tree is not None and verdict is not None:
+        if self.tree is not None and verdict is not None and not self.is_plain:
             drafter.observe(self.tree, verdict, top and TopTokens(top.ids[num_lead:], top.probabilities[num_lead:]))

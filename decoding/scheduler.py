@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from decoding.budget import NOTHING, PROBE_INTERVAL, PROBE_NODES, Allowance, CostCurve, node_prices
+from decoding.budget import NOTHING, PROBE_INTERVAL, PROBE_NODES, Allowance, CostCurve, node_price, token_rate
 from decoding.config import EngineConfig
 from decoding.kv_store import KvStore
 from decoding.request import Request
@@ -107,16 +107,21 @@ class Scheduler:
             self._running[running.request.id] = running
 
     def _allowances(self, drafting: list[Running], rows_left: int) -> list[Allowance]:
+        if not drafting:
+            return []
         contexts = [running.request.num_tokens for running in drafting]
-        prices = node_prices(self._curve, [running.pace for running in drafting], contexts) if drafting else []
-        allowances = [self._allowance(running, price) for running, price in zip(drafting, prices, strict=True)]
+        rate = token_rate(self._curve, [running.pace for running in drafting], contexts)
+        allowances = [self._allowance(running, rate) for running in drafting]
         wanted = sum(allowance.max_nodes for allowance in allowances)
         if wanted > rows_left:  # trees shrink alike before anybody waits
             return [replace(each, max_nodes=each.max_nodes * rows_left // wanted) for each in allowances]
         return allowances
 
-    def _allowance(self, running: Running, price: float) -> Allowance:
-        """The nodes a request asked for, or its method's usual number, or what is worth its price."""
+    def _allowance(self, running: Running, rate: float) -> Allowance:
+        """The nodes a request asked for, or its method's usual number, or what is worth its price.
+
+        Where drafting has not paid for itself the step is a plain one, but for a small tree now and then.
+        """
         request, limit = running.request, self._config.max_nodes
         if request.max_total - request.num_tokens <= 1:  # one token to go: nothing to draft for
             return NOTHING
@@ -127,4 +132,5 @@ class Scheduler:
             return Allowance(min(max_nodes, limit))
         if running.pace.plain_steps >= PROBE_INTERVAL:
             return Allowance(min(PROBE_NODES, limit))
-        return Allowance(limit, price)
+        price = node_price(self._curve, rate, request.num_tokens)
+        return Allowance(limit, price) if running.pace.pays(price, rate * self._curve.draft) else NOTHING

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from decoding.budget import LEAST_ROW_SHARE, CostCurve, Pace, fit_cost_curve, node_prices
+from decoding.budget import LEAST_ROW_SHARE, CostCurve, Pace, fit_cost_curve, node_price, token_rate
 
 
 def test_the_fit_finds_the_curve_that_made_the_samples() -> None:
@@ -28,11 +28,11 @@ def test_pricing_nodes_settles_at_the_size_of_most_tokens_per_second(row: float,
     chances = 0.9 * decay ** np.arange(64)
 
     def tokens_per_second(num_nodes: int) -> float:
-        return (1 + chances[:num_nodes].sum()) / curve.step_seconds([num_nodes + 1], [0])
+        return float((1 + chances[:num_nodes].sum()) / curve.step_seconds([num_nodes + 1], [0]))
 
     pace = Pace()
     for _ in range(300):
-        (price,) = node_prices(curve, [pace], [0])
+        price = node_price(curve, token_rate(curve, [pace], [0]), 0)
         num_nodes = int((chances > price).sum())
         pace.update(num_nodes, 1 + chances[:num_nodes].sum())
     best = max(tokens_per_second(n) for n in range(65))
@@ -41,26 +41,39 @@ def test_pricing_nodes_settles_at_the_size_of_most_tokens_per_second(row: float,
 
 def test_a_row_as_dear_as_a_step_costs_a_whole_token() -> None:
     curve = CostCurve(base=0.0, row=1.0, key=0.0)
-    assert node_prices(curve, [Pace()], [10]) == [pytest.approx(1.0)]
+    assert node_price(curve, token_rate(curve, [Pace()], [10]), 10) == pytest.approx(1.0)
 
 
 def test_prices_rise_as_the_batch_grows() -> None:
     curve = CostCurve(base=1.0, row=0.03, key=0.0)
-    alone = node_prices(curve, [Pace()], [10])
-    crowd = node_prices(curve, [Pace()] * 16, [10] * 16)
-    assert crowd[0] > 3 * alone[0]
+    assert token_rate(curve, [Pace()] * 16, [10] * 16) > 3 * token_rate(curve, [Pace()], [10])
 
 
 def test_a_long_context_makes_its_own_nodes_dearer() -> None:
     curve = CostCurve(base=1.0, row=0.03, key=0.001)
-    short, long = node_prices(curve, [Pace(), Pace()], [10, 1000])
-    assert long == pytest.approx(short * (0.03 + 1.0) / (0.03 + 0.01))
+    rate = token_rate(curve, [Pace(), Pace()], [10, 1000])
+    assert node_price(curve, rate, 1000) == pytest.approx(node_price(curve, rate, 10) * 1.03 / 0.04)
 
 
 def test_a_pace_below_plain_decoding_does_not_make_nodes_cheap() -> None:
     curve = CostCurve(base=1.0, row=0.5, key=0.0)
     wasteful = Pace(emitted=1.0, rows=64.0)
-    assert node_prices(curve, [wasteful], [0]) == [pytest.approx(0.5 / 1.5)]
+    assert node_price(curve, token_rate(curve, [wasteful], [0]), 0) == pytest.approx(0.5 / 1.5)
+
+
+def test_drafting_must_earn_its_own_time_too() -> None:
+    pace = Pace(drafted=10.0, accepted=1.0)
+    assert pace.pays(node_price=0.05, draft_price=0.4)
+    assert not pace.pays(node_price=0.05, draft_price=0.6)
+    assert not pace.pays(node_price=0.11, draft_price=0.0)
+
+
+def test_plain_steps_change_nothing_of_what_trees_are_believed_to_earn() -> None:
+    pace = Pace(drafted=10.0, accepted=3.0)
+    for _ in range(100):
+        pace.update(0, 1)
+    assert (pace.drafted, pace.accepted) == (10.0, 3.0)
+    assert pace.emitted == pytest.approx(1.0, abs=1e-3)
 
 
 def test_plain_steps_are_counted_since_the_last_tree() -> None:
