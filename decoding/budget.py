@@ -16,8 +16,7 @@ import numpy as np
 
 LEAST_ROW_SHARE = 0.005
 SMOOTHING = 0.1
-PROBE_INTERVAL = 32  # plain steps of a request after which one small tree is drafted whatever it costs
-PROBE_NODES = 4
+TRIAL_INTERVAL = 16  # plain steps of a request after which one tree is drafted although trees have not paid
 
 
 @dataclass(frozen=True, slots=True)

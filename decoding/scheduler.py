@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from decoding.budget import NOTHING, PROBE_INTERVAL, PROBE_NODES, Allowance, CostCurve, node_price, token_rate
+from decoding.budget import NOTHING, TRIAL_INTERVAL, Allowance, CostCurve, node_price, token_rate
 from decoding.config import EngineConfig
 from decoding.kv_store import KvStore
 from decoding.request import Request
@@ -120,7 +120,7 @@ class Scheduler:
     def _allowance(self, running: Running, rate: float) -> Allowance:
         """The nodes a request asked for, or its method's usual number, or what is worth its price.
 
-        Where drafting has not paid for itself the step is a plain one, but for a small tree now and then.
+        Where drafting has not paid for itself the step is a plain one, but for a trial now and then.
         """
         request, limit = running.request, self._config.max_nodes
         if request.max_total - request.num_tokens <= 1:  # one token to go: nothing to draft for
@@ -130,7 +130,7 @@ class Scheduler:
             max_nodes = running.default_nodes
         if max_nodes is not None:
             return Allowance(min(max_nodes, limit))
-        if running.pace.plain_steps >= PROBE_INTERVAL:
-            return Allowance(min(PROBE_NODES, limit))
         price = node_price(self._curve, rate, request.num_tokens)
-        return Allowance(limit, price) if running.pace.pays(price, rate * self._curve.draft) else NOTHING
+        is_trial = running.pace.plain_steps % TRIAL_INTERVAL == TRIAL_INTERVAL - 1
+        pays = running.pace.pays(price, rate * self._curve.draft)
+        return Allowance(limit, price) if pays or is_trial else NOTHING

@@ -15,11 +15,8 @@ import transformers
 
 def describe_machine() -> str:
     """One line for the head of a report."""
-    python, num_threads = platform.python_version(), torch.get_num_threads()
-    return (
-        f"{os.cpu_count()} x {_processor()}, {num_threads} torch threads; "
-        f"Python {python}, torch {torch.__version__}, transformers {transformers.__version__}"
-    )
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}"
+    return f"{os.cpu_count()} x {_processor()}; {versions}"
 
 
 def _processor() -> str:
