@@ -1,4 +1,4 @@
-"""The `gander` command: serve, bench, version. Flags are made from the settings, so each is defined once.
+"""The `gander` command: serve, bench, tune-tree, version. Flags are made from the settings, so each is defined once.
 
 Owns the command line only; heavy modules are imported by the command that needs them.
 """
@@ -65,6 +65,13 @@ app.command("serve")(_with_settings_flags(serve))
 def bench(context: typer.Context) -> None:
     """Measure speed and acceptance; the arguments are those of `python -m decoding.bench`."""
     module = importlib.import_module("decoding.bench.__main__")
+    raise typer.Exit(module.main(context.args))
+
+
+@app.command("tune-tree", context_settings=PASS_THROUGH)
+def tune_tree(context: typer.Context) -> None:
+    """Tune a static tree for STAND; the arguments are those of `python -m decoding.tune_tree`."""
+    module = importlib.import_module("decoding.tune_tree")
     raise typer.Exit(module.main(context.args))
 
 
