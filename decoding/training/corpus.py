@@ -12,8 +12,8 @@ from typing import Literal
 from decoding.training.arithmetic import Problem, draw_equation, guided_prompt, raw_prompt
 from decoding.training.chat import Turn, draw_chat
 from decoding.training.functions import draw_function
-from decoding.training.library import library_pieces
 from decoding.training.programs import draw_program
+from decoding.training.sources import library_pieces
 from decoding.training.split import draw_from_side, is_held_out
 from decoding.training.stories import draw_story
 from decoding.training.word_problems import draw_problem
