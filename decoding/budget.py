@@ -36,6 +36,15 @@ class CostCurve:
         keys = sum(count * context for count, context in zip(rows, contexts, strict=True))
         return self.base + self.row * sum(rows) + self.key * keys
 
+    def shares(self, rows: Sequence[float], contexts: Sequence[int]) -> list[float]:
+        """What part of such a step each request causes; what all need together is split evenly."""
+        seconds = [
+            self.base / len(rows) + count * (self.row + self.key * context)
+            for count, context in zip(rows, contexts, strict=True)
+        ]
+        total = sum(seconds)
+        return [each / total for each in seconds]
+
     def plain_seconds(self, emitted: int, contexts: Sequence[int]) -> float:
         """Seconds plain decoding needs for `emitted` tokens at this load: one row per request a step."""
         return emitted / len(contexts) * self.step_seconds([1] * len(contexts), contexts)
@@ -69,15 +78,17 @@ class Pace:
     rows: float = 8.0
     drafted: float = 7.0
     accepted: float = 1.0
+    draft_seconds: float = 0.0  # of the draft model, in steps that drafted
     plain_steps: int = 0  # since the last tree
 
-    def update(self, num_drafted: int, num_emitted: int) -> None:
+    def update(self, num_drafted: int, num_emitted: int, draft_seconds: float = 0.0) -> None:
         self.emitted += SMOOTHING * (num_emitted - self.emitted)
         self.rows += SMOOTHING * (num_drafted + 1 - self.rows)
-        if num_drafted == 0:
+        if num_drafted == 0 and draft_seconds == 0.0:
             self.plain_steps += 1
             return
         self.plain_steps = 0
+        self.draft_seconds += SMOOTHING * (draft_seconds - self.draft_seconds)
         self.drafted += SMOOTHING * (num_drafted - self.drafted)
         self.accepted += SMOOTHING * (num_emitted - 1 - self.accepted)
 
@@ -88,10 +99,14 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What a drafter may spend on one tree: nodes, each of at least `min_chance` to be accepted."""
+    """What a drafter may spend on one tree: nodes, each of at least `min_chance` to be accepted.
+
+    round_price: what one more forward of the draft model must promise, in accepted tokens.
+    """
 
     max_nodes: int
     min_chance: float = 0.0
+    round_price: float = 0.0
 
 
 NOTHING = Allowance(0)
@@ -103,7 +118,8 @@ def token_rate(curve: CostCurve, paces: Sequence[Pace], contexts: Sequence[int])
     At least that of plain decoding, which is always to be had.
     """
     emitted = sum(pace.emitted for pace in paces)
-    drafted_rate = emitted / curve.step_seconds([pace.rows for pace in paces], contexts)
+    draft_seconds = sum(pace.draft_seconds for pace in paces if pace.plain_steps == 0)
+    drafted_rate = emitted / (curve.step_seconds([pace.rows for pace in paces], contexts) + draft_seconds)
     return max(drafted_rate, len(paces) / curve.step_seconds([1.0] * len(paces), contexts))
 
 

@@ -17,7 +17,9 @@ import torch
 from decoding import drafters
 from decoding.batch import StepBatch, pack
 from decoding.calibrate import measure_cost_curve
+from decoding.choosing import Chooser
 from decoding.config import EngineConfig
+from decoding.draft_model import DraftModel, load_draft_model
 from decoding.drafters import Drafter, TopTokens
 from decoding.errors import RequestRejected
 from decoding.memory import resident_bytes, slots_for
@@ -72,7 +74,7 @@ class Engine:
     """add, abort, step.
 
     model: ready to run. config: frozen options. on_progress: told of start-up work, a sentence and a
-    fraction.
+    fraction. draft_model: one that shares the vocabulary of `model`.
     """
 
     def __init__(
@@ -80,19 +82,23 @@ class Engine:
         model: TargetModel,
         config: EngineConfig,
         on_progress: Callable[[str, float], None] = silent,
+        draft_model: TargetModel | None = None,
     ) -> None:
         started = time.perf_counter()
         self.model = model
         self.config = config
-        self.methods = list(drafters.METHODS)
         on_progress("Compiling the drafters", 0.8)
         drafters.warm_up()
         on_progress("Measuring what a row costs on this machine", 0.9)
         self.curve = measure_cost_curve(model)
-        self.store = model.new_store(slots_for(model, config))
+        num_slots = slots_for(model, config, draft_model)
+        self.store = model.new_store(num_slots)
+        self.draft_model = DraftModel(draft_model, config, num_slots, model.vocab_size) if draft_model else None
+        self._chooser = Chooser(self.draft_model)
+        self.methods = self._chooser.methods
         self._tree = read_tree(config.tree) if config.tree else None
         self.sessions = self._new_sessions()
-        self._scheduler = Scheduler(config, self.store, self.curve)
+        self._scheduler = self._new_scheduler()
         on_progress("Warming up", 0.95)
         self._warm_up()
         self.load_seconds = time.perf_counter() - started
@@ -105,8 +111,9 @@ class Engine:
     ) -> Engine:
         """Load `config.model` and make an engine of it. Raises ModelRefused or ConfigError."""
         started = time.perf_counter()
-        model = TargetModel.load(config, lambda sentence, fraction: on_progress(sentence, 0.8 * fraction))
-        engine = cls(model, config, on_progress)
+        model = TargetModel.load(config, lambda sentence, fraction: on_progress(sentence, 0.7 * fraction))
+        draft_model = load_draft_model(config, lambda sentence, fraction: on_progress(sentence, 0.7 + 0.1 * fraction))
+        engine = cls(model, config, on_progress, draft_model)
         engine.load_seconds = time.perf_counter() - started
         return engine
 
@@ -117,16 +124,7 @@ class Engine:
         """
         self._check(request)
         session = self.sessions.open(request.tenant, request.session_id)
-        method, reason = drafters.resolve(request.speculation.method, request.sampling.temperature, session.sampled)
-        self._scheduler.add(
-            Running(
-                request=request,
-                session=session,
-                drafter=drafter or drafters.start(method, request, session),
-                default_nodes=drafters.METHODS[method].default_nodes,
-                stats=RequestStats(method=method, reason=reason, prompt_tokens=len(request.prompt)),
-            )
-        )
+        self._scheduler.add(self._chooser.start(request, session, drafter))
 
     def abort(self, request_id: str) -> Retired | None:
         """Stop a request and free its slots at once; None if it is not, or no longer, here."""
@@ -148,6 +146,8 @@ class Engine:
         if not tasks:
             return StepResult()
         tally.end_phase("schedule")
+        self._grow_trees(tasks, tally)
+        tally.end_phase("draft_model")
         drafts = [self._draft(task) for task in tasks]
         tally.end_phase("draft")
         batch = pack([draft.segment() for draft in drafts], self.store)
@@ -163,6 +163,7 @@ class Engine:
         for draft, verdict, top in zip(drafts, verdicts, tops, strict=True):
             draft.observe(verdict, top)
         tally.end_phase("observe")
+        self._review(drafts, tally)
         num_prefill_rows = sum(len(draft.lead) for draft in drafts)
         result.stats = tally.stats(batch.num_rows, num_prefill_rows, self.curve)
         return result
@@ -172,7 +173,9 @@ class Engine:
         num_tokens = min(WARM_UP_TOKENS, self.model.max_model_len // 2)
         prompt = np.arange(num_tokens, dtype=np.int32) % self.model.vocab_size
         beside: dict[bool, list[float]] = {False: [], True: []}  # seconds of steps that drafted or did not
-        kinds = (("auto", 0.0, "match"), ("auto", 1.0, "match"), ("stand", 1.0, "rejection"), ("none", 0.0, "match"))
+        kinds = [("spine", 0.0, "match"), ("stand", 1.0, "match"), ("stand", 1.0, "rejection"), ("none", 0.0, "match")]
+        if self.draft_model is not None:
+            kinds += [("dynamic", 0.0, "match"), ("dynamic", 1.0, "match")]
         for method, temperature, verification in kinds:
             sampling = SamplingParams(max_tokens=num_tokens, temperature=temperature, top_p=0.9, ignore_eos=True)
             speculation = SpeculationParams(method=method, verification=verification)
@@ -180,33 +183,50 @@ class Engine:
             while self.has_work:
                 stats = self.step().stats
                 if stats is not None and stats.prefill_rows == 0:
-                    beside[stats.rows > 1].append(stats.step_seconds - stats.phase_seconds["forward"])
+                    forwards = stats.phase_seconds["forward"] + stats.phase_seconds["draft_model"]
+                    beside[stats.rows > 1].append(stats.step_seconds - forwards)
         plain = min(beside[False], default=0.0)
         draft = max(0.0, min(beside[True], default=plain) - plain)
         self.curve = replace(self.curve, base=self.curve.base + plain, draft=draft)
         self.sessions = self._new_sessions()
-        self._scheduler = Scheduler(self.config, self.store, self.curve)
+        self._scheduler = self._new_scheduler()
+
+    def _new_scheduler(self) -> Scheduler:
+        draft_curve = self.draft_model.curve if self.draft_model else None
+        return Scheduler(self.config, self.store, self.curve, draft_curve)
 
     def _new_sessions(self) -> SessionStore:
         config = self.config
         return SessionStore(config.max_sessions, config.session_bytes, config.session_ttl, tree=self._tree)
 
+    def _grow_trees(self, tasks: list[Task], tally: StepTally) -> None:
+        """Let the draft model grow the trees of all that draft with it; whom it refuses another method drafts for."""
+        asking = [(task.running, ask) for task in tasks if (ask := task.ask()) is not None]
+        if self.draft_model is None or not asking:
+            return
+        refusals = self.draft_model.draft([ask for _, ask in asking])
+        for running, ask in asking:
+            if ask.seat in refusals:
+                tally.note_refusal(refusals[ask.seat].reason)
+                self._chooser.fall_back(running, refusals[ask.seat])
+
     def _draft(self, task: Task) -> Draft:
-        running = task.running
-        start = running.num_committed
+        running, drafting, start = task.running, task.running.drafting, task.running.num_committed
         lead = running.request.tokens[start : start + task.num_lead]
         allowed = task.allowance
+        seconds = drafting.seat.take_seconds() if drafting.seat else 0.0
         if allowed is None:
-            return Draft(running, start, lead, None)
+            return Draft(running, start, lead, None, draft_seconds=seconds)
         if allowed.max_nodes == 0:
             return Draft(running, start, lead, root_only(int(running.request.tokens[-1])), is_plain=True)
-        return Draft(running, start, lead, running.drafter.propose(allowed.max_nodes, allowed.min_chance))
+        tree = drafting.drafter.propose(allowed.max_nodes, allowed.min_chance)
+        return Draft(running, start, lead, tree, draft_seconds=seconds)
 
     def _top_tokens(self, drafts: list[Draft], logits_NV: torch.Tensor, batch: StepBatch) -> list[TopTokens | None]:
         """What each drafter harvests, taken before any ban touches the logits."""
         tops = []
         for draft, (first, end) in zip(drafts, pairwise(batch.logit_offsets.tolist()), strict=True):
-            num_top = draft.running.drafter.num_top
+            num_top = draft.running.drafting.drafter.num_top
             tops.append(top_tokens(logits_NV[first:end], num_top) if draft.is_harvested else None)
         return tops
 
@@ -235,8 +255,8 @@ class Engine:
             return
         context = request.num_tokens
         num_emitted = request.extend(verdict.tokens)
-        running.note_step(draft.tree, verdict, num_emitted)
-        method_counts = tally.add(running.stats.method, context, num_emitted)
+        running.note_step(draft.tree, verdict, num_emitted, draft.draft_seconds)
+        method_counts = tally.add(running.drafting.method, context, num_emitted)
         count_draft((method_counts, running.stats.counts), draft.tree, verdict)
         sources = [*draft.tree.sources[verdict.path[1:]].tolist(), int(Source.BONUS)]
         result.emitted.append(Emitted(request.id, verdict.tokens[:num_emitted].tolist(), sources[:num_emitted]))
@@ -244,7 +264,17 @@ class Engine:
             self._scheduler.retire(request.id)
             result.retired.append(self._retired(running, request.finish_reason))
 
+    def _review(self, drafts: list[Draft], tally: StepTally) -> None:
+        """Note what every method has earned in this step, and let the chooser think again."""
+        decoding = [draft for draft in drafts if draft.tree is not None and len(draft.lead) == 0]
+        contexts = [draft.start for draft in decoding]
+        seconds = tally.seconds - sum(draft.draft_seconds for draft in decoding)
+        shares = self.curve.shares([len(draft.tree or ()) for draft in decoding], contexts)
+        for draft, share in zip(decoding, shares, strict=True):
+            self._chooser.review(draft.running, draft.draft_seconds + share * seconds)
+
     def _retired(self, running: Running, reason: FinishReason) -> Retired:
+        running.close()
         request = running.request
         stop_token_id = int(request.output[-1]) if reason is FinishReason.STOP else None
         return Retired(request.id, reason, running.stats, stop_token_id)
@@ -252,6 +282,7 @@ class Engine:
     def _check(self, request: Request) -> None:
         request.sampling.validate()
         drafters.check(request.speculation)
+        self._chooser.check(request.speculation.method)
         max_nodes = request.speculation.max_nodes or 0
         if max_nodes > self.config.max_nodes:
             raise RequestRejected(
@@ -278,6 +309,7 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """The engine now."""
+        draft = self.draft_model
         return EngineStats(
             running=self._scheduler.num_running,
             waiting=self._scheduler.num_waiting,
@@ -286,4 +318,7 @@ class Engine:
             sessions=len(self.sessions),
             session_bytes=self.sessions.num_bytes,
             resident_bytes=resident_bytes(),
+            draft_slots_used=draft.store.used if draft else 0,
+            draft_slots_total=draft.store.total if draft else 0,
+            draft_bytes=draft.num_bytes if draft else 0,
         )

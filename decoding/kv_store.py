@@ -53,8 +53,8 @@ class KvStore(Protocol):
     def allocate(self, max_tokens: int) -> KvHandle | None:
         """Room for a request of at most `max_tokens` rows: its tokens and the tree of its last step."""
 
-    def reserve(self, handle: KvHandle, num_rows: int) -> SlotArray | None:
-        """int64 [num_rows] slots for the next step's rows; replaces an earlier reservation."""
+    def reserve(self, handle: KvHandle, num_rows: int, num_kept: int = 0) -> SlotArray | None:
+        """int64 [num_rows] slots for the next step's rows; replaces an earlier reservation but its first `num_kept`."""
 
     def commit(self, handle: KvHandle, path: NDArray[np.int32]) -> None:
         """Keep the rows `path` of the step (indices into its reserved rows, ascending), drop the others."""
@@ -107,12 +107,13 @@ class SlabStore:
                 return handle
         return None
 
-    def reserve(self, handle: KvHandle, num_rows: int) -> SlotArray | None:
-        if handle.length + num_rows > handle.capacity:
+    def reserve(self, handle: KvHandle, num_rows: int, num_kept: int = 0) -> SlotArray | None:
+        assert num_kept <= len(handle.reserved), (num_kept, len(handle.reserved))
+        if handle.length + num_kept + num_rows > handle.capacity:
             return None
         first = handle.start + handle.length
-        handle.reserved = np.arange(first, first + num_rows)
-        return handle.reserved
+        handle.reserved = np.arange(first, first + num_kept + num_rows)
+        return handle.reserved[num_kept:]
 
     def commit(self, handle: KvHandle, path: NDArray[np.int32]) -> None:
         num_kept = len(path)

@@ -33,8 +33,14 @@ class PackedLinear(nn.Module):
 
 
 def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
-    is_packable = dtype in (torch.float32, torch.bfloat16) and torch._C._has_mkldnn
-    return device.type == "cpu" and is_packable
+    """Whether this processor can: bfloat16 needs one with AVX-512 or AVX-NE-CONVERT, and only trying tells."""
+    if device.type != "cpu" or dtype not in (torch.float32, torch.bfloat16) or not torch._C._has_mkldnn:
+        return False
+    try:
+        PackedLinear(torch.zeros(16, 16, dtype=dtype), None)
+    except RuntimeError:
+        return False
+    return True
 
 
 def pack_linears(model: nn.Module) -> int:

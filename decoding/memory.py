@@ -28,14 +28,17 @@ def free_bytes(device: torch.device) -> int:
     raise ConfigError("cannot read the free memory; set kv_slots")
 
 
-def slots_for(model: TargetModel, config: EngineConfig) -> int:
+def slots_for(model: TargetModel, config: EngineConfig, draft_model: TargetModel | None = None) -> int:
     """Slots of the KV store: as configured, else a share of the free memory, but no more than can be used.
+
+    The draft model, where there is one, has as many.
 
     Raises ConfigError where that is not even one request of the model's full length.
     """
     longest = model.max_model_len + config.max_nodes
     if config.kv_slots is None:
-        affordable = int(free_bytes(model.device) * config.kv_memory_share) // model.bytes_per_slot
+        slot_bytes = model.bytes_per_slot + (draft_model.bytes_per_slot if draft_model else 0)
+        affordable = int(free_bytes(model.device) * config.kv_memory_share) // slot_bytes
         slots = min(affordable, longest * config.max_running)
     else:
         slots = config.kv_slots

@@ -33,6 +33,7 @@ class Speculation(msgspec.Struct, kw_only=True, frozen=True):
     max_depth: int | None = None
     without: list[str] = []
     branching: int = 3
+    min_probability: float | None = None
     consensus: str = "occurrences"
     candidates: str | None = None
     verification: str = "match"

@@ -111,6 +111,11 @@ class TargetModel:
             self._linears = RowExactLinears()
 
     @property
+    def num_bytes(self) -> int:
+        """Of the weights."""
+        return self.num_parameters * self.dtype.itemsize
+
+    @property
     def bytes_per_slot(self) -> int:
         return bytes_per_slot(self.layers, self.dtype)
 

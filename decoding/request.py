@@ -63,7 +63,7 @@ class SpeculationParams:
 
     method: a name of the drafter registry, or "auto". max_nodes: budget, root not counted; None lets
     the server choose from its measured cost curve. max_depth: edges from the root. `without` names
-    parts of the spine method to leave out (its ablations); `branching` is the isotropic method's k;
+    parts of a method to leave out (its ablations); `branching` is the isotropic method's k;
     `consensus` chooses between the paper's and the published code's definition of it. `candidates` is how
     the stand method draws: "coupled" to the target's own noise, "independent" of it, or "deterministic"; None
     is what the verification wants. verification: "match", the target's own tokens and so those of plain
@@ -75,6 +75,7 @@ class SpeculationParams:
     max_depth: int | None = None
     without: frozenset[str] = frozenset()
     branching: int = 3
+    min_probability: float | None = None
     consensus: str = "occurrences"
     candidates: str | None = None
     verification: str = "match"

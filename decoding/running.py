@@ -15,6 +15,7 @@ from decoding.budget import Pace
 from decoding.drafters import Drafter, TopTokens
 from decoding.kv_store import KvHandle
 from decoding.request import Request
+from decoding.seat import Seat
 from decoding.session import Session
 from decoding.stats import RequestStats
 from decoding.tree import DraftTree, IntArray
@@ -22,16 +23,32 @@ from decoding.verify import Verdict
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
+class Drafting:
+    """One method at work for one request. seat: its place in the draft model, if it drafts with it."""
+
+    method: str
+    drafter: Drafter
+    default_nodes: int | None
+    seat: Seat | None = None
+    pace: Pace = field(default_factory=Pace)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
 class Running:
-    """Request, session, drafter, room in the KV store, statistics. Times: seconds on the monotonic clock."""
+    """Request, session, room in the KV store, statistics. Times: seconds on the monotonic clock.
+
+    drafting: the method at work; used: by name, all that have been, so that one can be gone back to. refused: methods
+    that can do nothing more for this request.
+    """
 
     request: Request
     session: Session
-    drafter: Drafter
-    default_nodes: int | None
     stats: RequestStats
-    pace: Pace = field(default_factory=Pace)
+    drafting: Drafting = field(init=False)
+    used: dict[str, Drafting] = field(default_factory=dict)
+    refused: set[str] = field(default_factory=set)
     handle: KvHandle | None = None
+    last_emitted: int = 0  # tokens given out by the last step
     arrived: float = field(default_factory=time.monotonic)
     first_token: float = 0.0
 
@@ -48,35 +65,45 @@ class Running:
         self.handle = handle
         self.stats.queue_seconds = time.monotonic() - self.arrived
 
-    def note_step(self, tree: DraftTree, verdict: Verdict, num_emitted: int) -> None:
-        """Count a verified tree, of whose tokens `num_emitted` were given out."""
+    def close(self) -> None:
+        """Give back what drafting holds."""
+        for drafting in self.used.values():
+            if drafting.seat is not None:
+                drafting.seat.close()
+
+    def note_step(self, tree: DraftTree, verdict: Verdict, num_emitted: int, draft_seconds: float) -> None:
+        """Count a verified tree, of whose tokens `num_emitted` were given out; draft_seconds: the draft model's."""
         now = time.monotonic()
         if self.stats.target_forwards == 0:
             self.first_token = now
             self.stats.time_to_first_token = now - self.arrived
         self.stats.target_forwards += 1
         self.stats.emitted += num_emitted
+        self.last_emitted = num_emitted
         self.stats.decode_seconds = now - self.first_token
-        self.pace.update(tree.num_drafted, len(verdict.tokens))
-        if self.request.sampling.temperature > 0:
-            self.session.note_sampled(self.stats.method, len(verdict.tokens))
+        self.stats.draft_model_seconds += draft_seconds
+        steps_by_method = self.stats.steps_by_method
+        steps_by_method[self.drafting.method] = steps_by_method.get(self.drafting.method, 0) + 1
+        self.drafting.pace.update(tree.num_drafted, len(verdict.tokens), draft_seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
     """One request's part of a step: `lead` prompt tokens in a chain from position `start`, then, unless the
-    prompt goes on in the next step, the tree, whose root follows the lead. is_plain: the drafter was not asked."""
+    prompt goes on in the next step, the tree, whose root follows the lead. is_plain: the drafter was not asked.
+    draft_seconds: what the draft model took for it."""
 
     running: Running
     start: int
     lead: IntArray
     tree: DraftTree | None
     is_plain: bool = False
+    draft_seconds: float = 0.0
 
     @property
     def is_harvested(self) -> bool:
         """Whether the drafter is to see this part's logits. A plain step is not, or it would not be cheap."""
-        return self.running.drafter.num_top > 0 and (not self.is_plain or len(self.lead) > 0)
+        return self.running.drafting.drafter.num_top > 0 and (not self.is_plain or len(self.lead) > 0)
 
     def segment(self) -> Segment:
         """The rows of this part. Logits: all rows if the drafter harvests, else the tree's alone."""
@@ -102,7 +129,7 @@ class Draft:
 
     def observe(self, verdict: Verdict | None, top: TopTokens | None) -> None:
         """Give the drafter the step's outcome; `top` has a row for each row of the segment."""
-        drafter, num_lead = self.running.drafter, len(self.lead)
+        drafter, num_lead = self.running.drafting.drafter, len(self.lead)
         if num_lead:
             drafter.observe_prefill(self.start, top and TopTokens(top.ids[:num_lead], top.probabilities[:num_lead]))
         if self.tree is not None and verdict is not None and not self.is_plain:

@@ -15,6 +15,7 @@ from decoding.config import EngineConfig
 from decoding.kv_store import KvStore
 from decoding.request import Request
 from decoding.running import Running
+from decoding.seat import Ask
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +27,25 @@ class Task:
     num_lead: int
     allowance: Allowance | None
 
+    def ask(self) -> Ask | None:
+        """What the draft model has to do for it, if anything: a tree, or to follow the prompt."""
+        seat, allowance = self.running.drafting.seat, self.allowance
+        if seat is None or allowance == NOTHING:
+            return None
+        end = self.running.num_committed + self.num_lead + (allowance is not None)
+        return Ask(seat, end, allowance)
+
 
 class Scheduler:
-    def __init__(self, config: EngineConfig, store: KvStore, curve: CostCurve) -> None:
+    """draft_curve: what a forward of the draft model costs, where there is one."""
+
+    def __init__(
+        self, config: EngineConfig, store: KvStore, curve: CostCurve, draft_curve: CostCurve | None = None
+    ) -> None:
         self._config = config
         self._store = store
         self._curve = curve
+        self._draft_curve = draft_curve
         self._waiting: deque[Running] = deque()
         self._running: dict[str, Running] = {}
 
@@ -110,27 +124,33 @@ class Scheduler:
         if not drafting:
             return []
         contexts = [running.request.num_tokens for running in drafting]
-        rate = token_rate(self._curve, [running.pace for running in drafting], contexts)
-        allowances = [self._allowance(running, rate) for running in drafting]
+        rate = token_rate(self._curve, [running.drafting.pace for running in drafting], contexts)
+        num_seats = sum(running.drafting.seat is not None for running in drafting)
+        allowances = [self._allowance(running, rate, num_seats) for running in drafting]
         wanted = sum(allowance.max_nodes for allowance in allowances)
         if wanted > rows_left:  # trees shrink alike before anybody waits
             return [replace(each, max_nodes=each.max_nodes * rows_left // wanted) for each in allowances]
         return allowances
 
-    def _allowance(self, running: Running, rate: float) -> Allowance:
+    def _allowance(self, running: Running, rate: float, num_seats: int) -> Allowance:
         """The nodes a request asked for, or its method's usual number, or what is worth its price.
 
-        Where drafting has not paid for itself the step is a plain one, but for a trial now and then.
+        Where drafting has not paid for itself the step is a plain one, but for a trial now and then. The price of a
+        draft forward is shared by the `num_seats` requests that draft with the draft model.
         """
         request, limit = running.request, self._config.max_nodes
         if request.max_total - request.num_tokens <= 1:  # one token to go: nothing to draft for
             return NOTHING
         max_nodes = request.speculation.max_nodes
         if max_nodes is None:
-            max_nodes = running.default_nodes
+            max_nodes = running.drafting.default_nodes
         if max_nodes is not None:
             return Allowance(min(max_nodes, limit))
         price = node_price(self._curve, rate, request.num_tokens)
-        is_trial = running.pace.plain_steps % TRIAL_INTERVAL == TRIAL_INTERVAL - 1
-        pays = running.pace.pays(price, rate * self._curve.draft)
-        return Allowance(limit, price) if pays or is_trial else NOTHING
+        round_price = 0.0
+        if running.drafting.seat is not None and self._draft_curve is not None:
+            price += node_price(self._draft_curve, rate, request.num_tokens)
+            round_price = rate * self._draft_curve.base / num_seats
+        is_trial = running.drafting.pace.plain_steps % TRIAL_INTERVAL == TRIAL_INTERVAL - 1
+        pays = running.drafting.pace.pays(price, rate * (self._curve.draft + running.drafting.pace.draft_seconds))
+        return Allowance(limit, price, round_price) if pays or is_trial else NOTHING

@@ -11,35 +11,18 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from decoding.earnings import Ledger
 from decoding.static_tree import StaticTree
 from decoding.stores.adjacency import AdjacencyTable
 from decoding.stores.ngram import NgramStore
-
-FORGETTING = 1 / 512  # of what was measured, at every step
-
-
-@dataclass(slots=True)
-class Acceptance:
-    """Tokens emitted by steps of one method, the last few hundred steps counting most."""
-
-    steps: float = 0.0
-    tokens: float = 0.0
-
-    @property
-    def tau(self) -> float:
-        return self.tokens / self.steps if self.steps else 0.0
-
-    def note(self, num_tokens: int) -> None:
-        self.steps += 1 - FORGETTING * self.steps
-        self.tokens += num_tokens - FORGETTING * self.tokens
 
 
 @dataclass(slots=True)
 class Session:
     """The stores of one session; running requests hold on to it even after it left the `SessionStore`.
 
-    max_bytes: of each store. A store exists from its first use on. sampled: by method, what the steps of
-    sampled requests emitted. tree: the server's static tree.
+    max_bytes: of each store. A store exists from its first use on. earnings: of greedy and of sampled requests.
+    tree: the server's static tree.
     """
 
     tenant: str
@@ -48,7 +31,7 @@ class Session:
     adjacency: AdjacencyTable
     tree: StaticTree | None = None
     last_used: float = 0.0
-    sampled: dict[str, Acceptance] = field(default_factory=dict)
+    earnings: tuple[Ledger, Ledger] = field(default_factory=lambda: (Ledger(), Ledger()))
     _ngrams: NgramStore | None = field(default=None, repr=False)
 
     @property
@@ -57,9 +40,9 @@ class Session:
             self._ngrams = NgramStore(self.max_bytes)
         return self._ngrams
 
-    def note_sampled(self, method: str, num_tokens: int) -> None:
-        """A step of a sampled request drafted by `method` emitted so many tokens."""
-        self.sampled.setdefault(method, Acceptance()).note(num_tokens)
+    def ledger(self, is_sampled: bool) -> Ledger:
+        """What methods earned in requests of this kind."""
+        return self.earnings[is_sampled]
 
     @property
     def num_bytes(self) -> int:

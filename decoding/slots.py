@@ -48,12 +48,15 @@ class SlotPool:
         self._live.add(handle)
         return handle
 
-    def reserve(self, handle: KvHandle, num_rows: int) -> SlotArray | None:
-        if handle.length + num_rows > handle.capacity:
+    def reserve(self, handle: KvHandle, num_rows: int, num_kept: int = 0) -> SlotArray | None:
+        assert num_kept <= len(handle.reserved), (num_kept, len(handle.reserved))
+        if handle.length + num_kept + num_rows > handle.capacity:
             return None
-        self._give_back(handle.reserved)
-        handle.reserved = self._take(num_rows)
-        return handle.reserved
+        kept = handle.reserved[:num_kept]
+        self._give_back(handle.reserved[num_kept:])
+        added = self._take(num_rows)
+        handle.reserved = np.concatenate((kept, added)) if num_kept else added
+        return added
 
     def commit(self, handle: KvHandle, path: NDArray[np.int32]) -> None:
         assert len(path) <= len(handle.reserved), (len(path), len(handle.reserved))

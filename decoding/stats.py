@@ -27,7 +27,9 @@ class RequestStats(msgspec.Struct, kw_only=True):
     """
 
     method: str
-    reason: str = ""  # why this method was chosen
+    choice: str = "requested"  # the kind of choice it was, a word: see `drafters.auto.Choice`
+    reason: str = ""  # why this method was chosen, a sentence
+    steps_by_method: dict[str, int] = {}
     prompt_tokens: int
     emitted: int = 0
     target_forwards: int = 0
@@ -36,10 +38,12 @@ class RequestStats(msgspec.Struct, kw_only=True):
     queue_seconds: float = 0.0
     time_to_first_token: float = 0.0
     decode_seconds: float = 0.0  # first token to last
+    draft_model_seconds: float = 0.0  # this request's share of the draft model's forwards
 
 
 class StepStats(msgspec.Struct, kw_only=True):
-    """One engine step, all requests together. `phase_seconds` keys: schedule draft forward sample commit observe.
+    """One engine step, all requests together. `phase_seconds` keys: schedule draft_model draft forward sample commit
+    observe.
 
     plain_seconds: what plain decoding would have needed for the tokens of this step, from the measured
     cost of a plain step at the same number of requests and context; 0 for a step that only prefilled.
@@ -53,6 +57,7 @@ class StepStats(msgspec.Struct, kw_only=True):
     plain_seconds: float
     phase_seconds: dict[str, float]
     counts_by_method: dict[str, DraftCounts]
+    refusals: dict[str, int] = {}  # by reason: requests the draft model could do nothing more for
 
 
 class EngineStats(msgspec.Struct, kw_only=True):
@@ -65,3 +70,6 @@ class EngineStats(msgspec.Struct, kw_only=True):
     sessions: int
     session_bytes: int
     resident_bytes: int
+    draft_slots_used: int = 0
+    draft_slots_total: int = 0
+    draft_bytes: int = 0  # weights of the draft model and its slots

@@ -52,6 +52,12 @@ class StepTally:
         self._counts: dict[str, DraftCounts] = {}
         self._emitted = 0
         self._contexts: list[int] = []
+        self._refusals: dict[str, int] = {}
+
+    @property
+    def seconds(self) -> float:
+        """Since the step began."""
+        return time.perf_counter() - self._started
 
     def end_phase(self, name: str) -> None:
         now = time.perf_counter()
@@ -64,6 +70,9 @@ class StepTally:
         self._emitted += num_emitted
         return self._counts.setdefault(method, DraftCounts())
 
+    def note_refusal(self, reason: str) -> None:
+        self._refusals[reason] = self._refusals.get(reason, 0) + 1
+
     def stats(self, num_rows: int, num_prefill_rows: int, curve: CostCurve) -> StepStats:
         """The finished step."""
         return StepStats(
@@ -71,8 +80,9 @@ class StepTally:
             prefill_rows=num_prefill_rows,
             decode_requests=len(self._contexts),
             emitted=self._emitted,
-            step_seconds=time.perf_counter() - self._started,
+            step_seconds=self.seconds,
             plain_seconds=curve.plain_seconds(self._emitted, self._contexts) if self._contexts else 0.0,
             phase_seconds=self._phase_seconds,
             counts_by_method=self._counts,
+            refusals=self._refusals,
         )

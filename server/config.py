@@ -66,6 +66,10 @@ class ServerSettings(BaseSettings):
     )
     session_ttl: float = Field(default=ENGINE.session_ttl, gt=0, description="Seconds an unused session is kept")
     tree: str | None = Field(default=ENGINE.tree, description="Static draft tree of the stand method, a JSON file")
+    draft_model: str = Field(
+        default=ENGINE.draft_model,
+        description="Small model that drafts: a name, a folder, none, or auto (the bundled model brings its own)",
+    )
     threads: int | None = Field(default=ENGINE.threads, ge=1, description="CPU threads of the engine")
 
     host: str = Field(default="127.0.0.1", description="Address to listen on")

@@ -43,6 +43,9 @@ def _gauges(totals: StepTotals) -> Iterator[Metric]:
         ("sessions", "Sessions whose stores are kept", engine.sessions),
         ("session_bytes", "Bytes of all sessions' stores", engine.session_bytes),
         ("worker_resident_bytes", "Resident memory of the worker process", engine.resident_bytes),
+        ("draft_slots_used", "Slots of the draft model in use", engine.draft_slots_used),
+        ("draft_slots_total", "Slots of the draft model", engine.draft_slots_total),
+        ("draft_bytes", "Bytes of the draft model's weights and slots", engine.draft_bytes),
         ("speedup", SPEEDUP, totals.speedup),
     )
     for name, text, value in rows:
@@ -72,6 +75,12 @@ def _labelled(totals: StepTotals) -> Iterator[Metric]:
     for phase, seconds in totals.phase_seconds.items():
         phases.add_metric((phase,), seconds)
     yield phases
+    refusals = CounterMetricFamily(
+        "gander_draft_refusals", "Requests the draft model could do nothing more for, by reason", labels=("reason",)
+    )
+    for reason, number in totals.refusals.items():
+        refusals.add_metric((reason,), number)
+    yield refusals
     drafts = CounterMetricFamily("gander_drafts", "Trees with at least one drafted node", labels=("method",))
     for method, number in totals.drafts.items():
         drafts.add_metric((method,), number)

@@ -55,6 +55,7 @@ class Metrics:
             self._ends.labels(type(end).__name__.lower()).inc()
             return
         self._ends.labels(end.reason).inc()
+        self._choices.labels(end.stats.method, end.stats.choice).inc()
         self.prompt_tokens += end.stats.prompt_tokens
         self._queue.observe(end.stats.queue_seconds)
         if end.reason == "abort" or not ticket.num_tokens:
@@ -92,6 +93,12 @@ class Metrics:
         )
         self._vllm_first_token = vllm.labels(self.model_name, "0")
         self._ends = Counter("gander_requests", "Requests (choices) ended, by how", ("end",), registry=self.registry)
+        self._choices = Counter(
+            "gander_choices",
+            "Requests ended, by the method that drafted last and why it did: requested, trial, best, only or fallback",
+            ("method", "choice"),
+            registry=self.registry,
+        )
 
 
 class _Engine(Collector):

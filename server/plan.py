@@ -114,6 +114,7 @@ def _speculation(options: SpeculationOptions) -> Speculation:
         max_depth=options.max_depth,
         without=options.without,
         branching=options.branching,
+        min_probability=options.min_probability,
         consensus=options.consensus,
         candidates=options.candidates,
         verification=options.verification,

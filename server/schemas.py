@@ -132,6 +132,7 @@ class SpeculationOptions(WireModel):
     max_depth: int | None = Field(default=None, ge=1, le=65536, description="Longest branch of the draft tree")
     without: list[Annotated[str, Field(max_length=64)]] = Field(default=[], max_length=16)
     branching: int = Field(default=3, ge=1, le=64)
+    min_probability: float | None = Field(default=None, ge=0, lt=1)
     consensus: str = Field(default="occurrences", max_length=64)
     candidates: str | None = Field(default=None, max_length=64)
     verification: str = Field(default="match", max_length=64)
@@ -190,10 +191,15 @@ class Usage(TypedDict):
 
 
 class SpeculationReport(TypedDict):
-    """What drafting did for one choice. acceptance_length: tokens per target forward, prefill apart."""
+    """What drafting did for one choice. method: the last one that drafted; choice, reason: why it did.
+
+    acceptance_length: tokens per target forward, prefill apart.
+    """
 
     method: str
+    choice: str
     reason: str
+    steps_by_method: dict[str, int]
     steps: int
     acceptance_length: float | None
     drafts: int
@@ -206,6 +212,7 @@ class SpeculationReport(TypedDict):
     queue_seconds: float
     time_to_first_token: float
     decode_seconds: float
+    draft_model_seconds: float
 
 
 class CompletionChoice(TypedDict):

@@ -28,6 +28,7 @@ class StepTotals:
         self.emitted = 0
         self.step_seconds = 0.0
         self.phase_seconds: Counter[str] = Counter()
+        self.refusals: Counter[str] = Counter()
         self.drafts: Counter[str] = Counter()
         self.drafted: Counter[tuple[str, str]] = Counter()
         self.accepted: Counter[tuple[str, str]] = Counter()
@@ -57,6 +58,7 @@ class StepTotals:
         self.emitted += step.emitted
         self.step_seconds += step.step_seconds
         _add_all(self.phase_seconds, step.phase_seconds)
+        self.refusals.update(step.refusals)
         if step.plain_seconds > 0 and step.prefill_rows == 0:
             self._window.append((step.plain_seconds, step.step_seconds))
         for method, counts in step.counts_by_method.items():

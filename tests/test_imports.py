@@ -9,9 +9,10 @@ ROOT = Path(__file__).parent.parent
 LAYERS = [  # a module may import from its own layer and those below it
     {"worker"},
     {"engine"},
-    {"scheduler", "calibrate", "memory"},
-    {"running"},
+    {"choosing", "scheduler", "memory"},
+    {"running", "draft_model", "calibrate"},
     {"session", "tally", "drafters"},
+    {"seat", "earnings"},
     {"budget", "stores", "sampling"},
 ]
 

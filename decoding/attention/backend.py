@@ -1,7 +1,7 @@
 """What an attention backend is: `prepare` once per step, `attend` once per layer.
 
 Every backend stores the step's keys and values in the store and lets each row attend to its request's
-committed tokens, its ancestors in the segment and itself, within the layer's window and chunk.
+committed tokens, its ancestors in the segment's tree and itself, within the layer's window and chunk.
 Invariant: a row's result depends on its own path alone (up to rounding; bit for bit in `exact`).
 """
 
@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from decoding.attention.layer import LayerSpec
-from decoding.batch import StepBatch, ancestor_bits
+from decoding.batch import StepBatch
 
 
 class AttentionBackend(Protocol):
@@ -33,17 +33,18 @@ class AttentionBackend(Protocol):
 
 
 def visible_keys(batch: StepBatch, segment: int, window: int, chunk: int) -> NDArray[np.bool_]:
-    """bool [n, L+n]: which of the segment's keys (committed, then the step's rows) each of its rows may see."""
-    first, end = batch.offsets[segment], batch.offsets[segment + 1]
-    num_rows, prefix_len = end - first, batch.prefix_lens[segment]
-    positions = batch.positions_M[first:end]
-    visible = np.ones((num_rows, prefix_len + num_rows), np.bool_)
+    """bool [n, L+w+n]: which of the segment's keys (committed, then its tree's rows) each of its new rows may see."""
+    first, end = batch.tree_offsets[segment], batch.tree_offsets[segment + 1]
+    tree_size, prefix_len, num_written = end - first, batch.prefix_lens[segment], batch.num_written[segment]
+    tree_positions = batch.positions_P[first:end]
+    positions = tree_positions[num_written:]
+    visible = np.ones((tree_size - num_written, prefix_len + tree_size), np.bool_)
     if batch.is_chain[segment]:
-        visible[:, prefix_len:] = np.tri(num_rows, dtype=np.bool_)
+        visible[:, prefix_len:] = np.tri(tree_size, dtype=np.bool_)[num_written:]
     else:
-        bits = ancestor_bits(batch.parents_M[first:end])
-        visible[:, prefix_len:] = np.unpackbits(bits.view(np.uint8), axis=1, bitorder="little")[:, :num_rows]
-    key_positions = np.concatenate([np.arange(prefix_len), positions])
+        bits = batch.ancestor_bits(segment)[num_written:]
+        visible[:, prefix_len:] = np.unpackbits(bits.view(np.uint8), axis=1, bitorder="little")[:, :tree_size]
+    key_positions = np.concatenate([np.arange(prefix_len), tree_positions])
     if window:
         visible &= key_positions > positions[:, None] - window
     if chunk:

@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 
 from decoding.attention.exact_kernel import (
     NUM_ROWS,
+    NUM_WRITTEN,
     PREFIX_LEN,
     LayerTable,
+    SegmentTables,
     StepTable,
     attend_parallel,
     attend_serial,
@@ -51,7 +53,7 @@ class ExactPlan:
         table = self.tables.get(group)
         if table is None:
             tiles = make_tiles(self.segments, group)
-            table = StepTable(self.segments, tiles, self.batch.parents_M, self.batch.positions_M)
+            table = StepTable(self.segments, tiles, self.batch.parents_P, self.batch.positions_P)
             self.tables[group] = table
         return table
 
@@ -72,8 +74,12 @@ class ExactAttention:
         if store is not self._store:
             self._store, self._layers = store, [_layer_table(spec, store) for spec in self._specs]
         starts = np.array([handle.start for handle in batch.handles], np.int64)
-        segments = make_segments(starts, batch.prefix_lens, batch.offsets, batch.is_chain)
-        num_keys = int((segments[:, PREFIX_LEN] + segments[:, NUM_ROWS]).max())
+        segments = make_segments(
+            SegmentTables(
+                starts, batch.prefix_lens, batch.offsets, batch.is_chain, batch.tree_offsets, batch.num_written
+            )
+        )
+        num_keys = int((segments[:, PREFIX_LEN] + segments[:, NUM_WRITTEN] + segments[:, NUM_ROWS]).max())
         return ExactPlan(batch, self._layers, segments, self._room(num_keys), num_keys, np.empty(10, np.int64))
 
     def attend(
@@ -115,7 +121,7 @@ class ExactAttention:
 
 def _compile() -> None:
     """Compile both kernels on nothing, or load them from numba's cache, so that no request has to wait."""
-    nothing, floats = np.zeros((0, 5), np.int64), np.zeros(16, np.float32)
+    nothing, floats = np.zeros((0, 7), np.int64), np.zeros(16, np.float32)
     step = StepTable(nothing, make_tiles(nothing, 1), np.zeros(0, np.int32), np.zeros(0, np.int64))
     for attend in (attend_serial, attend_parallel):
         attend(np.zeros(10, np.int64), LayerTable(np.ones(11, np.int64), floats), step, floats.reshape(1, -1))

@@ -31,16 +31,17 @@ class LayerTable(NamedTuple):
 
 
 class StepTable(NamedTuple):
-    """One step. segments: int64 [B, 5]; tiles: int64 [T, 3], for the layer's group; parents and positions per row."""
+    """segments: int64 [B, 7]; tiles: int64 [T, 3], for the layer's group; parents and positions of the trees."""
 
     segments: Table
     tiles: Table
-    parents_M: IntArray
-    positions_M: Table
+    parents_P: IntArray
+    positions_P: Table
 
 
-# A segment: slot of its first key, committed tokens, its rows in the step.
-START, PREFIX_LEN, FIRST_ROW, NUM_ROWS, IS_CHAIN = range(5)
+# A segment: slot of its first key, committed tokens, its rows in the step, where its tree begins, and how many
+# rows of the tree come before the step's.
+START, PREFIX_LEN, FIRST_ROW, NUM_ROWS, IS_CHAIN, FIRST_NODE, NUM_WRITTEN = range(7)
 # A layer: addresses of its planes [K, S, D], sizes, masks. ITEM_SIZE is 4 for float32, 2 for bfloat16.
 KEYS, VALUES, NUM_SLOTS, NUM_KV_HEADS, GROUP, KEY_DIM, VALUE_DIM, ITEM_SIZE, WINDOW, CHUNK, HAS_SINKS = range(11)
 SCALING, SOFTCAP, FIRST_SINK = range(3)
@@ -50,16 +51,29 @@ QUERY, QUERY_HEAD, QUERY_ROW, KEY, KEY_HEAD, KEY_ROW, VALUE, VALUE_HEAD, VALUE_R
 TILE_SEGMENT, TILE_FIRST, TILE_LANES = range(3)
 
 
+class SegmentTables(NamedTuple):
+    """Per segment, as in `StepBatch`; starts: int64 [B], the slot of each one's first key."""
+
+    starts: Table
+    prefix_lens: IntArray
+    offsets: IntArray
+    is_chain: NDArray[np.bool_]
+    tree_offsets: IntArray
+    num_written: IntArray
+
+
 @nb.njit(cache=True)
-def make_segments(starts: Table, prefix_lens: IntArray, offsets: IntArray, is_chain: NDArray[np.bool_]) -> Table:
-    """int64 [B, 5], see the column names above."""
-    segments = np.empty((len(starts), 5), np.int64)
-    for segment in range(len(starts)):
-        segments[segment, START] = starts[segment]
-        segments[segment, PREFIX_LEN] = prefix_lens[segment]
-        segments[segment, FIRST_ROW] = offsets[segment]
-        segments[segment, NUM_ROWS] = offsets[segment + 1] - offsets[segment]
-        segments[segment, IS_CHAIN] = is_chain[segment]
+def make_segments(tables: SegmentTables) -> Table:
+    """int64 [B, 7], see the column names above."""
+    segments = np.empty((len(tables.starts), 7), np.int64)
+    for segment in range(len(tables.starts)):
+        segments[segment, START] = tables.starts[segment]
+        segments[segment, PREFIX_LEN] = tables.prefix_lens[segment]
+        segments[segment, FIRST_ROW] = tables.offsets[segment]
+        segments[segment, NUM_ROWS] = tables.offsets[segment + 1] - tables.offsets[segment]
+        segments[segment, IS_CHAIN] = tables.is_chain[segment]
+        segments[segment, FIRST_NODE] = tables.tree_offsets[segment]
+        segments[segment, NUM_WRITTEN] = tables.num_written[segment]
     return segments
 
 
@@ -98,7 +112,7 @@ def _store_rows(call: Table, layer: Table, segments: Table) -> None:
     item = layer[ITEM_SIZE]
     key_bytes, value_bytes = layer[KEY_DIM] * item, layer[VALUE_DIM] * item
     for segment in range(len(segments)):
-        first_slot = segments[segment, START] + segments[segment, PREFIX_LEN]
+        first_slot = segments[segment, START] + segments[segment, PREFIX_LEN] + segments[segment, NUM_WRITTEN]
         for head in range(layer[NUM_KV_HEADS]):
             for index in range(segments[segment, NUM_ROWS]):
                 row, slot = segments[segment, FIRST_ROW] + index, head * layer[NUM_SLOTS] + first_slot + index
@@ -159,12 +173,12 @@ def _save(call: Table, layer: Table, tile: Table, first_row: int, head: int, sum
 def _key_range(layer: Table, step: StepTable, tile: Table) -> tuple[int, int]:
     """The keys, counted from the request's first, that some lane of the tile may see."""
     segment = step.segments[tile[TILE_SEGMENT]]
-    first = tile[TILE_FIRST] // layer[GROUP]
-    last = (tile[TILE_FIRST] + tile[TILE_LANES] - 1) // layer[GROUP]
+    first = segment[NUM_WRITTEN] + tile[TILE_FIRST] // layer[GROUP]
+    last = segment[NUM_WRITTEN] + (tile[TILE_FIRST] + tile[TILE_LANES] - 1) // layer[GROUP]
     end = segment[PREFIX_LEN] + last + 1
     start = end
-    for row in range(first, last + 1):
-        start = min(start, _first_visible(layer, step.positions_M[segment[FIRST_ROW] + row]))
+    for node in range(first, last + 1):
+        start = min(start, _first_visible(layer, step.positions_P[segment[FIRST_NODE] + node]))
     if not segment[IS_CHAIN]:  # only the prefix is stored by position
         start = min(start, segment[PREFIX_LEN])
     return start, end
@@ -180,20 +194,19 @@ def _hide(scores: Floats, lane: int, start: int, end: int) -> None:
 def _mask(layer: Table, step: StepTable, tile: Table, start: int, end: int, scores: Floats) -> None:
     """Hide from each lane what its row may not see among the keys from `start` to `end`."""
     segment = step.segments[tile[TILE_SEGMENT]]
-    prefix_len, first_row = segment[PREFIX_LEN], segment[FIRST_ROW]
+    prefix_len, first_node = segment[PREFIX_LEN], segment[FIRST_NODE]
     for lane in range(tile[TILE_LANES]):
-        row = (tile[TILE_FIRST] + lane) // layer[GROUP]
-        low = _first_visible(layer, step.positions_M[first_row + row])
+        node = segment[NUM_WRITTEN] + (tile[TILE_FIRST] + lane) // layer[GROUP]
+        low = _first_visible(layer, step.positions_P[first_node + node])
         if segment[IS_CHAIN]:
             _hide(scores, lane, 0, low - start)
-            _hide(scores, lane, prefix_len + row + 1 - start, end - start)
+            _hide(scores, lane, prefix_len + node + 1 - start, end - start)
             continue
         _hide(scores, lane, 0, min(low, prefix_len) - start)
-        node = row  # climb to the root, hiding every row between a node and its parent
-        for other in range(end - prefix_len - 1, -1, -1):
-            is_seen = other == node and step.positions_M[first_row + other] >= low
+        for other in range(end - prefix_len - 1, -1, -1):  # climb to the root, hiding all between a node and its parent
+            is_seen = other == node and step.positions_P[first_node + other] >= low
             if other == node:
-                node = step.parents_M[first_row + other]
+                node = step.parents_P[first_node + other]
             if not is_seen:
                 scores[(prefix_len + other - start) * LANES + lane] = NEVER
 

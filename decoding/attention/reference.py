@@ -40,7 +40,7 @@ class ReferenceAttention:
         out_NHV = query_HND.new_zeros(query_HND.shape[1], query_HND.shape[0], layer.value_dim)
         for segment, handle in enumerate(batch.handles):
             first, end = batch.offsets[segment], batch.offsets[segment + 1]
-            num_keys = int(batch.prefix_lens[segment] + end - first)
+            num_keys = batch.num_keys(segment)
             keys_KTD, values_KTV = store.gather(layer.index, store.rows(handle, num_keys))
             visible = torch.from_numpy(visible_keys(batch, segment, layer.window, layer.chunk)).to(keys_KTD.device)
             for row in range(first, end):

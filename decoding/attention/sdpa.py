@@ -35,8 +35,7 @@ class SdpaAttention:
         self.device = device
 
     def prepare(self, batch: StepBatch) -> SdpaPlan:
-        sizes = (batch.prefix_lens + batch.offsets[1:] - batch.offsets[:-1]).tolist()
-        rows = tuple(batch.store.rows(handle, size) for handle, size in zip(batch.handles, sizes, strict=True))
+        rows = tuple(batch.store.rows(handle, batch.num_keys(place)) for place, handle in enumerate(batch.handles))
         write_slots_M = torch.from_numpy(batch.write_slots_M).to(self.device, non_blocking=True)
         return SdpaPlan(batch, write_slots_M, rows)
 

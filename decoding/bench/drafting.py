@@ -13,7 +13,7 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.drafters import METHODS, TopTokens, start, warm_up
+from decoding.drafters import TopTokens, available, start, warm_up
 from decoding.request import Request, SamplingParams, SpeculationParams
 from decoding.stores.adjacency import NUM_SUCCESSORS, AdjacencyTable
 from decoding.stores.ngram import NgramStore
@@ -88,7 +88,7 @@ def main() -> None:
     warm_up()
     out = sys.stdout.write
     out(f"{'method':12s}{'nodes':>8s}{'propose us':>14s}{'p90':>8s}{'observe us':>14s}{'p90':>8s}\n")
-    for method in METHODS:
+    for method in available(has_draft_model=False):
         propose, observe, nodes = time_method(method, arguments.budget, arguments.steps)
         columns = [1e6 * np.percentile(seconds, share) for seconds in (propose, observe) for share in (50, 90)]
         out(f"{method:12s}{nodes:8.1f}{columns[0]:14.1f}{columns[1]:8.1f}{columns[2]:14.1f}{columns[3]:8.1f}\n")

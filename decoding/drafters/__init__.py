@@ -5,68 +5,112 @@ Knows what a request may ask of each; the engine knows only the `Drafter` protoc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from decoding.drafters import spine, stand
-from decoding.drafters.auto import AUTO, choose_method
+from decoding.drafters import dynamic, spine, stand
+from decoding.drafters.auto import AUTO
 from decoding.drafters.base import Drafter, TopTokens
+from decoding.drafters.dynamic import History, ModelDrafter, dynamic_rules, fixed_rules, linear_rules
 from decoding.drafters.fields import check_field, one_of
 from decoding.drafters.isotropic import IsotropicDrafter
 from decoding.drafters.lookup import LookupDrafter
+from decoding.drafters.model_growth import Rules
 from decoding.drafters.none import NoDrafter
 from decoding.drafters.recycle import RecycleDrafter
 from decoding.drafters.spine import SpineDrafter
 from decoding.drafters.stand import StandDrafter
 from decoding.request import Request, SamplingParams, SpeculationParams
-from decoding.session import Acceptance
+from decoding.seat import Seat
 from decoding.stores import DraftingStores
 from decoding.stores.adjacency import NUM_SUCCESSORS, AdjacencyTable
 from decoding.stores.ngram import NgramStore
 from decoding.verify import walk
 
-__all__ = ["AUTO", "METHODS", "Drafter", "Method", "TopTokens", "check", "resolve", "start", "warm_up"]
+__all__ = ["AUTO", "METHODS", "Drafter", "Method", "Sources", "TopTokens", "available", "check", "start", "warm_up"]
+
+
+class Sources(NamedTuple):
+    """What a drafter may draw on: the session's stores, and a seat in the draft model where the method needs one."""
+
+    stores: DraftingStores
+    seat: Seat | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A registered method: `start` makes one request's drafter from the request and its session.
+    """A registered method: `start` makes one request's drafter from the request and what it may draw on.
 
     default_nodes: the budget of a request that names none; None where the drafter itself weighs each node's
     chance against its price.
     """
 
-    start: Callable[[Request, DraftingStores], Drafter]
+    start: Callable[[Request, Sources], Drafter]
     summary: str
     default_nodes: int | None
+    needs_draft_model: bool = False
+
+
+def _of_stores(new: Callable[[Request, DraftingStores], Drafter]) -> Callable[[Request, Sources], Drafter]:
+    return lambda request, sources: new(request, sources.stores)
+
+
+def _of_model(
+    rules: Callable[[SpeculationParams], Rules], history: History | None = None
+) -> Callable[[Request, Sources], Drafter]:
+    def start(request: Request, sources: Sources) -> Drafter:
+        assert sources.seat is not None
+        own_history = None if "history" in request.speculation.without else history
+        return ModelDrafter(request, sources.seat, rules(request.speculation), own_history)
+
+    return start
 
 
 METHODS: dict[str, Method] = {
-    "spine": Method(SpineDrafter, "spine trees (GOOSE): a chain copied from context, adjacency branches", None),
-    "stand": Method(StandDrafter, "STAND: n-grams of all the session's trajectories, drawn with your own noise", None),
-    "recycle": Method(RecycleDrafter, "Token Recycling: a fixed 80-node tree of successors last seen", 80),
-    "isotropic": Method(IsotropicDrafter, "a uniform tree of `branching` adjacency successors per node", 60),
+    "spine": Method(
+        _of_stores(SpineDrafter), "spine trees (GOOSE): a chain copied from context, adjacency branches", None
+    ),
+    "stand": Method(
+        _of_stores(StandDrafter), "STAND: n-grams of all the session's trajectories, drawn with your own noise", None
+    ),
+    "dynamic": Method(
+        _of_model(dynamic_rules, History()),
+        "DynaTree: a draft model's tree, as wide and deep as it is sure of itself",
+        None,
+        needs_draft_model=True,
+    ),
+    "fixed": Method(
+        _of_model(fixed_rules), "a draft model's tree of fixed depth and `branching`", 60, needs_draft_model=True
+    ),
+    "linear": Method(
+        _of_model(linear_rules), "a draft model's chain of `max_depth` tokens", 60, needs_draft_model=True
+    ),
+    "recycle": Method(_of_stores(RecycleDrafter), "Token Recycling: a fixed 80-node tree of successors last seen", 80),
+    "isotropic": Method(
+        _of_stores(IsotropicDrafter), "a uniform tree of `branching` adjacency successors per node", 60
+    ),
     "lookup": Method(lambda request, _: LookupDrafter(request), "prompt lookup: a chain copied from context", 10),
     "none": Method(lambda request, _: NoDrafter(request), "plain decoding, nothing drafted", 0),
 }
 
 
-def resolve(method: str, temperature: float = 0.0, measured: Mapping[str, Acceptance] | None = None) -> tuple[str, str]:
-    """The registered name behind `method`, and why it was chosen; measured: as `Session.sampled`."""
-    return choose_method(temperature, measured or {}) if method == AUTO else (method, "requested")
+def available(has_draft_model: bool) -> list[str]:
+    """The methods that can be had with or without a draft model."""
+    return [name for name, method in METHODS.items() if has_draft_model or not method.needs_draft_model]
 
 
-def start(method: str, request: Request, session: DraftingStores) -> Drafter:
-    """A new drafter of `method` (a registered name or "auto") for one request."""
-    return METHODS[resolve(method, request.sampling.temperature)[0]].start(request, session)
+def start(method: str, request: Request, stores: DraftingStores, seat: Seat | None = None) -> Drafter:
+    """A new drafter of a registered `method` for one request."""
+    return METHODS[method].start(request, Sources(stores, seat))
 
 
 def check(speculation: SpeculationParams) -> None:
     """Raise RequestRejected naming the first field that no method honours, with what is accepted."""
     check_field("method", speculation.method in {AUTO, *METHODS}, one_of(AUTO, *METHODS), speculation.method)
-    parts = sorted({*spine.ABLATIONS, *stand.ABLATIONS})
+    parts = sorted({*spine.ABLATIONS, *stand.ABLATIONS, *dynamic.ABLATIONS})
     unknown = ", ".join(sorted(speculation.without.difference(parts)))
     check_field("without", not unknown, f"any of {', '.join(parts)}", unknown)
     branching = speculation.branching
@@ -74,6 +118,8 @@ def check(speculation: SpeculationParams) -> None:
     consensus = speculation.consensus
     check_field("consensus", consensus in spine.CONSENSUS, one_of(*spine.CONSENSUS), consensus)
     stand.check(speculation)
+    least = speculation.min_probability
+    check_field("min_probability", least is None or 0 <= least < 1, "at least 0 and below 1", least)
     for name, value in (("max_nodes", speculation.max_nodes), ("max_depth", speculation.max_depth)):
         check_field(name, value is None or value >= 0, "0 or more", value)
 
@@ -81,7 +127,7 @@ def check(speculation: SpeculationParams) -> None:
 def warm_up() -> None:
     """Compile all the serving path calls, by drafting a short repetitive text; cached on disk between starts."""
     tokens = np.tile(np.arange(7, dtype=np.int32), 6)
-    for method in METHODS:
+    for method in available(has_draft_model=False):
         for without in (frozenset[str](), frozenset(("best_first",))):
             request = Request(
                 id=f"warm-up-{method}",

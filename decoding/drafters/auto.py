@@ -1,30 +1,54 @@
-"""What "auto" means for one request: spine, or for a sampled one whichever has been accepted more in its session.
+"""What "auto" means for one request: the method that has lately earned most, and now and then a trial of another.
 
-Knows methods by name only. The rule: greedy requests get spine; sampled ones get stand until the session has seen
-enough of it, then spine for as long, then the better of the two.
+Knows methods by name only. The rule: spine first; every other method that fits the request is tried for
+`TRIAL_STEPS` steps, then whichever earned the most tokens a second in this session drafts, and is weighed again every
+`REVIEW_STEPS` steps of a request. What a method earned long ago is forgotten, and it is tried again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from decoding.session import Acceptance
+from decoding.earnings import Ledger
 
 AUTO = "auto"
-SPINE, STAND = "spine", "stand"
-TRIAL_STEPS = 64  # of sampled decoding before a method's acceptance in a session is believed
+SPINE, STAND, DYNAMIC = "spine", "stand", "dynamic"
 
-_UNSEEN = Acceptance()
+TRIAL_STEPS = 16
+REVIEW_STEPS = 8
+HOPELESS = 0.7  # of the best rate: a trial that is this far behind ends at its first review
 
 
-def choose_method(temperature: float, measured: Mapping[str, Acceptance]) -> tuple[str, str]:
-    """The method and why; measured: by method, what sampled requests of the session were given a step."""
-    if temperature == 0:
-        return SPINE, "auto: greedy, so the strongest method that needs no draft model"
-    for method, other in ((STAND, SPINE), (SPINE, STAND)):
-        if measured.get(method, _UNSEEN).steps < TRIAL_STEPS:
-            return method, f"auto: sampled; {method} until this session can compare it with {other}"
-    taus = {method: measured[method].tau for method in (STAND, SPINE)}
-    best = STAND if taus[STAND] > taus[SPINE] else SPINE
-    shown = ", ".join(f"{method} {tau:.2f}" for method, tau in taus.items())
-    return best, f"auto: {best} accepts most in this session's sampled replies (tokens a step: {shown})"
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A method and why. kind: "requested", "only", "trial", "best" or "fallback", for counting; reason: a sentence."""
+
+    method: str
+    kind: str
+    reason: str
+
+
+def candidates(is_sampled: bool, has_draft_model: bool) -> list[str]:
+    """The methods "auto" chooses from, the safest first: stand is for sampled replies, dynamic needs a draft model."""
+    return [SPINE] + [STAND] * is_sampled + [DYNAMIC] * has_draft_model
+
+
+def choose(methods: Sequence[str], ledger: Ledger) -> Choice:
+    """One of `methods` for the next steps of a request, by what each has earned in its session."""
+    if len(methods) == 1:
+        return Choice(methods[0], "only", f"auto: {methods[0]} is the one method that fits")
+    best_rate = max(ledger.of(method).rate for method in methods)
+    for method in methods:
+        if not _is_tried(method, ledger, best_rate):
+            return Choice(method, "trial", f"auto: {method} is on trial in this session")
+    rates = {method: ledger.of(method).rate for method in methods}
+    best = max(methods, key=lambda method: rates[method])
+    shown = ", ".join(f"{method} {rate:.0f}" for method, rate in rates.items())
+    return Choice(best, "best", f"auto: {best} earns most in this session (tokens a second: {shown})")
+
+
+def _is_tried(method: str, ledger: Ledger, best_rate: float) -> bool:
+    earned = ledger.of(method)
+    is_hopeless = earned.steps >= REVIEW_STEPS / 2 and earned.rate < HOPELESS * best_rate
+    return earned.steps >= TRIAL_STEPS * 0.8 or is_hopeless

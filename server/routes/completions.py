@@ -184,7 +184,9 @@ def speculation_report(stats: RequestStats) -> SpeculationReport:
     forwards, counts = stats.target_forwards, stats.counts
     return {
         "method": stats.method,
+        "choice": stats.choice,
         "reason": stats.reason,
+        "steps_by_method": stats.steps_by_method,
         "steps": forwards,
         "acceptance_length": (stats.emitted - 1) / forwards if forwards else None,
         "drafts": counts.drafts,
@@ -197,4 +199,5 @@ def speculation_report(stats: RequestStats) -> SpeculationReport:
         "queue_seconds": stats.queue_seconds,
         "time_to_first_token": stats.time_to_first_token,
         "decode_seconds": stats.decode_seconds,
+        "draft_model_seconds": stats.draft_model_seconds,
     }

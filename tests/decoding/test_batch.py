@@ -38,7 +38,7 @@ def test_rows_of_several_requests_lie_side_by_side() -> None:
     batch = pack([tree, prompt, silent], store)
     assert batch.ids_M.tolist() == [7, 8, 9, 6, 1, 2, 3, 4, 5]
     assert batch.positions_M.tolist() == [10, 11, 11, 12, 0, 1, 2, 5, 6]
-    assert batch.parents_M.tolist() == [-1, 0, 0, 1, -1, 0, 1, -1, 0]
+    assert batch.parents_P.tolist() == [-1, 0, 0, 1, -1, 0, 1, -1, 0]
     assert batch.offsets.tolist() == [0, 4, 7, 9]
     assert batch.prefix_lens.tolist() == [10, 0, 5]
     assert batch.is_chain.tolist() == [False, True, True]

@@ -24,6 +24,8 @@ PLACES = [(0, 2), (1, 3), (5, 7), (20, 33), (0, 69)]
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(64, 96), (96, 64), (256, 688), (768, 257), (2048, 768)])
 def test_a_packed_linear_is_the_same_map_with_row_invariant_bits(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    if not can_pack(CPU, dtype):
+        pytest.skip(f"this processor cannot pack {dtype}")
     torch.manual_seed(0)
     stock = nn.Linear(*shape).to(dtype)
     holder = nn.Sequential(stock)
@@ -50,9 +52,16 @@ def test_packing_drops_the_originals_and_reads_the_transposed_kind() -> None:
 
 def test_only_cpu_float32_and_bfloat16_are_packed() -> None:
     assert can_pack(CPU, torch.float32)
-    assert can_pack(CPU, torch.bfloat16)
     assert not can_pack(CPU, torch.float64)
     assert not can_pack(torch.device("meta"), torch.float32)
+
+
+def test_a_processor_that_cannot_pack_says_so_instead_of_failing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> torch.Tensor:
+        raise RuntimeError("bf16 path needs the cpu support avx512")
+
+    monkeypatch.setattr(torch.ops.mkldnn, "_reorder_linear_weight", refuse)
+    assert not can_pack(CPU, torch.bfloat16)
 
 
 @pytest.mark.parametrize("least_work", [0, 1 << 60])

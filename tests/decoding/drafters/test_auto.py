@@ -1,45 +1,74 @@
-"""Auto drafts sampled requests with what their session has accepted most, and says so."""
+"""Auto lets the method draft that earns most in its session, after a short trial of each."""
 
-from decoding.drafters import resolve
-from decoding.drafters.auto import TRIAL_STEPS
-from decoding.session import Acceptance, SessionStore
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from decoding.drafters.auto import REVIEW_STEPS, TRIAL_STEPS, candidates, choose
+from decoding.earnings import STALE_STEPS, Ledger
+from decoding.session import SessionStore
+
+METHODS = ["spine", "stand", "dynamic"]
 
 
-def after(steps: int, tokens_each: int) -> Acceptance:
-    acceptance = Acceptance()
+def earn(ledger: Ledger, method: str, rate: float, steps: int) -> None:
     for _ in range(steps):
-        acceptance.note(tokens_each)
-    return acceptance
+        ledger.note(method, 3, 3 / rate)
 
 
-def test_greedy_requests_get_spine_whatever_was_sampled_before() -> None:
-    assert resolve("auto", 0.0, {"stand": after(500, 9), "spine": after(500, 1)})[0] == "spine"
+def run(ledger: Ledger, rates: Mapping[str, float], steps: int) -> dict[str, int]:
+    """Let auto choose for so many steps, each method earning its rate; how often each drafted."""
+    used = dict.fromkeys(rates, 0)
+    for _ in range(steps // REVIEW_STEPS):
+        method = choose(list(rates), ledger).method
+        earn(ledger, method, rates[method], REVIEW_STEPS)
+        used[method] += REVIEW_STEPS
+    return used
 
 
-def test_a_sampled_request_tries_stand_then_spine_then_takes_the_better() -> None:
-    assert resolve("auto", 0.7, {})[0] == "stand"
-    assert resolve("auto", 0.7, {"stand": after(TRIAL_STEPS - 1, 3)})[0] == "stand"
-    assert resolve("auto", 0.7, {"stand": after(2 * TRIAL_STEPS, 3)})[0] == "spine"
-    for stand_tokens, spine_tokens, best in ((4, 3, "stand"), (2, 3, "spine")):
-        measured = {"stand": after(200, stand_tokens), "spine": after(200, spine_tokens)}
-        method, reason = resolve("auto", 0.7, measured)
-        assert method == best
-        assert f"stand {stand_tokens:.2f}, spine {spine_tokens:.2f}" in reason
+def test_stand_is_for_sampled_replies_and_dynamic_needs_a_draft_model() -> None:
+    assert candidates(is_sampled=False, has_draft_model=False) == ["spine"]
+    assert candidates(is_sampled=True, has_draft_model=False) == ["spine", "stand"]
+    assert candidates(is_sampled=False, has_draft_model=True) == ["spine", "dynamic"]
+    assert candidates(is_sampled=True, has_draft_model=True) == METHODS
 
 
-def test_old_steps_count_less_and_less() -> None:
-    acceptance = after(2000, 1)
-    for _ in range(2000):
-        acceptance.note(5)
-    assert acceptance.tau > 4.9
+def test_the_one_method_that_fits_is_taken() -> None:
+    choice = choose(["spine"], Ledger())
+    assert (choice.method, choice.kind) == ("spine", "only")
 
 
-def test_a_named_method_is_kept() -> None:
-    assert resolve("lookup", 0.7, {}) == ("lookup", "requested")
+def test_every_method_is_tried_and_then_the_best_one_drafts() -> None:
+    ledger = Ledger()
+    assert choose(METHODS, ledger).method == "spine"
+    earn(ledger, "spine", 100, TRIAL_STEPS)
+    assert choose(METHODS, ledger).method == "stand"
+    earn(ledger, "stand", 90, TRIAL_STEPS)
+    assert choose(METHODS, ledger).method == "dynamic"
+    earn(ledger, "dynamic", 150, TRIAL_STEPS)
+    choice = choose(METHODS, ledger)
+    assert (choice.method, choice.kind) == ("dynamic", "best")
+    assert "spine 100, stand 90, dynamic 150" in choice.reason
 
 
-def test_sessions_measure_for_themselves() -> None:
+def test_a_hopeless_trial_ends_at_its_first_review() -> None:
+    ledger = Ledger()
+    earn(ledger, "spine", 100, TRIAL_STEPS)
+    earn(ledger, "dynamic", 30, REVIEW_STEPS)
+    assert choose(["spine", "dynamic"], ledger).method == "spine"
+
+
+def test_exploring_is_bounded_and_finds_a_method_that_has_become_better() -> None:
+    ledger = Ledger()
+    used = run(ledger, {"spine": 100, "dynamic": 50}, 8000)
+    assert used["dynamic"] <= TRIAL_STEPS + REVIEW_STEPS * (8000 / STALE_STEPS + 1)
+    used = run(ledger, {"spine": 100, "dynamic": 400}, 8000)
+    assert used["dynamic"] > 7000
+
+
+def test_sessions_and_kinds_of_request_earn_for_themselves() -> None:
     store = SessionStore(4, 2**18, 100.0)
-    store.open("a", "1").note_sampled("stand", 3)
-    assert store.open("a", "1").sampled["stand"].steps == 1
-    assert not store.open("b", "1").sampled
+    store.open("a", "1").ledger(is_sampled=True).note("stand", 3, 0.1)
+    assert store.open("a", "1").ledger(is_sampled=True).of("stand").steps == 1
+    assert store.open("a", "1").ledger(is_sampled=False).of("stand").steps == 0
+    assert store.open("b", "1").ledger(is_sampled=True).of("stand").steps == 0

@@ -3,7 +3,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from decoding.drafters import METHODS, Drafter, TopTokens, check, resolve, start
+from decoding.drafters import Drafter, TopTokens, available, check, start
 from decoding.drafters.beliefs import NUM_CONTEXT_CLASSES, learn, start_beliefs
 from decoding.errors import RequestRejected
 from decoding.request import Request, SamplingParams, SpeculationParams
@@ -73,7 +73,7 @@ def run(drafter: Drafter, request: Request, target: ScriptedTarget, budgets: lis
     return trees, accepted
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", available(has_draft_model=False))
 @pytest.mark.parametrize("max_depth", [None, 0, 1, 5])
 @pytest.mark.parametrize(
     "without", [(), ("best_first",), ("branches",), ("bypass", "bigram"), ("context_match", "best_first")]
@@ -95,7 +95,7 @@ def test_trees_keep_their_promises_for_any_budget(method: str, max_depth: int | 
         assert accepted > 10
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", available(has_draft_model=False))
 def test_budget_zero_and_a_one_token_prompt_give_the_plain_step(method: str) -> None:
     request = make_request([3])
     drafter = start(method, request, Stores())
@@ -284,13 +284,6 @@ def test_what_no_method_honours_is_refused_by_name(options: dict[str, object], p
         check(SpeculationParams(**options))  # type: ignore[arg-type]
     assert refusal.value.param == param
     check(SpeculationParams(without=frozenset({"branches"}), consensus="lengths", max_nodes=0))
-
-
-def test_auto_resolves_to_spine_with_a_reason() -> None:
-    method, reason = resolve("auto")
-    assert method == "spine"
-    assert reason.startswith("auto")
-    assert resolve("lookup")[0] == "lookup"
 
 
 def test_a_spine_leaves_out_what_is_less_likely_than_its_price() -> None:

@@ -1,0 +1,101 @@
+"""Which method drafts for a request: at its start, at its reviews, and when the draft model can do no more for it.
+
+Owns the start and the change of a request's drafting. Knows nothing of steps or of how methods draft.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from decoding import drafters
+from decoding.draft_model import DraftModel
+from decoding.drafters import AUTO, METHODS, Drafter
+from decoding.drafters.auto import REVIEW_STEPS, Choice, candidates, choose
+from decoding.errors import RequestRejected
+from decoding.request import Request
+from decoding.running import Drafting, Running
+from decoding.seat import Refusal
+from decoding.session import Session
+from decoding.stats import RequestStats
+
+logger = logging.getLogger("gander.engine")
+
+
+class Chooser:
+    """draft_model: None where there is none; `methods` are those that can then be had."""
+
+    def __init__(self, draft_model: DraftModel | None) -> None:
+        self.methods = drafters.available(draft_model is not None)
+        self._draft_model = draft_model
+        self._warned: set[str] = set()
+
+    def check(self, method: str) -> None:
+        """Raise RequestRejected for a method that needs the draft model that is not there."""
+        if method in METHODS and method not in self.methods:
+            raise RequestRejected(
+                f"speculation.method {method!r} needs a draft model, and this server has none",
+                param="speculation.method",
+                code="no_draft_model",
+            )
+
+    def start(self, request: Request, session: Session, drafter: Drafter | None = None) -> Running:
+        """The request, with the method it asked for at work; drafter: one of the caller's own."""
+        choice = self._choose(request, session, set())
+        stats = RequestStats(method=choice.method, prompt_tokens=len(request.prompt))
+        running = Running(request=request, session=session, stats=stats)
+        self._take_up(running, choice, drafter)
+        return running
+
+    def review(self, running: Running, seconds: float) -> None:
+        """Note what the method earned in a step; every few steps of an "auto" request go on with what earns most.
+
+        seconds: of the step's time, this request's part.
+        """
+        request = running.request
+        ledger = running.session.ledger(request.sampling.temperature > 0)
+        ledger.note(running.drafting.method, running.last_emitted, seconds)
+        if (
+            request.finish_reason is None
+            and request.speculation.method == AUTO
+            and running.stats.target_forwards % REVIEW_STEPS == 0
+        ):
+            choice = self._choose(request, running.session, running.refused)
+            if choice.method != running.drafting.method:
+                self._take_up(running, choice)
+
+    def fall_back(self, running: Running, refusal: Refusal) -> None:
+        """Go on without the draft model. The first refusal of each kind is logged."""
+        if refusal.reason not in self._warned:
+            self._warned.add(refusal.reason)
+            logger.warning("Request %s drafts without the draft model: %s.", running.request.id, refusal.sentence)
+        running.refused.add(running.drafting.method)
+        choice = self._choose(running.request, running.session, running.refused)
+        reason = f"{running.drafting.method} was given up: {refusal.sentence}"
+        refusal.seat.close()
+        self._take_up(running, Choice(choice.method, "fallback", reason))
+
+    def _choose(self, request: Request, session: Session, refused: set[str]) -> Choice:
+        method, is_sampled = request.speculation.method, request.sampling.temperature > 0
+        if method != AUTO and method not in refused:
+            return Choice(method, "requested", "requested")
+        fitting = candidates(is_sampled, self._draft_model is not None)
+        return choose([name for name in fitting if name not in refused], session.ledger(is_sampled))
+
+    def _take_up(self, running: Running, choice: Choice, drafter: Drafter | None = None) -> None:
+        """Let the chosen method draft from here on; one that did so before goes on where it was."""
+        method, request = choice.method, running.request
+        stats = running.stats
+        stats.method, stats.choice, stats.reason = method, choice.kind, choice.reason
+        if method in running.used:
+            running.drafting = running.used[method]
+            return
+        seat = None
+        if METHODS[method].needs_draft_model:
+            assert self._draft_model is not None, method
+            seat = self._draft_model.open(request)
+        running.drafting = running.used[method] = Drafting(
+            method=method,
+            drafter=drafter or drafters.start(method, request, running.session, seat),
+            default_nodes=METHODS[method].default_nodes,
+            seat=seat,
+        )

@@ -1,0 +1,84 @@
+"""A request's place in the draft model, and what passes between it, the tree that grows there and the draft model.
+
+Pure records; knows nothing of models. Invariant: a seat's committed rows are the first tokens of its request.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from decoding.budget import Allowance
+from decoding.kv_store import KvHandle, KvStore
+from decoding.request import Request
+from decoding.top_tokens import TopTokens
+from decoding.tree import IntArray
+
+
+class DraftRows(NamedTuple):
+    """Rows to forward next. tokens: int32 [n], the new ones; parents: int32 [w + n], of all rows of the tree so far."""
+
+    tokens: IntArray
+    parents: IntArray
+
+
+class Grower(Protocol):
+    """A tree that grows from what the draft model says of it."""
+
+    def begin(self, allowance: Allowance, most_rows: int) -> None:
+        """Start a tree at the request's last token; at most `most_rows` rows may be asked for."""
+
+    def grow(self, top: TopTokens) -> DraftRows | None:
+        """Take in what follows the rows asked for last (at first: the root), and ask for more, or for none."""
+
+
+@dataclass(slots=True, eq=False)
+class Seat:
+    """One request's place in the draft model. vocab_size: of the tokens that target and draft model both have;
+    seconds: of draft forwards, this request's share, not yet taken to account."""
+
+    request: Request
+    store: KvStore
+    vocab_size: int
+    grower: Grower | None = None
+    handle: KvHandle | None = None
+    seconds: float = 0.0
+
+    @property
+    def num_committed(self) -> int:
+        return self.handle.length if self.handle else 0
+
+    def take_seconds(self) -> float:
+        """The seconds since they were last taken."""
+        seconds, self.seconds = self.seconds, 0.0
+        return seconds
+
+    def keep(self, rows: IntArray) -> None:
+        """Keep these rows of the tree just grown: those of the accepted path, ascending."""
+        if self.handle is not None and len(rows):
+            self.store.commit(self.handle, rows)
+
+    def close(self) -> None:
+        """Give the slots back."""
+        if self.handle is not None:
+            self.store.free(self.handle)
+            self.handle = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One seat's part of a step. end: how many of its request's tokens are known to the target by then; allowance:
+    None where the prompt goes on, so that there is nothing to draft yet."""
+
+    seat: Seat
+    end: int
+    allowance: Allowance | None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The draft model can do nothing more for this seat; reason is a short name, `sentence` says why."""
+
+    seat: Seat
+    reason: str
+    sentence: str
