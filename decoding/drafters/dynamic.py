@@ -34,6 +34,10 @@ from decoding.verify import Verdict
 
 ABLATIONS = ("breadth", "depth", "history")
 
+PAPER = Rules()
+SMALL_BUDGET = 16  # up to which deep and narrow trees earn more; measured on the bundled pair, see docs/log.md
+SMALL = Rules(rho_stop=0.4, rho_deep=0.4, tau=0.1, d_max=16)
+
 LINEAR_LENGTH = 8  # K of the paper's linear baseline
 FIXED_DEPTH = 5
 FIXED_TAU = 0.05
@@ -65,8 +69,12 @@ def fixed_rules(speculation: SpeculationParams) -> Rules:
 
 
 def dynamic_rules(speculation: SpeculationParams) -> Rules:
-    """DynaTree's rules; `without` leaves out "breadth" (two children everywhere) or "depth" (no gate, base depth)."""
-    rules = Rules()
+    """DynaTree's rules: the paper's numbers, or for a small or a priced budget those that gate by probability alone.
+
+    `without` leaves out "breadth" (two children everywhere) or "depth" (no gate, base depth).
+    """
+    is_small = speculation.max_nodes is None or speculation.max_nodes <= SMALL_BUDGET
+    rules = SMALL if is_small else PAPER
     if "breadth" in speculation.without:
         rules = rules._replace(b_min=rules.b_mid, b_max=rules.b_mid)
     if "depth" in speculation.without:
@@ -100,7 +108,7 @@ class ModelDrafter:
         self._history = history
         self._acceptance: deque[float] = deque(maxlen=history.window if history else 1)
         self._law = draft_law(request.sampling, COUPLED)
-        self._beliefs = start_model_beliefs()
+        self._beliefs = start_model_beliefs(request.sampling.temperature)
         self._hope = 0.8  # how often a node's best child is accepted once the node is
         self._buffers = allocate(16, rules.b_max)
         self._room = 16
