@@ -164,7 +164,7 @@ def _next_chance(draft: Draft, node: int) -> float:
     rank = buffers.children[node]
     if rank >= candidates.sizes[node]:
         return -1.0
-    kind = candidate_class(candidates.ngrams[node], candidates.weights[node, rank])
+    kind = candidate_class(candidates.evidence[node], candidates.weights[node, rank])
     return float(nodes.scores[node] * draft.chances[kind])
 
 
@@ -175,6 +175,6 @@ def _put_next(draft: Draft, node: int, parent: int, chance: float, slot: int) ->
     candidates = buffers.candidates
     rank = buffers.children[parent]
     put_node(buffers.nodes, node, parent, candidates.ids[parent, rank], _NGRAM, chance)
-    buffers.classes[node] = candidate_class(candidates.ngrams[parent], candidates.weights[parent, rank])
+    buffers.classes[node] = candidate_class(candidates.evidence[parent], candidates.weights[parent, rank])
     buffers.children[parent] = rank + 1
     _reset(buffers, node, slot)
