@@ -1,4 +1,4 @@
-"""The benchmark command: `python -m decoding.bench [all|table|shapes|load|profile|patterns]`; patterns has its own page.
+"""The benchmark command: `python -m decoding.bench [all|table|shapes|load|profile|patterns]`.
 
 Owns options, progress and the console; every measurement is in a file of its own.
 Invariant: what was measured so far is on disk before the next part starts.
