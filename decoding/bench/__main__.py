@@ -1,4 +1,4 @@
-"""The benchmark command: `python -m decoding.bench [all|table|shapes|load|profile]`.
+"""The benchmark command: `python -m decoding.bench [all|table|shapes|load|profile|patterns]`.
 
 Owns options, progress and the console; every measurement is in a file of its own.
 Invariant: what was measured so far is on disk before the next part starts.
@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
+from decoding.bench import patterns
 from decoding.bench import workload as workloads
 from decoding.bench.comparison import Comparison, compare, contestants_of
 from decoding.bench.expectations import Expectation, check_comparisons, check_shapes
@@ -41,7 +42,13 @@ PROFILED = ("none", "lookup", "spine", "auto")
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m decoding.bench", description="Measure Gander on this machine.")
     add = parser.add_argument
-    add("part", nargs="?", default="all", choices=("all", *PARTS, "profile"), help="what to measure")
+    add(
+        "part",
+        nargs="?",
+        default="all",
+        choices=("all", *PARTS, "profile"),
+        help="what to measure; `patterns --help` has more",
+    )
     add("--model", default="gosling", help="the bundled model, or a folder with a model and its tokenizer.json")
     add("--data", type=Path, help="a folder with humaneval.jsonl; without it that workload is left out")
     add("--out", type=Path, default=Path("docs"), help="the folder for benchmarks.md and benchmarks.json")
@@ -182,6 +189,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the process's exit status."""
     given = sys.argv[1:] if argv is None else list(argv)
     transformers.utils.logging.disable_progress_bar()  # it would write over ours
+    if given[:1] == ["patterns"]:
+        return patterns.main(given[1:])
     return Bench(parse(given), Console(), command_line(given)).run()
 
 

@@ -51,7 +51,7 @@ def render_sequence(replies: Replies) -> str:
         for k in prefixes:
             mine = replies.first(label, k)
             cells += [f"{acceptance_length(mine):.2f}", _ratio(mine, replies.first(PLAIN, k))]
-        lines.append(_row(replies, label, [*cells, _nodes(replies.found[label])]))
+        lines.append(_row(label, [*cells, _nodes(replies.found[label])], replies.is_same(label)))
     return "\n".join((*lines, "", _accuracies(replies, prefixes)))
 
 
@@ -65,8 +65,9 @@ def render_batches(found: Mapping[int, Replies]) -> str:
         for replies in found.values():
             mine = replies.found[label]
             cells += [f"{acceptance_length(mine):.2f}", _ratio(mine, replies.found[PLAIN])]
-        lines.append(_row(first, label, cells))
-    return "\n".join(lines)
+        same = all(replies.is_same(label) for replies in found.values())
+        lines.append(_row(label, cells, same))
+    return "\n".join((*lines, "", *(_accuracies(replies, [count]) for count, replies in found.items())))
 
 
 def render_plain(replies: Replies) -> str:
@@ -76,12 +77,12 @@ def render_plain(replies: Replies) -> str:
         accepted = sum(reply.accepted for reply in mine) / max(1, sum(reply.drafted for reply in mine))
         rate = median(_rates(mine).values())
         cells = [f"{acceptance_length(mine):.3f}", f"{rate:.0f}", _nodes(mine), f"{accepted:.1%}"]
-        lines.append(_row(replies, label, cells))
+        lines.append(_row(label, cells, replies.is_same(label)))
     return "\n".join(lines)
 
 
-def _row(replies: Replies, label: str, cells: Sequence[str]) -> str:
-    name = label if replies.is_same(label) else f"{label} (other tokens)"
+def _row(label: str, cells: Sequence[str], is_same: bool) -> str:
+    name = label if is_same else f"{label} (other tokens)"
     return f"| {name} | {' | '.join(cells)} |"
 
 

@@ -1,4 +1,4 @@
-"""Sampled and many-trajectory decoding, as STAND's tables have it: `python -m decoding.bench.patterns`.
+"""Sampled and many-trajectory decoding, as STAND's tables have it: `gander bench patterns`.
 
 Owns what is compared and the console; a measurement is in `trajectories`, its Markdown in `pattern_tables`.
 Invariant: every table is on disk before the next is measured.
@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
-import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from tokenizers import Tokenizer
@@ -20,31 +19,37 @@ from tokenizers import Tokenizer
 from decoding.bench import pattern_tables
 from decoding.bench.machine import describe_machine
 from decoding.bench.pattern_tables import Replies
+from decoding.bench.questions import held_out_questions, questions_of, read_number
 from decoding.bench.report import Report
 from decoding.bench.stand_variants import drawing_contenders, method_contenders, store_contenders, tree_contenders
 from decoding.bench.trajectories import Answering, Contender, Question, Trajectory
 from decoding.checkpoint import resolve
 from decoding.config import EngineConfig
 from decoding.engine import Engine
-from decoding.training.prompts import held_out_exercises
+from decoding.training.corpus import Skill
 
 PARTS = ("sequence", "batch", "drawing", "trees", "store")
 BATCHES = (4, 8)
-PROMPT_SEED = 1
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m decoding.bench.patterns", description=__doc__)
+    parser = argparse.ArgumentParser(prog="gander bench patterns", description=__doc__)
     add = parser.add_argument
-    add("parts", nargs="*", default=PARTS, choices=(*PARTS, []), help="what to measure")
+    add("parts", nargs="*", metavar="PART", help=f"what to measure, of {', '.join(PARTS)}; all of them by default")
     add("--model", default="gosling", help="the bundled model, or a folder with a model and its tokenizer.json")
+    add("--questions", type=Path, help="a file of {prompt, reference} rows in GSM8K's form, for a larger model")
     add("--out", type=Path, default=Path("docs"))
     add("--problems", type=int, default=20)
     add("--trajectories", type=int, default=16, help="replies to each problem in the first table")
     add("--nodes", type=int, default=80, help="drafted nodes a step, the same for every method")
     add("--max-tokens", type=int, default=200)
     add("--temperature", type=float, default=0.6)
-    return parser.parse_args(argv)
+    chosen = parser.parse_args(argv)
+    unknown = sorted(set(chosen.parts).difference(PARTS))
+    if unknown:
+        parser.error(f"there is no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
+    chosen.parts = chosen.parts or list(PARTS)
+    return chosen
 
 
 class Patterns:
@@ -56,19 +61,18 @@ class Patterns:
         config = EngineConfig(model=chosen.model, max_nodes=max(64, chosen.nodes), max_batch_rows=1024, max_sessions=16)
         self.engine = Engine.load(config)
         self.tokenizer = Tokenizer.from_file(str(Path(resolve(config)[1]) / "tokenizer.json"))
-        self.answering = Answering(self.engine, self.tokenizer, chosen.max_tokens, chosen.temperature)
+        self.answering = Answering(self.engine, self.tokenizer, chosen.max_tokens, chosen.temperature, read_number)
 
-    def questions(self, skill: str) -> list[Question]:
-        """Held-out problems; programs, stories have no answer."""
-        room = self.engine.model.max_model_len - self.chosen.max_tokens - self.chosen.nodes
-        exercises = held_out_exercises(skill, self.chosen.problems, PROMPT_SEED)  # type: ignore[arg-type]
-        return [
-            Question(np.array(self.tokenizer.encode(exercise.prompt).ids[:room], np.int32), exercise.result)
-            for exercise in exercises
-        ]
+    def questions(self, skill: Skill) -> list[Question]:
+        """Held-out problems of the bundled model, or those of --questions."""
+        chosen = self.chosen
+        room = self.engine.model.max_model_len - chosen.max_tokens - chosen.nodes
+        if chosen.questions:
+            return questions_of(chosen.questions, chosen.problems, self.tokenizer, room)
+        return held_out_questions(skill, chosen.problems, self.tokenizer, room)
 
     def measure(
-        self, bars: Progress, name: str, contenders: Sequence[Contender], count: int, skill: str = "reasoning"
+        self, bars: Progress, name: str, contenders: Sequence[Contender], count: int, skill: Skill = "reasoning"
     ) -> Replies:
         """`count` replies to every problem from every contender, in an order shuffled for each problem."""
         questions = self.questions(skill)
@@ -99,7 +103,8 @@ class Patterns:
 
     def trees(self, bars: Progress) -> None:
         contenders = tree_contenders(self.chosen.nodes)
-        found = {skill: self.measure(bars, f"trees, {skill}", contenders, 4, skill) for skill in ("reasoning", "code")}
+        skills: tuple[Skill, ...] = ("reasoning",) if self.chosen.questions else ("reasoning", "code")
+        found = {skill: self.measure(bars, f"trees, {skill}", contenders, 4, skill) for skill in skills}
         parts = [f"{skill}\n\n{pattern_tables.render_plain(replies)}" for skill, replies in found.items()]
         self.write("trees", "\n\n".join(parts), *found.values())
 
@@ -115,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if argv is None else list(argv)
     chosen = parse(given)
     shown = [Path(part).name if Path(part).is_absolute() else part for part in given]
-    report = Report(chosen.out, describe_machine(), " ".join(("python -m decoding.bench.patterns", *shown)))
+    report = Report(chosen.out, describe_machine(), " ".join(("gander bench patterns", *shown)))
     patterns = Patterns(chosen, report)
     measure: dict[str, Callable[[Progress], None]] = {
         "sequence": patterns.sequence,
@@ -126,7 +131,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console()) as bars:
-        for part in chosen.parts or PARTS:
+        for part in chosen.parts:
             measure[part](bars)
     return 0
 

@@ -132,7 +132,7 @@ def tree_contenders(nodes: int) -> list[Contender]:
 def store_contenders(nodes: int, temperature: float) -> Sequence[Contender]:
     """The store's open choices, one changed at a time, and smaller stores."""
     base = Contender(
-        label="temperature 1, rejected rows for unknown n-grams, no renormalising",
+        label="temperature 1, rejected rows for unknown 4-grams, no renormalising",
         speculation=stand(nodes),
         drafter=StandDrafter,
         new_stores=Stores,

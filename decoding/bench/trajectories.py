@@ -21,7 +21,6 @@ from decoding.drafters import Drafter
 from decoding.engine import Engine, Retired
 from decoding.request import Request, SamplingParams, SpeculationParams
 from decoding.stores import DraftingStores
-from decoding.training.arithmetic import read_answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +59,17 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answering:
-    """Runs questions on one engine at one temperature."""
+    """Runs questions on one engine at one temperature; read: the answer in a reply's text."""
 
-    def __init__(self, engine: Engine, tokenizer: Tokenizer, max_tokens: int, temperature: float) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        tokenizer: Tokenizer,
+        max_tokens: int,
+        temperature: float,
+        read: Callable[[str], int | None],
+    ) -> None:
+        self._read = read
         self._engine = engine
         self._tokenizer = tokenizer
         self._max_tokens = max_tokens
@@ -123,7 +130,7 @@ class Answering:
             drafted=retired.stats.counts.drafted,
             accepted=retired.stats.counts.accepted,
             seconds=seconds,
-            answer=read_answer(self._tokenizer.decode(output.tolist())),
+            answer=self._read(self._tokenizer.decode(output.tolist())),
             fingerprint=crc32(output.tobytes()),
         )
 

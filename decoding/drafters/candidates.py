@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from decoding.noise import gumbel
 from decoding.request import SamplingParams
-from decoding.stores.ngram import NO_TOKEN, NUM_SUCCESSORS, NgramArrays
+from decoding.stores.ngram import LONGEST_NGRAM, NO_TOKEN, NUM_SUCCESSORS, NgramArrays
 from decoding.tree import Draws
 
 COUPLED, INDEPENDENT, DETERMINISTIC = 0, 1, 2
@@ -24,7 +24,8 @@ CANDIDATES = {"coupled": COUPLED, "independent": INDEPENDENT, "deterministic": D
 DRAFT_STREAM = 1  # noise of draws that must know nothing of the target's own
 
 NUM_WEIGHT_CLASSES = 10
-NUM_CANDIDATE_CLASSES = 4 * NUM_WEIGHT_CLASSES
+NUM_SEEN_CLASSES = 4  # n-grams known from rejected rows alone, from one accepted row, from two, from three or more
+NUM_CANDIDATE_CLASSES = LONGEST_NGRAM * NUM_SEEN_CLASSES * NUM_WEIGHT_CLASSES
 
 
 class DraftLaw(NamedTuple):
@@ -40,14 +41,15 @@ class DraftLaw(NamedTuple):
 
 class Candidates(NamedTuple):
     """Per node, in draft order: ids int32 [n, 10]; shares float64 [n, 10], each one's part of q; weights float32
-    [n, 10], how likely each is given the noise. sizes int32 [n]: how many; -1 before the look-up. ngrams int8 [n].
-    scores float64 [10]: the node's at hand."""
+    [n, 10], how likely each is given the noise. sizes int32 [n]: how many; -1 before the look-up. evidence int32 [n]:
+    the class of the entry that gave them, by its length and how often it was seen. scores float64 [10]: the node's at
+    hand."""
 
     ids: NDArray[np.int32]
     shares: NDArray[np.float64]
     weights: NDArray[np.float32]
     sizes: NDArray[np.int32]
-    ngrams: NDArray[np.int8]
+    evidence: NDArray[np.int32]
     scores: NDArray[np.float64]
 
 
@@ -68,7 +70,7 @@ def allocate_candidates(num_nodes: int) -> Candidates:
         shares=np.zeros((num_nodes, NUM_SUCCESSORS), np.float64),
         weights=np.zeros((num_nodes, NUM_SUCCESSORS), np.float32),
         sizes=np.full(num_nodes, -1, np.int32),
-        ngrams=np.zeros(num_nodes, np.int8),
+        evidence=np.zeros(num_nodes, np.int32),
         scores=np.zeros(NUM_SUCCESSORS, np.float64),
     )
 
@@ -80,14 +82,20 @@ def laws_of(candidates: Candidates, num_nodes: int) -> Draws:
 
 
 @nb.njit(cache=True, forceinline=True)
-def candidate_class(ngram: int, weight: float) -> int:
-    """The evidence class of a candidate: the length of the n-gram that gave it and its weight in ten steps."""
+def evidence_of(table: NgramArrays, entry: int, ngram: int) -> int:
+    """What speaks for an entry's candidates: its length n and how often it was seen."""
+    return (ngram - 1) * NUM_SEEN_CLASSES + min(table.seen[entry], NUM_SEEN_CLASSES - 1)
+
+
+@nb.njit(cache=True, forceinline=True)
+def candidate_class(evidence: int, weight: float) -> int:
+    """The class of a candidate: the evidence of the n-gram that gave it and its weight in ten steps."""
     step = NUM_WEIGHT_CLASSES - 1
     for index, bound in enumerate((0.99, 0.95, 0.85, 0.7, 0.5, 0.3, 0.15, 0.06, 0.02)):
         if weight >= bound:
             step = index
             break
-    return (ngram - 1) * NUM_WEIGHT_CLASSES + step
+    return evidence * NUM_WEIGHT_CLASSES + step
 
 
 @nb.njit(cache=True, forceinline=True)
@@ -132,14 +140,13 @@ def _filtered(shares: NDArray[np.float64], node: int, size: int, total: float, l
 
 @nb.njit(cache=True, forceinline=True)
 def rank_candidates(
-    table: NgramArrays, found: tuple[int, int], law: DraftLaw, place: tuple[int, int, int], candidates: Candidates
+    table: NgramArrays, entry: int, law: DraftLaw, place: tuple[int, int, int], candidates: Candidates
 ) -> None:
-    """Fill in a node's candidates; found: (entry, n). place: (node, position, step): the absolute position its
-    children take, and the position of the tree's own first draw."""
+    """Fill in a node's candidates from an entry of `table`, which has `ids` and `probabilities`; below 0 there is none.
+
+    place: (node, position, step): the absolute position its children take, and that of the tree's own first draw."""
     node, position, step = place
-    entry, ngram = found
     candidates.sizes[node] = 0
-    candidates.ngrams[node] = ngram
     if entry < 0:
         return
     ids, shares, scores = candidates.ids, candidates.shares, candidates.scores

@@ -124,7 +124,7 @@ def add_children(
     for row in range(len(expanded)):
         parent = expanded[row]
         position = root_position + nodes.depths[parent]
-        rank_candidates(top, (row, 1), law, (row, position, root_position), candidates)
+        rank_candidates(top, row, law, (row, position, root_position), candidates)
         size = candidates.sizes[row]
         confidence = 0.0
         for rank in range(size):

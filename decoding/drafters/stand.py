@@ -98,7 +98,7 @@ class StandDrafter:
             self._teach(tree, verdict, top)
 
     def _teach(self, tree: DraftTree, verdict: Verdict, top: TopTokens) -> None:
-        """Rejected rows teach n-grams that no accepted row has taught."""
+        """Rejected rows teach short n-grams, and 4-grams that no accepted row has taught."""
         contexts = tree_contexts(self._request.tokens[: self._num_tokens], tree)
         is_accepted = np.zeros(len(tree), np.bool_)
         is_accepted[verdict.path] = True

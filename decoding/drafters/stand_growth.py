@@ -18,6 +18,7 @@ from decoding.drafters.candidates import (
     DraftLaw,
     allocate_candidates,
     candidate_class,
+    evidence_of,
     rank_candidates,
 )
 from decoding.drafters.frontier import pop, push
@@ -157,14 +158,16 @@ def _next_chance(draft: Draft, node: int) -> float:
     candidates, nodes = buffers.candidates, buffers.nodes
     if candidates.sizes[node] < 0:
         path_context(draft.tokens, nodes.tokens, nodes.parents, node, buffers.context)
-        found = find_longest(draft.table, buffers.context)
+        entry, ngram = find_longest(draft.table, buffers.context)
         position = len(draft.tokens)
         place = (node, position + nodes.depths[node], position)
-        rank_candidates(draft.table, found, draft.law, place, candidates)
+        rank_candidates(draft.table, entry, draft.law, place, candidates)
+        if entry >= 0:
+            candidates.evidence[node] = evidence_of(draft.table, entry, ngram)
     rank = buffers.children[node]
     if rank >= candidates.sizes[node]:
         return -1.0
-    kind = candidate_class(candidates.ngrams[node], candidates.weights[node, rank])
+    kind = candidate_class(candidates.evidence[node], candidates.weights[node, rank])
     return float(nodes.scores[node] * draft.chances[kind])
 
 
@@ -175,6 +178,6 @@ def _put_next(draft: Draft, node: int, parent: int, chance: float, slot: int) ->
     candidates = buffers.candidates
     rank = buffers.children[parent]
     put_node(buffers.nodes, node, parent, candidates.ids[parent, rank], _NGRAM, chance)
-    buffers.classes[node] = candidate_class(candidates.ngrams[parent], candidates.weights[parent, rank])
+    buffers.classes[node] = candidate_class(candidates.evidence[parent], candidates.weights[parent, rank])
     buffers.children[parent] = rank + 1
     _reset(buffers, node, slot)

@@ -19,6 +19,7 @@ NO_TOKEN = -1
 
 _NUM_WAYS = 8  # one set's keys fill a cache line
 _FIRST_SETS = 64
+_SHORT_MEMORY = 3  # rows: a shorter n-gram than the longest averages as if it had seen no more
 _MAX_LOAD = 0.5  # beyond this share of used entries the table grows while it may
 _EMPTY = np.uint64(0)
 _BYTES_PER_ENTRY = 8 + 8 + 4 + NUM_SUCCESSORS * (4 + 4)
@@ -32,7 +33,8 @@ class NgramArrays(NamedTuple):
     """The table as compiled code sees it. S sets of W ways make E = S * W entries.
 
     keys: uint64 [S, W], a hash of n tokens whose low two bits are n - 1, or 0 when free. stamps: int64 [S, W],
-    when it was last useful. seen: int32 [E], how many firm rows its successors are the mean of. ids: int32 [E, K];
+    when it was last useful. seen: int32 [E], how many rows its successors are the mean of: firm ones for 4-grams, any
+    for shorter ones, where it stops at 3. ids: int32 [E, K];
     probabilities: float32 [E, K]. counters: int64 [13], indexed by the names above.
     """
 
@@ -49,7 +51,9 @@ class NgramStore:
 
     max_bytes bounds the arrays; the table starts small and doubles. When a set is full its least recently
     useful entry goes; an entry nobody asked for or saw again counts as one table's turnover older. Two n-grams
-    share an entry when 62 bits of hash agree, which costs a wrong guess and nothing else. renormalise: scale
+    share an entry when 62 bits of hash agree, which costs a wrong guess and nothing else. Shorter n-grams are asked
+    where a text is new: there what the target said a moment ago, on whatever path, is worth more than a long mean,
+    so all rows count and the newest for at least a quarter. renormalise: scale
     what the cut to ten leaves to a sum of one.
     """
 
@@ -93,7 +97,7 @@ class NgramStore:
 
         contexts: int32 [r, 4], the last tokens of each row's path, oldest first, -1 before its beginning.
         top_ids, top_probabilities: [r, k], most likely first; k beyond 10 is cut. is_firm: bool [r], whether the
-        path is part of the text (None: all are); other rows speak for an n-gram only until a firm one does.
+        path is part of the text (None: all are); other rows speak for a 4-gram only until a firm one does.
         """
         self._reserve(LONGEST_NGRAM * len(contexts))
         is_firm = np.ones(len(contexts), np.bool_) if is_firm is None else is_firm
@@ -229,10 +233,13 @@ def _harvest(
             if entry < 0:
                 entry = _claim(table, key, table.counters[_CLOCK] - table.keys.size)
                 table.seen[entry] = 0
-            elif table.seen[entry] > 0 and not is_firm[row]:
+            elif ngram == LONGEST_NGRAM and table.seen[entry] > 0 and not is_firm[row]:
                 continue
             _average(table, entry, top_ids[row], top_probabilities[row], merged_ids, merged)
-            table.seen[entry] += is_firm[row]
+            if ngram == LONGEST_NGRAM:
+                table.seen[entry] += is_firm[row]
+            else:
+                table.seen[entry] = min(table.seen[entry] + 1, _SHORT_MEMORY)
             if renormalise:
                 table.probabilities[entry] /= table.probabilities[entry].sum()
 

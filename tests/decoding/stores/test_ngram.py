@@ -64,7 +64,7 @@ def test_repeats_are_averaged_and_cut_to_ten_as_the_paper_says() -> None:
         expected: dict[int, float] = {}
         for seen in range(40):
             ids, probabilities = random_rows(random, 1, 30)
-            store.harvest(context_of(3)[None], ids, probabilities)
+            store.harvest(context_of(7, 8, 9, 3)[None], ids, probabilities)
             new = dict(zip(ids[0].tolist(), probabilities[0].tolist(), strict=True))
             mixed = {
                 token: (expected.get(token, 0.0) * seen + new.get(token, 0.0)) / (seen + 1) for token in expected | new
@@ -72,27 +72,41 @@ def test_repeats_are_averaged_and_cut_to_ten_as_the_paper_says() -> None:
             expected = dict(sorted(mixed.items(), key=lambda item: -item[1])[:NUM_SUCCESSORS])
             if renormalise:
                 expected = {token: value / sum(expected.values()) for token, value in expected.items()}
-        found, values, _ = store.successors(context_of(3))
+        found, values, _ = store.successors(context_of(7, 8, 9, 3))
         assert dict(zip(found.tolist(), values.tolist(), strict=True)) == pytest.approx(expected, rel=1e-4)
         assert bool(abs(float(sum(values)) - 1) < 1e-4) is renormalise
 
 
-def test_rows_off_the_text_speak_for_an_ngram_only_until_the_text_does() -> None:
+def learn(store: NgramStore, token: int, *, is_firm: bool) -> None:
+    """One row after 7, 8, 9, 3 whose only successor is `token`."""
+    law = np.array([[token]], np.int32), np.array([[0.8]], np.float32)
+    store.harvest(context_of(7, 8, 9, 3)[None], *law, np.array([is_firm]))
+
+
+def test_rows_off_the_text_speak_for_a_4_gram_only_until_the_text_does() -> None:
     store = NgramStore(2**20)
-    context = context_of(3)[None]
+    context = context_of(7, 8, 9, 3)
+    learn(store, 1, is_firm=False)
+    learn(store, 2, is_firm=False)
+    assert store.successors(context)[0].tolist() == [2]
+    learn(store, 3, is_firm=True)
+    learn(store, 4, is_firm=False)
+    assert store.successors(context)[0].tolist() == [3]
+    learn(store, 5, is_firm=True)
+    assert store.successors(context)[1].tolist() == pytest.approx([0.4, 0.4])
+    store.check_integrity()
 
-    def learn(token: int, is_firm: bool) -> None:
-        law = np.array([[token]], np.int32), np.array([[0.8]], np.float32)
-        store.harvest(context, *law, np.array([is_firm]))
 
-    learn(1, False)
-    learn(2, False)
-    assert store.successors(context[0])[0].tolist() == [2]
-    learn(3, True)
-    learn(4, False)
-    assert store.successors(context[0])[0].tolist() == [3]
-    learn(5, True)
-    assert store.successors(context[0])[1].tolist() == pytest.approx([0.4, 0.4])
+@pytest.mark.parametrize("shorter", [(3,), (9, 3), (8, 9, 3)])
+def test_every_row_speaks_for_a_shorter_ngram_and_the_newest_for_a_quarter(shorter: tuple[int, ...]) -> None:
+    store = NgramStore(2**20)
+    for token, is_firm in ((1, True), (2, False), (3, True), (4, False), (5, False)):
+        learn(store, token, is_firm=is_firm)
+    ids, probabilities, ngram = store.successors(context_of(*shorter))
+    assert ngram == len(shorter)
+    found = dict(zip(ids.tolist(), probabilities.tolist(), strict=True))
+    rest = 0.8 / 3 * 0.75 * 0.75  # of the first three, alike until then
+    assert found == pytest.approx({5: 0.2, 4: 0.15, 1: rest, 2: rest, 3: rest})
     store.check_integrity()
 
 
