@@ -10,7 +10,8 @@ import logging
 from decoding import drafters
 from decoding.draft_model import DraftModel
 from decoding.drafters import AUTO, METHODS, Drafter
-from decoding.drafters.auto import REVIEW_STEPS, Choice, candidates, choose
+from decoding.drafters.auto import REVIEW_STEPS, STAND, Choice, candidates, choose
+from decoding.drafters.teaching import TeachingDrafter
 from decoding.errors import RequestRejected
 from decoding.request import Request
 from decoding.running import Drafting, Running
@@ -78,7 +79,7 @@ class Chooser:
         method, is_sampled = request.speculation.method, request.sampling.temperature > 0
         if method != AUTO and method not in refused:
             return Choice(method, "requested", "requested")
-        fitting = candidates(is_sampled, self._draft_model is not None)
+        fitting = candidates(self._draft_model is not None)
         return choose([name for name in fitting if name not in refused], session.ledger(is_sampled))
 
     def _take_up(self, running: Running, choice: Choice, drafter: Drafter | None = None) -> None:
@@ -93,9 +94,13 @@ class Chooser:
         if METHODS[method].needs_draft_model:
             assert self._draft_model is not None, method
             seat = self._draft_model.open(request)
+        drafter = drafter or drafters.start(method, request, running.session, seat)
+        if request.speculation.method == AUTO and method != STAND:
+            promise = running.session.ledger(request.sampling.temperature > 0).promise
+            drafter = TeachingDrafter(drafter, request, running.session.ngrams, promise)
         running.drafting = running.used[method] = Drafting(
             method=method,
-            drafter=drafter or drafters.start(method, request, running.session, seat),
+            drafter=drafter,
             default_nodes=METHODS[method].default_nodes,
             seat=seat,
         )

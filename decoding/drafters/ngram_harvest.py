@@ -9,8 +9,33 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.stores.ngram import LONGEST_NGRAM, NO_TOKEN
+from decoding.stores.ngram import LONGEST_NGRAM, NO_TOKEN, NgramStore
+from decoding.top_tokens import TopTokens
 from decoding.tree import DraftTree
+from decoding.verify import Verdict
+
+
+def teach_prompt(ngrams: NgramStore, tokens: NDArray[np.int32], start: int, top: TopTokens | None) -> None:
+    """Harvest a chunk of the prompt: row i of `top` follows position `start + i` of `tokens`."""
+    if top is not None:
+        ngrams.harvest(prompt_contexts(tokens, start, len(top.ids)), top.ids, top.probabilities)
+
+
+def teach_tree(
+    ngrams: NgramStore, tokens: NDArray[np.int32], tree: DraftTree, verdict: Verdict, top: TopTokens | None
+) -> int:
+    """Harvest every row of a verified tree, the rejected ones as less firm; `tokens` ends with the root.
+
+    Returns how many of the verdict's tokens the store had thought likeliest.
+    """
+    if top is None:
+        return 0
+    contexts = tree_contexts(tokens, tree)
+    num_foretold = ngrams.num_foretold(contexts[verdict.path], verdict.tokens)
+    is_accepted = np.zeros(len(tree), np.bool_)
+    is_accepted[verdict.path] = True
+    ngrams.harvest(contexts, top.ids, top.probabilities, is_accepted)
+    return num_foretold
 
 
 def prompt_contexts(tokens: NDArray[np.int32], start: int, num_rows: int) -> NDArray[np.int32]:

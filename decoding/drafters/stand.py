@@ -15,7 +15,7 @@ from decoding.drafters.base import TopTokens
 from decoding.drafters.beliefs import learn
 from decoding.drafters.candidates import CANDIDATES, draft_law, laws_of
 from decoding.drafters.fields import check_field, one_of
-from decoding.drafters.ngram_harvest import prompt_contexts, tree_contexts
+from decoding.drafters.ngram_harvest import teach_prompt, teach_tree
 from decoding.drafters.nodes import to_tree
 from decoding.drafters.stand_beliefs import start_stand_beliefs
 from decoding.drafters.stand_growth import Draft, Limits, allocate, fill_tree
@@ -65,9 +65,7 @@ class StandDrafter:
         self._buffers = allocate(16)
 
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
-        if top is not None:
-            contexts = prompt_contexts(self._request.tokens, start, len(top.ids))
-            self._ngrams.harvest(contexts, top.ids, top.probabilities)
+        teach_prompt(self._ngrams, self._request.tokens, start, top)
 
     def propose(self, budget: int, min_chance: float = 0.0) -> DraftTree:
         if budget >= len(self._buffers.classes):
@@ -94,15 +92,7 @@ class StandDrafter:
 
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
         learn(self._beliefs, self._buffers.classes, tree, verdict)
-        if top is not None:
-            self._teach(tree, verdict, top)
-
-    def _teach(self, tree: DraftTree, verdict: Verdict, top: TopTokens) -> None:
-        """Rejected rows teach short n-grams, and 4-grams that no accepted row has taught."""
-        contexts = tree_contexts(self._request.tokens[: self._num_tokens], tree)
-        is_accepted = np.zeros(len(tree), np.bool_)
-        is_accepted[verdict.path] = True
-        self._ngrams.harvest(contexts, top.ids, top.probabilities, is_accepted)
+        teach_tree(self._ngrams, self._request.tokens[: self._num_tokens], tree, verdict, top)
 
     def slots_of(self, verdict: Verdict) -> list[int]:
         """The static tree's slots on the path just accepted, root left out; -1 for nodes outside it."""

@@ -103,6 +103,10 @@ class NgramStore:
         is_firm = np.ones(len(contexts), np.bool_) if is_firm is None else is_firm
         _harvest(self._arrays, contexts, top_ids, top_probabilities, is_firm, self._renormalise)
 
+    def num_foretold(self, contexts: NDArray[np.int32], tokens: NDArray[np.int32]) -> int:
+        """How many of `tokens`, int32 [r], are what the store thinks likeliest after `contexts`, int32 [r, 4]."""
+        return int(_num_foretold(self._arrays, contexts, tokens))
+
     def successors(self, context: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.float32], int]:
         """Next tokens and probabilities by the longest n-gram known, and its n; 0 when there is none."""
         entry, ngram = find_longest(self._arrays, context)
@@ -305,3 +309,13 @@ def find_longest(table: NgramArrays, context: NDArray[np.int32]) -> tuple[int, i
             table.counters[_FOUND + ngram] += 1
             return entry, ngram
     return -1, 0
+
+
+@nb.njit(cache=True)
+def _num_foretold(table: NgramArrays, contexts: NDArray[np.int32], tokens: NDArray[np.int32]) -> int:
+    count = 0
+    for row in range(len(tokens)):
+        entry, _ = find_longest(table, contexts[row])
+        if entry >= 0 and table.ids[entry, 0] == tokens[row]:
+            count += 1
+    return count

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from decoding.drafters.auto import REVIEW_STEPS, TRIAL_STEPS, candidates, choose
-from decoding.earnings import STALE_STEPS, Ledger
+from decoding.earnings import STALE_STEPS, Ledger, Promise
 from decoding.session import SessionStore
 
 METHODS = ["spine", "stand", "dynamic"]
@@ -26,16 +26,41 @@ def run(ledger: Ledger, rates: Mapping[str, float], steps: int) -> dict[str, int
     return used
 
 
-def test_stand_is_for_sampled_replies_and_dynamic_needs_a_draft_model() -> None:
-    assert candidates(is_sampled=False, has_draft_model=False) == ["spine"]
-    assert candidates(is_sampled=True, has_draft_model=False) == ["spine", "stand"]
-    assert candidates(is_sampled=False, has_draft_model=True) == ["spine", "dynamic"]
-    assert candidates(is_sampled=True, has_draft_model=True) == METHODS
+def test_dynamic_needs_a_draft_model() -> None:
+    assert candidates(has_draft_model=False) == ["spine"]
+    assert candidates(has_draft_model=True) == ["spine", "dynamic"]
 
 
 def test_the_one_method_that_fits_is_taken() -> None:
     choice = choose(["spine"], Ledger())
     assert (choice.method, choice.kind) == ("spine", "only")
+
+
+def test_stand_is_tried_when_its_store_promises_more_than_is_accepted() -> None:
+    ledger = Ledger()
+    earn(ledger, "spine", 100, TRIAL_STEPS)  # three tokens a step
+    ledger.promise.note(60, 100)  # 2.5 tokens a step
+    assert choose(["spine"], ledger).method == "spine"
+    ledger.promise.note(970, 1000)
+    assert choose(["spine"], ledger).method == "stand"
+    earn(ledger, "stand", 70, TRIAL_STEPS)
+    assert choose(["spine"], ledger).method == "spine"
+    earn(ledger, "spine", 100, REVIEW_STEPS + 1)
+    assert choose(["spine"], ledger).method == "stand", "a promise that lasts is worth another trial"
+    earn(ledger, "stand", 700, TRIAL_STEPS)
+    assert choose(["spine"], ledger).kind == "best"
+    assert choose(["spine"], ledger).method == "stand"
+
+
+def test_a_promise_is_the_share_of_late_tokens_foretold() -> None:
+    promise = Promise()
+    assert promise.tokens_per_step == 1
+    for _ in range(300):
+        promise.note(1, 2)
+    assert abs(promise.tokens_per_step - 2) < 0.1
+    for _ in range(300):
+        promise.note(4, 4)
+    assert promise.tokens_per_step == 20
 
 
 def test_every_method_is_tried_and_then_the_best_one_drafts() -> None:

@@ -1,0 +1,41 @@
+"""A method's drafter that also feeds the session's n-gram store, and notes how well the store would have done.
+
+Knows no method. Invariant: the method sees and does what it would without.
+"""
+
+from __future__ import annotations
+
+from decoding.drafters.base import Drafter, TopTokens
+from decoding.drafters.ngram_harvest import teach_prompt, teach_tree
+from decoding.earnings import Promise
+from decoding.request import Request
+from decoding.stores.ngram import NUM_SUCCESSORS, NgramStore
+from decoding.tree import DraftTree
+from decoding.verify import Verdict
+
+
+class TeachingDrafter:
+    """One request's drafter around its method's. promise: of the store, written here."""
+
+    num_top = NUM_SUCCESSORS
+
+    def __init__(self, drafter: Drafter, request: Request, ngrams: NgramStore, promise: Promise) -> None:
+        assert drafter.num_top in (0, self.num_top), drafter.num_top
+        self._drafter = drafter
+        self._request = request
+        self._ngrams = ngrams
+        self._promise = promise
+        self._num_tokens = 0
+
+    def observe_prefill(self, start: int, top: TopTokens | None) -> None:
+        self._drafter.observe_prefill(start, top)
+        teach_prompt(self._ngrams, self._request.tokens, start, top)
+
+    def propose(self, budget: int, min_chance: float = 0.0) -> DraftTree:
+        self._num_tokens = self._request.num_tokens
+        return self._drafter.propose(budget, min_chance)
+
+    def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
+        self._drafter.observe(tree, verdict, top)
+        num_foretold = teach_tree(self._ngrams, self._request.tokens[: self._num_tokens], tree, verdict, top)
+        self._promise.note(num_foretold, len(verdict.tokens))
