@@ -70,6 +70,17 @@ def breaking(target: TargetModel) -> Engine:
 
 
 @pytest.fixture
+def model(breaking: Engine) -> Iterator[BreakingModel]:
+    """The breaking engine's draft model, whole again afterwards."""
+    assert breaking.draft_model is not None
+    draft = breaking.draft_model.model
+    assert isinstance(draft, BreakingModel)
+    yield draft
+    has_broken, draft.countdown = draft.countdown == 0, 0
+    assert has_broken, "nothing broke"
+
+
+@pytest.fixture
 def few_slots(breaking: Engine) -> Iterator[DraftModel]:
     """The breaking engine's draft model with room for hardly more than one request."""
     draft_model = breaking.draft_model
@@ -163,10 +174,8 @@ def test_a_tree_with_few_draft_slots_is_smaller(breaking: Engine, few_slots: Dra
 
 @pytest.mark.parametrize("countdown", [1, 2, 9], ids=["in the first forward", "inside a tree", "in a later step"])
 def test_numbers_that_are_none_are_given_up_with_one_warning(
-    target: TargetModel, breaking: Engine, caplog: pytest.LogCaptureFixture, countdown: int
+    target: TargetModel, model: BreakingModel, caplog: pytest.LogCaptureFixture, countdown: int
 ) -> None:
-    model = breaking.draft_model.model if breaking.draft_model else None
-    assert isinstance(model, BreakingModel)
     engine = Engine(target, CONFIG, draft_model=model)  # each engine warns for itself
     prompts = [prompt_of(30, seed) for seed in range(4)]
     plain = [reply(engine, request_of(f"plain{seed}", prompt)) for seed, prompt in enumerate(prompts)]
@@ -186,10 +195,8 @@ def test_numbers_that_are_none_are_given_up_with_one_warning(
     assert "not finite" in caplog.text
 
 
-def test_one_broken_request_leaves_its_neighbours_their_trees(breaking: Engine) -> None:
+def test_one_broken_request_leaves_its_neighbours_their_trees(breaking: Engine, model: BreakingModel) -> None:
     """The last row of a packed forward is broken: the last request's alone."""
-    model = breaking.draft_model.model if breaking.draft_model else None
-    assert isinstance(model, BreakingModel)
     prompts = [prompt_of(20, seed) for seed in range(3)]
     plain = [reply(breaking, request_of(f"plain{seed}", prompt)) for seed, prompt in enumerate(prompts)]
     requests = [request_of(f"{seed}", prompt, method="linear") for seed, prompt in enumerate(prompts)]
@@ -200,10 +207,8 @@ def test_one_broken_request_leaves_its_neighbours_their_trees(breaking: Engine) 
     assert [ended[request.id].method for request in requests] == ["linear", "linear", "spine"]
 
 
-def test_who_was_refused_goes_to_no_other_method_of_the_draft_model(breaking: Engine) -> None:
+def test_who_was_refused_goes_to_no_other_method_of_the_draft_model(breaking: Engine, model: BreakingModel) -> None:
     """Not even where the session would now try one."""
-    model = breaking.draft_model.model if breaking.draft_model else None
-    assert isinstance(model, BreakingModel)
     for number in range(2):
         warm = request_of("same session", prompt_of(20, number), method="spine")
         run(breaking, warm)
@@ -214,13 +219,11 @@ def test_who_was_refused_goes_to_no_other_method_of_the_draft_model(breaking: En
     assert set(ended["same session"].steps_by_method) == {"spine"}
 
 
-def test_auto_goes_on_without_a_draft_model_that_breaks(breaking: Engine) -> None:
-    model = breaking.draft_model.model if breaking.draft_model else None
-    assert isinstance(model, BreakingModel)
+def test_auto_goes_on_without_a_draft_model_that_breaks(breaking: Engine, model: BreakingModel) -> None:
     prompt = prompt_of(30)
     law = replace(GREEDY, max_tokens=120)
     plain = reply(breaking, request_of("plain", prompt, law))
-    request = request_of("auto", prompt, law, "auto")
+    request = request_of("auto", prompt, law, "auto", max_nodes=8)  # named, so that no measured price decides
     model.countdown = 1
     ended, steps = run(breaking, request)
     assert request.output.tolist() == plain
