@@ -69,7 +69,7 @@ class Chooser:
         if refusal.reason not in self._warned:
             self._warned.add(refusal.reason)
             logger.warning("Request %s drafts without the draft model: %s.", running.request.id, refusal.sentence)
-        running.refused.add(running.drafting.method)
+        running.refused.update(name for name, method in METHODS.items() if method.needs_draft_model)
         choice = self._choose(running.request, running.session, running.refused)
         reason = f"{running.drafting.method} was given up: {refusal.sentence}"
         refusal.seat.close()

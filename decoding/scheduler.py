@@ -30,7 +30,7 @@ class Task:
     def ask(self) -> Ask | None:
         """What the draft model has to do for it, if anything: a tree, or to follow the prompt."""
         seat, allowance = self.running.drafting.seat, self.allowance
-        if seat is None or allowance == NOTHING:
+        if seat is None or (allowance is not None and allowance.max_nodes == 0):
             return None
         end = self.running.num_committed + self.num_lead + (allowance is not None)
         return Ask(seat, end, allowance)

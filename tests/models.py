@@ -115,6 +115,17 @@ def tiny(model_type: str, seed: int = 0, **overrides: Any) -> PreTrainedModel:
     return model.eval()
 
 
+def correlated(model_type: str, noise: float, **overrides: Any) -> PreTrainedModel:
+    """`tiny` with noise on its matrices, as a part of their own spread: it agrees with `tiny` often, not always."""
+    model = tiny(model_type, **overrides)
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.add_(torch.randn(parameter.shape, generator=generator) * parameter.std() * noise)
+    return model
+
+
 def _draw_weights(model: PreTrainedModel) -> None:
     """Matrices keep their input's scale; vectors initialised to zero (biases, sinks) become small noise."""
     with torch.no_grad():

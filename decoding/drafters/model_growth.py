@@ -123,6 +123,8 @@ def add_children(
     nodes, candidates, probabilities = buffers.nodes, buffers.candidates, buffers.probabilities
     for row in range(len(expanded)):
         parent = expanded[row]
+        if nodes.depths[parent] >= rules.d_max:
+            continue
         position = root_position + nodes.depths[parent]
         rank_candidates(top, row, law, (row, position, root_position), candidates)
         size = candidates.sizes[row]

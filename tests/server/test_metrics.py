@@ -5,16 +5,29 @@ from pathlib import Path
 
 import httpx
 import pytest
+from msgspec import structs
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from decoding.messages import StepReport
 from decoding.stats import DraftCounts, EngineStats, StepStats
 from server.config import ServerSettings
+from server.exposition import engine_metrics
 from server.totals import WINDOW_STEPS, StepTotals
 from tests.server.servers import RunningServer, make_model_folder, running_server, wait_until
 
-ENGINE = EngineStats(running=1, waiting=2, slots_used=3, slots_total=30, sessions=1, session_bytes=5, resident_bytes=6)
+ENGINE = EngineStats(
+    running=1,
+    waiting=2,
+    slots_used=3,
+    slots_total=30,
+    sessions=1,
+    session_bytes=5,
+    resident_bytes=6,
+    draft_slots_used=7,
+    draft_slots_total=31,
+    draft_bytes=800,
+)
 
 
 def step(step_seconds: float = 0.001, plain_seconds: float = 0.003, prefill_rows: int = 0) -> StepReport:
@@ -48,6 +61,30 @@ def test_steps_add_up() -> None:
     assert totals.drafted["spine", "context"] == 36
     assert totals.accepted_by_depth["spine", 3] == 3
     assert totals.phase_seconds["draft"] == pytest.approx(0.0003)
+
+
+def test_the_draft_model_has_metrics_of_its_own() -> None:
+    totals = StepTotals()
+    for refusals in ({"nan": 1}, {"nan": 1, "slots": 2}, {}):
+        report = step()
+        assert report.step is not None
+        stats = structs.replace(report.step, refusals=refusals, phase_seconds={"draft_model": 0.002, "forward": 0.001})
+        totals.add(StepReport(step=stats, engine=ENGINE))
+    samples = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in engine_metrics(totals, "toy", 0)
+        for sample in family.samples
+    }
+    expected = {
+        ("gander_draft_slots_used",): 7,
+        ("gander_draft_slots_total",): 31,
+        ("gander_draft_bytes",): 800,
+        ("gander_draft_refusals_total", "nan"): 2,
+        ("gander_draft_refusals_total", "slots"): 2,
+        ("gander_phase_seconds_total", "draft_model"): 0.006,
+        ("gander_phase_seconds_total", "forward"): 0.003,
+    }
+    assert {key: samples[key] for key in expected} == pytest.approx(expected)
 
 
 def test_the_speedup_is_plain_seconds_over_seconds_in_a_window_of_decode_steps() -> None:
@@ -86,6 +123,7 @@ def test_metrics_count_known_work(tmp_path: Path) -> None:
             "vllm:generation_tokens_total": 60,
             "vllm:prompt_tokens_total": 6,
             "gander_requests_total": 2,
+            "gander_choices_total": 2,
             "gander_time_to_first_token_seconds_count": 2,
             "gander_time_per_output_token_seconds_count": 2,
             "gander_request_seconds_count": 2,
@@ -109,6 +147,7 @@ def test_metrics_count_known_work(tmp_path: Path) -> None:
         assert 'gander_http_requests_total{route="/v1/completions",status="200"} 1.0' in text
         assert 'gander_http_requests_total{route="/v1/completions",status="400"} 1.0' in text
         assert 'vllm:num_requests_running{engine="0",model_name="toy"} 0.0' in text
+        assert 'gander_choices_total{choice="requested",method="spine"} 2.0' in text
         assert "plain decoding would have needed" in text
 
 

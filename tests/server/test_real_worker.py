@@ -13,7 +13,7 @@ from server.worker_process import WORKER_COMMAND
 from tests.server.servers import RunningServer, running_server, wait_until
 
 PROMPT = "def add(a, b):\n    return a + b\n\ndef sub(a, b):\n    return a - b\n\ndef mul(a, b):\n"
-METHODS = ("none", "spine", "lookup", "stand")
+METHODS = ("none", "spine", "lookup", "stand", "dynamic", "linear")
 SAMPLED = {"temperature": 0.8, "seed": 1234, "top_p": 0.95}
 
 
@@ -112,6 +112,37 @@ def test_the_report_agrees_with_the_usage(real: RunningServer) -> None:
     assert report["acceptance_length"] >= 1
     plain = complete(real, temperature=0, speculation={"method": "none", "report": True}, ignore_eos=True)
     assert plain["choices"][0]["speculation"]["drafted"] == 0
+
+
+def test_the_draft_model_is_in_the_report_and_in_the_metrics(real: RunningServer) -> None:
+    refused = real.metric("gander_draft_refusals_total")
+    reply = complete(real, temperature=0, speculation={"method": "dynamic", "report": True}, ignore_eos=True)
+    report = reply["choices"][0]["speculation"]
+    assert (report["method"], report["choice"], report["reason"]) == ("dynamic", "requested", "requested")
+    assert report["steps_by_method"] == {"dynamic": report["steps"]}
+    assert 0 < report["draft_model_seconds"] < report["decode_seconds"] + report["time_to_first_token"]
+    assert report["drafted"] == report["drafted_by_source"]["draft_model"] > report["accepted"] > 0
+    wait_until(lambda: 'gander_choices_total{choice="requested",method="dynamic"}' in real.get("/metrics").text)
+    wait_until(lambda: real.metric("gander_draft_slots_used") == 0)
+    assert real.metric("gander_draft_slots_total") == real.metric("gander_slots_total")
+    assert real.metric("gander_draft_bytes") > 1e6
+    assert real.metric("gander_draft_refusals_total") == refused == 0
+    assert 'gander_phase_seconds_total{phase="draft_model"}' in real.get("/metrics").text
+    spine = complete(real, temperature=0, speculation={"method": "spine", "report": True}, ignore_eos=True)
+    assert spine["choices"][0]["speculation"]["draft_model_seconds"] == 0
+    assert spine["choices"][0]["text"] == reply["choices"][0]["text"]
+
+
+def test_the_report_says_what_auto_chose(real: RunningServer) -> None:
+    speculation = {"method": "auto", "report": True}
+    body = {"temperature": 0, "ignore_eos": True, "max_tokens": 200, "session_id": "auto", "speculation": speculation}
+    reports = [complete(real, **body)["choices"][0]["speculation"] for _ in range(2)]
+    for report in reports:
+        assert report["choice"] in {"trial", "best"}
+        assert report["reason"].startswith("auto: ")
+        assert report["method"] in report["steps_by_method"]
+        assert sum(report["steps_by_method"].values()) == report["steps"]
+    assert {"spine", "dynamic"} <= {name for report in reports for name in report["steps_by_method"]}
 
 
 def test_a_client_that_leaves_frees_its_slots(real: RunningServer) -> None:

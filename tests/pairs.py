@@ -1,0 +1,68 @@
+"""A target and a draft model that agrees with it often but not always, and requests for an engine over both."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from decoding.config import EngineConfig
+from decoding.engine import Engine
+from decoding.model import TargetModel
+from decoding.request import Request, SamplingParams, SpeculationParams
+from decoding.stats import RequestStats, StepStats
+from tests.models import VOCAB_SIZE, correlated, tiny
+
+CONFIG = EngineConfig(max_model_len=400, kv_slots=8192, prefill_chunk=32, max_batch_rows=200, max_nodes=32, threads=1)
+GREEDY = SamplingParams(max_tokens=32, temperature=0.0, ignore_eos=True)
+SAMPLED = SamplingParams(max_tokens=32, temperature=0.8, top_p=0.95, seed=1234, ignore_eos=True)
+NOISE = 0.02
+
+
+def target_of(model_type: str) -> TargetModel:
+    return TargetModel.from_model(tiny(model_type), CONFIG)
+
+
+def draft_of(model_type: str, max_model_len: int | None = 400) -> TargetModel:
+    """The target's weights with noise."""
+    config = replace(CONFIG, max_model_len=max_model_len)
+    return TargetModel.from_model(correlated(model_type, NOISE), config)
+
+
+def engine_of(model_type: str) -> Engine:
+    return Engine(target_of(model_type), CONFIG, draft_model=draft_of(model_type))
+
+
+def prompt_of(length: int, seed: int = 0, vocab_size: int = VOCAB_SIZE) -> NDArray[np.int32]:
+    return np.random.default_rng(seed).integers(3, vocab_size, length).astype(np.int32)
+
+
+def request_of(
+    name: str, prompt: NDArray[np.int32], sampling: SamplingParams = GREEDY, method: str = "none", **options: object
+) -> Request:
+    speculation = SpeculationParams(method=method, **options)  # type: ignore[arg-type]
+    return Request(id=name, prompt=prompt, sampling=sampling, speculation=speculation, session_id=name)
+
+
+def finish(engine: Engine) -> tuple[dict[str, RequestStats], list[StepStats]]:
+    """Run until nothing is left; what each request cost, and each step. Both stores must be empty then."""
+    assert engine.draft_model is not None
+    ended, steps = {}, []
+    for _ in range(5000):
+        if not engine.has_work:
+            break
+        result = engine.step()
+        engine.store.check_integrity()
+        engine.draft_model.store.check_integrity()
+        ended.update({retired.request_id: retired.stats for retired in result.retired})
+        steps += [result.stats] if result.stats else []
+    assert not engine.has_work
+    assert engine.store.used == engine.draft_model.store.used == 0
+    return ended, steps
+
+
+def reply(engine: Engine, request: Request) -> list[int]:
+    engine.add(request)
+    finish(engine)
+    return request.output.tolist()
