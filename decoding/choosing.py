@@ -61,7 +61,7 @@ class Chooser:
             and running.stats.target_forwards % REVIEW_STEPS == 0
         ):
             choice = self._choose(request, running.session, running.refused)
-            if choice.method != running.drafting.method:
+            if choice.method != running.drafting.method or not running.refused:  # a fall-back stays the reason
                 self._take_up(running, choice)
 
     def fall_back(self, running: Running, refusal: Refusal) -> None:

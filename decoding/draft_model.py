@@ -94,7 +94,7 @@ class DraftModel:
             self.store.commit(segment.handle, np.arange(len(segment.tokens), dtype=np.int32))
             if segment.logits == "last" and ask.allowance is not None and ask.seat.grower is not None:
                 room = segment.handle.capacity - segment.handle.length
-                ask.seat.grower.begin(ask.allowance, room)
+                ask.seat.grower.begin(ask.allowance, room, self.model.max_model_len - ask.end)
                 ready.append((ask.seat, top))
         return ready
 

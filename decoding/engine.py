@@ -190,6 +190,7 @@ class Engine:
         self.curve = replace(self.curve, base=self.curve.base + plain, draft=draft)
         self.sessions = self._new_sessions()
         self._scheduler = self._new_scheduler()
+        self._chooser = Chooser(self.draft_model)
 
     def _new_scheduler(self) -> Scheduler:
         draft_curve = self.draft_model.curve if self.draft_model else None

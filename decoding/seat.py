@@ -25,8 +25,8 @@ class DraftRows(NamedTuple):
 class Grower(Protocol):
     """A tree that grows from what the draft model says of it."""
 
-    def begin(self, allowance: Allowance, most_rows: int) -> None:
-        """Start a tree at the request's last token; at most `most_rows` rows may be asked for."""
+    def begin(self, allowance: Allowance, most_rows: int, most_depth: int) -> None:
+        """Start a tree at the last token; `most_rows` may be asked for, none deeper than `most_depth`."""
 
     def grow(self, top: TopTokens) -> DraftRows | None:
         """Take in what follows the rows asked for last (at first: the root), and ask for more, or for none."""

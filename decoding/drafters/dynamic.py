@@ -113,7 +113,7 @@ class ModelDrafter:
         self._buffers = allocate(16, rules.b_max)
         self._room = 16
         self._d_base = float(rules.d_base)
-        self._limits = Limits(0, 0.0, 0.0, 0, 0)
+        self._limits = Limits(0, 0.0, 0.0, 0, 0, 0)
         self._num_nodes = 0  # of the tree under way, root included; 0: none was begun in this step
         self._row_parents: IntArray = _ROOT[:0]
         self._expanded = _ROOT
@@ -121,7 +121,7 @@ class ModelDrafter:
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
         pass
 
-    def begin(self, allowance: Allowance, most_rows: int) -> None:
+    def begin(self, allowance: Allowance, most_rows: int, most_depth: int) -> None:
         if allowance.max_nodes > self._room:
             self._room = allowance.max_nodes
             self._buffers = allocate(self._room, self._rules.b_max)
@@ -130,6 +130,7 @@ class ModelDrafter:
             allowance.min_chance,
             allowance.round_price,
             min(most_rows, allowance.max_nodes),
+            most_depth,
             self._seat.vocab_size,
         )
         plant(self._buffers, int(self._request.tokens[-1]))

@@ -46,12 +46,14 @@ class Rules(NamedTuple):
 
 class Limits(NamedTuple):
     """budget: drafted nodes. min_chance: what one must be worth at least; round_price: what a further draft forward
-    must promise, in tokens. most_rows: rows that all draft forwards of this tree may have; vocab_size: the target's."""
+    must promise, in tokens. most_rows: rows that all draft forwards of this tree may have; most_depth: of a row;
+    vocab_size: of the tokens that target and draft model both have."""
 
     budget: int
     min_chance: float
     round_price: float
     most_rows: int
+    most_depth: int
     vocab_size: int
 
 
@@ -128,16 +130,17 @@ def add_children(
         position = root_position + nodes.depths[parent]
         rank_candidates(top, row, law, (row, position, root_position), candidates)
         size = candidates.sizes[row]
+        mass = top.probabilities[row].sum() if law.temperature == 0 else 1.0  # shares are of the candidates alone
         confidence = 0.0
         for rank in range(size):
-            confidence = max(confidence, candidates.shares[row, rank])
+            confidence = max(confidence, mass * candidates.shares[row, rank])
         breadth = rules.b_max
         if confidence >= rules.tau_high:
             breadth = rules.b_min
         elif confidence >= rules.tau_low:
             breadth = rules.b_mid
         for rank in range(min(breadth, size)):
-            probability = probabilities[parent] * candidates.shares[row, rank]
+            probability = probabilities[parent] * mass * candidates.shares[row, rank]
             kind = weight_class(candidates.weights[row, rank], rank)
             chance = nodes.scores[parent] * chances[kind]
             token = candidates.ids[row, rank]
@@ -166,7 +169,7 @@ def choose_expanded(
     promise = 0.0
     for node in range(first, num_nodes):
         probability, depth, score = buffers.probabilities[node], nodes.depths[node], nodes.scores[node]
-        is_open = depth < rules.d_max and probability >= rules.rho_stop
+        is_open = depth < rules.d_max and depth <= limits.most_depth and probability >= rules.rho_stop
         is_open = is_open and (depth < rules.d_base or probability > rules.rho_deep)
         if is_open and score >= least and score * hope >= limits.min_chance:
             found[count] = node

@@ -30,7 +30,7 @@ from tests.pairs import CONFIG, prompt_of
 from tests.trees import path_to, random_parents
 
 Tokens = NDArray[np.int32]
-WIDE = Rules(b_min=1, b_mid=2, b_max=3, d_base=3, d_max=4, rho_stop=0.01, tau=0.001)
+WIDE = Rules(b_min=1, b_mid=2, b_max=3, d_base=3, d_max=4, rho_stop=0.001, tau=0.0001)
 
 
 class WatchedModel(TargetModel):

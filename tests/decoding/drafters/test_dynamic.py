@@ -84,11 +84,12 @@ def tree_of(
     law: Law,
     allowance: Allowance | None = None,
     most_rows: int = 64,
+    most_depth: int = 64,
     rows: list[int] | None = None,
 ) -> DraftTree:
     """Let one tree grow on what `law` says after each path; rows: takes the number of rows of each round."""
     allowance = allowance or Allowance(64)
-    drafter.begin(allowance, most_rows)
+    drafter.begin(allowance, most_rows, most_depth)
     paths: list[tuple[int, ...]] = []
     wanted: list[tuple[int, ...]] = [()]
     while True:
@@ -175,7 +176,7 @@ def test_what_falls_below_tau_is_not_in_the_tree() -> None:
 def chance_of(path: tuple[int, ...], law: Law) -> float:
     """What a node is worth by the priors, in plain numpy."""
     chance = np.float32(1)
-    chances = start_model_beliefs().chances
+    chances = start_model_beliefs(0.0).chances
     for depth, token in enumerate(path):
         ids, shares = zip(*law(path[:depth]), strict=True)
         rank = ids.index(token)
@@ -220,6 +221,15 @@ def test_rounds_end_where_they_promise_less_than_they_cost() -> None:
     assert counts[0] == 11
     assert 0 < counts[1] < 11
     assert counts[2] == 0
+
+
+def test_no_row_lies_beyond_the_draft_models_context() -> None:
+    rules = Rules(1, 1, 1, 1.0, 0.0, 8, 8, 0.0, 0.0, 0.0)
+    for most_depth in (0, 1, 4):
+        rows: list[int] = []
+        tree = tree_of(drafter_of(rules), chain_law(0.9), most_depth=most_depth, rows=rows)
+        assert sum(rows) == most_depth
+        assert depth_of(tree) == most_depth + 1
 
 
 def test_never_more_rows_than_there_is_room_for_and_the_likeliest_get_it() -> None:
@@ -345,7 +355,7 @@ def test_parts_can_be_left_out() -> None:
 def test_without_history_the_rules_stay() -> None:
     depths = {}
     for without in (frozenset[str](), frozenset({"history"})):
-        request = request_of(without=without)
+        request = request_of(without=without, max_nodes=60)  # a small budget has no base depth to move
         session = Session("", "test", 2**16, AdjacencyTable(2**16))
         drafter = drafters.start("dynamic", request, session, seat_of(request))
         assert isinstance(drafter, ModelDrafter)
