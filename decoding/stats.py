@@ -23,7 +23,9 @@ class RequestStats(msgspec.Struct, kw_only=True):
     """What one finished request cost. Times are seconds, on the worker's monotonic clock differences.
 
     target_forwards counts the steps that verified a root, so acceptance length is emitted / target_forwards;
-    prompt chunks that end before the root are prefill_chunks.
+    prompt chunks that end before the root are prefill_chunks. accepted_prediction_tokens are the tokens of the
+    request's prediction that the reply contains where it was found to follow it, rejected_prediction_tokens the
+    others (OpenAI's definition): a fact of prediction and reply, whatever was drafted; together they are its length.
     """
 
     method: str
@@ -36,6 +38,8 @@ class RequestStats(msgspec.Struct, kw_only=True):
     queue_seconds: float = 0.0
     time_to_first_token: float = 0.0
     decode_seconds: float = 0.0  # first token to last
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
 
 
 class StepStats(msgspec.Struct, kw_only=True):

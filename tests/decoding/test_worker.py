@@ -141,6 +141,23 @@ def test_an_aborted_request_is_finished_and_the_next_one_served(worker: WorkerPr
     assert len(tokens) == 12
 
 
+def test_sessions_are_listed_and_deleted_by_their_tenant(worker: WorkerProcess) -> None:
+    asked = msgspec.structs.replace(submit("mine", [5, 6, 7] * 4), tenant="alice", session_id="chat")
+    worker.tell(asked)
+    worker.hear_until_end("mine")
+    worker.tell(messages.ListSessions(id="a", tenant="alice"))
+    shown = worker.hear()
+    assert isinstance(shown, messages.Sessions)
+    assert shown.id == "a"
+    assert [(each.tenant, each.session_id) for each in shown.sessions] == [("alice", "chat")]
+    assert shown.sessions[0].num_bytes > 0
+    for question, is_there in (("b", True), ("c", False)):
+        worker.tell(messages.DeleteSession(id=question, tenant="alice", session_id="chat"))
+        assert worker.hear() == messages.SessionDeleted(id=question, found=is_there)
+    worker.tell(messages.ListSessions(id="d", tenant="alice"))
+    assert worker.hear() == messages.Sessions(id="d", sessions=[])
+
+
 def test_a_drained_worker_finishes_its_requests_and_leaves(model_folder: Path, tmp_path: Path) -> None:
     worker = started(model_folder, tmp_path)
     try:
