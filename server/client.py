@@ -25,6 +25,7 @@ from decoding.messages import (
     FromWorker,
     LoadFailed,
     LoadProgress,
+    PromptLogprobs,
     Ready,
     Rejected,
     StepReport,
@@ -223,6 +224,10 @@ class EngineClient:
         match message:
             case Tokens():
                 self._on_tokens(message)
+            case PromptLogprobs():
+                ticket = self._tickets.get(message.request_id)
+                if ticket is not None:
+                    ticket.replies.put_prompt_logprobs(ticket.choice, message)
             case StepReport():
                 self._observer.on_step(message)
             case Finished() | Rejected() | Failed():

@@ -40,10 +40,18 @@ def byte_tokenizer() -> Any:
     return tokenizer
 
 
-def make_model_folder(folder: Path, **fake: Any) -> Path:
+CHAT_TEMPLATE = """{% for message in messages %}[{{ message.role }}]
+{{ message.content }}
+{% endfor %}{% if add_generation_prompt %}[assistant]
+{% endif %}"""
+
+
+def make_model_folder(folder: Path, chat_template: str | None = CHAT_TEMPLATE, **fake: Any) -> Path:
     """A folder the server and the scripted worker take for a model; `fake` are the worker's options."""
     folder.mkdir(parents=True, exist_ok=True)
     byte_tokenizer().save(str(folder / "tokenizer.json"))
+    if chat_template is not None:
+        (folder / "chat_template.jinja").write_text(chat_template)
     (folder / "config.json").write_text("{}")
     (folder / "fake.json").write_text(json.dumps(fake))
     return folder
@@ -64,6 +72,9 @@ class RunningServer:
 
     def post(self, **body: Any) -> httpx.Response:
         return self.http.post("/v1/completions", json=body)
+
+    def chat(self, content: str, **body: Any) -> httpx.Response:
+        return self.http.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": content}]} | body)
 
     def get(self, path: str) -> httpx.Response:
         return self.http.get(path)

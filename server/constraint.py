@@ -1,0 +1,155 @@
+"""The grammar a reply must follow, from the fields that ask for one. Sizes are bounded before anything is compiled.
+
+Knows nothing of how grammars are kept to.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from decoding.grammar import Grammar
+from server.config import ServerSettings
+from server.errors import invalid
+from server.limits import require_at_most
+from server.schemas.generation import GenerationRequest
+from server.schemas.tools import Tool
+
+OPTIONS = ("json", "json_object", "regex", "choice", "grammar")
+
+
+def grammar_of(body: GenerationRequest, settings: ServerSettings) -> Grammar | None:
+    """Raises ApiError for two constraints at once, or one beyond the limits."""
+    found = [(param, grammar) for param, grammar in _candidates(body, settings) if grammar is not None]
+    if len(found) > 1:
+        names = " and ".join(param for param, _ in found)
+        raise invalid(f"{names} cannot be given together.", found[1][0])
+    return found[0][1] if found else None
+
+
+def _candidates(body: GenerationRequest, settings: ServerSettings) -> list[tuple[str, Grammar | None]]:
+    form, outputs = body.response_format, body.structured_outputs
+    candidates: list[tuple[str, Grammar | None]] = []
+    if form is not None and form.type == "json_object":
+        candidates.append(("response_format", Grammar("json_object", "")))
+    if form is not None and form.json_schema is not None:
+        param = "response_format.json_schema.schema"
+        candidates.append((param, schema_grammar(form.json_schema.definition, param, settings)))
+    fields: dict[str, tuple[str, Any]] = {
+        "guided_json": ("json", body.guided_json),
+        "guided_regex": ("regex", body.guided_regex),
+        "guided_choice": ("choice", body.guided_choice),
+        "guided_grammar": ("grammar", body.guided_grammar),
+    }
+    if outputs is not None:
+        values = (outputs.definition, outputs.json_object or None, outputs.regex, outputs.choice, outputs.grammar)
+        for name, value in zip(OPTIONS, values, strict=True):
+            fields[f"structured_outputs.{name}"] = (name, value)
+    for param, (kind, value) in fields.items():
+        if value is not None:
+            candidates.append((param, _grammar(kind, value, param, settings)))
+    return candidates
+
+
+def _grammar(kind: str, value: Any, param: str, settings: ServerSettings) -> Grammar:
+    if kind == "json":
+        return schema_grammar(value, param, settings)
+    if kind == "json_object":
+        return Grammar("json_object", "")
+    text = json.dumps(value, ensure_ascii=False) if kind == "choice" else value
+    _check_text(text, param, settings)
+    if kind == "choice":
+        if not all(value):
+            raise invalid(f"{param} must not have an empty choice.", param)
+        return Grammar("choice", text)
+    return Grammar("regex" if kind == "regex" else "lark", text)
+
+
+def schema_grammar(schema: Mapping[str, Any] | str, param: str, settings: ServerSettings) -> Grammar:
+    if isinstance(schema, str):
+        try:
+            schema = json.loads(schema)
+        except (ValueError, RecursionError) as error:
+            raise invalid(f"{param} is not valid JSON: {error}.", param, "invalid_schema") from None
+        if not isinstance(schema, dict):
+            raise invalid(f"{param} must be a JSON object.", param, "invalid_schema")
+    require_at_most(depth_of(schema), settings.max_schema_depth, param)
+    text = json.dumps(schema, ensure_ascii=False)
+    _check_text(text, param, settings)
+    return Grammar("json_schema", text)
+
+
+def _check_text(text: str, param: str, settings: ServerSettings) -> None:
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        message = f"{param} has half a surrogate pair, which is not a character."
+        raise invalid(message, param, "invalid_unicode") from None
+    require_at_most(size, settings.max_grammar_bytes, param)
+
+
+def depth_of(value: object) -> int:
+    """How deep lists and objects are nested in `value`."""
+    depth, level = 0, [value]
+    while level := [item for item in level if isinstance(item, dict | list)]:
+        depth += 1
+        level = [child for item in level for child in (item.values() if isinstance(item, dict) else item)]
+    return depth
+
+
+def required_calls_schema(tools: Sequence[Tool], max_calls: int | None) -> dict[str, Any]:
+    """A list of one call or more, each {"name", "parameters"} of one of `tools`."""
+    definitions: dict[str, Any] = {}
+    calls = []
+    for number, tool in enumerate(tools):
+        parameters, own = _hoisted(parameters_of(tool), f"tool{number}_")
+        definitions |= own
+        properties = {"name": {"const": tool.function.name}, "parameters": parameters}
+        calls.append(
+            {
+                "type": "object",
+                "properties": properties,
+                "required": ["name", "parameters"],
+                "additionalProperties": False,
+            }
+        )
+    schema: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"anyOf": calls}}
+    if max_calls is not None:
+        schema["maxItems"] = max_calls
+    return schema | ({"$defs": definitions} if definitions else {})
+
+
+def parameters_of(tool: Tool) -> dict[str, Any]:
+    """The schema of a tool's arguments; one that does not say its type is an object's."""
+    parameters = tool.function.parameters
+    return parameters if "type" in parameters or "$ref" in parameters else {"type": "object", **parameters}
+
+
+def _hoisted(schema: dict[str, Any], prefix: str) -> tuple[Any, dict[str, Any]]:
+    """The schema without its own definitions, and these under names of their own, for the root of a larger one."""
+    renamed = {}
+    for keyword in ("$defs", "definitions"):
+        for name in schema.get(keyword, {}):
+            renamed[f"#/{keyword}/{name}"] = f"#/$defs/{prefix}{name}"
+
+    def rewrite(value: Any) -> Any:
+        if isinstance(value, list):
+            return [rewrite(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        rewritten = {name: rewrite(item) for name, item in value.items()}
+        target = value.get("$ref")
+        if isinstance(target, str):
+            known = next((old for old in renamed if target == old or target.startswith(old + "/")), None)
+            if known is not None:
+                rewritten["$ref"] = renamed[known] + target[len(known) :]
+        return rewritten
+
+    definitions = {
+        prefix + name: rewrite(item)
+        for keyword in ("$defs", "definitions")
+        for name, item in schema.get(keyword, {}).items()
+    }
+    bare = {name: item for name, item in schema.items() if name not in ("$defs", "definitions")}
+    return rewrite(bare), definitions
