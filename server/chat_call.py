@@ -8,11 +8,11 @@ from fastapi import Request
 
 from server.calls import Call, new_id, now, session_of
 from server.choice import ChoicePlan
-from server.conversation import render_chat
 from server.errors import ApiError
 from server.limits import check_choices, check_limits, check_reply_tokens, require_at_most
 from server.plan import Order, bad_word_ids, plan_choices
 from server.prompts import EncodedPrompt, encode_text
+from server.rendered_chat import render_chat
 from server.schemas.chat import ChatRequest
 from server.service import Service
 

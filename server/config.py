@@ -10,11 +10,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from decoding.config import BUNDLED_MODEL, Attention, Dtype, EngineConfig
 from decoding.request import MAX_LOGPROBS
+from server.keys import hashed
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -110,6 +111,12 @@ class ServerSettings(BaseSettings):
     )
     drain_seconds: float = Field(default=30.0, ge=0, description="Longest wait for running replies when stopping")
     log_level: LogLevel = Field(default="info", description="Least severe log lines shown")
+
+    @field_validator("api_keys", "admin_keys")
+    @classmethod
+    def _hash_keys(cls, keys: str | None) -> str | None:
+        """Settings are shown and logged; keys must not be."""
+        return None if keys is None else ",".join(hashed(key.strip()) for key in keys.split(",") if key.strip())
 
     @property
     def model_name(self) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from decoding.errors import ConfigError
 
 LOG = logging.getLogger("gander.keys")
+HASH_PREFIX = "sha256:"
 HASHED = re.compile(r"sha256:([0-9a-fA-F]{64})")
 ADMIN_PREFIX = "admin "
 TENANT_LENGTH = 32  # hexadecimal digits of a key's hash that name its owner
@@ -37,9 +38,12 @@ class StoredKey:
     @classmethod
     def read(cls, text: str, is_admin: bool) -> StoredKey:
         """A key as it is, or its hash as sha256:HEX."""
-        hashed = HASHED.fullmatch(text)
-        digest = bytes.fromhex(hashed[1]) if hashed else hashlib.sha256(text.encode()).digest()
-        return cls(digest, is_admin)
+        return cls(bytes.fromhex(hashed(text).removeprefix(HASH_PREFIX)), is_admin)
+
+
+def hashed(key: str) -> str:
+    """A key's hash as sha256:HEX; one that is a hash already as it is."""
+    return key if HASHED.fullmatch(key) else HASH_PREFIX + hashlib.sha256(key.encode()).hexdigest()
 
 
 class KeyRing:

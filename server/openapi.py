@@ -13,11 +13,12 @@ from pydantic import TypeAdapter
 
 from server.schemas.chat import ChatCompletionChunk
 from server.schemas.replies import ErrorReply
+from server.schemas.response_replies import ResponseEvent
 
 Replies = dict[int | str, dict[str, Any]]
 
 STREAMED = "text/event-stream"
-STREAM_MODELS: tuple[Any, ...] = (ChatCompletionChunk,)
+STREAM_MODELS: tuple[Any, ...] = (ChatCompletionChunk, ResponseEvent)
 DESCRIPTIONS = {
     400: "The request cannot be served as it is; `param` names the field at fault",
     401: "No valid API key",

@@ -39,13 +39,13 @@ from decoding.messages import (
     Ready,
     Rejected,
     SessionDeleted,
-    SessionInfo,
     Sessions,
     StepReport,
     Submit,
     Tokens,
     ToWorker,
 )
+from decoding.session_info import SessionInfo
 from decoding.stats import DraftCounts, EngineStats, RequestStats, StepStats
 from decoding.token_logprobs import TokenLogprobs
 

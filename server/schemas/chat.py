@@ -16,7 +16,7 @@ from server.schemas.base import refusal
 from server.schemas.generation import MAX_LENGTH, REFUSED, GenerationRequest
 from server.schemas.messages import ChatMessage
 from server.schemas.replies import PromptLogprobs, SpeculationReport, Usage
-from server.schemas.tools import Tool, ToolChoice, ToolChoiceField
+from server.schemas.tools import Tool, ToolChoice, ToolChoiceField, check_tools
 
 
 class ChatRequest(GenerationRequest):
@@ -58,13 +58,7 @@ class ChatRequest(GenerationRequest):
         if self.add_generation_prompt and self.continue_final_message:
             message = "continue_final_message needs add_generation_prompt to be false."
             raise refusal("invalid_value", message, "continue_final_message")
-        choice, names = self.choice_of_tool, [tool.function.name for tool in self.tools]
-        if len(set(names)) < len(names):
-            raise refusal("invalid_value", "Two tools have the same name.", "tools")
-        if choice.mode in ("required", "named") and not names:
-            raise refusal("invalid_value", "tool_choice needs tools.", "tool_choice")
-        if choice.mode == "named" and choice.name not in names:
-            raise refusal("invalid_value", "tool_choice names a function that is not among tools.", "tool_choice")
+        check_tools([tool.function.name for tool in self.tools], self.choice_of_tool)
         return self
 
     @property

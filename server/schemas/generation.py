@@ -43,7 +43,7 @@ TextParts: JsonValue = {
     },
 }
 TEXT_SCHEMA: dict[str, JsonValue] = {"anyOf": [{"type": "string"}, TextParts]}
-TEXT_TYPES = frozenset({"text", "input_text", "output_text"})
+TEXT_TYPES = frozenset({"text", "input_text", "output_text", "reasoning_text"})
 
 
 def read_text(value: Any) -> Any:
@@ -130,7 +130,7 @@ class Prediction(WireModel):
     content: Text
 
 
-class GenerationRequest(WireModel):
+class SamplingRequest(WireModel):
     """Fields beyond OpenAI's: from top_k on."""
 
     lenient: ClassVar[frozenset[str]] = LENIENT
@@ -139,16 +139,13 @@ class GenerationRequest(WireModel):
     model: str | None = Field(default=None, description="The served model's name; may be left out")
     temperature: float = Field(default=1.0, ge=0, le=100)
     top_p: float = Field(default=1.0, ge=0, le=1)
-    n: int = Field(default=1, ge=1)
     stop: Stops = Field(default=[])
     seed: int | None = Field(default=None, ge=-INT64, lt=2 * INT64)
     presence_penalty: float = Field(default=0.0, ge=-2, le=2)
     frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
     logit_bias: LogitBias = Field(default={})
-    response_format: ResponseFormat | None = None
     prediction: Prediction | None = None
     stream: bool = False
-    stream_options: StreamOptions = StreamOptions()
 
     top_k: int = Field(default=0, ge=-1, lt=2**31, description="0 or -1: off")
     min_p: float = Field(default=0.0, ge=0, le=1)
@@ -158,7 +155,6 @@ class GenerationRequest(WireModel):
     stop_token_ids: list[int] = Field(default=[], max_length=256)
     bad_words: list[Annotated[str, Field(min_length=1)]] = Field(default=[], description="Never written")
     allowed_token_ids: list[int] | None = Field(default=None, min_length=1)
-    prompt_logprobs: int | None = Field(default=None, ge=0, description="Likeliest tokens told of at each prompt token")
     structured_outputs: StructuredOutputs | None = None
     guided_json: SchemaOrText | None = None
     guided_regex: str | None = None
@@ -166,3 +162,12 @@ class GenerationRequest(WireModel):
     guided_grammar: str | None = None
     session_id: str | None = Field(default=None, min_length=1, max_length=128)
     speculation: SpeculationOptions = SpeculationOptions()
+
+
+class GenerationRequest(SamplingRequest):
+    """What completions and chat completions share beyond that."""
+
+    n: int = Field(default=1, ge=1)
+    response_format: ResponseFormat | None = None
+    prompt_logprobs: int | None = Field(default=None, ge=0, description="Likeliest tokens told of at each prompt token")
+    stream_options: StreamOptions = StreamOptions()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, JsonValue, PlainValidator, WithJsonSchema
@@ -63,3 +64,13 @@ TOOL_CHOICE_SCHEMA: dict[str, JsonValue] = {
     ]
 }
 ToolChoiceField = Annotated[ToolChoice, PlainValidator(read_tool_choice), WithJsonSchema(TOOL_CHOICE_SCHEMA)]
+
+
+def check_tools(names: Sequence[str], choice: ToolChoice) -> None:
+    """Raise a refusal where names are double, or the choice is not among them."""
+    if len(set(names)) < len(names):
+        raise refusal("invalid_value", "Two tools have the same name.", "tools")
+    if choice.mode in ("required", "named") and not names:
+        raise refusal("invalid_value", "tool_choice needs tools.", "tool_choice")
+    if choice.mode == "named" and choice.name not in names:
+        raise refusal("invalid_value", "tool_choice names a function that is not among tools.", "tool_choice")
