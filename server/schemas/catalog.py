@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import (
+    Any,
+    Literal,
+    NotRequired,  # pydantic wants these before Python 3.12
+)
 
 from pydantic import Field, model_validator
 from typing_extensions import TypedDict
@@ -64,6 +68,33 @@ class DetokenizeReply(TypedDict):
 
 class VersionReply(TypedDict):
     version: str
+
+
+class EngineCard(TypedDict):
+    """is_exact: rows are proven independent of batch and tree on this machine."""
+
+    model: str
+    device: str
+    dtype: str
+    attention: str
+    is_exact: bool
+    max_model_len: int
+    methods: list[str]
+    max_nodes: int
+    load_seconds: float
+
+
+class HealthReply(TypedDict):
+    """sentence: for people; fraction: how far loading has come; engine: there once it is loaded."""
+
+    status: Literal["loading", "ready", "restarting", "draining", "failed"]
+    sentence: str
+    fraction: float
+    worker_pid: int | None
+    restarts: int
+    last_error: str | None
+    open_requests: int
+    engine: NotRequired[EngineCard]
 
 
 class SessionCard(TypedDict):
