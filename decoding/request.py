@@ -132,7 +132,7 @@ class Request:
     num_tokens: int = field(init=False)
     finish_reason: FinishReason | None = field(init=False, default=None)
     _buffer: NDArray[np.int32] = field(init=False)
-    stop_ids: frozenset[int] = field(init=False)  # never drawn before `min_tokens`, see `sampling.ban`
+    stop_ids: frozenset[int] = field(init=False)  # never drawn before `min_tokens`, see `processing`
 
     def __post_init__(self) -> None:
         assert len(self.prompt) >= 1, self.id
@@ -141,6 +141,29 @@ class Request:
         self.num_tokens = len(self.prompt)
         end_tokens = frozenset() if self.sampling.ignore_eos else self.eos_token_ids
         self.stop_ids = end_tokens | frozenset(self.sampling.stop_token_ids)
+
+    def validate(self, vocab_size: int) -> None:
+        """Raise RequestRejected naming the first field that is out of range, for a vocabulary of this size."""
+        self.sampling.validate()
+        asked = self.sampling
+        fields = (
+            ("prompt", self.prompt.tolist()),
+            ("stop_token_ids", asked.stop_token_ids),
+            ("logit_bias", asked.logit_bias),
+            ("bad_words", [token for word in asked.bad_words for token in word]),
+            ("allowed_token_ids", asked.allowed_token_ids or ()),
+            ("prediction", self.prediction.tolist()),
+        )
+        for name, ids in fields:
+            if ids and (min(ids) < 0 or max(ids) >= vocab_size):
+                raise RequestRejected(f"{name} holds token ids outside 0..{vocab_size - 1}", param=name)
+        if asked.grammar is not None and asked.ignore_eos:
+            raise RequestRejected(
+                "ignore_eos cannot be had with a grammar, which says where a reply ends", "ignore_eos"
+            )
+        if len(self.prediction) and self.speculation.verification != "match":
+            message = "a prediction can only be verified by match: it is not drawn from a known law"
+            raise RequestRejected(message, "speculation.verification")
 
     @property
     def tokens(self) -> NDArray[np.int32]:

@@ -21,10 +21,11 @@ from transformers.utils.logging import disable_progress_bar
 
 from decoding import messages
 from decoding.config import EngineConfig
-from decoding.engine import Emitted, Engine, Retired, StepResult
+from decoding.engine import Engine
 from decoding.errors import GanderError, RequestRejected
 from decoding.request import Request, SamplingParams, SpeculationParams
 from decoding.session import SessionStore
+from decoding.step_result import Emitted, PromptScored, Retired, StepResult
 
 IDLE_POLL_MS = 200
 HEARTBEAT_SECONDS = 1.0
@@ -168,12 +169,25 @@ def ready_message(engine: Engine, config: EngineConfig) -> messages.Ready:
 
 
 def step_messages(result: StepResult) -> list[messages.FromWorker]:
-    """Tokens first, so that a request's last tokens always come before its end."""
-    return [*map(tokens_message, result.emitted), *map(finished_message, result.retired)]
+    """What is known of prompts, then tokens, so that a request's last tokens always come before its end."""
+    return [
+        *map(prompt_message, result.scored),
+        *map(tokens_message, result.emitted),
+        *map(finished_message, result.retired),
+    ]
+
+
+def prompt_message(scored: PromptScored) -> messages.PromptLogprobs:
+    return messages.PromptLogprobs(request_id=scored.request_id, logprobs=scored.logprobs)
 
 
 def tokens_message(emitted: Emitted) -> messages.Tokens:
-    return messages.Tokens(request_id=emitted.request_id, token_ids=emitted.tokens, sources=emitted.sources)
+    return messages.Tokens(
+        request_id=emitted.request_id,
+        token_ids=emitted.tokens,
+        sources=emitted.sources,
+        logprobs=emitted.logprobs,
+    )
 
 
 def finished_message(retired: Retired) -> messages.Finished:

@@ -117,7 +117,7 @@ def running_server(
             running = RunningServer(url, service, http)
             wait_until(lambda: server.started)
             if state:
-                running.wait_for(state, 120.0)
+                running.wait_for(state, 300.0)  # the first start on a machine compiles
             yield running
         finally:
             server.should_exit = True
