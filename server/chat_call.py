@@ -8,7 +8,7 @@ from fastapi import Request
 
 from server.calls import Call, new_id, now, session_of
 from server.choice import ChoicePlan
-from server.errors import ApiError
+from server.errors import ApiError, naming
 from server.limits import check_choices, check_limits, check_reply_tokens, require_at_most
 from server.plan import Order, bad_word_ids, plan_choices
 from server.prompts import EncodedPrompt, encode_text
@@ -19,8 +19,11 @@ from server.service import Service
 
 @dataclass(frozen=True, slots=True)
 class ChatCall:
+    """names: what fields that the engine complains of are called in the body."""
+
     call: Call
     plans: list[ChoicePlan]
+    names: dict[str, str]
 
 
 async def prepare_chat(body: ChatRequest, request: Request, service: Service, prefix: str) -> ChatCall:
@@ -54,7 +57,10 @@ async def prepare_chat(body: ChatRequest, request: Request, service: Service, pr
         make_parser=chat.make_parser,
         shows_special_tokens=chat.shows_special_tokens,
     )
-    plans = plan_choices(body, [EncodedPrompt(token_ids, chat.text)], order, ready)
+    length = "max_completion_tokens" if body.max_completion_tokens else "max_tokens"
+    names = {"prompt": "messages", "max_tokens": length, "grammar": chat.constrained_by}
+    with naming(names):
+        plans = plan_choices(body, [EncodedPrompt(token_ids, chat.text)], order, ready)
     call = Call(
         id=order.call_id,
         created=now(),
@@ -64,4 +70,4 @@ async def prepare_chat(body: ChatRequest, request: Request, service: Service, pr
         tokenizer=tokenizer,
         is_streamed=body.stream,
     )
-    return ChatCall(call, plans)
+    return ChatCall(call, plans, names)

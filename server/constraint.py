@@ -19,13 +19,13 @@ from server.schemas.tools import Tool
 OPTIONS = ("json", "json_object", "regex", "choice", "grammar")
 
 
-def grammar_of(body: GenerationRequest, settings: ServerSettings) -> Grammar | None:
-    """Raises ApiError for two constraints at once, or one beyond the limits."""
+def grammar_of(body: GenerationRequest, settings: ServerSettings) -> tuple[str, Grammar] | None:
+    """The grammar and the field it came from. Raises ApiError for two constraints at once, or one beyond the limits."""
     found = [(param, grammar) for param, grammar in _candidates(body, settings) if grammar is not None]
     if len(found) > 1:
         names = " and ".join(param for param, _ in found)
         raise invalid(f"{names} cannot be given together.", found[1][0])
-    return found[0][1] if found else None
+    return found[0] if found else None
 
 
 def _candidates(body: GenerationRequest, settings: ServerSettings) -> list[tuple[str, Grammar | None]]:

@@ -30,9 +30,10 @@ MISTRAL_ID_LENGTH = 9  # its templates insist
 
 @dataclass(frozen=True, slots=True)
 class RenderedChat:
-    """The prompt's text, and how to read the reply to it."""
+    """The prompt's text, and how to read the reply to it. constrained_by: the field the grammar came from."""
 
     text: str
+    constrained_by: str
     grammar: Grammar | None
     make_parser: Callable[[], Parser]
     shows_special_tokens: bool
@@ -50,12 +51,13 @@ async def render_chat(body: ChatRequest, template: ChatTemplate | None, settings
         continue_final_message=body.continue_final_message,
     )
     text = await render(template, conversation)
-    grammar = grammar_of(body, settings)
     forced = _forced_grammar(body, settings)
-    if forced is not None and grammar is not None:
+    found = grammar_of(body, settings)
+    if forced is not None and found is not None:
         raise invalid("A required tool call and another constraint cannot be given together.", "tool_choice")
     family = family_of(template.text) if settings.tool_parser == "auto" else settings.tool_parser
-    is_thinking = grammar is None and forced is None and _is_thinking(template, settings)
+    grammar = forced if found is None else found[1]
+    is_thinking = grammar is None and _is_thinking(template, settings)
     starts_inside = text.rstrip().endswith(OPEN)
     max_calls = None if body.parallel_tool_calls else 1
 
@@ -64,7 +66,9 @@ async def render_chat(body: ChatRequest, template: ChatTemplate | None, settings
         return ThinkingParser(rest, starts_inside) if is_thinking else rest
 
     is_auto = bool(tools) and forced is None
-    return RenderedChat(text, grammar or forced, make_parser, is_auto and family in ("llama3", "mistral"))
+    shows_special_tokens = is_auto and family in ("llama3", "mistral")
+    constrained_by = "tools" if found is None else found[0]
+    return RenderedChat(text, constrained_by, grammar, make_parser, shows_special_tokens)
 
 
 def _options(body: ChatRequest, template: ChatTemplate) -> dict[str, Any]:

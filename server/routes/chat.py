@@ -8,6 +8,7 @@ from fastapi.responses import Response
 from server.calls import answer
 from server.chat_call import prepare_chat
 from server.chat_shape import ChatShape
+from server.errors import naming
 from server.openapi import generation_replies
 from server.schemas.chat import ChatCompletion, ChatRequest
 from server.service import service_of
@@ -20,4 +21,5 @@ async def create_chat_completion(body: ChatRequest, request: Request) -> Respons
     """Answer a conversation."""
     service = service_of(request)
     chat = await prepare_chat(body, request, service, "chatcmpl")
-    return await answer(chat.call, chat.plans, ChatShape(chat.call, body), request, service)
+    with naming(chat.names):
+        return await answer(chat.call, chat.plans, ChatShape(chat.call, body), request, service)

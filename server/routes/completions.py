@@ -8,7 +8,7 @@ from fastapi.responses import Response
 from server.calls import Call, answer, new_id, now, session_of
 from server.completion_shape import CompletionShape
 from server.constraint import grammar_of
-from server.errors import invalid
+from server.errors import invalid, naming
 from server.limits import check_choices, check_limits, check_reply_tokens, require_at_most
 from server.openapi import generation_replies
 from server.plan import Order, bad_word_ids, plan_choices
@@ -34,6 +34,7 @@ async def create_completion(body: CompletionRequest, request: Request) -> Respon
     prompts = await _prompts(body, tokenizer, ready.vocab_size)
     num_generated = body.best_of or body.n
     is_ranked = num_generated > body.n
+    found = grammar_of(body, service.settings)
     order = Order(
         call_id=new_id("cmpl"),
         tenant=tenant,
@@ -44,7 +45,7 @@ async def create_completion(body: CompletionRequest, request: Request) -> Respon
         echo=body.echo,
         logprobs=0 if is_ranked and body.logprobs is None else body.logprobs,
         prompt_logprobs=_prompt_logprobs(body),
-        grammar=grammar_of(body, service.settings),
+        grammar=None if found is None else found[1],
         bad_words=bad_word_ids(tokenizer, body.bad_words),
         prediction=await _prediction(body, tokenizer),
     )
@@ -58,7 +59,8 @@ async def create_completion(body: CompletionRequest, request: Request) -> Respon
         tokenizer=tokenizer,
         is_streamed=body.stream,
     )
-    return await answer(call, plans, CompletionShape(call, body, plans, num_generated), request, service)
+    with naming({} if found is None else {"grammar": found[0]}):
+        return await answer(call, plans, CompletionShape(call, body, plans, num_generated), request, service)
 
 
 def _check(body: CompletionRequest, service: Service) -> None:

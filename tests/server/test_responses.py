@@ -115,11 +115,17 @@ def test_a_format_and_a_forced_call_become_grammars(server: RunningServer) -> No
         ({"tools": [{"type": "web_search"}]}, "tools.0.type", "invalid_value"),
         ({"include": ["file_search_call.results"]}, "include.0", "invalid_value"),
         ({"n": 2}, "n", "unknown_parameter"),
+        ({"input": "\ud800"}, "input", "invalid_unicode"),
+        ({"input": "x" * 5000}, "input", "context_length_exceeded"),
+        ({"max_output_tokens": 5000}, "max_output_tokens", "context_length_exceeded"),
+        ({"reasoning": {"effort": "low"}}, "reasoning.effort", "unsupported_parameter"),
+        ({"text": {"format": {"type": "json_schema"}}}, "text.format.schema", "invalid_value"),
     ],
     ids=lambda value: str(value)[:50],
 )
 def test_a_wrong_field_is_named(server: RunningServer, fields: dict[str, Any], param: str, code: str) -> None:
-    response = server.http.post("/v1/responses", json={"input": "hi"} | fields)
+    content = json.dumps({"input": "hi"} | fields).encode()
+    response = server.http.post("/v1/responses", content=content, headers={"Content-Type": "application/json"})
     assert response.status_code == 400, response.text
     error = response.json()["error"]
     assert (error["param"], error["code"]) == (param, code), error
