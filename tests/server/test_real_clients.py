@@ -51,9 +51,10 @@ def test_a_response_says_what_the_chat_says(real: RunningServer, sampling: dict[
     arguments: dict[str, Any] = {"model": real.model, "input": MESSAGES[0]["content"], "max_output_tokens": 40}
     arguments |= {"temperature": sampling["temperature"], "extra_body": {"seed": sampling.get("seed")}}
     plain = client.responses.create(**arguments)
-    with client.responses.stream(**arguments) as stream:
-        pieces = [event.delta for event in stream if event.type == "response.output_text.delta"]
-        final = stream.get_final_response()
+    events: list[Any] = list(client.responses.create(**arguments, stream=True))
+    pieces = [event.delta for event in events if event.type == "response.output_text.delta"]
+    final = events[-1].response
+    assert final.status == plain.status
     assert "".join(pieces) == final.output_text == plain.output_text == chat.choices[0].message.content
     assert final.usage == plain.usage
     assert plain.usage is not None
