@@ -103,7 +103,7 @@ def required_calls_schema(tools: Sequence[Tool], max_calls: int | None) -> dict[
     definitions: dict[str, Any] = {}
     calls = []
     for number, tool in enumerate(tools):
-        parameters, own = _hoisted(parameters_of(tool), f"tool{number}_")
+        parameters, own = _hoisted(argument_schema(tool), f"tool{number}_")
         definitions |= own
         properties = {"name": {"const": tool.function.name}, "parameters": parameters}
         calls.append(
@@ -124,6 +124,12 @@ def parameters_of(tool: Tool) -> dict[str, Any]:
     """The schema of a tool's arguments; one that does not say its type is an object's."""
     parameters = tool.function.parameters
     return parameters if "type" in parameters or "$ref" in parameters else {"type": "object", **parameters}
+
+
+def argument_schema(tool: Tool) -> dict[str, Any]:
+    """What forced arguments keep to: a function takes the parameters it names and, unless it says so, no others."""
+    parameters = parameters_of(tool)
+    return {"additionalProperties": False, **parameters} if parameters.get("type") == "object" else parameters
 
 
 def _hoisted(schema: dict[str, Any], prefix: str) -> tuple[Any, dict[str, Any]]:

@@ -15,7 +15,7 @@ from typing import Any
 from decoding.grammar import Grammar
 from server.chat_template import ChatTemplate
 from server.config import ServerSettings
-from server.constraint import grammar_of, parameters_of, required_calls_schema, schema_grammar
+from server.constraint import argument_schema, grammar_of, required_calls_schema, schema_grammar
 from server.conversation import conversation_of, render, require_template
 from server.errors import invalid
 from server.parsing.families import Family, call_parser, family_of
@@ -90,7 +90,7 @@ def _forced_grammar(body: ChatRequest, settings: ServerSettings) -> Grammar | No
         return schema_grammar(schema, "tools", settings)
     if choice.mode == "named":
         tool = next(tool for tool in body.tools if tool.function.name == choice.name)
-        return schema_grammar(parameters_of(tool), "tools", settings)
+        return schema_grammar(argument_schema(tool), "tools", settings)
     return None
 
 

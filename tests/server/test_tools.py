@@ -112,7 +112,7 @@ def test_a_named_function_is_forced_by_its_schema(server: RunningServer) -> None
     request = told(server, tools=[WEATHER, TIME], tool_choice=choice)
     grammar = request["sampling"]["grammar"]
     assert grammar["kind"] == "json_schema"
-    assert json.loads(grammar["text"]) == WEATHER["function"]["parameters"]
+    assert json.loads(grammar["text"]) == WEATHER["function"]["parameters"] | {"additionalProperties": False}
     assert "<tools>" in bytes(request["prompt"]).decode()
     read = both(server, '{"city": "Oslo"}', tools=[WEATHER, TIME], tool_choice=choice)
     assert (read["calls"], read["content"]) == ([("weather", '{"city": "Oslo"}')], None)
