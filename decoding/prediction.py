@@ -23,8 +23,12 @@ ANYWHERE = 4  # tokens in a row that find a place however far away
 WINDOW = 40  # tokens beyond the break in which fewer will do
 MAX_GUESSES = 3
 
-_CLASS_OF_RUN = (0, 1, 2, 2, 3, 3, 3, 3)  # more is 4
-_PRIOR = ((0.25, 4.0), (0.75, 4.0), (0.85, 8.0), (0.93, 16.0), (0.97, 32.0))  # chance, observations it counts for
+GUESS_LEN = 8  # most tokens drafted from a place that is not proven
+
+# Classes of evidence for the next token: a guess after a mismatch, a place found by a search, then matched runs.
+_GUESS, _SEARCHED = 0, 1
+_CLASS_OF_RUN = (_GUESS, 2, 2, 3, 3, 3, 3)  # more is 4
+_PRIOR = ((0.25, 4.0), (0.4, 4.0), (0.85, 8.0), (0.93, 16.0), (0.97, 32.0))  # chance, observations it counts for
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,22 +58,20 @@ class _Break:
 
 @dataclass(slots=True)
 class _Trust:
-    """Tried and matched tokens by the length of the run before them."""
+    """Tried and matched tokens by class of evidence."""
 
     tried: list[float] = field(default_factory=lambda: [weight for _, weight in _PRIOR])
     matched: list[float] = field(default_factory=lambda: [chance * weight for chance, weight in _PRIOR])
 
-    def chance(self, run: int) -> float:
-        kind = class_of(run)
+    def chance(self, kind: int) -> float:
         return self.matched[kind] / self.tried[kind]
 
-    def learn(self, run: int, is_match: bool) -> None:
-        kind = class_of(run)
+    def learn(self, kind: int, is_match: bool) -> None:
         self.tried[kind] += 1
         self.matched[kind] += is_match
 
 
-def class_of(run: int) -> int:
+def _class_of(run: int) -> int:
     return _CLASS_OF_RUN[run] if run < len(_CLASS_OF_RUN) else 4
 
 
@@ -86,6 +88,7 @@ class Prediction:
         self._reply: list[int] = []
         self._place = Place(0)
         self._run = 0  # tokens matched since the start or the last mismatch
+        self._is_searched = False  # whether the place was found by a search, and no token expected there came yet
         self._break: _Break | None = None
         self._edits: dict[int, list[Edit]] = {}  # by the first token of `old`, latest first
         self._trust = _Trust()
@@ -104,25 +107,31 @@ class Prediction:
 
         At most `max_tokens` each. One chain while the reply follows the prediction, some guesses after a mismatch.
         """
+        most = max_tokens if self._run >= PROVEN else min(max_tokens, GUESS_LEN)
         found = []
         for place in self._guesses():
             tokens: list[int] = []
             run = self._run if place == self._place else 0
-            chance = self._trust.chance(run)
+            chance = self._trust.chance(self._kind if place == self._place else _GUESS)
             for token in self._upcoming(place):
-                if chance < min_chance or len(tokens) == max_tokens:
+                if chance < min_chance or len(tokens) == most:
                     break
                 tokens.append(token)
                 run += 1
-                chance *= self._trust.chance(run)
+                chance *= self._trust.chance(_class_of(run))
             if tokens:
                 found.append(tokens)
         return found
 
+    @property
+    def _kind(self) -> int:
+        """The class of evidence for the token expected next."""
+        return _SEARCHED if self._is_searched else _class_of(self._run)
+
     def _note(self, token: int) -> None:
         place, expected = self._place, self._expected(self._place)
         if expected is not None:
-            self._trust.learn(self._run, token == expected)
+            self._trust.learn(self._kind, token == expected)
         self._reply.append(token)
         if token == expected:
             self._advance()
@@ -162,6 +171,7 @@ class Prediction:
             edit.balance = min(edit.balance + 1, 2)
             position, pending = position + len(edit.old), edit.new
         self._run += 1
+        self._is_searched = False
         if pending:
             self._place = Place(position, pending[1:])
             return
@@ -197,11 +207,11 @@ class Prediction:
                 return
         if self._break is None:
             self._break = _Break(place.position, len(self._reply) - 1)
-        self._run = 0
+        self._run, self._is_searched = 0, False
         found = find_place(self._tokens, np.array(self._reply[-32:], np.int32), self._break.position)
         since = len(self._reply) - self._break.num_reply
         if found >= 0:
-            self._place, self._run = Place(int(found)), 1
+            self._place, self._run, self._is_searched = Place(int(found)), 1, True
         else:
             self._place = Place(min(self._break.position + since, len(self._ids)))
 
