@@ -51,14 +51,16 @@ async def prepare_chat(body: ChatRequest, request: Request, service: Service, pr
         num_choices=body.n,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         prompt_logprobs=body.prompt_logprobs,
-        grammar=chat.grammar,
+        grammar=None if chat.constraint is None else chat.constraint.grammar,
         bad_words=bad_word_ids(tokenizer, body.bad_words),
         prediction=await encode_text(tokenizer, prediction, "prediction", add_special_tokens=False),
         make_parser=chat.make_parser,
         shows_special_tokens=chat.shows_special_tokens,
     )
     length = "max_completion_tokens" if body.max_completion_tokens else "max_tokens"
-    names = {"prompt": "messages", "max_tokens": length, "grammar": chat.constrained_by}
+    names = {"prompt": "messages", "max_tokens": length}
+    if chat.constraint is not None:
+        names["grammar"] = chat.constraint.param
     with naming(names):
         plans = plan_choices(body, [EncodedPrompt(token_ids, chat.text)], order, ready)
     call = Call(

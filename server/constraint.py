@@ -6,7 +6,7 @@ Knows nothing of how grammars are kept to.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from decoding.grammar import Grammar
@@ -14,7 +14,6 @@ from server.config import ServerSettings
 from server.errors import invalid
 from server.limits import require_at_most
 from server.schemas.generation import GenerationRequest
-from server.schemas.tools import Tool
 
 OPTIONS = ("json", "json_object", "regex", "choice", "grammar")
 
@@ -96,66 +95,3 @@ def depth_of(value: object) -> int:
         depth += 1
         level = [child for item in level for child in (item.values() if isinstance(item, dict) else item)]
     return depth
-
-
-def required_calls_schema(tools: Sequence[Tool], max_calls: int | None) -> dict[str, Any]:
-    """A list of one call or more, each {"name", "parameters"} of one of `tools`."""
-    definitions: dict[str, Any] = {}
-    calls = []
-    for number, tool in enumerate(tools):
-        parameters, own = _hoisted(argument_schema(tool), f"tool{number}_")
-        definitions |= own
-        properties = {"name": {"const": tool.function.name}, "parameters": parameters}
-        calls.append(
-            {
-                "type": "object",
-                "properties": properties,
-                "required": ["name", "parameters"],
-                "additionalProperties": False,
-            }
-        )
-    schema: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"anyOf": calls}}
-    if max_calls is not None:
-        schema["maxItems"] = max_calls
-    return schema | ({"$defs": definitions} if definitions else {})
-
-
-def parameters_of(tool: Tool) -> dict[str, Any]:
-    """The schema of a tool's arguments; one that does not say its type is an object's."""
-    parameters = tool.function.parameters
-    return parameters if "type" in parameters or "$ref" in parameters else {"type": "object", **parameters}
-
-
-def argument_schema(tool: Tool) -> dict[str, Any]:
-    """What forced arguments keep to: a function takes the parameters it names and, unless it says so, no others."""
-    parameters = parameters_of(tool)
-    return {"additionalProperties": False, **parameters} if parameters.get("type") == "object" else parameters
-
-
-def _hoisted(schema: dict[str, Any], prefix: str) -> tuple[Any, dict[str, Any]]:
-    """The schema without its own definitions, and these under names of their own, for the root of a larger one."""
-    renamed = {}
-    for keyword in ("$defs", "definitions"):
-        for name in schema.get(keyword, {}):
-            renamed[f"#/{keyword}/{name}"] = f"#/$defs/{prefix}{name}"
-
-    def rewrite(value: Any) -> Any:
-        if isinstance(value, list):
-            return [rewrite(item) for item in value]
-        if not isinstance(value, dict):
-            return value
-        rewritten = {name: rewrite(item) for name, item in value.items()}
-        target = value.get("$ref")
-        if isinstance(target, str):
-            known = next((old for old in renamed if target == old or target.startswith(old + "/")), None)
-            if known is not None:
-                rewritten["$ref"] = renamed[known] + target[len(known) :]
-        return rewritten
-
-    definitions = {
-        prefix + name: rewrite(item)
-        for keyword in ("$defs", "definitions")
-        for name, item in schema.get(keyword, {}).items()
-    }
-    bare = {name: item for name, item in schema.items() if name not in ("$defs", "definitions")}
-    return rewrite(bare), definitions

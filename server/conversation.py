@@ -10,9 +10,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from server.call_grammar import parameters_of
 from server.chat_template import ChatTemplate, Conversation
 from server.config import ServerSettings
-from server.constraint import parameters_of
 from server.errors import invalid
 from server.prompts import SHORT_TEXT
 from server.schemas.messages import ChatMessage

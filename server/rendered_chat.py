@@ -13,11 +13,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from decoding.grammar import Grammar
+from server.call_grammar import argument_schema, hermes_grammar, required_calls_schema
 from server.chat_template import ChatTemplate
 from server.config import ServerSettings
-from server.constraint import argument_schema, grammar_of, required_calls_schema, schema_grammar
+from server.constraint import grammar_of, schema_grammar
 from server.conversation import conversation_of, render, require_template
 from server.errors import invalid
+from server.limits import require_at_most
 from server.parsing.families import Family, call_parser, family_of
 from server.parsing.forced import NamedParser, RequiredParser
 from server.parsing.parts import CallWriter, Parser, PlainParser
@@ -29,12 +31,20 @@ MISTRAL_ID_LENGTH = 9  # its templates insist
 
 
 @dataclass(frozen=True, slots=True)
+class ReplyConstraint:
+    """param: the field the grammar came from; is_free: the reply may also have any text, such as thoughts."""
+
+    param: str
+    grammar: Grammar
+    is_free: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class RenderedChat:
-    """The prompt's text, and how to read the reply to it. constrained_by: the field the grammar came from."""
+    """The prompt's text, and how to write and read the reply to it."""
 
     text: str
-    constrained_by: str
-    grammar: Grammar | None
+    constraint: ReplyConstraint | None
     make_parser: Callable[[], Parser]
     shows_special_tokens: bool
 
@@ -51,13 +61,9 @@ async def render_chat(body: ChatRequest, template: ChatTemplate | None, settings
         continue_final_message=body.continue_final_message,
     )
     text = await render(template, conversation)
-    forced = _forced_grammar(body, settings)
-    found = grammar_of(body, settings)
-    if forced is not None and found is not None:
-        raise invalid("A required tool call and another constraint cannot be given together.", "tool_choice")
     family = family_of(template.text) if settings.tool_parser == "auto" else settings.tool_parser
-    grammar = forced if found is None else found[1]
-    is_thinking = grammar is None and _is_thinking(template, settings)
+    found = _constraint(body, tools, family, settings)
+    is_thinking = (found is None or found.is_free) and _is_thinking(template, settings)
     starts_inside = text.rstrip().endswith(OPEN)
     max_calls = None if body.parallel_tool_calls else 1
 
@@ -65,10 +71,8 @@ async def render_chat(body: ChatRequest, template: ChatTemplate | None, settings
         rest = _parser(body, tools, family, max_calls)
         return ThinkingParser(rest, starts_inside) if is_thinking else rest
 
-    is_auto = bool(tools) and forced is None
-    shows_special_tokens = is_auto and family in ("llama3", "mistral")
-    constrained_by = "tools" if found is None else found[0]
-    return RenderedChat(text, constrained_by, grammar, make_parser, shows_special_tokens)
+    shows_special_tokens = bool(tools) and body.choice_of_tool.mode == "auto" and family in ("llama3", "mistral")
+    return RenderedChat(text, found, make_parser, shows_special_tokens)
 
 
 def _options(body: ChatRequest, template: ChatTemplate) -> dict[str, Any]:
@@ -83,15 +87,34 @@ def _options(body: ChatRequest, template: ChatTemplate) -> dict[str, Any]:
     return options
 
 
-def _forced_grammar(body: ChatRequest, settings: ServerSettings) -> Grammar | None:
+def _constraint(
+    body: ChatRequest, tools: Sequence[Tool], family: Family, settings: ServerSettings
+) -> ReplyConstraint | None:
+    """Raises ApiError for constraints that cannot be kept to together."""
+    found, choice = grammar_of(body, settings), body.choice_of_tool
+    form = None if found is None else ReplyConstraint(*found)
+    if choice.mode in ("required", "named"):
+        if form is not None:
+            raise invalid("A required tool call and another constraint cannot be given together.", "tool_choice")
+        return ReplyConstraint("tools", _forced_grammar(body, settings))
+    if not tools or (form is None and family != "hermes"):
+        return form
+    if form is not None and (family != "hermes" or form.grammar.kind not in ("json_object", "json_schema")):
+        raise invalid(f"tools and {form.param} cannot be given together to this model.", form.param)
+    grammar = hermes_grammar(tools, None if form is None else form.grammar)
+    if grammar is None:
+        return None
+    require_at_most(len(grammar.text.encode()), 2 * settings.max_grammar_bytes, "tools")
+    return ReplyConstraint("tools" if form is None else form.param, grammar, is_free=form is None)
+
+
+def _forced_grammar(body: ChatRequest, settings: ServerSettings) -> Grammar:
     choice = body.choice_of_tool
-    if choice.mode == "required":
-        schema = required_calls_schema(body.tools, None if body.parallel_tool_calls else 1)
-        return schema_grammar(schema, "tools", settings)
     if choice.mode == "named":
         tool = next(tool for tool in body.tools if tool.function.name == choice.name)
         return schema_grammar(argument_schema(tool), "tools", settings)
-    return None
+    schema = required_calls_schema(body.tools, None if body.parallel_tool_calls else 1)
+    return schema_grammar(schema, "tools", settings)
 
 
 def _parser(body: ChatRequest, tools: Sequence[Tool], family: Family, max_calls: int | None) -> Parser:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from server.schemas.chat import ChatRequest
 from server.schemas.generation import SamplingRequest, StreamOptions
 from server.schemas.messages import CalledFunction, ChatMessage, MessageToolCall
-from server.schemas.responses import InputItem, ResponseRequest
-from server.schemas.structured import JsonObject, NamedSchema, ResponseFormat
+from server.schemas.responses import InputItem, ResponseRequest, ResponseTool
+from server.schemas.structured import NamedSchema, ResponseFormat
 from server.schemas.tools import FunctionDefinition, Tool
 
 
@@ -21,7 +21,7 @@ def chat_request(body: ResponseRequest) -> ChatRequest:
         logprobs=body.wants_logprobs,
         top_logprobs=body.top_logprobs,
         response_format=_format(body),
-        tools=[_tool(tool.name, tool.description, tool.parameters) for tool in body.tools],
+        tools=[_tool(tool) for tool in body.tools],
         tool_choice=body.tool_choice,
         parallel_tool_calls=body.parallel_tool_calls,
         reasoning_effort=body.reasoning.effort,
@@ -30,8 +30,10 @@ def chat_request(body: ResponseRequest) -> ChatRequest:
     )
 
 
-def _tool(name: str, description: str, parameters: JsonObject) -> Tool:
-    function = FunctionDefinition.model_construct(name=name, description=description, parameters=parameters)
+def _tool(tool: ResponseTool) -> Tool:
+    function = FunctionDefinition(
+        name=tool.name, description=tool.description, parameters=tool.parameters, strict=tool.strict
+    )
     return Tool(type="function", function=function)
 
 

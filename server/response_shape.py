@@ -110,7 +110,7 @@ class ResponseShape:
             "top_logprobs": body.top_logprobs or 0,
             "text": {"format": _format(body)},
             "tool_choice": named or ("auto" if choice is None else choice.mode),
-            "tools": [{"strict": None, **tool.model_dump()} for tool in body.tools],
+            "tools": [tool.model_dump() for tool in body.tools],
             "truncation": "disabled",
         }
         stats = None if self._last is None else self._last.stats

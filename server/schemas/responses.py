@@ -58,12 +58,11 @@ INPUT_SCHEMA: dict[str, JsonValue] = {
 
 
 class ResponseTool(WireModel):
-    lenient: ClassVar[frozenset[str]] = frozenset({"strict"})
-
     type: Literal["function"]
     name: str = Field(pattern=FUNCTION_NAME)
     description: str = ""
     parameters: JsonObject = Field(default={})
+    strict: bool = False
 
 
 class TextFormat(WireModel):

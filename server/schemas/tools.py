@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, JsonValue, PlainValidator, WithJsonSchema
 
@@ -14,13 +14,12 @@ FUNCTION_NAME = r"^[a-zA-Z0-9_.-]{1,64}$"
 
 
 class FunctionDefinition(WireModel):
-    """strict: see docs/api.md; arguments always follow `parameters` where a call is required."""
-
-    lenient: ClassVar[frozenset[str]] = frozenset({"strict"})
+    """strict: arguments follow `parameters` also where a call is not required (there they always do)."""
 
     name: str = Field(pattern=FUNCTION_NAME)
     description: str = ""
     parameters: JsonObject = Field(default={})
+    strict: bool = False
 
 
 class Tool(WireModel):

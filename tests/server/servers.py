@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,13 +62,15 @@ class RunningServer:
     url: str
     service: Service
     http: httpx.Client
+    clients: ExitStack
 
     @property
     def model(self) -> str:
         return self.service.settings.model_name
 
     def client(self) -> OpenAI:
-        return OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=20)
+        client = OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=20)
+        return self.clients.enter_context(client)
 
     def post(self, **body: Any) -> httpx.Response:
         return self.http.post("/v1/completions", json=body)
@@ -111,10 +113,10 @@ def running_server(
     listener = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, args=([listener],))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    with httpx.Client(base_url=url, timeout=60) as http:
+    with httpx.Client(base_url=url, timeout=60) as http, ExitStack() as clients:
         thread.start()
         try:
-            running = RunningServer(url, service, http)
+            running = RunningServer(url, service, http, clients)
             wait_until(lambda: server.started)
             if state:
                 running.wait_for(state, 300.0)  # the first start on a machine compiles

@@ -63,8 +63,10 @@ def test_nothing_else_lets_in(locked: RunningServer, key: str) -> None:
 
 
 def test_the_openai_client_raises_its_own_error(locked: RunningServer) -> None:
-    client = OpenAI(base_url=f"{locked.url}/v1", api_key="wrong", max_retries=0)
-    with pytest.raises(AuthenticationError):
+    with (
+        OpenAI(base_url=f"{locked.url}/v1", api_key="wrong", max_retries=0) as client,
+        pytest.raises(AuthenticationError),
+    ):
         client.models.list()
 
 

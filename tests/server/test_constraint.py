@@ -5,7 +5,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from server.constraint import argument_schema, depth_of, required_calls_schema
+from server.call_grammar import argument_schema, required_calls_schema
+from server.constraint import depth_of
 from server.schemas.tools import Tool
 
 

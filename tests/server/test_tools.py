@@ -131,6 +131,11 @@ def test_two_constraints_at_once_are_refused(server: RunningServer) -> None:
     assert response.json()["error"]["param"] == "tool_choice"
 
 
+def test_tools_and_a_form_that_is_no_json_are_refused(server: RunningServer) -> None:
+    refused = server.chat("a", tools=[TIME], guided_regex="a")
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "guided_regex")
+
+
 def test_a_conversation_with_calls_and_results_is_rendered(server: RunningServer) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "time", "arguments": '{"zone": "utc"}'}}
     messages = [
