@@ -5,7 +5,7 @@ Owns the document; knows the wire models, no behaviour.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
@@ -14,11 +14,13 @@ from pydantic import TypeAdapter
 from server.schemas.chat import ChatCompletionChunk
 from server.schemas.replies import ErrorReply
 from server.schemas.response_replies import ResponseEvent
+from server.schemas.responses import InputItem
 
 Replies = dict[int | str, dict[str, Any]]
 
 STREAMED = "text/event-stream"
 STREAM_MODELS: tuple[Any, ...] = (ChatCompletionChunk, ResponseEvent)
+REFERENCED_MODELS: tuple[Any, ...] = (InputItem,)  # named in schemas written by hand
 DESCRIPTIONS = {
     400: "The request cannot be served as it is; `param` names the field at fault",
     401: "No valid API key",
@@ -51,16 +53,17 @@ def document(app: FastAPI) -> dict[str, Any]:
     """The document, made once."""
     if app.openapi_schema is None:
         made = get_openapi(title=app.title, version=app.version, routes=app.routes, description=app.description)
-        _add_stream_models(made)
+        _add_models(made)
         _add_keys(made)
         app.openapi_schema = made
     return app.openapi_schema
 
 
-def _add_stream_models(made: dict[str, Any]) -> None:
+def _add_models(made: dict[str, Any]) -> None:
     schemas = made["components"]["schemas"]
-    for model in STREAM_MODELS:
-        schema = TypeAdapter(model).json_schema(ref_template="#/components/schemas/{model}", mode="serialization")
+    for model in (*STREAM_MODELS, *REFERENCED_MODELS):
+        mode: Literal["serialization", "validation"] = "serialization" if model in STREAM_MODELS else "validation"
+        schema = TypeAdapter(model).json_schema(ref_template="#/components/schemas/{model}", mode=mode)
         for name, definition in schema.pop("$defs", {}).items():
             schemas.setdefault(name, definition)
         schemas[schema["title"]] = schema

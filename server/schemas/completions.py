@@ -9,7 +9,7 @@ from typing import (
     NotRequired,  # pydantic wants these before Python 3.12
 )
 
-from pydantic import BeforeValidator, Field, JsonValue
+from pydantic import BeforeValidator, Field, JsonValue, WithJsonSchema
 from typing_extensions import TypedDict
 
 from server.prompts import Prompt
@@ -45,7 +45,7 @@ PROMPT_SCHEMA: dict[str, JsonValue] = {
         {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}, "minItems": 1},
     ]
 }
-Prompts = Annotated[list[Prompt], BeforeValidator(_read_prompts), Field(json_schema_extra=PROMPT_SCHEMA)]
+Prompts = Annotated[list[Prompt], BeforeValidator(_read_prompts), WithJsonSchema(PROMPT_SCHEMA)]
 
 
 class CompletionRequest(GenerationRequest):

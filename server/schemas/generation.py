@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, JsonValue
+from pydantic import BeforeValidator, Field, JsonValue, WithJsonSchema
 
 from server.schemas.base import INT64, WireModel, refusal
 from server.schemas.structured import Choices, ResponseFormat, SchemaOrText, StructuredOutputs
@@ -96,9 +96,9 @@ BIAS_SCHEMA: dict[str, JsonValue] = {
     "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
     "propertyNames": {"pattern": "^[0-9]{1,10}$"},
 }
-Stops = Annotated[list[str], BeforeValidator(_read_stops), Field(json_schema_extra=STOP_SCHEMA)]
-LogitBias = Annotated[dict[int, float], BeforeValidator(_read_bias), Field(json_schema_extra=BIAS_SCHEMA)]
-Text = Annotated[str, BeforeValidator(read_text), Field(json_schema_extra=TEXT_SCHEMA)]
+Stops = Annotated[list[str], BeforeValidator(_read_stops), WithJsonSchema(STOP_SCHEMA)]
+LogitBias = Annotated[dict[int, float], BeforeValidator(_read_bias), WithJsonSchema(BIAS_SCHEMA)]
+Text = Annotated[str, BeforeValidator(read_text), WithJsonSchema(TEXT_SCHEMA)]
 
 
 class StreamOptions(WireModel):

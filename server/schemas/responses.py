@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, JsonValue, model_validator
+from pydantic import BeforeValidator, Field, JsonValue, WithJsonSchema, model_validator
 
 from server.schemas.base import WireModel, refusal
 from server.schemas.generation import LENIENT, MAX_LENGTH, REFUSED, SamplingRequest, Text
@@ -113,7 +113,7 @@ class ResponseRequest(SamplingRequest):
         "access_programs": (),
     }
 
-    input: Annotated[list[InputItem], BeforeValidator(_read_input), Field(min_length=1, json_schema_extra=INPUT_SCHEMA)]
+    input: Annotated[list[InputItem], BeforeValidator(_read_input), Field(min_length=1), WithJsonSchema(INPUT_SCHEMA)]
     instructions: str | None = None
     max_output_tokens: int | None = Field(default=None, ge=1, le=MAX_LENGTH)
     text: TextConfig = TextConfig()

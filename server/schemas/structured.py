@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, JsonValue, model_validator
+from pydantic import BeforeValidator, Field, JsonValue, WithJsonSchema, model_validator
 
 from server.schemas.base import WireModel, refusal
 
@@ -23,7 +23,7 @@ def _read_schema(value: Any) -> Any:
 SchemaOrText = Annotated[
     JsonObject | str,
     BeforeValidator(_read_schema),
-    Field(json_schema_extra={"anyOf": [{"type": "object"}, {"type": "string"}]}),
+    WithJsonSchema({"anyOf": [{"type": "object"}, {"type": "string"}]}),
 ]
 Choices = Annotated[list[str], Field(min_length=1, max_length=1024)]
 

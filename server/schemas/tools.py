@@ -60,6 +60,11 @@ TOOL_CHOICE_SCHEMA: dict[str, JsonValue] = {
             },
             "required": ["type", "function"],
         },
+        {
+            "type": "object",
+            "properties": {"type": {"const": "function"}, "name": {"type": "string"}},
+            "required": ["type", "name"],
+        },
     ]
 }
 ToolChoiceField = Annotated[ToolChoice, PlainValidator(read_tool_choice), WithJsonSchema(TOOL_CHOICE_SCHEMA)]
