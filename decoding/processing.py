@@ -162,12 +162,16 @@ def reference_process(
     grammar_W: the grammar's mask after `reply`, if the request has one.
     """
     asked, vocab_size = request.sampling, len(logits_V)
-    counts_V = torch.bincount(torch.tensor(reply, dtype=torch.long), minlength=vocab_size)
+    counts_V = torch.bincount(torch.tensor(reply, dtype=torch.long), minlength=vocab_size).double()
     prompt_V = torch.bincount(torch.from_numpy(request.prompt).long(), minlength=vocab_size) > 0
     wide_V = logits_V.double()
     repeated_V = torch.where(wide_V > 0, wide_V / asked.repetition_penalty, wide_V * asked.repetition_penalty)
     wide_V = torch.where(prompt_V | (counts_V > 0), repeated_V, wide_V)
-    wide_V = (wide_V - asked.frequency_penalty * counts_V - asked.presence_penalty * (counts_V > 0)).float().double()
+    wide_V = (
+        (wide_V - asked.frequency_penalty * counts_V - asked.presence_penalty * (counts_V > 0).double())
+        .float()
+        .double()
+    )
     for token, bias in asked.logit_bias.items():
         wide_V[token] += bias
     row_V = wide_V.float()
