@@ -55,9 +55,12 @@ def forbid_unset(row: NDArray[np.float32], mask_W: NDArray[np.uint32]) -> None:
     """Leave only tokens whose bit is set: bit `token % 32` of word `token // 32`."""
     for word in range((len(row) + 31) // 32):
         bits = mask_W[word]
-        if bits != np.uint32(0xFFFFFFFF):
-            for token in range(32 * word, min(32 * word + 32, len(row))):
-                if not (bits >> np.uint32(token - 32 * word)) & np.uint32(1):
+        first, end = 32 * word, min(32 * word + 32, len(row))
+        if bits == np.uint32(0):  # most words of most grammars
+            row[first:end] = -np.inf
+        elif bits != np.uint32(0xFFFFFFFF):
+            for token in range(first, end):
+                if not (bits >> np.uint32(token - first)) & np.uint32(1):
                     row[token] = -np.inf
 
 

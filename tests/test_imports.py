@@ -11,7 +11,7 @@ LAYERS = [  # a module may import from its own layer and those below it
     {"engine"},
     {"scheduler", "calibrate", "memory"},
     {"running"},
-    {"session", "tally", "drafters"},
+    {"session", "tally", "drafters", "logprobs"},
     {"budget", "stores", "sampling"},
 ]
 
