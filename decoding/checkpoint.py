@@ -25,7 +25,7 @@ SAMPLES_PER_TENSOR = 256
 
 def resolve(config: EngineConfig) -> tuple[EngineConfig, str]:
     """The configuration without "auto" for device, dtype and attention, and the folder or hub name to load."""
-    source = str(BUNDLED_FOLDER) if config.model == BUNDLED_MODEL else config.model
+    source = folder_of(config.model)
     device = config.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -38,6 +38,11 @@ def resolve(config: EngineConfig) -> tuple[EngineConfig, str]:
         dtype = "float32" if is_cpu else _checkpoint_dtype(source, config)
     attention = resolve_attention(config.attention, torch.device(device).type, dtype)
     return replace(config, device=device, dtype=dtype, attention=attention), source
+
+
+def folder_of(model: str) -> str:
+    """The folder of the bundled model; any other folder or hub name as it is."""
+    return str(BUNDLED_FOLDER) if model == BUNDLED_MODEL else model
 
 
 def resolve_attention(attention: Attention, device_type: str, dtype: str) -> Attention:

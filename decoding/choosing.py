@@ -11,13 +11,13 @@ from decoding import drafters
 from decoding.draft_model import DraftModel
 from decoding.drafters import AUTO, METHODS, Drafter
 from decoding.drafters.auto import REVIEW_STEPS, STAND, Choice, candidates, choose
+from decoding.drafters.revised import revise
 from decoding.drafters.teaching import TeachingDrafter
 from decoding.errors import RequestRejected
 from decoding.request import Request
 from decoding.running import Drafting, Running
 from decoding.seat import Refusal
 from decoding.session import Session
-from decoding.stats import RequestStats
 
 logger = logging.getLogger("gander.engine")
 
@@ -39,13 +39,9 @@ class Chooser:
                 code="no_draft_model",
             )
 
-    def start(self, request: Request, session: Session, drafter: Drafter | None = None) -> Running:
-        """The request, with the method it asked for at work; drafter: one of the caller's own."""
-        choice = self._choose(request, session, set())
-        stats = RequestStats(method=choice.method, prompt_tokens=len(request.prompt))
-        running = Running(request=request, session=session, stats=stats)
-        self._take_up(running, choice, drafter)
-        return running
+    def start(self, running: Running, drafter: Drafter | None = None) -> None:
+        """Put the method that the request asks for to work; drafter: one of the caller's own."""
+        self._take_up(running, self._choose(running.request, running.session, set()), drafter)
 
     def review(self, running: Running, seconds: float) -> None:
         """Note what the method earned in a step; every few steps of an "auto" request go on with what earns most.
@@ -98,6 +94,7 @@ class Chooser:
         if request.speculation.method == AUTO and method != STAND:
             promise = running.session.ledger(request.sampling.temperature > 0).promise
             drafter = TeachingDrafter(drafter, request, running.session.ngrams, promise)
+        drafter = revise(drafter, request, running.prediction, running.processing)
         running.drafting = running.used[method] = Drafting(
             method=method,
             drafter=drafter,

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import torch
 
-from decoding import drafters
+from decoding import drafters, prediction, processing
 from decoding.batch import StepBatch, pack
 from decoding.calibrate import measure_cost_curve
 from decoding.choosing import Chooser
 from decoding.config import EngineConfig
+from decoding.constraint import GrammarCompiler
 from decoding.draft_model import DraftModel, load_draft_model
 from decoding.drafters import Drafter, TopTokens
 from decoding.errors import RequestRejected
@@ -26,12 +27,14 @@ from decoding.memory import resident_bytes, slots_for
 from decoding.model import TargetModel
 from decoding.request import FinishReason, Request, SamplingParams, SpeculationParams
 from decoding.running import Draft, Running
-from decoding.sampling import TreeRows, ban, choose, top_tokens
+from decoding.sampling import TreeRows, choose, top_tokens
 from decoding.scheduler import Scheduler, Task
 from decoding.session import SessionStore
 from decoding.static_tree import read_tree
-from decoding.stats import EngineStats, RequestStats, StepStats
+from decoding.stats import EngineStats, RequestStats
+from decoding.step_result import Emitted, PromptScored, Retired, StepResult
 from decoding.tally import StepTally, count_draft
+from decoding.token_logprobs import TokenLogprobs
 from decoding.tree import Source, root_only
 from decoding.verify import Verdict, walk
 
@@ -40,34 +43,6 @@ WARM_UP_TOKENS = 12
 
 def silent(_sentence: str, _fraction: float) -> None:
     """Progress that nobody wants to hear of."""
-
-
-@dataclass(frozen=True, slots=True)
-class Emitted:
-    """Tokens one request was given by one step, in order, each with its `tree.Source`."""
-
-    request_id: str
-    tokens: list[int]
-    sources: list[int]
-
-
-@dataclass(frozen=True, slots=True)
-class Retired:
-    """A request that ended, and what it cost. stop_token_id: the token that stopped it, if one did."""
-
-    request_id: str
-    reason: FinishReason
-    stats: RequestStats
-    stop_token_id: int | None
-
-
-@dataclass(slots=True)
-class StepResult:
-    """`stats` is None for a step that found nothing to do."""
-
-    emitted: list[Emitted] = field(default_factory=list)
-    retired: list[Retired] = field(default_factory=list)
-    stats: StepStats | None = None
 
 
 class Engine:
@@ -89,6 +64,8 @@ class Engine:
         self.config = config
         on_progress("Compiling the drafters", 0.8)
         drafters.warm_up()
+        processing.warm_up()
+        prediction.warm_up()
         on_progress("Measuring what a row costs on this machine", 0.9)
         self.curve = measure_cost_curve(model)
         num_slots = slots_for(model, config, draft_model)
@@ -98,6 +75,7 @@ class Engine:
         self.methods = self._chooser.methods
         self._tree = read_tree(config.tree) if config.tree else None
         self.sessions = self._new_sessions()
+        self._grammars = GrammarCompiler(config, model.vocab_size, model.eos_token_ids)
         self._scheduler = self._new_scheduler()
         on_progress("Warming up", 0.95)
         self._warm_up()
@@ -124,7 +102,17 @@ class Engine:
         """
         self._check(request)
         session = self.sessions.open(request.tenant, request.session_id)
-        self._scheduler.add(self._chooser.start(request, session, drafter))
+        grammar = request.sampling.grammar
+        constraint = self._grammars.compile(grammar) if grammar is not None else None
+        running = Running(
+            request=request,
+            session=session,
+            stats=RequestStats(prompt_tokens=len(request.prompt)),
+            processing=processing.processing_of(request, self.model.vocab_size, constraint),
+            prediction=prediction.Prediction(request.prediction) if len(request.prediction) else None,
+        )
+        self._chooser.start(running, drafter)
+        self._scheduler.add(running)
 
     def abort(self, request_id: str) -> Retired | None:
         """Stop a request and free its slots at once; None if it is not, or no longer, here."""
@@ -157,8 +145,8 @@ class Engine:
         verdicts = self._verify(drafts, logits_NV, batch)
         tally.end_phase("sample")
         result = StepResult()
-        for draft, verdict in zip(drafts, verdicts, strict=True):
-            self._commit(draft, verdict, tally, result)
+        for draft, verdict, (first, end) in zip(drafts, verdicts, pairwise(batch.logit_offsets.tolist()), strict=True):
+            self._commit(draft, verdict, draft.logprobs(verdict, logits_NV[first:end]), tally, result)
         tally.end_phase("commit")
         for draft, verdict, top in zip(drafts, verdicts, tops, strict=True):
             draft.observe(verdict, top)
@@ -224,7 +212,7 @@ class Engine:
         return Draft(running, start, lead, tree, draft_seconds=seconds)
 
     def _top_tokens(self, drafts: list[Draft], logits_NV: torch.Tensor, batch: StepBatch) -> list[TopTokens | None]:
-        """What each drafter harvests, taken before any ban touches the logits."""
+        """What each drafter harvests, taken from the raw logits."""
         tops = []
         for draft, (first, end) in zip(drafts, pairwise(batch.logit_offsets.tolist()), strict=True):
             num_top = draft.running.drafting.drafter.num_top
@@ -234,19 +222,23 @@ class Engine:
     def _verify(self, drafts: list[Draft], logits_NV: torch.Tensor, batch: StepBatch) -> list[Verdict | None]:
         """Draw the target's own token wherever a walk can come, and walk every tree."""
         trees = [
-            TreeRows(draft.running.request, draft.tree, int(end) - len(draft.tree))
+            TreeRows(draft.running.request, draft.tree, int(end) - len(draft.tree), draft.running.root_processing())
             for draft, end in zip(drafts, batch.logit_offsets[1:], strict=True)
             if draft.tree is not None
         ]
         if not trees:
             return [None] * len(drafts)
-        for part in trees:
-            if part.request.num_output < part.request.sampling.min_tokens:
-                ban(logits_NV, part, part.tree.depths())
         chosen = iter(choose(logits_NV, trees))
         return [None if draft.tree is None else walk(draft.tree, next(chosen)) for draft in drafts]
 
-    def _commit(self, draft: Draft, verdict: Verdict | None, tally: StepTally, result: StepResult) -> None:
+    def _commit(
+        self,
+        draft: Draft,
+        verdict: Verdict | None,
+        logprobs: list[TokenLogprobs] | None,
+        tally: StepTally,
+        result: StepResult,
+    ) -> None:
         """Keep the accepted rows, extend the request, and say what it was given."""
         running, request = draft.running, draft.running.request
         assert running.handle is not None
@@ -260,7 +252,10 @@ class Engine:
         method_counts = tally.add(running.drafting.method, context, num_emitted)
         count_draft((method_counts, running.stats.counts), draft.tree, verdict)
         sources = [*draft.tree.sources[verdict.path[1:]].tolist(), int(Source.BONUS)]
-        result.emitted.append(Emitted(request.id, verdict.tokens[:num_emitted].tolist(), sources[:num_emitted]))
+        if request.sampling.prompt_logprobs is not None and context == len(request.prompt):
+            result.scored.append(PromptScored(request.id, running.prompt_logprobs))
+        tokens = verdict.tokens[:num_emitted].tolist()
+        result.emitted.append(Emitted(request.id, tokens, sources[:num_emitted], logprobs and logprobs[:num_emitted]))
         if request.finish_reason is not None:
             self._scheduler.retire(request.id)
             result.retired.append(self._retired(running, request.finish_reason))
@@ -275,13 +270,12 @@ class Engine:
             self._chooser.review(draft.running, draft.draft_seconds + share * seconds)
 
     def _retired(self, running: Running, reason: FinishReason) -> Retired:
-        running.close()
         request = running.request
         stop_token_id = int(request.output[-1]) if reason is FinishReason.STOP else None
-        return Retired(request.id, reason, running.stats, stop_token_id)
+        return Retired(request.id, reason, running.close(), stop_token_id)
 
     def _check(self, request: Request) -> None:
-        request.sampling.validate()
+        request.validate(self.model.vocab_size)
         drafters.check(request.speculation)
         self._chooser.check(request.speculation.method)
         max_nodes = request.speculation.max_nodes or 0
@@ -290,8 +284,6 @@ class Engine:
                 f"speculation.max_nodes is {max_nodes}, this server allows {self.config.max_nodes}",
                 param="speculation.max_nodes",
             )
-        if request.prompt.min() < 0 or request.prompt.max() >= self.model.vocab_size:
-            raise RequestRejected(f"prompt holds token ids outside 0..{self.model.vocab_size - 1}", param="prompt")
         if request.max_total > self.model.max_model_len:
             raise RequestRejected(
                 f"the prompt has {len(request.prompt)} tokens and max_tokens is {request.sampling.max_tokens}, "

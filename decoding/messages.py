@@ -1,14 +1,18 @@
 """What crosses the socket between server and worker. The only coupling between the two processes.
 
 Every submitted request is answered by zero or more `Tokens` and exactly one of `Finished`,
-`Rejected`, `Failed`. An aborted request is answered by `Finished` with reason "abort".
+`Rejected`, `Failed`. An aborted request is answered by `Finished` with reason "abort". Questions about
+sessions carry an `id` that their answer repeats.
 """
 
 from __future__ import annotations
 
 import msgspec
 
+from decoding.grammar import Grammar
+from decoding.session_info import SessionInfo
 from decoding.stats import EngineStats, RequestStats, StepStats
+from decoding.token_logprobs import TokenLogprobs
 
 
 class Sampling(msgspec.Struct, kw_only=True, frozen=True):
@@ -23,6 +27,15 @@ class Sampling(msgspec.Struct, kw_only=True, frozen=True):
     min_tokens: int = 0
     stop_token_ids: list[int] = []
     ignore_eos: bool = False
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = {}
+    bad_words: list[list[int]] = []
+    allowed_token_ids: list[int] | None = None
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    grammar: Grammar | None = None
 
 
 class Speculation(msgspec.Struct, kw_only=True, frozen=True):
@@ -40,12 +53,15 @@ class Speculation(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Submit(msgspec.Struct, kw_only=True, frozen=True, tag=True):
+    """prediction: token ids of the text the reply is expected to be, as far as it is known."""
+
     request_id: str
     prompt: list[int]
     sampling: Sampling
     speculation: Speculation
     tenant: str = ""
     session_id: str = "local"
+    prediction: list[int] = []
 
 
 class Abort(msgspec.Struct, kw_only=True, frozen=True, tag=True):
@@ -56,6 +72,21 @@ class Abort(msgspec.Struct, kw_only=True, frozen=True, tag=True):
 
 class Drain(msgspec.Struct, kw_only=True, frozen=True, tag=True):
     """Finish what runs, then leave: the worker process exits with status 0."""
+
+
+class ListSessions(msgspec.Struct, kw_only=True, frozen=True, tag=True):
+    """Answered by `Sessions`. tenant: whose; None for everybody's."""
+
+    id: str
+    tenant: str | None
+
+
+class DeleteSession(msgspec.Struct, kw_only=True, frozen=True, tag=True):
+    """Forget what drafting remembers of a session; answered by `SessionDeleted`. Running requests are not touched."""
+
+    id: str
+    tenant: str
+    session_id: str
 
 
 class Ready(msgspec.Struct, kw_only=True, frozen=True, tag=True):
@@ -90,11 +121,22 @@ class LoadFailed(msgspec.Struct, kw_only=True, frozen=True, tag=True):
 
 
 class Tokens(msgspec.Struct, kw_only=True, frozen=True, tag=True):
-    """Tokens emitted for one request by one step, in order; `sources[i]` is `tree.Source` of `token_ids[i]`."""
+    """Tokens emitted for one request by one step, in order; `sources[i]` is `tree.Source` of `token_ids[i]`.
+
+    logprobs: one for each token where the request asks for them.
+    """
 
     request_id: str
     token_ids: list[int]
     sources: list[int]
+    logprobs: list[TokenLogprobs] | None = None
+
+
+class PromptLogprobs(msgspec.Struct, kw_only=True, frozen=True, tag=True):
+    """One for each prompt token, None for the first, which follows nothing. Comes once, before the first `Tokens`."""
+
+    request_id: str
+    logprobs: list[TokenLogprobs | None]
 
 
 class Finished(msgspec.Struct, kw_only=True, frozen=True, tag=True):
@@ -122,13 +164,26 @@ class Failed(msgspec.Struct, kw_only=True, frozen=True, tag=True):
     message: str
 
 
+class Sessions(msgspec.Struct, kw_only=True, frozen=True, tag=True):
+    """Least recently used first."""
+
+    id: str
+    sessions: list[SessionInfo]
+
+
+class SessionDeleted(msgspec.Struct, kw_only=True, frozen=True, tag=True):
+    id: str
+    found: bool
+
+
 class StepReport(msgspec.Struct, kw_only=True, frozen=True, tag=True):
     step: StepStats | None  # None: an idle heartbeat
     engine: EngineStats
 
 
-ToWorker = Submit | Abort | Drain
-FromWorker = Ready | LoadProgress | LoadFailed | Tokens | Finished | Rejected | Failed | StepReport
+ToWorker = Submit | Abort | Drain | ListSessions | DeleteSession
+RequestEvent = PromptLogprobs | Tokens | Finished | Rejected | Failed
+FromWorker = Ready | LoadProgress | LoadFailed | RequestEvent | StepReport | Sessions | SessionDeleted
 
 
 class Batch(msgspec.Struct, frozen=True):

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoding.noise import uniform
+from decoding.processing import Processing
 from decoding.request import Request
 from decoding.sampling_kernel import UNREACHED, nucleus
 from decoding.tree import DraftTree, IntArray
@@ -33,10 +34,13 @@ class Law(NamedTuple):
     position: int
 
 
-def choose_by_rejection(rows_RV: NDArray[np.float32], tree: DraftTree, request: Request) -> IntArray:
+def choose_by_rejection(
+    rows_RV: NDArray[np.float32], tree: DraftTree, request: Request, processing: Processing | None = None
+) -> IntArray:
     """int32 [n]: the token after every node on the accepted path, UNREACHED elsewhere.
 
-    rows_RV: the logits of the tree's rows. tree.draws says what the children were drawn from. Child x is taken if
+    rows_RV: the logits of the tree's rows; processing: what is done to those on the path.
+    tree.draws says what the children were drawn from. Child x is taken if
     p(x) > r q(x); else p becomes norm(max(p - q, 0)) and q loses x; when no child is taken the token is drawn from
     what is left of p (Leviathan et al. 2023; without replacement: Sequoia, section 3.2).
     """
@@ -44,30 +48,35 @@ def choose_by_rejection(rows_RV: NDArray[np.float32], tree: DraftTree, request: 
     asked = request.sampling
     law = Law(asked.temperature, asked.top_k, asked.top_p, asked.min_p, np.uint64(asked.seed), request.num_tokens)
     chosen = np.full(len(tree), UNREACHED, np.int32)
-    _walk(rows_RV, tree.tokens, tree.parents, tree.draws.ids, tree.draws.shares, law, chosen)
-    return chosen
+    node = 0
+    while True:
+        row = rows_RV[node] if processing is None else processing.row(rows_RV[node])
+        draws = (tree.draws.ids[node], tree.draws.shares[node])
+        chosen[node], child = _choose_at(row, node, tree.tokens, tree.parents, *draws, law)
+        if child < 0:
+            return chosen
+        node = child
+        if processing is not None:
+            processing.note(int(tree.tokens[node]))
 
 
 @nb.njit(cache=True)
-def _walk(
-    rows_RV: NDArray[np.float32],
+def _choose_at(
+    row: NDArray[np.float32],
+    node: int,
     tokens: IntArray,
     parents: IntArray,
     draw_ids: NDArray[np.int32],
     draw_shares: NDArray[np.float64],
     law: Law,
-    chosen: IntArray,
-) -> None:
-    node = 0
-    while node >= 0:
-        p_V = target_law(rows_RV[node], law)
-        children = np.nonzero(parents == node)[0]
-        chosen[node] = _emit(p_V, tokens[children], draw_ids[node], draw_shares[node].copy(), law, node)
-        accepted = -1
-        for child in children:
-            if tokens[child] == chosen[node]:
-                accepted = int(child)
-        node = accepted
+) -> tuple[int, int]:
+    """The token after a node, and the child it leads to, -1 for none."""
+    children = np.nonzero(parents == node)[0]
+    token = _emit(target_law(row, law), tokens[children], draw_ids, draw_shares.copy(), law, node)
+    for child in children:
+        if tokens[child] == token:
+            return token, int(child)
+    return token, -1
 
 
 @nb.njit(cache=True)

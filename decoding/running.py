@@ -9,15 +9,20 @@ import time
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 
 from decoding.batch import LogitRows, Segment
 from decoding.budget import Pace
 from decoding.drafters import Drafter, TopTokens
 from decoding.kv_store import KvHandle
+from decoding.logprobs import token_logprobs
+from decoding.prediction import Prediction
+from decoding.processing import Processing
 from decoding.request import Request
 from decoding.seat import Seat
 from decoding.session import Session
 from decoding.stats import RequestStats
+from decoding.token_logprobs import TokenLogprobs
 from decoding.tree import DraftTree, IntArray
 from decoding.verify import Verdict
 
@@ -39,6 +44,7 @@ class Running:
 
     drafting: the method at work; used: by name, all that have been, so that one can be gone back to. refused: methods
     that can do nothing more for this request.
+    processing, prediction: None where the request asks for none. prompt_logprobs: so far, where it asks for them.
     """
 
     request: Request
@@ -47,6 +53,9 @@ class Running:
     drafting: Drafting = field(init=False)
     used: dict[str, Drafting] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
+    processing: Processing | None = None
+    prediction: Prediction | None = None
+    prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=lambda: [None])
     handle: KvHandle | None = None
     last_emitted: int = 0  # tokens given out by the last step
     arrived: float = field(default_factory=time.monotonic)
@@ -65,11 +74,23 @@ class Running:
         self.handle = handle
         self.stats.queue_seconds = time.monotonic() - self.arrived
 
-    def close(self) -> None:
-        """Give back what drafting holds."""
+    def root_processing(self) -> Processing | None:
+        """What the root's row goes through, up to date; None for nothing."""
+        if self.processing is None:
+            return None
+        self.processing.catch_up()
+        return self.processing if self.processing.is_needed else None
+
+    def close(self) -> RequestStats:
+        """Give back what drafting holds; the statistics of a request that ended."""
         for drafting in self.used.values():
             if drafting.seat is not None:
                 drafting.seat.close()
+        if self.prediction is not None:
+            self.prediction.follow(self.request.output)
+            self.stats.accepted_prediction_tokens = self.prediction.num_found
+            self.stats.rejected_prediction_tokens = len(self.request.prediction) - self.prediction.num_found
+        return self.stats
 
     def note_step(self, tree: DraftTree, verdict: Verdict, num_emitted: int, draft_seconds: float) -> None:
         """Count a verified tree, of whose tokens `num_emitted` were given out; draft_seconds: the draft model's."""
@@ -109,7 +130,7 @@ class Draft:
         """The rows of this part. Logits: all rows if the drafter harvests, else the tree's alone."""
         assert self.running.handle is not None
         num_lead = len(self.lead)
-        wants_all = self.is_harvested
+        wants_all = self.is_harvested or self.running.request.sampling.prompt_logprobs is not None
         if self.tree is None:
             return Segment(self.running.handle, self.lead, None, "all" if wants_all else "none")
         logits: LogitRows = "all" if wants_all else len(self.tree)
@@ -126,6 +147,17 @@ class Draft:
             return verdict.path
         lead = np.arange(len(self.lead), dtype=np.int32)
         return lead if verdict is None else np.concatenate((lead, verdict.path + np.int32(len(lead))))
+
+    def logprobs(self, verdict: Verdict | None, rows_RV: torch.Tensor) -> list[TokenLogprobs] | None:
+        """Of the verdict's tokens, if they are asked for. rows_RV: this part's logits; the prompt's are kept."""
+        running, asked = self.running, self.running.request.sampling
+        if asked.prompt_logprobs is not None:
+            tokens = running.request.prompt[self.start + 1 : self.start + 1 + len(self.lead)]
+            running.prompt_logprobs += token_logprobs(rows_RV[: len(tokens)], tokens, asked.prompt_logprobs)
+        if asked.logprobs is None or verdict is None or self.tree is None:
+            return None
+        tree_rows_NV = rows_RV[len(rows_RV) - len(self.tree) :]
+        return token_logprobs(tree_rows_NV[torch.from_numpy(verdict.path)], verdict.tokens, asked.logprobs)
 
     def observe(self, verdict: Verdict | None, top: TopTokens | None) -> None:
         """Give the drafter the step's outcome; `top` has a row for each row of the segment."""

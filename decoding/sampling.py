@@ -1,7 +1,8 @@
 """Logits to the target's own token at every row: argmax(log p + g), the one sampler of drafted and plain replies.
 
 p is the row's processed distribution: temperature, then top-k, top-p (over what top-k kept) and min-p;
-ties go to the smaller id. g is `noise`, absent at temperature 0. A row's token depends on that row alone.
+ties go to the smaller id. g is `noise`, absent at temperature 0. A row's token depends on that row alone, and
+for a request with a `processing` on what comes before it on its path.
 On the CPU `sampling_kernel` does it; `reference_choose` says the same in tensors, for tests and other devices.
 """
 
@@ -17,13 +18,14 @@ import torch
 from numpy.typing import NDArray
 
 from decoding.noise import gumbel_rows
+from decoding.processing import Processing
 from decoding.rejection import choose_by_rejection
 from decoding.request import Request
 from decoding.sampling_kernel import UNREACHED, choose_rows, top_rows
 from decoding.top_tokens import TopTokens
 from decoding.tree import DraftTree, IntArray
 
-__all__ = ["UNREACHED", "TreeRows", "ban", "choose", "reference_choose", "top_tokens"]
+__all__ = ["UNREACHED", "TreeRows", "choose", "reference_choose", "top_tokens"]
 
 # N rows of the step's logits, R of them in trees, B trees, V vocabulary
 
@@ -43,11 +45,19 @@ SETTINGS = np.dtype(  # one tree's part of the kernel's work; position: of the t
 
 @dataclass(frozen=True, slots=True)
 class TreeRows:
-    """One request's tree among the step's logits: node i is logits row `first_row + i`."""
+    """One request's tree among the step's logits: node i is logits row `first_row + i`.
+
+    processing: what is done to the logits first, its state that of the root; None for nothing.
+    """
 
     request: Request
     tree: DraftTree
     first_row: int
+    processing: Processing | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        return self.tree.draws is None and self.processing is None
 
 
 def choose(logits_NV: torch.Tensor, trees: Sequence[TreeRows]) -> list[IntArray]:
@@ -55,17 +65,38 @@ def choose(logits_NV: torch.Tensor, trees: Sequence[TreeRows]) -> list[IntArray]
 
     It is the target's own, but for trees that bring their `draws`: those are verified by rejection.
     """
-    if all(part.tree.draws is None for part in trees):
-        return _choose_own(logits_NV, trees)
-    return [
-        _choose_own(logits_NV, [part])[0] if part.tree.draws is None else _choose_by_rejection(logits_NV, part)
-        for part in trees
-    ]
+    plain = [part for part in trees if part.is_plain]
+    chosen = iter(_choose_own(logits_NV, plain) if plain else [])
+    return [next(chosen) if part.is_plain else _choose_on_path(logits_NV, part) for part in trees]
 
 
-def _choose_by_rejection(logits_NV: torch.Tensor, part: TreeRows) -> IntArray:
-    rows_RV = logits_NV[part.first_row : part.first_row + len(part.tree)]
-    return choose_by_rejection(rows_RV.cpu().numpy(), part.tree, part.request)
+def _choose_on_path(logits_NV: torch.Tensor, part: TreeRows) -> IntArray:
+    """`choose` for one tree that is verified by rejection, or whose rows depend on the path before them."""
+    rows_RV = logits_NV[part.first_row : part.first_row + len(part.tree)].cpu().numpy()
+    if part.tree.draws is None:
+        return _choose_processed(rows_RV, part)
+    return choose_by_rejection(rows_RV, part.tree, part.request, part.processing)
+
+
+def _choose_processed(rows_RV: NDArray[np.float32], part: TreeRows) -> IntArray:
+    """int32 [n]: the target's own token after each node of the accepted path, UNREACHED elsewhere.
+
+    A row is processed when the walk comes to it, and its node noted, so rows off the path cost nothing.
+    """
+    assert part.processing is not None
+    tree, chosen = part.tree, np.full(len(part.tree), UNREACHED, np.int32)
+    settings_B = np.array([_settings(part)], SETTINGS)
+    settings_B["first_row"], settings_B["num_nodes"] = 0, 1
+    node = 0
+    while True:
+        row = part.processing.row(rows_RV[node])
+        choose_rows(row[None], settings_B, tree.tokens[:1], tree.parents[:1], chosen[node : node + 1])
+        children = np.flatnonzero((tree.parents == node) & (tree.tokens == chosen[node]))
+        if len(children) == 0:
+            return chosen
+        node = int(children[0])
+        part.processing.note(int(tree.tokens[node]))
+        settings_B["position"] += 1
 
 
 def _choose_own(logits_NV: torch.Tensor, trees: Sequence[TreeRows]) -> list[IntArray]:
@@ -111,16 +142,6 @@ def top_tokens(logits_RV: torch.Tensor, num_top: int) -> TopTokens:
     probabilities = np.empty((len(logits_RV), num_top), np.float32)
     top_rows(logits_RV.numpy(), ids, probabilities)
     return TopTokens(ids, probabilities)
-
-
-@torch.inference_mode()
-def ban(logits_NV: torch.Tensor, part: TreeRows, depths: NDArray[np.int32]) -> None:
-    """Give the stop tokens no chance, in place, at every node whose token would come before min_tokens."""
-    request = part.request
-    early = np.flatnonzero(request.num_output + depths < request.sampling.min_tokens) + part.first_row
-    if len(early) and request.stop_ids:
-        stop_ids = torch.tensor(sorted(request.stop_ids), device=logits_NV.device)
-        logits_NV[torch.from_numpy(early).to(logits_NV.device)[:, None], stop_ids] = -math.inf
 
 
 def reference_choose(logits_NV: torch.Tensor, trees: Sequence[TreeRows]) -> list[IntArray]:

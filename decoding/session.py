@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from decoding.earnings import Ledger
+from decoding.session_info import SessionInfo
 from decoding.static_tree import StaticTree
 from decoding.stores.adjacency import AdjacencyTable
 from decoding.stores.ngram import NgramStore
@@ -45,8 +46,14 @@ class Session:
         return self.earnings[is_sampled]
 
     @property
+    def store_bytes(self) -> dict[str, int]:
+        """Bytes of each store in use, by its name."""
+        used = {"adjacency": self.adjacency.num_bytes}
+        return used | {"ngrams": self._ngrams.num_bytes} if self._ngrams else used
+
+    @property
     def num_bytes(self) -> int:
-        return self.adjacency.num_bytes + (self._ngrams.num_bytes if self._ngrams else 0)
+        return sum(self.store_bytes.values())
 
 
 class SessionStore:
@@ -87,6 +94,26 @@ class SessionStore:
         if len(self._sessions) > self._max_sessions:
             self._sessions.popitem(last=False)
         return session
+
+    def list(self, tenant: str | None = None) -> list[SessionInfo]:
+        """The sessions of a tenant, or of all (None), least recently used first."""
+        now = self._clock()
+        self._forget_idle(now)
+        return [
+            SessionInfo(
+                tenant=session.tenant,
+                session_id=session.id,
+                num_bytes=session.num_bytes,
+                idle_seconds=now - session.last_used,
+                store_bytes=session.store_bytes,
+            )
+            for session in self._sessions.values()
+            if tenant is None or session.tenant == tenant
+        ]
+
+    def delete(self, tenant: str, session_id: str) -> bool:
+        """Forget a session; whether it was there. Requests that run on it keep its stores until they end."""
+        return self._sessions.pop((tenant, session_id), None) is not None
 
     def _forget_idle(self, now: float) -> None:
         while self._sessions:

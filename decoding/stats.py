@@ -23,10 +23,12 @@ class RequestStats(msgspec.Struct, kw_only=True):
     """What one finished request cost. Times are seconds, on the worker's monotonic clock differences.
 
     target_forwards counts the steps that verified a root, so acceptance length is emitted / target_forwards;
-    prompt chunks that end before the root are prefill_chunks.
+    prompt chunks that end before the root are prefill_chunks. accepted_prediction_tokens are the tokens of the
+    request's prediction that the reply contains where it was found to follow it, rejected_prediction_tokens the
+    others (OpenAI's definition): a fact of prediction and reply, whatever was drafted; together they are its length.
     """
 
-    method: str
+    method: str = ""
     choice: str = "requested"  # the kind of choice it was, a word: see `drafters.auto.Choice`
     reason: str = ""  # why this method was chosen, a sentence
     steps_by_method: dict[str, int] = {}
@@ -39,6 +41,8 @@ class RequestStats(msgspec.Struct, kw_only=True):
     time_to_first_token: float = 0.0
     decode_seconds: float = 0.0  # first token to last
     draft_model_seconds: float = 0.0  # this request's share of the draft model's forwards
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
 
 
 class StepStats(msgspec.Struct, kw_only=True):

@@ -46,13 +46,15 @@ class DraftTree:
 
     tokens, parents: int32 [n]; sources: int8 [n]. `tokens[0]` is the root token, `parents[0]` is -1.
     Siblings have distinct tokens, so at most one child can equal the target's token. draws: given where the
-    tree is to be verified by rejection, which needs to know them.
+    tree is to be verified by rejection, which needs to know them. origins: int32 [n], given where nodes of the tree
+    that a drafter proposed were taken out: which ones are left.
     """
 
     tokens: IntArray
     parents: IntArray
     sources: NDArray[np.int8]
     draws: Draws | None = None
+    origins: IntArray | None = None
 
     def __post_init__(self) -> None:
         assert len(self.tokens) == len(self.parents) == len(self.sources) >= 1
@@ -65,6 +67,10 @@ class DraftTree:
     def num_drafted(self) -> int:
         """Nodes that count against the budget: all but the root."""
         return len(self.tokens) - 1
+
+    def of_nodes(self, proposed: IntArray) -> IntArray:
+        """int32 [n]: this tree's part of what a drafter noted of each node it proposed."""
+        return proposed[: len(self)].copy() if self.origins is None else proposed[self.origins]
 
     def depths(self) -> IntArray:
         """int32 [n]: edges from the root; the root has depth 0."""

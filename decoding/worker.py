@@ -21,9 +21,11 @@ from transformers.utils.logging import disable_progress_bar
 
 from decoding import messages
 from decoding.config import EngineConfig
-from decoding.engine import Emitted, Engine, Retired, StepResult
+from decoding.engine import Engine
 from decoding.errors import GanderError, RequestRejected
 from decoding.request import Request, SamplingParams, SpeculationParams
+from decoding.session import SessionStore
+from decoding.step_result import Emitted, PromptScored, Retired, StepResult
 
 IDLE_POLL_MS = 200
 HEARTBEAT_SECONDS = 1.0
@@ -36,7 +38,10 @@ def request_of(submit: messages.Submit, eos_token_ids: frozenset[int]) -> Reques
     if not submit.prompt:
         raise RequestRejected("prompt is empty", param="prompt")
     sampling = msgspec.structs.asdict(submit.sampling)
-    sampling["stop_token_ids"] = tuple(submit.sampling.stop_token_ids)
+    asked = submit.sampling
+    sampling["stop_token_ids"] = tuple(asked.stop_token_ids)
+    sampling["bad_words"] = tuple(map(tuple, asked.bad_words))
+    sampling["allowed_token_ids"] = None if asked.allowed_token_ids is None else tuple(asked.allowed_token_ids)
     speculation = msgspec.structs.asdict(submit.speculation)
     speculation["without"] = frozenset(submit.speculation.without)
     params = SamplingParams(**sampling)
@@ -49,6 +54,7 @@ def request_of(submit: messages.Submit, eos_token_ids: frozenset[int]) -> Reques
         eos_token_ids=eos_token_ids,
         tenant=submit.tenant,
         session_id=submit.session_id,
+        prediction=np.array(submit.prediction, np.int32),
     )
 
 
@@ -100,8 +106,10 @@ class Worker:
             elif isinstance(message, messages.Abort):
                 retired = engine.abort(message.request_id)
                 self._send([finished_message(retired)] if retired else [])
-            else:
+            elif isinstance(message, messages.Drain):
                 self._is_draining = True
+            else:
+                self._send([session_answer(engine.sessions, message)])
 
     def _submit(self, engine: Engine, submit: messages.Submit) -> None:
         try:
@@ -132,6 +140,15 @@ class Worker:
             self._outbox.send(self._encoder.encode(messages.Batch(batch)))
 
 
+def session_answer(
+    sessions: SessionStore, question: messages.ListSessions | messages.DeleteSession
+) -> messages.Sessions | messages.SessionDeleted:
+    if isinstance(question, messages.ListSessions):
+        return messages.Sessions(id=question.id, sessions=sessions.list(question.tenant))
+    found = sessions.delete(question.tenant, question.session_id)
+    return messages.SessionDeleted(id=question.id, found=found)
+
+
 def ready_message(engine: Engine, config: EngineConfig) -> messages.Ready:
     model = engine.model
     return messages.Ready(
@@ -152,12 +169,25 @@ def ready_message(engine: Engine, config: EngineConfig) -> messages.Ready:
 
 
 def step_messages(result: StepResult) -> list[messages.FromWorker]:
-    """Tokens first, so that a request's last tokens always come before its end."""
-    return [*map(tokens_message, result.emitted), *map(finished_message, result.retired)]
+    """What is known of prompts, then tokens, so that a request's last tokens always come before its end."""
+    return [
+        *map(prompt_message, result.scored),
+        *map(tokens_message, result.emitted),
+        *map(finished_message, result.retired),
+    ]
+
+
+def prompt_message(scored: PromptScored) -> messages.PromptLogprobs:
+    return messages.PromptLogprobs(request_id=scored.request_id, logprobs=scored.logprobs)
 
 
 def tokens_message(emitted: Emitted) -> messages.Tokens:
-    return messages.Tokens(request_id=emitted.request_id, token_ids=emitted.tokens, sources=emitted.sources)
+    return messages.Tokens(
+        request_id=emitted.request_id,
+        token_ids=emitted.tokens,
+        sources=emitted.sources,
+        logprobs=emitted.logprobs,
+    )
 
 
 def finished_message(retired: Retired) -> messages.Finished:

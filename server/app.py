@@ -12,14 +12,18 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 
 from decoding import __version__
+from server.auth import Gate
 from server.client import EngineClient, RestartPolicy
 from server.config import ServerSettings
 from server.errors import ApiError, from_validation
+from server.keys import KeyRing
 from server.metrics import Metrics
 from server.middleware import BodyLimit, RequestFrame
-from server.routes import completions, health, metrics, models
+from server.openapi import document
+from server.routes import chat, completions, health, metrics, models, responses, sessions, tokens
 from server.service import Service
 from server.worker_process import WORKER_COMMAND
 
@@ -33,7 +37,8 @@ def create_service(
 ) -> Service:
     collected = Metrics(settings.model_name)
     client = EngineClient(settings.engine_config(), collected, command, policy)
-    service = Service(settings, client, collected)
+    keys = KeyRing(settings.api_keys, settings.admin_keys, settings.api_key_file)
+    service = Service(settings, client, collected, keys)
     collected.read_status = lambda: service.status
     return service
 
@@ -51,12 +56,28 @@ def create_app(service: Service) -> FastAPI:
 
     app = FastAPI(title="Gander", version=__version__, lifespan=lifespan, docs_url="/docs", redoc_url=None)
     app.state.service = service
-    for module in (completions, models, health, metrics):
+    for module in (chat, completions, responses, models, sessions, tokens, health, metrics):
         app.include_router(module.router)
-    app.add_middleware(BodyLimit, max_bytes=service.settings.max_body_bytes, metrics=service.metrics)
-    app.add_middleware(RequestFrame, metrics=service.metrics)
+    app.openapi = lambda: document(app)  # type: ignore[method-assign]
+    _add_middleware(app, service)
     _add_error_handlers(app, service.metrics)
     return app
+
+
+def _add_middleware(app: FastAPI, service: Service) -> None:
+    """The last added is the outermost."""
+    settings = service.settings
+    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes, metrics=service.metrics)
+    app.add_middleware(Gate, ring=service.keys, has_open_metrics=settings.open_metrics, metrics=service.metrics)
+    if settings.cors_origins is not None:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=[origin.strip() for origin in settings.cors_origins.split(",")],
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=["x-request-id", "retry-after"],
+        )
+    app.add_middleware(RequestFrame, metrics=service.metrics)
 
 
 def _add_error_handlers(app: FastAPI, collected: Metrics) -> None:

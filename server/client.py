@@ -25,14 +25,19 @@ from decoding.messages import (
     FromWorker,
     LoadFailed,
     LoadProgress,
+    PromptLogprobs,
     Ready,
     Rejected,
+    SessionDeleted,
+    Sessions,
     StepReport,
     Submit,
     Tokens,
+    ToWorker,
 )
 from server.errors import ApiError, unavailable
 from server.replies import End, Replies, WorkerGone
+from server.sessions import SessionDesk
 from server.worker_process import WORKER_COMMAND, WorkerProcess
 
 LOG = logging.getLogger("gander.client")
@@ -109,6 +114,7 @@ class EngineClient:
         self.ready: Ready | None = None
         self._ready_since: float | None = None
         self.on_status: Callable[[EngineStatus], None] = lambda _: None
+        self.desk = SessionDesk(self._send)
 
     @property
     def num_open(self) -> int:
@@ -160,6 +166,9 @@ class EngineClient:
             await self._worker.stop(LEAVE_SECONDS if self.ready is not None else 0.0)
             self._worker.close()
             self._worker = None
+
+    def _send(self, message: ToWorker) -> bool:
+        return self._worker is not None and self._worker.send(message)
 
     def _cut_off(self) -> None:
         if self.num_open:
@@ -223,6 +232,12 @@ class EngineClient:
         match message:
             case Tokens():
                 self._on_tokens(message)
+            case Sessions() | SessionDeleted():
+                self.desk.on_answer(message)
+            case PromptLogprobs():
+                ticket = self._tickets.get(message.request_id)
+                if ticket is not None:
+                    ticket.replies.put_prompt_logprobs(ticket.choice, message)
             case StepReport():
                 self._observer.on_step(message)
             case Finished() | Rejected() | Failed():

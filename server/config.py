@@ -10,10 +10,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from decoding.config import BUNDLED_MODEL, Attention, Dtype, EngineConfig
+from decoding.request import MAX_LOGPROBS
+from server.keys import hashed
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -79,11 +81,46 @@ class ServerSettings(BaseSettings):
     max_choices: int = Field(default=128, ge=1, description="Largest n of one request")
     max_prompts: int = Field(default=256, ge=1, description="Most prompts of one request")
     max_stop_strings: int = Field(default=16, ge=0, description="Most stop strings of one request")
+    max_reply_tokens: int | None = Field(default=None, ge=1, description="Largest max_tokens; by default all the room")
+    max_logprobs: int = Field(
+        default=20, ge=0, le=MAX_LOGPROBS, description="Most likely tokens told of at each token (top_logprobs)"
+    )
+    max_bad_words: int = Field(default=128, ge=0, description="Most bad_words of one request")
+    max_biased_tokens: int = Field(default=1024, ge=0, description="Most entries of logit_bias of one request")
+    max_grammar_bytes: int = Field(default=65536, ge=0, description="Longest schema, regex or grammar of one request")
+    max_schema_depth: int = Field(default=32, ge=1, description="Deepest nesting of a JSON schema")
+    chat_template: str | None = Field(default=None, description="File of a chat template to use for the model's own")
+    trust_request_chat_template: bool = Field(
+        default=False, description="Let requests bring their own chat template: a program, run in a sandbox"
+    )
+    tool_parser: Literal["auto", "hermes", "llama3", "mistral"] = Field(
+        default="auto", description="How the model writes tool calls; auto reads it off the chat template"
+    )
+    reasoning_parser: Literal["auto", "think", "none"] = Field(
+        default="auto", description="Split what stands between <think> marks; auto reads it off the chat template"
+    )
+    api_keys: str | None = Field(
+        default=None, description="API keys, apart by commas, each as it is or as sha256:HEX; none: open to all"
+    )
+    api_key_file: str | None = Field(
+        default=None, description="File of API keys, one a line, read again when it changes; admin KEY for an admin's"
+    )
+    admin_keys: str | None = Field(default=None, description="API keys that also may see /metrics and all sessions")
+    open_metrics: bool = Field(default=False, description="Leave /metrics open where there are API keys")
+    cors_origins: str | None = Field(
+        default=None, description="Web origins that may call this server, apart by commas; * for all"
+    )
     keep_alive_seconds: float = Field(
         default=15.0, gt=0, description="Seconds of silence before a stream carries a comment line"
     )
     drain_seconds: float = Field(default=30.0, ge=0, description="Longest wait for running replies when stopping")
     log_level: LogLevel = Field(default="info", description="Least severe log lines shown")
+
+    @field_validator("api_keys", "admin_keys")
+    @classmethod
+    def _hash_keys(cls, keys: str | None) -> str | None:
+        """Settings are shown and logged; keys must not be."""
+        return None if keys is None else ",".join(hashed(key.strip()) for key in keys.split(",") if key.strip())
 
     @property
     def model_name(self) -> str:

@@ -74,7 +74,7 @@ class StopStrings:
         if starts:
             self._held = ""
             return text[: min(starts)], True
-        num_held = max((_overlap(text, stop) for stop in self._stops), default=0)
+        num_held = max((overlap(text, stop) for stop in self._stops), default=0)
         self._held = text[len(text) - num_held :]
         return text[: len(text) - num_held], False
 
@@ -83,7 +83,7 @@ class StopStrings:
         return held
 
 
-def _overlap(text: str, stop: str) -> int:
+def overlap(text: str, stop: str) -> int:
     """Length of the longest end of `text` that is a beginning of `stop`, `stop` itself left out."""
     for size in range(min(len(text), len(stop) - 1), 0, -1):
         if text.endswith(stop[:size]):

@@ -6,7 +6,8 @@ quote the client. `code` is always a string.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +43,16 @@ class ApiError(Exception):
     def response(self) -> JSONResponse:
         headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
         return JSONResponse(self.body(), self.status, headers)
+
+
+@contextmanager
+def naming(names: Mapping[str, str]) -> Iterator[None]:
+    """Errors that come out of the block name their field as this endpoint calls it."""
+    try:
+        yield
+    except ApiError as error:
+        error.param = None if error.param is None else names.get(error.param, error.param)
+        raise
 
 
 def shortened(text: str, limit: int) -> str:

@@ -1,24 +1,50 @@
 """From a checked body to the requests the engine runs: one per prompt and choice, with its own seed.
 
-Owns the numbering of choices (prompt by prompt, n of each), seeds, and limits that only the loaded model or the
-settings can tell. Knows nothing of HTTP or of replies.
+Owns the numbering of choices (prompt by prompt, n of each) and their seeds. Knows nothing of HTTP or of replies.
 """
 
 from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+from msgspec.structs import replace
+
+from decoding.grammar import Grammar
 from decoding.messages import Ready, Sampling, Speculation, Submit
-from server.config import ServerSettings
-from server.errors import ApiError, invalid
-from server.events import ChoicePlan
+from server.choice import ChoicePlan
+from server.errors import ApiError
+from server.parsing.parts import Parser, PlainParser
 from server.prompts import EncodedPrompt, reply_room
-from server.schemas import CompletionRequest, SpeculationOptions
+from server.schemas.generation import GenerationRequest, SpeculationOptions
+from server.tokenizer import Tokenizer
 
-DEFAULT_MAX_TOKENS = 16
 SMALLEST_TOP_P = 1e-9  # OpenAI's top_p=0: only the likeliest token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What an endpoint has made of its own fields. Lengths are in tokens; default_max_tokens None: all the room.
+
+    num_choices: generated for each prompt; make_parser: of one reply; the session belongs to `tenant`.
+    """
+
+    call_id: str
+    tenant: str
+    session_id: str
+    max_tokens: int | None
+    default_max_tokens: int | None = None
+    num_choices: int = 1
+    echo: bool = False
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    grammar: Grammar | None = None
+    bad_words: Sequence[Sequence[int]] = ()
+    prediction: Sequence[int] = ()
+    make_parser: Callable[[], Parser] = PlainParser
+    shows_special_tokens: bool = False
 
 
 def choice_seed(seed: int | None, prompt_number: int, choice_number: int) -> int:
@@ -38,72 +64,68 @@ def choice_seed(seed: int | None, prompt_number: int, choice_number: int) -> int
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
 
 
-def check_limits(body: CompletionRequest, settings: ServerSettings, ready: Ready) -> None:
-    """Raise ApiError for what is beyond this server's settings or the loaded model."""
-    limits = (
-        ("n", body.n, settings.max_choices),
-        ("prompt", len(body.prompt), settings.max_prompts),
-        ("stop", len(body.stop), settings.max_stop_strings),
-    )
-    for param, count, limit in limits:
-        if count > limit:
-            raise invalid(f"{param}: {count} is above this server's limit of {limit}.", param, "above_limit")
-    choices, room = body.n * len(body.prompt), settings.max_running + settings.max_waiting
-    if choices > room:
-        raise invalid(f"{choices} choices in one request; this server takes {room} at most.", "n", "above_limit")
-    outside = [token_id for token_id in body.stop_token_ids if not 0 <= token_id < ready.vocab_size]
-    if outside:
-        message = f"Token id {outside[0]} is outside the vocabulary, which has {ready.vocab_size} tokens."
-        raise invalid(message, "stop_token_ids", "token_out_of_vocabulary")
-    options = body.speculation
-    if options.method != "auto" and options.method not in ready.methods:
-        known = ", ".join(sorted({"auto", *ready.methods}))
-        message = f"Unknown speculation method '{options.method}'; this server has {known}."
-        raise invalid(message, "speculation.method", "unknown_method")
-    if options.max_nodes is not None and options.max_nodes > ready.max_nodes:
-        message = f"speculation.max_nodes: {options.max_nodes} is above this server's limit of {ready.max_nodes}."
-        raise invalid(message, "speculation.max_nodes", "above_limit")
-
-
 def plan_choices(
-    body: CompletionRequest,
-    prompts: Sequence[EncodedPrompt],
-    ready: Ready,
-    call_id: str,
-    session_id: str,
+    body: GenerationRequest, prompts: Sequence[EncodedPrompt], order: Order, ready: Ready
 ) -> list[ChoicePlan]:
-    """Choice `i` of prompt `j` has index `j * n + i`. Raises ApiError where a prompt is too long."""
-    speculation = _speculation(body.speculation)
+    """Choice `i` of prompt `j` has index `j * num_choices + i`. Raises ApiError where a prompt is too long."""
+    sampling, speculation = _sampling(body, order), _speculation(body.speculation)
     plans: list[ChoicePlan] = []
     for prompt_number, prompt in enumerate(prompts):
-        max_tokens = reply_room(len(prompt.token_ids), body.max_tokens, DEFAULT_MAX_TOKENS, ready.max_model_len)
+        asked = max(order.max_tokens, 1) if order.max_tokens is not None else None
+        max_tokens = reply_room(len(prompt.token_ids), asked, order.default_max_tokens, ready.max_model_len)
         if body.min_tokens > max_tokens:
             message = f"min_tokens is {body.min_tokens}, but the reply may only have {max_tokens} tokens."
             raise ApiError(400, message, "min_tokens")
-        for choice_number in range(body.n):
+        for choice_number in range(order.num_choices):
             seed = choice_seed(body.seed, prompt_number, choice_number)
             request = Submit(
-                request_id=f"{call_id}-{len(plans)}",
+                request_id=f"{order.call_id}-{len(plans)}",
                 prompt=prompt.token_ids,
-                sampling=_sampling(body, max_tokens, seed),
+                sampling=replace(sampling, max_tokens=max_tokens, seed=seed),
                 speculation=speculation,
-                session_id=session_id,
+                tenant=order.tenant,
+                session_id=order.session_id,
+                prediction=list(order.prediction),
             )
-            plans.append(ChoicePlan(request=request, echo=prompt.text if body.echo else "", stops=body.stop))
+            plans.append(
+                ChoicePlan(
+                    request=request,
+                    echo=prompt.text if order.echo else "",
+                    stops=body.stop,
+                    parser=order.make_parser(),
+                    shows_special_tokens=order.shows_special_tokens,
+                    is_silent=order.max_tokens == 0,
+                )
+            )
     return plans
 
 
-def _sampling(body: CompletionRequest, max_tokens: int, seed: int) -> Sampling:
+def bad_word_ids(tokenizer: Tokenizer, words: Sequence[str]) -> list[list[int]]:
+    """Each word's tokens, at the start of text and after a space, for both are spelled differently."""
+    spellings = (tokenizer.encode(text, False) for word in words for text in (word, f" {word.lstrip()}"))
+    return [list(token_ids) for token_ids in dict.fromkeys(tuple(ids) for ids in spellings) if token_ids]
+
+
+def _sampling(body: GenerationRequest, order: Order) -> Sampling:
+    """All but the length and the seed, which differ between choices."""
     return Sampling(
-        max_tokens=max_tokens,
+        max_tokens=1,
         temperature=body.temperature,
         top_k=max(body.top_k, 0),
         top_p=body.top_p or SMALLEST_TOP_P,
         min_p=body.min_p,
-        seed=seed,
         min_tokens=body.min_tokens,
         stop_token_ids=body.stop_token_ids,
         ignore_eos=body.ignore_eos,
+        presence_penalty=body.presence_penalty,
+        frequency_penalty=body.frequency_penalty,
+        repetition_penalty=body.repetition_penalty,
+        logit_bias=body.logit_bias,
+        bad_words=[list(token_ids) for token_ids in order.bad_words],
+        allowed_token_ids=body.allowed_token_ids,
+        logprobs=order.logprobs,
+        prompt_logprobs=order.prompt_logprobs,
+        grammar=order.grammar,
     )
 
 

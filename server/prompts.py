@@ -1,39 +1,29 @@
-"""Prompts: loading a model's tokenizer, encoding what clients send, and refusing what cannot be served.
+"""Prompts: encoding what clients send, and refusing what cannot be served.
 
-Owns the tokenizer; knows nothing of sampling or of the worker. torch is never imported here for a model that
-brings a tokenizer.json, because that would cost seconds at start-up.
+Knows nothing of sampling or of the worker.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-import decoding
-from decoding.config import BUNDLED_MODEL
-from decoding.errors import ConfigError
 from server.errors import ApiError, invalid
+from server.tokenizer import Tokenizer
 
-TOKENIZER_FILE = "tokenizer.json"
 SHORT_TEXT = 4000  # characters; longer ones are encoded in a thread, so that streams go on
 
 Prompt = str | list[int]
 
-
-@dataclass(frozen=True, slots=True)
-class Tokenizer:
-    """encode: text to ids with the model's own beginning-of-text token; decode: ids to text without special ones.
-
-    has_byte_tokens: characters missing from the vocabulary are spelled in byte tokens, which only settle one by one.
-    """
-
-    encode: Callable[[str], list[int]]
-    decode: Callable[[Sequence[int]], str]
-    has_byte_tokens: bool
+# Token names of models trained to fill in the middle: before the prefix, before the suffix, before the reply.
+FILL_IN_THE_MIDDLE = (
+    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),  # Qwen coder, CodeGemma
+    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),  # StarCoder, Granite
+    ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),  # SantaCoder
+    ("▁<PRE>", "▁<SUF>", "▁<MID>"),  # Code Llama
+    ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),  # DeepSeek coder
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,78 +34,16 @@ class EncodedPrompt:
     text: str
 
 
-def load_tokenizer(model: str, revision: str | None, trust_remote_code: bool) -> Tokenizer:
-    """The tokenizer of a bundled model, folder or hub name. Blocks: reads files, may download them."""
-    path = _tokenizer_file(model, revision)
-    if path is not None:
-        return _from_file(path)
-    from transformers import AutoTokenizer  # imported late: it takes seconds
-
-    auto: Any = AutoTokenizer.from_pretrained(model, revision=revision, trust_remote_code=trust_remote_code)
-
-    def decode(token_ids: Sequence[int]) -> str:
-        text: str = auto.decode(token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return text
-
-    def encode(text: str) -> list[int]:
-        token_ids: list[int] = auto(text, verbose=False)["input_ids"]
-        return token_ids
-
-    return Tokenizer(encode, decode, has_byte_tokens=True)
-
-
-def _tokenizer_file(model: str, revision: str | None) -> Path | None:
-    if model == BUNDLED_MODEL:
-        return Path(decoding.__file__).parent / BUNDLED_MODEL / TOKENIZER_FILE
-    folder = Path(model)
-    if folder.is_dir():
-        if not (folder / "config.json").exists():
-            raise ConfigError("the folder has no config.json")
-        path = folder / TOKENIZER_FILE
-        return path if path.exists() else None
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
-
-    try:
-        return Path(hf_hub_download(model, TOKENIZER_FILE, revision=revision))
-    except LocalEntryNotFoundError:  # not cached, and the hub cannot be reached: nothing else will help
-        raise
-    except EntryNotFoundError:
-        return None
-
-
-def _from_file(path: Path) -> Tokenizer:
-    from tokenizers import Tokenizer as FastTokenizer
-
-    fast: Any = FastTokenizer.from_file(str(path))
-    fast.no_truncation()
-    fast.no_padding()
-
-    def encode(text: str) -> list[int]:
-        token_ids: list[int] = fast.encode(text).ids
-        return token_ids
-
-    def decode(token_ids: Sequence[int]) -> str:
-        text: str = fast.decode(token_ids)
-        return text
-
-    decoder = json.dumps(json.loads(path.read_text("utf-8")).get("decoder"))
-    return Tokenizer(encode, decode, has_byte_tokens="ByteFallback" in decoder)
-
-
 async def encode_prompts(tokenizer: Tokenizer, prompts: Sequence[Prompt], vocab_size: int) -> list[EncodedPrompt]:
     """Raises ApiError naming the prompt at fault."""
     encoded = []
     for number, prompt in enumerate(prompts):
         if isinstance(prompt, str):
             text = prompt
-            token_ids = await _encode(tokenizer, text)
+            token_ids = await encode_text(tokenizer, text, "prompt")
         else:
             token_ids = prompt
-            if not all(0 <= token_id < vocab_size for token_id in token_ids):
-                bad = next(token_id for token_id in token_ids if not 0 <= token_id < vocab_size)
-                message = f"Token id {bad} is outside the vocabulary, which has {vocab_size} tokens."
-                raise invalid(message, "prompt", "token_out_of_vocabulary")
+            require_in_vocabulary(token_ids, vocab_size, "prompt")
             text = tokenizer.decode(token_ids)
         if not token_ids:
             which = "The prompt" if len(prompts) == 1 else f"Prompt {number}"
@@ -124,22 +52,50 @@ async def encode_prompts(tokenizer: Tokenizer, prompts: Sequence[Prompt], vocab_
     return encoded
 
 
-async def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
+def require_in_vocabulary(token_ids: Sequence[int], vocab_size: int, param: str) -> None:
+    outside = next((token_id for token_id in token_ids if not 0 <= token_id < vocab_size), None)
+    if outside is not None:
+        message = f"Token id {outside} is outside the vocabulary, which has {vocab_size} tokens."
+        raise invalid(message, param, "token_out_of_vocabulary")
+
+
+async def encode_text(tokenizer: Tokenizer, text: str, param: str, add_special_tokens: bool = True) -> list[int]:
+    """Raises ApiError for text that is not Unicode."""
     try:
         text.encode()
     except UnicodeEncodeError:
-        message = "The prompt has half a surrogate pair, which is not a character."
-        raise invalid(message, "prompt", "invalid_unicode") from None
+        message = f"{param} has half a surrogate pair, which is not a character."
+        raise invalid(message, param, "invalid_unicode") from None
     if len(text) <= SHORT_TEXT:
-        return tokenizer.encode(text)
-    return await asyncio.to_thread(tokenizer.encode, text)
+        return tokenizer.encode(text, add_special_tokens)
+    return await asyncio.to_thread(tokenizer.encode, text, add_special_tokens)
 
 
-def reply_room(prompt_len: int, max_tokens: int | None, default: int, max_model_len: int) -> int:
-    """How many tokens the reply may have. Raises ApiError with both lengths where they do not fit the model."""
+async def fill_in_the_middle(tokenizer: Tokenizer, prompt: EncodedPrompt, suffix: str) -> EncodedPrompt:
+    """A prompt that asks for the text between the prompt's and `suffix`. Raises ApiError if the model knows none."""
+    for names in FILL_IN_THE_MIDDLE:
+        marks = [tokenizer.id_of(name) for name in names]
+        if None not in marks:
+            break
+    else:
+        message = "suffix: this model has no fill-in-the-middle tokens."
+        raise invalid(message, "suffix", "unsupported_parameter")
+    before_prefix, before_suffix, before_reply = (mark for mark in marks if mark is not None)
+    beginning = tokenizer.encode("")
+    prefix = prompt.token_ids[len(beginning) :] if prompt.token_ids[: len(beginning)] == beginning else prompt.token_ids
+    rest = await encode_text(tokenizer, suffix, "suffix", add_special_tokens=False)
+    token_ids = [*beginning, before_prefix, *prefix, before_suffix, *rest, before_reply]
+    return EncodedPrompt(token_ids, prompt.text)
+
+
+def reply_room(prompt_len: int, max_tokens: int | None, default: int | None, max_model_len: int) -> int:
+    """How many tokens the reply may have; a default of None is all the room there is.
+
+    Raises ApiError with both lengths where they do not fit the model.
+    """
     room = max_model_len - prompt_len
     if max_tokens is None and room >= 1:
-        return min(default, room)
+        return room if default is None else min(default, room)
     asked = 1 if max_tokens is None else max_tokens
     if asked <= room:
         return asked

@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from decoding.messages import Failed, Finished, Rejected, Tokens
+from decoding.messages import Failed, Finished, PromptLogprobs, Rejected, Tokens
+from decoding.token_logprobs import TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class Reply:
     """News of one choice since the last read."""
 
     token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)  # one for each token, or none
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
     end: End | None = None
 
 
@@ -56,7 +59,15 @@ class Replies:
 
     def put_tokens(self, choice: int, tokens: Tokens) -> None:
         if choice in self._open:
-            self._unread.setdefault(choice, Reply()).token_ids.extend(tokens.token_ids)
+            reply = self._unread.setdefault(choice, Reply())
+            reply.token_ids.extend(tokens.token_ids)
+            if tokens.logprobs is not None:
+                reply.logprobs.extend(tokens.logprobs)
+            self._wake()
+
+    def put_prompt_logprobs(self, choice: int, prompt: PromptLogprobs) -> None:
+        if choice in self._open:
+            self._unread.setdefault(choice, Reply()).prompt_logprobs = prompt.logprobs
             self._wake()
 
     def put_end(self, choice: int, end: End) -> None:

@@ -13,11 +13,14 @@ from dataclasses import dataclass, replace
 from starlette.requests import HTTPConnection
 
 from decoding.messages import Ready
+from server.chat_template import ChatTemplate, load_chat_template
 from server.client import EngineClient, EngineStatus
 from server.config import ServerSettings
 from server.errors import ApiError, unavailable
+from server.keys import KeyRing
 from server.metrics import Metrics
-from server.prompts import Tokenizer, load_tokenizer
+from server.model_files import ModelFiles
+from server.tokenizer import Tokenizer, load_tokenizer
 
 LOG = logging.getLogger("gander.service")
 RETRY_AFTER = 2  # seconds; a start takes about that many times a few
@@ -28,7 +31,9 @@ class Service:
     settings: ServerSettings
     client: EngineClient
     metrics: Metrics
+    keys: KeyRing
     tokenizer: Tokenizer | None = None
+    chat_template: ChatTemplate | None = None
     tokenizer_error: str | None = None
     created: int = 0
     _loading: asyncio.Task[None] | None = None
@@ -74,9 +79,10 @@ class Service:
 
     async def _load_tokenizer(self) -> None:
         settings = self.settings
-        arguments = (settings.model, settings.revision, settings.trust_remote_code)
+        files = ModelFiles(settings.model, settings.revision)
         try:
-            self.tokenizer = await asyncio.to_thread(load_tokenizer, *arguments)
+            self.chat_template = await asyncio.to_thread(load_chat_template, files, settings.chat_template)
+            self.tokenizer = await asyncio.to_thread(load_tokenizer, files, settings.trust_remote_code)
         except Exception as error:
             LOG.debug("The tokenizer of %s cannot be loaded.", settings.model, exc_info=True)
             reason = str(error).strip().partition("\n")[0] or type(error).__name__

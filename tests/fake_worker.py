@@ -1,9 +1,11 @@
 """A worker without an engine: the real sockets and messages, replies scripted by the prompt.
 
-A prompt that is a JSON object is a script:
+The last line of a prompt that is a JSON object is a script:
     say: the text to reply, then an end token · per_step: tokens a step · delay: seconds a step
     crash_after: steps until the process dies · fail, reject: end that way, with this message
-Any other prompt gets letters drawn from its seed. Token ids are bytes; 256 is the end token.
+    tell: reply with the request itself, as JSON
+Any other prompt gets letters drawn from its seed. Token ids are bytes; 256 is the end token. The log probability of
+token t is -t / 100, its rank t, and the likeliest tokens are 0, 1, 2, ... Every tenant has the sessions it has used.
 The model folder may hold fake.json: {"load_seconds", "load_failed", "crash_on_load"}.
 """
 
@@ -25,20 +27,27 @@ import zmq
 from decoding.messages import (
     Abort,
     Batch,
+    DeleteSession,
     Drain,
     Failed,
     Finished,
     FromWorker,
+    ListSessions,
     LoadFailed,
     LoadProgress,
+    PromptLogprobs,
     Ready,
     Rejected,
+    SessionDeleted,
+    Sessions,
     StepReport,
     Submit,
     Tokens,
     ToWorker,
 )
+from decoding.session_info import SessionInfo
 from decoding.stats import DraftCounts, EngineStats, RequestStats, StepStats
+from decoding.token_logprobs import TokenLogprobs
 
 END_TOKEN = 256
 VOCAB_SIZE = 257
@@ -57,7 +66,8 @@ class Running:
         self.steps = 0
 
     def _tokens(self) -> Iterator[int]:
-        text = self.script.get("say")
+        is_telling = self.script.get("tell")
+        text = msgspec.json.encode(self.submit).decode() if is_telling else self.script.get("say")
         if text is not None:
             yield from text.encode()
             yield END_TOKEN
@@ -67,7 +77,7 @@ class Running:
 
     def step(self) -> list[FromWorker]:
         self.steps += 1
-        request_id, script = self.submit.request_id, self.script
+        request_id, script, sampling = self.submit.request_id, self.script, self.submit.sampling
         if self.steps == script.get("crash_after"):
             os._exit(3)
         if "fail" in script:
@@ -81,8 +91,14 @@ class Running:
             token_ids.append(token)
             reason, stop_token = self._end(token, self.emitted + len(token_ids))
         self.emitted += len(token_ids)
-        tokens = Tokens(request_id=request_id, token_ids=token_ids, sources=[1] * len(token_ids))
-        return [tokens, self.finished(reason, stop_token)] if reason else [tokens]
+        messages: list[FromWorker] = []
+        if self.steps == 1 and sampling.prompt_logprobs is not None:
+            rest = token_logprobs(self.submit.prompt[1:], sampling.prompt_logprobs)
+            messages.append(PromptLogprobs(request_id=request_id, logprobs=[None, *rest]))
+        logprobs = None if sampling.logprobs is None else token_logprobs(token_ids, sampling.logprobs)
+        sources = [1] * len(token_ids)
+        messages.append(Tokens(request_id=request_id, token_ids=token_ids, sources=sources, logprobs=logprobs))
+        return [*messages, self.finished(reason, stop_token)] if reason else messages
 
     def _end(self, token: int, num_tokens: int) -> tuple[str, int | None]:
         sampling = self.submit.sampling
@@ -110,16 +126,27 @@ class Running:
             prefill_chunks=1,
             counts=counts,
             queue_seconds=0.001,
+            accepted_prediction_tokens=min(len(self.submit.prediction), 2),
+            rejected_prediction_tokens=max(len(self.submit.prediction) - 2, 0),
         )
         return Finished(request_id=self.submit.request_id, reason=reason, stats=stats, stop_token_id=stop_token_id)
 
 
+def token_logprobs(token_ids: list[int], num_top: int) -> list[TokenLogprobs]:
+    top = [(token_id, -token_id / 100) for token_id in range(num_top)]
+    return [TokenLogprobs(token_id, -token_id / 100, token_id + 1, top) for token_id in token_ids]
+
+
 def read_script(prompt: list[int]) -> dict[str, Any]:
-    try:
-        script = json.loads(bytes(token for token in prompt if token < END_TOKEN))
-    except ValueError:
-        return {}
-    return script if isinstance(script, dict) else {}
+    text = bytes(token for token in prompt if token < END_TOKEN)
+    for line in reversed(text.splitlines()):
+        try:
+            script = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(script, dict):
+            return script
+    return {}
 
 
 class FakeWorker:
@@ -131,6 +158,7 @@ class FakeWorker:
         self._decoder = msgspec.msgpack.Decoder(ToWorker)
         self._config = config
         self._running: dict[str, Running] = {}
+        self._sessions: dict[tuple[str, str], int] = {}
         self._is_draining = False
         self._parent = os.getppid()
 
@@ -178,14 +206,31 @@ class FakeWorker:
             message = self._decoder.decode(self._inbox.recv())
             match message:
                 case Submit():
+                    self._sessions[message.tenant, message.session_id] = len(message.prompt)
                     self._running[message.request_id] = Running(message)
                 case Abort():
                     aborted = self._running.pop(message.request_id, None)
                     if aborted is not None:
                         self._send([aborted.finished("abort")])
+                case ListSessions():
+                    self._send([Sessions(id=message.id, sessions=list(self._infos(message.tenant)))])
+                case DeleteSession():
+                    size = self._sessions.pop((message.tenant, message.session_id), None)
+                    self._send([SessionDeleted(id=message.id, found=size is not None)])
                 case Drain():
                     self._is_draining = True
                     return
+
+    def _infos(self, tenant: str | None) -> Iterator[SessionInfo]:
+        for (owner, session_id), size in self._sessions.items():
+            if tenant in (None, owner):
+                yield SessionInfo(
+                    tenant=owner,
+                    session_id=session_id,
+                    num_bytes=size,
+                    idle_seconds=0.5,
+                    store_bytes={"context": size},
+                )
 
     def _step(self) -> None:
         time.sleep(max(running.script.get("delay", 0.0) for running in self._running.values()))

@@ -11,7 +11,7 @@ LAYERS = [  # a module may import from its own layer and those below it
     {"engine"},
     {"choosing", "scheduler", "memory"},
     {"running", "draft_model", "calibrate"},
-    {"session", "tally", "drafters"},
+    {"session", "tally", "drafters", "logprobs"},
     {"seat", "earnings"},
     {"budget", "stores", "sampling"},
 ]

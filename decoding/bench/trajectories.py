@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from decoding.drafters import Drafter
-from decoding.engine import Engine, Retired
+from decoding.engine import Engine
 from decoding.request import Request, SamplingParams, SpeculationParams
+from decoding.step_result import Retired
 from decoding.stores import DraftingStores
 
 

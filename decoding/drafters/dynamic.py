@@ -171,11 +171,11 @@ class ModelDrafter:
 
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:  # noqa: ARG002 - asks for none
         path = verdict.path[1:]
-        rows = self._buffers.rows[path] if tree.num_drafted else path
+        rows = tree.of_nodes(self._buffers.rows)[path] if tree.num_drafted else path
         self._seat.keep(rows[rows >= 0])
         if tree.num_drafted == 0:
             return
-        learn(self._beliefs, self._buffers.classes[: len(tree)], tree, verdict)
+        learn(self._beliefs, tree.of_nodes(self._buffers.classes), tree, verdict)
         self._learn_hope(tree, verdict)
         if self._history is not None:
             self._adjust(self._history, verdict.num_accepted / tree.num_drafted)

@@ -41,7 +41,8 @@ def teach_tree(
 def prompt_contexts(tokens: NDArray[np.int32], start: int, num_rows: int) -> NDArray[np.int32]:
     """int32 [num_rows, 4]: the last tokens up to each of the positions `start`.. of a sequence, oldest first."""
     padded = np.concatenate((np.full(LONGEST_NGRAM - 1, NO_TOKEN, np.int32), tokens[: start + num_rows]))
-    return np.lib.stride_tricks.sliding_window_view(padded, LONGEST_NGRAM)[start:]
+    windows = np.lib.stride_tricks.sliding_window_view(padded, LONGEST_NGRAM)[start:]
+    return np.array(windows, order="C")  # a view's layout depends on its length, and each one is compiled anew
 
 
 def tree_contexts(tokens: NDArray[np.int32], tree: DraftTree) -> NDArray[np.int32]:

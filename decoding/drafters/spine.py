@@ -65,7 +65,7 @@ class SpineDrafter:
         return nodes.to_tree(self._nodes, num_nodes)
 
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
-        learn(self._beliefs, self._evidence["kind"][: len(tree)].copy(), tree, verdict)
+        learn(self._beliefs, tree.of_nodes(self._evidence["kind"]), tree, verdict)
         num_spine = int((tree.sources == Source.CONTEXT).sum())
         if num_spine:
             rate = float((tree.sources[verdict.path] == Source.CONTEXT).sum()) / num_spine

@@ -91,7 +91,7 @@ class StandDrafter:
         return replace(tree, draws=laws_of(self._buffers.candidates, num_nodes)) if self._rejects else tree
 
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
-        learn(self._beliefs, self._buffers.classes, tree, verdict)
+        learn(self._beliefs, tree.of_nodes(self._buffers.classes), tree, verdict)
         teach_tree(self._ngrams, self._request.tokens[: self._num_tokens], tree, verdict, top)
 
     def slots_of(self, verdict: Verdict) -> list[int]:

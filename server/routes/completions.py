@@ -1,203 +1,99 @@
-"""POST /v1/completions: from a checked body to a streamed or a plain reply, both from the same deltas.
-
-Owns the shape of completion replies; knows nothing of how tokens come about.
-"""
+"""POST /v1/completions: from a checked body to plans; the reply's form is in `server.completion_shape`."""
 
 from __future__ import annotations
 
-import asyncio
-import re
-import time
-import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
-from dataclasses import dataclass
-from typing import TypeVar
-
-import msgspec
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from decoding.stats import RequestStats
-from server.errors import ApiError, internal_error, invalid
-from server.events import Choice, ChoiceDelta, ChoicePlan, choice_deltas, fold
-from server.plan import check_limits, plan_choices
-from server.prompts import encode_prompts
-from server.schemas import (
-    Completion,
-    CompletionChoice,
-    CompletionRequest,
-    ErrorReply,
-    SpeculationReport,
-    Usage,
-)
+from server.calls import Call, answer, new_id, now, session_of
+from server.completion_shape import CompletionShape
+from server.constraint import grammar_of
+from server.errors import invalid, naming
+from server.limits import check_choices, check_limits, check_reply_tokens, require_at_most
+from server.openapi import generation_replies
+from server.plan import Order, bad_word_ids, plan_choices
+from server.prompts import EncodedPrompt, encode_prompts, encode_text, fill_in_the_middle
+from server.schemas.completions import Completion, CompletionRequest
 from server.service import Service, service_of
-from server.sse import DONE, KEEP_ALIVE, EventStream, frame, wait_for_disconnect
+from server.tokenizer import Tokenizer
 
 router = APIRouter()
 
-SESSION_HEADER = "x-session-id"
-VALID_SESSION = re.compile(r"[!-~]{1,128}")
-CLIENT_LEFT = 499  # nobody reads it; it names the case in metrics and logs
-
-T = TypeVar("T")
-Deltas = AsyncGenerator[list[ChoiceDelta]]
+DEFAULT_MAX_TOKENS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """What every reply of one HTTP call repeats, and what its usage counts."""
-
-    id: str
-    created: int
-    model: str
-    fingerprint: str
-    prompt_tokens: int
-    body: CompletionRequest
-
-    def reply(self, choices: list[CompletionChoice]) -> Completion:
-        return {
-            "id": self.id,
-            "object": "text_completion",
-            "created": self.created,
-            "model": self.model,
-            "system_fingerprint": self.fingerprint,
-            "choices": choices,
-        }
-
-    def choice(self, delta: ChoiceDelta, text: str) -> CompletionChoice:
-        choice: CompletionChoice = {
-            "index": delta.index,
-            "text": text,
-            "logprobs": None,
-            "finish_reason": delta.finish_reason,
-        }
-        if self.body.speculation.report and delta.stats is not None:
-            choice["speculation"] = speculation_report(delta.stats)
-        return choice
-
-    def usage(self, completion_tokens: int) -> Usage:
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": completion_tokens,
-            "total_tokens": self.prompt_tokens + completion_tokens,
-            "completion_tokens_details": {
-                "accepted_prediction_tokens": 0,
-                "rejected_prediction_tokens": 0,
-                "reasoning_tokens": 0,
-            },
-        }
-
-
-@router.post(
-    "/v1/completions",
-    response_model=Completion,
-    responses={status: {"model": ErrorReply} for status in (400, 404, 413, 429, 500, 503, "default")},
-)
+@router.post("/v1/completions", response_model=Completion, responses=generation_replies("Completion"))
 async def create_completion(body: CompletionRequest, request: Request) -> Response:
     """Continue a prompt, or several."""
     service = service_of(request)
-    call, plans, choices = await _prepare(body, request, service)
-    replies = service.client.submit([plan.request for plan in plans], service.settings.keep_alive_seconds)
-    deltas = choice_deltas(replies, choices)
-    if not body.stream:
-        return await _plain(call, deltas, request)
-    first = await _until_disconnect(anext(deltas), request)
-    return EventStream(_frames(call, first, deltas, service.metrics.on_error))
-
-
-async def _prepare(
-    body: CompletionRequest, request: Request, service: Service
-) -> tuple[Call, list[ChoicePlan], list[Choice]]:
     tokenizer, ready = service.require_ready()
     model = service.require_model(body.model)
-    check_limits(body, service.settings, ready)
-    session_id = body.session_id or request.headers.get(SESSION_HEADER, "local")
-    if not VALID_SESSION.fullmatch(session_id):
-        message = "A session id has 1 to 128 printable ASCII characters and no spaces."
-        raise invalid(message, "session_id" if body.session_id else "X-Session-Id")
-    prompts = await encode_prompts(tokenizer, body.prompt, ready.vocab_size)
-    call_id = f"cmpl-{uuid.uuid4().hex}"
-    plans = plan_choices(body, prompts, ready, call_id, session_id)
-    prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
-    call = Call(call_id, int(time.time()), model, ready.fingerprint, prompt_tokens, body)
-    return call, plans, [Choice(index, plan, tokenizer) for index, plan in enumerate(plans)]
+    check_limits(body, len(body.prompt), service.settings, ready)
+    _check(body, service)
+    tenant, session_id = session_of(request, body.session_id)
+    prompts = await _prompts(body, tokenizer, ready.vocab_size)
+    num_generated = body.best_of or body.n
+    is_ranked = num_generated > body.n
+    found = grammar_of(body, service.settings)
+    order = Order(
+        call_id=new_id("cmpl"),
+        tenant=tenant,
+        session_id=session_id,
+        max_tokens=body.max_tokens,
+        default_max_tokens=DEFAULT_MAX_TOKENS,
+        num_choices=num_generated,
+        echo=body.echo,
+        logprobs=0 if is_ranked and body.logprobs is None else body.logprobs,
+        prompt_logprobs=_prompt_logprobs(body),
+        grammar=None if found is None else found[1],
+        bad_words=bad_word_ids(tokenizer, body.bad_words),
+        prediction=await _prediction(body, tokenizer),
+    )
+    plans = plan_choices(body, prompts, order, ready)
+    call = Call(
+        id=order.call_id,
+        created=now(),
+        model=model,
+        fingerprint=ready.fingerprint,
+        prompt_tokens=sum(len(prompt.token_ids) for prompt in prompts),
+        tokenizer=tokenizer,
+        is_streamed=body.stream,
+    )
+    with naming({} if found is None else {"grammar": found[0]}):
+        return await answer(call, plans, CompletionShape(call, body, plans, num_generated), request, service)
 
 
-async def _plain(call: Call, deltas: Deltas, request: Request) -> Response:
-    folded = await _until_disconnect(fold(deltas), request)
-    reply = call.reply([call.choice(choice.last, choice.text) for choice in folded])
-    reply["usage"] = call.usage(sum(choice.last.num_tokens for choice in folded))
-    return Response(msgspec.json.encode(reply), media_type="application/json")
+def _check(body: CompletionRequest, service: Service) -> None:
+    settings = service.settings
+    require_at_most(body.best_of or 1, settings.max_choices, "best_of")
+    require_at_most(body.logprobs or 0, settings.max_logprobs, "logprobs")
+    check_reply_tokens(body.max_tokens, settings, "max_tokens")
+    check_choices((body.best_of or body.n) * len(body.prompt), settings)
+    if body.best_of is not None and body.best_of < body.n:
+        raise invalid("best_of must not be smaller than n.", "best_of")
+    if body.best_of is not None and body.best_of > body.n and body.stream:
+        raise invalid("best_of cannot be streamed: which choices are best is known at the end.", "best_of")
+    if body.max_tokens == 0 and not body.echo and body.prompt_logprobs is None:
+        raise invalid("max_tokens must be 1 at least, unless the prompt is echoed.", "max_tokens")
+    if body.suffix and body.echo:
+        raise invalid("echo cannot be given together with suffix.", "echo")
 
 
-async def _frames(
-    call: Call, first: list[ChoiceDelta], deltas: Deltas, on_error: Callable[[ApiError], None]
-) -> AsyncGenerator[bytes]:
-    """The whole stream. An error after the first bytes is an event of its own."""
-    options = call.body.stream_options
-    num_tokens: dict[int, int] = {}
-    async with aclosing(deltas):
-        try:
-            batch: list[ChoiceDelta] | None = first
-            while batch is not None:
-                for delta in batch:
-                    num_tokens[delta.index] = delta.num_tokens
-                    chunk = call.reply([call.choice(delta, delta.text)])
-                    if options.include_usage:
-                        chunk["usage"] = None
-                    if options.continuous_usage_stats:
-                        chunk["usage"] = call.usage(sum(num_tokens.values()))
-                    yield frame(chunk)
-                if not batch:
-                    yield KEEP_ALIVE
-                batch = await anext(deltas, None)
-            if options.include_usage:
-                yield frame(call.reply([]) | {"usage": call.usage(sum(num_tokens.values()))})
-        except ApiError as error:
-            on_error(error)
-            yield frame(error.body())
-        except Exception:
-            yield frame(internal_error().body())
-            raise
-        yield DONE
+def _prompt_logprobs(body: CompletionRequest) -> int | None:
+    """echo repeats the prompt with as many likely tokens as the reply has."""
+    echoed = body.logprobs if body.echo else None
+    asked = [count for count in (body.prompt_logprobs, echoed) if count is not None]
+    return max(asked) if asked else None
 
 
-async def _until_disconnect(work: Awaitable[T], request: Request) -> T:
-    """The result of `work`, which is cancelled as soon as the client goes away; then raises ApiError."""
-    working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(wait_for_disconnect(request.receive))
-    try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        leaving.cancel()
-        if not working.done():
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
-    if working.cancelled():
-        raise ApiError(CLIENT_LEFT, "The client went away.", None, "client_left")
-    return working.result()
+async def _prompts(body: CompletionRequest, tokenizer: Tokenizer, vocab_size: int) -> list[EncodedPrompt]:
+    prompts = await encode_prompts(tokenizer, body.prompt, vocab_size)
+    if not body.suffix:
+        return prompts
+    return [await fill_in_the_middle(tokenizer, prompt, body.suffix) for prompt in prompts]
 
 
-def speculation_report(stats: RequestStats) -> SpeculationReport:
-    """The raw counts of one choice, and τ: tokens per target forward."""
-    forwards, counts = stats.target_forwards, stats.counts
-    return {
-        "method": stats.method,
-        "choice": stats.choice,
-        "reason": stats.reason,
-        "steps_by_method": stats.steps_by_method,
-        "steps": forwards,
-        "acceptance_length": (stats.emitted - 1) / forwards if forwards else None,
-        "drafts": counts.drafts,
-        "drafted": counts.drafted,
-        "accepted": counts.accepted,
-        "drafted_by_source": counts.drafted_by_source,
-        "accepted_by_source": counts.accepted_by_source,
-        "accepted_by_depth": counts.accepted_by_depth,
-        "prefill_chunks": stats.prefill_chunks,
-        "queue_seconds": stats.queue_seconds,
-        "time_to_first_token": stats.time_to_first_token,
-        "decode_seconds": stats.decode_seconds,
-        "draft_model_seconds": stats.draft_model_seconds,
-    }
+async def _prediction(body: CompletionRequest, tokenizer: Tokenizer) -> list[int]:
+    if body.prediction is None:
+        return []
+    return await encode_text(tokenizer, body.prediction.content, "prediction", add_special_tokens=False)

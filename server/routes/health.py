@@ -9,12 +9,17 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
 from decoding import __version__
+from server.schemas.catalog import HealthReply, VersionReply
 from server.service import Service, service_of
 
 router = APIRouter()
 
 
-@router.get("/health", responses={503: {"description": "The engine has been given up; restart the server"}})
+@router.get(
+    "/health",
+    response_model=HealthReply,
+    responses={503: {"model": HealthReply, "description": "The engine has been given up; restart the server"}},
+)
 async def health(request: Request) -> JSONResponse:
     """200 while the server lives and its worker runs, loads or is being restarted; the body says which."""
     service = service_of(request)
@@ -22,7 +27,11 @@ async def health(request: Request) -> JSONResponse:
     return JSONResponse(body, 503 if body["status"] == "failed" else 200)
 
 
-@router.get("/ready", responses={503: {"description": "Loading, draining, or without a worker"}})
+@router.get(
+    "/ready",
+    response_model=HealthReply,
+    responses={503: {"model": HealthReply, "description": "Loading, draining, or without a worker"}},
+)
 async def ready(request: Request) -> JSONResponse:
     """200 if a completion would be served now."""
     service = service_of(request)
@@ -33,7 +42,7 @@ async def ready(request: Request) -> JSONResponse:
 
 
 @router.get("/version")
-async def version() -> dict[str, str]:
+async def version() -> VersionReply:
     """The server's own version."""
     return {"version": __version__}
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request
 
-from server.schemas import ErrorReply, ModelCard, ModelList
+from server.openapi import error_replies
+from server.schemas.catalog import ModelCard, ModelList
 from server.service import Service, service_of
 
 router = APIRouter(prefix="/v1/models")
@@ -17,7 +18,7 @@ async def list_models(request: Request) -> ModelList:
     return ModelList(object="list", data=[_card(service)])
 
 
-@router.get("/{model:path}", responses={404: {"model": ErrorReply}})
+@router.get("/{model:path}", responses=error_replies(404))
 async def get_model(model: str, request: Request) -> ModelCard:
     """One model by its id."""
     service = service_of(request)

@@ -13,6 +13,7 @@ from decoding import drafters
 from decoding.config import EngineConfig
 from decoding.engine import Engine
 from decoding.errors import RequestRejected
+from decoding.grammar import Grammar
 from decoding.kv_store import KvStore
 from decoding.model import TargetModel
 from decoding.request import FinishReason, Request, SamplingParams, SpeculationParams
@@ -256,6 +257,28 @@ def test_more_requests_than_room_wait_their_turn() -> None:
         ({"sampling": replace(GREEDY, temperature=-1.0)}, "temperature"),
         ({"sampling": replace(GREEDY, top_p=0.0)}, "top_p"),
         ({"sampling": replace(GREEDY, min_tokens=99)}, "min_tokens"),
+        ({"sampling": replace(GREEDY, presence_penalty=2.5)}, "presence_penalty"),
+        ({"sampling": replace(GREEDY, frequency_penalty=float("nan"))}, "frequency_penalty"),
+        ({"sampling": replace(GREEDY, repetition_penalty=0.0)}, "repetition_penalty"),
+        ({"sampling": replace(GREEDY, logit_bias={3: 101.0})}, "logit_bias"),
+        ({"sampling": replace(GREEDY, logit_bias={VOCAB_SIZE: 1.0})}, "logit_bias"),
+        ({"sampling": replace(GREEDY, bad_words=((),))}, "bad_words"),
+        ({"sampling": replace(GREEDY, bad_words=((3, VOCAB_SIZE),))}, "bad_words"),
+        ({"sampling": replace(GREEDY, allowed_token_ids=())}, "allowed_token_ids"),
+        ({"sampling": replace(GREEDY, allowed_token_ids=(-1,))}, "allowed_token_ids"),
+        ({"sampling": replace(GREEDY, stop_token_ids=(VOCAB_SIZE,))}, "stop_token_ids"),
+        ({"sampling": replace(GREEDY, logprobs=21)}, "logprobs"),
+        ({"sampling": replace(GREEDY, prompt_logprobs=-1)}, "prompt_logprobs"),
+        ({"sampling": replace(GREEDY, grammar=Grammar("regex", "a"))}, "ignore_eos"),
+        ({"sampling": replace(GREEDY, ignore_eos=False, grammar=Grammar("regex", "(a"))}, "grammar"),
+        ({"prediction": np.array([VOCAB_SIZE], np.int32)}, "prediction"),
+        (
+            {
+                "prediction": prompt_of(5),
+                "speculation": SpeculationParams(method="stand", verification="rejection"),
+            },
+            "speculation.verification",
+        ),
         ({"speculation": SpeculationParams(method="magic")}, "speculation.method"),
         ({"speculation": SpeculationParams(max_nodes=10_000)}, "speculation.max_nodes"),
     ],

@@ -6,8 +6,8 @@ import torch
 from scipy import stats
 
 from decoding.request import Request, SamplingParams, SpeculationParams
-from decoding.sampling import UNREACHED, TreeRows, ban, choose, reference_choose, top_tokens
-from decoding.tree import DraftTree, Source, chain, root_only
+from decoding.sampling import UNREACHED, TreeRows, choose, reference_choose, top_tokens
+from decoding.tree import DraftTree, root_only
 from decoding.verify import walk
 
 SETTINGS = {
@@ -119,12 +119,3 @@ def test_top_tokens_are_the_most_likely_with_their_probabilities() -> None:
 
 def test_more_top_tokens_than_vocabulary_gives_the_vocabulary() -> None:
     assert top_tokens(torch.randn(2, 3), 10).ids.shape == (2, 3)
-
-
-def test_banned_tokens_are_never_drawn_before_min_tokens() -> None:
-    request = request_of(4, min_tokens=2, temperature=0.0, stop_token_ids=(3,))
-    tree = chain(0, np.array([0, 0], np.int32), Source.CONTEXT)
-    logits = torch.tensor([[0.0, 5.0, 1.0, 4.0]]).repeat(4, 1)
-    ban(logits, TreeRows(request, tree, 1), tree.depths())
-    # row 0 is another request's; nodes of depth 0 and 1 may not end the reply, the node of depth 2 may
-    assert logits.argmax(-1).tolist() == [1, 2, 2, 1]

@@ -42,3 +42,29 @@ def test_bytes_are_those_of_the_stores() -> None:
     store = store_at([0.0])
     session = store.open("a", "1")
     assert store.num_bytes == session.num_bytes == session.adjacency.num_bytes
+
+
+def test_a_tenant_is_shown_its_own_sessions_and_their_sizes() -> None:
+    times = [0.0]
+    store = store_at(times)
+    session = store.open("alice", "chat")
+    times[0] = 2.0
+    store.open("bob", "chat").ngrams  # noqa: B018 - a store exists from its first use on
+    times[0] = 5.0
+    (shown,) = store.list("alice")
+    assert (shown.tenant, shown.session_id, shown.idle_seconds) == ("alice", "chat", 5.0)
+    assert shown.num_bytes == session.num_bytes == sum(shown.store_bytes.values())
+    assert set(shown.store_bytes) == {"adjacency"}
+    everybodys = store.list()
+    assert [each.tenant for each in everybodys] == ["alice", "bob"]
+    assert set(everybodys[1].store_bytes) == {"adjacency", "ngrams"}
+    assert everybodys[1].num_bytes == sum(everybodys[1].store_bytes.values())
+
+
+def test_a_deleted_session_is_gone_for_its_tenant_alone() -> None:
+    store = store_at([0.0])
+    old, other = store.open("alice", "chat"), store.open("bob", "chat")
+    assert store.delete("alice", "chat")
+    assert not store.delete("alice", "chat")
+    assert store.open("alice", "chat") is not old
+    assert store.open("bob", "chat") is other

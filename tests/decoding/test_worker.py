@@ -13,6 +13,7 @@ import zmq
 
 from decoding import messages
 from decoding.config import EngineConfig
+from decoding.grammar import Grammar
 from tests.models import VOCAB_SIZE, tiny
 
 PATIENCE_MS = 120_000
@@ -139,6 +140,69 @@ def test_an_aborted_request_is_finished_and_the_next_one_served(worker: WorkerPr
     worker.tell(submit("next", [5, 6]))
     tokens, _ = worker.hear_until_end("next")
     assert len(tokens) == 12
+
+
+def test_everything_that_is_asked_of_tokens_crosses_the_wire(worker: WorkerProcess) -> None:
+    sampling = messages.Sampling(
+        max_tokens=20,
+        temperature=0.0,
+        ignore_eos=True,
+        presence_penalty=2.0,
+        frequency_penalty=1.0,
+        repetition_penalty=1.5,
+        logit_bias={9: 100.0, 11: -100.0},
+        bad_words=[[9, 9]],
+        allowed_token_ids=[5, 7, 9, 11, 13],
+        logprobs=2,
+        prompt_logprobs=1,
+    )
+    speculation = messages.Speculation(method="spine")
+    asked = messages.Submit(
+        request_id="all", prompt=[5, 9, 7] * 6, sampling=sampling, speculation=speculation, prediction=[9, 5, 9, 5, 9]
+    )
+    worker.tell(asked)
+    first = worker.hear()
+    assert isinstance(first, messages.PromptLogprobs)
+    assert first.logprobs[0] is None
+    assert [scored.token_id for scored in first.logprobs if scored] == asked.prompt[1:]
+    tokens: list[int] = []
+    while isinstance(message := worker.hear(), messages.Tokens):
+        assert message.logprobs is not None
+        assert [scored.token_id for scored in message.logprobs] == message.token_ids
+        assert all(len(scored.top) == 2 for scored in message.logprobs)
+        tokens += message.token_ids
+    assert set(tokens) <= {5, 7, 9, 13}
+    assert tokens[::2] == [9] * 10 or tokens[1::2] == [9] * 10  # always the best, and never twice
+    assert isinstance(message, messages.Finished)
+    assert message.stats.accepted_prediction_tokens + message.stats.rejected_prediction_tokens == 5
+
+
+def test_a_grammar_without_a_tokenizer_is_rejected(worker: WorkerProcess) -> None:
+    sampling = messages.Sampling(max_tokens=5, grammar=Grammar("choice", '["a"]'))
+    speculation = messages.Speculation()
+    worker.tell(messages.Submit(request_id="grammar", prompt=[5], sampling=sampling, speculation=speculation))
+    tokens, end = worker.hear_until_end("grammar")
+    assert tokens == []
+    assert isinstance(end, messages.Rejected)
+    assert end.param == "grammar"
+    assert "tokenizer.json" in end.message
+
+
+def test_sessions_are_listed_and_deleted_by_their_tenant(worker: WorkerProcess) -> None:
+    asked = msgspec.structs.replace(submit("mine", [5, 6, 7] * 4), tenant="alice", session_id="chat")
+    worker.tell(asked)
+    worker.hear_until_end("mine")
+    worker.tell(messages.ListSessions(id="a", tenant="alice"))
+    shown = worker.hear()
+    assert isinstance(shown, messages.Sessions)
+    assert shown.id == "a"
+    assert [(each.tenant, each.session_id) for each in shown.sessions] == [("alice", "chat")]
+    assert shown.sessions[0].num_bytes > 0
+    for question, is_there in (("b", True), ("c", False)):
+        worker.tell(messages.DeleteSession(id=question, tenant="alice", session_id="chat"))
+        assert worker.hear() == messages.SessionDeleted(id=question, found=is_there)
+    worker.tell(messages.ListSessions(id="d", tenant="alice"))
+    assert worker.hear() == messages.Sessions(id="d", sessions=[])
 
 
 def test_a_drained_worker_finishes_its_requests_and_leaves(model_folder: Path, tmp_path: Path) -> None:

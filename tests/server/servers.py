@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,10 +40,18 @@ def byte_tokenizer() -> Any:
     return tokenizer
 
 
-def make_model_folder(folder: Path, **fake: Any) -> Path:
+CHAT_TEMPLATE = """{% for message in messages %}[{{ message.role }}]
+{{ message.content }}
+{% endfor %}{% if add_generation_prompt %}[assistant]
+{% endif %}"""
+
+
+def make_model_folder(folder: Path, chat_template: str | None = CHAT_TEMPLATE, **fake: Any) -> Path:
     """A folder the server and the scripted worker take for a model; `fake` are the worker's options."""
     folder.mkdir(parents=True, exist_ok=True)
     byte_tokenizer().save(str(folder / "tokenizer.json"))
+    if chat_template is not None:
+        (folder / "chat_template.jinja").write_text(chat_template)
     (folder / "config.json").write_text("{}")
     (folder / "fake.json").write_text(json.dumps(fake))
     return folder
@@ -54,16 +62,21 @@ class RunningServer:
     url: str
     service: Service
     http: httpx.Client
+    clients: ExitStack
 
     @property
     def model(self) -> str:
         return self.service.settings.model_name
 
     def client(self) -> OpenAI:
-        return OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=20)
+        client = OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=20)
+        return self.clients.enter_context(client)
 
     def post(self, **body: Any) -> httpx.Response:
         return self.http.post("/v1/completions", json=body)
+
+    def chat(self, content: str, **body: Any) -> httpx.Response:
+        return self.http.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": content}]} | body)
 
     def get(self, path: str) -> httpx.Response:
         return self.http.get(path)
@@ -100,13 +113,13 @@ def running_server(
     listener = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, args=([listener],))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    with httpx.Client(base_url=url, timeout=60) as http:
+    with httpx.Client(base_url=url, timeout=60) as http, ExitStack() as clients:
         thread.start()
         try:
-            running = RunningServer(url, service, http)
+            running = RunningServer(url, service, http, clients)
             wait_until(lambda: server.started)
             if state:
-                running.wait_for(state, 120.0)
+                running.wait_for(state, 300.0)  # the first start on a machine compiles
             yield running
         finally:
             server.should_exit = True

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from pydantic import TypeAdapter
 
-from server.schemas import Completion, CompletionChoice
+from server.schemas.completions import Completion, CompletionChoice
 from tests.server.servers import RunningServer, wait_until
 
 

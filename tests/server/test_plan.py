@@ -3,9 +3,9 @@
 import pytest
 
 from server.errors import ApiError
-from server.plan import choice_seed, plan_choices
+from server.plan import Order, choice_seed, plan_choices
 from server.prompts import EncodedPrompt, reply_room
-from server.schemas import CompletionRequest
+from server.schemas.completions import CompletionRequest
 from tests.server.ready import READY
 
 
@@ -21,7 +21,8 @@ def test_the_first_choice_uses_the_seed_itself_and_the_others_are_distinct_and_f
 def test_choices_are_numbered_prompt_by_prompt() -> None:
     body = CompletionRequest.model_validate({"prompt": ["a", "b"], "n": 2, "echo": True, "seed": 1, "stop": "x"})
     prompts = [EncodedPrompt([1], "a"), EncodedPrompt([2], "b")]
-    plans = plan_choices(body, prompts, READY, "cmpl-1", "me")
+    order = Order(call_id="cmpl-1", tenant="", session_id="me", max_tokens=16, num_choices=2, echo=True)
+    plans = plan_choices(body, prompts, order, READY)
     assert [plan.request.request_id for plan in plans] == [f"cmpl-1-{i}" for i in range(4)]
     assert [(plan.request.prompt, plan.echo) for plan in plans] == [([1], "a"), ([1], "a"), ([2], "b"), ([2], "b")]
     assert len({plan.request.sampling.seed for plan in plans}) == 4

@@ -1,0 +1,80 @@
+"""The compiled part of `processing`: one row of logits changed for one place in a reply.
+
+Knows nothing of requests. `processing.reference_process` says the same in tensors.
+Invariant: arithmetic is float64, rounded to float32 once per token, so that both say the same bits.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+# V vocabulary, S tokens seen, B biased tokens, W words of a bit mask, A tokens of all bad words together
+
+
+class Penalties(NamedTuple):
+    """As in `SamplingParams`."""
+
+    presence: float
+    frequency: float
+    repetition: float
+
+
+class BadWords(NamedTuple):
+    """Token sequences end to end. tokens_A: int32; ends: int64 [n], where each one ends in it."""
+
+    tokens_A: NDArray[np.int32]
+    ends: NDArray[np.int64]
+
+
+@nb.njit(cache=True)
+def penalise(row: NDArray[np.float32], seen_S: NDArray[np.int32], counts_V: NDArray[np.int32], by: Penalties) -> None:
+    """Lower what was seen: logits divided (negative ones multiplied) by repetition, then less frequency x count, then
+    less presence where the count is not 0. seen_S: distinct tokens; counts_V: occurrences in the reply."""
+    for token in seen_S:
+        value = np.float64(row[token])
+        value = value / by.repetition if value > 0.0 else value * by.repetition
+        count = counts_V[token]
+        if count > 0:
+            value = value - by.frequency * count
+            value = value - by.presence
+        row[token] = np.float32(value)
+
+
+@nb.njit(cache=True)
+def add_bias(row: NDArray[np.float32], ids_B: NDArray[np.int64], biases_B: NDArray[np.float64]) -> None:
+    for place in range(len(ids_B)):
+        row[ids_B[place]] = np.float32(np.float64(row[ids_B[place]]) + biases_B[place])
+
+
+@nb.njit(cache=True)
+def forbid_unset(row: NDArray[np.float32], mask_W: NDArray[np.uint32]) -> None:
+    """Leave only tokens whose bit is set: bit `token % 32` of word `token // 32`."""
+    for word in range((len(row) + 31) // 32):
+        bits = mask_W[word]
+        first, end = 32 * word, min(32 * word + 32, len(row))
+        if bits == np.uint32(0):  # most words of most grammars
+            row[first:end] = -np.inf
+        elif bits != np.uint32(0xFFFFFFFF):
+            for token in range(first, end):
+                if not (bits >> np.uint32(token - first)) & np.uint32(1):
+                    row[token] = -np.inf
+
+
+@nb.njit(cache=True)
+def forbid_bad_words(row: NDArray[np.float32], tail: NDArray[np.int32], words: BadWords) -> None:
+    """Forbid the last token of each sequence whose other tokens end `tail`, the text so far."""
+    start = 0
+    for end in words.ends:
+        num_before = end - 1 - start
+        matched = num_before <= len(tail)
+        back = 0
+        while matched and back < num_before:
+            matched = tail[len(tail) - 1 - back] == words.tokens_A[end - 2 - back]
+            back += 1
+        if matched:
+            row[words.tokens_A[end - 1]] = -np.inf
+        start = end

@@ -1,0 +1,110 @@
+"""The API keys of a server: hashed when read, compared in constant time, the file's read again when it changes.
+
+Knows nothing of HTTP. A key is never kept: only its SHA-256 is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from decoding.errors import ConfigError
+
+LOG = logging.getLogger("gander.keys")
+HASH_PREFIX = "sha256:"
+HASHED = re.compile(r"sha256:([0-9a-fA-F]{64})")
+ADMIN_PREFIX = "admin "
+TENANT_LENGTH = 32  # hexadecimal digits of a key's hash that name its owner
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sent a request. tenant: "" on a server without keys, where everybody is the admin."""
+
+    tenant: str = ""
+    is_admin: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class StoredKey:
+    digest: bytes
+    is_admin: bool
+
+    @classmethod
+    def read(cls, text: str, is_admin: bool) -> StoredKey:
+        """A key as it is, or its hash as sha256:HEX."""
+        return cls(bytes.fromhex(hashed(text).removeprefix(HASH_PREFIX)), is_admin)
+
+
+def hashed(key: str) -> str:
+    """A key's hash as sha256:HEX; one that is a hash already as it is."""
+    return key if HASHED.fullmatch(key) else HASH_PREFIX + hashlib.sha256(key.encode()).hexdigest()
+
+
+class KeyRing:
+    """file: read at once, and again when its time or size changes; a file that cannot be read keeps the old keys."""
+
+    def __init__(self, keys: str | None, admin_keys: str | None, file: str | None) -> None:
+        """Raises ConfigError where the file cannot be read at the start."""
+        self._fixed = [*_listed(keys, is_admin=False), *_listed(admin_keys, is_admin=True)]
+        self._path = None if file is None else Path(file)
+        self._stamp: tuple[int, int] | None = None
+        self._from_file: list[StoredKey] = []
+        if self._path is not None:
+            try:
+                self._read(self._path)
+            except (OSError, ValueError) as error:
+                raise ConfigError(f"the API key file {file} cannot be read: {error}") from None
+
+    @property
+    def is_open(self) -> bool:
+        """No keys were configured: everybody may come in."""
+        return not self._fixed and self._path is None
+
+    def find(self, key: str) -> Caller | None:
+        """Whose key this is. Every stored key is compared, so that the time taken tells nothing."""
+        self._refresh()
+        digest = hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+        is_known = is_admin = False
+        for stored in (*self._fixed, *self._from_file):
+            is_equal = hmac.compare_digest(stored.digest, digest)
+            is_known |= is_equal
+            is_admin |= is_equal and stored.is_admin
+        return Caller(digest.hex()[:TENANT_LENGTH], is_admin) if is_known else None
+
+    def _refresh(self) -> None:
+        if self._path is None:
+            return
+        try:
+            if self._stamp != _stamp(self._path):
+                self._read(self._path)
+                LOG.info("The API key file was read again: %d keys.", len(self._from_file))
+        except (OSError, ValueError) as error:
+            LOG.error("The API key file cannot be read; the keys read before still hold: %s", error)
+
+    def _read(self, path: Path) -> None:
+        stamp = _stamp(path)
+        keys = list(_lines(path.read_text("utf-8")))
+        self._from_file, self._stamp = keys, stamp
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_mtime_ns, status.st_size
+
+
+def _listed(keys: str | None, is_admin: bool) -> Iterable[StoredKey]:
+    return [StoredKey.read(key.strip(), is_admin) for key in (keys or "").split(",") if key.strip()]
+
+
+def _lines(text: str) -> Iterable[StoredKey]:
+    """One key a line; empty lines and lines that begin with # are skipped."""
+    for line in text.splitlines():
+        entry = line.strip()
+        if entry and not entry.startswith("#"):
+            yield StoredKey.read(entry.removeprefix(ADMIN_PREFIX).strip(), entry.startswith(ADMIN_PREFIX))

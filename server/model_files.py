@@ -1,0 +1,39 @@
+"""Where a model's small text files are: the bundled model's folder, a folder, or the hub's cache.
+
+Owns the look-up only; what is in the files is for others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import decoding
+from decoding.config import BUNDLED_MODEL
+from decoding.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    model: str
+    revision: str | None
+
+    def find(self, name: str) -> Path | None:
+        """The file's path, None if the model has none. Blocks: may download. Raises ConfigError for no model at all."""
+        if self.model == BUNDLED_MODEL:
+            path = Path(decoding.__file__).parent / BUNDLED_MODEL / name
+            return path if path.exists() else None
+        folder = Path(self.model)
+        if folder.is_dir():
+            if not (folder / "config.json").exists():
+                raise ConfigError("the folder has no config.json")
+            return folder / name if (folder / name).exists() else None
+        from huggingface_hub import hf_hub_download
+        from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+        try:
+            return Path(hf_hub_download(self.model, name, revision=self.revision))
+        except LocalEntryNotFoundError:  # not cached, and the hub cannot be reached: nothing else will help
+            raise
+        except EntryNotFoundError:
+            return None

@@ -1,0 +1,85 @@
+"""What the OpenAPI document says beyond what FastAPI sees: streams, the error replies of every path, keys.
+
+Owns the document; knows the wire models, no behaviour.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import TypeAdapter
+
+from server.schemas.chat import ChatCompletionChunk
+from server.schemas.replies import ErrorReply
+from server.schemas.response_replies import ResponseEvent
+from server.schemas.responses import InputItem
+
+Replies = dict[int | str, dict[str, Any]]
+
+STREAMED = "text/event-stream"
+STREAM_MODELS: tuple[Any, ...] = (ChatCompletionChunk, ResponseEvent)
+REFERENCED_MODELS: tuple[Any, ...] = (InputItem,)  # named in schemas written by hand
+DESCRIPTIONS = {
+    400: "The request cannot be served as it is; `param` names the field at fault",
+    401: "No valid API key",
+    403: "The API key may not do this",
+    404: "No such model, session or path",
+    405: "The path has no such method",
+    413: "The body is too large",
+    429: "Too many requests are waiting; Retry-After says when to come back",
+    500: "The server had an error",
+    503: "The engine is loading, restarting or stopping; Retry-After says when to come back",
+}
+OPEN_PATHS = ("/health", "/ready")
+
+
+def error_replies(*statuses: int) -> Replies:
+    return {status: {"model": ErrorReply, "description": DESCRIPTIONS[status]} for status in statuses}
+
+
+def generation_replies(event_model: str) -> Replies:
+    """Of an endpoint that answers in one piece or as a stream of `event_model`."""
+    reference = {"$ref": f"#/components/schemas/{event_model}"}
+    success: dict[str, Any] = {
+        "description": "The reply; with `stream` true as server-sent events, each of the shape given here",
+        "content": {STREAMED: {"schema": reference}},
+    }
+    return {200: success, **error_replies(400, 404, 413, 429, 500, 503)}
+
+
+def document(app: FastAPI) -> dict[str, Any]:
+    """The document, made once."""
+    if app.openapi_schema is None:
+        made = get_openapi(title=app.title, version=app.version, routes=app.routes, description=app.description)
+        _add_models(made)
+        _add_keys(made)
+        app.openapi_schema = made
+    return app.openapi_schema
+
+
+def _add_models(made: dict[str, Any]) -> None:
+    schemas = made["components"]["schemas"]
+    for model in (*STREAM_MODELS, *REFERENCED_MODELS):
+        mode: Literal["serialization", "validation"] = "serialization" if model in STREAM_MODELS else "validation"
+        schema = TypeAdapter(model).json_schema(ref_template="#/components/schemas/{model}", mode=mode)
+        for name, definition in schema.pop("$defs", {}).items():
+            schemas.setdefault(name, definition)
+        schemas[schema["title"]] = schema
+
+
+def _add_keys(made: dict[str, Any]) -> None:
+    """Keys are optional: a server without any is open. Every reply carries x-request-id."""
+    made["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    made["security"] = [{"key": []}, {}]
+    error = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorReply"}}}
+    header = {"x-request-id": {"schema": {"type": "string"}, "description": "The id the log has too"}}
+    for path, operations in made["paths"].items():
+        for operation in operations.values():
+            replies = operation["responses"]
+            replies.pop("422", None)
+            if path not in OPEN_PATHS:
+                replies.setdefault("401", {"description": DESCRIPTIONS[401], "content": error})
+            for reply in replies.values():
+                reply.setdefault("headers", {}).update(header)

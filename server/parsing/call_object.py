@@ -1,0 +1,143 @@
+"""Reads one tool call written as a JSON object, {"name": ..., "arguments": {...}}, character by character.
+
+The arguments' text is handed on as it comes and as it is written, as soon as the name is known.
+"""
+
+from __future__ import annotations
+
+import json
+
+from server.parsing.parts import CallWriter, Part
+
+NAME_KEYS = frozenset({"name"})
+ARGUMENT_KEYS = frozenset({"arguments", "parameters"})
+
+
+class JsonScanner:
+    """Follows nesting and strings. depth: how many brackets are open after the last character."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.is_in_string = False
+        self._is_escaped = False
+
+    def push(self, character: str) -> bool:
+        """Whether this character is structure, not part of a string."""
+        if self.is_in_string:
+            if self._is_escaped:
+                self._is_escaped = False
+            elif character == "\\":
+                self._is_escaped = True
+            elif character == '"':
+                self.is_in_string = False
+            return False
+        if character == '"':
+            self.is_in_string = True
+            return False
+        if character in "{[":
+            self.depth += 1
+        elif character in "}]":
+            self.depth -= 1
+        return True
+
+
+class ArgumentText:
+    """What may be shown of a value: no white space around it, and a value that is a JSON string without its quotes."""
+
+    def __init__(self) -> None:
+        self._held = ""
+        self._is_string: bool | None = None
+
+    def push(self, character: str) -> str:
+        self._held += character
+        if self._is_string is None and not character.isspace():
+            self._is_string = character == '"'
+            self._held = character
+        if self._is_string is not False or character.isspace():
+            return ""
+        text, self._held = self._held, ""
+        return text
+
+    def end(self) -> str:
+        """What was held back; text that cannot be read as a string is shown as it is."""
+        if not self._is_string:
+            return ""
+        try:
+            return str(json.loads(self._held))
+        except ValueError:
+            return self._held
+
+
+class CallObject:
+    """raw: everything read. is_done: the object is closed; is_broken: it is not a call, show `raw` instead."""
+
+    def __init__(self, writer: CallWriter, known_names: frozenset[str] | None = None) -> None:
+        self._writer = writer
+        self._known_names = known_names
+        self._scanner = JsonScanner()
+        self._key: str | None = None
+        self._word = ""  # the key or the name being read
+        self._arguments = ArgumentText()
+        self._early = ""  # arguments that came before the name
+        self.raw = ""
+        self.is_started = self.is_done = self.is_broken = False
+
+    def push(self, character: str) -> list[Part]:
+        """Must begin with the object's opening bracket."""
+        self.raw += character
+        is_structure = self._scanner.push(character)
+        depth = self._scanner.depth
+        if self.raw == "{":
+            return []
+        if is_structure and depth == 1 and character == ":" and self._key is None:
+            return self._begin_value()
+        if is_structure and (depth == 0 or (depth == 1 and character == ",")):
+            parts = self._end_value()
+            if depth == 0:
+                self.is_done = True
+                self.is_broken = self.is_broken or not self.is_started
+            return parts
+        if self._key in ARGUMENT_KEYS:
+            return self._show(self._arguments.push(character))
+        if self._key is None or self._key in NAME_KEYS:
+            self._word += character
+        return []
+
+    def _begin_value(self) -> list[Part]:
+        key = _string(self._word)
+        self.is_broken = self.is_broken or key is None
+        self._key, self._word = key or "", ""
+        return []
+
+    def _end_value(self) -> list[Part]:
+        parts: list[Part] = []
+        if self._key in ARGUMENT_KEYS:
+            parts = self._show(self._arguments.end())
+        elif self._key in NAME_KEYS and not self.is_started:
+            parts = self._start(_string(self._word))
+        self._key, self._word = None, ""
+        return parts
+
+    def _start(self, name: str | None) -> list[Part]:
+        if not name or (self._known_names is not None and name not in self._known_names):
+            self.is_broken = True
+            return []
+        self.is_started = True
+        start = self._writer.start(name)
+        return [start, *self._show(self._early)]
+
+    def _show(self, text: str) -> list[Part]:
+        if not text:
+            return []
+        if self.is_started:
+            return [self._writer.arguments(text)]
+        self._early += text
+        return []
+
+
+def _string(word: str) -> str | None:
+    try:
+        value = json.loads(word)
+    except ValueError:
+        return None
+    return value if isinstance(value, str) else None

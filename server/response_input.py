@@ -1,0 +1,78 @@
+"""From a request of /v1/responses to the chat request that means the same. Pure."""
+
+from __future__ import annotations
+
+from server.schemas.chat import ChatRequest
+from server.schemas.generation import SamplingRequest, StreamOptions
+from server.schemas.messages import CalledFunction, ChatMessage, MessageToolCall
+from server.schemas.responses import InputItem, ResponseRequest, ResponseTool
+from server.schemas.structured import NamedSchema, ResponseFormat
+from server.schemas.tools import FunctionDefinition, Tool
+
+
+def chat_request(body: ResponseRequest) -> ChatRequest:
+    """Both bodies are checked: this copies what they share and renames the rest."""
+    shared = {name: getattr(body, name) for name in SamplingRequest.model_fields}
+    system = [] if body.instructions is None else [ChatMessage(role="system", content=body.instructions)]
+    return ChatRequest.model_construct(
+        **shared,
+        messages=[*system, *_messages(body.input)],
+        max_completion_tokens=body.max_output_tokens,
+        logprobs=body.wants_logprobs,
+        top_logprobs=body.top_logprobs,
+        response_format=_format(body),
+        tools=[_tool(tool) for tool in body.tools],
+        tool_choice=body.tool_choice,
+        parallel_tool_calls=body.parallel_tool_calls,
+        reasoning_effort=body.reasoning.effort,
+        verbosity=body.text.verbosity,
+        stream_options=StreamOptions(),
+    )
+
+
+def _tool(tool: ResponseTool) -> Tool:
+    function = FunctionDefinition(
+        name=tool.name, description=tool.description, parameters=tool.parameters, strict=tool.strict
+    )
+    return Tool(type="function", function=function)
+
+
+def _format(body: ResponseRequest) -> ResponseFormat | None:
+    form = body.text.format
+    if form is None:
+        return None
+    schema = None if form.definition is None else NamedSchema(schema=form.definition)
+    return ResponseFormat(type=form.type, json_schema=schema)
+
+
+def _messages(items: list[InputItem]) -> list[ChatMessage]:
+    """What an assistant thought, said and called between two messages of others is one message of its."""
+    messages: list[ChatMessage] = []
+    thought, said, calls = None, None, list[MessageToolCall]()
+
+    def end_turn() -> None:
+        nonlocal thought, said, calls
+        if said is not None or calls:
+            messages.append(ChatMessage(role="assistant", content=said, tool_calls=calls, reasoning_content=thought))
+        thought, said, calls = None, None, []
+
+    for item in items:
+        match item.type:
+            case "reasoning":
+                end_turn()
+                thought = item.content
+            case "function_call":
+                function = CalledFunction(name=item.name or "", arguments=item.arguments or "")
+                calls.append(MessageToolCall(id=item.call_id or "", function=function))
+            case "message" if item.role == "assistant":
+                if said is not None or calls:
+                    end_turn()
+                said = item.content
+            case "message":
+                end_turn()
+                messages.append(ChatMessage(role=item.role or "user", content=item.content))
+            case "function_call_output":
+                end_turn()
+                messages.append(ChatMessage(role="tool", content=item.output, tool_call_id=item.call_id))
+    end_turn()
+    return messages

@@ -1,0 +1,148 @@
+"""The items of a response as they grow, and the events that tell of it. Streaming sends these events; a plain reply
+keeps only the items.
+
+Owns the order of events and their numbers; knows nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Generator, Iterator
+from typing import Any
+
+from server.parsing.parts import CallArguments, CallStart, Content, Part, Reasoning
+from server.schemas.chat import TokenLogprob
+from server.schemas.response_replies import (
+    FunctionCallItem,
+    MessageItem,
+    OutputItem,
+    OutputText,
+    ReasoningItem,
+    ReasoningText,
+    ResponseEvent,
+    Status,
+)
+
+
+class ResponseItems:
+    """`add` parts, then `close`; `items` is what has come so far."""
+
+    def __init__(self) -> None:
+        self.items: list[OutputItem] = []
+        self._open: OutputItem | None = None
+        self._num_events = 0
+
+    def event(self, kind: str, **fields: Any) -> ResponseEvent:
+        """An event with the next number."""
+        event: ResponseEvent = {"type": f"response.{kind}", "sequence_number": self.next_number()}
+        return event | fields  # type: ignore[return-value]
+
+    def next_number(self) -> int:
+        self._num_events += 1
+        return self._num_events - 1
+
+    def add(self, part: Part, logprobs: list[TokenLogprob]) -> Iterator[ResponseEvent]:
+        """The events of one more part. logprobs: of its tokens, for content."""
+        match part:
+            case Reasoning():
+                item = self._open
+                if item is None or item["type"] != "reasoning":
+                    yield from self.close("completed")
+                    item = yield from self._begin_reasoning()
+                item["content"][0]["text"] += part.text
+                yield self._inside("reasoning_text.delta", delta=part.text)
+            case Content():
+                message = self._open
+                if message is None or message["type"] != "message":
+                    yield from self.close("completed")
+                    message = yield from self._begin_message()
+                message["content"][0]["text"] += part.text
+                message["content"][0]["logprobs"] += logprobs
+                yield self._inside("output_text.delta", delta=part.text, logprobs=logprobs)
+            case CallStart():
+                yield from self.close("completed")
+                yield from self._begin_call(part)
+            case CallArguments():
+                call = self._open
+                assert call is not None
+                assert call["type"] == "function_call"
+                call["arguments"] += part.text
+                yield self._inside("function_call_arguments.delta", delta=part.text)
+
+    def close(self, status: Status) -> Iterator[ResponseEvent]:
+        """End the item that is open, if one is."""
+        item = self._open
+        if item is None:
+            return
+        item["status"] = status
+        match item["type"]:
+            case "message":
+                text = item["content"][0]
+                yield self._inside("output_text.done", text=text["text"], logprobs=text["logprobs"])
+                yield self._inside("content_part.done", part=text)
+            case "reasoning":
+                thought = item["content"][0]
+                yield self._inside("reasoning_text.done", text=thought["text"])
+                yield self._inside("content_part.done", part=thought)
+            case "function_call":
+                fields = {"name": item["name"], "arguments": item["arguments"]}
+                yield self._inside("function_call_arguments.done", **fields)
+        yield self.event("output_item.done", output_index=len(self.items) - 1, item=item)
+        self._open = None
+
+    def _begin_reasoning(self) -> Generator[ResponseEvent, None, ReasoningItem]:
+        thought: ReasoningText = {"type": "reasoning_text", "text": ""}
+        item: ReasoningItem = {
+            "id": _new_id("rs"),
+            "type": "reasoning",
+            "status": "in_progress",
+            "summary": [],
+            "content": [],
+        }
+        yield self._begin(item)
+        item["content"].append(thought)
+        yield self._inside("content_part.added", part=dict(thought))
+        return item
+
+    def _begin_message(self) -> Generator[ResponseEvent, None, MessageItem]:
+        text: OutputText = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+        item: MessageItem = {
+            "id": _new_id("msg"),
+            "type": "message",
+            "role": "assistant",
+            "status": "in_progress",
+            "content": [],
+        }
+        yield self._begin(item)
+        item["content"].append(text)
+        yield self._inside("content_part.added", part=dict(text))
+        return item
+
+    def _begin_call(self, start: CallStart) -> Iterator[ResponseEvent]:
+        item: FunctionCallItem = {
+            "id": _new_id("fc"),
+            "type": "function_call",
+            "status": "in_progress",
+            "call_id": start.id,
+            "name": start.name,
+            "arguments": "",
+        }
+        yield self._begin(item)
+
+    def _begin(self, item: OutputItem) -> ResponseEvent:
+        self.items.append(item)
+        self._open = item
+        return self.event("output_item.added", output_index=len(self.items) - 1, item=item)
+
+    def _inside(self, kind: str, **fields: Any) -> ResponseEvent:
+        """An event about the open item; calls have no content of numbered parts."""
+        item = self._open
+        assert item is not None
+        place: dict[str, Any] = {"item_id": item["id"], "output_index": len(self.items) - 1}
+        if item["type"] != "function_call":
+            place["content_index"] = 0
+        return self.event(kind, **place, **fields)
+
+
+def _new_id(prefix: str) -> str:
+    return f"{prefix}_{uuid.uuid4().hex}"

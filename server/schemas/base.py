@@ -1,0 +1,50 @@
+"""What every wire model shares: strict types, null for "not given", and errors in our own words.
+
+Owns no endpoint. Types are strict: "5" is not a number. Replies are plain dictionaries with a declared shape,
+because a stream makes one for every chunk.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic_core import PydanticCustomError
+
+from server.errors import MAX_PARAM, shortened
+
+INT64 = 2**63
+
+
+def refusal(code: str, message: str, field: str = "") -> PydanticCustomError:
+    """An error with our own words. field: which one, where a whole model is refused for it."""
+    return PydanticCustomError("gander", "{text}", {"code": code, "text": message, "field": field})
+
+
+class WireModel(BaseModel):
+    """`lenient`: fields that mean nothing here. `refused`: fields not honoured, with the values that mean "off"."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
+    lenient: ClassVar[frozenset[str]] = frozenset()
+    refused: ClassVar[dict[str, tuple[Any, ...]]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_defaults(cls, data: Any) -> Any:
+        """null means "not given"; one unknown field is enough to stop at."""
+        if not isinstance(data, dict):
+            return data
+        names = {field.alias or name for name, field in cls.model_fields.items()}
+        given = {name: value for name, value in data.items() if value is not None}
+        for name, value in given.items():
+            if name not in names and name not in cls.lenient:
+                cls._require_off(name, value)
+        return {name: value for name, value in given.items() if name in names}
+
+    @classmethod
+    def _require_off(cls, name: str, value: Any) -> None:
+        if name not in cls.refused:
+            shown = shortened(name, MAX_PARAM)
+            raise refusal("unknown_parameter", f"Unknown parameter: {shown}.", shown)
+        if not any(value == off and isinstance(value, bool) == isinstance(off, bool) for off in cls.refused[name]):
+            raise refusal("unsupported_parameter", f"{name} is not supported; leave it out.", name)

@@ -1,0 +1,119 @@
+"""The wire models of the small endpoints: models, tokens, sessions, version."""
+
+from __future__ import annotations
+
+from typing import (
+    Any,
+    Literal,
+    NotRequired,  # pydantic wants these before Python 3.12
+)
+
+from pydantic import Field, model_validator
+from typing_extensions import TypedDict
+
+from server.schemas.base import WireModel, refusal
+from server.schemas.messages import ChatMessage
+from server.schemas.tools import Tool
+
+
+class ModelCard(TypedDict):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    max_model_len: int | None
+
+
+class ModelList(TypedDict):
+    object: Literal["list"]
+    data: list[ModelCard]
+
+
+class TokenizeRequest(WireModel):
+    """Either a prompt, or messages as a chat completion would render them."""
+
+    model: str | None = None
+    prompt: str | None = None
+    add_special_tokens: bool = Field(default=True, description="The model's own beginning-of-text token; prompts only")
+    messages: list[ChatMessage] | None = Field(default=None, min_length=1)
+    tools: list[Tool] = Field(default=[])
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] = Field(default={})
+    return_token_strs: bool = False
+
+    @model_validator(mode="after")
+    def _require_one_form(self) -> TokenizeRequest:
+        if (self.prompt is None) == (self.messages is None):
+            raise refusal("invalid_value", "Give either prompt or messages.", "prompt")
+        return self
+
+
+class TokenizeReply(TypedDict):
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None
+
+
+class DetokenizeRequest(WireModel):
+    model: str | None = None
+    tokens: list[int]
+
+
+class DetokenizeReply(TypedDict):
+    prompt: str
+
+
+class VersionReply(TypedDict):
+    version: str
+
+
+class EngineCard(TypedDict):
+    """is_exact: rows are proven independent of batch and tree on this machine."""
+
+    model: str
+    device: str
+    dtype: str
+    attention: str
+    is_exact: bool
+    max_model_len: int
+    methods: list[str]
+    max_nodes: int
+    load_seconds: float
+
+
+class HealthReply(TypedDict):
+    """sentence: for people; fraction: how far loading has come; engine: there once it is loaded."""
+
+    status: Literal["loading", "ready", "restarting", "draining", "failed"]
+    sentence: str
+    fraction: float
+    worker_pid: int | None
+    restarts: int
+    last_error: str | None
+    open_requests: int
+    engine: NotRequired[EngineCard]
+
+
+class SessionCard(TypedDict):
+    """What drafting remembers of one session. owner: who it belongs to, a hash of the API key; "" without keys."""
+
+    id: str
+    object: Literal["session"]
+    owner: str
+    bytes: int
+    bytes_by_store: dict[str, int]
+    idle_seconds: float
+
+
+class SessionList(TypedDict):
+    object: Literal["list"]
+    data: list[SessionCard]
+
+
+class SessionDeletion(TypedDict):
+    id: str
+    object: Literal["session.deleted"]
+    deleted: bool

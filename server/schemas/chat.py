@@ -1,0 +1,165 @@
+"""The wire models of /v1/chat/completions."""
+
+from __future__ import annotations
+
+from typing import (
+    Any,
+    ClassVar,
+    Literal,
+    NotRequired,  # pydantic wants these before Python 3.12
+)
+
+from pydantic import Field, model_validator
+from typing_extensions import TypedDict
+
+from server.schemas.base import refusal
+from server.schemas.generation import MAX_LENGTH, REFUSED, GenerationRequest
+from server.schemas.messages import ChatMessage
+from server.schemas.replies import PromptLogprobs, SpeculationReport, Usage
+from server.schemas.tools import Tool, ToolChoice, ToolChoiceField, check_tools
+
+
+class ChatRequest(GenerationRequest):
+    """POST /v1/chat/completions."""
+
+    refused: ClassVar[dict[str, tuple[Any, ...]]] = REFUSED | {
+        "audio": (),
+        "modalities": (["text"],),
+        "web_search_options": (),
+        "functions": ([],),
+        "function_call": ("none",),
+        "moderation": (),
+    }
+
+    messages: list[ChatMessage] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1, le=MAX_LENGTH)
+    max_tokens: int | None = Field(default=None, ge=1, le=MAX_LENGTH, description="The old name")
+    logprobs: bool = False
+    top_logprobs: int | None = Field(default=None, ge=0)
+    tools: list[Tool] = Field(default=[], max_length=128)
+    tool_choice: ToolChoiceField | None = None
+    parallel_tool_calls: bool = True
+    reasoning_effort: str | None = Field(default=None, max_length=64, description="Where the template knows it")
+    verbosity: str | None = Field(default=None, max_length=64, description="Where the template knows it")
+
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    chat_template: str | None = Field(default=None, description="Refused unless the server allows it")
+    chat_template_kwargs: dict[str, Any] = Field(default={})
+
+    @model_validator(mode="after")
+    def _require_consistency(self) -> ChatRequest:
+        if self.top_logprobs is not None and not self.logprobs:
+            raise refusal("invalid_value", "top_logprobs needs logprobs to be true.", "top_logprobs")
+        lengths = {self.max_tokens, self.max_completion_tokens} - {None}
+        if len(lengths) > 1:
+            message = "max_tokens and max_completion_tokens differ; give one of them."
+            raise refusal("invalid_value", message, "max_completion_tokens")
+        if self.add_generation_prompt and self.continue_final_message:
+            message = "continue_final_message needs add_generation_prompt to be false."
+            raise refusal("invalid_value", message, "continue_final_message")
+        check_tools([tool.function.name for tool in self.tools], self.choice_of_tool)
+        return self
+
+    @property
+    def choice_of_tool(self) -> ToolChoice:
+        if self.tool_choice is None:
+            return ToolChoice("auto" if self.tools else "none")
+        return self.tool_choice
+
+
+class TopLogprob(TypedDict):
+    """bytes: the token's own, which need not be whole characters; token shows them as text."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(TopLogprob):
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(TypedDict):
+    content: list[TokenLogprob]
+    refusal: None
+
+
+class FunctionCall(TypedDict):
+    name: str
+    arguments: str
+
+
+class ToolCall(TypedDict):
+    id: str
+    type: Literal["function"]
+    function: FunctionCall
+
+
+class FunctionCallDelta(TypedDict):
+    name: NotRequired[str]
+    arguments: str
+
+
+class ToolCallDelta(TypedDict):
+    """id, type and name come with a call's first piece."""
+
+    index: int
+    id: NotRequired[str]
+    type: NotRequired[Literal["function"]]
+    function: FunctionCallDelta
+
+
+class AssistantMessage(TypedDict):
+    role: Literal["assistant"]
+    content: str | None
+    refusal: None
+    reasoning_content: NotRequired[str]
+    tool_calls: NotRequired[list[ToolCall]]
+
+
+class AssistantDelta(TypedDict):
+    role: NotRequired[Literal["assistant"]]
+    content: NotRequired[str]
+    reasoning_content: NotRequired[str]
+    tool_calls: NotRequired[list[ToolCallDelta]]
+
+
+class ChatChoice(TypedDict):
+    index: int
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: str
+    speculation: NotRequired[SpeculationReport]
+
+
+class ChatChunkChoice(TypedDict):
+    index: int
+    delta: AssistantDelta
+    logprobs: ChatLogprobs | None
+    finish_reason: str | None
+    speculation: NotRequired[SpeculationReport]
+
+
+class ChatCompletion(TypedDict):
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[ChatChoice]
+    usage: Usage
+    prompt_logprobs: NotRequired[PromptLogprobs]
+
+
+class ChatCompletionChunk(TypedDict):
+    """One event of a streamed reply; the last, before [DONE], has no choices and the usage, if that was asked for."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[ChatChunkChoice]
+    usage: NotRequired[Usage | None]
+    prompt_logprobs: NotRequired[PromptLogprobs]

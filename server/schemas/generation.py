@@ -1,0 +1,174 @@
+"""What every generating endpoint takes: sampling, stopping, constraints, drafting. The shared part of their bodies.
+
+Owns field names, types and bounds, and which fields are refused because honouring them would change the answer.
+Bounds that are the server's to set are checked in `server.limits`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field, JsonValue, WithJsonSchema
+
+from server.schemas.base import INT64, WireModel, refusal
+from server.schemas.structured import Choices, ResponseFormat, SchemaOrText, StructuredOutputs
+
+MAX_STOP_LENGTH = 256
+MAX_LENGTH = 2**31
+
+# Fields that mean nothing here and change no answer.
+LENIENT = frozenset(
+    {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
+)
+# Fields that would change the answer and are not honoured, with the values that mean "off".
+REFUSED: dict[str, tuple[Any, ...]] = {
+    "use_beam_search": (False,),
+    "logit_processors": ([],),
+    "logits_processors": ([],),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "include_stop_str_in_output": (False,),
+    "truncate_prompt_tokens": (),
+    "length_penalty": (1,),
+    "early_stopping": (False,),
+    "priority": (0,),
+}
+
+TextParts: JsonValue = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+        "required": ["type", "text"],
+    },
+}
+TEXT_SCHEMA: dict[str, JsonValue] = {"anyOf": [{"type": "string"}, TextParts]}
+TEXT_TYPES = frozenset({"text", "input_text", "output_text", "reasoning_text"})
+
+
+def read_text(value: Any) -> Any:
+    """Text, or a list of text parts, which are joined by line ends."""
+    if not isinstance(value, list):
+        return value
+    texts = []
+    for part in value:
+        if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+            raise refusal("invalid_type", "content must be a string or a list of parts of type text.")
+        if part["type"] not in TEXT_TYPES:
+            raise refusal("unsupported_content", "This server reads text only: content parts must be of type text.")
+        if not isinstance(part.get("text"), str):
+            raise refusal("invalid_type", "A content part of type text must have a text.")
+        texts.append(part["text"])
+    return "\n".join(texts)
+
+
+def _read_stops(value: Any) -> list[str]:
+    stops = [] if value is None else [value] if isinstance(value, str) else value
+    if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
+        raise refusal("invalid_type", "stop must be a string or a list of strings.")
+    if not all(1 <= len(stop) <= MAX_STOP_LENGTH for stop in stops):
+        raise refusal("invalid_value", f"Stop strings must have 1 to {MAX_STOP_LENGTH} characters.")
+    return stops
+
+
+def _read_bias(value: Any) -> dict[int, float]:
+    """JSON has no integer keys: token ids come as text."""
+    wrong = refusal("invalid_type", "logit_bias must map token ids to numbers from -100 to 100.")
+    if not isinstance(value, dict):
+        raise wrong
+    biases = {}
+    for name, bias in value.items():
+        if not (isinstance(name, str) and name.isascii() and name.isdecimal() and len(name) <= 10):
+            raise wrong
+        if isinstance(bias, bool) or not isinstance(bias, int | float):
+            raise wrong
+        if not -100 <= bias <= 100:
+            raise refusal("invalid_value", "logit_bias must map token ids to numbers from -100 to 100.")
+        biases[int(name)] = float(bias)
+    return biases
+
+
+STOP_SCHEMA: dict[str, JsonValue] = {
+    "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"type": "null"}]
+}
+BIAS_SCHEMA: dict[str, JsonValue] = {
+    "type": "object",
+    "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
+    "propertyNames": {"pattern": "^[0-9]{1,10}$"},
+}
+Stops = Annotated[list[str], BeforeValidator(_read_stops), WithJsonSchema(STOP_SCHEMA)]
+LogitBias = Annotated[dict[int, float], BeforeValidator(_read_bias), WithJsonSchema(BIAS_SCHEMA)]
+Text = Annotated[str, BeforeValidator(read_text), WithJsonSchema(TEXT_SCHEMA)]
+
+
+class StreamOptions(WireModel):
+    """Read only where the reply is streamed."""
+
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+    include_obfuscation: bool = False  # never done: replies carry no padding
+
+
+class SpeculationOptions(WireModel):
+    """How to draft; changes how fast the reply comes, never what it says."""
+
+    method: str = Field(default="auto", max_length=64)
+    max_nodes: int | None = Field(default=None, ge=1, le=65536, description="Largest draft tree, root not counted")
+    max_depth: int | None = Field(default=None, ge=1, le=65536, description="Longest branch of the draft tree")
+    without: list[Annotated[str, Field(max_length=64)]] = Field(default=[], max_length=16)
+    branching: int = Field(default=3, ge=1, le=64)
+    min_probability: float | None = Field(default=None, ge=0, lt=1)
+    consensus: str = Field(default="occurrences", max_length=64)
+    candidates: str | None = Field(default=None, max_length=64)
+    verification: str = Field(default="match", max_length=64)
+    report: bool = Field(default=False, description="Add a `speculation` object to every choice")
+
+
+class Prediction(WireModel):
+    """OpenAI's predicted output: text the reply probably contains. It is drafted from, nothing more."""
+
+    type: Literal["content"]
+    content: Text
+
+
+class SamplingRequest(WireModel):
+    """Fields beyond OpenAI's: from top_k on."""
+
+    lenient: ClassVar[frozenset[str]] = LENIENT
+    refused: ClassVar[dict[str, tuple[Any, ...]]] = REFUSED
+
+    model: str | None = Field(default=None, description="The served model's name; may be left out")
+    temperature: float = Field(default=1.0, ge=0, le=100)
+    top_p: float = Field(default=1.0, ge=0, le=1)
+    stop: Stops = Field(default=[])
+    seed: int | None = Field(default=None, ge=-INT64, lt=2 * INT64)
+    presence_penalty: float = Field(default=0.0, ge=-2, le=2)
+    frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
+    logit_bias: LogitBias = Field(default={})
+    prediction: Prediction | None = None
+    stream: bool = False
+
+    top_k: int = Field(default=0, ge=-1, lt=2**31, description="0 or -1: off")
+    min_p: float = Field(default=0.0, ge=0, le=1)
+    repetition_penalty: float = Field(default=1.0, gt=0, le=100, description="1: off; counts the prompt's tokens too")
+    min_tokens: int = Field(default=0, ge=0, le=MAX_LENGTH)
+    ignore_eos: bool = False
+    stop_token_ids: list[int] = Field(default=[], max_length=256)
+    bad_words: list[Annotated[str, Field(min_length=1)]] = Field(default=[], description="Never written")
+    allowed_token_ids: list[int] | None = Field(default=None, min_length=1)
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: SchemaOrText | None = None
+    guided_regex: str | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: str | None = None
+    session_id: str | None = Field(default=None, min_length=1, max_length=128)
+    speculation: SpeculationOptions = SpeculationOptions()
+
+
+class GenerationRequest(SamplingRequest):
+    """What completions and chat completions share beyond that."""
+
+    n: int = Field(default=1, ge=1)
+    response_format: ResponseFormat | None = None
+    prompt_logprobs: int | None = Field(default=None, ge=0, description="Likeliest tokens told of at each prompt token")
+    stream_options: StreamOptions = StreamOptions()

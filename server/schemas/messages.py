@@ -1,0 +1,50 @@
+"""Chat messages as clients send them. Owns their shape; `server.conversation` makes a prompt of them."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from server.schemas.base import WireModel, refusal
+from server.schemas.generation import Text
+
+Role = Literal["system", "developer", "user", "assistant", "tool"]
+
+
+class CalledFunction(WireModel):
+    name: str = Field(min_length=1, max_length=256)
+    arguments: str = "{}"
+
+
+class MessageToolCall(WireModel):
+    lenient: ClassVar[frozenset[str]] = frozenset({"index"})
+
+    id: str = Field(min_length=1, max_length=256)
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class ChatMessage(WireModel):
+    """reasoning_content, also spelled reasoning: what an assistant thought; templates decide whether to show it."""
+
+    lenient: ClassVar[frozenset[str]] = frozenset({"refusal", "annotations", "phase"})
+    refused: ClassVar[dict[str, tuple[Any, ...]]] = {"audio": (), "function_call": ()}
+
+    role: Role
+    content: Text | None = None
+    name: str | None = Field(default=None, max_length=256)
+    tool_calls: list[MessageToolCall] = Field(default=[], max_length=128)
+    tool_call_id: str | None = Field(default=None, max_length=256)
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+    @model_validator(mode="after")
+    def _require_what_the_role_needs(self) -> ChatMessage:
+        if self.content is None and not (self.role == "assistant" and self.tool_calls):
+            raise refusal("missing_required_parameter", f"A message of role {self.role} must have content.", "content")
+        if self.tool_calls and self.role != "assistant":
+            raise refusal("invalid_value", "Only an assistant's message may have tool_calls.", "tool_calls")
+        if self.role == "tool" and self.tool_call_id is None:
+            raise refusal("missing_required_parameter", "A tool's message must have a tool_call_id.", "tool_call_id")
+        return self

@@ -1,0 +1,134 @@
+"""The wire models of what /v1/responses answers: the response, its items, and the events of a stream."""
+
+from __future__ import annotations
+
+from typing import (
+    Any,
+    Literal,
+    NotRequired,  # pydantic wants these before Python 3.12
+)
+
+from typing_extensions import TypedDict
+
+from server.schemas.chat import TokenLogprob
+from server.schemas.replies import SpeculationReport
+
+Status = Literal["in_progress", "completed", "incomplete"]
+
+
+class OutputText(TypedDict):
+    type: Literal["output_text"]
+    text: str
+    annotations: list[Any]
+    logprobs: list[TokenLogprob]
+
+
+class MessageItem(TypedDict):
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    status: Status
+    content: list[OutputText]
+
+
+class ReasoningText(TypedDict):
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class ReasoningItem(TypedDict):
+    id: str
+    type: Literal["reasoning"]
+    status: Status
+    summary: list[Any]
+    content: list[ReasoningText]
+
+
+class FunctionCallItem(TypedDict):
+    id: str
+    type: Literal["function_call"]
+    status: Status
+    call_id: str
+    name: str
+    arguments: str
+
+
+OutputItem = MessageItem | ReasoningItem | FunctionCallItem
+
+
+class InputTokensDetails(TypedDict):
+    cached_tokens: int
+    cache_write_tokens: int
+
+
+class OutputTokensDetails(TypedDict):
+    reasoning_tokens: int
+
+
+class ResponseUsage(TypedDict):
+    input_tokens: int
+    input_tokens_details: InputTokensDetails
+    output_tokens: int
+    output_tokens_details: OutputTokensDetails
+    total_tokens: int
+
+
+class ResponseError(TypedDict):
+    code: str
+    message: str
+
+
+class IncompleteDetails(TypedDict):
+    reason: Literal["max_output_tokens"]
+
+
+class Response(TypedDict):
+    """What was asked for is repeated; output: what was thought, said and called, in order."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    completed_at: int | None
+    status: Literal["in_progress", "completed", "incomplete", "failed"]
+    error: ResponseError | None
+    incomplete_details: IncompleteDetails | None
+    model: str
+    output: list[OutputItem]
+    usage: ResponseUsage | None
+    instructions: str | None
+    max_output_tokens: int | None
+    metadata: dict[str, str]
+    parallel_tool_calls: bool
+    previous_response_id: None
+    reasoning: dict[str, Any]
+    store: Literal[False]
+    background: Literal[False]
+    temperature: float
+    top_p: float
+    top_logprobs: int
+    text: dict[str, Any]
+    tool_choice: str | dict[str, str]
+    tools: list[dict[str, Any]]
+    truncation: Literal["disabled"]
+    speculation: NotRequired[SpeculationReport]
+
+
+class ResponseEvent(TypedDict):
+    """One event of a stream; which fields it has beyond these depends on its type, as OpenAI documents them."""
+
+    type: str
+    sequence_number: int
+    response: NotRequired[Response]
+    item: NotRequired[OutputItem]
+    part: NotRequired[OutputText | ReasoningText]
+    item_id: NotRequired[str]
+    output_index: NotRequired[int]
+    content_index: NotRequired[int]
+    delta: NotRequired[str]
+    text: NotRequired[str]
+    name: NotRequired[str]
+    arguments: NotRequired[str]
+    logprobs: NotRequired[list[TokenLogprob]]
+    code: NotRequired[str]
+    message: NotRequired[str]
+    param: NotRequired[str | None]

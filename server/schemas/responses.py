@@ -1,0 +1,136 @@
+"""The wire models of /v1/responses: what clients may send. What they get is in `response_replies`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field, JsonValue, WithJsonSchema, model_validator
+
+from server.schemas.base import WireModel, refusal
+from server.schemas.generation import LENIENT, MAX_LENGTH, REFUSED, SamplingRequest, Text
+from server.schemas.messages import Role
+from server.schemas.structured import JsonObject
+from server.schemas.tools import FUNCTION_NAME, ToolChoice, ToolChoiceField, check_tools
+
+INCLUDE_LOGPROBS = "message.output_text.logprobs"
+NEEDS: dict[str, tuple[str, ...]] = {
+    "message": ("role", "content"),
+    "function_call": ("call_id", "name", "arguments"),
+    "function_call_output": ("call_id", "output"),
+    "reasoning": (),
+}
+
+
+class InputItem(WireModel):
+    """One item of `input`. Items are text: messages, calls of tools, their outputs, and earlier reasoning."""
+
+    lenient: ClassVar[frozenset[str]] = frozenset({"id", "status", "summary", "encrypted_content", "phase"})
+
+    type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
+    role: Role | None = None
+    content: Text | None = None
+    call_id: str | None = Field(default=None, max_length=256)
+    name: str | None = Field(default=None, max_length=256)
+    arguments: str | None = None
+    output: Text | None = None
+
+    @model_validator(mode="after")
+    def _require_what_the_type_needs(self) -> InputItem:
+        for name in NEEDS[self.type]:
+            if getattr(self, name) is None:
+                raise refusal("missing_required_parameter", f"An item of type {self.type} must have {name}.", name)
+        if self.role == "tool":
+            raise refusal("invalid_value", "A tool's output is an item of type function_call_output.", "role")
+        return self
+
+
+def _read_input(value: Any) -> Any:
+    if isinstance(value, str):
+        return [{"type": "message", "role": "user", "content": value}]
+    if not isinstance(value, list):
+        raise refusal("invalid_type", "input must be a string or a list of items.")
+    return value
+
+
+INPUT_SCHEMA: dict[str, JsonValue] = {
+    "anyOf": [{"type": "string"}, {"type": "array", "items": {"$ref": "#/components/schemas/InputItem"}, "minItems": 1}]
+}
+
+
+class ResponseTool(WireModel):
+    type: Literal["function"]
+    name: str = Field(pattern=FUNCTION_NAME)
+    description: str = ""
+    parameters: JsonObject = Field(default={})
+    strict: bool = False
+
+
+class TextFormat(WireModel):
+    """strict changes nothing: every schema is enforced."""
+
+    lenient: ClassVar[frozenset[str]] = frozenset({"name", "description", "strict"})
+
+    type: Literal["text", "json_object", "json_schema"]
+    definition: JsonObject | None = Field(default=None, alias="schema")
+
+    @model_validator(mode="after")
+    def _require_schema(self) -> TextFormat:
+        if (self.type == "json_schema") != (self.definition is not None):
+            raise refusal("invalid_value", "schema is required with type json_schema, and with no other.", "schema")
+        return self
+
+
+class TextConfig(WireModel):
+    format: TextFormat | None = None
+    verbosity: str | None = Field(default=None, max_length=64, description="Where the chat template knows it")
+
+
+class ReasoningConfig(WireModel):
+    """Reasoning is shown whole, so that a summary changes nothing."""
+
+    lenient: ClassVar[frozenset[str]] = frozenset({"summary", "generate_summary"})
+
+    effort: str | None = Field(default=None, max_length=64, description="Where the chat template knows it")
+
+
+class ResponseStreamOptions(WireModel):
+    include_obfuscation: bool = False  # never done: replies carry no padding
+
+
+class ResponseRequest(SamplingRequest):
+    """POST /v1/responses. Nothing is stored: each request brings its whole conversation."""
+
+    lenient: ClassVar[frozenset[str]] = LENIENT | {"max_tool_calls", "prompt_cache_options"}
+    refused: ClassVar[dict[str, tuple[Any, ...]]] = REFUSED | {
+        "previous_response_id": (),
+        "conversation": (),
+        "prompt": (),
+        "background": (False,),
+        "truncation": ("disabled",),
+        "context_management": ([],),
+        "moderation": (),
+        "image": (),
+        "access_programs": (),
+    }
+
+    input: Annotated[list[InputItem], BeforeValidator(_read_input), Field(min_length=1), WithJsonSchema(INPUT_SCHEMA)]
+    instructions: str | None = None
+    max_output_tokens: int | None = Field(default=None, ge=1, le=MAX_LENGTH)
+    text: TextConfig = TextConfig()
+    reasoning: ReasoningConfig = ReasoningConfig()
+    include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] = Field(default=[])
+    top_logprobs: int | None = Field(default=None, ge=0)
+    tools: list[ResponseTool] = Field(default=[], max_length=128)
+    tool_choice: ToolChoiceField | None = None
+    parallel_tool_calls: bool = True
+    metadata: dict[str, str] = Field(default={}, description="Repeated in the reply")
+    stream_options: ResponseStreamOptions = ResponseStreamOptions()
+
+    @model_validator(mode="after")
+    def _require_consistency(self) -> ResponseRequest:
+        check_tools([tool.name for tool in self.tools], self.tool_choice or ToolChoice("auto"))
+        return self
+
+    @property
+    def wants_logprobs(self) -> bool:
+        return INCLUDE_LOGPROBS in self.include or self.top_logprobs is not None

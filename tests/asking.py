@@ -1,0 +1,76 @@
+"""Asking an engine for one reply after another, with everything that is said of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import count
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from decoding.checkpoint import BUNDLED_FOLDER
+from decoding.engine import Engine
+from decoding.request import FinishReason, Request, SamplingParams, SpeculationParams
+from decoding.stats import RequestStats
+from decoding.token_logprobs import TokenLogprobs
+
+TOKENIZER = Tokenizer.from_file(str(BUNDLED_FOLDER / "tokenizer.json"))
+_NUMBERS = count()
+
+
+@dataclass
+class Reply:
+    """What the engine gave; `stats` when it ended."""
+
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+    reason: FinishReason | None = None
+    stats: RequestStats | None = None
+
+    @property
+    def text(self) -> str:
+        return TOKENIZER.decode(self.tokens)
+
+
+def encode(text: str) -> NDArray[np.int32]:
+    return np.array(TOKENIZER.encode(text).ids, np.int32)
+
+
+def ask(
+    engine: Engine,
+    prompt: NDArray[np.int32],
+    sampling: SamplingParams,
+    method: str = "none",
+    prediction: NDArray[np.int32] | None = None,
+    **speculation: object,
+) -> Reply:
+    """One reply, in a session of its own, with nothing else running."""
+    name = f"asked-{next(_NUMBERS)}"
+    request = Request(
+        id=name,
+        prompt=prompt,
+        sampling=sampling,
+        speculation=SpeculationParams(method=method, **speculation),  # type: ignore[arg-type]
+        eos_token_ids=engine.model.eos_token_ids,
+        session_id=name,
+        prediction=np.empty(0, np.int32) if prediction is None else prediction,
+    )
+    engine.add(request)
+    reply = Reply()
+    while engine.has_work:
+        result = engine.step()
+        for scored in result.scored:
+            assert reply.prompt_logprobs is None
+            assert not reply.tokens
+            reply.prompt_logprobs = scored.logprobs
+        for emitted in result.emitted:
+            reply.tokens += emitted.tokens
+            if emitted.logprobs is not None:
+                assert len(emitted.logprobs) == len(emitted.tokens)
+                reply.logprobs = [*(reply.logprobs or []), *emitted.logprobs]
+        for retired in result.retired:
+            reply.reason, reply.stats = retired.reason, retired.stats
+    assert reply.tokens == request.output.tolist()
+    return reply
