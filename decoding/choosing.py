@@ -9,7 +9,7 @@ import logging
 
 from decoding import drafters
 from decoding.draft_model import DraftModel
-from decoding.drafters import AUTO, METHODS, Drafter
+from decoding.drafters import AUTO, METHODS, Sources, StartDrafter
 from decoding.drafters.auto import REVIEW_STEPS, STAND, Choice, candidates, choose
 from decoding.drafters.teaching import TeachingDrafter
 from decoding.errors import RequestRejected
@@ -39,12 +39,12 @@ class Chooser:
                 code="no_draft_model",
             )
 
-    def start(self, request: Request, session: Session, drafter: Drafter | None = None) -> Running:
-        """The request, with the method it asked for at work; drafter: one of the caller's own."""
+    def start(self, request: Request, session: Session, start_drafter: StartDrafter | None = None) -> Running:
+        """The request, with the method it asked for at work; start_drafter: instead of the method's."""
         choice = self._choose(request, session, set())
         stats = RequestStats(method=choice.method, prompt_tokens=len(request.prompt))
         running = Running(request=request, session=session, stats=stats)
-        self._take_up(running, choice, drafter)
+        self._take_up(running, choice, start_drafter)
         return running
 
     def review(self, running: Running, seconds: float) -> None:
@@ -82,7 +82,7 @@ class Chooser:
         fitting = candidates(self._draft_model is not None)
         return choose([name for name in fitting if name not in refused], session.ledger(is_sampled))
 
-    def _take_up(self, running: Running, choice: Choice, drafter: Drafter | None = None) -> None:
+    def _take_up(self, running: Running, choice: Choice, start_drafter: StartDrafter | None = None) -> None:
         """Let the chosen method draft from here on; one that did so before goes on where it was."""
         method, request = choice.method, running.request
         stats = running.stats
@@ -94,7 +94,8 @@ class Chooser:
         if METHODS[method].needs_draft_model:
             assert self._draft_model is not None, method
             seat = self._draft_model.open(request)
-        drafter = drafter or drafters.start(method, request, running.session, seat)
+        start = start_drafter or METHODS[method].start
+        drafter = start(request, Sources(running.session, seat))
         if request.speculation.method == AUTO and method != STAND:
             promise = running.session.ledger(request.sampling.temperature > 0).promise
             drafter = TeachingDrafter(drafter, request, running.session.ngrams, promise)

@@ -20,7 +20,7 @@ from decoding.calibrate import measure_cost_curve
 from decoding.choosing import Chooser
 from decoding.config import EngineConfig
 from decoding.draft_model import DraftModel, load_draft_model
-from decoding.drafters import Drafter, TopTokens
+from decoding.drafters import StartDrafter, TopTokens
 from decoding.errors import RequestRejected
 from decoding.memory import resident_bytes, slots_for
 from decoding.model import TargetModel
@@ -117,14 +117,14 @@ class Engine:
         engine.load_seconds = time.perf_counter() - started
         return engine
 
-    def add(self, request: Request, drafter: Drafter | None = None) -> None:
+    def add(self, request: Request, start_drafter: StartDrafter | None = None) -> None:
         """Queue a request. Raises RequestRejected, naming the field, for what can never be served.
 
-        drafter: one of the caller's own instead of the registry's, for experiments.
+        start_drafter: makes a drafter of the caller's own instead of the method's, for experiments.
         """
         self._check(request)
         session = self.sessions.open(request.tenant, request.session_id)
-        self._scheduler.add(self._chooser.start(request, session, drafter))
+        self._scheduler.add(self._chooser.start(request, session, start_drafter))
 
     def abort(self, request_id: str) -> Retired | None:
         """Stop a request and free its slots at once; None if it is not, or no longer, here."""
