@@ -23,7 +23,7 @@ from decoding.bench.report import Report
 from decoding.bench.tree_memory import measure_memory
 from decoding.bench.tree_plot import plot_sweeps
 from decoding.bench.tree_tables import render_ablation, render_main, render_memory, render_sweeps
-from decoding.bench.tree_ways import ABLATION_NODES, Way, ablation_ways, contestants, main_ways, sweep_ways
+from decoding.bench.tree_ways import Way, ablation_ways, contestants, main_ways, sweep_ways
 from decoding.bench.widened import DEFAULT_MILLIONS, load_widened
 from decoding.bench.workload import WIKITEXT, PromptChoice, Workload, load_workload
 from decoding.checkpoint import resolve
@@ -102,7 +102,7 @@ class DraftTrees:
     def ablation(self, bars: Progress) -> None:
         engine = self.engine()
         found = [
-            self._compare(bars, engine, workload, temperature, ablation_ways(ABLATION_NODES))
+            self._compare(bars, engine, workload, temperature, ablation_ways())
             for workload, temperature in self._settings(SWEPT)
         ]
         self.report.write("ablation", render_ablation(found), found)

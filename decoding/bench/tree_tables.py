@@ -13,8 +13,19 @@ import numpy as np
 from decoding.bench.comparison import Comparison
 from decoding.bench.figures import Figures
 from decoding.bench.tree_memory import Footprint
-from decoding.bench.tree_ways import DYNAMIC, FIXED, FIXED_CUT, LINEAR, NONE, PAPER
+from decoding.bench.tree_ways import (
+    ABLATION,
+    ABLATION_NODES,
+    DYNAMIC,
+    FIXED,
+    FIXED_CUT,
+    LINEAR,
+    NONE,
+    PAPER,
+    dynamic,
+)
 
+FIXED_STEP = next(iter(ABLATION))
 EQUAL_NODES = (2, 4, 8, 12, 16)
 _MEGABYTE = 2.0**20
 
@@ -80,21 +91,26 @@ def _row(row: Figures, none: Figures) -> list[str]:
 
 
 def render_ablation(comparisons: Sequence[Comparison]) -> str:
-    """Table 4: what each part adds to the fixed tree."""
-    names = ("none", "fixed tree", "+ breadth", "+ depth", "+ breadth and depth", "+ breadth, depth and history")
+    """Table 4: what each part adds to the fixed tree, at every budget."""
+    columns = (
+        "variant", "acceptance", "tokens per iteration", "path length", "nodes an iteration", "tokens/s", "× none",
+        "tokens per iteration against fixed",
+    )  # fmt: skip
     parts = []
     for one in comparisons:
-        base = one.figures[1]
-        rows = []
-        for name, row in zip(names, one.figures, strict=True):
-            change = row.tau / base.tau - 1 if row is not one.none else 0.0
-            shown = f"{change:+.1%}" if row.drafted else ""
-            cells = _row(row, one.none)
-            rows.append([name, *cells[1:5], *cells[10:], shown])
-        columns = ("variant", "acceptance", "tokens per iteration", "path length", "nodes an iteration", "tokens/s",
-                   "× none", "tokens per iteration against fixed")  # fmt: skip
-        parts += [f"#### {title(one)}", sentence(one), table(columns, rows)]
+        parts += [f"#### {title(one)}", sentence(one)]
+        for nodes in ABLATION_NODES:
+            rows = [_ablation_row(one, nodes, name) for name in ABLATION]
+            parts += [f"At most {nodes} nodes:", table(columns, rows)]
     return "\n\n".join(parts)
+
+
+def _ablation_row(one: Comparison, nodes: int, name: str) -> list[str]:
+    base, row = (one.find_label(dynamic(nodes, *ABLATION[each]).label) for each in (FIXED_STEP, name))
+    assert base is not None
+    assert row is not None
+    cells = _row(row, one.none)
+    return [name, *cells[1:5], *cells[10:], f"{row.tau / base.tau - 1:+.1%}"]
 
 
 def render_sweeps(comparisons: Sequence[Comparison]) -> str:

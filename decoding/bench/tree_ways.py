@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from decoding.bench.contestant import EngineContestant
 from decoding.drafters import Drafter, Sources, StartDrafter
+from decoding.drafters.dynamic import PAPER as PAPER_RULES
 from decoding.drafters.dynamic import History, ModelDrafter
 from decoding.drafters.model_growth import Rules
 from decoding.engine import Engine
@@ -20,13 +21,17 @@ NONE, AUTO, AGAIN = "none", "auto", "none, again"
 LINEAR, FIXED, DYNAMIC, PAPER = "linear", "fixed", "dynamic", "dynamic, paper's rules"
 FIXED_CUT = "fixed, its likeliest nodes"
 
-PAPER_RULES = Rules(
-    b_min=1, b_mid=2, b_max=3, tau_high=0.9, tau_low=0.4, d_base=5, d_max=8, rho_stop=0.1, rho_deep=0.5, tau=0.05
-)
 PAPER_HISTORY = History(window=10, aim=0.7, depth_step=1.0, confidence_step=0.05)
 PAPER_BUDGETS = (8, 16, 60)
 MOST_NODES = 60  # of a tree whose size is left to its rules
-ABLATION_NODES = 16
+ABLATION_NODES = (60, 16)  # the second is a small budget, for which the registered rules are others
+ABLATION = {
+    "fixed tree": ("breadth", "depth", "history"),
+    "+ breadth": ("depth", "history"),
+    "+ depth": ("breadth", "history"),
+    "+ breadth and depth": ("history",),
+    "+ breadth, depth and history": (),
+}
 
 DEPTHS = (2, 3, 5, 8, 12)
 BRANCHINGS = (1, 2, 3, 4)
@@ -123,10 +128,9 @@ def main_ways(is_sampled: bool) -> list[Way]:
     ]
 
 
-def ablation_ways(nodes: int) -> list[Way]:
-    """From the fixed tree to the whole method, part by part."""
-    left_out = (("breadth", "depth", "history"), ("depth", "history"), ("breadth", "history"), ("history",), ())
-    return [plain(), *(dynamic(nodes, *parts) for parts in left_out)]
+def ablation_ways() -> list[Way]:
+    """`none`, then for each of `ABLATION_NODES` the steps of `ABLATION` from the fixed tree to the whole method."""
+    return [plain(), *(dynamic(nodes, *without) for nodes in ABLATION_NODES for without in ABLATION.values())]
 
 
 def sweep_ways() -> list[Way]:

@@ -173,7 +173,7 @@ def test_the_slot_pool_gives_the_tokens_of_the_slab(float_engine: Engine) -> Non
         expected = reply(float_engine, request_of(f"slab{seed}", prompt, sampling))
         drafted = request_of(f"pool{seed}", prompt, sampling, "lookup", max_nodes=20)
         drafter = ScriptedDrafter(drafted, np.array(expected, np.int32), VOCAB_SIZE)
-        pooled.add(drafted, drafter)
+        pooled.add(drafted, lambda *_, drafter=drafter: drafter)
         finish(pooled)
         assert drafted.output.tolist() == expected
         assert min(drafter.num_accepted, drafter.num_rejected) > 20
