@@ -36,7 +36,7 @@ class Reply:
     forwards: target forwards that verified a root, so prefill chunks before the last do not count and
     plain decoding has one per token. drafted, accepted: nodes. first_token_seconds: of `seconds`, those before the
     first token. draft_seconds, target_seconds: of the steps after the prompt's last, in drafting (a draft model's
-    forwards and the growing of trees) and in the target's forwards.
+    forwards and the growing of trees) and in the target's forwards. cpu_seconds: of all threads of this process.
     """
 
     tokens: NDArray[np.int32]
@@ -47,6 +47,7 @@ class Reply:
     first_token_seconds: float = 0.0
     draft_seconds: float = 0.0
     target_seconds: float = 0.0
+    cpu_seconds: float = 0.0
 
     @property
     def tokens_per_second(self) -> float:
@@ -110,7 +111,7 @@ class EngineContestant:
             eos_token_ids=self._engine.model.eos_token_ids,
             session_id=f"{id(self)}-{self._session}",
         )
-        started = time.perf_counter()
+        started, cpu_started = time.perf_counter(), time.process_time()
         self._engine.add(request, self._start_drafter)
         retired = None
         draft_seconds = target_seconds = 0.0
@@ -122,7 +123,7 @@ class EngineContestant:
                 phases = result.stats.phase_seconds
                 draft_seconds += phases["draft_model"] + phases["draft"]
                 target_seconds += phases["forward"]
-        seconds = time.perf_counter() - started
+        seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
         counts = retired.stats.counts
         return Reply(
             tokens=request.output.copy(),
@@ -133,4 +134,5 @@ class EngineContestant:
             first_token_seconds=retired.stats.time_to_first_token,
             draft_seconds=draft_seconds,
             target_seconds=target_seconds,
+            cpu_seconds=cpu_seconds,
         )

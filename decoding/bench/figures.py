@@ -32,6 +32,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     first_token_seconds: float = 0.0
     draft_seconds: float = 0.0
     target_seconds: float = 0.0
+    cpu_seconds: list[float] = []  # of each round
 
     @property
     def tau(self) -> float:
@@ -83,6 +84,11 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
         """Median over rounds of this rate over the other's in the same round."""
         return median(mine / theirs for mine, theirs in zip(self.rates, other.rates, strict=True))
 
+    def cpu_ratio_to(self, other: Figures) -> float:
+        """The same in processor time, of which others on the machine take none: median over rounds of the other's
+        over this one's. Only between contestants that gave the same tokens."""
+        return median(theirs / mine for mine, theirs in zip(self.cpu_seconds, other.cpu_seconds, strict=True))
+
 
 def pool(label: str, budget: int | None, replies: Sequence[Reply]) -> Figures:
     """The figures of one contestant; `replies` has one reply per round."""
@@ -98,6 +104,7 @@ def pool(label: str, budget: int | None, replies: Sequence[Reply]) -> Figures:
         first_token_seconds=sum(reply.first_token_seconds for reply in replies),
         draft_seconds=sum(reply.draft_seconds for reply in replies),
         target_seconds=sum(reply.target_seconds for reply in replies),
+        cpu_seconds=[reply.cpu_seconds for reply in replies],
     )
 
 

@@ -67,7 +67,7 @@ def verification(one: Comparison) -> str:
     """Acceptance, progress and latency of every method on one workload; seconds in milliseconds."""
     columns = (
         "method", "acceptance", "tokens per iteration", "path length", "nodes an iteration", "iterations", "TTFT",
-        "TPOT", "draft ms", "target ms", "tokens/s", "× none",
+        "TPOT", "draft ms", "target ms", "tokens/s", "× none", "× none, processor time",
     )  # fmt: skip
     return table(columns, [_row(row, one.none) for row in one.figures])
 
@@ -87,6 +87,7 @@ def _row(row: Figures, none: Figures) -> list[str]:
         f"{1e3 * row.target_seconds_per_step:.2f}",
         f"{row.tokens_per_second:.0f}",
         f"{row.ratio_to(none):.2f}",
+        f"{row.cpu_ratio_to(none):.2f}",
     ]
 
 
@@ -94,7 +95,7 @@ def render_ablation(comparisons: Sequence[Comparison]) -> str:
     """Table 4: what each part adds to the fixed tree, at every budget."""
     columns = (
         "variant", "acceptance", "tokens per iteration", "path length", "nodes an iteration", "tokens/s", "× none",
-        "tokens per iteration against fixed",
+        "× none, processor time", "tokens per iteration against fixed",
     )  # fmt: skip
     parts = []
     for one in comparisons:

@@ -37,6 +37,7 @@ def figures(label: str, nodes: float = 0.0, tau: float = 1.0) -> Figures:
         first_token_seconds=0.5,
         draft_seconds=0.49,
         target_seconds=0.98,
+        cpu_seconds=[2.0, 1.0 / tau],
     )
 
 
@@ -101,15 +102,18 @@ def test_the_main_tables_have_every_row_and_name_the_target() -> None:
     one = comparison([figures("none"), figures("dynamic, own budget", 6.0, 3.0)])
     page = render_main([one], "gosling widened to 32M parameters")
     assert "| dynamic, own budget | 150 (3.00) |" in page
-    assert "| dynamic, own budget | 33% | 3.00 | 2.00 | 6.0 | 100 | 250.0 | 5.03 | 5.00 | 10.00 | 150 | 3.00 |" in page
-    assert "| none |  | 1.00 |  |  | 100 | 250.0 | 15.31 |  | 10.00 | 50 | 1.00 |" in page
+    assert (
+        "| dynamic, own budget | 33% | 3.00 | 2.00 | 6.0 | 100 | 250.0 | 5.03 | 5.00 | 10.00 | 150 | 3.00 | 2.00 |"
+        in page
+    )
+    assert "| none |  | 1.00 |  |  | 100 | 250.0 | 15.31 |  | 10.00 | 50 | 1.00 | 1.00 |" in page
     assert page.count("gosling widened to 32M parameters") == 2
 
 
 def test_the_ablation_is_told_against_the_fixed_tree() -> None:
     page = render_ablation([comparison_of(ablation_ways())])
-    assert "| fixed tree | 50% | 2.00 | 1.00 | 2.0 | 100 | 2.00 | +0.0% |" in page
-    assert "| + breadth, depth and history | 50% | 6.00 | 5.00 | 10.0 | 300 | 6.00 | +200.0% |" in page
+    assert "| fixed tree | 50% | 2.00 | 1.00 | 2.0 | 100 | 2.00 | 1.50 | +0.0% |" in page
+    assert "| + breadth, depth and history | 50% | 6.00 | 5.00 | 10.0 | 300 | 6.00 | 3.50 | +200.0% |" in page
 
 
 def test_the_sweeps_table_and_plot_have_every_setting(tmp_path: Path) -> None:
