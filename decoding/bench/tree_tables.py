@@ -26,7 +26,7 @@ from decoding.bench.tree_ways import (
 )
 
 FIXED_STEP = next(iter(ABLATION))
-EQUAL_NODES = (2, 4, 8, 12, 16)
+EQUAL_NODES = (2, 3, 4, 6, 8)
 _MEGABYTE = 2.0**20
 
 
