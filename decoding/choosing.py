@@ -9,7 +9,7 @@ import logging
 
 from decoding import drafters
 from decoding.draft_model import DraftModel
-from decoding.drafters import AUTO, METHODS, Drafter
+from decoding.drafters import AUTO, METHODS, Sources, StartDrafter
 from decoding.drafters.auto import REVIEW_STEPS, STAND, Choice, candidates, choose
 from decoding.drafters.revised import revise
 from decoding.drafters.teaching import TeachingDrafter
@@ -39,9 +39,9 @@ class Chooser:
                 code="no_draft_model",
             )
 
-    def start(self, running: Running, drafter: Drafter | None = None) -> None:
-        """Put the method that the request asks for to work; drafter: one of the caller's own."""
-        self._take_up(running, self._choose(running.request, running.session, set()), drafter)
+    def start(self, running: Running, start_drafter: StartDrafter | None = None) -> None:
+        """Put the method that the request asks for to work; start_drafter: instead of the method's."""
+        self._take_up(running, self._choose(running.request, running.session, set()), start_drafter)
 
     def review(self, running: Running, seconds: float) -> None:
         """Note what the method earned in a step; every few steps of an "auto" request go on with what earns most.
@@ -78,7 +78,7 @@ class Chooser:
         fitting = candidates(self._draft_model is not None)
         return choose([name for name in fitting if name not in refused], session.ledger(is_sampled))
 
-    def _take_up(self, running: Running, choice: Choice, drafter: Drafter | None = None) -> None:
+    def _take_up(self, running: Running, choice: Choice, start_drafter: StartDrafter | None = None) -> None:
         """Let the chosen method draft from here on; one that did so before goes on where it was."""
         method, request = choice.method, running.request
         stats = running.stats
@@ -90,7 +90,8 @@ class Chooser:
         if METHODS[method].needs_draft_model:
             assert self._draft_model is not None, method
             seat = self._draft_model.open(request)
-        drafter = drafter or drafters.start(method, request, running.session, seat)
+        start = start_drafter or METHODS[method].start
+        drafter = start(request, Sources(running.session, seat))
         if request.speculation.method == AUTO and method != STAND:
             promise = running.session.ledger(request.sampling.temperature > 0).promise
             drafter = TeachingDrafter(drafter, request, running.session.ngrams, promise)

@@ -21,7 +21,7 @@ from decoding.choosing import Chooser
 from decoding.config import EngineConfig
 from decoding.constraint import GrammarCompiler
 from decoding.draft_model import DraftModel, load_draft_model
-from decoding.drafters import Drafter, TopTokens
+from decoding.drafters import StartDrafter, TopTokens
 from decoding.errors import RequestRejected
 from decoding.memory import resident_bytes, slots_for
 from decoding.model import TargetModel
@@ -95,10 +95,10 @@ class Engine:
         engine.load_seconds = time.perf_counter() - started
         return engine
 
-    def add(self, request: Request, drafter: Drafter | None = None) -> None:
+    def add(self, request: Request, start_drafter: StartDrafter | None = None) -> None:
         """Queue a request. Raises RequestRejected, naming the field, for what can never be served.
 
-        drafter: one of the caller's own instead of the registry's, for experiments.
+        start_drafter: makes a drafter of the caller's own instead of the method's, for experiments.
         """
         self._check(request)
         session = self.sessions.open(request.tenant, request.session_id)
@@ -111,7 +111,7 @@ class Engine:
             processing=processing.processing_of(request, self.model.vocab_size, constraint),
             prediction=prediction.Prediction(request.prediction) if len(request.prediction) else None,
         )
-        self._chooser.start(running, drafter)
+        self._chooser.start(running, start_drafter)
         self._scheduler.add(running)
 
     def abort(self, request_id: str) -> Retired | None:

@@ -90,8 +90,7 @@ def count_sample(engine: Engine, tree: StaticTree, prompt: NDArray[np.int32], co
             eos_token_ids=engine.model.eos_token_ids,
             session_id=f"tune-{number}",
         )
-        session = engine.sessions.open(request.tenant, request.session_id)
-        engine.add(request, CountingDrafter(StandDrafter(request, session, tree), counts))
+        engine.add(request, lambda asked, sources: CountingDrafter(StandDrafter(asked, sources.stores, tree), counts))
         while engine.has_work:
             engine.step()
     counts.samples += 1

@@ -1,4 +1,4 @@
-"""The benchmark command: `python -m decoding.bench [all|table|shapes|load|profile|patterns]`.
+"""The benchmark command: `python -m decoding.bench [all|table|shapes|load|profile|patterns|draft-trees]`.
 
 Owns options, progress and the console; every measurement is in a file of its own.
 Invariant: what was measured so far is on disk before the next part starts.
@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
-from decoding.bench import patterns
+from decoding.bench import draft_trees, patterns
 from decoding.bench import workload as workloads
 from decoding.bench.comparison import Comparison, compare, contestants_of
 from decoding.bench.expectations import Expectation, check_comparisons, check_shapes
@@ -47,7 +47,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         nargs="?",
         default="all",
         choices=("all", *PARTS, "profile"),
-        help="what to measure; `patterns --help` has more",
+        help="what to measure; `patterns --help` and `draft-trees --help` have more",
     )
     add("--model", default="gosling", help="the bundled model, or a folder with a model and its tokenizer.json")
     add("--data", type=Path, help="a folder with humaneval.jsonl; without it that workload is left out")
@@ -191,6 +191,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     transformers.utils.logging.disable_progress_bar()  # it would write over ours
     if given[:1] == ["patterns"]:
         return patterns.main(given[1:])
+    if given[:1] == ["draft-trees"]:
+        return draft_trees.main(given[1:])
     return Bench(parse(given), Console(), command_line(given)).run()
 
 

@@ -43,6 +43,10 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         """The figures of a row, if it was run."""
         return next((row for row in self.figures if (row.label, row.budget) == (label, budget)), None)
 
+    def find_label(self, label: str) -> Figures | None:
+        """The figures of a row whose label says all, if it was run."""
+        return next((row for row in self.figures if row.label == label), None)
+
     @property
     def none(self) -> Figures:
         return self.figures[0]
@@ -72,7 +76,13 @@ def compare(
     _warm_up(workload, temperature, contestants)
     replies: dict[int, list[Reply]] = {place: [] for place in range(len(contestants))}
     for number, prompt in enumerate(workload.prompts):
-        task = Task(prompt=prompt, max_tokens=workload.max_tokens, temperature=temperature, seed=number)
+        task = Task(
+            prompt=prompt,
+            max_tokens=workload.max_tokens,
+            temperature=temperature,
+            seed=number,
+            ignore_eos=workload.ignore_eos,
+        )
         order = list(replies)
         Random(number).shuffle(order)
         for place in order:

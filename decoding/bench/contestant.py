@@ -13,18 +13,20 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from decoding.drafters import StartDrafter
 from decoding.engine import Engine
 from decoding.request import Request, SamplingParams, SpeculationParams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One prompt to answer: int32 [p], at most `max_tokens` new tokens, noise from `seed`."""
+    """One prompt to answer: int32 [p], at most `max_tokens` new tokens, past end tokens or not, noise from `seed`."""
 
     prompt: NDArray[np.int32]
     max_tokens: int
     temperature: float
     seed: int
+    ignore_eos: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +34,9 @@ class Reply:
     """One answer. tokens: int32 [t], the end token included.
 
     forwards: target forwards that verified a root, so prefill chunks before the last do not count and
-    plain decoding has one per token. drafted, accepted: nodes.
+    plain decoding has one per token. drafted, accepted: nodes. first_token_seconds: of `seconds`, those before the
+    first token. draft_seconds, target_seconds: of the steps after the prompt's last, in drafting (a draft model's
+    forwards and the growing of trees) and in the target's forwards. cpu_seconds: of all threads of this process.
     """
 
     tokens: NDArray[np.int32]
@@ -40,6 +44,10 @@ class Reply:
     forwards: int
     drafted: int = 0
     accepted: int = 0
+    first_token_seconds: float = 0.0
+    draft_seconds: float = 0.0
+    target_seconds: float = 0.0
+    cpu_seconds: float = 0.0
 
     @property
     def tokens_per_second(self) -> float:
@@ -60,17 +68,25 @@ class Contestant(Protocol):
 class EngineContestant:
     """Our engine with one method, in a session of its own: it learns from its own requests alone.
 
-    is_cold: a fresh session for every prompt.
+    is_cold: a fresh session for every prompt. start_drafter: a drafter that is not in the registry.
     """
 
     is_ours = True
 
-    def __init__(self, engine: Engine, label: str, speculation: SpeculationParams, is_cold: bool = False) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        label: str,
+        speculation: SpeculationParams,
+        is_cold: bool = False,
+        start_drafter: StartDrafter | None = None,
+    ) -> None:
         self.label = label
         self.budget = speculation.max_nodes if speculation.method not in ("none", "auto") else None
         self._engine = engine
         self._speculation = speculation
         self._is_cold = is_cold
+        self._start_drafter = start_drafter
         self._session = 0
         self._num_answers = 0
 
@@ -85,18 +101,29 @@ class EngineContestant:
         request = Request(
             id=f"{id(self)}-{self._num_answers}",
             prompt=task.prompt,
-            sampling=SamplingParams(max_tokens=task.max_tokens, temperature=task.temperature, seed=task.seed),
+            sampling=SamplingParams(
+                max_tokens=task.max_tokens,
+                temperature=task.temperature,
+                seed=task.seed,
+                ignore_eos=task.ignore_eos,
+            ),
             speculation=self._speculation,
             eos_token_ids=self._engine.model.eos_token_ids,
             session_id=f"{id(self)}-{self._session}",
         )
-        started = time.perf_counter()
-        self._engine.add(request)
+        started, cpu_started = time.perf_counter(), time.process_time()
+        self._engine.add(request, self._start_drafter)
         retired = None
+        draft_seconds = target_seconds = 0.0
         while retired is None:
-            for ended in self._engine.step().retired:
+            result = self._engine.step()
+            for ended in result.retired:
                 retired = ended
-        seconds = time.perf_counter() - started
+            if result.stats is not None and result.stats.prefill_rows == 0:
+                phases = result.stats.phase_seconds
+                draft_seconds += phases["draft_model"] + phases["draft"]
+                target_seconds += phases["forward"]
+        seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
         counts = retired.stats.counts
         return Reply(
             tokens=request.output.copy(),
@@ -104,4 +131,8 @@ class EngineContestant:
             forwards=retired.stats.target_forwards,
             drafted=counts.drafted,
             accepted=counts.accepted,
+            first_token_seconds=retired.stats.time_to_first_token,
+            draft_seconds=draft_seconds,
+            target_seconds=target_seconds,
+            cpu_seconds=cpu_seconds,
         )

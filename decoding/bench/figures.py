@@ -16,7 +16,10 @@ from decoding.bench.contestant import Reply
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums over one contestant's replies to one workload, and each round's tokens per second, in round order."""
+    """Sums over one contestant's replies to one workload, and each round's tokens per second, in round order.
+
+    Every metric of every method is computed here; the README's glossary says what each means.
+    """
 
     label: str
     budget: int | None
@@ -26,10 +29,14 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     accepted: int
     seconds: float
     rates: list[float]
+    first_token_seconds: float = 0.0
+    draft_seconds: float = 0.0
+    target_seconds: float = 0.0
+    cpu_seconds: list[float] = []  # of each round
 
     @property
     def tau(self) -> float:
-        """Acceptance length: tokens emitted per target forward."""
+        """Acceptance length, or tokens per iteration: tokens emitted per target forward."""
         return self.tokens / self.forwards
 
     @property
@@ -42,12 +49,45 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
         return self.accepted / self.drafted if self.drafted else 0.0
 
     @property
+    def path_length(self) -> float:
+        """Accepted nodes per target forward: the mean depth of the accepted path, before the bonus token."""
+        return self.accepted / self.forwards
+
+    @property
+    def time_to_first_token(self) -> float:
+        """TTFT: mean seconds from the prompt's hand-over to the first token."""
+        return self.first_token_seconds / len(self.rates)
+
+    @property
+    def time_per_output_token(self) -> float:
+        """TPOT: seconds after the first token over the tokens after the first, pooled over replies."""
+        return (self.seconds - self.first_token_seconds) / max(1, self.tokens - len(self.rates))
+
+    @property
+    def draft_seconds_per_step(self) -> float:
+        return self.draft_seconds / self._decoding_steps
+
+    @property
+    def target_seconds_per_step(self) -> float:
+        return self.target_seconds / self._decoding_steps
+
+    @property
+    def _decoding_steps(self) -> int:
+        """Target forwards but the one in every reply that ends the prompt."""
+        return max(1, self.forwards - len(self.rates))
+
+    @property
     def tokens_per_second(self) -> float:
         return self.tokens / self.seconds
 
     def ratio_to(self, other: Figures) -> float:
         """Median over rounds of this rate over the other's in the same round."""
         return median(mine / theirs for mine, theirs in zip(self.rates, other.rates, strict=True))
+
+    def cpu_ratio_to(self, other: Figures) -> float:
+        """The same in processor time, of which others on the machine take none: median over rounds of the other's
+        over this one's. Only between contestants that gave the same tokens."""
+        return median(theirs / mine for mine, theirs in zip(self.cpu_seconds, other.cpu_seconds, strict=True))
 
 
 def pool(label: str, budget: int | None, replies: Sequence[Reply]) -> Figures:
@@ -61,6 +101,10 @@ def pool(label: str, budget: int | None, replies: Sequence[Reply]) -> Figures:
         accepted=sum(reply.accepted for reply in replies),
         seconds=sum(reply.seconds for reply in replies),
         rates=[reply.tokens_per_second for reply in replies],
+        first_token_seconds=sum(reply.first_token_seconds for reply in replies),
+        draft_seconds=sum(reply.draft_seconds for reply in replies),
+        target_seconds=sum(reply.target_seconds for reply in replies),
+        cpu_seconds=[reply.cpu_seconds for reply in replies],
     )
 
 

@@ -11,16 +11,17 @@ from typing import Any
 
 import msgspec
 
-PAGE, RAW = "benchmarks.md", "benchmarks.json"
+PAGE = "benchmarks"
 SECTIONS = ("table", "shapes", "load", "profile")
 
 
 class Report:
-    """Writes to `folder`, which is made if need be. head: the machine line; command: what was typed."""
+    """Writes to `folder`, which is made if need be. head: the machine line; command: what was typed; page: the name
+    of the Markdown and of the JSON file."""
 
-    def __init__(self, folder: Path, head: str, command: str) -> None:
+    def __init__(self, folder: Path, head: str, command: str, page: str = PAGE) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._page, self._raw = folder / PAGE, folder / RAW
+        self._page, self._raw = folder / f"{page}.md", folder / f"{page}.json"
         self._head, self._command = head, command
 
     def write(self, section: str, markdown: str, raw: Any) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from decoding.drafters import Drafter
+from decoding.drafters import Drafter, StartDrafter
 from decoding.engine import Engine
 from decoding.request import Request, SamplingParams, SpeculationParams
 from decoding.step_result import Retired
@@ -93,12 +93,12 @@ class Answering:
         requests = [self._request(contender, number, question, index, session) for index in range(count)]
         return self._run(number, requests, stores)
 
-    def _open(self, contender: Contender) -> tuple[str, _Maker | None]:
+    def _open(self, contender: Contender) -> tuple[str, StartDrafter | None]:
         self._num_sessions += 1
         if contender.drafter is None or contender.new_stores is None:
             return f"{contender.label}-{self._num_sessions}", None
         make, stores = contender.drafter, contender.new_stores()
-        return f"{contender.label}-{self._num_sessions}", lambda request: make(request, stores)
+        return f"{contender.label}-{self._num_sessions}", lambda request, _sources: make(request, stores)
 
     def _request(self, contender: Contender, number: int, question: Question, index: int, session: str) -> Request:
         return Request(
@@ -112,10 +112,10 @@ class Answering:
             session_id=session,
         )
 
-    def _run(self, number: int, requests: Sequence[Request], make: _Maker | None) -> list[Trajectory]:
+    def _run(self, number: int, requests: Sequence[Request], make: StartDrafter | None) -> list[Trajectory]:
         started = time.perf_counter()
         for request in requests:
-            self._engine.add(request, make(request) if make else None)
+            self._engine.add(request, make)
         ended: dict[str, Retired] = {}
         while len(ended) < len(requests):
             ended |= {retired.request_id: retired for retired in self._engine.step().retired}
@@ -134,9 +134,6 @@ class Answering:
             answer=self._read(self._tokenizer.decode(output.tolist())),
             fingerprint=crc32(output.tobytes()),
         )
-
-
-_Maker = Callable[[Request], Drafter]
 
 
 def acceptance_length(replies: Sequence[Trajectory]) -> float:

@@ -17,18 +17,24 @@ from tokenizers import Tokenizer
 from decoding.training.prompts import held_out_prompts
 
 HUMANEVAL = "humaneval"
+WIKITEXT = "wikitext"
 SKILLS = ("code", "reasoning", "stories")
 NAMES = (*SKILLS, HUMANEVAL)
+FILES = {HUMANEVAL: "humaneval.jsonl", WIKITEXT: "wikitext2_valid_prompts_800c.jsonl"}
 PROMPT_SEED = 1  # the model card's own checks use the prompts of seed 0
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Prompts to be answered one after the other, int32 [p] each, with at most `max_tokens` new tokens."""
+    """Prompts to be answered one after the other, int32 [p] each, with at most `max_tokens` new tokens.
+
+    ignore_eos: replies go on past end tokens.
+    """
 
     name: str
     prompts: tuple[NDArray[np.int32], ...]
     max_tokens: int
+    ignore_eos: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +58,14 @@ def load_workload(name: str, tokenizer: Tokenizer, choice: PromptChoice) -> Work
 
 
 def _texts(name: str, choice: PromptChoice) -> list[str] | None:
-    if name != HUMANEVAL:
+    if name not in FILES:
         skills: dict[str, Callable[[], list[str]]] = {
             "code": lambda: held_out_prompts("code", 2 * choice.count, PROMPT_SEED),
             "reasoning": lambda: held_out_prompts("reasoning", 2 * choice.count, PROMPT_SEED),
             "stories": lambda: held_out_prompts("stories", 2 * choice.count, PROMPT_SEED),
         }
         return skills[name]()
-    path = choice.data / f"{HUMANEVAL}.jsonl" if choice.data else None
+    path = choice.data / FILES[name] if choice.data else None
     if path is None or not path.is_file():
         return None
     lines = path.read_text(encoding="utf-8").splitlines()

@@ -30,7 +30,19 @@ from decoding.stores.adjacency import NUM_SUCCESSORS, AdjacencyTable
 from decoding.stores.ngram import NgramStore
 from decoding.verify import walk
 
-__all__ = ["AUTO", "METHODS", "Drafter", "Method", "Sources", "TopTokens", "available", "check", "start", "warm_up"]
+__all__ = [
+    "AUTO",
+    "METHODS",
+    "Drafter",
+    "Method",
+    "Sources",
+    "StartDrafter",
+    "TopTokens",
+    "available",
+    "check",
+    "start",
+    "warm_up",
+]
 
 
 class Sources(NamedTuple):
@@ -38,6 +50,9 @@ class Sources(NamedTuple):
 
     stores: DraftingStores
     seat: Seat | None = None
+
+
+StartDrafter = Callable[[Request, Sources], Drafter]  # makes one request's drafter
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +63,17 @@ class Method:
     chance against its price.
     """
 
-    start: Callable[[Request, Sources], Drafter]
+    start: StartDrafter
     summary: str
     default_nodes: int | None
     needs_draft_model: bool = False
 
 
-def _of_stores(new: Callable[[Request, DraftingStores], Drafter]) -> Callable[[Request, Sources], Drafter]:
+def _of_stores(new: Callable[[Request, DraftingStores], Drafter]) -> StartDrafter:
     return lambda request, sources: new(request, sources.stores)
 
 
-def _of_model(
-    rules: Callable[[SpeculationParams], Rules], history: History | None = None
-) -> Callable[[Request, Sources], Drafter]:
+def _of_model(rules: Callable[[SpeculationParams], Rules], history: History | None = None) -> StartDrafter:
     def start(request: Request, sources: Sources) -> Drafter:
         assert sources.seat is not None
         own_history = None if "history" in request.speculation.without else history

@@ -105,7 +105,7 @@ def test_a_mostly_right_drafter_gives_the_plain_tokens_in_fewer_steps(engine: En
     plain = reply(engine, request_of("plain", prompt, sampling))
     drafted = request_of("drafted", prompt, sampling, "lookup", max_nodes=20)
     drafter = ScriptedDrafter(drafted, np.array(plain, np.int32), VOCAB_SIZE)
-    engine.add(drafted, drafter)
+    engine.add(drafted, lambda *_: drafter)
     finish(engine)
     assert drafted.output.tolist() == plain
     assert drafter.num_prefilled == len(prompt) - 1
@@ -174,7 +174,7 @@ def test_the_slot_pool_gives_the_tokens_of_the_slab(float_engine: Engine) -> Non
         expected = reply(float_engine, request_of(f"slab{seed}", prompt, sampling))
         drafted = request_of(f"pool{seed}", prompt, sampling, "lookup", max_nodes=20)
         drafter = ScriptedDrafter(drafted, np.array(expected, np.int32), VOCAB_SIZE)
-        pooled.add(drafted, drafter)
+        pooled.add(drafted, lambda *_, drafter=drafter: drafter)
         finish(pooled)
         assert drafted.output.tolist() == expected
         assert min(drafter.num_accepted, drafter.num_rejected) > 20
@@ -186,7 +186,8 @@ def test_a_stop_inside_an_accepted_run_cuts_it_there(float_engine: Engine) -> No
     stop = next(token for place, token in enumerate(plain) if place > 5 and token not in plain[:place])
     cut = plain.index(stop)
     request = request_of("cut", prompt, replace(GREEDY, stop_token_ids=(stop,)), "lookup", max_nodes=40)
-    float_engine.add(request, ScriptedDrafter(request, np.array(plain, np.int32), VOCAB_SIZE, accuracy=1.0))
+    drafter = ScriptedDrafter(request, np.array(plain, np.int32), VOCAB_SIZE, accuracy=1.0)
+    float_engine.add(request, lambda *_: drafter)
     result = float_engine.step()
     while not result.retired:
         assert float_engine.has_work
@@ -205,7 +206,8 @@ def test_min_tokens_puts_off_the_end_the_same_for_drafted_and_plain(float_engine
     plain = reply(float_engine, request_of("plain", prompt, early))
     assert free[2] not in plain[:10]
     request = request_of("drafted", prompt, early, "lookup", max_nodes=20)
-    float_engine.add(request, ScriptedDrafter(request, np.array(plain, np.int32), VOCAB_SIZE))
+    drafter = ScriptedDrafter(request, np.array(plain, np.int32), VOCAB_SIZE)
+    float_engine.add(request, lambda *_: drafter)
     finish(float_engine)
     assert request.output.tolist() == plain
 
