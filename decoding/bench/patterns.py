@@ -30,6 +30,7 @@ from decoding.training.corpus import Skill
 
 PARTS = ("sequence", "batch", "drawing", "trees", "store")
 BATCHES = (4, 8)
+PAGE = "stand"
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -120,7 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if argv is None else list(argv)
     chosen = parse(given)
     shown = [Path(part).name if Path(part).is_absolute() else part for part in given]
-    report = Report(chosen.out, describe_machine(), " ".join(("gander bench patterns", *shown)))
+    report = Report(chosen.out, describe_machine(), " ".join(("gander bench patterns", *shown)), PAGE)
     patterns = Patterns(chosen, report)
     measure: dict[str, Callable[[Progress], None]] = {
         "sequence": patterns.sequence,

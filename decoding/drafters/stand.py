@@ -92,6 +92,10 @@ class StandDrafter:
 
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
         learn(self._beliefs, tree.of_nodes(self._buffers.classes), tree, verdict)
+        if top is not None:
+            self._teach(tree, verdict, top)
+
+    def _teach(self, tree: DraftTree, verdict: Verdict, top: TopTokens) -> None:
         teach_tree(self._ngrams, self._request.tokens[: self._num_tokens], tree, verdict, top)
 
     def slots_of(self, verdict: Verdict) -> list[int]:
