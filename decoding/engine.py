@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from decoding import drafters, prediction, processing
+from decoding.admission import check_request
 from decoding.batch import StepBatch, pack
 from decoding.calibrate import measure_cost_curve
 from decoding.choosing import Chooser
@@ -100,7 +101,10 @@ class Engine:
 
         start_drafter: makes a drafter of the caller's own instead of the method's, for experiments.
         """
-        self._check(request)
+        check_request(request, self.config, self.model, self.store)
+        self._chooser.check(request.speculation.method)
+        if self._scheduler.num_waiting >= self.config.max_waiting:
+            raise RequestRejected("the request queue is full", code="queue_full")
         session = self.sessions.open(request.tenant, request.session_id)
         grammar = request.sampling.grammar
         constraint = self._grammars.compile(grammar) if grammar is not None else None
@@ -273,32 +277,6 @@ class Engine:
         request = running.request
         stop_token_id = int(request.output[-1]) if reason is FinishReason.STOP else None
         return Retired(request.id, reason, running.close(), stop_token_id)
-
-    def _check(self, request: Request) -> None:
-        request.validate(self.model.vocab_size)
-        drafters.check(request.speculation)
-        self._chooser.check(request.speculation.method)
-        max_nodes = request.speculation.max_nodes or 0
-        if max_nodes > self.config.max_nodes:
-            raise RequestRejected(
-                f"speculation.max_nodes is {max_nodes}, this server allows {self.config.max_nodes}",
-                param="speculation.max_nodes",
-            )
-        if request.max_total > self.model.max_model_len:
-            raise RequestRejected(
-                f"the prompt has {len(request.prompt)} tokens and max_tokens is {request.sampling.max_tokens}, "
-                f"together more than the model's {self.model.max_model_len}",
-                param="prompt",
-                code="context_length_exceeded",
-            )
-        if self._scheduler.room_needed(request) > self.store.total:
-            raise RequestRejected(
-                f"the request needs {self._scheduler.room_needed(request)} slots of KV cache, "
-                f"the server has {self.store.total}",
-                param="max_tokens",
-            )
-        if self._scheduler.num_waiting >= self.config.max_waiting:
-            raise RequestRejected("the request queue is full", code="queue_full")
 
     def stats(self) -> EngineStats:
         """The engine now."""

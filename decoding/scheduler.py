@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from decoding.admission import room_needed
 from decoding.budget import NOTHING, TRIAL_INTERVAL, Allowance, CostCurve, node_price, token_rate
 from decoding.config import EngineConfig
 from decoding.kv_store import KvStore
-from decoding.request import Request
 from decoding.running import Running
 from decoding.seat import Ask
 
@@ -56,10 +56,6 @@ class Scheduler:
     @property
     def num_running(self) -> int:
         return len(self._running)
-
-    def room_needed(self, request: Request) -> int:
-        """Slots for the longest this request can become with the largest tree beside it."""
-        return request.max_total + self._config.max_nodes
 
     def add(self, running: Running) -> None:
         self._waiting.append(running)
@@ -113,7 +109,7 @@ class Scheduler:
 
     def _admit(self) -> None:
         while self._waiting and len(self._running) < self._config.max_running:
-            handle = self._store.allocate(self.room_needed(self._waiting[0].request))
+            handle = self._store.allocate(room_needed(self._waiting[0].request, self._config))
             if handle is None:
                 return
             running = self._waiting.popleft()

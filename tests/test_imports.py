@@ -9,7 +9,7 @@ ROOT = Path(__file__).parent.parent
 LAYERS = [  # a module may import from its own layer and those below it
     {"worker"},
     {"engine"},
-    {"choosing", "scheduler", "memory"},
+    {"choosing", "scheduler", "memory", "admission"},
     {"running", "draft_model", "calibrate"},
     {"session", "tally", "drafters", "logprobs"},
     {"seat", "earnings"},
