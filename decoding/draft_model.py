@@ -12,7 +12,6 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
-import torch
 
 from decoding.batch import Segment, pack
 from decoding.calibrate import measure_cost_curve
@@ -147,5 +146,6 @@ def load_draft_model(config: EngineConfig, progress: Progress) -> TargetModel | 
     if name == "none":
         return None
     check_same_vocabulary(config, name)
-    threads = torch.get_num_threads()  # the target's: switching between forwards would cost more than it brings
-    return TargetModel.load(replace(config, model=name, max_model_len=None, revision=None, threads=threads), progress)
+    model = TargetModel.load(replace(config, model=name, max_model_len=None, revision=None, threads=None), progress)
+    model.threads = min(model.threads, config.threads or model.threads)  # its own size decides: small models want one
+    return model

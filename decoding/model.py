@@ -35,7 +35,7 @@ from decoding.rowwise import make_row_safe
 from decoding.seam import SERVING, Seam, implementation, set_implementation
 from decoding.self_test import path_sequences, self_test, self_test_case
 from decoding.slots import SlotPool
-from decoding.threads import use_threads
+from decoding.threads import threads_for, use_threads
 
 # Shape suffixes: M rows of the step, R rows that need logits, V vocabulary, E model width.
 Progress = Callable[[str, float], None]
@@ -50,7 +50,8 @@ class TargetModel:
 
     def __init__(self, model: PreTrainedModel, config: EngineConfig, progress: Progress) -> None:
         """`model` is taken over: in evaluation mode, on its device and in its dtype. `config` is resolved."""
-        use_threads(config.threads, model.num_parameters())
+        self.threads = threads_for(config.threads, model.num_parameters())
+        use_threads(self.threads)
         self.device, self.dtype = model.device, model.dtype
         self.attention = config.attention
         self.max_model_len = max_model_len(model.config, config.max_model_len)
@@ -127,6 +128,7 @@ class TargetModel:
 
     def forward(self, batch: StepBatch) -> torch.Tensor:
         """float32 [R, V]: logits of the rows `batch.logit_rows_R`. Stores all rows' keys and values."""
+        use_threads(self.threads)
         ids_1M, positions_1M = torch.from_numpy(batch.ids_M)[None], torch.from_numpy(batch.positions_M)[None]
         rows_R = torch.from_numpy(batch.logit_rows_R)
         num_logits = len(rows_R)
