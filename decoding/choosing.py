@@ -50,7 +50,11 @@ class Chooser:
         """
         request = running.request
         ledger = running.session.ledger(request.sampling.temperature > 0)
-        ledger.note(running.drafting.method, running.last_emitted, seconds)
+        seat = running.drafting.seat
+        if seat is None or not seat.is_catching_up:
+            ledger.note(running.drafting.method, running.last_emitted, seconds)
+        if seat is not None:
+            seat.num_read = 0
         if (
             request.finish_reason is None
             and request.speculation.method == AUTO

@@ -91,6 +91,7 @@ class DraftModel:
         ready = []
         for ask, segment, top in zip(asks, segments, tops, strict=True):
             self.store.commit(segment.handle, np.arange(len(segment.tokens), dtype=np.int32))
+            ask.seat.num_read = len(segment.tokens)
             if segment.logits == "last" and ask.allowance is not None and ask.seat.grower is not None:
                 room = segment.handle.capacity - segment.handle.length
                 ask.seat.grower.begin(ask.allowance, room, self.model.max_model_len - ask.end)

@@ -105,7 +105,9 @@ class Running:
         self.stats.draft_model_seconds += draft_seconds
         steps_by_method = self.stats.steps_by_method
         steps_by_method[self.drafting.method] = steps_by_method.get(self.drafting.method, 0) + 1
-        self.drafting.pace.update(tree.num_drafted, len(verdict.tokens), draft_seconds)
+        seat = self.drafting.seat
+        usual_seconds = 0.0 if seat is not None and seat.is_catching_up else draft_seconds
+        self.drafting.pace.update(tree.num_drafted, len(verdict.tokens), usual_seconds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ from decoding.request import Request
 from decoding.top_tokens import TopTokens
 from decoding.tree import IntArray
 
+LONG_READ = 16  # tokens; a step adds no more than a path and a bonus token
+
 
 class DraftRows(NamedTuple):
     """Rows to forward next. tokens: int32 [n], the new ones; parents: int32 [w + n], of all rows of the tree so far."""
@@ -35,7 +37,7 @@ class Grower(Protocol):
 @dataclass(slots=True, eq=False)
 class Seat:
     """One request's place in the draft model. vocab_size: of the tokens that target and draft model both have;
-    seconds: of draft forwards, this request's share, not yet taken to account."""
+    seconds: of draft forwards, this request's share, not yet taken to account; num_read: tokens caught up on last."""
 
     request: Request
     store: KvStore
@@ -43,6 +45,7 @@ class Seat:
     grower: Grower | None = None
     handle: KvHandle | None = None
     seconds: float = 0.0
+    num_read: int = 0
 
     @property
     def num_committed(self) -> int:
@@ -52,6 +55,11 @@ class Seat:
         """The seconds since they were last taken."""
         seconds, self.seconds = self.seconds, 0.0
         return seconds
+
+    @property
+    def is_catching_up(self) -> bool:
+        """Whether the last forwards read much that is read once, and so do not tell what drafting costs."""
+        return self.num_read > LONG_READ
 
     def keep(self, rows: IntArray) -> None:
         """Keep these rows of the tree just grown: those of the accepted path, ascending."""
