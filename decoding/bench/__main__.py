@@ -53,7 +53,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--data", type=Path, help="a folder with humaneval.jsonl; without it that workload is left out")
     add("--out", type=Path, default=Path("docs"), help="the folder for benchmarks.md and benchmarks.json")
     add("--workloads", type=_names, default=workloads.NAMES, help="comma-separated: code,reasoning,stories,humaneval")
-    add("--methods", type=_names, default=tuple(drafting_methods()), help="comma-separated registered methods")
+    add("--methods", type=_names, help="comma-separated registered methods; default: all that can be had")
     add("--budgets", type=_numbers, default=BUDGETS, help="comma-separated drafted nodes a step")
     add("--temperatures", type=_floats, default=(0.0, 0.7), help="comma-separated")
     add("--prompts", type=int, default=8, help="prompts of each workload, which is also the number of rounds")
@@ -111,7 +111,7 @@ class Bench:
     def table(self, bars: Progress) -> list[Expectation]:
         chosen, engine = self.chosen, self.engine()
         stock = AutoModelForCausalLM.from_pretrained(self._folder(), dtype=engine.model.dtype).eval()
-        rows = variants(chosen.methods, chosen.budgets)
+        rows = variants(chosen.methods or drafting_methods(engine.methods), chosen.budgets)
         found: list[Comparison] = []
         for workload in self._workloads():
             for temperature in chosen.temperatures:

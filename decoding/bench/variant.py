@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from decoding.drafters import METHODS, spine
+from decoding.drafters import spine
 from decoding.request import SpeculationParams
 
 NONE = "none"
@@ -38,9 +38,9 @@ def variants(methods: Iterable[str], budgets: Iterable[int]) -> list[Variant]:
     return found
 
 
-def drafting_methods() -> list[str]:
-    """The registered methods that draft, in the registry's order."""
-    return [method for method in METHODS if method != NONE]
+def drafting_methods(methods: Iterable[str]) -> list[str]:
+    """Those of an engine's methods that draft."""
+    return [method for method in methods if method != NONE]
 
 
 def _shapes(method: str) -> list[tuple[str, SpeculationParams]]:

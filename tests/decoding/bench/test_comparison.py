@@ -53,7 +53,7 @@ class WrongContestant:
 def test_a_run_has_every_row_and_every_method_gives_the_same_tokens(
     engine: Engine, workload: Workload, temperature: float
 ) -> None:
-    rows = variants(drafting_methods(), [8])
+    rows = variants(drafting_methods(engine.methods), [8])
     stock = tiny("llama", SEED_OF_A_LIVELY_MODEL)
     answers: list[None] = []
     contestants = contestants_of(engine, stock, rows, is_cold=False)
