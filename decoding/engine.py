@@ -165,10 +165,9 @@ class Engine:
         num_tokens = min(WARM_UP_TOKENS, self.model.max_model_len // 2)
         prompt = np.arange(num_tokens, dtype=np.int32) % self.model.vocab_size
         beside: dict[bool, list[float]] = {False: [], True: []}  # seconds of steps that drafted or did not
-        kinds = [("spine", 0.0, "match"), ("stand", 1.0, "match"), ("stand", 1.0, "rejection"), ("none", 0.0, "match")]
-        if self.draft_model is not None:
-            kinds += [("dynamic", 0.0, "match"), ("dynamic", 1.0, "match")]
-        for method, temperature, verification in kinds:
+        methods = ("auto", "stand", "dynamic", "none") if self.draft_model else ("auto", "stand", "none")
+        kinds = [(method, temperature, "match") for method in methods for temperature in (0.0, 1.0)]
+        for method, temperature, verification in (*kinds, ("stand", 1.0, "rejection")):
             sampling = SamplingParams(max_tokens=num_tokens, temperature=temperature, top_p=0.9, ignore_eos=True)
             speculation = SpeculationParams(method=method, verification=verification)
             self.add(Request(id="", prompt=prompt, sampling=sampling, speculation=speculation))

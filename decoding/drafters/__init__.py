@@ -138,8 +138,11 @@ def check(speculation: SpeculationParams) -> None:
 
 
 def warm_up() -> None:
-    """Compile all the serving path calls, by drafting a short repetitive text; cached on disk between starts."""
-    tokens = np.tile(np.arange(7, dtype=np.int32), 6)
+    """Compile all the serving path calls, by drafting a text that repeats itself after all tables have grown.
+
+    Cached on disk between starts.
+    """
+    tokens = np.concatenate((np.arange(600, dtype=np.int32), np.tile(np.arange(7, dtype=np.int32), 6)))
     for method in available(has_draft_model=False):
         for without in (frozenset[str](), frozenset(("best_first",))):
             request = Request(
