@@ -150,7 +150,7 @@ def test_gander_bench_patterns_writes_the_batch_table_of_given_questions(
     options = ["--problems", "1", "--max-tokens", "6", "--nodes", "8", "--out", str(tmp_path)]
     result = CliRunner().invoke(app, ["bench", "patterns", "batch", *options, "--questions", str(questions)])
     assert result.exit_code == 0, result.output
-    page = (tmp_path / "benchmarks.md").read_text(encoding="utf-8")
+    page = (tmp_path / "stand.md").read_text(encoding="utf-8")
     assert "`gander bench patterns batch" in page
     assert "batch 2: τ" in page
     assert "| stand, 8 |" in page
