@@ -58,7 +58,7 @@ class Search:
             stop=[self.step_end],
             extra_body={
                 "session_id": self.session,
-                "speculation": {"method": self.method, "max_nodes": 80, "report": True},
+                "speculation": {"method": self.method, "report": True},
             },
         )
         self.seconds += time.perf_counter() - started

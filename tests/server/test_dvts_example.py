@@ -21,7 +21,7 @@ EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "dvts.py"
 
 @pytest.fixture(scope="module")
 def real() -> Iterator[RunningServer]:
-    with running_server(ServerSettings(drain_seconds=2, max_nodes=80), WORKER_COMMAND) as server:
+    with running_server(ServerSettings(drain_seconds=2), WORKER_COMMAND) as server:
         yield server
 
 
