@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from itertools import count
 from typing import Protocol
 
 import numpy as np
@@ -65,6 +66,9 @@ class Contestant(Protocol):
         """Run one task to its end and time it."""
 
 
+_NUMBERS = count()
+
+
 class EngineContestant:
     """Our engine with one method, in a session of its own: it learns from its own requests alone.
 
@@ -87,6 +91,7 @@ class EngineContestant:
         self._speculation = speculation
         self._is_cold = is_cold
         self._start_drafter = start_drafter
+        self._number = next(_NUMBERS)  # its sessions are nobody else's, before or after
         self._session = 0
         self._num_answers = 0
 
@@ -99,7 +104,7 @@ class EngineContestant:
             self.forget()
         self._num_answers += 1
         request = Request(
-            id=f"{id(self)}-{self._num_answers}",
+            id=f"{self._number}-{self._num_answers}",
             prompt=task.prompt,
             sampling=SamplingParams(
                 max_tokens=task.max_tokens,
@@ -109,7 +114,7 @@ class EngineContestant:
             ),
             speculation=self._speculation,
             eos_token_ids=self._engine.model.eos_token_ids,
-            session_id=f"{id(self)}-{self._session}",
+            session_id=f"{self._number}-{self._session}",
         )
         started, cpu_started = time.perf_counter(), time.process_time()
         self._engine.add(request, self._start_drafter)
