@@ -28,7 +28,8 @@ ANSWER = re.compile(r"^#### *(-?\d+)\s*$", re.MULTILINE)
 @dataclass
 class Search:
     """How to search, and what it cost. width: continuations of a step; votes: times the model judges one; steps: of
-    one subtree, at most `max_tokens` tokens each; finished: a text that matches is complete."""
+    one subtree, at most `max_tokens` tokens each; nodes: drafted a step, None leaves it to the server; finished: a
+    text that matches is complete."""
 
     client: OpenAI
     model: str
@@ -38,10 +39,11 @@ class Search:
     steps: int = 8
     max_tokens: int = 120
     temperature: float = 0.6
+    nodes: int | None = None
     step_end: str = "\n\n"
     finished: re.Pattern[str] = ANSWER
     session: str = field(default_factory=lambda: f"dvts-{uuid.uuid4().hex}")
-    tokens: float = 0.0
+    tokens: int = 0
     forwards: int = 0
     seconds: float = 0.0
 
@@ -58,14 +60,12 @@ class Search:
             stop=[self.step_end],
             extra_body={
                 "session_id": self.session,
-                "speculation": {"method": self.method, "report": True},
+                "speculation": {"method": self.method, "max_nodes": self.nodes, "report": True},
             },
         )
         self.seconds += time.perf_counter() - started
-        for choice in reply.choices:
-            report = choice.model_dump()["speculation"]
-            self.forwards += report["steps"]
-            self.tokens += report["steps"] * (report["acceptance_length"] or 0.0)
+        self.tokens += reply.usage.completion_tokens if reply.usage else 0
+        self.forwards += sum(choice.model_dump()["speculation"]["steps"] for choice in reply.choices)
         return [choice.text for choice in reply.choices]
 
     def judge(self, text: str, seed: int) -> float:
@@ -127,12 +127,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--steps", type=int, default=8)
     add("--max-tokens", type=int, default=120, help="of one step")
     add("--temperature", type=float, default=0.6)
+    add("--nodes", type=int, help="drafted nodes a step; by default the server decides")
     add("--step-end", default="\n\n", help="what ends a step")
     chosen = parser.parse_args(argv)
     if (chosen.question is None) == (chosen.questions is None):
         parser.error("give a question, or --questions FILE")
     client = OpenAI(base_url=chosen.url, api_key="none")
-    shape = {name: getattr(chosen, name) for name in ("width", "votes", "steps", "max_tokens", "temperature")}
+    shape = {name: getattr(chosen, name) for name in ("width", "votes", "steps", "max_tokens", "temperature", "nodes")}
     searches = [
         Search(client, chosen.model, method, **shape, step_end=chosen.step_end) for method in chosen.methods.split(",")
     ]

@@ -39,7 +39,7 @@ def dvts() -> Any:
 def test_every_method_finds_the_same_text_and_only_drafting_saves_forwards(real: RunningServer, dvts: Any) -> None:
     prompt = held_out_exercises("reasoning", 1, 1)[0].prompt
     searches = {
-        method: dvts.Search(real.client(), real.model, method, width=2, votes=1, steps=2, max_tokens=40)
+        method: dvts.Search(real.client(), real.model, method, width=2, votes=1, steps=2, max_tokens=40, nodes=40)
         for method in ("none", "stand")
     }
     found = {method: search.grow(prompt, 0) for method, search in searches.items()}
