@@ -52,6 +52,15 @@ def test_streamed_and_plain_replies_are_equal_whatever_drafts(real: RunningServe
     assert len(replies) == 1
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.6, 1.0])
+def test_four_choices_are_equal_whatever_drafts(real: RunningServer, temperature: float) -> None:
+    body = {"n": 4, "seed": 77, "temperature": temperature, "top_p": 0.95, "max_tokens": 30}
+    plain = texts(complete(real, **body, speculation={"method": "none"}))
+    assert (len(set(plain)) > 1) == (temperature > 0)
+    for method in ("stand", "dynamic", "auto"):
+        assert texts(complete(real, **body, speculation={"method": method})) == plain
+
+
 def test_a_seed_gives_the_same_reply_and_another_seed_another(real: RunningServer) -> None:
     first = texts(complete(real, temperature=1.0, seed=1))
     assert texts(complete(real, temperature=1.0, seed=1)) == first
