@@ -17,6 +17,7 @@ from decoding.drafters.beliefs import learn
 from decoding.drafters.candidates import COUPLED, draft_law
 from decoding.drafters.model_beliefs import start_model_beliefs
 from decoding.drafters.model_growth import (
+    Growth,
     Limits,
     Rules,
     Top,
@@ -139,20 +140,10 @@ class ModelDrafter:
         self._expanded = _ROOT
 
     def grow(self, top: TopTokens) -> DraftRows | None:
-        buffers, first = self._buffers, self._num_nodes
-        self._num_nodes = add_children(
-            buffers,
-            self._num_nodes,
-            self._expanded,
-            Top(top.ids, top.probabilities),
-            self._law,
-            self._rules,
-            self._beliefs.chances,
-            self._limits,
-            self._request.num_tokens,
-        )
-        num_rows = len(self._row_parents)
-        expanded = choose_expanded(buffers, first, self._num_nodes, self._rules, self._limits, num_rows, self._hope)
+        buffers, first, num_rows = self._buffers, self._num_nodes, len(self._row_parents)
+        growth = Growth(buffers, self._law, self._rules, self._limits, self._beliefs.chances, self._request.num_tokens)
+        self._num_nodes = add_children(growth, first, self._expanded, Top(top.ids, top.probabilities))
+        expanded = choose_expanded(growth, first, self._num_nodes, num_rows, self._hope)
         if len(expanded) == 0:
             return None
         buffers.rows[expanded] = np.arange(num_rows, num_rows + len(expanded))

@@ -75,6 +75,18 @@ class Top(NamedTuple):
     probabilities: NDArray[np.float32]
 
 
+class Growth(NamedTuple):
+    """Everything one tree grows by and into. chances: float32 [NUM_CLASSES], of each class of evidence; root_position:
+    the absolute position that the root's children take."""
+
+    buffers: Buffers
+    law: DraftLaw
+    rules: Rules
+    limits: Limits
+    chances: NDArray[np.float32]
+    root_position: int
+
+
 def allocate(budget: int, most_children: int) -> Buffers:
     """Room for every child of every node that may be expanded: the root and at most `budget` others."""
     num_nodes = 1 + (budget + 1) * most_children
@@ -107,21 +119,10 @@ def weight_class(weight: float, rank: int) -> int:
 
 
 @nb.njit(cache=True)
-def add_children(
-    buffers: Buffers,
-    num_nodes: int,
-    expanded: IntArray,
-    top: Top,
-    law: DraftLaw,
-    rules: Rules,
-    chances: NDArray[np.float32],
-    limits: Limits,
-    root_position: int,
-) -> int:
-    """Give node `expanded[i]` the children that row i of `top` and the rules speak for; the new number of nodes.
-
-    chances: float32 [NUM_CLASSES]. root_position: the absolute position that the root's children take.
-    """
+def add_children(growth: Growth, num_nodes: int, expanded: IntArray, top: Top) -> int:
+    """Give node `expanded[i]` the children that row i of `top` and the rules speak for; the new number of nodes."""
+    buffers, rules, limits = growth.buffers, growth.rules, growth.limits
+    law, root_position = growth.law, growth.root_position
     nodes, candidates, probabilities = buffers.nodes, buffers.candidates, buffers.probabilities
     for row in range(len(expanded)):
         parent = expanded[row]
@@ -142,7 +143,7 @@ def add_children(
         for rank in range(min(breadth, size)):
             probability = probabilities[parent] * mass * candidates.shares[row, rank]
             kind = weight_class(candidates.weights[row, rank], rank)
-            chance = nodes.scores[parent] * chances[kind]
+            chance = nodes.scores[parent] * growth.chances[kind]
             token = candidates.ids[row, rank]
             if probability < rules.tau or chance < limits.min_chance or token >= limits.vocab_size:
                 continue
@@ -155,13 +156,12 @@ def add_children(
 
 
 @nb.njit(cache=True)
-def choose_expanded(
-    buffers: Buffers, first: int, num_nodes: int, rules: Rules, limits: Limits, num_rows: int, hope: float
-) -> IntArray:
+def choose_expanded(growth: Growth, first: int, num_nodes: int, num_rows: int, hope: float) -> IntArray:
     """int32: those of the nodes from `first` on that the draft model is to be run on next, ascending; often none.
 
     num_rows: run so far. hope: how often a node's best child is accepted once the node is.
     """
+    buffers, rules, limits = growth.buffers, growth.rules, growth.limits
     nodes = buffers.nodes
     least = _least_score(nodes.scores[1:num_nodes], limits.budget)
     found = np.empty(num_nodes - first, np.int32)
