@@ -32,6 +32,7 @@ class DraftModel:
     """model: ready to run; config: the engine's. vocab_size: the target's."""
 
     def __init__(self, model: TargetModel, config: EngineConfig, num_slots: int, vocab_size: int) -> None:
+        assert model.vocab_size >= NUM_TOP, model.vocab_size
         self.model = model
         self.curve = measure_cost_curve(model)
         self.store: KvStore = model.new_store(num_slots)

@@ -13,7 +13,6 @@ import math
 import numba as nb
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 MAX_NOISE = -math.log(-math.log1p(-(2.0**-33)))  # about 22.87, the largest value a token can draw
 
@@ -60,15 +59,6 @@ def uniform(seed: np.uint64, position: int, index: int, stream: int, step: int) 
     """A number in (0, 1) of 52 bits, the `index`-th of its position, stream and step."""
     first, second, _, _ = philox_words(seed, position, index, stream, step)
     return (np.float64(first >> np.uint64(6)) * 2.0**26 + np.float64(second >> np.uint64(6)) + 0.5) * 2.0**-52
-
-
-@nb.njit(cache=True)
-def gumbel_for(seed: np.uint64, position: int, tokens: NDArray[np.int32]) -> NDArray[np.float64]:
-    """float64 [n]: noise of the given tokens at one position; what drafters rank candidates with."""
-    noise = np.empty(len(tokens), np.float64)
-    for i in range(len(tokens)):
-        noise[i] = gumbel(seed, position, tokens[i])
-    return noise
 
 
 def gumbel_rows(seeds: torch.Tensor, positions: torch.Tensor, vocab_size: int) -> torch.Tensor:
