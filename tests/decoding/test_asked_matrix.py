@@ -96,7 +96,7 @@ def test_a_grammar_makes_more_be_accepted_not_less(gosling: Engine, temperature:
     sampling = replace(PLAIN, temperature=temperature)
     bound = replace(sampling, grammar=Grammar("json_schema", json.dumps(SCHEMA)), ignore_eos=False)
     for method in METHODS[1:]:
-        with_grammar, without = (ask(gosling, PROMPT, asked, method) for asked in (bound, sampling))
+        with_grammar, without = (ask(gosling, PROMPT, each, method, max_nodes=16) for each in (bound, sampling))
         assert with_grammar.reason is FinishReason.STOP
         json.loads(with_grammar.text)
         assert _acceptance_length(with_grammar) >= _acceptance_length(without)
@@ -116,7 +116,7 @@ def test_an_edited_file_as_prediction_saves_most_forwards(gosling: Engine) -> No
     assert plain.text.count(name) > 2
     prediction = encode(plain.text.replace(name, "renamed_by_its_user"))
     for method in ("auto", "spine", "stand", "recycle", "lookup"):
-        drafted = ask(gosling, PROMPT, sampling, method, prediction)
+        drafted = ask(gosling, PROMPT, sampling, method, prediction, max_nodes=32)
         assert drafted.tokens == plain.tokens
         assert drafted.stats is not None
         assert plain.stats is not None

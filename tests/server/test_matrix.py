@@ -90,7 +90,7 @@ def test_the_file_before_an_edit_saves_most_forwards_and_a_useless_prediction_co
 
     def run(method: str, prediction: str | None) -> tuple[str, int, dict[str, int]]:
         extra = {} if prediction is None else {"prediction": {"type": "content", "content": prediction}}
-        speculation = {"method": method, "report": True}
+        speculation = {"method": method, "max_nodes": 32, "report": True}
         reply = ask(real, "/v1/completions", **arguments, **extra, speculation=speculation)
         choice = reply["choices"][0]
         return choice["text"], choice["speculation"]["steps"], reply["usage"]["completion_tokens_details"]
