@@ -22,17 +22,16 @@ from decoding.model import Progress, TargetModel
 from decoding.request import Request
 from decoding.sampling import top_tokens
 from decoding.seat import Ask, Refusal, Seat
+from decoding.stores.ngram import NUM_SUCCESSORS
 from decoding.top_tokens import TopTokens
 from decoding.vocabulary import check_same_vocabulary
-
-NUM_TOP = 10  # candidates that the draft model offers after each row
 
 
 class DraftModel:
     """model: ready to run; config: the engine's. vocab_size: the target's."""
 
     def __init__(self, model: TargetModel, config: EngineConfig, num_slots: int, vocab_size: int) -> None:
-        assert model.vocab_size >= NUM_TOP, model.vocab_size
+        assert model.vocab_size >= NUM_SUCCESSORS, model.vocab_size
         self.model = model
         self.curve = measure_cost_curve(model)
         self.store: KvStore = model.new_store(num_slots)
@@ -130,7 +129,7 @@ class DraftModel:
             return []
         started = time.perf_counter()
         batch = pack(segments, self.store)
-        top = top_tokens(self.model.forward(batch), NUM_TOP)
+        top = top_tokens(self.model.forward(batch), NUM_SUCCESSORS)
         seconds = time.perf_counter() - started
         for seat, segment in zip(seats, segments, strict=True):
             seat.seconds += seconds * len(segment.tokens) / batch.num_rows

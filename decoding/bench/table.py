@@ -33,7 +33,7 @@ def render(comparisons: Sequence[Comparison]) -> str:
     """A summary of all comparisons, then each one's own table."""
     parts = [_table(_SUMMARY, [_summary_row(one) for one in comparisons])]
     for one in comparisons:
-        parts.append(f"### {_title(one)}\n\n{_sentence(one)}")
+        parts.append(f"### {title(one)}\n\n{_sentence(one)}")
         parts.append(_table(_COLUMNS, [_row(one, figures) for figures in one.figures]))
     return "\n\n".join(parts)
 
@@ -52,7 +52,7 @@ def other_methods(one: Comparison, budget: int | None) -> list[Figures]:
     return [row for row in one.figures if row.budget == budget and budget and not row.label.startswith(SPINE)]
 
 
-def _title(one: Comparison) -> str:
+def title(one: Comparison) -> str:
     return f"{one.workload}, temperature {one.temperature:g}"
 
 

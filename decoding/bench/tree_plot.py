@@ -11,7 +11,8 @@ from typing import Any
 
 from decoding.bench.comparison import Comparison
 from decoding.bench.figures import Figures
-from decoding.bench.tree_tables import FAMILIES, title
+from decoding.bench.table import title
+from decoding.bench.tree_tables import FAMILIES
 from decoding.bench.tree_ways import BEST_FIXED, BRANCHINGS, DEPTHS, PRUNINGS, THRESHOLDS, Way, fixed, thresholds
 
 SIZE_INCHES = (10.0, 6.4)

@@ -12,6 +12,7 @@ import numpy as np
 
 from decoding.bench.comparison import Comparison
 from decoding.bench.figures import Figures
+from decoding.bench.table import title
 from decoding.bench.tree_memory import Footprint
 from decoding.bench.tree_ways import (
     ABLATION,
@@ -36,10 +37,6 @@ def render_main(comparisons: Sequence[Comparison], target: str) -> str:
     for one in comparisons:
         parts += [f"#### {title(one)}, {target}", f"{sentence(one)}", verification(one)]
     return "\n\n".join(parts)
-
-
-def title(one: Comparison) -> str:
-    return f"{one.workload}, temperature {one.temperature:g}"
 
 
 def sentence(one: Comparison) -> str:
