@@ -35,8 +35,8 @@ from decoding.static_tree import read_tree
 from decoding.stats import EngineStats, RequestStats
 from decoding.step_result import Emitted, PromptScored, Retired, StepResult
 from decoding.tally import StepTally, count_draft
-from decoding.token_logprobs import TokenLogprobs
-from decoding.tree import Source, root_only
+from decoding.tracing import trace_step
+from decoding.tree import root_only
 from decoding.verify import Verdict, walk
 
 WARM_UP_TOKENS = 12
@@ -150,7 +150,7 @@ class Engine:
         tally.end_phase("sample")
         result = StepResult()
         for draft, verdict, (first, end) in zip(drafts, verdicts, pairwise(batch.logit_offsets.tolist()), strict=True):
-            self._commit(draft, verdict, draft.logprobs(verdict, logits_NV[first:end]), tally, result)
+            self._commit(draft, verdict, logits_NV[first:end], tally, result)
         tally.end_phase("commit")
         for draft, verdict, top in zip(drafts, verdicts, tops, strict=True):
             draft.observe(verdict, top)
@@ -238,12 +238,13 @@ class Engine:
         self,
         draft: Draft,
         verdict: Verdict | None,
-        logprobs: list[TokenLogprobs] | None,
+        rows_RV: torch.Tensor,
         tally: StepTally,
         result: StepResult,
     ) -> None:
-        """Keep the accepted rows, extend the request, and say what it was given."""
+        """Keep the accepted rows, extend the request, and say what it was given. rows_RV: the draft's raw logits."""
         running, request = draft.running, draft.running.request
+        logprobs = draft.logprobs(verdict, rows_RV)
         assert running.handle is not None
         self.store.commit(running.handle, draft.kept_rows(verdict))
         if verdict is None or draft.tree is None:
@@ -254,11 +255,13 @@ class Engine:
         running.note_step(draft.tree, verdict, num_emitted, draft.draft_seconds)
         method_counts = tally.add(running.drafting.method, context, num_emitted)
         count_draft((method_counts, running.stats.counts), draft.tree, verdict)
-        sources = [*draft.tree.sources[verdict.path[1:]].tolist(), int(Source.BONUS)]
+        if request.speculation.trace is not None:
+            tree_rows_NV = rows_RV[len(rows_RV) - len(draft.tree) :]
+            result.traced.append((request.id, trace_step(running, draft.tree, verdict, tree_rows_NV)))
         if request.sampling.prompt_logprobs is not None and context == len(request.prompt):
             result.scored.append(PromptScored(request.id, running.prompt_logprobs))
         tokens = verdict.tokens[:num_emitted].tolist()
-        result.emitted.append(Emitted(request.id, tokens, sources[:num_emitted], logprobs and logprobs[:num_emitted]))
+        result.emitted.append(Emitted(request.id, tokens, logprobs and logprobs[:num_emitted]))
         if request.finish_reason is not None:
             self._scheduler.retire(request.id)
             result.retired.append(self._retired(running, request.finish_reason))

@@ -12,6 +12,7 @@ import msgspec
 from decoding.grammar import Grammar
 from decoding.session_info import SessionInfo
 from decoding.stats import EngineStats, RequestStats, StepStats
+from decoding.step_trace import StepTrace
 from decoding.token_logprobs import TokenLogprobs
 
 
@@ -50,6 +51,7 @@ class Speculation(msgspec.Struct, kw_only=True, frozen=True):
     consensus: str = "occurrences"
     candidates: str | None = None
     verification: str = "match"
+    trace: str | None = None
 
 
 class Submit(msgspec.Struct, kw_only=True, frozen=True, tag=True):
@@ -121,15 +123,24 @@ class LoadFailed(msgspec.Struct, kw_only=True, frozen=True, tag=True):
 
 
 class Tokens(msgspec.Struct, kw_only=True, frozen=True, tag=True):
-    """Tokens emitted for one request by one step, in order; `sources[i]` is `tree.Source` of `token_ids[i]`.
-
-    logprobs: one for each token where the request asks for them.
-    """
+    """Tokens emitted for one request by one step, in order. logprobs: one for each, where the request asks for them."""
 
     request_id: str
     token_ids: list[int]
-    sources: list[int]
     logprobs: list[TokenLogprobs] | None = None
+
+
+class Traced(msgspec.Struct, kw_only=True, frozen=True, tag=True):
+    """What a step did for a request that asks to be told; comes before that step's `Tokens`.
+
+    Of the whole step, all requests together, as in `StepStats`: seconds, plain_seconds, prefill_rows.
+    """
+
+    request_id: str
+    trace: StepTrace
+    seconds: float
+    plain_seconds: float
+    prefill_rows: int
 
 
 class PromptLogprobs(msgspec.Struct, kw_only=True, frozen=True, tag=True):
@@ -182,7 +193,7 @@ class StepReport(msgspec.Struct, kw_only=True, frozen=True, tag=True):
 
 
 ToWorker = Submit | Abort | Drain | ListSessions | DeleteSession
-RequestEvent = PromptLogprobs | Tokens | Finished | Rejected | Failed
+RequestEvent = PromptLogprobs | Traced | Tokens | Finished | Rejected | Failed
 FromWorker = Ready | LoadProgress | LoadFailed | RequestEvent | StepReport | Sessions | SessionDeleted
 
 

@@ -17,6 +17,7 @@ from decoding.errors import RequestRejected
 from decoding.grammar import Grammar
 
 MAX_LOGPROBS = 20
+TRACE_STEPS, TRACE_TREES = "steps", "trees"
 
 
 class FinishReason(StrEnum):
@@ -101,6 +102,7 @@ class SpeculationParams:
     the stand method draws: "coupled" to the target's own noise, "independent" of it, or "deterministic"; None
     is what the verification wants. verification: "match", the target's own tokens and so those of plain
     decoding, or "rejection", standard speculative sampling, exact in law alone; then the words above are not true.
+    trace: whether to tell of every step, or of every step with its tree; None for neither.
     """
 
     method: str = "auto"
@@ -112,6 +114,7 @@ class SpeculationParams:
     consensus: str = "occurrences"
     candidates: str | None = None
     verification: str = "match"
+    trace: str | None = None
 
 
 @dataclass(slots=True, kw_only=True)

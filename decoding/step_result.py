@@ -6,16 +6,16 @@ from dataclasses import dataclass, field
 
 from decoding.request import FinishReason
 from decoding.stats import RequestStats, StepStats
+from decoding.step_trace import StepTrace
 from decoding.token_logprobs import TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
-    """Tokens one request was given by one step, in order, each with its `tree.Source`, and logprobs if asked for."""
+    """Tokens one request was given by one step, in order, and their logprobs if asked for."""
 
     request_id: str
     tokens: list[int]
-    sources: list[int]
     logprobs: list[TokenLogprobs] | None = None
 
 
@@ -42,6 +42,7 @@ class StepResult:
     """`stats` is None for a step that found nothing to do."""
 
     scored: list[PromptScored] = field(default_factory=list)
+    traced: list[tuple[str, StepTrace]] = field(default_factory=list)  # request ids with what they asked to see
     emitted: list[Emitted] = field(default_factory=list)
     retired: list[Retired] = field(default_factory=list)
     stats: StepStats | None = None

@@ -25,7 +25,9 @@ from decoding.engine import Engine
 from decoding.errors import GanderError, RequestRejected
 from decoding.request import Request, SamplingParams, SpeculationParams
 from decoding.session import SessionStore
+from decoding.stats import StepStats
 from decoding.step_result import Emitted, PromptScored, Retired, StepResult
+from decoding.step_trace import StepTrace
 
 IDLE_POLL_MS = 200
 HEARTBEAT_SECONDS = 1.0
@@ -169,9 +171,11 @@ def ready_message(engine: Engine, config: EngineConfig) -> messages.Ready:
 
 
 def step_messages(result: StepResult) -> list[messages.FromWorker]:
-    """What is known of prompts, then tokens, so that a request's last tokens always come before its end."""
+    """What is known of prompts and trees, then tokens, so that a request's last tokens always come before its end."""
+    traced = [traced_message(*traced, result.stats) for traced in result.traced if result.stats is not None]
     return [
         *map(prompt_message, result.scored),
+        *traced,
         *map(tokens_message, result.emitted),
         *map(finished_message, result.retired),
     ]
@@ -181,11 +185,20 @@ def prompt_message(scored: PromptScored) -> messages.PromptLogprobs:
     return messages.PromptLogprobs(request_id=scored.request_id, logprobs=scored.logprobs)
 
 
+def traced_message(request_id: str, trace: StepTrace, step: StepStats) -> messages.Traced:
+    return messages.Traced(
+        request_id=request_id,
+        trace=trace,
+        seconds=step.step_seconds,
+        plain_seconds=step.plain_seconds,
+        prefill_rows=step.prefill_rows,
+    )
+
+
 def tokens_message(emitted: Emitted) -> messages.Tokens:
     return messages.Tokens(
         request_id=emitted.request_id,
         token_ids=emitted.tokens,
-        sources=emitted.sources,
         logprobs=emitted.logprobs,
     )
 

@@ -28,6 +28,7 @@ from server.schemas.chat import (
     ToolCall,
 )
 from server.sse import DONE, frame
+from server.trace import trace
 
 
 @dataclass(slots=True)
@@ -38,18 +39,20 @@ class ChatShape:
     _calling: set[int] = field(default_factory=set)  # choices that have called a tool
 
     def chunks(self, delta: ChoiceDelta, usage: UsageCount) -> Iterable[bytes]:
-        index, logprobs = delta.index, self._logprobs(delta.logprobs)
+        index = delta.index
         if index not in self._begun:
             self._begun.add(index)
             yield self._chunk(_chunk_choice(index, {"role": "assistant", "content": ""}), usage)
-        for part in delta.parts:
-            if isinstance(part, CallStart):
-                self._calling.add(index)
-            choice = _chunk_choice(index, part_delta(part), logprobs)
-            logprobs = None  # a delta's tokens are told of once
+        if any(isinstance(part, CallStart) for part in delta.parts):
+            self._calling.add(index)
+        choices = [_chunk_choice(index, part_delta(part)) for part in delta.parts]
+        if (delta.news or delta.steps) and not choices:
+            choices.append(_chunk_choice(index, {}))
+        if choices:  # a delta's tokens are told of once
+            choices[0]["logprobs"] = self._logprobs(delta.news)
+            self._add_trace(choices[0], delta)
+        for choice in choices:
             yield self._chunk(choice, usage)
-        if logprobs is not None and logprobs["content"]:
-            yield self._chunk(_chunk_choice(index, {}, logprobs), usage)
         if delta.finish_reason is not None:
             last = _chunk_choice(index, {})
             last["finish_reason"] = finish_reason(delta.finish_reason, index in self._calling)
@@ -85,9 +88,10 @@ class ChatShape:
         whole: ChatChoice = {
             "index": choice.last.index,
             "message": message,
-            "logprobs": self._logprobs(choice.logprobs),
+            "logprobs": self._logprobs(choice.news),
             "finish_reason": finish_reason(reason, "tool_calls" in message),
         }
+        self._add_trace(whole, choice)
         self._add_report(whole, choice.last.stats)
         return whole
 
@@ -97,6 +101,10 @@ class ChatShape:
     def _add_report(self, choice: ChatChoice | ChatChunkChoice, stats: RequestStats | None) -> None:
         if self.body.speculation.report and stats is not None:
             choice["speculation"] = speculation_report(stats)
+
+    def _add_trace(self, choice: ChatChoice | ChatChunkChoice, news: ChoiceDelta | FoldedChoice) -> None:
+        if self.body.speculation.trace:
+            choice["trace"] = trace(self.call.tokenizer, news.news, news.steps)
 
     def _chunk(self, choice: ChatChunkChoice, usage: UsageCount) -> bytes:
         chunk = self._empty_chunk([choice])
@@ -162,5 +170,5 @@ def calls_of(parts: Sequence[Part]) -> list[ToolCall]:
     return calls
 
 
-def _chunk_choice(index: int, delta: AssistantDelta, logprobs: ChatLogprobs | None = None) -> ChatChunkChoice:
-    return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": None}
+def _chunk_choice(index: int, delta: AssistantDelta) -> ChatChunkChoice:
+    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}

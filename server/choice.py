@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from decoding.messages import Finished, Submit
+from decoding.messages import Finished, Submit, Traced
 from decoding.stats import RequestStats
 from decoding.token_logprobs import TokenLogprobs
 from server.detokenize import IncrementalText, StopStrings
@@ -36,25 +36,41 @@ class ChoicePlan:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a token came from: `tree.Source` in lower case, its place in its step and that step's number, from 1."""
+
+    source: str
+    depth: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
 class TokenNews:
-    """A token of the reply. offset: where its text begins in the choice's text, repeated prompt included."""
+    """A token of the reply. offset: where its text begins in the choice's text, repeated prompt included.
+
+    text: what it adds to what is decoded, though a stop string may take it away again; origin: if that is traced.
+    """
 
     logprobs: TokenLogprobs
     offset: int
+    text: str = ""
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceDelta:
     """News of one choice. num_tokens, num_reasoning: completion tokens so far, and those of them that were thought.
 
-    finish_reason and stats: in the last one only; prompt_logprobs: in the first only, where they were asked for.
+    news: of each token, where log probabilities or traces are asked for; steps: those since the last delta, where they
+    are traced. finish_reason and stats: in the last one only; prompt_logprobs: in the first only.
     """
 
     index: int
     parts: tuple[Part, ...]
     num_tokens: int
     num_reasoning: int = 0
-    logprobs: Sequence[TokenNews] = ()
+    news: Sequence[TokenNews] = ()
+    steps: Sequence[Traced] = ()
     prompt_logprobs: Sequence[TokenLogprobs | None] | None = None
     finish_reason: str | None = None
     stats: RequestStats | None = None
@@ -79,6 +95,9 @@ class Choice:
         self._num_read = self._num_settled = len(plan.echo)  # characters decoded, and those no stop string can claim
         self._num_tokens = self._num_reasoning = 0
         self._pending: deque[TokenNews] = deque()
+        self._origins: deque[Origin] = deque()  # of tokens to come
+        self._steps: list[Traced] = []
+        self._last_step = 0  # that of the last token read
         self._prompt_logprobs: Sequence[TokenLogprobs | None] | None = None
         self.is_cut = False  # by a stop string or a parser: what still comes is not the reply's
 
@@ -91,6 +110,7 @@ class Choice:
             stop_token = token_ids.pop()
         if reply.prompt_logprobs is not None:
             self._prompt_logprobs = reply.prompt_logprobs
+        self._expect(reply.steps)
         parts = self._parser.push(self._prefix)
         self._prefix = ""
         parts += self._append(token_ids, reply.logprobs)
@@ -109,9 +129,17 @@ class Choice:
             parts=shown,
             num_tokens=self._num_tokens,
             num_reasoning=self._num_reasoning,
-            logprobs=news,
+            news=news,
+            steps=self._take_steps(),
             prompt_logprobs=self._take_prompt_logprobs(),
         )
+
+    def _expect(self, steps: Sequence[Traced]) -> None:
+        """Remember where the tokens of these steps come from."""
+        self._steps += steps
+        for step in steps:
+            sources = enumerate(step.trace.sources, start=1)
+            self._origins.extend(Origin(source, depth, step.trace.number) for depth, source in sources)
 
     def _append(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> list[Part]:
         if not self._is_one_by_one:
@@ -121,9 +149,12 @@ class Choice:
         for position, token_id in enumerate(token_ids):
             self._num_tokens += 1
             self._num_reasoning += self._parser.is_reasoning
+            text = self._text.push((token_id,))
             if logprobs:
-                self._pending.append(TokenNews(logprobs[position], self._num_read))
-            parts += self._read(self._text.push((token_id,)))
+                origin = self._origins.popleft() if self._origins else None
+                self._last_step = origin.step if origin else 0
+                self._pending.append(TokenNews(logprobs[position], self._num_read, text, origin))
+            parts += self._read(text)
             if self.is_cut:
                 break
         return parts
@@ -145,13 +176,21 @@ class Choice:
             news.append(self._pending.popleft())
         return news
 
+    def _take_steps(self) -> Sequence[Traced]:
+        """None after the one in which the reply was cut."""
+        taken, self._steps = self._steps, []
+        return [step for step in taken if step.trace.number <= self._last_step or not self.is_cut]
+
     def _take_prompt_logprobs(self) -> Sequence[TokenLogprobs | None] | None:
         taken, self._prompt_logprobs = self._prompt_logprobs, None
         return taken
 
     def _last(self, parts: list[Part], finished: Finished) -> ChoiceDelta:
         if not self.is_cut and not self._is_silent:
-            parts += self._read(self._text.flush())
+            text = self._text.flush()
+            if text and self._pending:
+                self._pending[-1] = replace(self._pending[-1], text=self._pending[-1].text + text)
+            parts += self._read(text)
         if not self.is_cut:
             held = self._stops.flush()
             self._num_settled += len(held)
@@ -165,7 +204,8 @@ class Choice:
             parts=merged(parts),
             num_tokens=self._num_tokens,
             num_reasoning=self._num_reasoning,
-            logprobs=self._settled_news(is_end=True),
+            news=self._settled_news(is_end=True),
+            steps=self._take_steps(),
             prompt_logprobs=self._take_prompt_logprobs(),
             finish_reason=reason,
             stats=finished.stats,

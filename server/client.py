@@ -34,6 +34,7 @@ from decoding.messages import (
     Submit,
     Tokens,
     ToWorker,
+    Traced,
 )
 from server.errors import ApiError, unavailable
 from server.replies import End, Replies, WorkerGone
@@ -234,10 +235,10 @@ class EngineClient:
                 self._on_tokens(message)
             case Sessions() | SessionDeleted():
                 self.desk.on_answer(message)
-            case PromptLogprobs():
+            case PromptLogprobs() | Traced():
                 ticket = self._tickets.get(message.request_id)
                 if ticket is not None:
-                    ticket.replies.put_prompt_logprobs(ticket.choice, message)
+                    ticket.replies.put_news(ticket.choice, message)
             case StepReport():
                 self._observer.on_step(message)
             case Finished() | Rejected() | Failed():

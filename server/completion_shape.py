@@ -15,6 +15,7 @@ from server.logprobs import completion_logprobs, prompt_logprobs, prompt_news, t
 from server.parsing.parts import said
 from server.schemas.completions import Completion, CompletionChoice, CompletionLogprobs, CompletionRequest
 from server.sse import DONE, frame
+from server.trace import trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +28,10 @@ class CompletionShape:
     num_generated: int
 
     def chunks(self, delta: ChoiceDelta, usage: UsageCount) -> Iterable[bytes]:
-        logprobs = self._logprobs(delta.index, delta.logprobs, delta.prompt_logprobs)
+        logprobs = self._logprobs(delta.index, delta.news, delta.prompt_logprobs)
         choice = self._choice(delta.index, said(delta.parts), logprobs, delta.finish_reason, delta.stats)
+        if self.body.speculation.trace:
+            choice["trace"] = trace(self.call.tokenizer, delta.news, delta.steps)
         chunk = self._reply([choice])
         options = self.body.stream_options
         if options.include_usage:
@@ -61,8 +64,10 @@ class CompletionShape:
 
     def _whole_choice(self, index: int, choice: FoldedChoice) -> CompletionChoice:
         last = choice.last
-        logprobs = self._logprobs(last.index, choice.logprobs, choice.prompt_logprobs)
+        logprobs = self._logprobs(last.index, choice.news, choice.prompt_logprobs)
         whole = self._choice(index, said(choice.parts), logprobs, last.finish_reason, last.stats)
+        if self.body.speculation.trace:
+            whole["trace"] = trace(self.call.tokenizer, choice.news, choice.steps)
         if self.body.prompt_logprobs is not None and choice.prompt_logprobs is not None:
             whole["prompt_logprobs"] = prompt_logprobs(self.call.tokenizer, choice.prompt_logprobs)
         return whole
@@ -103,5 +108,5 @@ class CompletionShape:
 
 def _mean_logprob(choice: FoldedChoice) -> float:
     """Natural logarithm a token; an empty reply comes last."""
-    logprobs = [news.logprobs.logprob for news in choice.logprobs]
+    logprobs = [news.logprobs.logprob for news in choice.news]
     return sum(logprobs) / len(logprobs) if logprobs else float("-inf")

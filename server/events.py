@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 
-from decoding.messages import Failed, Finished, Rejected
+from decoding.messages import Failed, Finished, Rejected, Traced
 from decoding.token_logprobs import TokenLogprobs
 from server.choice import Choice, ChoiceDelta, TokenNews
 from server.errors import ApiError, internal_error, invalid, unavailable
@@ -44,7 +44,8 @@ class FoldedChoice:
     """A choice, whole."""
 
     parts: tuple[Part, ...]
-    logprobs: list[TokenNews]
+    news: list[TokenNews]
+    steps: list[Traced]
     prompt_logprobs: Sequence[TokenLogprobs | None] | None
     last: ChoiceDelta
 
@@ -61,7 +62,8 @@ async def fold(deltas: AsyncIterator[list[ChoiceDelta]]) -> list[FoldedChoice]:
 def _folded(deltas: list[ChoiceDelta]) -> FoldedChoice:
     return FoldedChoice(
         parts=merged(part for delta in deltas for part in delta.parts),
-        logprobs=[news for delta in deltas for news in delta.logprobs],
+        news=[news for delta in deltas for news in delta.news],
+        steps=[step for delta in deltas for step in delta.steps],
         prompt_logprobs=next((delta.prompt_logprobs for delta in deltas if delta.prompt_logprobs is not None), None),
         last=deltas[-1],
     )

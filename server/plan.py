@@ -123,7 +123,7 @@ def _sampling(body: GenerationRequest, order: Order) -> Sampling:
         logit_bias=body.logit_bias,
         bad_words=[list(token_ids) for token_ids in order.bad_words],
         allowed_token_ids=body.allowed_token_ids,
-        logprobs=order.logprobs,
+        logprobs=0 if body.speculation.trace and order.logprobs is None else order.logprobs,
         prompt_logprobs=order.prompt_logprobs,
         grammar=order.grammar,
     )
@@ -140,4 +140,9 @@ def _speculation(options: SpeculationOptions) -> Speculation:
         consensus=options.consensus,
         candidates=options.candidates,
         verification=options.verification,
+        trace=_trace(options.trace),
     )
+
+
+def _trace(asked: bool | str) -> str | None:
+    return asked if isinstance(asked, str) else "steps" if asked else None

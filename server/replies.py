@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from decoding.messages import Failed, Finished, PromptLogprobs, Rejected, Tokens
+from decoding.messages import Failed, Finished, PromptLogprobs, Rejected, Tokens, Traced
 from decoding.token_logprobs import TokenLogprobs
 
 
@@ -32,6 +32,7 @@ class Reply:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # one for each token, or none
     prompt_logprobs: list[TokenLogprobs | None] | None = None
+    steps: list[Traced] = field(default_factory=list)  # of these tokens, where steps are traced
     end: End | None = None
 
 
@@ -65,10 +66,16 @@ class Replies:
                 reply.logprobs.extend(tokens.logprobs)
             self._wake()
 
-    def put_prompt_logprobs(self, choice: int, prompt: PromptLogprobs) -> None:
-        if choice in self._open:
-            self._unread.setdefault(choice, Reply()).prompt_logprobs = prompt.logprobs
-            self._wake()
+    def put_news(self, choice: int, news: PromptLogprobs | Traced) -> None:
+        """What comes beside the tokens."""
+        if choice not in self._open:
+            return
+        reply = self._unread.setdefault(choice, Reply())
+        if isinstance(news, Traced):
+            reply.steps.append(news)
+        else:
+            reply.prompt_logprobs = news.logprobs
+        self._wake()
 
     def put_end(self, choice: int, end: End) -> None:
         if self._open.pop(choice, None) is not None:

@@ -45,7 +45,7 @@ class ResponseShape:
 
     def whole(self, choices: Sequence[FoldedChoice], usage: UsageCount) -> Mapping[str, object]:
         choice = choices[0]
-        self._last = replace(choice.last, parts=choice.parts, logprobs=choice.logprobs)
+        self._last = replace(choice.last, parts=choice.parts, news=choice.news)
         status = self._status()
         for _ in (*self._grow(self._last), *self._items.close(status)):
             pass  # only the items count
@@ -54,7 +54,7 @@ class ResponseShape:
     def _grow(self, delta: ChoiceDelta) -> Iterator[ResponseEvent]:
         tokenizer = self.call.tokenizer
         if self.body.wants_logprobs:
-            self._logprobs += [token_logprob(tokenizer, news.logprobs) for news in delta.logprobs]
+            self._logprobs += [token_logprob(tokenizer, news.logprobs) for news in delta.news]
         for part in delta.parts:
             logprobs: list[TokenLogprob] = []
             if isinstance(part, Content):

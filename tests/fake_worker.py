@@ -44,9 +44,11 @@ from decoding.messages import (
     Submit,
     Tokens,
     ToWorker,
+    Traced,
 )
 from decoding.session_info import SessionInfo
 from decoding.stats import DraftCounts, EngineStats, RequestStats, StepStats
+from decoding.step_trace import NodeTrace, StepTrace
 from decoding.token_logprobs import TokenLogprobs
 
 END_TOKEN = 256
@@ -96,9 +98,20 @@ class Running:
             rest = token_logprobs(self.submit.prompt[1:], sampling.prompt_logprobs)
             messages.append(PromptLogprobs(request_id=request_id, logprobs=[None, *rest]))
         logprobs = None if sampling.logprobs is None else token_logprobs(token_ids, sampling.logprobs)
-        sources = [1] * len(token_ids)
-        messages.append(Tokens(request_id=request_id, token_ids=token_ids, sources=sources, logprobs=logprobs))
+        if self.submit.speculation.trace is not None:
+            messages.append(self.traced(len(token_ids)))
+        messages.append(Tokens(request_id=request_id, token_ids=token_ids, logprobs=logprobs))
         return [*messages, self.finished(reason, stop_token)] if reason else messages
+
+    def traced(self, num_tokens: int) -> Traced:
+        sources = ["context"] * (num_tokens - 1) + ["bonus"]
+        root = NodeTrace(65, -1, "root", None, True)
+        tree = [root, NodeTrace(66, 0, "context", -0.5, False)] if self.submit.speculation.trace == "trees" else None
+        trace = StepTrace(
+            number=self.steps, method="spine", drafted=4, accepted=num_tokens - 1, sources=sources, tree=tree
+        )
+        request_id = self.submit.request_id
+        return Traced(request_id=request_id, trace=trace, seconds=0.5, plain_seconds=1.0, prefill_rows=0)
 
     def _end(self, token: int, num_tokens: int) -> tuple[str, int | None]:
         sampling = self.submit.sampling

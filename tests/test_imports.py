@@ -9,7 +9,7 @@ ROOT = Path(__file__).parent.parent
 LAYERS = [  # a module may import from its own layer and those below it
     {"worker"},
     {"engine"},
-    {"choosing", "scheduler", "memory", "admission"},
+    {"choosing", "scheduler", "memory", "admission", "tracing"},
     {"running", "draft_model", "calibrate"},
     {"session", "tally", "drafters", "logprobs"},
     {"seat", "earnings"},

@@ -23,7 +23,7 @@ from decoding.drafters.none import NoDrafter
 from decoding.drafters.recycle import RecycleDrafter
 from decoding.drafters.spine import SpineDrafter
 from decoding.drafters.stand import StandDrafter
-from decoding.request import Request, SamplingParams, SpeculationParams
+from decoding.request import TRACE_STEPS, TRACE_TREES, Request, SamplingParams, SpeculationParams
 from decoding.seat import Seat
 from decoding.stores import DraftingStores
 from decoding.stores.adjacency import NUM_SUCCESSORS, AdjacencyTable
@@ -133,6 +133,8 @@ def check(speculation: SpeculationParams) -> None:
     stand.check(speculation)
     least = speculation.min_probability
     check_field("min_probability", least is None or 0 <= least < 1, "at least 0 and below 1", least)
+    trace = speculation.trace
+    check_field("trace", trace in (None, TRACE_STEPS, TRACE_TREES), one_of(TRACE_STEPS, TRACE_TREES), trace)
     for name, value in (("max_nodes", speculation.max_nodes), ("max_depth", speculation.max_depth)):
         check_field(name, value is None or value >= 0, "0 or more", value)
 

@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 from server.schemas.base import refusal
 from server.schemas.generation import MAX_LENGTH, REFUSED, GenerationRequest
 from server.schemas.messages import ChatMessage
-from server.schemas.replies import PromptLogprobs, SpeculationReport, Usage
+from server.schemas.replies import PromptLogprobs, SpeculationReport, Trace, Usage
 from server.schemas.tools import Tool, ToolChoice, ToolChoiceField, check_tools
 
 
@@ -131,6 +131,7 @@ class ChatChoice(TypedDict):
     logprobs: ChatLogprobs | None
     finish_reason: str
     speculation: NotRequired[SpeculationReport]
+    trace: NotRequired[Trace]
 
 
 class ChatChunkChoice(TypedDict):
@@ -139,6 +140,7 @@ class ChatChunkChoice(TypedDict):
     logprobs: ChatLogprobs | None
     finish_reason: str | None
     speculation: NotRequired[SpeculationReport]
+    trace: NotRequired[Trace]
 
 
 class ChatCompletion(TypedDict):

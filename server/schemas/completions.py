@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 from server.prompts import Prompt
 from server.schemas.base import refusal
 from server.schemas.generation import MAX_LENGTH, GenerationRequest
-from server.schemas.replies import PromptLogprobs, SpeculationReport, Usage
+from server.schemas.replies import PromptLogprobs, SpeculationReport, Trace, Usage
 
 
 def _read_prompts(value: Any) -> list[Prompt]:
@@ -75,6 +75,7 @@ class CompletionChoice(TypedDict):
     finish_reason: str | None
     prompt_logprobs: NotRequired[PromptLogprobs]
     speculation: NotRequired[SpeculationReport]
+    trace: NotRequired[Trace]
 
 
 class Completion(TypedDict):

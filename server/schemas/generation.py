@@ -122,6 +122,10 @@ class SpeculationOptions(WireModel):
     candidates: str | None = Field(default=None, max_length=64)
     verification: str = Field(default="match", max_length=64)
     report: bool = Field(default=False, description="Add a `speculation` object to every choice")
+    trace: bool | Literal["trees"] = Field(
+        default=False,
+        description="Add a `trace` object to every chunk: where tokens came from; `trees`: draft trees too",
+    )
 
 
 class Prediction(WireModel):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NotRequired  # pydantic wants TypedDict from elsewhere before Python 3.12
+
 from typing_extensions import TypedDict
 
 
@@ -43,6 +45,56 @@ class SpeculationReport(TypedDict):
     time_to_first_token: float
     decode_seconds: float
     draft_model_seconds: float
+
+
+class TraceToken(TypedDict):
+    """A token of the reply. text: what it adds, though a stop string may cut it; depth: its place in its step, from 1.
+
+    source: context, adjacency, ngram, draft_model, prediction or grammar for an accepted draft, bonus for the target's
+    own token after them; step: see TraceStep; logprob: the model's own, at temperature 1.
+    """
+
+    text: str
+    id: int
+    source: str
+    depth: int
+    step: int
+    logprob: float
+
+
+class TraceNode(TypedDict):
+    """A node of a draft tree. parent: index of its parent, -1 for the root; logprob: after its parent, or null."""
+
+    text: str
+    id: int
+    parent: int
+    source: str
+    logprob: float | None
+    accepted: bool
+
+
+class TraceStep(TypedDict):
+    """One target forward of this choice. step: its number, from 1; drafted, accepted: nodes, root not counted.
+
+    seconds: of the whole step, all requests together; plain_seconds: what plain decoding would have needed for the
+    tokens of all of them; prefill_rows: prompt tokens that were read in it.
+    """
+
+    step: int
+    method: str
+    drafted: int
+    accepted: int
+    seconds: float
+    plain_seconds: float
+    prefill_rows: int
+    tree: NotRequired[list[TraceNode]]
+
+
+class Trace(TypedDict):
+    """What is new since the last chunk; in a plain reply everything."""
+
+    tokens: list[TraceToken]
+    steps: list[TraceStep]
 
 
 class PromptLogprob(TypedDict):

@@ -128,6 +128,9 @@ class ResponseRequest(SamplingRequest):
 
     @model_validator(mode="after")
     def _require_consistency(self) -> ResponseRequest:
+        if self.speculation.trace:
+            message = "speculation.trace is for completions and chat completions; leave it out."
+            raise refusal("unsupported_parameter", message, "speculation.trace")
         check_tools([tool.name for tool in self.tools], self.tool_choice or ToolChoice("auto"))
         return self
 
