@@ -23,7 +23,7 @@ from server.keys import KeyRing
 from server.metrics import Metrics
 from server.middleware import BodyLimit, RequestFrame
 from server.openapi import document
-from server.routes import chat, completions, health, metrics, models, responses, sessions, tokens
+from server.routes import chat, completions, health, metrics, models, page, responses, sessions, tokens
 from server.service import Service
 from server.worker_process import WORKER_COMMAND
 
@@ -56,7 +56,7 @@ def create_app(service: Service) -> FastAPI:
 
     app = FastAPI(title="Gander", version=__version__, lifespan=lifespan, docs_url="/docs", redoc_url=None)
     app.state.service = service
-    for module in (chat, completions, responses, models, sessions, tokens, health, metrics):
+    for module in (chat, completions, responses, models, sessions, tokens, health, metrics, page):
         app.include_router(module.router)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]
     _add_middleware(app, service)

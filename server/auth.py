@@ -1,4 +1,4 @@
-"""Who may come in: every path but /health and /ready is behind the API keys, where there are any.
+"""Who may come in: all but /health, /ready and the page's own files is behind the API keys, where there are any.
 
 Pure ASGI, before the body is read. Knows keys by their ring only.
 """
@@ -13,7 +13,8 @@ from server.errors import ApiError
 from server.keys import Caller, KeyRing
 from server.metrics import Metrics
 
-OPEN_PATHS = frozenset({"/health", "/ready"})
+OPEN_PATHS = frozenset({"/health", "/ready", "/", "/favicon.ico"})
+PAGE_FILES = "/web/"
 METRICS_PATH = "/metrics"
 
 
@@ -44,7 +45,7 @@ class Gate:
             return Caller()
         path = scope["path"]
         caller = self._ring.find(_key_in(Headers(scope=scope)))
-        if path in self._open_paths:
+        if path in self._open_paths or path.startswith(PAGE_FILES):
             return caller or Caller(is_admin=False)
         if caller is None:
             message = "A valid API key is needed: send it as Authorization: Bearer KEY."

@@ -52,7 +52,11 @@ class StartupReport:
             highlight=False,
             soft_wrap=True,
         )
-        self._console.print(f"Serving [bold cyan]{self._url}/v1[/bold cyan]. Try it:", highlight=False, soft_wrap=True)
+        self._say(f"Open [bold cyan]{self._url}[/bold cyan] and press Race.")
+        self._say(f"The API is at [bold cyan]{self._url}/v1[/bold cyan]. Try it:")
         body = json.dumps(EXAMPLE)
         command = f"  curl -N {self._url}/v1/completions -H 'Content-Type: application/json' -d '{body}'"
         self._console.print(command, highlight=False, markup=False, soft_wrap=True)
+
+    def _say(self, sentence: str) -> None:
+        self._console.print(sentence, highlight=False, soft_wrap=True)

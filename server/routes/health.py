@@ -65,6 +65,7 @@ def _describe(service: Service) -> dict[str, Any]:
             "max_model_len": engine.max_model_len,
             "methods": engine.methods,
             "max_nodes": engine.max_nodes,
+            "has_chat_template": service.chat_template is not None,
             "load_seconds": engine.load_seconds,
         }
     return body

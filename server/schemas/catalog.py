@@ -71,7 +71,7 @@ class VersionReply(TypedDict):
 
 
 class EngineCard(TypedDict):
-    """is_exact: rows are proven independent of batch and tree on this machine."""
+    """is_exact: rows are proven independent of batch and tree on this machine. has_chat_template: it can chat."""
 
     model: str
     device: str
@@ -81,6 +81,7 @@ class EngineCard(TypedDict):
     max_model_len: int
     methods: list[str]
     max_nodes: int
+    has_chat_template: bool
     load_seconds: float
 
 

@@ -1,1 +1,1 @@
-"""Files served as they are; holds no code."""
+"""The page at `/`: files served as they are by `server.routes.page`; holds no code of the server's."""

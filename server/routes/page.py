@@ -1,0 +1,50 @@
+"""GET / and /web/...: the page and its files, as they lie in `server/web`. Open to all; they hold no secrets.
+
+Owns their headers: a strict content security policy, and caches that ask again. Knows nothing of the engine.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+from starlette.staticfiles import StaticFiles
+
+router = APIRouter(include_in_schema=False)
+
+FOLDER = Path(__file__).parents[1] / "web"
+SERVED_SUFFIXES = frozenset({".html", ".css", ".js", ".svg", ".md", ".txt"})
+POLICY = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",  # kept, but asked for again with its ETag: an upgrade shows at once
+}
+FILES = StaticFiles(directory=FOLDER)
+
+
+async def _serve(path: str, request: Request) -> Response:
+    if PurePosixPath(path).suffix not in SERVED_SUFFIXES:
+        raise HTTPException(404)
+    response = await FILES.get_response(path, request.scope)
+    response.headers.update(HEADERS)
+    return response
+
+
+@router.api_route("/", methods=["GET", "HEAD"])
+async def page(request: Request) -> Response:
+    return await _serve("index.html", request)
+
+
+@router.api_route("/favicon.ico", methods=["GET", "HEAD"])
+async def icon(request: Request) -> Response:
+    """Browsers ask for it unasked; ours is a drawing."""
+    return await _serve("favicon.svg", request)
+
+
+@router.api_route("/web/{path:path}", methods=["GET", "HEAD"])
+async def file(path: str, request: Request) -> Response:
+    return await _serve(path, request)

@@ -1,0 +1,82 @@
+"""The page in a real Chromium, served by the real server with the bundled model.
+
+Every test ends without a complaint on the browser's console; what a test provokes it names in `visitor.expects`.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, sync_playwright
+
+from server.config import ServerSettings
+from server.worker_process import WORKER_COMMAND
+from tests.server.servers import RunningServer, make_model_folder, running_server
+from tests.web.visitor import Visitor
+
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+]
+KEY = "let-me-in"
+
+
+@pytest.fixture(scope="session")
+def real() -> Iterator[RunningServer]:
+    with running_server(ServerSettings(drain_seconds=2), WORKER_COMMAND) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """The scripted worker, a model without a chat template, and a key: what the bundled model does not show."""
+    folder = make_model_folder(tmp_path_factory.mktemp("models") / "toy", chat_template=None)
+    with running_server(ServerSettings(model=str(folder), drain_seconds=2, api_keys=KEY), state="") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    path = shutil.which("chromium")
+    if path is None:
+        assert os.environ.get("CI") != "true", "CI must have Chromium: apt-get install chromium"
+        pytest.skip("there is no chromium on this machine (apt-get install chromium)")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(browser: Browser) -> Iterator[Callable[..., Visitor]]:
+    """visit(server, path="/", **context): the page in a browser profile of its own."""
+    visitors: list[Visitor] = []
+    with ExitStack() as contexts:
+
+        def open_page(server: RunningServer, path: str = "/", **options: Any) -> Visitor:
+            context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
+            contexts.callback(context.close)
+            visitors.append(Visitor(context.new_page()))
+            visitors[-1].page.goto(server.url + path)
+            return visitors[-1]
+
+        yield open_page
+        for visitor in visitors:
+            visitor.check()
+
+
+@pytest.fixture
+def visitor(visit: Callable[..., Visitor], real: RunningServer) -> Visitor:
+    """Somebody on the page of the real server, its engine ready."""
+    found = visit(real)
+    found.wait_until_ready()
+    return found
