@@ -38,8 +38,8 @@ def status(server: RunningServer, path: str, key: str | None, method: str = "GET
     return server.http.request(method, path, headers=headers).status_code
 
 
-def test_only_health_and_ready_are_open(locked: RunningServer) -> None:
-    for path in ("/health", "/ready"):
+def test_only_health_ready_and_the_page_are_open(locked: RunningServer) -> None:
+    for path in ("/health", "/ready", "/", "/web/app.js"):
         assert status(locked, path, None) == 200
     for path in ("/v1/models", "/version", "/docs", "/openapi.json", "/metrics", "/v1/sessions", "/nothing"):
         response = locked.http.get(path)

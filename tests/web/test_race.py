@@ -34,6 +34,7 @@ def test_race_comes_first_and_ends_equal(visitor: Visitor, real: RunningServer) 
 
 def test_a_chat_races_too_and_can_be_replayed(visitor: Visitor) -> None:
     page = visitor.page
+    visitor.set("maxTokens", "40")
     page.get_by_role("button", name="A story").click()
     expect(page.get_by_label("answer it in chat")).to_be_checked()
     race(visitor)
