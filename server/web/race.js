@@ -110,7 +110,7 @@ export class RaceView {
   }
 
   #breakOff(state) {
-    for (const lane of this.lanes) if (lane.root.dataset.state !== "done") lane.say(state);
+    for (const lane of this.lanes) if (lane.root.dataset.state === "running") lane.say(state);
     this.verdict.hidden = state === "failed";
     if (state === "stopped") this.#showVerdict({ headline: "Stopped", details: "A race counts when both have ended.", state });
   }

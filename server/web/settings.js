@@ -14,7 +14,7 @@ export class Settings {
     form.addEventListener("input", () => this.#onInput());
     toggle.addEventListener("click", () => this.show(form.hidden));
     form.querySelector("#settings-close").addEventListener("click", () => this.show(false));
-    form.addEventListener("keydown", (event) => event.key === "Escape" && this.show(false));
+    form.addEventListener("keydown", (event) => this.#onKey(event));
     this.#summarise();
   }
 
@@ -59,6 +59,12 @@ export class Settings {
     const values = { method, temperature, seed, maxTokens, maxNodes, key: apiKey.value };
     for (const [name, value] of Object.entries(values)) fields[name].value = value ?? "";
     fields.keepKey.checked = apiKey.isKept;
+  }
+
+  #onKey(event) {
+    if (event.key !== "Escape") return;
+    event.stopPropagation(); // it closes the panel, it does not stop a reply
+    this.show(false);
   }
 
   #onInput() {

@@ -12,7 +12,7 @@ import { columns, layout, shortened } from "./tree_layout.js";
 const ROW = 44;
 const BOX = 24;
 const CHARACTER = 7.6; // pixels of the monospaced font at 12.5 px
-const SPACING = { padding: 9, gap: 34 };
+const SPACING = { padding: 7, gap: 26 };
 const MARGIN = 6;
 
 export class TreeView {

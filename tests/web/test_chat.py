@@ -55,6 +55,17 @@ def test_a_reply_is_markdown_in_the_colours_of_its_trace(talker: Visitor) -> Non
     assert "".join(text for text, _, _ in shown) == written.strip()
 
 
+def test_a_reply_grows_while_it_streams(talker: Visitor) -> None:
+    talker.page.evaluate("""() => {
+      window.lengths = new Set();
+      const place = document.querySelector(".messages");
+      const note = () => window.lengths.add(place.querySelector(".markdown")?.textContent.length ?? 0);
+      new MutationObserver(note).observe(place, {childList: true, subtree: true});
+    }""")
+    talker.say(STORY)
+    assert len(talker.page.evaluate("[...window.lengths]")) >= 5
+
+
 def test_marks_become_markup_and_every_piece_keeps_its_colour(talker: Visitor) -> None:
     answer_with(talker, "## Two", " things\n\n", "1. **fast** and\n", "2. `same`\n\n", "```python\nx = 1\n", "```")
     talker.say("?")
