@@ -15,7 +15,7 @@ export function installCard() {
     showFor(event.target);
     choose(event.target);
   });
-  document.addEventListener("scroll", hide, { capture: true, passive: true });
+  document.addEventListener("scroll", () => showFor(document.activeElement), { capture: true, passive: true });
   document.addEventListener("keydown", onKey);
 }
 
@@ -26,7 +26,7 @@ function showFor(target) {
   card.replaceChildren(...describe(found));
   card.dataset.source = found.token.source;
   card.hidden = false;
-  place(span.getClientRects()[0] ?? span.getBoundingClientRect());
+  place(span.getClientRects()[0] ?? span.getBoundingClientRect(), found.container.getBoundingClientRect());
   if (span === document.activeElement) span.setAttribute("aria-describedby", card.id);
 }
 
@@ -66,9 +66,11 @@ export function visible(text) {
   return text.replaceAll("\n", "↵").replaceAll("\t", "⇥").replaceAll(" ", "␣") || "∅";
 }
 
-function place(rect) {
+/** Above the token if there is room, and not beyond the text it stands in: what is beside it stays in sight. */
+function place(rect, frame) {
   const { width, height } = card.getBoundingClientRect();
-  const left = Math.min(Math.max(8, rect.left), document.documentElement.clientWidth - width - 8);
+  const right = Math.max(frame.right, frame.left + width);
+  const left = Math.max(8, Math.min(rect.left, right - width, document.documentElement.clientWidth - width - 8));
   const above = rect.top - height - 8;
   card.style.left = `${left}px`;
   card.style.top = `${above > 8 ? above : rect.bottom + 8}px`;

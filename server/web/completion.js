@@ -10,10 +10,13 @@ import { freshId } from "./identifier.js";
 import { Inspector } from "./inspector.js";
 import { Legend } from "./legend.js";
 import { Notices } from "./notices.js";
+import { paced } from "./pace.js";
 import { preparePrompt } from "./prompt_box.js";
 import { RunButton } from "./run_button.js";
 import { TokenText } from "./tokens.js";
 
+
+const REST = 40; // milliseconds between two looks at the text
 
 export class CompletionView {
   #session = freshId("completion");
@@ -46,14 +49,16 @@ export class CompletionView {
     this.note.textContent = "";
     this.inspector.follow(generation, [this.reply]);
     this.legend.show(generation.trace);
+    const showText = paced(() => text.show(), REST);
     const onChunk = () => {
-      text.show();
+      showText();
       this.inspector.update();
       this.legend.show(generation.trace);
     };
     const body = { ...bodyOf("completion", this.prompt.value, this.settings.value), session_id: this.#session };
     try {
       const wasStopped = await activity.run(this, (signal) => generation.run("completion", body, { signal, onChunk }));
+      text.show();
       this.note.textContent = wasStopped ? "Stopped." : endOf(generation);
       announce(`${plural(generation.trace.tokens.length, "token")}. ${this.note.textContent}`);
     } catch (error) {

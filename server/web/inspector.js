@@ -2,14 +2,17 @@
 
 import { fixed, percent, rate } from "./figures.js";
 import { fromTemplate, part } from "./element.js";
+import { paced } from "./pace.js";
 import { Strip } from "./strip.js";
 import { markStep } from "./tokens.js";
 import { TreeView } from "./tree.js";
 
 const LARGE = 24; // nodes
+const REST = 100; // milliseconds between two looks at the figures
 
 export class Inspector {
   #texts = [];
+  #showSoon = paced(() => this.#showFigures(), REST);
 
   /** Replaces `place`; tokens inside `scope` choose their step by a click. */
   constructor(place, scope) {
@@ -37,7 +40,13 @@ export class Inspector {
     this.update();
   }
 
+  /** The reply has grown: show it soon. */
   update() {
+    this.#showSoon();
+    this.strip.update();
+  }
+
+  #showFigures() {
     const { trace, tokensPerSecond, measuredSpeedup } = this.generation;
     const speedup = measuredSpeedup ?? trace.speedup;
     const figures = {
@@ -50,12 +59,12 @@ export class Inspector {
       accepted: trace.drafted ? percent(trace.accepted / trace.drafted) : "–",
     };
     for (const [name, value] of Object.entries(figures)) part(this.root, name).textContent = value;
-    this.strip.update();
   }
 
   /** Choose the step that shows most: many accepted, some rejected, small enough to be seen whole. */
   chooseBest() {
-    const worth = ({ drafted, accepted }) => accepted - (drafted === accepted ? LARGE : 0) - (drafted > LARGE ? LARGE : 0);
+    const isTelling = ({ drafted, accepted }) => accepted < drafted && drafted <= LARGE;
+    const worth = (step) => (isTelling(step) ? LARGE : 0) + Math.min(step.accepted, LARGE);
     const { steps } = this.generation.trace;
     const best = steps.reduce((most, step) => (most && worth(most) >= worth(step) ? most : step), null);
     if (best?.accepted) this.strip.choose(best.step);

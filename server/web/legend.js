@@ -1,14 +1,18 @@
 /** The legend: every source with its colour and how many tokens came from it; pointing at one dims the others. */
 
 import { element } from "./element.js";
+import { paced } from "./pace.js";
 import { SOURCES } from "./sources.js";
 
+const REST = 100; // milliseconds between two looks at the counts
 const SWITCH = "gander.sources";
 const ALWAYS = new Set(["context", "adjacency", "ngram", "draft_model", "bonus"]);
 
 export class Legend {
   #pinned = null;
   #counts = new Map();
+  #trace = null;
+  #showSoon = paced(() => this.#showCounts(), REST);
 
   /** scope: the element whose tokens are dimmed while a source is pointed at. */
   constructor(container, scope) {
@@ -41,9 +45,15 @@ export class Legend {
     this.#point(this.#pinned);
   }
 
+  /** The counts of `trace`, which may be growing. */
   show(trace) {
+    this.#trace = trace;
+    this.#showSoon();
+  }
+
+  #showCounts() {
     for (const [id, { item, count }] of this.#counts) {
-      const number = trace.count(id);
+      const number = this.#trace.count(id);
       count.textContent = String(number);
       item.classList.toggle("none", number === 0);
       item.hidden = number === 0 && !ALWAYS.has(id);

@@ -2,16 +2,18 @@
 
 import { element } from "./element.js";
 import { show } from "./markdown.js";
+import { paced } from "./pace.js";
 
-const REST = 3; // after a rendering the page gets this many times as long for everything else
+const REST = 50; // milliseconds between two renderings
 
 export function saidBy(role, text) {
   return element("article", { class: `message ${role}`, "aria-label": role === "user" ? "You" : role }, text);
 }
 
 export class ReplyMessage {
+  #renderSoon = paced(() => this.#renderLatest(), REST);
   #isStale = false;
-  #notBefore = 0;
+  #onShown = null;
 
   /** source: {text, reasoning, trace}, which may still grow. */
   constructor(source) {
@@ -23,27 +25,25 @@ export class ReplyMessage {
     this.root = element("article", { class: "message assistant", "aria-label": "Reply" }, this.fold, this.text, this.end);
   }
 
-  /** Show what has come, at the next frame that has time for it. onShown: afterwards. */
-  update(onShown = () => {}) {
-    if (this.#isStale) return;
+  /** Show what has come, soon. onShown: afterwards. */
+  update(onShown) {
     this.#isStale = true;
-    const draw = (now) => {
-      if (now < this.#notBefore) return requestAnimationFrame(draw);
-      this.render();
-      onShown();
-      return undefined;
-    };
-    requestAnimationFrame(draw);
+    this.#onShown = onShown;
+    this.#renderSoon();
   }
 
+  #renderLatest() {
+    if (!this.#isStale) return; // all of it has been shown since
+    this.render();
+    this.#onShown();
+  }
+
+  /** Show everything now. */
   render() {
-    const started = performance.now();
     const { text, reasoning, trace } = this.source;
     this.#isStale = false;
     this.fold.hidden = !reasoning;
     this.reasoning.textContent = reasoning;
     show(this.text, text, trace);
-    const ended = performance.now();
-    this.#notBefore = ended + REST * (ended - started);
   }
 }

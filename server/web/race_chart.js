@@ -1,13 +1,16 @@
 /** Tokens over time, a line for each lane of the race. uPlot draws. */
 
 import uPlot from "./vendor/uplot.js";
+import { paced } from "./pace.js";
 import { colourOf } from "./sources.js";
 
 const HEIGHT = 150;
+const REST = 120; // milliseconds between two drawings
 
 export class RaceChart {
   #chart = null;
   #data = [[0], [0], [0]];
+  #drawSoon = paced(() => this.#draw(), REST);
 
   constructor(container) {
     this.container = container;
@@ -22,7 +25,7 @@ export class RaceChart {
       [0, ...arrivals.map(({ tokens }) => tokens)],
     ]);
     this.#data = uPlot.join(tables);
-    this.#draw();
+    this.#drawSoon();
   }
 
   #draw() {

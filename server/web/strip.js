@@ -5,17 +5,19 @@
 
 import uPlot from "./vendor/uplot.js";
 import { plural } from "./figures.js";
+import { paced } from "./pace.js";
 import { SOURCES, colourOf } from "./sources.js";
 
 const WINDOW = 160; // steps that are in sight at most
 const FEWEST = 40; // so that the first bars are not as wide as a door
 const HEIGHT = 96;
+const REST = 100; // milliseconds between two drawings
 const STACK = SOURCES.map((source) => source.id); // from the bottom up: drafted sources, the bonus on top
 
 export class Strip {
   #columns = [[], ...STACK.map(() => [])]; // step numbers, then for each source the tokens up to and with it
   #chart = null;
-  #isStale = false;
+  #drawSoon = paced(() => this.#draw(), REST);
   chosen = null;
 
   /** onChoose: told of the step's number whenever the choice changes. */
@@ -37,7 +39,7 @@ export class Strip {
     this.update();
   }
 
-  /** Takes what the trace has learnt since; draws at the next frame. */
+  /** Takes what the trace has learnt since, and shows it soon. */
   update() {
     const steps = this.trace?.steps ?? [];
     const [numbers, ...heights] = this.#columns;
@@ -49,19 +51,14 @@ export class Strip {
       STACK.forEach((id, row) => (heights[row][index] = sum += counts.get(id) ?? 0));
     }
     this.container.ariaValueMax = String(Math.max(1, steps.length));
-    if (this.#isStale) return;
-    this.#isStale = true;
-    requestAnimationFrame(() => {
-      this.#isStale = false;
-      this.#draw();
-    });
+    this.#drawSoon();
   }
 
   choose(number) {
     if (!this.trace?.steps.length) return;
     this.chosen = Math.min(Math.max(1, number), this.trace.steps.length);
     this.#describe();
-    this.update();
+    this.#draw();
     this.onChoose(this.chosen);
   }
 

@@ -31,7 +31,17 @@ def chat(page: Page) -> None:
         page.get_by_label("Your message").fill(text)
         page.keyboard.press("Enter")
         expect(page.locator(".message.assistant .end").nth(number - 1)).not_to_be_empty(timeout=PATIENCE)
-    page.locator('.message.assistant .token[data-source="draft_model"]').nth(30).click()
+    choose_a_tree_with_branches(page)
+
+
+def choose_a_tree_with_branches(page: Page) -> None:
+    """Clicks through the tokens of the last reply until the tree of one says something and is seen whole."""
+    tree = page.locator("#chat .tree-scroll")
+    for token in page.locator(".message.assistant").last.locator('.token[data-source="draft_model"]').all()[10:]:
+        token.click()
+        is_whole = tree.evaluate("it => it.scrollWidth <= it.clientWidth") if tree.count() else False
+        if is_whole and tree.locator(".node.rejected").count() >= 2:
+            return
 
 
 def main() -> None:
