@@ -210,9 +210,9 @@ class Engine:
         if allowed is None:
             return Draft(running, start, lead, None, draft_seconds=seconds)
         if allowed.max_nodes == 0:
-            return Draft(running, start, lead, root_only(int(running.request.tokens[-1])), is_plain=True)
+            return Draft(running, start, lead, root_only(int(running.request.tokens[-1])))
         tree = drafting.drafter.propose(allowed.max_nodes, allowed.min_chance)
-        return Draft(running, start, lead, tree, draft_seconds=seconds)
+        return Draft(running, start, lead, tree, allowed.max_nodes, draft_seconds=seconds)
 
     def _top_tokens(self, drafts: list[Draft], logits_NV: torch.Tensor, batch: StepBatch) -> list[TopTokens | None]:
         """What each drafter harvests, taken from the raw logits."""
@@ -254,6 +254,8 @@ class Engine:
         num_emitted = request.extend(verdict.tokens)
         running.note_step(draft.tree, verdict, num_emitted, draft.draft_seconds)
         method_counts = tally.add(running.drafting.method, context, num_emitted)
+        method_counts.budgets.add(draft.budget)
+        method_counts.trees.add(draft.tree.num_drafted)
         count_draft((method_counts, running.stats.counts), draft.tree, verdict)
         if request.speculation.trace is not None:
             tree_rows_NV = rows_RV[len(rows_RV) - len(draft.tree) :]

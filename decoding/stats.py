@@ -5,7 +5,12 @@ Knows nothing of Prometheus. Every count is of tokens unless its name says other
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 import msgspec
+
+NODE_BOUNDS = (0, 1, 2, 4, 8, 16, 32, 64, 128)
+REFUSAL_REASONS = ("context", "vocabulary", "slots", "nan")  # why a draft model gives a request up
 
 
 class DraftCounts(msgspec.Struct, kw_only=True):
@@ -17,6 +22,35 @@ class DraftCounts(msgspec.Struct, kw_only=True):
     drafted_by_source: dict[str, int] = {}
     accepted_by_source: dict[str, int] = {}
     accepted_by_depth: list[int] = []
+
+
+class NodeHistogram(msgspec.Struct, kw_only=True):
+    """How often trees were of which size. `numbers[i]` counts those of at most `NODE_BOUNDS[i]` nodes and more than
+    the bound before, the last one those above all bounds; total: of all their nodes."""
+
+    numbers: list[int] = msgspec.field(default_factory=lambda: [0] * (len(NODE_BOUNDS) + 1))
+    total: int = 0
+
+    def add(self, num_nodes: int) -> None:
+        self.numbers[bisect_left(NODE_BOUNDS, num_nodes)] += 1
+        self.total += num_nodes
+
+    def merge(self, other: NodeHistogram) -> None:
+        self.numbers = [mine + theirs for mine, theirs in zip(self.numbers, other.numbers, strict=True)]
+        self.total += other.total
+
+
+class MethodCounts(DraftCounts, kw_only=True):
+    """What one method did in a step. Acceptance length is emitted / forwards.
+
+    forwards: root verifications, one for each request that drafted by this method; budgets: the nodes the scheduler
+    allowed them, trees: the nodes they drafted, both 0 for a plain step.
+    """
+
+    forwards: int = 0
+    emitted: int = 0
+    budgets: NodeHistogram = msgspec.field(default_factory=NodeHistogram)
+    trees: NodeHistogram = msgspec.field(default_factory=NodeHistogram)
 
 
 class RequestStats(msgspec.Struct, kw_only=True):
@@ -55,12 +89,10 @@ class StepStats(msgspec.Struct, kw_only=True):
 
     rows: int
     prefill_rows: int
-    decode_requests: int
-    emitted: int
     step_seconds: float
     plain_seconds: float
     phase_seconds: dict[str, float]
-    counts_by_method: dict[str, DraftCounts]
+    counts_by_method: dict[str, MethodCounts]
     refusals: dict[str, int] = {}  # by reason: requests the draft model could do nothing more for
 
 

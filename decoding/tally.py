@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoding.budget import CostCurve
-from decoding.stats import DraftCounts, StepStats
+from decoding.stats import DraftCounts, MethodCounts, StepStats
 from decoding.tree import DraftTree, Source
 from decoding.verify import Verdict
 
@@ -49,8 +49,7 @@ class StepTally:
     def __init__(self) -> None:
         self._started = self._phase_started = time.perf_counter()
         self._phase_seconds: dict[str, float] = {}
-        self._counts: dict[str, DraftCounts] = {}
-        self._emitted = 0
+        self._counts: dict[str, MethodCounts] = {}
         self._contexts: list[int] = []
         self._refusals: dict[str, int] = {}
 
@@ -64,24 +63,27 @@ class StepTally:
         self._phase_seconds[name] = now - self._phase_started
         self._phase_started = now
 
-    def add(self, method: str, context: int, num_emitted: int) -> DraftCounts:
+    def add(self, method: str, context: int, num_emitted: int) -> MethodCounts:
         """Note a request that emitted tokens at `context` committed ones; returns its method's counts."""
         self._contexts.append(context)
-        self._emitted += num_emitted
-        return self._counts.setdefault(method, DraftCounts())
+        counts = self._counts.get(method)
+        if counts is None:
+            counts = self._counts[method] = MethodCounts()
+        counts.forwards += 1
+        counts.emitted += num_emitted
+        return counts
 
     def note_refusal(self, reason: str) -> None:
         self._refusals[reason] = self._refusals.get(reason, 0) + 1
 
     def stats(self, num_rows: int, num_prefill_rows: int, curve: CostCurve) -> StepStats:
         """The finished step."""
+        emitted = sum(counts.emitted for counts in self._counts.values())
         return StepStats(
             rows=num_rows,
             prefill_rows=num_prefill_rows,
-            decode_requests=len(self._contexts),
-            emitted=self._emitted,
             step_seconds=self.seconds,
-            plain_seconds=curve.plain_seconds(self._emitted, self._contexts) if self._contexts else 0.0,
+            plain_seconds=curve.plain_seconds(emitted, self._contexts) if self._contexts else 0.0,
             phase_seconds=self._phase_seconds,
             counts_by_method=self._counts,
             refusals=self._refusals,
