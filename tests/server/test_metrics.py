@@ -220,6 +220,26 @@ def test_both_formats_parse(server: RunningServer) -> None:
     assert len(list(parse_openmetrics(response.text))) > 20
 
 
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "*/*",
+        "text/plain;version=0.0.4",
+        "text/plain;version=1.0.0;escaping=allow-utf-8",
+        "application/openmetrics-text",
+        "application/openmetrics-text;version=0.0.1;q=0.75",
+        "application/openmetrics-text;version=1.0.0",
+        "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6",
+        "application/openmetrics-text;version=1.0.0;escaping=underscores",
+    ],
+)
+def test_names_are_the_same_however_a_scraper_asks(server: RunningServer, accept: str) -> None:
+    text = server.http.get("/metrics", headers={"Accept": accept}).text
+    assert "\nvllm:num_requests_waiting{" in text
+    assert "\ngander_target_forwards_total" in text or "\n# TYPE gander_target_forwards" in text
+    assert "vllm_" not in text
+
+
 def test_a_request_that_was_left_counts_as_aborted_and_not_as_latency(server: RunningServer) -> None:
 
     before = server.metric("gander_request_seconds_count")
