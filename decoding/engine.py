@@ -253,9 +253,8 @@ class Engine:
         context = request.num_tokens
         num_emitted = request.extend(verdict.tokens)
         running.note_step(draft.tree, verdict, num_emitted, draft.draft_seconds)
-        method_counts = tally.add(running.drafting.method, context, num_emitted)
-        method_counts.budgets.add(draft.budget)
-        method_counts.trees.add(draft.tree.num_drafted)
+        drafted = draft.tree.num_drafted
+        method_counts = tally.add(running.drafting.method, context, num_emitted, draft.budget, drafted)
         count_draft((method_counts, running.stats.counts), draft.tree, verdict)
         if request.speculation.trace is not None:
             tree_rows_NV = rows_RV[len(rows_RV) - len(draft.tree) :]

@@ -189,7 +189,7 @@ class SessionDeleted(msgspec.Struct, kw_only=True, frozen=True, tag=True):
 
 class StepReport(msgspec.Struct, kw_only=True, frozen=True, tag=True):
     step: StepStats | None  # None: an idle heartbeat
-    engine: EngineStats
+    engine: EngineStats | None  # None: not read again since the last
 
 
 ToWorker = Submit | Abort | Drain | ListSessions | DeleteSession

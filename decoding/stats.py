@@ -24,23 +24,25 @@ class DraftCounts(msgspec.Struct, kw_only=True):
     accepted_by_depth: list[int] = []
 
 
-class NodeHistogram(msgspec.Struct, kw_only=True):
+class NodeHistogram(msgspec.Struct, kw_only=True, array_like=True):
     """How often trees were of which size. `numbers[i]` counts those of at most `NODE_BOUNDS[i]` nodes and more than
-    the bound before, the last one those above all bounds; total: of all their nodes."""
+    the bound before, `numbers[len(NODE_BOUNDS)]` those above all bounds; total: of all their nodes."""
 
-    numbers: list[int] = msgspec.field(default_factory=lambda: [0] * (len(NODE_BOUNDS) + 1))
+    numbers: dict[int, int] = {}
     total: int = 0
 
     def add(self, num_nodes: int) -> None:
-        self.numbers[bisect_left(NODE_BOUNDS, num_nodes)] += 1
+        bucket = bisect_left(NODE_BOUNDS, num_nodes)
+        self.numbers[bucket] = self.numbers.get(bucket, 0) + 1
         self.total += num_nodes
 
     def merge(self, other: NodeHistogram) -> None:
-        self.numbers = [mine + theirs for mine, theirs in zip(self.numbers, other.numbers, strict=True)]
+        for bucket, number in other.numbers.items():
+            self.numbers[bucket] = self.numbers.get(bucket, 0) + number
         self.total += other.total
 
 
-class MethodCounts(DraftCounts, kw_only=True):
+class MethodCounts(DraftCounts, kw_only=True, array_like=True):
     """What one method did in a step. Acceptance length is emitted / forwards.
 
     forwards: root verifications, one for each request that drafted by this method; budgets: the nodes the scheduler
@@ -79,7 +81,7 @@ class RequestStats(msgspec.Struct, kw_only=True):
     rejected_prediction_tokens: int = 0
 
 
-class StepStats(msgspec.Struct, kw_only=True):
+class StepStats(msgspec.Struct, kw_only=True, array_like=True):
     """One engine step, all requests together. `phase_seconds` keys: schedule draft_model draft forward sample commit
     observe.
 

@@ -8,9 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
 from decoding.budget import CostCurve
 from decoding.stats import DraftCounts, MethodCounts, StepStats
 from decoding.tree import DraftTree, Source
@@ -21,26 +18,31 @@ SOURCE_NAMES = [source.name.lower() for source in Source]
 
 def count_draft(targets: Sequence[DraftCounts], tree: DraftTree, verdict: Verdict) -> None:
     """Add one verified tree to each of `targets`. A tree of the root alone drafted nothing and counts nowhere."""
-    if tree.num_drafted == 0:
+    num_drafted, num_accepted = tree.num_drafted, verdict.num_accepted
+    if num_drafted == 0:
         return
-    drafted = _by_source(tree.sources[1:])
-    accepted = _by_source(tree.sources[verdict.path[1:]])
+    sources = tree.sources.tobytes()  # counting in bytes costs a fraction of what counting in arrays does
+    drafted = _by_source(sources[1:])
+    accepted = _by_source(bytes([sources[node] for node in verdict.path[1:].tolist()]))
     for counts in targets:
         counts.drafts += 1
-        counts.drafted += tree.num_drafted
-        counts.accepted += verdict.num_accepted
+        counts.drafted += num_drafted
+        counts.accepted += num_accepted
+        by_source = counts.drafted_by_source
         for name, count in drafted:
-            counts.drafted_by_source[name] = counts.drafted_by_source.get(name, 0) + count
+            by_source[name] = by_source.get(name, 0) + count
+        by_source = counts.accepted_by_source
         for name, count in accepted:
-            counts.accepted_by_source[name] = counts.accepted_by_source.get(name, 0) + count
+            by_source[name] = by_source.get(name, 0) + count
         by_depth = counts.accepted_by_depth
-        by_depth.extend([0] * (verdict.num_accepted - len(by_depth)))
-        for depth in range(verdict.num_accepted):
+        if len(by_depth) < num_accepted:
+            by_depth.extend([0] * (num_accepted - len(by_depth)))
+        for depth in range(num_accepted):
             by_depth[depth] += 1
 
 
-def _by_source(sources: NDArray[np.int8]) -> list[tuple[str, int]]:
-    return [(SOURCE_NAMES[source], count) for source, count in enumerate(np.bincount(sources).tolist()) if count]
+def _by_source(sources: bytes) -> list[tuple[str, int]]:
+    return [(SOURCE_NAMES[source], sources.count(source)) for source in set(sources)]
 
 
 class StepTally:
@@ -63,14 +65,17 @@ class StepTally:
         self._phase_seconds[name] = now - self._phase_started
         self._phase_started = now
 
-    def add(self, method: str, context: int, num_emitted: int) -> MethodCounts:
-        """Note a request that emitted tokens at `context` committed ones; returns its method's counts."""
+    def add(self, method: str, context: int, num_emitted: int, budget: int, num_drafted: int) -> MethodCounts:
+        """Note a request that emitted tokens at `context` committed ones, after a tree of `num_drafted` nodes where
+        `budget` were allowed; returns its method's counts."""
         self._contexts.append(context)
         counts = self._counts.get(method)
         if counts is None:
             counts = self._counts[method] = MethodCounts()
         counts.forwards += 1
         counts.emitted += num_emitted
+        counts.budgets.add(budget)
+        counts.trees.add(num_drafted)
         return counts
 
     def note_refusal(self, reason: str) -> None:

@@ -25,12 +25,13 @@ from decoding.engine import Engine
 from decoding.errors import GanderError, RequestRejected
 from decoding.request import Request, SamplingParams, SpeculationParams
 from decoding.session import SessionStore
-from decoding.stats import StepStats
+from decoding.stats import EngineStats, StepStats
 from decoding.step_result import Emitted, PromptScored, Retired, StepResult
 from decoding.step_trace import StepTrace
 
 IDLE_POLL_MS = 200
 HEARTBEAT_SECONDS = 1.0
+GAUGE_SECONDS = 0.5  # between two readings of the engine's gauges while it works: they would cost every step
 
 logger = logging.getLogger("gander.worker")
 
@@ -71,6 +72,7 @@ class Worker:
         self._parent = os.getppid()
         self._is_draining = False
         self._next_heartbeat = 0.0
+        self._next_gauges = 0.0
 
     def serve(self, config: EngineConfig) -> int:
         """Load, say Ready, run until drained or orphaned; the process's exit status."""
@@ -95,7 +97,15 @@ class Worker:
             text = "the engine failed while running this request"
             self._send([messages.Failed(request_id=id, message=text) for id in engine.request_ids()])
             raise
-        self._send([*step_messages(result), messages.StepReport(step=result.stats, engine=engine.stats())])
+        self._send([*step_messages(result), messages.StepReport(step=result.stats, engine=self._gauges(engine))])
+
+    def _gauges(self, engine: Engine) -> EngineStats | None:
+        """The engine now, if they were not told lately or this was the last step for a while."""
+        now = time.monotonic()
+        if engine.has_work and now < self._next_gauges:
+            return None
+        self._next_gauges = now + GAUGE_SECONDS
+        return engine.stats()
 
     def _drain_inbox(self, engine: Engine) -> None:
         """Take every waiting message; wait a little for the first one when there is nothing to do."""

@@ -126,7 +126,8 @@ def _histogram(name: str, text: str, histograms: Mapping[str, NodeHistogram]) ->
     family = HistogramMetricFamily(name, text, labels=("method",))
     bounds = [*(str(float(bound)) for bound in NODE_BOUNDS), "+Inf"]
     for method, histogram in histograms.items():
-        buckets = list(zip(bounds, accumulate(histogram.numbers), strict=True))
+        numbers = [histogram.numbers.get(bucket, 0) for bucket in range(len(bounds))]
+        buckets = list(zip(bounds, accumulate(numbers), strict=True))
         family.add_metric((method,), buckets, histogram.total)
     return family
 

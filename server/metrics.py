@@ -120,6 +120,7 @@ class _Engine(Collector):
         status = metrics.read_status()
         if status.state != "ready" and status.worker_pid is None:
             metrics.totals.forget_engine()
+        metrics.totals.sum_up()
         yield from engine_metrics(metrics.totals, metrics.model_name, metrics.prompt_tokens)
         yield from status_metrics(status)
         engine = metrics.read_engine()

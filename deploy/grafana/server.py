@@ -247,7 +247,7 @@ FAULTS = Section(
             is_stacked=True,
         ),
         Panel(
-            title="Worker restarts",
+            title="Worker restarts by server",
             description="Worker processes started after the first, by server.",
             queries=(Query(f"gander_worker_restarts_total{{{INSTANCE}}}", "{{instance}}"),),
             unit="none",

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -14,6 +15,7 @@ import zmq
 from decoding import messages
 from decoding.config import EngineConfig
 from decoding.grammar import Grammar
+from decoding.worker import Worker
 from tests.models import VOCAB_SIZE, tiny
 
 PATIENCE_MS = 120_000
@@ -228,3 +230,13 @@ def test_a_model_that_is_not_there_is_said_so(tmp_path: Path) -> None:
         assert worker.process.wait(30) == 1
     finally:
         worker.close()
+
+
+def test_gauges_are_read_now_and_then_and_after_the_last_step() -> None:
+    with zmq.Context() as context, context.socket(zmq.PULL) as inbox, context.socket(zmq.PUSH) as outbox:
+        worker = Worker(inbox, outbox)
+        engine = SimpleNamespace(has_work=True, stats=lambda: "gauges")
+        told = [worker._gauges(engine) for _ in range(3)]
+        assert told == ["gauges", None, None]
+        engine.has_work = False
+        assert worker._gauges(engine) == "gauges"

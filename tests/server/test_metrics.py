@@ -65,7 +65,9 @@ def test_steps_add_up() -> None:
     totals = StepTotals()
     for _ in range(3):
         totals.add(step())
-    totals.add(StepReport(step=None, engine=ENGINE))
+    totals.add(StepReport(step=None, engine=None))
+    assert totals.engine == ENGINE
+    totals.sum_up()
     assert (totals.steps, totals.emitted["spine"], totals.forwards["spine"]) == (3, 21, 6)
     assert totals.drafted["spine", "context"] == 36
     assert totals.accepted_by_depth["spine", 3] == 3
@@ -94,6 +96,7 @@ def test_the_draft_model_has_metrics_of_its_own() -> None:
 
 def samples_of(totals: StepTotals) -> dict[tuple[str, ...], float]:
     """By name and label values."""
+    totals.sum_up()
     return {
         (sample.name, *sample.labels.values()): sample.value
         for family in engine_metrics(totals, "toy", 0)
@@ -152,9 +155,11 @@ def test_the_speedup_is_plain_seconds_over_seconds_in_a_window_of_decode_steps()
     totals.add(step(0.003, 0.003))
     totals.add(step(0.100, 0.003, prefill_rows=64))
     totals.add(step(0.100, 0.0))
+    totals.sum_up()
     assert totals.speedup == pytest.approx(1.5)
     for _ in range(WINDOW_STEPS):
         totals.add(step(0.001, 0.002))
+    totals.sum_up()
     assert totals.speedup == pytest.approx(2.0)
 
 
