@@ -20,8 +20,8 @@ from typing import Any
 import httpx
 
 METHODS = ("auto", "spine", "dynamic", "stand", "none")
-CLIENTS = 3
-MAX_TOKENS = 60
+CLIENTS = 2
+MAX_TOKENS, SAMPLE_TOKENS = 80, 16
 PROMPTS = (
     "def add_{0}(a, b):\n    return a + b + {0}\n\ndef sub_{0}(a, b):\n    return a - b - {0}\n\ndef mul_{0}(a, b):\n",
     "Question: Tom has {0} apples and buys 7 more. How many apples does he have?\nAnswer:",
@@ -93,7 +93,7 @@ def _reply(method: str, kind: str, prompt: str, max_nodes: int | None) -> Job:
     else:
         path, body["prompt"] = "/v1/completions", prompt
     if kind == "samples":
-        body |= {"n": 4, "temperature": 0.8}
+        body |= {"n": 4, "temperature": 0.8, "max_tokens": SAMPLE_TOKENS}
     if kind == "stream":
         body["stream"] = True
 
