@@ -188,8 +188,11 @@ class SessionDeleted(msgspec.Struct, kw_only=True, frozen=True, tag=True):
 
 
 class StepReport(msgspec.Struct, kw_only=True, frozen=True, tag=True):
-    step: StepStats | None  # None: an idle heartbeat
-    engine: EngineStats | None  # None: not read again since the last
+    """The steps since the last report, none while the worker idles, and the engine now. Comes now and then, since a
+    report for every step would cost more than the step's own counting."""
+
+    steps: list[StepStats]
+    engine: EngineStats
 
 
 ToWorker = Submit | Abort | Drain | ListSessions | DeleteSession

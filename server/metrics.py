@@ -52,7 +52,7 @@ class Metrics:
         for code in OPERATIONAL_CODES:
             self.errors.labels(code)
 
-    def on_step(self, report: StepReport) -> None:
+    def on_report(self, report: StepReport) -> None:
         self.totals.add(report)
 
     def on_end(self, ticket: Ticket, end: End) -> None:
@@ -120,7 +120,6 @@ class _Engine(Collector):
         status = metrics.read_status()
         if status.state != "ready" and status.worker_pid is None:
             metrics.totals.forget_engine()
-        metrics.totals.sum_up()
         yield from engine_metrics(metrics.totals, metrics.model_name, metrics.prompt_tokens)
         yield from status_metrics(status)
         engine = metrics.read_engine()

@@ -1,8 +1,7 @@
 """Running totals of what the engine reports with every step, in plain numbers.
 
 Owns the sums and the window behind the speedup gauge; knows nothing of Prometheus, which reads them when it
-scrapes. Adding a step must stay a matter of microseconds, so steps are kept and summed up some dozens at a time: code
-that has just run is quick, and between two steps it has not. Before reading: `sum_up`.
+scrapes. Adding a step must stay a matter of microseconds.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from decoding.messages import StepReport
 from decoding.stats import REFUSAL_REASONS, EngineStats, MethodCounts, NodeHistogram, StepStats
 
 WINDOW_STEPS = 1000
-KEPT_STEPS = 64
 MAX_DEPTH = 64  # deeper tokens count as this depth, so that labels stay bounded
 
 
@@ -42,22 +40,12 @@ class StepTotals:
         self.drafted: Counter[tuple[str, str]] = Counter()
         self.accepted: Counter[tuple[str, str]] = Counter()
         self.accepted_by_depth: Counter[tuple[str, int]] = Counter()
-        self._kept: list[StepStats] = []
         self._window: deque[tuple[float, float]] = deque(maxlen=WINDOW_STEPS)
 
     def add(self, report: StepReport) -> None:
-        if report.engine is not None:
-            self.engine = report.engine
-        if report.step is not None:
-            self._kept.append(report.step)
-            if len(self._kept) >= KEPT_STEPS:
-                self.sum_up()
-
-    def sum_up(self) -> None:
-        """Bring the sums up to date."""
-        for step in self._kept:
+        self.engine = report.engine
+        for step in report.steps:
             self._add_step(step)
-        self._kept.clear()
 
     def forget_engine(self) -> None:
         """The worker is gone, and what it held with it."""

@@ -279,7 +279,7 @@ class FakeWorker:
                 )
             },
         )
-        self._send([*messages, StepReport(step=step, engine=self._engine_stats())])
+        self._send([*messages, StepReport(steps=[step], engine=self._engine_stats())])
 
     def _engine_stats(self) -> EngineStats:
         return EngineStats(

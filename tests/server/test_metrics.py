@@ -58,16 +58,15 @@ def step(step_seconds: float = 0.001, plain_seconds: float = 0.003, prefill_rows
         phase_seconds=dict.fromkeys(("schedule", "draft", "forward", "sample", "commit", "observe"), 0.0001),
         counts_by_method={"spine": counts},
     )
-    return StepReport(step=stats, engine=ENGINE)
+    return StepReport(steps=[stats], engine=ENGINE)
 
 
 def test_steps_add_up() -> None:
     totals = StepTotals()
     for _ in range(3):
         totals.add(step())
-    totals.add(StepReport(step=None, engine=None))
-    assert totals.engine == ENGINE
-    totals.sum_up()
+    totals.add(StepReport(steps=[], engine=structs.replace(ENGINE, running=0)))
+    assert totals.engine.running == 0
     assert (totals.steps, totals.emitted["spine"], totals.forwards["spine"]) == (3, 21, 6)
     assert totals.drafted["spine", "context"] == 36
     assert totals.accepted_by_depth["spine", 3] == 3
@@ -78,9 +77,10 @@ def test_the_draft_model_has_metrics_of_its_own() -> None:
     totals = StepTotals()
     for refusals in ({"nan": 1}, {"nan": 1, "slots": 2}, {}):
         report = step()
-        assert report.step is not None
-        stats = structs.replace(report.step, refusals=refusals, phase_seconds={"draft_model": 0.002, "forward": 0.001})
-        totals.add(StepReport(step=stats, engine=ENGINE))
+        stats = structs.replace(
+            report.steps[0], refusals=refusals, phase_seconds={"draft_model": 0.002, "forward": 0.001}
+        )
+        totals.add(StepReport(steps=[stats], engine=ENGINE))
     samples = samples_of(totals)
     expected = {
         ("gander_draft_slots_used",): 7,
@@ -96,7 +96,6 @@ def test_the_draft_model_has_metrics_of_its_own() -> None:
 
 def samples_of(totals: StepTotals) -> dict[tuple[str, ...], float]:
     """By name and label values."""
-    totals.sum_up()
     return {
         (sample.name, *sample.labels.values()): sample.value
         for family in engine_metrics(totals, "toy", 0)
@@ -110,9 +109,8 @@ def test_budgets_and_trees_are_histograms_by_method() -> None:
         nodes = NodeHistogram()
         nodes.add(num_nodes)
         report = step()
-        assert report.step is not None
         counts = {"dynamic": MethodCounts(budgets=nodes, trees=NodeHistogram())}
-        totals.add(StepReport(step=structs.replace(report.step, counts_by_method=counts), engine=ENGINE))
+        totals.add(StepReport(steps=[structs.replace(report.steps[0], counts_by_method=counts)], engine=ENGINE))
     samples = samples_of(totals)
     below = {"0.0": 1, "1.0": 2, "2.0": 2, "4.0": 3, "8.0": 4, "16.0": 5, "64.0": 5, "128.0": 6, "+Inf": 8}
     assert {bound: samples["gander_budget_nodes_bucket", "dynamic", bound] for bound in below} == below
@@ -155,11 +153,9 @@ def test_the_speedup_is_plain_seconds_over_seconds_in_a_window_of_decode_steps()
     totals.add(step(0.003, 0.003))
     totals.add(step(0.100, 0.003, prefill_rows=64))
     totals.add(step(0.100, 0.0))
-    totals.sum_up()
     assert totals.speedup == pytest.approx(1.5)
     for _ in range(WINDOW_STEPS):
         totals.add(step(0.001, 0.002))
-    totals.sum_up()
     assert totals.speedup == pytest.approx(2.0)
 
 
