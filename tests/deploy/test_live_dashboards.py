@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from deploy.check_dashboards import Live, Verdict, check_dashboard, check_rules, loaded_stack, report
+from deploy.check_dashboards import Live, Verdict, check_dashboard, check_rules, loaded_stack, main, report
 from deploy.load import METHODS
 from deploy.picture import draw_dashboard
 from deploy.queries import read_dashboards
@@ -34,6 +34,14 @@ def seeded(old: str, new: str) -> dict[str, Any]:
     assert old in target["expr"]
     target["expr"] = target["expr"].replace(old, new)
     return dashboard
+
+
+def test_without_prometheus_the_script_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert main([]) == 2
+    assert "Debian package `prometheus`" in capsys.readouterr().err
 
 
 def test_the_load_had_every_method(live: Live) -> None:
