@@ -30,6 +30,7 @@ from decoding.request import FinishReason, Request, SamplingParams, SpeculationP
 from decoding.running import Draft, Running
 from decoding.sampling import TreeRows, choose, top_tokens
 from decoding.scheduler import Scheduler, Task
+from decoding.seat import DraftCost
 from decoding.session import SessionStore
 from decoding.static_tree import read_tree
 from decoding.stats import EngineStats, RequestStats
@@ -206,13 +207,13 @@ class Engine:
         running, drafting, start = task.running, task.running.drafting, task.running.num_committed
         lead = running.request.tokens[start : start + task.num_lead]
         allowed = task.allowance
-        seconds = drafting.seat.take_seconds() if drafting.seat else 0.0
+        cost = drafting.seat.take_cost() if drafting.seat else DraftCost()
         if allowed is None:
-            return Draft(running, start, lead, None, draft_seconds=seconds)
+            return Draft(running, start, lead, None, cost)
         if allowed.max_nodes == 0:
-            return Draft(running, start, lead, root_only(int(running.request.tokens[-1])), is_plain=True)
+            return Draft(running, start, lead, root_only(int(running.request.tokens[-1])), cost, is_plain=True)
         tree = drafting.drafter.propose(allowed.max_nodes, allowed.min_chance)
-        return Draft(running, start, lead, tree, draft_seconds=seconds)
+        return Draft(running, start, lead, tree, cost)
 
     def _top_tokens(self, drafts: list[Draft], logits_NV: torch.Tensor, batch: StepBatch) -> list[TopTokens | None]:
         """What each drafter harvests, taken from the raw logits."""
@@ -252,7 +253,7 @@ class Engine:
             return
         context = request.num_tokens
         num_emitted = request.extend(verdict.tokens)
-        running.note_step(draft.tree, verdict, num_emitted, draft.draft_seconds)
+        running.note_step(draft.tree, verdict, num_emitted, draft.cost)
         method_counts = tally.add(running.drafting.method, context, num_emitted)
         count_draft((method_counts, running.stats.counts), draft.tree, verdict)
         if request.speculation.trace is not None:
@@ -270,10 +271,12 @@ class Engine:
         """Note what every method has earned in this step, and let the chooser think again."""
         decoding = [draft for draft in drafts if draft.tree is not None and len(draft.lead) == 0]
         contexts = [draft.start for draft in decoding]
-        seconds = tally.seconds - sum(draft.draft_seconds for draft in decoding)
+        seconds = tally.seconds - sum(draft.cost.seconds for draft in decoding)
         shares = self.curve.shares([len(draft.tree or ()) for draft in decoding], contexts)
         for draft, share in zip(decoding, shares, strict=True):
-            self._chooser.review(draft.running, draft.draft_seconds + share * seconds)
+            if draft.cost.is_usual:
+                draft.running.note_earnings(draft.cost.seconds + share * seconds)
+            self._chooser.review(draft.running)
 
     def _retired(self, running: Running, reason: FinishReason) -> Retired:
         request = running.request
