@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
-import numpy as np
 import torch
 
 from decoding import drafters, prediction, processing
@@ -26,7 +25,7 @@ from decoding.drafters import StartDrafter, TopTokens
 from decoding.errors import RequestRejected
 from decoding.memory import resident_bytes, slots_for
 from decoding.model import TargetModel
-from decoding.request import FinishReason, Request, SamplingParams, SpeculationParams
+from decoding.request import FinishReason, Request
 from decoding.running import Draft, Running
 from decoding.sampling import TreeRows, choose, top_tokens
 from decoding.scheduler import Scheduler, Task
@@ -39,8 +38,7 @@ from decoding.tally import StepTally, count_draft
 from decoding.tracing import trace_step
 from decoding.tree import root_only
 from decoding.verify import Verdict, walk
-
-WARM_UP_TOKENS = 12
+from decoding.warm_up import seconds_beside_forwards
 
 
 def silent(_sentence: str, _fraction: float) -> None:
@@ -163,22 +161,7 @@ class Engine:
 
     def _warm_up(self) -> None:
         """Run every kind of step once, and add to the cost curve what plain steps and drafting cost beside forwards."""
-        num_tokens = min(WARM_UP_TOKENS, self.model.max_model_len // 2)
-        prompt = np.arange(num_tokens, dtype=np.int32) % self.model.vocab_size
-        beside: dict[bool, list[float]] = {False: [], True: []}  # seconds of steps that drafted or did not
-        methods = ("auto", "stand", "dynamic", "none") if self.draft_model else ("auto", "stand", "none")
-        kinds = [(method, temperature, "match") for method in methods for temperature in (0.0, 1.0)]
-        for method, temperature, verification in (*kinds, ("stand", 1.0, "rejection")):
-            sampling = SamplingParams(max_tokens=num_tokens, temperature=temperature, top_p=0.9, ignore_eos=True)
-            speculation = SpeculationParams(method=method, verification=verification)
-            self.add(Request(id="", prompt=prompt, sampling=sampling, speculation=speculation))
-            while self.has_work:
-                stats = self.step().stats
-                if stats is not None and stats.prefill_rows == 0:
-                    forwards = stats.phase_seconds["forward"] + stats.phase_seconds["draft_model"]
-                    beside[stats.rows > 1].append(stats.step_seconds - forwards)
-        plain = min(beside[False], default=0.0)
-        draft = max(0.0, min(beside[True], default=plain) - plain)
+        plain, draft = seconds_beside_forwards(self, self.model, has_draft_model=self.draft_model is not None)
         self.curve = replace(self.curve, base=self.curve.base + plain, draft=draft)
         self.sessions = self._new_sessions()
         self._scheduler = self._new_scheduler()
