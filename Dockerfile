@@ -15,7 +15,8 @@ COPY pyproject.toml constraints.txt ./
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     python3 -m venv --without-pip /opt/gander \
     && python3 -m pip --python /opt/gander install --no-cache-dir --no-deps \
-       ${TORCH_INDEX_URL:+--index-url "${TORCH_INDEX_URL}"} "$(grep '^torch==' constraints.txt)"
+       ${TORCH_INDEX_URL:+--index-url "${TORCH_INDEX_URL}"} "$(grep '^torch==' constraints.txt)" \
+    && find /opt/gander -path '*/torch/test/*' -delete -o -path '*/torch/include/*' -delete -o -path '*/torch/bin/test_*' -delete
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     python3 -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" \
        > requirements.txt \
@@ -37,15 +38,17 @@ ENV PATH=/opt/gander/bin:$PATH \
     GANDER_DEVICE=${DEVICE} \
     HF_HOME=/cache/huggingface \
     NUMBA_CACHE_DIR=/cache/numba
+# The caches belong to group 0 as well, for platforms that choose a user id of their own.
 RUN useradd --uid 10001 --create-home gander \
-    && install --directory --owner=gander --group=gander /cache/huggingface /cache/numba
+    && install --directory --owner=gander --group=root --mode=2775 /cache/huggingface /cache/numba
 COPY --from=build /opt/gander /opt/gander
 USER 10001:10001
 WORKDIR /home/gander
 # Loading the bundled model compiles what serving calls. The kernels are for this CPU: on another one they are ignored
 # and made anew at the first start, which then takes a minute longer.
 RUN python -c "from decoding.config import EngineConfig; from decoding.engine import Engine; \
-    Engine.load(EngineConfig(device='cpu'))"
+    Engine.load(EngineConfig(device='cpu'))" \
+    && chmod -R g=u /cache/numba
 VOLUME ["/cache/huggingface"]
 EXPOSE 8000
 # http.client heeds no proxy variables.

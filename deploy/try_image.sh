@@ -13,7 +13,8 @@ buildah build --format docker --network host --tag "$IMAGE" "$@" .
 container=$(buildah from "$IMAGE")
 server=
 finish() {
-    [ -z "$server" ] || kill -- "-$server" 2>/dev/null || true
+    # The server itself, not buildah, so that it stops as it would in any container.
+    [ -z "$server" ] || pkill --pgroup "$server" --full /bin/gander || true
     wait
     buildah rm "$container" >/dev/null
 }
