@@ -6,7 +6,6 @@
 ARG BASE=python:3.13-slim
 
 FROM ${BASE} AS build
-ARG DEVICE=cpu
 # An index to take torch from, and nothing else. Empty: pip's own, whose torch for x86-64 carries CUDA.
 ARG TORCH_INDEX_URL=
 WORKDIR /src
@@ -20,9 +19,10 @@ RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     python3 -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" \
        > requirements.txt \
-    && python3 -m pip --python /opt/gander install --no-cache-dir --constraint constraints.txt -r requirements.txt \
-    && /opt/gander/bin/python -c "import sys, torch; sys.exit(sys.argv[1] != 'cpu' and not torch.version.cuda \
-       and 'DEVICE=' + sys.argv[1] + ', but this torch has no CUDA')" "${DEVICE}"
+    && python3 -m pip --python /opt/gander install --no-cache-dir --constraint constraints.txt -r requirements.txt
+ARG DEVICE=cpu
+RUN /opt/gander/bin/python -c "import sys, torch; sys.exit(sys.argv[1] != 'cpu' and not torch.version.cuda \
+    and 'DEVICE=' + sys.argv[1] + ', but this torch has no CUDA')" "${DEVICE}"
 COPY . .
 # Numba takes a kernel for stale when its source's time changed; layers keep whole seconds only, so the files do too.
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \

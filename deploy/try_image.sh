@@ -14,7 +14,7 @@ container=$(buildah from "$IMAGE")
 server=
 finish() {
     # The server itself, not buildah, so that it stops as it would in any container.
-    [ -z "$server" ] || pkill --pgroup "$server" --full /bin/gander || true
+    [ -z "$server" ] || pkill --pgroup "$server" --full '^/opt/gander/bin/python ' || true
     wait
     buildah rm "$container" >/dev/null
 }

@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -25,10 +26,10 @@ SOURCES = ("pyproject.toml", "README.md", "LICENSE", "docs", "deploy", *PACKAGES
 NOT_SOURCES = ("__pycache__", "*.egg-info")
 
 
-def run(*command: str | Path, **options: object) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **options)  # type: ignore[call-overload]
+def run(*command: str | Path, **options: Any) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **options)
     assert done.returncode == 0, done.stdout + done.stderr
-    return str(done.stdout)
+    return done.stdout
 
 
 @pytest.fixture(scope="module")
