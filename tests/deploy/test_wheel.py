@@ -23,7 +23,6 @@ from tests.server.servers import wait_until
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("decoding", "server")
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "docs", "deploy", *PACKAGES)
-NOT_SOURCES = ("__pycache__", "*.egg-info")
 
 
 def run(*command: str | Path, **options: Any) -> str:
@@ -39,7 +38,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "source").mkdir()
     for name in SOURCES:
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, folder / "source" / name, ignore=shutil.ignore_patterns(*NOT_SOURCES))
+            shutil.copytree(ROOT / name, folder / "source" / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(ROOT / name, folder / "source" / name)
     options = ("--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--wheel-dir", folder)
@@ -86,7 +85,7 @@ def files_below(folder: Path) -> set[str]:
     return {
         path.relative_to(ROOT).as_posix()
         for path in folder.rglob("*")
-        if path.is_file() and not any(path.match(pattern) or "__pycache__" in path.parts for pattern in NOT_SOURCES)
+        if path.is_file() and "__pycache__" not in path.parts
     }
 
 
