@@ -67,7 +67,7 @@ def test_cuda_changes_the_build_and_asks_for_a_gpu() -> None:
 @pytest.mark.parametrize("name", SERVICES)
 def test_every_service_is_pinned_restarted_and_checked(name: str) -> None:
     service = SERVICES[name]
-    assert re.fullmatch(r"[a-z/-]+:v?\d+\.\d+\.\d+(-\w+)?", service["image"])
+    assert re.fullmatch(r"[a-z/-]+:v?\d+\.\d+\.\d+(-\w+)?(@sha256:[0-9a-f]{64})?", service["image"])
     assert service["restart"] == "unless-stopped"
     assert ("healthcheck" in service) != (name in OWN_CHECKS)
 
