@@ -1,6 +1,4 @@
-"""Programs that are not Python packages: found on the path, asked for in CI, skipped elsewhere."""
-
-from __future__ import annotations
+"""Programs that some tests drive and pip does not install."""
 
 import os
 import shutil
@@ -8,12 +6,10 @@ import shutil
 import pytest
 
 
-def program(name: str) -> str:
-    """The path of a program of Debian's package `prometheus`."""
+def program(name: str, package: str) -> str:
+    """Its path. Where it is missing the test is skipped with a sentence, in CI it fails: `.ci/run` installs it."""
     path = shutil.which(name)
     if path is None:
-        sentence = f"{name} is missing; Debian's package `prometheus` brings it"
-        if os.environ.get("CI") == "true":
-            pytest.fail(sentence)
-        pytest.skip(sentence)
+        sentence = f"{name} is not installed; Debian has it in the package {package}."
+        pytest.fail(sentence) if os.environ.get("CI") == "true" else pytest.skip(sentence)
     return path

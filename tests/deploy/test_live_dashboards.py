@@ -18,7 +18,7 @@ LOAD_SECONDS = 16.0
 
 @pytest.fixture(scope="module")
 def live() -> Iterator[Live]:
-    program("prometheus")
+    program("prometheus", "prometheus")
     with loaded_stack(LOAD_SECONDS) as stack:
         yield stack
 

@@ -13,7 +13,7 @@ TESTS = (CONFIG / "rules_test.yml").read_text()
 
 
 def promtool(*arguments: str) -> str:
-    command = [program("promtool"), *arguments]
+    command = [program("promtool", "prometheus"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
