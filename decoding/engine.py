@@ -194,9 +194,9 @@ class Engine:
         if allowed is None:
             return Draft(running, start, lead, None, cost)
         if allowed.max_nodes == 0:
-            return Draft(running, start, lead, root_only(int(running.request.tokens[-1])), cost, is_plain=True)
+            return Draft(running, start, lead, root_only(int(running.request.tokens[-1])), cost)
         tree = drafting.drafter.propose(allowed.max_nodes, allowed.min_chance)
-        return Draft(running, start, lead, tree, cost)
+        return Draft(running, start, lead, tree, cost, allowed.max_nodes)
 
     def _top_tokens(self, drafts: list[Draft], logits_NV: torch.Tensor, batch: StepBatch) -> list[TopTokens | None]:
         """What each drafter harvests, taken from the raw logits."""
@@ -237,7 +237,8 @@ class Engine:
         context = request.num_tokens
         num_emitted = request.extend(verdict.tokens)
         running.note_step(draft.tree, verdict, num_emitted, draft.cost)
-        method_counts = tally.add(running.drafting.method, context, num_emitted)
+        drafted = draft.tree.num_drafted
+        method_counts = tally.add(running.drafting.method, context, num_emitted, draft.budget, drafted)
         count_draft((method_counts, running.stats.counts), draft.tree, verdict)
         if request.speculation.trace is not None:
             tree_rows_NV = rows_RV[len(rows_RV) - len(draft.tree) :]

@@ -116,15 +116,20 @@ class Running:
 @dataclass(frozen=True, slots=True)
 class Draft:
     """One request's part of a step: `lead` prompt tokens in a chain from position `start`, then, unless the
-    prompt goes on in the next step, the tree, whose root follows the lead. cost: the draft model's; is_plain: the
-    drafter was not asked."""
+    prompt goes on in the next step, the tree, whose root follows the lead. cost: the draft model's; budget: the nodes
+    the tree was allowed."""
 
     running: Running
     start: int
     lead: IntArray
     tree: DraftTree | None
     cost: DraftCost
-    is_plain: bool = False
+    budget: int = 0
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the drafter was not asked for the tree there is."""
+        return self.tree is not None and self.budget == 0
 
     @property
     def is_harvested(self) -> bool:

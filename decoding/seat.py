@@ -96,7 +96,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The draft model can do nothing more for this seat; reason is a short name, `sentence` says why."""
+    """The draft model can do nothing more for this seat. reason: of `stats.REFUSAL_REASONS`; `sentence` says why."""
 
     seat: Seat
     reason: str
