@@ -75,3 +75,13 @@ def test_every_service_is_pinned_restarted_and_checked(name: str) -> None:
 def test_the_base_image_is_the_dockerfiles() -> None:
     args = yaml.safe_load(resolved(BASE).stdout)["services"]["gander"]["build"]["args"]
     assert f"ARG BASE={args['BASE']}\n" in (ROOT / "Dockerfile").read_text()
+
+
+def test_what_the_services_are_given_is_there() -> None:
+    mounts = [mount.split(":") for service in SERVICES.values() for mount in service["volumes"]]
+    files = {target: ROOT / source for source, target, *_ in mounts if source.startswith("./")}
+    assert len(files) == 4
+    assert all(path.exists() for path in files.values()), files
+    home = dict(line.split("=", 1) for line in SERVICES["grafana"]["environment"])
+    dashboard = Path(home["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
+    assert (files[str(dashboard.parent)] / dashboard.name).is_file()
