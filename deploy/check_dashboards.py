@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deploy.live import SCRAPE_SECONDS, Prometheus, Series, running_gander, running_prometheus
-from deploy.load import SERVER_FLAGS, run_load
-from deploy.queries import read_dashboards, resolve, targets_of, variables
+from deploy.monitoring.live import SCRAPE_SECONDS, Prometheus, Series, running_gander, running_prometheus
+from deploy.monitoring.load import SERVER_FLAGS, run_load
+from deploy.monitoring.queries import read_dashboards, resolve, targets_of, variables
 
 METRIC_NAME = re.compile(r"\b(?:gander_\w+|vllm:\w+|\w+:gander_\w+:\w+|up)\b")
 
@@ -137,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         verdicts += check_rules(live)
         sys.stdout.write(report(verdicts) + "\n")
         if options.picture:
-            from deploy.picture import draw_dashboard
+            from deploy.monitoring.picture import draw_dashboard
 
             main_dashboard = next(each for each in dashboards if each["uid"] == "gander-speedup")
             draw_dashboard(main_dashboard, live.prometheus, (live.start, live.end), options.picture)

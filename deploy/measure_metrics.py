@@ -29,7 +29,7 @@ from decoding.request import Request, SamplingParams, SpeculationParams
 from decoding.stats import MethodCounts, StepStats
 from decoding.tally import StepTally, count_draft
 from decoding.worker import REPORT_SECONDS
-from deploy.load import PROMPTS
+from deploy.monitoring.load import PROMPTS
 from server.metrics import Metrics
 
 SCRAPE_SECONDS = 15.0

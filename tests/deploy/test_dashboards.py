@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from deploy.grafana.make_dashboards import COLUMNS, FOLDER, as_text, dashboards
-from deploy.queries import VARIABLE, read_dashboards, resolve, targets_of
+from deploy.monitoring.queries import VARIABLE, read_dashboards, resolve, targets_of
 
 BUILT_IN = {"__rate_interval", "__range", "datasource"}
 KINDS = {"timeseries", "stat", "heatmap", "bargauge"}

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from deploy.check_dashboards import Live, Verdict, check_dashboard, check_rules, loaded_stack, main, report
-from deploy.load import METHODS
-from deploy.picture import draw_dashboard
-from deploy.queries import read_dashboards
+from deploy.monitoring.load import METHODS
+from deploy.monitoring.picture import draw_dashboard
+from deploy.monitoring.queries import read_dashboards
 from tests.deploy.programs import program
 
 LOAD_SECONDS = 16.0

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from deploy.live import ROOT
+from deploy.monitoring.live import ROOT
 from server.config import ServerSettings
 from tests.server.servers import make_model_folder, running_server, wait_until
 

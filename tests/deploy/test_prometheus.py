@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from deploy.live import CONFIG, SERVICE, quick_config
+from deploy.monitoring.live import CONFIG, SERVICE, quick_config
 from tests.deploy.programs import program
 
 RULES = (CONFIG / "rules" / "gander.yml").read_text()

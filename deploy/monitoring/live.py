@@ -21,7 +21,7 @@ from typing import Any
 
 import httpx
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "deploy" / "prometheus"
 SERVICE = "gander:8000"  # what the checked-in configuration scrapes
 SCRAPE_SECONDS = 2

@@ -16,9 +16,9 @@ from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from deploy.live import SCRAPE_SECONDS, Series
-from deploy.queries import VARIABLE
-from deploy.units import formatter
+from deploy.monitoring.live import SCRAPE_SECONDS, Series
+from deploy.monitoring.queries import VARIABLE
+from deploy.monitoring.units import formatter
 
 CARD, EDGE = "#181b1f", "#2c3235"
 COLORS = ("#73bf69", "#f2cc0c", "#8ab8ff", "#ff780a", "#f2495c", "#5794f2", "#b877d9", "#37872d", "#96d98d", "#ffb357")

@@ -14,9 +14,9 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from deploy.drawing import CARD, EDGE, Answer, draw, legend_of
-from deploy.live import SCRAPE_SECONDS, Prometheus
-from deploy.queries import resolve, targets_of, variables
+from deploy.monitoring.drawing import CARD, EDGE, Answer, draw, legend_of
+from deploy.monitoring.live import SCRAPE_SECONDS, Prometheus
+from deploy.monitoring.queries import resolve, targets_of, variables
 
 CAPTION = "Drawn by matplotlib from Prometheus data under a test load; Grafana draws the same queries."
 PAGE, INK, FAINT = "#111217", "#d8d9da", "#8e9298"

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deploy.live import SCRAPE_SECONDS, Prometheus
+from deploy.monitoring.live import SCRAPE_SECONDS, Prometheus
 
-FOLDER = Path(__file__).parent / "grafana" / "dashboards"
+FOLDER = Path(__file__).parents[1] / "grafana" / "dashboards"
 VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 LABEL_VALUES = re.compile(r"label_values\((.+), (\w+)\)")
 
