@@ -19,6 +19,7 @@ check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/hadolint Dockerfile
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m decoding.bench $(if $(DATA),--data $(DATA)) $(ARGS)

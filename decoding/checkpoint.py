@@ -29,15 +29,24 @@ def resolve(config: EngineConfig) -> tuple[EngineConfig, str]:
     device = config.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        is_cpu = torch.device(device).type == "cpu"
-    except RuntimeError as error:
-        raise ConfigError(f"device {device!r} is not a device: {error}") from error
+    device_type = _type_of(device)
     dtype = config.dtype
     if dtype == "auto":
-        dtype = "float32" if is_cpu else _checkpoint_dtype(source, config)
-    attention = resolve_attention(config.attention, torch.device(device).type, dtype)
+        dtype = "float32" if device_type == "cpu" else _checkpoint_dtype(source, config)
+    attention = resolve_attention(config.attention, device_type, dtype)
     return replace(config, device=device, dtype=dtype, attention=attention), source
+
+
+def _type_of(device: str) -> str:
+    """Raises ConfigError for what is no device, or is not on this machine."""
+    try:
+        wanted = torch.device(device)
+    except RuntimeError as error:
+        raise ConfigError(f"device {device!r} is not a device: {error}") from error
+    if wanted.type == "cuda" and (wanted.index or 0) >= torch.cuda.device_count():
+        found = f"{torch.cuda.device_count()} CUDA devices" if torch.cuda.is_available() else "no CUDA device"
+        raise ConfigError(f"device {device!r} is not there: torch sees {found} on this machine")
+    return wanted.type
 
 
 def folder_of(model: str) -> str:

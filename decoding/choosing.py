@@ -43,18 +43,9 @@ class Chooser:
         """Put the method that the request asks for to work; start_drafter: instead of the method's."""
         self._take_up(running, self._choose(running.request, running.session, set()), start_drafter)
 
-    def review(self, running: Running, seconds: float) -> None:
-        """Note what the method earned in a step; every few steps of an "auto" request go on with what earns most.
-
-        seconds: of the step's time, this request's part.
-        """
+    def review(self, running: Running) -> None:
+        """Every few steps of an "auto" request go on with what earns most."""
         request = running.request
-        ledger = running.session.ledger(request.sampling.temperature > 0)
-        seat = running.drafting.seat
-        if seat is None or not seat.is_catching_up:
-            ledger.note(running.drafting.method, running.last_emitted, seconds)
-        if seat is not None:
-            seat.num_read = 0
         if (
             request.finish_reason is None
             and request.speculation.method == AUTO

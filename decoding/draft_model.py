@@ -91,7 +91,7 @@ class DraftModel:
         ready = []
         for ask, segment, top in zip(asks, segments, tops, strict=True):
             self.store.commit(segment.handle, np.arange(len(segment.tokens), dtype=np.int32))
-            ask.seat.num_read = len(segment.tokens)
+            ask.seat.note_read(len(segment.tokens))
             if segment.logits == "last" and ask.allowance is not None and ask.seat.grower is not None:
                 room = segment.handle.capacity - segment.handle.length
                 ask.seat.grower.begin(ask.allowance, room, self.model.max_model_len - ask.end)
@@ -132,7 +132,7 @@ class DraftModel:
         top = top_tokens(self.model.forward(batch), NUM_SUCCESSORS)
         seconds = time.perf_counter() - started
         for seat, segment in zip(seats, segments, strict=True):
-            seat.seconds += seconds * len(segment.tokens) / batch.num_rows
+            seat.note_seconds(seconds * len(segment.tokens) / batch.num_rows)
         return [TopTokens(top.ids[a:b], top.probabilities[a:b]) for a, b in pairwise(batch.logit_offsets.tolist())]
 
 

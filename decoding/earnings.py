@@ -5,21 +5,20 @@ Pure counting; owned by a session, one ledger for greedy and one for sampled req
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
-FORGETTING = 1 / 64  # of what was earned, at every step of the same method
-STALE_STEPS = 512  # of other methods, after which what one has earned says nothing any more
+FORGETTING = 1 / 64  # of what was earned and promised, at every step and every token of the session
 MOST_PROMISED = 20.0  # tokens a step
 
 
 @dataclass(slots=True)
 class Earnings:
-    """Of one method: steps, tokens and seconds, the last few dozen steps counting most. last_step: of the ledger."""
+    """Of one method: steps, tokens and seconds, the session's late steps counting most."""
 
     steps: float = 0.0
     tokens: float = 0.0
     seconds: float = 0.0
-    last_step: int = 0
 
     @property
     def tokens_per_step(self) -> float:
@@ -29,6 +28,16 @@ class Earnings:
     def rate(self) -> float:
         """Tokens a second; 0 while nothing was earned."""
         return self.tokens / self.seconds if self.seconds else 0.0
+
+    @property
+    def hope(self) -> float:
+        """Tokens a second it may well earn: the rate, and a margin that shrinks as it is used and grows with time."""
+        return self.rate * (1 + 1 / math.sqrt(self.steps)) if self.steps else math.inf
+
+    def fade(self) -> None:
+        """A step of the session goes by."""
+        keep = 1 - FORGETTING
+        self.steps, self.tokens, self.seconds = keep * self.steps, keep * self.tokens, keep * self.seconds
 
 
 @dataclass(slots=True)
@@ -52,20 +61,14 @@ class Promise:
 
 @dataclass(slots=True)
 class Ledger:
-    """The earnings of every method that was used. num_steps: of all methods together; promise: the n-gram store's."""
+    """The earnings of every method that was used. promise: the n-gram store's."""
 
-    num_steps: int = 0
     methods: dict[str, Earnings] = field(default_factory=dict)
     promise: Promise = field(default_factory=Promise)
 
     def of(self, method: str) -> Earnings:
-        """What the method has lately earned: nothing if it was not used for `STALE_STEPS`."""
-        earned = self.methods.get(method)
-        return _NOTHING if earned is None or self.num_steps - earned.last_step > STALE_STEPS else earned
-
-    def steps_since(self, method: str) -> int:
-        """Steps of all methods since this one was last used."""
-        return self.num_steps - self.of(method).last_step
+        """What the method has lately earned: nothing if it was not used."""
+        return self.methods.get(method, _NOTHING)
 
     def forget(self, method: str) -> None:
         """What the method earned says nothing any more."""
@@ -73,15 +76,12 @@ class Ledger:
 
     def note(self, method: str, num_tokens: int, seconds: float) -> None:
         """A step drafted by `method` gave a request so many tokens and took so much of the step's time."""
-        earned = self.of(method)
-        if earned is _NOTHING:
-            earned = self.methods[method] = Earnings()
-        self.num_steps += 1
-        keep = 1 - FORGETTING
-        earned.steps = keep * earned.steps + 1
-        earned.tokens = keep * earned.tokens + num_tokens
-        earned.seconds = keep * earned.seconds + seconds
-        earned.last_step = self.num_steps
+        for earned in self.methods.values():
+            earned.fade()
+        earned = self.methods.setdefault(method, Earnings())
+        earned.steps += 1
+        earned.tokens += num_tokens
+        earned.seconds += seconds
 
 
 _NOTHING = Earnings()

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
-import numpy as np
 import torch
 
 from decoding import drafters, prediction, processing
@@ -26,10 +25,11 @@ from decoding.drafters import StartDrafter, TopTokens
 from decoding.errors import RequestRejected
 from decoding.memory import resident_bytes, slots_for
 from decoding.model import TargetModel
-from decoding.request import FinishReason, Request, SamplingParams, SpeculationParams
+from decoding.request import FinishReason, Request
 from decoding.running import Draft, Running
 from decoding.sampling import TreeRows, choose, top_tokens
 from decoding.scheduler import Scheduler, Task
+from decoding.seat import DraftCost
 from decoding.session import SessionStore
 from decoding.static_tree import read_tree
 from decoding.stats import EngineStats, RequestStats
@@ -38,8 +38,7 @@ from decoding.tally import StepTally, count_draft
 from decoding.tracing import trace_step
 from decoding.tree import root_only
 from decoding.verify import Verdict, walk
-
-WARM_UP_TOKENS = 12
+from decoding.warm_up import seconds_beside_forwards
 
 
 def silent(_sentence: str, _fraction: float) -> None:
@@ -162,22 +161,7 @@ class Engine:
 
     def _warm_up(self) -> None:
         """Run every kind of step once, and add to the cost curve what plain steps and drafting cost beside forwards."""
-        num_tokens = min(WARM_UP_TOKENS, self.model.max_model_len // 2)
-        prompt = np.arange(num_tokens, dtype=np.int32) % self.model.vocab_size
-        beside: dict[bool, list[float]] = {False: [], True: []}  # seconds of steps that drafted or did not
-        methods = ("auto", "stand", "dynamic", "none") if self.draft_model else ("auto", "stand", "none")
-        kinds = [(method, temperature, "match") for method in methods for temperature in (0.0, 1.0)]
-        for method, temperature, verification in (*kinds, ("stand", 1.0, "rejection")):
-            sampling = SamplingParams(max_tokens=num_tokens, temperature=temperature, top_p=0.9, ignore_eos=True)
-            speculation = SpeculationParams(method=method, verification=verification)
-            self.add(Request(id="", prompt=prompt, sampling=sampling, speculation=speculation))
-            while self.has_work:
-                stats = self.step().stats
-                if stats is not None and stats.prefill_rows == 0:
-                    forwards = stats.phase_seconds["forward"] + stats.phase_seconds["draft_model"]
-                    beside[stats.rows > 1].append(stats.step_seconds - forwards)
-        plain = min(beside[False], default=0.0)
-        draft = max(0.0, min(beside[True], default=plain) - plain)
+        plain, draft = seconds_beside_forwards(self, self.model, has_draft_model=self.draft_model is not None)
         self.curve = replace(self.curve, base=self.curve.base + plain, draft=draft)
         self.sessions = self._new_sessions()
         self._scheduler = self._new_scheduler()
@@ -206,13 +190,13 @@ class Engine:
         running, drafting, start = task.running, task.running.drafting, task.running.num_committed
         lead = running.request.tokens[start : start + task.num_lead]
         allowed = task.allowance
-        seconds = drafting.seat.take_seconds() if drafting.seat else 0.0
+        cost = drafting.seat.take_cost() if drafting.seat else DraftCost()
         if allowed is None:
-            return Draft(running, start, lead, None, draft_seconds=seconds)
+            return Draft(running, start, lead, None, cost)
         if allowed.max_nodes == 0:
-            return Draft(running, start, lead, root_only(int(running.request.tokens[-1])), is_plain=True)
+            return Draft(running, start, lead, root_only(int(running.request.tokens[-1])), cost)
         tree = drafting.drafter.propose(allowed.max_nodes, allowed.min_chance)
-        return Draft(running, start, lead, tree, draft_seconds=seconds)
+        return Draft(running, start, lead, tree, cost, allowed.max_nodes)
 
     def _top_tokens(self, drafts: list[Draft], logits_NV: torch.Tensor, batch: StepBatch) -> list[TopTokens | None]:
         """What each drafter harvests, taken from the raw logits."""
@@ -252,8 +236,9 @@ class Engine:
             return
         context = request.num_tokens
         num_emitted = request.extend(verdict.tokens)
-        running.note_step(draft.tree, verdict, num_emitted, draft.draft_seconds)
-        method_counts = tally.add(running.drafting.method, context, num_emitted)
+        running.note_step(draft.tree, verdict, num_emitted, draft.cost)
+        drafted = draft.tree.num_drafted
+        method_counts = tally.add(running.drafting.method, context, num_emitted, draft.budget, drafted)
         count_draft((method_counts, running.stats.counts), draft.tree, verdict)
         if request.speculation.trace is not None:
             tree_rows_NV = rows_RV[len(rows_RV) - len(draft.tree) :]
@@ -270,10 +255,12 @@ class Engine:
         """Note what every method has earned in this step, and let the chooser think again."""
         decoding = [draft for draft in drafts if draft.tree is not None and len(draft.lead) == 0]
         contexts = [draft.start for draft in decoding]
-        seconds = tally.seconds - sum(draft.draft_seconds for draft in decoding)
+        seconds = tally.seconds - sum(draft.cost.seconds for draft in decoding)
         shares = self.curve.shares([len(draft.tree or ()) for draft in decoding], contexts)
         for draft, share in zip(decoding, shares, strict=True):
-            self._chooser.review(draft.running, draft.draft_seconds + share * seconds)
+            if draft.cost.is_usual:
+                draft.running.note_earnings(draft.cost.seconds + share * seconds)
+            self._chooser.review(draft.running)
 
     def _retired(self, running: Running, reason: FinishReason) -> Retired:
         request = running.request

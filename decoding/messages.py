@@ -188,7 +188,10 @@ class SessionDeleted(msgspec.Struct, kw_only=True, frozen=True, tag=True):
 
 
 class StepReport(msgspec.Struct, kw_only=True, frozen=True, tag=True):
-    step: StepStats | None  # None: an idle heartbeat
+    """The steps since the last report, none while the worker idles, and the engine now. Comes now and then, since a
+    report for every step would cost more than the step's own counting."""
+
+    steps: list[StepStats]
     engine: EngineStats
 
 

@@ -19,7 +19,7 @@ from decoding.logprobs import token_logprobs
 from decoding.prediction import Prediction
 from decoding.processing import Processing
 from decoding.request import Request
-from decoding.seat import Seat
+from decoding.seat import DraftCost, Seat
 from decoding.session import Session
 from decoding.stats import RequestStats
 from decoding.token_logprobs import TokenLogprobs
@@ -92,8 +92,8 @@ class Running:
             self.stats.rejected_prediction_tokens = len(self.request.prediction) - self.prediction.num_found
         return self.stats
 
-    def note_step(self, tree: DraftTree, verdict: Verdict, num_emitted: int, draft_seconds: float) -> None:
-        """Count a verified tree, of whose tokens `num_emitted` were given out; draft_seconds: the draft model's."""
+    def note_step(self, tree: DraftTree, verdict: Verdict, num_emitted: int, cost: DraftCost) -> None:
+        """Count a verified tree, of whose tokens `num_emitted` were given out; cost: the draft model's."""
         now = time.monotonic()
         if self.stats.target_forwards == 0:
             self.first_token = now
@@ -102,26 +102,34 @@ class Running:
         self.stats.emitted += num_emitted
         self.last_emitted = num_emitted
         self.stats.decode_seconds = now - self.first_token
-        self.stats.draft_model_seconds += draft_seconds
+        self.stats.draft_model_seconds += cost.seconds
         steps_by_method = self.stats.steps_by_method
         steps_by_method[self.drafting.method] = steps_by_method.get(self.drafting.method, 0) + 1
-        seat = self.drafting.seat
-        usual_seconds = 0.0 if seat is not None and seat.is_catching_up else draft_seconds
-        self.drafting.pace.update(tree.num_drafted, len(verdict.tokens), usual_seconds)
+        self.drafting.pace.update(tree.num_drafted, len(verdict.tokens), cost.seconds if cost.is_usual else 0.0)
+
+    def note_earnings(self, seconds: float) -> None:
+        """Tell the session what the method earned in the last step. seconds: this request's part of its time."""
+        ledger = self.session.ledger(self.request.sampling.temperature > 0)
+        ledger.note(self.drafting.method, self.last_emitted, seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
     """One request's part of a step: `lead` prompt tokens in a chain from position `start`, then, unless the
-    prompt goes on in the next step, the tree, whose root follows the lead. is_plain: the drafter was not asked.
-    draft_seconds: what the draft model took for it."""
+    prompt goes on in the next step, the tree, whose root follows the lead. cost: the draft model's; budget: the nodes
+    the tree was allowed."""
 
     running: Running
     start: int
     lead: IntArray
     tree: DraftTree | None
-    is_plain: bool = False
-    draft_seconds: float = 0.0
+    cost: DraftCost
+    budget: int = 0
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the drafter was not asked for the tree there is."""
+        return self.tree is not None and self.budget == 0
 
     @property
     def is_harvested(self) -> bool:

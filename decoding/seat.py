@@ -34,32 +34,43 @@ class Grower(Protocol):
         """Take in what follows the rows asked for last (at first: the root), and ask for more, or for none."""
 
 
+class DraftCost(NamedTuple):
+    """What the draft model took for one request in a step. is_usual: False where it read much that is read once, and
+    the seconds do not tell what drafting costs."""
+
+    seconds: float = 0.0
+    is_usual: bool = True
+
+
 @dataclass(slots=True, eq=False)
 class Seat:
-    """One request's place in the draft model. vocab_size: of the tokens that target and draft model both have;
-    seconds: of draft forwards, this request's share, not yet taken to account; num_read: tokens caught up on last."""
+    """One request's place in the draft model. vocab_size: of the tokens that target and draft model both have."""
 
     request: Request
     store: KvStore
     vocab_size: int
     grower: Grower | None = None
     handle: KvHandle | None = None
-    seconds: float = 0.0
-    num_read: int = 0
+    _seconds: float = 0.0
+    _num_read: int = 0
 
     @property
     def num_committed(self) -> int:
         return self.handle.length if self.handle else 0
 
-    def take_seconds(self) -> float:
-        """The seconds since they were last taken."""
-        seconds, self.seconds = self.seconds, 0.0
-        return seconds
+    def note_read(self, num_tokens: int) -> None:
+        """So many tokens are caught up on."""
+        self._num_read += num_tokens
 
-    @property
-    def is_catching_up(self) -> bool:
-        """Whether the last forwards read much that is read once, and so do not tell what drafting costs."""
-        return self.num_read > LONG_READ
+    def note_seconds(self, seconds: float) -> None:
+        """This request's share of a draft forward."""
+        self._seconds += seconds
+
+    def take_cost(self) -> DraftCost:
+        """The cost since it was last taken."""
+        cost = DraftCost(self._seconds, self._num_read <= LONG_READ)
+        self._seconds, self._num_read = 0.0, 0
+        return cost
 
     def keep(self, rows: IntArray) -> None:
         """Keep these rows of the tree just grown: those of the accepted path, ascending."""
@@ -85,7 +96,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The draft model can do nothing more for this seat; reason is a short name, `sentence` says why."""
+    """The draft model can do nothing more for this seat. reason: of `stats.REFUSAL_REASONS`; `sentence` says why."""
 
     seat: Seat
     reason: str

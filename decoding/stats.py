@@ -5,7 +5,12 @@ Knows nothing of Prometheus. Every count is of tokens unless its name says other
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 import msgspec
+
+NODE_BOUNDS = (0, 1, 2, 4, 8, 16, 32, 64, 128)
+REFUSAL_REASONS = ("context", "vocabulary", "slots", "nan")  # why a draft model gives a request up
 
 
 class DraftCounts(msgspec.Struct, kw_only=True):
@@ -17,6 +22,37 @@ class DraftCounts(msgspec.Struct, kw_only=True):
     drafted_by_source: dict[str, int] = {}
     accepted_by_source: dict[str, int] = {}
     accepted_by_depth: list[int] = []
+
+
+class NodeHistogram(msgspec.Struct, kw_only=True, array_like=True):
+    """How often trees were of which size. `numbers[i]` counts those of at most `NODE_BOUNDS[i]` nodes and more than
+    the bound before, `numbers[len(NODE_BOUNDS)]` those above all bounds; total: of all their nodes."""
+
+    numbers: dict[int, int] = {}
+    total: int = 0
+
+    def add(self, num_nodes: int) -> None:
+        bucket = bisect_left(NODE_BOUNDS, num_nodes)
+        self.numbers[bucket] = self.numbers.get(bucket, 0) + 1
+        self.total += num_nodes
+
+    def merge(self, other: NodeHistogram) -> None:
+        for bucket, number in other.numbers.items():
+            self.numbers[bucket] = self.numbers.get(bucket, 0) + number
+        self.total += other.total
+
+
+class MethodCounts(DraftCounts, kw_only=True, array_like=True):
+    """What one method did in a step. Acceptance length is emitted / forwards.
+
+    forwards: root verifications, one for each request that drafted by this method; budgets: the nodes the scheduler
+    allowed them, trees: the nodes they drafted, both 0 for a plain step.
+    """
+
+    forwards: int = 0
+    emitted: int = 0
+    budgets: NodeHistogram = msgspec.field(default_factory=NodeHistogram)
+    trees: NodeHistogram = msgspec.field(default_factory=NodeHistogram)
 
 
 class RequestStats(msgspec.Struct, kw_only=True):
@@ -45,7 +81,7 @@ class RequestStats(msgspec.Struct, kw_only=True):
     rejected_prediction_tokens: int = 0
 
 
-class StepStats(msgspec.Struct, kw_only=True):
+class StepStats(msgspec.Struct, kw_only=True, array_like=True):
     """One engine step, all requests together. `phase_seconds` keys: schedule draft_model draft forward sample commit
     observe.
 
@@ -55,12 +91,10 @@ class StepStats(msgspec.Struct, kw_only=True):
 
     rows: int
     prefill_rows: int
-    decode_requests: int
-    emitted: int
     step_seconds: float
     plain_seconds: float
     phase_seconds: dict[str, float]
-    counts_by_method: dict[str, DraftCounts]
+    counts_by_method: dict[str, MethodCounts]
     refusals: dict[str, int] = {}  # by reason: requests the draft model could do nothing more for
 
 

@@ -8,11 +8,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
 from decoding.budget import CostCurve
-from decoding.stats import DraftCounts, StepStats
+from decoding.stats import DraftCounts, MethodCounts, StepStats
 from decoding.tree import DraftTree, Source
 from decoding.verify import Verdict
 
@@ -21,26 +18,31 @@ SOURCE_NAMES = [source.name.lower() for source in Source]
 
 def count_draft(targets: Sequence[DraftCounts], tree: DraftTree, verdict: Verdict) -> None:
     """Add one verified tree to each of `targets`. A tree of the root alone drafted nothing and counts nowhere."""
-    if tree.num_drafted == 0:
+    num_drafted, num_accepted = tree.num_drafted, verdict.num_accepted
+    if num_drafted == 0:
         return
-    drafted = _by_source(tree.sources[1:])
-    accepted = _by_source(tree.sources[verdict.path[1:]])
+    sources = tree.sources.tobytes()  # counting in bytes costs a fraction of what counting in arrays does
+    drafted = _by_source(sources[1:])
+    accepted = _by_source(bytes([sources[node] for node in verdict.path[1:].tolist()]))
     for counts in targets:
         counts.drafts += 1
-        counts.drafted += tree.num_drafted
-        counts.accepted += verdict.num_accepted
+        counts.drafted += num_drafted
+        counts.accepted += num_accepted
+        by_source = counts.drafted_by_source
         for name, count in drafted:
-            counts.drafted_by_source[name] = counts.drafted_by_source.get(name, 0) + count
+            by_source[name] = by_source.get(name, 0) + count
+        by_source = counts.accepted_by_source
         for name, count in accepted:
-            counts.accepted_by_source[name] = counts.accepted_by_source.get(name, 0) + count
+            by_source[name] = by_source.get(name, 0) + count
         by_depth = counts.accepted_by_depth
-        by_depth.extend([0] * (verdict.num_accepted - len(by_depth)))
-        for depth in range(verdict.num_accepted):
+        if len(by_depth) < num_accepted:
+            by_depth.extend([0] * (num_accepted - len(by_depth)))
+        for depth in range(num_accepted):
             by_depth[depth] += 1
 
 
-def _by_source(sources: NDArray[np.int8]) -> list[tuple[str, int]]:
-    return [(SOURCE_NAMES[source], count) for source, count in enumerate(np.bincount(sources).tolist()) if count]
+def _by_source(sources: bytes) -> list[tuple[str, int]]:
+    return [(SOURCE_NAMES[source], sources.count(source)) for source in set(sources)]
 
 
 class StepTally:
@@ -49,8 +51,7 @@ class StepTally:
     def __init__(self) -> None:
         self._started = self._phase_started = time.perf_counter()
         self._phase_seconds: dict[str, float] = {}
-        self._counts: dict[str, DraftCounts] = {}
-        self._emitted = 0
+        self._counts: dict[str, MethodCounts] = {}
         self._contexts: list[int] = []
         self._refusals: dict[str, int] = {}
 
@@ -64,24 +65,30 @@ class StepTally:
         self._phase_seconds[name] = now - self._phase_started
         self._phase_started = now
 
-    def add(self, method: str, context: int, num_emitted: int) -> DraftCounts:
-        """Note a request that emitted tokens at `context` committed ones; returns its method's counts."""
+    def add(self, method: str, context: int, num_emitted: int, budget: int, num_drafted: int) -> MethodCounts:
+        """Note a request that emitted tokens at `context` committed ones, after a tree of `num_drafted` nodes where
+        `budget` were allowed; returns its method's counts."""
         self._contexts.append(context)
-        self._emitted += num_emitted
-        return self._counts.setdefault(method, DraftCounts())
+        counts = self._counts.get(method)
+        if counts is None:
+            counts = self._counts[method] = MethodCounts()
+        counts.forwards += 1
+        counts.emitted += num_emitted
+        counts.budgets.add(budget)
+        counts.trees.add(num_drafted)
+        return counts
 
     def note_refusal(self, reason: str) -> None:
         self._refusals[reason] = self._refusals.get(reason, 0) + 1
 
     def stats(self, num_rows: int, num_prefill_rows: int, curve: CostCurve) -> StepStats:
         """The finished step."""
+        emitted = sum(counts.emitted for counts in self._counts.values())
         return StepStats(
             rows=num_rows,
             prefill_rows=num_prefill_rows,
-            decode_requests=len(self._contexts),
-            emitted=self._emitted,
             step_seconds=self.seconds,
-            plain_seconds=curve.plain_seconds(self._emitted, self._contexts) if self._contexts else 0.0,
+            plain_seconds=curve.plain_seconds(emitted, self._contexts) if self._contexts else 0.0,
             phase_seconds=self._phase_seconds,
             counts_by_method=self._counts,
             refusals=self._refusals,

@@ -30,7 +30,7 @@ from decoding.step_result import Emitted, PromptScored, Retired, StepResult
 from decoding.step_trace import StepTrace
 
 IDLE_POLL_MS = 200
-HEARTBEAT_SECONDS = 1.0
+REPORT_SECONDS = 0.5  # between two reports, but that the last step before a rest is told of at once
 
 logger = logging.getLogger("gander.worker")
 
@@ -70,7 +70,8 @@ class Worker:
         self._encoder = msgspec.msgpack.Encoder()
         self._parent = os.getppid()
         self._is_draining = False
-        self._next_heartbeat = 0.0
+        self._steps: list[StepStats] = []
+        self._next_report = 0.0
 
     def serve(self, config: EngineConfig) -> int:
         """Load, say Ready, run until drained or orphaned; the process's exit status."""
@@ -84,7 +85,7 @@ class Worker:
             self._drain_inbox(engine)
             if engine.has_work:
                 self._step(engine)
-            self._heartbeat(engine)
+            self._report(engine)
         return 0
 
     def _step(self, engine: Engine) -> None:
@@ -95,7 +96,9 @@ class Worker:
             text = "the engine failed while running this request"
             self._send([messages.Failed(request_id=id, message=text) for id in engine.request_ids()])
             raise
-        self._send([*step_messages(result), messages.StepReport(step=result.stats, engine=engine.stats())])
+        self._send(step_messages(result))
+        if result.stats is not None:
+            self._steps.append(result.stats)
 
     def _drain_inbox(self, engine: Engine) -> None:
         """Take every waiting message; wait a little for the first one when there is nothing to do."""
@@ -128,11 +131,13 @@ class Worker:
                 ]
             )
 
-    def _heartbeat(self, engine: Engine) -> None:
+    def _report(self, engine: Engine) -> None:
+        """Tell of the steps since the last report, if it is time to."""
         now = time.monotonic()
-        if not engine.has_work and now >= self._next_heartbeat:
-            self._next_heartbeat = now + HEARTBEAT_SECONDS
-            self._send([messages.StepReport(step=None, engine=engine.stats())])
+        is_at_rest = bool(self._steps) and not engine.has_work
+        if is_at_rest or now >= self._next_report:
+            steps, self._steps, self._next_report = self._steps, [], now + REPORT_SECONDS
+            self._send([messages.StepReport(steps=steps, engine=engine.stats())])
 
     def _tell_progress(self, sentence: str, fraction: float) -> None:
         self._send([messages.LoadProgress(sentence=sentence, fraction=fraction)])

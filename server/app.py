@@ -40,6 +40,7 @@ def create_service(
     keys = KeyRing(settings.api_keys, settings.admin_keys, settings.api_key_file)
     service = Service(settings, client, collected, keys)
     collected.read_status = lambda: service.status
+    collected.read_engine = lambda: client.ready
     return service
 
 

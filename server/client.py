@@ -87,7 +87,7 @@ class Ticket:
 class Observer(Protocol):
     """Told what happens, for metrics."""
 
-    def on_step(self, report: StepReport) -> None: ...
+    def on_report(self, report: StepReport) -> None: ...
 
     def on_end(self, ticket: Ticket, end: End) -> None: ...
 
@@ -240,7 +240,7 @@ class EngineClient:
                 if ticket is not None:
                     ticket.replies.put_news(ticket.choice, message)
             case StepReport():
-                self._observer.on_step(message)
+                self._observer.on_report(message)
             case Finished() | Rejected() | Failed():
                 self._end(message.request_id, message)
             case LoadProgress():

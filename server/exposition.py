@@ -6,17 +6,28 @@ Owns the engine metrics' names and help texts.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import accumulate
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
 
+from decoding import __version__
+from decoding.messages import Ready
+from decoding.stats import NODE_BOUNDS, NodeHistogram
 from server.client import EngineStatus
 from server.totals import MAX_DEPTH, WINDOW_STEPS, StepTotals
 
+DECODE_STEPS = "steps that decoded and had no prefill rows"
 SPEEDUP = (
     "Tokens per second of decoding against plain decoding at the same load: the seconds that plain decoding would "
     "have needed for the tokens of a step (from the measured cost of a plain step at the same number of requests "
-    f"and context), summed, divided by the seconds the steps took, summed, over the last {WINDOW_STEPS} steps "
-    "that decoded and had no prefill rows. 0 before the first."
+    f"and context), summed, divided by the seconds the steps took, summed, over the last {WINDOW_STEPS} "
+    f"{DECODE_STEPS}. 0 before the first."
 )
 
 
@@ -31,6 +42,12 @@ def status_metrics(status: EngineStatus) -> Iterator[Metric]:
     yield CounterMetricFamily("gander_worker_restarts", "Worker processes started after the first", status.restarts)
     is_ready = status.state == "ready"
     yield GaugeMetricFamily("gander_ready", "1 if requests are served now", int(is_ready))
+
+
+def info_metric(model_name: str, engine: Ready) -> Metric:
+    """What serves, as labels of a constant 1."""
+    labels = {"device": engine.device, "dtype": engine.dtype, "attention": engine.attention}
+    return InfoMetricFamily("gander", "What serves", {"model": model_name, "version": __version__} | labels)
 
 
 def _gauges(totals: StepTotals) -> Iterator[Metric]:
@@ -57,14 +74,14 @@ def _counters(totals: StepTotals) -> Iterator[Metric]:
         ("steps", "Engine steps, each one packed forward", totals.steps),
         ("rows", "Rows of all packed forwards, padding left out", totals.rows),
         ("prefill_rows", "Rows that were prompt tokens", totals.prefill_rows),
-        (
-            "target_forwards",
-            "Decode steps counted once per request in them. Acceptance length, prefill left out, is "
-            "1 + accepted / target_forwards",
-            totals.target_forwards,
-        ),
-        ("emitted_tokens", "Tokens emitted, first tokens after prefill included", totals.emitted),
         ("step_seconds", "Seconds spent in steps", totals.step_seconds),
+        ("decode_seconds", f"Seconds spent in {DECODE_STEPS}", totals.decode_seconds),
+        (
+            "plain_seconds",
+            f"Seconds that plain decoding would have needed for the tokens of {DECODE_STEPS}, at the same load. The "
+            "speedup over any time is its increase divided by that of gander_decode_seconds_total",
+            totals.plain_seconds,
+        ),
     )
     for name, text, value in rows:
         yield CounterMetricFamily(f"gander_{name}", text, value)
@@ -81,10 +98,11 @@ def _labelled(totals: StepTotals) -> Iterator[Metric]:
     for reason, number in totals.refusals.items():
         refusals.add_metric((reason,), number)
     yield refusals
-    drafts = CounterMetricFamily("gander_drafts", "Trees with at least one drafted node", labels=("method",))
-    for method, number in totals.drafts.items():
-        drafts.add_metric((method,), number)
-    yield drafts
+    yield _by_method("gander_target_forwards", "Decode steps counted once per request in them", totals.forwards)
+    yield _by_method("gander_emitted_tokens", "Tokens emitted, first tokens after prefill included", totals.emitted)
+    yield _by_method("gander_drafts", "Trees with at least one drafted node", totals.drafts)
+    yield _histogram("gander_budget_nodes", "Nodes the scheduler allowed a request's tree in a step", totals.budgets)
+    yield _histogram("gander_tree_nodes", "Nodes of a request's tree in a step, the root left out", totals.trees)
     yield _by_source("gander_drafted_tokens", "Nodes drafted, roots left out", totals.drafted)
     yield _by_source("gander_accepted_tokens", "Drafted nodes that the target accepted", totals.accepted)
     depths = CounterMetricFamily(
@@ -95,6 +113,23 @@ def _labelled(totals: StepTotals) -> Iterator[Metric]:
     for (method, depth), number in totals.accepted_by_depth.items():
         depths.add_metric((method, str(depth)), number)
     yield depths
+
+
+def _by_method(name: str, text: str, numbers: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(name, text, labels=("method",))
+    for method, number in numbers.items():
+        family.add_metric((method,), number)
+    return family
+
+
+def _histogram(name: str, text: str, histograms: Mapping[str, NodeHistogram]) -> Metric:
+    family = HistogramMetricFamily(name, text, labels=("method",))
+    bounds = [*(str(float(bound)) for bound in NODE_BOUNDS), "+Inf"]
+    for method, histogram in histograms.items():
+        numbers = [histogram.numbers.get(bucket, 0) for bucket in range(len(bounds))]
+        buckets = list(zip(bounds, accumulate(numbers), strict=True))
+        family.add_metric((method,), buckets, histogram.total)
+    return family
 
 
 def _by_source(name: str, text: str, numbers: Mapping[tuple[str, str], int]) -> Metric:
@@ -111,7 +146,7 @@ def _vllm(totals: StepTotals, labels: dict[str, str], prompt_tokens: int) -> Ite
         ("spec_decode_num_draft_tokens", "Drafted tokens", totals.drafted.total()),
         ("spec_decode_num_accepted_tokens", "Accepted tokens", totals.accepted.total()),
         ("prompt_tokens", "Prompt tokens of finished requests", prompt_tokens),
-        ("generation_tokens", "Tokens emitted", totals.emitted),
+        ("generation_tokens", "Tokens emitted", totals.emitted.total()),
     )
     for name, text, number in counters:
         counter = CounterMetricFamily(f"vllm:{name}", f"vLLM's name: {text}", labels=names)

@@ -13,10 +13,10 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from decoding.messages import Finished, StepReport
+from decoding.messages import Finished, Ready, StepReport
 from server.client import EngineStatus, Ticket
 from server.errors import ApiError
-from server.exposition import engine_metrics, status_metrics
+from server.exposition import engine_metrics, info_metric, status_metrics
 from server.replies import End
 from server.totals import StepTotals
 
@@ -24,6 +24,9 @@ LATENCY_BUCKETS = (
     *(0.0005, 0.001, 0.0015, 0.002, 0.0025, 0.003, 0.004, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05),
     *(0.075, 0.1, 0.15, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0),
 )
+# Counters that begin at 0, so that the first increase can be seen.
+ENDS = ("stop", "length", "abort", "rejected", "failed", "workergone")
+OPERATIONAL_CODES = ("internal_error", "queue_full", "worker_died", "engine_restarting", "server_stopping")
 LENGTH_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
 
 
@@ -36,6 +39,7 @@ class Metrics:
         self.prompt_tokens = 0
         self.model_name = model_name
         self.read_status: Callable[[], EngineStatus] = EngineStatus
+        self.read_engine: Callable[[], Ready | None] = lambda: None
         self.registry.register(_Engine(self))
         ProcessCollector(registry=self.registry)
         self._add_request_metrics()
@@ -45,8 +49,10 @@ class Metrics:
         self.errors = Counter(
             "gander_errors", "Errors answered, by the code clients see", ("code",), registry=self.registry
         )
+        for code in OPERATIONAL_CODES:
+            self.errors.labels(code)
 
-    def on_step(self, report: StepReport) -> None:
+    def on_report(self, report: StepReport) -> None:
         self.totals.add(report)
 
     def on_end(self, ticket: Ticket, end: End) -> None:
@@ -93,6 +99,8 @@ class Metrics:
         )
         self._vllm_first_token = vllm.labels(self.model_name, "0")
         self._ends = Counter("gander_requests", "Requests (choices) ended, by how", ("end",), registry=self.registry)
+        for end in ENDS:
+            self._ends.labels(end)
         self._choices = Counter(
             "gander_choices",
             "Requests ended, by the method that drafted last and why it did: requested, trial, best, only or fallback",
@@ -114,6 +122,9 @@ class _Engine(Collector):
             metrics.totals.forget_engine()
         yield from engine_metrics(metrics.totals, metrics.model_name, metrics.prompt_tokens)
         yield from status_metrics(status)
+        engine = metrics.read_engine()
+        if engine is not None:
+            yield info_metric(metrics.model_name, engine)
 
     def describe(self) -> Iterable[Metric]:
         return ()

@@ -6,29 +6,36 @@ scrapes. Adding a step must stay a matter of microseconds.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping
 
 from decoding.messages import StepReport
-from decoding.stats import DraftCounts, EngineStats, StepStats
+from decoding.stats import REFUSAL_REASONS, EngineStats, MethodCounts, NodeHistogram, StepStats
 
 WINDOW_STEPS = 1000
 MAX_DEPTH = 64  # deeper tokens count as this depth, so that labels stay bounded
 
 
 class StepTotals:
-    """Counters keyed by label values: (method,), (method, source) or (method, depth)."""
+    """Counters keyed by label values: (method,), (method, source) or (method, depth).
+
+    plain_seconds and decode_seconds are of the same steps: those that decoded and had no prefill rows.
+    """
 
     def __init__(self) -> None:
         self.engine = _nothing()
         self.steps = 0
         self.rows = 0
         self.prefill_rows = 0
-        self.target_forwards = 0
-        self.emitted = 0
         self.step_seconds = 0.0
+        self.decode_seconds = 0.0
+        self.plain_seconds = 0.0
         self.phase_seconds: Counter[str] = Counter()
-        self.refusals: Counter[str] = Counter()
+        self.refusals: Counter[str] = Counter(dict.fromkeys(REFUSAL_REASONS, 0))
+        self.forwards: Counter[str] = Counter()
+        self.emitted: Counter[str] = Counter()
+        self.budgets: defaultdict[str, NodeHistogram] = defaultdict(NodeHistogram)
+        self.trees: defaultdict[str, NodeHistogram] = defaultdict(NodeHistogram)
         self.drafts: Counter[str] = Counter()
         self.drafted: Counter[tuple[str, str]] = Counter()
         self.accepted: Counter[tuple[str, str]] = Counter()
@@ -37,8 +44,8 @@ class StepTotals:
 
     def add(self, report: StepReport) -> None:
         self.engine = report.engine
-        if report.step is not None:
-            self._add_step(report.step)
+        for step in report.steps:
+            self._add_step(step)
 
     def forget_engine(self) -> None:
         """The worker is gone, and what it held with it."""
@@ -54,17 +61,22 @@ class StepTotals:
         self.steps += 1
         self.rows += step.rows
         self.prefill_rows += step.prefill_rows
-        self.target_forwards += step.decode_requests
-        self.emitted += step.emitted
         self.step_seconds += step.step_seconds
         _add_all(self.phase_seconds, step.phase_seconds)
-        self.refusals.update(step.refusals)
+        if step.refusals:
+            self.refusals.update(step.refusals)
         if step.plain_seconds > 0 and step.prefill_rows == 0:
+            self.plain_seconds += step.plain_seconds
+            self.decode_seconds += step.step_seconds
             self._window.append((step.plain_seconds, step.step_seconds))
         for method, counts in step.counts_by_method.items():
             self._add_counts(method, counts)
 
-    def _add_counts(self, method: str, counts: DraftCounts) -> None:
+    def _add_counts(self, method: str, counts: MethodCounts) -> None:
+        self.forwards[method] += counts.forwards
+        self.emitted[method] += counts.emitted
+        self.budgets[method].merge(counts.budgets)
+        self.trees[method].merge(counts.trees)
         self.drafts[method] += counts.drafts
         for source, number in counts.drafted_by_source.items():
             self.drafted[method, source] += number

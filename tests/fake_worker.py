@@ -47,7 +47,7 @@ from decoding.messages import (
     Traced,
 )
 from decoding.session_info import SessionInfo
-from decoding.stats import DraftCounts, EngineStats, RequestStats, StepStats
+from decoding.stats import DraftCounts, EngineStats, MethodCounts, NodeHistogram, RequestStats, StepStats
 from decoding.step_trace import NodeTrace, StepTrace
 from decoding.token_logprobs import TokenLogprobs
 
@@ -255,16 +255,21 @@ class FakeWorker:
             if not isinstance(news[-1], Tokens):
                 del self._running[request_id]
         emitted = sum(len(message.token_ids) for message in messages if isinstance(message, Tokens))
+        nodes = NodeHistogram()
+        for _ in range(requests):
+            nodes.add(4)
         step = StepStats(
             rows=5 * requests,
             prefill_rows=0,
-            decode_requests=requests,
-            emitted=emitted,
             step_seconds=0.001,
             plain_seconds=0.002,
             phase_seconds={"forward": 0.0008, "draft": 0.0002},
             counts_by_method={
-                "spine": DraftCounts(
+                "spine": MethodCounts(
+                    forwards=requests,
+                    emitted=emitted,
+                    budgets=nodes,
+                    trees=nodes,
                     drafts=requests,
                     drafted=4 * requests,
                     accepted=emitted - requests,
@@ -274,7 +279,7 @@ class FakeWorker:
                 )
             },
         )
-        self._send([*messages, StepReport(step=step, engine=self._engine_stats())])
+        self._send([*messages, StepReport(steps=[step], engine=self._engine_stats())])
 
     def _engine_stats(self) -> EngineStats:
         return EngineStats(

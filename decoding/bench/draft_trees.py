@@ -22,8 +22,8 @@ from decoding.bench.machine import describe_machine
 from decoding.bench.report import Report
 from decoding.bench.tree_memory import measure_memory
 from decoding.bench.tree_plot import plot_sweeps
-from decoding.bench.tree_tables import render_ablation, render_main, render_memory, render_sweeps
-from decoding.bench.tree_ways import Way, ablation_ways, contestants, main_ways, sweep_ways
+from decoding.bench.tree_tables import render_ablation, render_auto, render_main, render_memory, render_sweeps
+from decoding.bench.tree_ways import Way, ablation_ways, contestants, main_ways, single_ways, sweep_ways
 from decoding.bench.widened import DEFAULT_MILLIONS, load_widened
 from decoding.bench.workload import WIKITEXT, PromptChoice, Workload, load_workload
 from decoding.checkpoint import resolve
@@ -31,7 +31,7 @@ from decoding.config import EngineConfig
 from decoding.draft_model import load_draft_model
 from decoding.engine import Engine, silent
 
-PARTS = ("main", "ablation", "sweeps", "memory", "widened")
+PARTS = ("main", "ablation", "sweeps", "memory", "widened", "auto")
 PAGE, PLOT = "dynamic_trees", "dynamic_trees.svg"
 # Workload, temperature, whether replies go on past end tokens.
 MAIN = ((WIKITEXT, 0.0, True), (WIKITEXT, 0.0, False), ("stories", 0.0, False), ("code", 0.0, False),
@@ -84,6 +84,7 @@ class DraftTrees:
             "sweeps": self.sweeps,
             "memory": self.memory,
             "widened": self.widened,
+            "auto": self.auto,
         }
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
         with Progress(*columns, TimeElapsedColumn(), console=self.console) as bars:
@@ -123,18 +124,30 @@ class DraftTrees:
         bars.advance(bar)
 
     def widened(self, bars: Progress) -> None:
-        self._engine = None  # the threads of the next one are another number
-        model = load_widened(self.config, 1_000_000 * self.chosen.widened)
-        engine = Engine(model, self.config, draft_model=load_draft_model(self.config, silent))
-        ratio = describe_ratio(engine)
-        self.console.print(f"Widened target: {ratio}.")
-        if draft_share(engine) > WANTED_RATIO:
-            self.console.print("[yellow]That is more than an eighth: take more --widened.[/]")
-        target = f"{self.chosen.model} widened to {model.num_parameters / 1e6:.0f}M parameters ({ratio})"
-        found: list[Comparison] = []
+        engine, found = self.widened_engine(), list[Comparison]()
+        target = f"{self.chosen.model} {describe_widened(engine)} ({describe_ratio(engine)})"
         for workload, temperature in self._settings(WIDENED):
             found.append(self._compare(bars, engine, workload, temperature, main_ways(temperature > 0)))
             self.report.write("widened", render_main(found, target), found)
+
+    def auto(self, bars: Progress) -> None:
+        found: list[tuple[str, Comparison]] = []
+        for settings, is_widened in ((MAIN, False), (WIDENED, True)):
+            engine = self.widened_engine() if is_widened else self.engine()
+            target = describe_widened(engine) if is_widened else self.chosen.model
+            for workload, temperature in self._settings(settings):
+                found.append((target, self._compare(bars, engine, workload, temperature, single_ways())))
+                self.report.write("auto", render_auto(found), found)
+
+    def widened_engine(self) -> Engine:
+        """One with a target of a realistic cost that says what the narrow one says."""
+        self._engine = None  # the threads of the next one are another number
+        model = load_widened(self.config, 1_000_000 * self.chosen.widened)
+        engine = Engine(model, self.config, draft_model=load_draft_model(self.config, silent))
+        self.console.print(f"Widened target: {describe_ratio(engine)}.")
+        if draft_share(engine) > WANTED_RATIO:
+            self.console.print("[yellow]That is more than an eighth: take more --widened.[/]")
+        return engine
 
     def engine(self) -> Engine:
         """The engine of the narrow target, loaded once."""
@@ -185,6 +198,10 @@ def describe_ratio(engine: Engine) -> str:
     """Of the draft model's forward to the target's, in words."""
     seconds = engine.curve.step_seconds([1], [CONTEXT])
     return f"a step of {1e3 * seconds:.1f} ms, a draft forward 1/{1 / draft_share(engine):.1f} of it"
+
+
+def describe_widened(engine: Engine) -> str:
+    return f"widened to {engine.model.num_parameters / 1e6:.0f}M parameters"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -266,8 +266,8 @@ def test_all_requests_of_a_depth_go_through_one_forward_and_rounds_stop_when_non
     assert [batch.num_segments for batch in model.batches] == [3, 3, 3, 2, 2, 1, 1]
     assert [batch.num_rows for batch in model.batches] == [8 + 9 + 10, 3, 3, 2, 2, 1, 1]
     assert [drafter.propose(24).num_drafted for drafter in drafters] == [3, 5, 7]
-    assert all(seat.take_seconds() > 0 for seat in seats)
-    assert all(seat.take_seconds() == 0 for seat in seats)
+    assert all(seat.take_cost().seconds > 0 for seat in seats)
+    assert all(seat.take_cost().seconds == 0 for seat in seats)
     for seat in seats:
         seat.close()
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -14,9 +15,16 @@ import zmq
 from decoding import messages
 from decoding.config import EngineConfig
 from decoding.grammar import Grammar
+from decoding.stats import EngineStats, StepStats
+from decoding.step_result import StepResult
+from decoding.worker import Worker
 from tests.models import VOCAB_SIZE, tiny
 
 PATIENCE_MS = 120_000
+STEP = StepStats(
+    rows=1, prefill_rows=0, step_seconds=0.1, plain_seconds=0.1, phase_seconds={"forward": 0.1}, counts_by_method={}
+)
+ENGINE = EngineStats(running=0, waiting=0, slots_used=0, slots_total=9, sessions=0, session_bytes=0, resident_bytes=1)
 
 
 class WorkerProcess:
@@ -228,3 +236,19 @@ def test_a_model_that_is_not_there_is_said_so(tmp_path: Path) -> None:
         assert worker.process.wait(30) == 1
     finally:
         worker.close()
+
+
+def test_steps_are_reported_together_now_and_then_and_at_once_when_nothing_is_left_to_do() -> None:
+    told: list[messages.StepReport] = []
+    with zmq.Context() as context, context.socket(zmq.PULL) as inbox, context.socket(zmq.PUSH) as outbox:
+        worker = Worker(inbox, outbox)
+        worker._send = told.extend
+        step, idle = StepResult(stats=STEP), SimpleNamespace(has_work=False, stats=lambda: ENGINE)
+        busy = SimpleNamespace(has_work=True, stats=lambda: ENGINE, step=lambda: step)
+        for _ in range(3):
+            worker._step(busy)
+            worker._report(busy)
+        assert [len(report.steps) for report in told] == [1]
+        worker._report(idle)
+        worker._report(idle)
+        assert [len(report.steps) for report in told] == [1, 2]

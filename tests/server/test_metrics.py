@@ -6,13 +6,16 @@ from pathlib import Path
 import httpx
 import pytest
 from msgspec import structs
+from prometheus_client import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
+from decoding import __version__
 from decoding.messages import StepReport
-from decoding.stats import DraftCounts, EngineStats, StepStats
+from decoding.stats import EngineStats, MethodCounts, NodeHistogram, StepStats
 from server.config import ServerSettings
 from server.exposition import engine_metrics
+from server.metrics import Metrics
 from server.totals import WINDOW_STEPS, StepTotals
 from tests.server.servers import RunningServer, make_model_folder, running_server, wait_until
 
@@ -31,7 +34,15 @@ ENGINE = EngineStats(
 
 
 def step(step_seconds: float = 0.001, plain_seconds: float = 0.003, prefill_rows: int = 0) -> StepReport:
-    counts = DraftCounts(
+    budgets, trees = NodeHistogram(), NodeHistogram()
+    for num_nodes in (12, 8):
+        budgets.add(64)
+        trees.add(num_nodes)
+    counts = MethodCounts(
+        forwards=2,
+        emitted=7,
+        budgets=budgets,
+        trees=trees,
         drafts=2,
         drafted=20,
         accepted=5,
@@ -42,22 +53,21 @@ def step(step_seconds: float = 0.001, plain_seconds: float = 0.003, prefill_rows
     stats = StepStats(
         rows=22,
         prefill_rows=prefill_rows,
-        decode_requests=2,
-        emitted=7,
         step_seconds=step_seconds,
         plain_seconds=plain_seconds,
         phase_seconds=dict.fromkeys(("schedule", "draft", "forward", "sample", "commit", "observe"), 0.0001),
         counts_by_method={"spine": counts},
     )
-    return StepReport(step=stats, engine=ENGINE)
+    return StepReport(steps=[stats], engine=ENGINE)
 
 
 def test_steps_add_up() -> None:
     totals = StepTotals()
     for _ in range(3):
         totals.add(step())
-    totals.add(StepReport(step=None, engine=ENGINE))
-    assert (totals.steps, totals.emitted, totals.target_forwards) == (3, 21, 6)
+    totals.add(StepReport(steps=[], engine=structs.replace(ENGINE, running=0)))
+    assert totals.engine.running == 0
+    assert (totals.steps, totals.emitted["spine"], totals.forwards["spine"]) == (3, 21, 6)
     assert totals.drafted["spine", "context"] == 36
     assert totals.accepted_by_depth["spine", 3] == 3
     assert totals.phase_seconds["draft"] == pytest.approx(0.0003)
@@ -67,14 +77,11 @@ def test_the_draft_model_has_metrics_of_its_own() -> None:
     totals = StepTotals()
     for refusals in ({"nan": 1}, {"nan": 1, "slots": 2}, {}):
         report = step()
-        assert report.step is not None
-        stats = structs.replace(report.step, refusals=refusals, phase_seconds={"draft_model": 0.002, "forward": 0.001})
-        totals.add(StepReport(step=stats, engine=ENGINE))
-    samples = {
-        (sample.name, *sample.labels.values()): sample.value
-        for family in engine_metrics(totals, "toy", 0)
-        for sample in family.samples
-    }
+        stats = structs.replace(
+            report.steps[0], refusals=refusals, phase_seconds={"draft_model": 0.002, "forward": 0.001}
+        )
+        totals.add(StepReport(steps=[stats], engine=ENGINE))
+    samples = samples_of(totals)
     expected = {
         ("gander_draft_slots_used",): 7,
         ("gander_draft_slots_total",): 31,
@@ -85,6 +92,58 @@ def test_the_draft_model_has_metrics_of_its_own() -> None:
         ("gander_phase_seconds_total", "forward"): 0.003,
     }
     assert {key: samples[key] for key in expected} == pytest.approx(expected)
+
+
+def samples_of(totals: StepTotals) -> dict[tuple[str, ...], float]:
+    """By name and label values."""
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in engine_metrics(totals, "toy", 0)
+        for sample in family.samples
+    }
+
+
+def test_budgets_and_trees_are_histograms_by_method() -> None:
+    totals = StepTotals()
+    for num_nodes in (0, 1, 3, 8, 9, 128, 129, 5000):
+        nodes = NodeHistogram()
+        nodes.add(num_nodes)
+        report = step()
+        counts = {"dynamic": MethodCounts(budgets=nodes, trees=NodeHistogram())}
+        totals.add(StepReport(steps=[structs.replace(report.steps[0], counts_by_method=counts)], engine=ENGINE))
+    samples = samples_of(totals)
+    below = {"0.0": 1, "1.0": 2, "2.0": 2, "4.0": 3, "8.0": 4, "16.0": 5, "64.0": 5, "128.0": 6, "+Inf": 8}
+    assert {bound: samples["gander_budget_nodes_bucket", "dynamic", bound] for bound in below} == below
+    assert samples["gander_budget_nodes_sum", "dynamic"] == 5278
+    assert samples["gander_budget_nodes_count", "dynamic"] == 8
+    assert samples["gander_tree_nodes_count", "dynamic"] == 0
+
+
+def test_acceptance_length_and_speedup_follow_from_counters() -> None:
+    totals = StepTotals()
+    for seconds, prefill_rows in ((0.001, 0), (0.003, 0), (0.100, 64)):
+        totals.add(step(seconds, 0.003, prefill_rows))
+    samples = samples_of(totals)
+    assert samples["gander_emitted_tokens_total", "spine"] / samples["gander_target_forwards_total", "spine"] == 3.5
+    assert samples[("gander_plain_seconds_total",)] == pytest.approx(0.006)
+    assert samples[("gander_decode_seconds_total",)] == pytest.approx(0.004)
+    assert samples[("gander_step_seconds_total",)] == pytest.approx(0.104)
+
+
+def test_what_must_not_happen_begins_at_zero_so_that_the_first_time_is_seen() -> None:
+    text = generate_latest(Metrics("toy").registry).decode()
+    for sample in (
+        'draft_refusals_total{reason="slots"}',
+        'requests_total{end="failed"}',
+        'errors_total{code="internal_error"}',
+        "worker_restarts_total",
+    ):
+        assert f"gander_{sample} 0.0" in text
+
+
+def test_info_says_what_serves(server: RunningServer) -> None:
+    labels = f'attention="exact",device="cpu",dtype="float32",model="{server.model}",version="{__version__}"'
+    assert f"gander_info{{{labels}}} 1.0" in server.get("/metrics").text
 
 
 def test_the_speedup_is_plain_seconds_over_seconds_in_a_window_of_decode_steps() -> None:
@@ -160,6 +219,26 @@ def test_both_formats_parse(server: RunningServer) -> None:
     response = server.http.get("/metrics", headers=accept)
     assert response.headers["content-type"].startswith("application/openmetrics-text")
     assert len(list(parse_openmetrics(response.text))) > 20
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "*/*",
+        "text/plain;version=0.0.4",
+        "text/plain;version=1.0.0;escaping=allow-utf-8",
+        "application/openmetrics-text",
+        "application/openmetrics-text;version=0.0.1;q=0.75",
+        "application/openmetrics-text;version=1.0.0",
+        "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6",
+        "application/openmetrics-text;version=1.0.0;escaping=underscores",
+    ],
+)
+def test_names_are_the_same_however_a_scraper_asks(server: RunningServer, accept: str) -> None:
+    text = server.http.get("/metrics", headers={"Accept": accept}).text
+    assert "\nvllm:num_requests_waiting{" in text
+    assert "\ngander_target_forwards_total" in text or "\n# TYPE gander_target_forwards" in text
+    assert "vllm_" not in text
 
 
 def test_a_request_that_was_left_counts_as_aborted_and_not_as_latency(server: RunningServer) -> None:

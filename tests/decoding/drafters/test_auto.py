@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from decoding.drafters.auto import REVIEW_STEPS, TRIAL_STEPS, candidates, choose
-from decoding.earnings import STALE_STEPS, Ledger, Promise
+from decoding.drafters.auto import REVIEW_STEPS, candidates, choose
+from decoding.earnings import Ledger, Promise
 from decoding.session import SessionStore
 
 METHODS = ["spine", "stand", "dynamic"]
@@ -38,16 +38,16 @@ def test_the_one_method_that_fits_is_taken() -> None:
 
 def test_stand_is_tried_when_its_store_promises_more_than_is_accepted() -> None:
     ledger = Ledger()
-    earn(ledger, "spine", 100, TRIAL_STEPS)  # three tokens a step
+    earn(ledger, "spine", 100, 16)  # three tokens a step
     ledger.promise.note(60, 100)  # 2.5 tokens a step
     assert choose(["spine"], ledger).method == "spine"
     ledger.promise.note(970, 1000)
     assert choose(["spine"], ledger).method == "stand"
-    earn(ledger, "stand", 70, TRIAL_STEPS)
+    earn(ledger, "stand", 50, REVIEW_STEPS)
     assert choose(["spine"], ledger).method == "spine"
-    earn(ledger, "spine", 100, REVIEW_STEPS + 1)
+    earn(ledger, "spine", 100, 100)
     assert choose(["spine"], ledger).method == "stand", "a promise that lasts is worth another trial"
-    earn(ledger, "stand", 700, TRIAL_STEPS)
+    earn(ledger, "stand", 700, REVIEW_STEPS)
     assert choose(["spine"], ledger).kind == "best"
     assert choose(["spine"], ledger).method == "stand"
 
@@ -66,29 +66,35 @@ def test_a_promise_is_the_share_of_late_tokens_foretold() -> None:
 def test_every_method_is_tried_and_then_the_best_one_drafts() -> None:
     ledger = Ledger()
     assert choose(METHODS, ledger).method == "spine"
-    earn(ledger, "spine", 100, TRIAL_STEPS)
+    earn(ledger, "spine", 100, 8)
     assert choose(METHODS, ledger).method == "stand"
-    earn(ledger, "stand", 90, TRIAL_STEPS)
+    earn(ledger, "stand", 90, 8)
     assert choose(METHODS, ledger).method == "dynamic"
-    earn(ledger, "dynamic", 150, TRIAL_STEPS)
+    earn(ledger, "dynamic", 150, 8)
     choice = choose(METHODS, ledger)
     assert (choice.method, choice.kind) == ("dynamic", "best")
     assert "spine 100, stand 90, dynamic 150" in choice.reason
 
 
-def test_a_hopeless_trial_ends_at_its_first_review() -> None:
-    ledger = Ledger()
-    earn(ledger, "spine", 100, TRIAL_STEPS)
-    earn(ledger, "dynamic", 30, REVIEW_STEPS)
-    assert choose(["spine", "dynamic"], ledger).method == "spine"
+def test_a_trial_is_as_short_as_it_is_hopeless() -> None:
+    assert run(Ledger(), {"spine": 100, "dynamic": 20}, 200)["dynamic"] == REVIEW_STEPS
+    assert 2 * REVIEW_STEPS <= run(Ledger(), {"spine": 100, "dynamic": 90}, 200)["dynamic"] < 100
 
 
 def test_exploring_is_bounded_and_finds_a_method_that_has_become_better() -> None:
     ledger = Ledger()
     used = run(ledger, {"spine": 100, "dynamic": 50}, 8000)
-    assert used["dynamic"] <= TRIAL_STEPS + REVIEW_STEPS * (8000 / STALE_STEPS + 1)
+    assert 0 < used["dynamic"] < 0.04 * 8000
     used = run(ledger, {"spine": 100, "dynamic": 400}, 8000)
     assert used["dynamic"] > 7000
+
+
+def test_a_rate_is_that_of_late_steps() -> None:
+    ledger = Ledger()
+    earn(ledger, "spine", 100, 400)
+    earn(ledger, "spine", 10, 400)
+    assert 9 < ledger.of("spine").rate < 12
+    assert ledger.of("dynamic").rate == 0
 
 
 def test_sessions_and_kinds_of_request_earn_for_themselves() -> None:

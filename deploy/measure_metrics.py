@@ -1,0 +1,162 @@
+"""What metrics cost a step, against what the step takes: `python -m deploy.measure_metrics`.
+
+Counted: in the worker the tally, the step's statistics and, as often as it makes one, a report with the engine's
+gauges; in the server the report's decoding, adding it up, and a scrape every 15 seconds. All is timed in one run on the
+bundled model, in place, around real steps. Shown: the median step, and the median over reports of the mean cost of
+their steps.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any, TypeVar
+from unittest.mock import patch
+
+import msgspec
+import numpy as np
+from prometheus_client import generate_latest
+from tokenizers import Tokenizer
+
+from decoding.budget import CostCurve
+from decoding.checkpoint import BUNDLED_FOLDER
+from decoding.config import EngineConfig
+from decoding.engine import Engine
+from decoding.messages import Batch, StepReport
+from decoding.request import Request, SamplingParams, SpeculationParams
+from decoding.stats import MethodCounts, StepStats
+from decoding.tally import StepTally, count_draft
+from decoding.worker import REPORT_SECONDS
+from deploy.monitoring.load import PROMPTS
+from server.metrics import Metrics
+
+SCRAPE_SECONDS = 15.0
+MAX_TOKENS = 120
+ROUNDS = 20
+NUM_RUNNING = (1, 4)
+SCRAPES = 100
+
+T = TypeVar("T")
+
+
+class Stopwatch:
+    """Seconds spent in what it is asked to run, its own cost taken off: that of running nothing, at the same place."""
+
+    def __init__(self) -> None:
+        self._seconds = self._blank_seconds = 0.0
+        self._runs = self._blanks = 0
+
+    def run(self, function: Callable[..., T], *arguments: Any) -> T:
+        started = time.perf_counter()
+        try:
+            return function(*arguments)
+        finally:
+            self._seconds += time.perf_counter() - started
+            self._runs += 1
+
+    def run_nothing(self) -> None:
+        seconds, runs = self._seconds, self._runs
+        self.run(_nothing)
+        self._blank_seconds += self._seconds - seconds
+        self._blanks += 1
+        self._seconds, self._runs = seconds, runs
+
+    def take(self) -> float:
+        """The seconds since they were last taken."""
+        blank = self._blank_seconds / self._blanks if self._blanks else 0.0
+        seconds, self._seconds, runs, self._runs = self._seconds, 0.0, self._runs, 0
+        return seconds - runs * blank
+
+
+def _nothing() -> None:
+    pass
+
+
+class TimedTally(StepTally):
+    """A tally that says what it costs."""
+
+    watch = Stopwatch()
+
+    def end_phase(self, name: str) -> None:
+        self.watch.run(super().end_phase, name)
+
+    def add(self, method: str, context: int, num_emitted: int, budget: int, num_drafted: int) -> MethodCounts:
+        return self.watch.run(super().add, method, context, num_emitted, budget, num_drafted)
+
+    def stats(self, num_rows: int, num_prefill_rows: int, curve: CostCurve) -> StepStats:
+        return self.watch.run(super().stats, num_rows, num_prefill_rows, curve)
+
+
+def timed_count_draft(*arguments: Any) -> None:
+    TimedTally.watch.run(count_draft, *arguments)
+
+
+def measure(engine: Engine, num_running: int) -> tuple[list[float], list[float], Metrics]:
+    """Seconds of each decode step; what metrics took of a step, for each report; with so many requests at a time."""
+    encoder, decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Batch)
+    metrics, watch = Metrics("gosling"), TimedTally.watch
+    steps, costs, told = [], [], list[StepStats]()
+    last_report = time.monotonic()
+    for number in range(ROUNDS):
+        for request in range(num_running):
+            engine.add(_request(engine, f"{number}-{request}", number + request))
+        while engine.has_work:
+            stats = engine.step().stats
+            assert stats is not None
+            watch.run_nothing()
+            told.append(stats)
+            if stats.prefill_rows == 0:
+                steps.append(stats.step_seconds)
+            if time.monotonic() - last_report >= REPORT_SECONDS:
+                last_report = time.monotonic()
+                gauges = watch.run(engine.stats)
+                frame = watch.run(encoder.encode, Batch([StepReport(steps=told, engine=gauges)]))
+                report = watch.run(decoder.decode, frame).messages[0]
+                assert isinstance(report, StepReport)
+                watch.run(metrics.on_report, report)
+                costs.append(watch.take() / len(told))
+                told = []
+    return steps, costs, metrics
+
+
+def _request(engine: Engine, name: str, number: int) -> Request:
+    tokenizer = Tokenizer.from_file(str(BUNDLED_FOLDER / "tokenizer.json"))
+    prompt = PROMPTS[number % len(PROMPTS)].format(number)
+    return Request(
+        id=name,
+        prompt=np.array(tokenizer.encode(prompt).ids, np.int32),
+        sampling=SamplingParams(max_tokens=MAX_TOKENS, temperature=0.0, ignore_eos=True),
+        speculation=SpeculationParams(),
+        eos_token_ids=engine.model.eos_token_ids,
+        session_id="measure",
+    )
+
+
+def scrape_seconds(metrics: Metrics) -> float:
+    """Of one scrape: everything in the registry as text."""
+    seconds = []
+    for _ in range(SCRAPES):
+        started = time.perf_counter()
+        generate_latest(metrics.registry)
+        seconds.append(time.perf_counter() - started)
+    return median(seconds)
+
+
+def main() -> int:
+    engine = Engine.load(EngineConfig())
+    with patch("decoding.engine.StepTally", TimedTally), patch("decoding.engine.count_draft", timed_count_draft):
+        for num_running in NUM_RUNNING:
+            steps, costs, metrics = measure(engine, num_running)
+            step, cost, scrape = median(steps), median(costs), scrape_seconds(metrics)
+            share = cost / step + scrape / SCRAPE_SECONDS
+            sys.stdout.write(
+                f"{num_running} running: {len(steps)} steps, median {1e6 * step:.0f} µs; metrics {1e6 * cost:.0f} µs a "
+                f"step, {1e3 * scrape:.2f} ms a scrape: {100 * share:.2f} % of a step\n"
+            )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,140 @@
+"""A real server and a real Prometheus on 127.0.0.1, for as long as a block lasts.
+
+Owns both processes and their temporary folders: when a block ends, however it ends, its process is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+ROOT = Path(__file__).parents[2]
+CONFIG = ROOT / "deploy" / "prometheus"
+SERVICE = "gander:8000"  # what the checked-in configuration scrapes
+SCRAPE_SECONDS = 2
+START_SECONDS = 300.0  # the first start on a machine compiles
+LEAVE_SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    labels: dict[str, str]
+    points: list[tuple[float, float]]  # (seconds since 1970, value)
+
+
+@dataclass(frozen=True, slots=True)
+class Prometheus:
+    """Its HTTP API. `ask` raises ValueError with Prometheus's own words for a query it refuses."""
+
+    http: httpx.Client
+
+    def query_range(self, expr: str, start: float, end: float, step: float = SCRAPE_SECONDS) -> list[Series]:
+        data = self.ask("/api/v1/query_range", query=expr, start=start, end=end, step=step)
+        return [
+            Series(series["metric"], [(moment, float(value)) for moment, value in series["values"]])
+            for series in data["result"]
+        ]
+
+    def label_values(self, label: str, selector: str) -> list[str]:
+        values: list[str] = self.ask(f"/api/v1/label/{label}/values", **{"match[]": selector})
+        return values
+
+    def rules(self) -> list[dict[str, Any]]:
+        return [rule for group in self.ask("/api/v1/rules")["groups"] for rule in group["rules"]]
+
+    def ask(self, path: str, **parameters: Any) -> Any:
+        body = self.http.get(path, params=parameters).json()
+        if body["status"] != "success":
+            raise ValueError(body["error"])
+        return body["data"]
+
+
+@contextmanager
+def running_gander(flags: Sequence[str] = ()) -> Iterator[str]:
+    """`gander serve` with the bundled model; its URL once it is ready."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    program = "from server.cli import main; main()"
+    command = [sys.executable, "-c", program, "serve", "--port", str(port), "--log-level", "warning", *flags]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with running(command, f"{url}/ready", environment):
+        yield url
+
+
+@contextmanager
+def running_prometheus(target: str, config: Path = CONFIG) -> Iterator[Prometheus]:
+    """A Prometheus with the checked-in configuration and rules, but quicker, that scrapes `target` under the name it
+    has among the compose services."""
+    url = f"http://127.0.0.1:{free_port()}"
+    with tempfile.TemporaryDirectory(prefix="gander-prometheus-") as name:
+        folder = Path(name)
+        shutil.copytree(config / "rules", folder / "rules")
+        (folder / "prometheus.yml").write_text(quick_config((config / "prometheus.yml").read_text(), target))
+        command = [
+            shutil.which("prometheus") or "prometheus",
+            f"--config.file={folder / 'prometheus.yml'}",
+            f"--storage.tsdb.path={folder / 'data'}",
+            f"--web.listen-address={url.removeprefix('http://')}",
+            "--log.level=warn",
+        ]
+        with running(command, f"{url}/-/ready"), httpx.Client(base_url=url, timeout=30) as http:
+            yield Prometheus(http)
+
+
+def quick_config(text: str, target: str) -> str:
+    """The checked-in configuration with short intervals and another address to scrape."""
+    text, num_intervals = re.subn(r"(scrape|evaluation)_interval: 5s", rf"\1_interval: {SCRAPE_SECONDS}s", text)
+    quick = f'["{target}"]\n        labels: {{instance: "{SERVICE}"}}'
+    text, num_targets = re.subn(re.escape(f'["{SERVICE}"]'), quick, text)
+    assert (num_intervals, num_targets) == (2, 1), text
+    return text
+
+
+@contextmanager
+def running(command: Sequence[str], ready_url: str, environment: dict[str, str] | None = None) -> Iterator[None]:
+    """Run `command` until the block ends, which begins when `ready_url` answers 200."""
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+        try:
+            if not _is_ready(process, ready_url):
+                log.seek(0)
+                raise RuntimeError(f"{Path(command[0]).name} did not become ready:\n{log.read()[-4000:]}")
+            yield
+        finally:
+            process.terminate()
+            try:
+                process.wait(LEAVE_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _is_ready(process: subprocess.Popen[bytes], url: str) -> bool:
+    end = time.monotonic() + START_SECONDS
+    while process.poll() is None and time.monotonic() < end:
+        try:
+            if httpx.get(url, timeout=5).status_code == 200:
+                return True
+        except httpx.TransportError:
+            pass
+        time.sleep(0.1)
+    return False
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port

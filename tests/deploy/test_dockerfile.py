@@ -1,0 +1,53 @@
+"""The Dockerfile's promises that can be checked without building it; `make check` lints it."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from server.config import ServerSettings
+from tests.server.servers import make_model_folder, running_server
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "Dockerfile").read_text()
+LAST_STAGE = TEXT[TEXT.rindex("\nFROM ") :]
+
+
+def health_of(url: str) -> int:
+    """The exit status of the image's health check for a server at `url`."""
+    found = re.search(r"HEALTHCHECK .*\\\n\s+CMD (\[.*\])", LAST_STAGE)
+    assert found, LAST_STAGE
+    name, *arguments = json.loads(found[1])
+    assert name == "python"
+    port = url.rsplit(":", 1)[1]
+    environment = os.environ | {"GANDER_PORT": port, "http_proxy": "http://127.0.0.1:1"}
+    return subprocess.run([sys.executable, *arguments], env=environment, check=False, timeout=30).returncode
+
+
+def test_the_health_check_is_green_when_a_completion_would_be_served(tmp_path: Path) -> None:
+    settings = ServerSettings(model=str(make_model_folder(tmp_path / "toy")))
+    with running_server(settings) as server:
+        assert health_of(server.url) == 0
+
+
+def test_the_health_check_is_red_while_the_model_loads_and_when_nobody_listens(tmp_path: Path) -> None:
+    settings = ServerSettings(model=str(make_model_folder(tmp_path / "toy", load_seconds=60)))
+    with running_server(settings, state="loading") as server:
+        assert health_of(server.url) != 0
+    assert health_of(server.url) != 0
+
+
+def test_the_server_runs_as_a_numbered_user_that_is_not_root() -> None:
+    users = re.findall(r"^USER (.*)$", LAST_STAGE, re.MULTILINE)
+    assert users == ["10001:10001"]
+    assert LAST_STAGE.index("USER") < LAST_STAGE.index("ENTRYPOINT")
+
+
+def test_pip_keeps_no_cache_and_heeds_the_constraints() -> None:
+    installs = re.findall(r"pip --python /opt/gander install (.*)", TEXT)
+    assert len(installs) == 3
+    assert all("--no-cache-dir" in install for install in installs)
+    assert all("--no-deps" in install or "--constraint constraints.txt" in install for install in installs)
+    assert "pip" not in LAST_STAGE
