@@ -64,7 +64,7 @@ def test_stop_stops_and_the_server_lets_go(writer: Visitor, real: RunningServer)
     writer.page.locator("#settings [name=method]").select_option("none")
     writer.button("Continue").click()
     expect(writer.page.locator(f"{PLACE} .token").nth(3)).to_be_attached()
-    assert real.metric("gander_running") == 1
+    wait_until(lambda: real.metric("gander_running") == 1)
     writer.button("Stop").click()
     expect(writer.page.locator("#completion [data-part=note]")).to_have_text("Stopped.")
     wait_until(lambda: real.metric("gander_running") == 0)
