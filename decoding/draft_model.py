@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 
 from decoding.batch import Segment, pack
-from decoding.calibrate import measure_cost_curve
+from decoding.calibrate import calibrate
 from decoding.checkpoint import BUNDLED_FOLDER
 from decoding.config import BUNDLED_MODEL, EngineConfig
 from decoding.kv_store import KvHandle, KvStore
@@ -33,7 +33,7 @@ class DraftModel:
     def __init__(self, model: TargetModel, config: EngineConfig, num_slots: int, vocab_size: int) -> None:
         assert model.vocab_size >= NUM_SUCCESSORS, model.vocab_size
         self.model = model
-        self.curve = measure_cost_curve(model)
+        self.calibration = calibrate(model)
         self.store: KvStore = model.new_store(num_slots)
         self._vocab_size = min(vocab_size, model.vocab_size)
         self._chunk = config.prefill_chunk

@@ -16,7 +16,8 @@ import torch
 from decoding import drafters, prediction, processing
 from decoding.admission import check_request
 from decoding.batch import StepBatch, pack
-from decoding.calibrate import measure_cost_curve
+from decoding.budget import CostCurve
+from decoding.calibrate import calibrate
 from decoding.choosing import Chooser
 from decoding.config import EngineConfig
 from decoding.constraint import GrammarCompiler
@@ -67,7 +68,8 @@ class Engine:
         processing.warm_up()
         prediction.warm_up()
         on_progress("Measuring what a row costs on this machine", 0.9)
-        self.curve = measure_cost_curve(model)
+        self._calibration = calibrate(model)
+        self._beside = (0.0, 0.0)  # seconds of plain steps beside forwards, and what drafting adds
         num_slots = slots_for(model, config, draft_model)
         self.store = model.new_store(num_slots)
         self.draft_model = DraftModel(draft_model, config, num_slots, model.vocab_size) if draft_model else None
@@ -159,17 +161,34 @@ class Engine:
         result.stats = tally.stats(batch.num_rows, num_prefill_rows, self.curve)
         return result
 
+    def rest(self) -> None:
+        """Measure on what steps cost, a moment, while nobody waits."""
+        self._calibration.go_on()
+        if self.draft_model is not None:
+            self.draft_model.calibration.go_on()
+        self._scheduler.reckon_with(self.curve, self.draft_curve)
+
+    @property
+    def curve(self) -> CostCurve:
+        """What a step costs, all in all."""
+        forward = self._calibration.curve
+        plain, draft = self._beside
+        return replace(forward, base=forward.base + plain, draft=draft)
+
+    @property
+    def draft_curve(self) -> CostCurve | None:
+        """What a forward of the draft model costs, where there is one."""
+        return self.draft_model.calibration.curve if self.draft_model else None
+
     def _warm_up(self) -> None:
-        """Run every kind of step once, and add to the cost curve what plain steps and drafting cost beside forwards."""
-        plain, draft = seconds_beside_forwards(self, self.model, has_draft_model=self.draft_model is not None)
-        self.curve = replace(self.curve, base=self.curve.base + plain, draft=draft)
+        """Run every kind of step once, so that nothing is compiled later, and see what steps cost beside forwards."""
+        self._beside = seconds_beside_forwards(self, self.model, has_draft_model=self.draft_model is not None)
         self.sessions = self._new_sessions()
         self._scheduler = self._new_scheduler()
         self._chooser = Chooser(self.draft_model)
 
     def _new_scheduler(self) -> Scheduler:
-        draft_curve = self.draft_model.curve if self.draft_model else None
-        return Scheduler(self.config, self.store, self.curve, draft_curve)
+        return Scheduler(self.config, self.store, self.curve, self.draft_curve)
 
     def _new_sessions(self) -> SessionStore:
         config = self.config

@@ -44,10 +44,14 @@ class Scheduler:
     ) -> None:
         self._config = config
         self._store = store
-        self._curve = curve
-        self._draft_curve = draft_curve
+        self.reckon_with(curve, draft_curve)
         self._waiting: deque[Running] = deque()
         self._running: dict[str, Running] = {}
+
+    def reckon_with(self, curve: CostCurve, draft_curve: CostCurve | None) -> None:
+        """Let trees be sized by these costs from here on."""
+        self._curve = curve
+        self._draft_curve = draft_curve
 
     @property
     def num_waiting(self) -> int:

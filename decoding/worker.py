@@ -85,6 +85,8 @@ class Worker:
             self._drain_inbox(engine)
             if engine.has_work:
                 self._step(engine)
+            else:
+                engine.rest()
             self._report(engine)
         return 0
 

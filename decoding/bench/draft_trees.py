@@ -189,8 +189,8 @@ class DraftTrees:
 
 def draft_share(engine: Engine) -> float:
     """Seconds of one row through the draft model over seconds of one row through the target, as calibrated."""
-    assert engine.draft_model is not None
-    draft = engine.draft_model.curve.step_seconds([1], [CONTEXT])
+    assert engine.draft_curve is not None
+    draft = engine.draft_curve.step_seconds([1], [CONTEXT])
     return draft / engine.curve.step_seconds([1], [CONTEXT])
 
 
