@@ -22,7 +22,7 @@ SHORT_CONTEXT, LONG_CONTEXT = 8, 512
 ROUNDS = 8
 SECONDS_LIMIT = 2.0  # after which no further round is begun at start; two always are
 LATER_ROUNDS = 16
-LONGEST_LATER = 0.05  # seconds of one forward; a request that comes just then waits for it
+LONGEST_LATER = 0.2  # seconds of one forward: a request that comes just then waits for it
 
 Measure = Callable[[int, int], float]  # seconds of a forward of so many rows at such a context
 
@@ -44,16 +44,16 @@ class Calibration:
         self._num_later = 0
 
     def go_on(self) -> None:
-        """Time one more size; nothing, once that was done often enough or would take long."""
+        """Time one more size, unless that was done often enough or would take long."""
         if self._measure is None:
             return
         size = self._sizes[self._num_later % len(self._sizes)]
-        if self._num_later == LATER_ROUNDS * len(self._sizes) or self._quickest[size] > LONGEST_LATER:
-            self._measure = None  # and the slots it holds
-            return
+        if self._quickest[size] <= LONGEST_LATER:
+            self._time(size, self._measure)
+            self.curve = self._fit()
         self._num_later += 1
-        self._time(size, self._measure)
-        self.curve = self._fit()
+        if self._num_later == LATER_ROUNDS * len(self._sizes):
+            self._measure = None  # and the slots it holds
 
     def _time(self, size: tuple[int, int], measure: Measure) -> None:
         self._quickest[size] = min(self._quickest[size], measure(*size))

@@ -89,7 +89,7 @@ class Chooser:
         drafter = start(request, Sources(running.session, seat))
         if request.speculation.method == AUTO and method != STAND:
             promise = running.session.ledger(request.sampling.temperature > 0).promise
-            drafter = TeachingDrafter(drafter, request, running.session.ngrams, promise)
+            drafter = TeachingDrafter(drafter, request, running.session, promise)
         drafter = revise(drafter, request, running.prediction, running.processing)
         running.drafting = running.used[method] = Drafting(
             method=method,

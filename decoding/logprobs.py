@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from decoding.sampling import top_tokens
+from decoding.sampling_kernel import own_rows
 from decoding.token_logprobs import TokenLogprobs
 from decoding.tree import IntArray
 
@@ -21,6 +23,8 @@ def token_logprobs(rows_RV: torch.Tensor, tokens: IntArray, num_top: int) -> lis
     """
     if len(tokens) == 0:
         return []
+    if num_top == 0 and rows_RV.device.type == "cpu":
+        return _own_logprobs(rows_RV.numpy(), tokens)
     top = top_tokens(rows_RV, max(num_top, 1))
     ids_RK = torch.from_numpy(top.ids).long().to(rows_RV.device)
     own_R1 = rows_RV.gather(1, torch.from_numpy(tokens).long().to(rows_RV.device)[:, None])
@@ -33,4 +37,14 @@ def token_logprobs(rows_RV: torch.Tensor, tokens: IntArray, num_top: int) -> lis
         for token, rank, ids, logprobs in zip(
             tokens.tolist(), ranks, top.ids.tolist(), logprobs_RK.tolist(), strict=True
         )
+    ]
+
+
+def _own_logprobs(rows_RV: NDArray[np.float32], tokens: IntArray) -> list[TokenLogprobs]:
+    """The same in one compiled call, since the step waits for it."""
+    logprobs_R, ranks_R = np.empty(len(tokens), np.float64), np.empty(len(tokens), np.int64)
+    own_rows(rows_RV, tokens, logprobs_R, ranks_R)
+    return [
+        TokenLogprobs(token, logprob, rank, [])
+        for token, logprob, rank in zip(tokens.tolist(), logprobs_R.tolist(), ranks_R.tolist(), strict=True)
     ]

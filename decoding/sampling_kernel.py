@@ -91,6 +91,24 @@ def top_rows(logits_RV: NDArray[np.float32], ids_RK: NDArray[np.int32], probabil
 
 
 @nb.njit(cache=True)
+def own_rows(
+    logits_RV: NDArray[np.float32],
+    tokens_R: NDArray[np.int32],
+    logprobs_R: NDArray[np.float64],
+    ranks_R: NDArray[np.int64],
+) -> None:
+    """Fill in what every row says of its token: its log probability at temperature 1, its rank, 1 for the highest."""
+    for r in range(len(logits_RV)):
+        row = logits_RV[r]
+        own, best, num_higher = row[tokens_R[r]], _highest(row), 0
+        for token in range(len(row)):
+            num_higher += row[token] > own
+        best_probability = np.float32(1.0 / _mass(row, best, np.float32(1.0)))  # rounded as in `top_rows`
+        logprobs_R[r] = np.float64(own) - np.float64(best) + math.log(np.float64(best_probability))
+        ranks_R[r] = 1 + num_higher
+
+
+@nb.njit(cache=True)
 def choose_rows(
     logits_NV: NDArray[np.float32],
     settings_B: NDArray[Any],

@@ -45,13 +45,15 @@ def _requests(model: TargetModel, has_draft_model: bool) -> list[Request]:
     num_tokens = min(NUM_TOKENS, model.max_model_len // 2)
     prompt = np.arange(num_tokens, dtype=np.int32) % model.vocab_size
     methods = ("auto", "stand", "dynamic", "none") if has_draft_model else ("auto", "stand", "none")
-    kinds = [(method, temperature, "match") for method in methods for temperature in (0.0, 1.0)]
+    kinds = [(method, temperature, "match", None) for method in methods for temperature in (0.0, 1.0)]
     return [
         Request(
             id="",
             prompt=prompt,
-            sampling=SamplingParams(max_tokens=num_tokens, temperature=temperature, top_p=0.9, ignore_eos=True),
+            sampling=SamplingParams(
+                max_tokens=num_tokens, temperature=temperature, top_p=0.9, ignore_eos=True, logprobs=logprobs
+            ),
             speculation=SpeculationParams(method=method, verification=verification),
         )
-        for method, temperature, verification in (*kinds, ("stand", 1.0, "rejection"))
+        for method, temperature, verification, logprobs in (*kinds, ("stand", 1.0, "rejection", 0))
     ]

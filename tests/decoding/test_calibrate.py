@@ -42,10 +42,10 @@ def test_a_busy_moment_at_start_is_not_believed() -> None:
 def test_a_busy_start_is_forgotten_while_nobody_waits_and_then_it_is_enough() -> None:
     machine = Machine(busy_for=ROUNDS * len(SIZES))
     calibration = Calibration(SIZES, machine.measure)
-    assert calibration.curve.row == pytest.approx(10 * ROW)
+    assert calibration.curve.row > 5 * ROW
     for _ in SIZES:
         calibration.go_on()
-    assert calibration.curve.row == pytest.approx(ROW)
+    assert calibration.curve == Calibration(SIZES, Machine(busy_for=0).measure).curve
     for _ in range(2 * LATER_ROUNDS * len(SIZES)):
         calibration.go_on()
     assert machine.num_measured == (ROUNDS + LATER_ROUNDS) * len(SIZES)

@@ -29,6 +29,17 @@ def test_values_ranks_and_tops_are_those_of_log_softmax() -> None:
     assert token_logprobs(rows, tokens, 0)[0].rank == 1
 
 
+def test_a_token_has_the_same_values_whether_others_are_told_of_or_not() -> None:
+    rows_RV = torch.randn(5, 300, generator=torch.Generator().manual_seed(4))
+    tokens = np.array([0, 299, 7, 7, int(rows_RV[4].argmax())], np.int32)
+    alone, among = token_logprobs(rows_RV, tokens, 0), token_logprobs(rows_RV, tokens, 3)
+    assert [(each.token_id, each.logprob, each.rank) for each in alone] == [
+        (each.token_id, each.logprob, each.rank) for each in among
+    ]
+    assert alone[4].rank == 1
+    assert all(each.top == [] for each in alone)
+
+
 def test_a_row_alone_has_the_values_it_has_among_others() -> None:
     torch.manual_seed(1)
     rows = torch.randn(5, 300)
