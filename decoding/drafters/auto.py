@@ -18,6 +18,7 @@ SPINE, STAND, DYNAMIC = "spine", "stand", "dynamic"
 
 REVIEW_STEPS = 4
 PROMISING = 1.5  # times what the best method is given a step
+CHALLENGE = 0.9  # of what another than the first method may earn counts: noise speaks for whoever was measured last
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,8 @@ def choose(methods: Sequence[str], ledger: Ledger) -> Choice:
     if len(methods) == 1:
         return Choice(methods[0], "only", f"auto: {methods[0]}, nothing else has promised more in this session")
     earnings = {method: ledger.of(method) for method in methods}
-    hoped = max(methods, key=lambda method: earnings[method].hope)  # the first of those that were never tried
+    counts = {method: 1.0 if method == methods[0] else CHALLENGE for method in methods}
+    hoped = max(methods, key=lambda method: counts[method] * earnings[method].hope)  # the first that was never tried
     rates = ", ".join(f"{method} {earned.rate:.0f}" for method, earned in earnings.items())
     known = f"(tokens a second in this session: {rates})"
     if earnings[hoped].rate == max(earned.rate for earned in earnings.values()) > 0:
