@@ -260,8 +260,7 @@ class Engine:
         method_counts = tally.add(running.drafting.method, context, num_emitted, draft.budget, drafted)
         count_draft((method_counts, running.stats.counts), draft.tree, verdict)
         if request.speculation.trace is not None:
-            tree_rows_NV = rows_RV[len(rows_RV) - len(draft.tree) :]
-            result.traced.append((request.id, trace_step(running, draft.tree, verdict, tree_rows_NV)))
+            result.traced.append((request.id, trace_step(running, draft.tree, verdict, draft.tree_rows(rows_RV))))
         if request.sampling.prompt_logprobs is not None and context == len(request.prompt):
             result.scored.append(PromptScored(request.id, running.prompt_logprobs))
         tokens = verdict.tokens[:num_emitted].tolist()

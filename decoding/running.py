@@ -151,6 +151,11 @@ class Draft:
         parents = np.concatenate((lead_parents, self.tree.parents + np.int32(num_lead)))
         return Segment(self.running.handle, tokens, parents, logits)
 
+    def tree_rows(self, rows_RV: torch.Tensor) -> torch.Tensor:
+        """Of this part's logits those that follow the tree's nodes, a row for each."""
+        assert self.tree is not None
+        return rows_RV[len(rows_RV) - len(self.tree) :]
+
     def kept_rows(self, verdict: Verdict | None) -> IntArray:
         """int32: the rows of the segment whose keys and values stay: the lead and the accepted path."""
         if len(self.lead) == 0 and verdict is not None:
@@ -166,8 +171,8 @@ class Draft:
             running.prompt_logprobs += token_logprobs(rows_RV[: len(tokens)], tokens, asked.prompt_logprobs)
         if asked.logprobs is None or verdict is None or self.tree is None:
             return None
-        tree_rows_NV = rows_RV[len(rows_RV) - len(self.tree) :]
-        return token_logprobs(tree_rows_NV[torch.from_numpy(verdict.path)], verdict.tokens, asked.logprobs)
+        path_rows_RV = self.tree_rows(rows_RV)[torch.from_numpy(verdict.path)]
+        return token_logprobs(path_rows_RV, verdict.tokens, asked.logprobs)
 
     def observe(self, verdict: Verdict | None, top: TopTokens | None) -> None:
         """Give the drafter the step's outcome; `top` has a row for each row of the segment."""

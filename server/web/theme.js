@@ -5,11 +5,13 @@
   const NAME = "gander.theme";
   const THEMES = ["system", "light", "dark"];
   const root = document.documentElement;
+  const systemDark = matchMedia("(prefers-color-scheme: dark)");
   const current = () => root.dataset.theme || "system";
 
   function apply(theme) {
     if (theme === "system") delete root.dataset.theme;
     else root.dataset.theme = theme;
+    root.dataset.scheme = theme === "system" ? (systemDark.matches ? "dark" : "light") : theme;
   }
 
   function describe(button) {
@@ -29,7 +31,8 @@
       describe(button);
       document.dispatchEvent(new CustomEvent("theme-change"));
     });
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+    systemDark.addEventListener("change", () => {
+      apply(current());
       document.dispatchEvent(new CustomEvent("theme-change"));
     });
   });

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.deploy.programs import program
+from tests.programs import program
 
 ROOT = Path(__file__).parents[2]
 BASE = ROOT / "docker-compose.yml"

@@ -11,7 +11,7 @@ from deploy.check_dashboards import Live, Verdict, check_dashboard, check_rules,
 from deploy.monitoring.load import METHODS
 from deploy.monitoring.picture import draw_dashboard
 from deploy.monitoring.queries import read_dashboards
-from tests.deploy.programs import program
+from tests.programs import program
 
 LOAD_SECONDS = 16.0
 

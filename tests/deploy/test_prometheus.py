@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from deploy.monitoring.live import CONFIG, SERVICE, quick_config
-from tests.deploy.programs import program
+from tests.programs import program
 
 RULES = (CONFIG / "rules" / "gander.yml").read_text()
 TESTS = (CONFIG / "rules_test.yml").read_text()

@@ -3,8 +3,6 @@
 Every test ends without a complaint on the browser's console; what a test provokes it names in `visitor.expects`.
 """
 
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -14,6 +12,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 from server.config import ServerSettings
 from server.worker_process import WORKER_COMMAND
+from tests.programs import program
 from tests.server.servers import RunningServer, make_model_folder, running_server
 from tests.web.visitor import Visitor
 
@@ -46,10 +45,7 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    path = shutil.which("chromium")
-    if path is None:
-        assert os.environ.get("CI") != "true", "CI must have Chromium: apt-get install chromium"
-        pytest.skip("there is no chromium on this machine (apt-get install chromium)")
+    path = program("chromium", "chromium")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
         yield browser
