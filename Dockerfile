@@ -46,7 +46,7 @@ USER 10001:10001
 WORKDIR /home/gander
 # Loading the bundled model compiles what serving calls. The kernels are for this CPU: on another one they are ignored
 # and made anew at the first start, which then takes a minute longer.
-RUN python -c "from decoding.config import EngineConfig; from decoding.engine import Engine; \
+RUN python -c "from decoding.config import EngineConfig; from decoding.engine.engine import Engine; \
     Engine.load(EngineConfig(device='cpu'))" \
     && chmod -R g=u /cache/numba
 VOLUME ["/cache/huggingface"]

@@ -20,17 +20,20 @@ import numpy as np
 from prometheus_client import generate_latest
 from tokenizers import Tokenizer
 
-from decoding.budget import CostCurve
-from decoding.checkpoint import BUNDLED_FOLDER
 from decoding.config import EngineConfig
-from decoding.engine import Engine
-from decoding.messages import Batch, StepReport
-from decoding.request import Request, SamplingParams, SpeculationParams
-from decoding.stats import MethodCounts, StepStats
-from decoding.tally import StepTally, count_draft
-from decoding.worker import REPORT_SECONDS
+from decoding.core.request import Request
+from decoding.core.sampling_params import SamplingParams
+from decoding.core.speculation_params import SpeculationParams
+from decoding.core.stats import MethodCounts, StepStats
+from decoding.costs.curve import CostCurve
+from decoding.engine import engine as engine_module
+from decoding.engine.engine import Engine
+from decoding.engine.tally import StepTally, count_draft
+from decoding.model.checkpoint import BUNDLED_FOLDER
+from decoding.worker.messages import Batch, StepReport
+from decoding.worker.worker import REPORT_SECONDS
 from deploy.monitoring.load import PROMPTS
-from server.metrics import Metrics
+from server.metrics.metrics import Metrics
 
 SCRAPE_SECONDS = 15.0
 MAX_TOKENS = 120
@@ -146,7 +149,7 @@ def scrape_seconds(metrics: Metrics) -> float:
 
 def main() -> int:
     engine = Engine.load(EngineConfig())
-    with patch("decoding.engine.StepTally", TimedTally), patch("decoding.engine.count_draft", timed_count_draft):
+    with patch.multiple(engine_module, StepTally=TimedTally, count_draft=timed_count_draft):
         for num_running in NUM_RUNNING:
             steps, costs, metrics = measure(engine, num_running)
             step, cost, scrape = median(steps), median(costs), scrape_seconds(metrics)

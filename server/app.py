@@ -15,17 +15,20 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from decoding import __version__
-from server.auth import Gate
-from server.client import EngineClient, RestartPolicy
 from server.config import ServerSettings
-from server.errors import ApiError, from_validation
-from server.keys import KeyRing
-from server.metrics import Metrics
-from server.middleware import BodyLimit, RequestFrame
-from server.openapi import document
-from server.routes import chat, completions, health, metrics, models, page, responses, sessions, tokens
+from server.endpoints import health, metrics, models, page, sessions, tokens
+from server.endpoints.chat import route as chat
+from server.endpoints.completions import route as completions
+from server.endpoints.responses import route as responses
+from server.engine_client.client import EngineClient, RestartPolicy
+from server.engine_client.worker_process import WORKER_COMMAND
+from server.http.auth import Gate
+from server.http.errors import ApiError, from_validation
+from server.http.keys import KeyRing
+from server.http.middleware import BodyLimit, RequestFrame
+from server.http.openapi import document
+from server.metrics.metrics import Metrics
 from server.service import Service
-from server.worker_process import WORKER_COMMAND
 
 HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
 

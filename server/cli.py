@@ -70,8 +70,8 @@ def bench(context: typer.Context) -> None:
 
 @app.command("tune-tree", context_settings=PASS_THROUGH)
 def tune_tree(context: typer.Context) -> None:
-    """Tune a static tree for STAND; the arguments are those of `python -m decoding.tune_tree`."""
-    module = importlib.import_module("decoding.tune_tree")
+    """Tune a static tree for STAND; the arguments are those of `python -m decoding.training.tune_tree`."""
+    module = importlib.import_module("decoding.training.tune_tree")
     raise typer.Exit(module.main(context.args))
 
 

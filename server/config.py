@@ -14,8 +14,8 @@ from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from decoding.config import BUNDLED_MODEL, Attention, Dtype, EngineConfig
-from decoding.request import MAX_LOGPROBS
-from server.keys import hashed
+from decoding.core.sampling_params import MAX_LOGPROBS
+from server.http.keys import hashed
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 

@@ -18,11 +18,11 @@ from rich.console import Console
 from rich.markup import escape
 
 from server.app import create_app, create_service
-from server.client import EngineStatus
 from server.config import ServerSettings
+from server.engine_client.client import EngineStatus
+from server.engine_client.worker_process import WORKER_COMMAND
 from server.service import Service
 from server.startup import StartupReport
-from server.worker_process import WORKER_COMMAND
 
 LOG = logging.getLogger("gander.server")
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"

@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 
 from starlette.requests import HTTPConnection
 
-from decoding.messages import Ready
-from server.chat_template import ChatTemplate, load_chat_template
-from server.client import EngineClient, EngineStatus
+from decoding.worker.messages import Ready
 from server.config import ServerSettings
-from server.errors import ApiError, unavailable
-from server.keys import KeyRing
-from server.metrics import Metrics
-from server.model_files import ModelFiles
-from server.tokenizer import Tokenizer, load_tokenizer
+from server.engine_client.client import EngineClient, EngineStatus
+from server.http.errors import ApiError, unavailable
+from server.http.keys import KeyRing
+from server.metrics.metrics import Metrics
+from server.prompts.chat_template import ChatTemplate, load_chat_template
+from server.prompts.model_files import ModelFiles
+from server.prompts.tokenizer import Tokenizer, load_tokenizer
 
 LOG = logging.getLogger("gander.service")
 RETRY_AFTER = 2  # seconds; a start takes about that many times a few

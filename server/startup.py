@@ -10,7 +10,7 @@ import json
 from rich.console import Console
 from rich.markup import escape
 
-from server.client import EngineStatus
+from server.engine_client.client import EngineStatus
 from server.service import Service
 
 EXAMPLE = {"prompt": "def fibonacci(n):\n", "max_tokens": 64, "stream": True}

@@ -9,11 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from decoding.checkpoint import BUNDLED_FOLDER
-from decoding.engine import Engine
-from decoding.request import FinishReason, Request, SamplingParams, SpeculationParams
-from decoding.stats import RequestStats
-from decoding.token_logprobs import TokenLogprobs
+from decoding.core.request import FinishReason, Request
+from decoding.core.sampling_params import SamplingParams
+from decoding.core.speculation_params import SpeculationParams
+from decoding.core.stats import RequestStats
+from decoding.core.token_logprobs import TokenLogprobs
+from decoding.engine.engine import Engine
+from decoding.model.checkpoint import BUNDLED_FOLDER
 
 TOKENIZER = Tokenizer.from_file(str(BUNDLED_FOLDER / "tokenizer.json"))
 _NUMBERS = count()

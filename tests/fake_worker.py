@@ -24,7 +24,11 @@ from typing import Any
 import msgspec
 import zmq
 
-from decoding.messages import (
+from decoding.core.session_info import SessionInfo
+from decoding.core.stats import DraftCounts, EngineStats, MethodCounts, NodeHistogram, RequestStats, StepStats
+from decoding.core.step_trace import NodeTrace, StepTrace
+from decoding.core.token_logprobs import TokenLogprobs
+from decoding.worker.messages import (
     Abort,
     Batch,
     DeleteSession,
@@ -46,10 +50,6 @@ from decoding.messages import (
     ToWorker,
     Traced,
 )
-from decoding.session_info import SessionInfo
-from decoding.stats import DraftCounts, EngineStats, MethodCounts, NodeHistogram, RequestStats, StepStats
-from decoding.step_trace import NodeTrace, StepTrace
-from decoding.token_logprobs import TokenLogprobs
 
 END_TOKEN = 256
 VOCAB_SIZE = 257

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.drafters import TopTokens
-from decoding.request import Request
-from decoding.tree import DraftTree, Source
-from decoding.verify import Verdict
+from decoding.core.request import Request
+from decoding.core.top_tokens import TopTokens
+from decoding.core.tree import DraftTree, Source
+from decoding.core.verdict import Verdict
+from decoding.costs.price import DraftBudget
 
 
 class ScriptedDrafter:
@@ -37,14 +38,14 @@ class ScriptedDrafter:
         assert top is not None
         self.num_prefilled += len(top.ids)
 
-    def propose(self, budget: int, min_chance: float = 0.0) -> DraftTree:  # noqa: ARG002
+    def propose(self, budget: DraftBudget) -> DraftTree:
         tokens, parents = [int(self._request.tokens[-1])], [-1]
         tip = 0
         for token in self._reply[self._request.num_output :].tolist():
             wrong = (token + 1) % self._vocab_size
             is_right = self._random.random() < self._accuracy
             spine, sibling = (token, wrong) if is_right else (wrong, (token + 2) % self._vocab_size)
-            if len(tokens) + 1 > budget:
+            if len(tokens) + 1 > budget.max_nodes:
                 break
             tokens += [sibling, spine]
             parents += [tip, tip]

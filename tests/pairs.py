@@ -8,10 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoding.config import EngineConfig
-from decoding.engine import Engine
-from decoding.model import TargetModel
-from decoding.request import Request, SamplingParams, SpeculationParams
-from decoding.stats import RequestStats, StepStats
+from decoding.core.request import Request
+from decoding.core.sampling_params import SamplingParams
+from decoding.core.speculation_params import SpeculationParams
+from decoding.core.stats import RequestStats, StepStats
+from decoding.engine.engine import Engine
+from decoding.model.target_model import TargetModel
 from tests.models import VOCAB_SIZE, correlated, tiny
 
 CONFIG = EngineConfig(max_model_len=400, kv_slots=8192, prefill_chunk=32, max_batch_rows=200, max_nodes=32, threads=1)

@@ -1,1 +1,4 @@
-"""Attention of packed rows over stored keys and values: one signature, several backends."""
+"""Attention over a packed batch of trees: backends behind one signature.
+
+Knows batches and the cache they are in; nothing of requests or drafting.
+"""

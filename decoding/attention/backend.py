@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from decoding.attention.layer import LayerSpec
-from decoding.batch import StepBatch
+from decoding.cache.batch import StepBatch
+from decoding.core.layer import LayerSpec
 
 
 class AttentionBackend(Protocol):

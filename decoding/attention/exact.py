@@ -28,9 +28,9 @@ from decoding.attention.exact_kernel import (
     make_tiles,
     scratch_words,
 )
-from decoding.attention.layer import LayerSpec
-from decoding.batch import StepBatch
-from decoding.kv_store import SlabStore
+from decoding.cache.batch import StepBatch
+from decoding.cache.slab import SlabStore
+from decoding.core.layer import LayerSpec
 
 # Shape suffixes: H query heads, K kv heads, N model rows, D key width, V value width.
 PARALLEL_WORK = 1 << 20  # lane-wise multiply-adds below which waking another thread costs more than it saves

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from decoding.attention import lanes
 from decoding.attention.lanes import IN_FLIGHT, LANES, VECTOR_BYTES
-from decoding.tree import IntArray
+from decoding.core.tree import IntArray
 
 BLOCK = 64  # keys converted to float32 at a time
 NEVER = np.float32(-np.inf)

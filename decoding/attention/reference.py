@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from decoding.attention.backend import visible_keys
-from decoding.attention.layer import LayerSpec
-from decoding.batch import StepBatch
+from decoding.cache.batch import StepBatch
+from decoding.core.layer import LayerSpec
 
 # Shape suffixes: H query heads, K kv heads, N model rows, T keys of a row, D key width, V value width.
 

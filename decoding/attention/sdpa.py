@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 
 from decoding.attention.backend import visible_keys
-from decoding.attention.layer import LayerSpec
-from decoding.batch import StepBatch
+from decoding.cache.batch import StepBatch
+from decoding.core.layer import LayerSpec
 
 # Shape suffixes: H query heads, K kv heads, G = H / K, N model rows, M batch rows, n rows of one segment, T keys.
 

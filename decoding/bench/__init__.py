@@ -1,0 +1,4 @@
+"""Benchmarks: `python -m decoding.bench`.
+
+Not the engine; nothing of it imports this.
+"""

@@ -17,22 +17,23 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
-from decoding.bench import draft_trees, patterns
 from decoding.bench import workload as workloads
 from decoding.bench.comparison import Comparison, compare, contestants_of
-from decoding.bench.expectations import Expectation, check_comparisons, check_shapes
+from decoding.bench.draft_trees import __main__ as draft_trees
 from decoding.bench.load import CONCURRENCY, LoadResult, measure_load, render_load
 from decoding.bench.load import METHODS as LOAD_METHODS
 from decoding.bench.machine import describe_machine
 from decoding.bench.profile import profile, render_profile
-from decoding.bench.report import Report
 from decoding.bench.shapes import DTYPES, GPT2_SIZED, SMALL, measure_shape, render_shapes
-from decoding.bench.table import render
+from decoding.bench.stand import patterns
+from decoding.bench.tables.expectations import Expectation, check_comparisons, check_shapes
+from decoding.bench.tables.report import Report
+from decoding.bench.tables.table import render
 from decoding.bench.variant import BUDGETS, drafting_methods, variants
 from decoding.bench.workload import PromptChoice, Workload, load_workload
-from decoding.checkpoint import resolve
 from decoding.config import EngineConfig
-from decoding.engine import Engine
+from decoding.engine.engine import Engine
+from decoding.model.checkpoint import resolve
 
 PARTS = ("table", "shapes", "load")
 MAX_PROMPT_LEN = 512

@@ -14,11 +14,11 @@ import msgspec
 import numpy as np
 
 from decoding.bench.contestant import Contestant, EngineContestant, Reply, Task
-from decoding.bench.figures import Figures, pool, same_tokens
 from decoding.bench.generate import LOOKUP_TOKENS, GenerateContestant
+from decoding.bench.tables.figures import Figures, pool, same_tokens
 from decoding.bench.variant import NONE, Variant
 from decoding.bench.workload import Workload
-from decoding.engine import Engine
+from decoding.engine.engine import Engine
 
 AGAIN = "none, again"
 WARM_UP_TOKENS = 16

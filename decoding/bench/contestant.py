@@ -14,9 +14,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.drafters import StartDrafter
-from decoding.engine import Engine
-from decoding.request import Request, SamplingParams, SpeculationParams
+from decoding.core.request import Request
+from decoding.core.sampling_params import SamplingParams
+from decoding.core.speculation_params import SpeculationParams
+from decoding.drafting.registry import StartDrafter
+from decoding.engine.engine import Engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,11 +13,15 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.drafters import TopTokens, available, start, warm_up
-from decoding.request import Request, SamplingParams, SpeculationParams
+from decoding.core.request import Request
+from decoding.core.sampling_params import SamplingParams
+from decoding.core.speculation_params import SpeculationParams
+from decoding.core.top_tokens import TopTokens
+from decoding.costs.price import DraftBudget
+from decoding.drafting.registry import available, start, warm_up
+from decoding.sampling.verify import walk
 from decoding.stores.adjacency import NUM_SUCCESSORS, AdjacencyTable
 from decoding.stores.ngram import NgramStore
-from decoding.verify import walk
 
 VOCABULARY = 2048
 PROMPT_LEN = 1000
@@ -65,7 +69,7 @@ def time_method(method: str, budget: int, num_steps: int) -> tuple[NDArray[np.fl
     propose_seconds, observe_seconds, drafted = [], [], 0
     for _ in range(num_steps + WARM_UP_STEPS):
         began = time.perf_counter()
-        tree = drafter.propose(budget)
+        tree = drafter.propose(DraftBudget(budget))
         proposed = time.perf_counter()
         top = plausible_top(random, tree.tokens)
         verdict = walk(tree, top.ids[:, 0].copy())

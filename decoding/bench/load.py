@@ -16,8 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoding.bench.workload import Workload
-from decoding.engine import Engine
-from decoding.request import Request, SamplingParams, SpeculationParams
+from decoding.core.request import Request
+from decoding.core.sampling_params import SamplingParams
+from decoding.core.speculation_params import SpeculationParams
+from decoding.engine.engine import Engine
 
 CONCURRENCY = (1, 4, 8, 16, 24)
 MIN_REQUESTS = 8  # of each method in each round, where there are so many prompts; else twice the concurrency

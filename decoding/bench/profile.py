@@ -12,9 +12,10 @@ import numpy as np
 
 from decoding.bench.variant import Variant
 from decoding.bench.workload import Workload
-from decoding.engine import Engine
-from decoding.request import Request, SamplingParams
-from decoding.stats import StepStats
+from decoding.core.request import Request
+from decoding.core.sampling_params import SamplingParams
+from decoding.core.stats import StepStats
+from decoding.engine.engine import Engine
 
 
 class PhaseTimes(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,11 +15,15 @@ import torch
 from numpy.typing import NDArray
 from transformers import DynamicCache
 
-from decoding.drafters import TopTokens, start
-from decoding.request import Request, SamplingParams, SpeculationParams
-from decoding.stores import DraftingStores
-from decoding.tree import DraftTree
-from decoding.verify import walk
+from decoding.core.request import Request
+from decoding.core.sampling_params import SamplingParams
+from decoding.core.speculation_params import SpeculationParams
+from decoding.core.top_tokens import TopTokens
+from decoding.core.tree import DraftTree
+from decoding.costs.price import DraftBudget
+from decoding.drafting.registry import start
+from decoding.drafting.sources import DraftingStores
+from decoding.sampling.verify import walk
 
 NUM_TOP = 10
 Row = tuple[NDArray[np.int32], NDArray[np.float32]]
@@ -106,7 +110,7 @@ class Replayer:
             drafter.observe_prefill(0, _cut(recording.top, recording.num_prompt))
             request.extend(recording.tokens[recording.num_prompt : recording.num_prompt + 1])
             while request.finish_reason is None:
-                tree = drafter.propose(budget)
+                tree = drafter.propose(DraftBudget(budget))
                 top = self._rows(recording, tree, request.num_tokens)
                 chosen = top.ids[:, 0].copy()
                 _force_recorded(recording, tree, request.num_tokens, chosen)

@@ -14,14 +14,14 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from decoding.batch import Segment, pack
 from decoding.bench.contestant import Contestant, EngineContestant, Reply, Task
-from decoding.bench.figures import pool
 from decoding.bench.generate import GenerateContestant
+from decoding.bench.tables.figures import pool
+from decoding.cache.batch import Segment, pack
 from decoding.config import EngineConfig
-from decoding.engine import Engine
-from decoding.model import TargetModel
-from decoding.request import SpeculationParams
+from decoding.core.speculation_params import SpeculationParams
+from decoding.engine.engine import Engine
+from decoding.model.target_model import TargetModel
 
 DTYPES = ("float32", "bfloat16")
 ROWS = (1, 2, 4, 8, 16, 32, 64)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from decoding.drafters import spine
-from decoding.request import SpeculationParams
+from decoding.core.speculation_params import SpeculationParams
+from decoding.drafting.spine import spine
 
 NONE = "none"
 AUTO = "auto"

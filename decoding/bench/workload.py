@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from decoding.training.prompts import held_out_prompts
+from decoding.training.texts.prompts import held_out_prompts
 
 HUMANEVAL = "humaneval"
 WIKITEXT = "wikitext"

@@ -1,1 +1,4 @@
-"""Gosling: the small model that ships with Gander, and the command that makes it from a seed."""
+"""How the bundled model was made, and how a static tree is tuned.
+
+Not the engine; only benchmarks import this, for prompts that no training saw.
+"""

@@ -12,10 +12,10 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM
 
-from decoding.training.corpus import END_OF_TEXT, END_OF_TURN, SKILLS, SPECIAL_TOKENS, Skill
-from decoding.training.prompts import Exercise, check_answer, held_out_exercises
+from decoding.training.texts.corpus import END_OF_TEXT, END_OF_TURN, SKILLS, SPECIAL_TOKENS, Skill
+from decoding.training.texts.prompts import Exercise, check_answer, held_out_exercises
+from decoding.training.texts.words import ANIMALS, BOYS, GIRLS
 from decoding.training.tokens import pack_batch, tokenise_held_out
-from decoding.training.words import ANIMALS, BOYS, GIRLS
 
 GENERATED_TOKENS: dict[Skill, int] = {"code": 512, "reasoning": 200, "stories": 300}
 BATCH_ROWS = 50

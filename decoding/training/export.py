@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer
 from transformers import GenerationConfig, LlamaForCausalLM
 
-from decoding.training.corpus import END_OF_TEXT, END_OF_TURN, SPECIAL_TOKENS
+from decoding.training.texts.corpus import END_OF_TEXT, END_OF_TURN, SPECIAL_TOKENS
 from decoding.training.tokenizer import save_tokenizer
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from decoding.training.corpus import (
+from decoding.training.texts.corpus import (
     ASSISTANT,
     END_OF_TEXT,
     END_OF_TURN,

@@ -12,8 +12,8 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from decoding.training.corpus import END_OF_TEXT, SPECIAL_TOKENS, Document, Skill, Source, generate_documents
 from decoding.training.files import replace_file
+from decoding.training.texts.corpus import END_OF_TEXT, SPECIAL_TOKENS, Document, Skill, Source, generate_documents
 
 Shares = Mapping[Source, float]
 

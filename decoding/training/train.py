@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from decoding.training.corpus import END_OF_TEXT, SPECIAL_TOKENS
 from decoding.training.files import replace_file
 from decoding.training.replicas import Replicas
 from decoding.training.schedule import Plan
+from decoding.training.texts.corpus import END_OF_TEXT, SPECIAL_TOKENS
 from decoding.training.tokens import Batch, TokenisedCorpus, pack_batch
 
 MICRO_BATCH_TOKENS = 4096

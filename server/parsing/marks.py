@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from server.detokenize import overlap
+from server.generation.detokenize import overlap
 
 
 class MarkFinder:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 
-from server.errors import MAX_PARAM, shortened
+from server.http.errors import MAX_PARAM, shortened
 
 INT64 = 2**63
 

@@ -1,7 +1,7 @@
 """What every generating endpoint takes: sampling, stopping, constraints, drafting. The shared part of their bodies.
 
 Owns field names, types and bounds, and which fields are refused because honouring them would change the answer.
-Bounds that are the server's to set are checked in `server.limits`.
+Bounds that are the server's to set are checked in `server.generation.limits`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Chat messages as clients send them. Owns their shape; `server.conversation` makes a prompt of them."""
+"""Chat messages as clients send them. Owns their shape; `server.prompts.conversation` makes a prompt of them."""
 
 from __future__ import annotations
 

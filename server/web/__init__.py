@@ -1,1 +1,1 @@
-"""The page at `/`: files served as they are by `server.routes.page`; holds no code of the server's."""
+"""The page at `/`: files served as they are by `server.endpoints.page`; holds no code of the server's."""

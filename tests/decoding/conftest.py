@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from decoding.config import EngineConfig
-from decoding.engine import Engine
+from decoding.engine.engine import Engine
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
 """What a worker of a small model says when it is ready."""
 
-from decoding.messages import Ready
+from decoding.worker.messages import Ready
 
 READY = Ready(
     model="fake",

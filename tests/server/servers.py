@@ -20,8 +20,8 @@ from tokenizers import Tokenizer, decoders, models
 from tokenizers.pre_tokenizers import ByteLevel
 
 from server.app import create_app, create_service
-from server.client import RestartPolicy
 from server.config import ServerSettings
+from server.engine_client.client import RestartPolicy
 from server.service import Service
 
 FAKE_WORKER = (sys.executable, str(Path(__file__).parents[1] / "fake_worker.py"))

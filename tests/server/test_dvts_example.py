@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from decoding.training.prompts import held_out_exercises
+from decoding.training.texts.prompts import held_out_exercises
 from server.config import ServerSettings
-from server.worker_process import WORKER_COMMAND
+from server.engine_client.worker_process import WORKER_COMMAND
 from tests.server.servers import RunningServer, running_server
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "dvts.py"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from server.config import ServerSettings
-from server.worker_process import WORKER_COMMAND
+from server.engine_client.worker_process import WORKER_COMMAND
 from tests.server.servers import RunningServer, running_server, wait_until
 
 NODE_FOLDER = Path(__file__).parent / "node"

@@ -6,13 +6,13 @@ from random import Random
 
 import pytest
 
-from decoding.training.arithmetic import read_answer
-from decoding.training.corpus import SKILLS, Skill, draw_split_problem, generate_documents
-from decoding.training.functions import draw_function
-from decoding.training.programs import PROGRAMS
-from decoding.training.prompts import UnknownPromptError, check_answer, held_out_exercises, held_out_prompts
-from decoding.training.split import is_held_out
-from decoding.training.word_problems import FAMILIES
+from decoding.training.texts.arithmetic import read_answer
+from decoding.training.texts.corpus import SKILLS, Skill, draw_split_problem, generate_documents
+from decoding.training.texts.functions import draw_function
+from decoding.training.texts.programs import PROGRAMS
+from decoding.training.texts.prompts import UnknownPromptError, check_answer, held_out_exercises, held_out_prompts
+from decoding.training.texts.split import is_held_out
+from decoding.training.texts.word_problems import FAMILIES
 
 
 @pytest.mark.parametrize("skill", SKILLS)

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from decoding.training.evaluate import complete, has_loop, is_consistent
 from decoding.training.export import folder_bytes, load_exported
 from decoding.training.gosling import DRAFT_FOLDER, parse_arguments
-from decoding.training.prompts import check_answer, held_out_prompts
+from decoding.training.texts.prompts import check_answer, held_out_prompts
 
 FOLDER = parse_arguments([]).out
 needs_weights = pytest.mark.skipif(not (FOLDER / "model.safetensors").exists(), reason="the bundled model is not here")

@@ -8,8 +8,8 @@ import pytest
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
-from decoding.training.corpus import END_OF_TEXT, SKILLS, SPECIAL_TOKENS, generate_documents
 from decoding.training.recipe import BUNDLED
+from decoding.training.texts.corpus import END_OF_TEXT, SKILLS, SPECIAL_TOKENS, generate_documents
 from decoding.training.tokenizer import save_tokenizer, train_tokenizer
 from decoding.training.tokens import load_corpus, pack_batch, save_corpus, tokenise_mixture
 

@@ -17,8 +17,8 @@ from decoding.bench.profile import profile, render_profile
 from decoding.bench.variant import drafting_methods, variants
 from decoding.bench.workload import PromptChoice, Workload, load_workload
 from decoding.config import EngineConfig
-from decoding.engine import Engine
-from decoding.model import TargetModel
+from decoding.engine.engine import Engine
+from decoding.model.target_model import TargetModel
 from tests.models import VOCAB_SIZE, tiny
 
 SEED_OF_A_LIVELY_MODEL = 3

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from decoding.bench import draft_trees
 from decoding.bench.__main__ import main
-from decoding.bench.tree_memory import measure_memory
-from decoding.bench.tree_ways import ablation_ways
+from decoding.bench.draft_trees import __main__ as draft_trees
+from decoding.bench.draft_trees.memory import measure_memory
+from decoding.bench.draft_trees.ways import ablation_ways
 
 
 def test_the_command_leaves_tables_and_every_raw_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,7 +19,7 @@ def test_the_command_leaves_tables_and_every_raw_figure(tmp_path: Path, monkeypa
     assert "+ breadth, depth and history" in page
     assert "wikitext" not in page, "its prompt file is not there"
     raw = json.loads((tmp_path / "dynamic_trees.json").read_text(encoding="utf-8"))["ablation"]
-    assert raw["command"].startswith("python -m decoding.bench.draft_trees ablation")
+    assert raw["command"].startswith("python -m decoding.bench.draft_trees.__main__ ablation")
     (found,) = raw["figures"]
     assert [row["label"] for row in found["figures"]] == [way.label for way in ablation_ways()]
     assert found["differing"] == []
@@ -34,7 +34,7 @@ def test_other_tokens_fail_the_command(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_fresh_process_tells_its_peak(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("decoding.bench.tree_memory.CASES", (("dynamic", "auto"),))
+    monkeypatch.setattr("decoding.bench.draft_trees.memory.CASES", (("dynamic", "auto"),))
     (found,) = measure_memory()
     assert found.draft_slots == found.slots > 0
     assert found.peak_bytes > found.draft_weight_bytes + 600 * (found.slot_bytes + found.draft_slot_bytes)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from decoding.bench.contestant import Reply
-from decoding.bench.figures import pool, same_tokens
+from decoding.bench.tables.figures import pool, same_tokens
 
 
 def reply(num_tokens: int, seconds: float, forwards: int, drafted: int = 0, accepted: int = 0) -> Reply:

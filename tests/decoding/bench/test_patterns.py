@@ -12,11 +12,10 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from typer.testing import CliRunner
 
-from decoding.bench import patterns
-from decoding.bench.pattern_tables import Replies, render_batches, render_plain, render_sequence
-from decoding.bench.questions import questions_of, read_number
-from decoding.bench.stand_variants import drawing_contenders, method_contenders, store_contenders
-from decoding.bench.trajectories import (
+from decoding.bench.stand import patterns
+from decoding.bench.stand.questions import questions_of, read_number
+from decoding.bench.stand.tables import Replies, render_batches, render_plain, render_sequence
+from decoding.bench.stand.trajectories import (
     Answering,
     Question,
     Trajectory,
@@ -25,9 +24,10 @@ from decoding.bench.trajectories import (
     majority_accuracy,
     tokens_per_second,
 )
+from decoding.bench.stand.variants import drawing_contenders, method_contenders, store_contenders
 from decoding.config import EngineConfig
-from decoding.engine import Engine
-from decoding.model import TargetModel
+from decoding.engine.engine import Engine
+from decoding.model.target_model import TargetModel
 from server.cli import app
 from tests.models import VOCAB_SIZE, tiny
 

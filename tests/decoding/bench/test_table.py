@@ -1,11 +1,11 @@
 """The page: tables, markers, expectations."""
 
 from decoding.bench.comparison import Comparison
-from decoding.bench.expectations import check_comparisons, check_shapes
-from decoding.bench.figures import Figures
-from decoding.bench.report import replace_section
 from decoding.bench.shapes import ROWS, ShapeResult, render_shapes
-from decoding.bench.table import render
+from decoding.bench.tables.expectations import check_comparisons, check_shapes
+from decoding.bench.tables.figures import Figures
+from decoding.bench.tables.report import replace_section
+from decoding.bench.tables.table import render
 
 
 def figures(label: str, budget: int | None, tau: float, rate: float) -> Figures:

@@ -8,11 +8,9 @@ import pytest
 
 from decoding.bench.comparison import Comparison
 from decoding.bench.contestant import Reply
-from decoding.bench.figures import Figures, pool
-from decoding.bench.report import Report
-from decoding.bench.tree_memory import Footprint
-from decoding.bench.tree_plot import plot_sweeps
-from decoding.bench.tree_tables import (
+from decoding.bench.draft_trees.memory import Footprint
+from decoding.bench.draft_trees.plot import plot_sweeps
+from decoding.bench.draft_trees.tables import (
     FAMILIES,
     at_nodes,
     equal_nodes,
@@ -22,7 +20,9 @@ from decoding.bench.tree_tables import (
     render_memory,
     render_sweeps,
 )
-from decoding.bench.tree_ways import Way, ablation_ways, main_ways, single_ways, sweep_ways
+from decoding.bench.draft_trees.ways import Way, ablation_ways, main_ways, single_ways, sweep_ways
+from decoding.bench.tables.figures import Figures, pool
+from decoding.bench.tables.report import Report
 
 
 def figures(label: str, nodes: float = 0.0, tau: float = 1.0) -> Figures:

@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from decoding.bench.widened import NUM_LAYERS, load_widened, widen
+from decoding.bench.draft_trees.widened import NUM_LAYERS, load_widened, widen
 from decoding.config import EngineConfig
-from decoding.draft_model import load_draft_model
-from decoding.engine import Engine, silent
-from decoding.request import Request, SamplingParams, SpeculationParams
+from decoding.core.request import Request
+from decoding.core.sampling_params import SamplingParams
+from decoding.core.speculation_params import SpeculationParams
+from decoding.drafting.draft_model.draft_model import load_draft_model
+from decoding.engine.engine import Engine, silent
 from tests.models import VOCAB_SIZE, tiny
 
 

@@ -1,0 +1,218 @@
+"""Draft-model trees as DynaTree's tables have them: `python -m decoding.bench.draft_trees.__main__`.
+
+Owns what is measured, on which target and workloads, and the console; what is compared is in `tree_ways`, its
+Markdown in `tree_tables`. Invariant: every table is on disk before the next is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import transformers
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from tokenizers import Tokenizer
+
+from decoding.bench.comparison import Comparison, compare
+from decoding.bench.draft_trees.memory import measure_memory
+from decoding.bench.draft_trees.plot import plot_sweeps
+from decoding.bench.draft_trees.tables import render_ablation, render_auto, render_main, render_memory, render_sweeps
+from decoding.bench.draft_trees.ways import Way, ablation_ways, contestants, main_ways, single_ways, sweep_ways
+from decoding.bench.draft_trees.widened import DEFAULT_MILLIONS, load_widened
+from decoding.bench.machine import describe_machine
+from decoding.bench.tables.report import Report
+from decoding.bench.workload import WIKITEXT, PromptChoice, Workload, load_workload
+from decoding.config import EngineConfig
+from decoding.drafting.draft_model.draft_model import load_draft_model
+from decoding.engine.engine import Engine, silent
+from decoding.model.checkpoint import resolve
+
+PARTS = ("main", "ablation", "sweeps", "memory", "widened", "auto")
+PAGE, PLOT = "dynamic_trees", "dynamic_trees.svg"
+# Workload, temperature, whether replies go on past end tokens.
+MAIN = ((WIKITEXT, 0.0, True), (WIKITEXT, 0.0, False), ("stories", 0.0, False), ("code", 0.0, False),
+        (WIKITEXT, 0.7, True), ("code", 0.7, False))  # fmt: skip
+SWEPT = ((WIKITEXT, 0.0, True), ("code", 0.0, False))
+WIDENED = ((WIKITEXT, 0.0, True), ("stories", 0.0, False), ("code", 0.0, False))
+MAX_PROMPT_LEN = 600
+CONTEXT = 256  # tokens, at which draft and target are compared
+WANTED_RATIO = 1 / 8
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m decoding.bench.draft_trees.__main__", description=__doc__)
+    add = parser.add_argument
+    add("parts", nargs="*", default=[], choices=(*PARTS, []), help="what to measure")
+    add("--model", default="gosling", help="the bundled model, or a folder with a model and its tokenizer.json")
+    add("--draft-model", default="auto", help="a folder; the bundled model has its own")
+    add("--data", type=Path, help="a folder with wikitext2_valid_prompts_800c.jsonl; without it that is left out")
+    add("--out", type=Path, default=Path("docs"))
+    add("--prompts", type=int, default=3, help="prompts of each workload, which is also the number of rounds")
+    add("--max-tokens", type=int, default=300, help="most new tokens for one prompt; half of it in sweeps")
+    add("--widened", type=int, default=DEFAULT_MILLIONS, help="millions of parameters of the widened target")
+    add("--threads", type=int, help="default: what each target's size is worth")
+    add("--quick", action="store_true", help="a short run to see that everything works; its figures mean little")
+    chosen = parser.parse_args(argv)
+    if chosen.quick:
+        chosen.prompts, chosen.max_tokens = 1, 24
+    return chosen
+
+
+class DraftTrees:
+    """One run of the command."""
+
+    def __init__(self, chosen: argparse.Namespace, report: Report, console: Console) -> None:
+        self.chosen = chosen
+        self.report = report
+        self.console = console
+        self.config = EngineConfig(
+            model=chosen.model, draft_model=chosen.draft_model, threads=chosen.threads, max_sessions=256
+        )
+        self.tokenizer = Tokenizer.from_file(str(Path(resolve(self.config)[1]) / "tokenizer.json"))
+        self.is_broken = False
+        self._engine: Engine | None = None
+
+    def run(self) -> int:
+        """Measure the chosen parts; 1 if some method did not give the tokens of `none`."""
+        measure: dict[str, Callable[[Progress], None]] = {
+            "main": self.main,
+            "ablation": self.ablation,
+            "sweeps": self.sweeps,
+            "memory": self.memory,
+            "widened": self.widened,
+            "auto": self.auto,
+        }
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        with Progress(*columns, TimeElapsedColumn(), console=self.console) as bars:
+            for part in PARTS:
+                if part in (self.chosen.parts or PARTS):
+                    measure[part](bars)
+        return int(self.is_broken)
+
+    def main(self, bars: Progress) -> None:
+        engine, found = self.engine(), list[Comparison]()
+        for workload, temperature in self._settings(MAIN):
+            found.append(self._compare(bars, engine, workload, temperature, main_ways(temperature > 0)))
+            target = f"{self.chosen.model} ({describe_ratio(engine)})"
+            self.report.write("main", render_main(found, target), found)
+
+    def ablation(self, bars: Progress) -> None:
+        engine = self.engine()
+        found = [
+            self._compare(bars, engine, workload, temperature, ablation_ways())
+            for workload, temperature in self._settings(SWEPT)
+        ]
+        self.report.write("ablation", render_ablation(found), found)
+
+    def sweeps(self, bars: Progress) -> None:
+        engine = self.engine()
+        found = [
+            self._compare(bars, engine, workload, temperature, sweep_ways())
+            for workload, temperature in self._settings(SWEPT, self.chosen.max_tokens // 2)
+        ]
+        self.report.write("sweeps", render_sweeps(found), found)
+        plot_sweeps(found, self.chosen.out / PLOT)
+
+    def memory(self, bars: Progress) -> None:
+        bar = bars.add_task("memory", total=1)
+        found = measure_memory()
+        self.report.write("memory", render_memory(found), found)
+        bars.advance(bar)
+
+    def widened(self, bars: Progress) -> None:
+        engine, found = self.widened_engine(), list[Comparison]()
+        target = f"{self.chosen.model} {describe_widened(engine)} ({describe_ratio(engine)})"
+        for workload, temperature in self._settings(WIDENED):
+            found.append(self._compare(bars, engine, workload, temperature, main_ways(temperature > 0)))
+            self.report.write("widened", render_main(found, target), found)
+
+    def auto(self, bars: Progress) -> None:
+        found: list[tuple[str, Comparison]] = []
+        for settings, is_widened in ((MAIN, False), (WIDENED, True)):
+            engine = self.widened_engine() if is_widened else self.engine()
+            target = describe_widened(engine) if is_widened else self.chosen.model
+            for workload, temperature in self._settings(settings):
+                found.append((target, self._compare(bars, engine, workload, temperature, single_ways())))
+                self.report.write("auto", render_auto(found), found)
+
+    def widened_engine(self) -> Engine:
+        """One with a target of a realistic cost that says what the narrow one says."""
+        self._engine = None  # the threads of the next one are another number
+        model = load_widened(self.config, 1_000_000 * self.chosen.widened)
+        engine = Engine(model, self.config, draft_model=load_draft_model(self.config, silent))
+        self.console.print(f"Widened target: {describe_ratio(engine)}.")
+        if draft_share(engine) > WANTED_RATIO:
+            self.console.print("[yellow]That is more than an eighth: take more --widened.[/]")
+        return engine
+
+    def engine(self) -> Engine:
+        """The engine of the narrow target, loaded once."""
+        if self._engine is None:
+            self._engine = Engine.load(self.config)
+        return self._engine
+
+    def _compare(
+        self, bars: Progress, engine: Engine, workload: Workload, temperature: float, ways: Sequence[Way]
+    ) -> Comparison:
+        name = f"{workload.name} at temperature {temperature:g}"
+        bar = bars.add_task(name, total=len(ways) * len(workload.prompts))
+        found = compare(workload, temperature, contestants(engine, ways), lambda: bars.advance(bar))
+        if found.differing:
+            self.is_broken = True
+            self.console.print(f"[red]Other tokens than none's[/] on {name}: {', '.join(found.differing)}")
+        return found
+
+    def _settings(
+        self, settings: Sequence[tuple[str, float, bool]], max_tokens: int | None = None
+    ) -> list[tuple[Workload, float]]:
+        """Workloads and temperatures, without those whose prompt file is not there."""
+        chosen, found = self.chosen, []
+        choice = PromptChoice(
+            count=chosen.prompts,
+            max_tokens=max_tokens or chosen.max_tokens,
+            max_prompt_len=MAX_PROMPT_LEN,
+            data=chosen.data,
+        )
+        for name, temperature, ignore_eos in settings:
+            workload = load_workload(name, self.tokenizer, choice)
+            if workload is None:
+                self.console.print(f"The workload {name} is left out: its prompt file is not in --data.")
+                continue
+            shown = f"{name}, end token ignored" if ignore_eos else name
+            found.append((replace(workload, name=shown, ignore_eos=ignore_eos), temperature))
+        return found
+
+
+def draft_share(engine: Engine) -> float:
+    """Seconds of one row through the draft model over seconds of one row through the target, as calibrated."""
+    assert engine.draft_curve is not None
+    draft = engine.draft_curve.step_seconds([1], [CONTEXT])
+    return draft / engine.curve.step_seconds([1], [CONTEXT])
+
+
+def describe_ratio(engine: Engine) -> str:
+    """Of the draft model's forward to the target's, in words."""
+    seconds = engine.curve.step_seconds([1], [CONTEXT])
+    return f"a step of {1e3 * seconds:.1f} ms, a draft forward 1/{1 / draft_share(engine):.1f} of it"
+
+
+def describe_widened(engine: Engine) -> str:
+    return f"widened to {engine.model.num_parameters / 1e6:.0f}M parameters"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; the process's exit status."""
+    given = sys.argv[1:] if argv is None else list(argv)
+    chosen = parse(given)
+    transformers.utils.logging.disable_progress_bar()  # it would write over ours
+    shown = [Path(part).name if Path(part).is_absolute() else part for part in given]
+    command = " ".join(("python -m decoding.bench.draft_trees.__main__", *shown))
+    return DraftTrees(chosen, Report(chosen.out, describe_machine(), command, PAGE), Console()).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""A larger network that computes the bundled model's function, so that a step costs what a bigger model's does.
+
+Extra decoder layers follow the model's own; their output projections are zero, so each adds nothing to what it is
+given, bit for bit. Invariant: logits, hence replies and acceptance, are those of the narrow model.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from decoding.config import EngineConfig
+from decoding.model.checkpoint import resolve
+from decoding.model.target_model import TargetModel
+
+DEFAULT_MILLIONS = 32  # parameters: enough for gosling's draft to cost an eighth of a step
+NUM_LAYERS = 12  # as many as GPT-2 small has
+
+
+def widen(model: PreTrainedModel, num_parameters: int) -> PreTrainedModel:
+    """Add layers to a Llama-like `model`, in place, until it has `NUM_LAYERS` and about `num_parameters`.
+
+    The extra layers have attention of the model's own shape; their MLPs have the width that makes up the number.
+    Raises ValueError where the model is that large already.
+    """
+    layers = model.model.layers
+    num_extra = NUM_LAYERS - len(layers)
+    missing = num_parameters - model.num_parameters()
+    if num_extra < 1 or missing < num_extra * _num_weights(layers[0]):
+        raise ValueError(f"a model of {len(layers)} layers cannot be widened to {num_parameters} parameters")
+    config = copy.deepcopy(model.config)
+    per_layer = missing / num_extra - _num_weights(layers[0].self_attn)
+    config.intermediate_size = round(per_layer / (3 * config.hidden_size))
+    for index in range(len(layers), NUM_LAYERS):
+        layer = type(layers[0])(config, index).to(model.device, model.dtype)
+        torch.nn.init.zeros_(layer.self_attn.o_proj.weight)
+        torch.nn.init.zeros_(layer.mlp.down_proj.weight)
+        layers.append(layer)
+    model.config.num_hidden_layers = NUM_LAYERS
+    return model.eval()
+
+
+def load_widened(config: EngineConfig, num_parameters: int) -> TargetModel:
+    """The model that `config` names, on its device and in its dtype, widened to about `num_parameters`."""
+    config, folder = resolve(config)
+    dtype = getattr(torch, config.dtype)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
+    return TargetModel.from_model(widen(model.to(config.device), num_parameters), config)
+
+
+def _num_weights(module: torch.nn.Module) -> int:
+    return sum(weight.numel() for weight in module.parameters())

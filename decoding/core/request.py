@@ -1,0 +1,112 @@
+"""One generation: what was asked (frozen) and the tokens so far (mutable, owned by `Request`).
+
+Knows nothing of text, drafting state or KV storage.
+Invariant: `tokens[:num_tokens]` is prompt followed by output; the last of them is the next root.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from decoding.core.sampling_params import SamplingParams
+from decoding.core.speculation_params import SpeculationParams
+from decoding.errors import RequestRejected
+
+
+class FinishReason(StrEnum):
+    """Why a request ended. STOP covers end tokens and stop ids; ABORT is the caller's own doing."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+
+
+@dataclass(slots=True, kw_only=True)
+class Request:
+    """A running generation.
+
+    prompt: int32 [p]; eos_token_ids: the model's end tokens (empty set when the model has none).
+    prediction: int32, what the caller expects the reply to be; a draft, never a promise.
+    """
+
+    id: str
+    prompt: NDArray[np.int32]
+    sampling: SamplingParams
+    speculation: SpeculationParams
+    eos_token_ids: frozenset[int] = frozenset()
+    tenant: str = ""
+    session_id: str = "local"
+    prediction: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
+    num_tokens: int = field(init=False)
+    finish_reason: FinishReason | None = field(init=False, default=None)
+    _buffer: NDArray[np.int32] = field(init=False)
+    stop_ids: frozenset[int] = field(init=False)  # never drawn before `min_tokens`, see `processing`
+
+    def __post_init__(self) -> None:
+        assert len(self.prompt) >= 1, self.id
+        self._buffer = np.empty(len(self.prompt) + self.sampling.max_tokens, np.int32)
+        self._buffer[: len(self.prompt)] = self.prompt
+        self.num_tokens = len(self.prompt)
+        end_tokens = frozenset() if self.sampling.ignore_eos else self.eos_token_ids
+        self.stop_ids = end_tokens | frozenset(self.sampling.stop_token_ids)
+
+    def validate(self, vocab_size: int) -> None:
+        """Raise RequestRejected naming the first field that is out of range, for a vocabulary of this size."""
+        self.sampling.validate()
+        asked = self.sampling
+        fields = (
+            ("prompt", self.prompt.tolist()),
+            ("stop_token_ids", asked.stop_token_ids),
+            ("logit_bias", asked.logit_bias),
+            ("bad_words", [token for word in asked.bad_words for token in word]),
+            ("allowed_token_ids", asked.allowed_token_ids or ()),
+            ("prediction", self.prediction.tolist()),
+        )
+        for name, ids in fields:
+            if ids and (min(ids) < 0 or max(ids) >= vocab_size):
+                raise RequestRejected(f"{name} holds token ids outside 0..{vocab_size - 1}", param=name)
+        if asked.grammar is not None and asked.ignore_eos:
+            raise RequestRejected(
+                "ignore_eos cannot be had with a grammar, which says where a reply ends", "ignore_eos"
+            )
+        if len(self.prediction) and self.speculation.verification != "match":
+            message = "a prediction can only be verified by match: it is not drawn from a known law"
+            raise RequestRejected(message, "speculation.verification")
+
+    @property
+    def tokens(self) -> NDArray[np.int32]:
+        """int32 [num_tokens]: prompt and output, a view that later `extend` calls do not move."""
+        return self._buffer[: self.num_tokens]
+
+    @property
+    def num_output(self) -> int:
+        return self.num_tokens - len(self.prompt)
+
+    @property
+    def output(self) -> NDArray[np.int32]:
+        return self._buffer[len(self.prompt) : self.num_tokens]
+
+    @property
+    def max_total(self) -> int:
+        """The most tokens this request can ever hold, prompt included."""
+        return len(self._buffer)
+
+    def extend(self, tokens: NDArray[np.int32]) -> int:
+        """Append emitted tokens up to and including the one that ends the request; return how many.
+
+        A stop inside an accepted run cuts the run exactly there and sets `finish_reason`.
+        """
+        for count, token in enumerate(tokens.tolist(), start=1):
+            self._buffer[self.num_tokens] = token
+            self.num_tokens += 1
+            if token in self.stop_ids:
+                self.finish_reason = FinishReason.STOP
+                return count
+            if self.num_output == self.sampling.max_tokens:
+                self.finish_reason = FinishReason.LENGTH
+                return count
+        return len(tokens)

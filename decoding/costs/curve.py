@@ -1,0 +1,63 @@
+"""What a step costs on this machine: seconds by rows and by the keys they read. Pure arithmetic.
+
+A step over n rows at contexts L costs base + row * sum(n) + key * sum(n * L) seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+LEAST_ROW_SHARE = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class CostCurve:
+    """Seconds of one step: base + row * rows + key * (rows summed over their context lengths).
+
+    draft: seconds beside the forward for each request that drafts: proposing, harvesting, observing.
+    """
+
+    base: float
+    row: float
+    key: float
+    draft: float = 0.0
+
+    def step_seconds(self, rows: Sequence[float], contexts: Sequence[int]) -> float:
+        """A step in which request i brings rows[i] rows at contexts[i] committed tokens."""
+        keys = sum(count * context for count, context in zip(rows, contexts, strict=True))
+        return self.base + self.row * sum(rows) + self.key * keys
+
+    def shares(self, rows: Sequence[float], contexts: Sequence[int]) -> list[float]:
+        """What part of such a step each request causes; what all need together is split evenly."""
+        seconds = [
+            self.base / len(rows) + count * (self.row + self.key * context)
+            for count, context in zip(rows, contexts, strict=True)
+        ]
+        total = sum(seconds)
+        return [each / total for each in seconds]
+
+    def plain_seconds(self, emitted: int, contexts: Sequence[int]) -> float:
+        """Seconds plain decoding needs for `emitted` tokens at this load: one row per request a step."""
+        return emitted / len(contexts) * self.step_seconds([1] * len(contexts), contexts)
+
+
+def fit_cost_curve(samples: Sequence[tuple[int, int, float]]) -> CostCurve:
+    """Least squares on (rows, context, seconds) samples, errors relative, no coefficient negative.
+
+    A row is never free: a measurement that says so was disturbed, and `LEAST_ROW_SHARE` of the base is put in.
+    """
+    rows, contexts, seconds = (np.array(column, np.float64) for column in zip(*samples, strict=True))
+    terms = np.stack((np.ones_like(rows), rows, rows * contexts), axis=1) / seconds[:, None]
+    used = [0, 1, 2]
+    while True:
+        solution, *_ = np.linalg.lstsq(terms[:, used], np.ones(len(seconds)), rcond=None)
+        if len(used) == 1 or solution.min() >= 0:
+            break
+        used.pop(int(solution.argmin()))
+    coefficients = np.zeros(3)
+    coefficients[used] = solution
+    base, row, key = (float(max(value, 0.0)) for value in coefficients)
+    return CostCurve(base, max(row, LEAST_ROW_SHARE * base), key)

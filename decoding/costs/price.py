@@ -1,0 +1,77 @@
+"""What a drafted node costs on this machine, and so how likely it must be to be worth drafting.
+
+Pure arithmetic. A step over n rows at contexts L costs t = base + row * sum(n) + key * sum(n * L) seconds
+(calibrated at start). Speculation maximises tokens per second, a ratio, which is done the way ratios are
+(Dinkelbach 1967): at a rate of r tokens a second a row of s seconds costs r * s tokens, its price, and a node
+pays if its chance of being accepted is above the price. The rate follows from what the running requests have
+lately emitted and drafted, so trees shrink as the batch grows and vanish where drafting does not pay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from decoding.costs.curve import CostCurve
+
+SMOOTHING = 0.1
+TRIAL_INTERVAL = 16  # plain steps of a request after which one tree is drafted although trees have not paid
+
+
+@dataclass(slots=True)
+class Pace:
+    """Running means: what one request's steps emit and how many rows they take, and, of those that drafted,
+    how many nodes were drafted and accepted."""
+
+    emitted: float = 2.0  # a hopeful start: the first trees are drafted at a fair price
+    rows: float = 8.0
+    drafted: float = 7.0
+    accepted: float = 1.0
+    draft_seconds: float = 0.0  # of the draft model, in steps that drafted
+    plain_steps: int = 0  # since the last tree
+
+    def update(self, num_drafted: int, num_emitted: int, draft_seconds: float = 0.0) -> None:
+        self.emitted += SMOOTHING * (num_emitted - self.emitted)
+        self.rows += SMOOTHING * (num_drafted + 1 - self.rows)
+        if num_drafted == 0 and draft_seconds == 0.0:
+            self.plain_steps += 1
+            return
+        self.plain_steps = 0
+        self.draft_seconds += SMOOTHING * (draft_seconds - self.draft_seconds)
+        self.drafted += SMOOTHING * (num_drafted - self.drafted)
+        self.accepted += SMOOTHING * (num_emitted - 1 - self.accepted)
+
+    def pays(self, node_price: float, draft_price: float) -> bool:
+        """Whether this request's trees have lately earned what their nodes and the drafting itself cost, in tokens."""
+        return self.accepted > self.drafted * node_price + draft_price
+
+
+@dataclass(frozen=True, slots=True)
+class DraftBudget:
+    """What a drafter may spend on one tree: nodes, each of at least `min_chance` to be accepted.
+
+    round_price: what one more forward of the draft model must promise, in accepted tokens.
+    """
+
+    max_nodes: int
+    min_chance: float = 0.0
+    round_price: float = 0.0
+
+
+NOTHING = DraftBudget(0)
+
+
+def token_rate(curve: CostCurve, paces: Sequence[Pace], contexts: Sequence[int]) -> float:
+    """Tokens a second of the requests that decode in one step together, at their present paces.
+
+    At least that of plain decoding, which is always to be had.
+    """
+    emitted = sum(pace.emitted for pace in paces)
+    draft_seconds = sum(pace.draft_seconds for pace in paces if pace.plain_steps == 0)
+    drafted_rate = emitted / (curve.step_seconds([pace.rows for pace in paces], contexts) + draft_seconds)
+    return max(drafted_rate, len(paces) / curve.step_seconds([1.0] * len(paces), contexts))
+
+
+def node_price(curve: CostCurve, rate: float, context: int) -> float:
+    """What one more node costs a request at `context` committed tokens, in tokens."""
+    return rate * (curve.row + curve.key * context)

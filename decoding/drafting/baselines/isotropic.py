@@ -1,0 +1,85 @@
+"""The isotropic control: a uniform k-ary tree filled from the adjacency table, blind to what is likely.
+
+Owns the compiled builder and the drafter. Invariant: nodes are in breadth-first order.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from decoding.core.request import Request
+from decoding.core.top_tokens import TopTokens
+from decoding.core.tree import DraftTree, Source
+from decoding.core.verdict import Verdict
+from decoding.costs.price import DraftBudget
+from decoding.drafting.harvest import harvest_prefill, harvest_tree, token_before_root
+from decoding.drafting.sources import DraftingStores
+from decoding.drafting.tree import nodes as tree_nodes
+from decoding.drafting.tree.nodes import Nodes, put_node, put_root, token_before
+from decoding.stores.adjacency import NO_TOKEN, NUM_SUCCESSORS, AdjacencyArrays, find_successors
+
+_ADJACENCY = int(Source.ADJACENCY)
+
+
+class IsotropicDrafter:
+    """Isotropic(k) of GOOSE, section 5.3: the spine's adjacency source, bigrams included, in a balanced tree.
+
+    k is the request's `speculation.branching`; "bigram" in `speculation.without` leaves that tier out.
+    """
+
+    num_top = NUM_SUCCESSORS
+
+    def __init__(self, request: Request, session: DraftingStores) -> None:
+        self._request = request
+        self._adjacency = session.adjacency
+        self._before_root = -1
+
+    def observe_prefill(self, start: int, top: TopTokens | None) -> None:
+        harvest_prefill(self._adjacency, self._request, start, top)
+
+    def propose(self, budget: DraftBudget) -> DraftTree:
+        self._before_root = token_before_root(self._request)
+        speculation = self._request.speculation
+        max_depth = budget.max_nodes if speculation.max_depth is None else speculation.max_depth
+        nodes = tree_nodes.allocate(budget.max_nodes + 1)
+        num_nodes = build_isotropic_tree(
+            self._adjacency.arrays,
+            self._request.tokens,
+            nodes,
+            speculation.branching,
+            max_depth,
+            "bigram" not in speculation.without,
+        )
+        return tree_nodes.to_tree(nodes, num_nodes)
+
+    def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:  # noqa: ARG002
+        harvest_tree(self._adjacency, self._before_root, tree, top)
+
+
+@nb.njit(cache=True)
+def build_isotropic_tree(
+    table: AdjacencyArrays,
+    tokens: NDArray[np.int32],
+    nodes: Nodes,
+    branching: int,
+    max_depth: int,
+    use_bigram: bool,
+) -> int:
+    """Fill all of `nodes` breadth-first with the `branching` best successors of each; return how many, with root."""
+    put_root(nodes, tokens[len(tokens) - 1])
+    num_nodes = 1
+    node = 0
+    while node < num_nodes and num_nodes < len(nodes.tokens):
+        if nodes.depths[node] < max_depth:
+            before = token_before(nodes, node, tokens)
+            entry, _ = find_successors(table, before, nodes.tokens[node], use_bigram)
+            for rank in range(min(branching, NUM_SUCCESSORS)):
+                if entry < 0 or table.ids[entry, rank] == NO_TOKEN or num_nodes == len(nodes.tokens):
+                    break
+                score = table.probabilities[entry, rank]
+                put_node(nodes, num_nodes, node, table.ids[entry, rank], _ADJACENCY, score)
+                num_nodes += 1
+        node += 1
+    return num_nodes

@@ -1,0 +1,125 @@
+"""Token Recycling: a fixed tree filled from the last successors seen of each token.
+
+Owns the template and the drafter. Invariant: the template lists parents first, and any prefix of it is a tree.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from decoding.core.request import Request
+from decoding.core.top_tokens import TopTokens
+from decoding.core.tree import DraftTree, Source
+from decoding.core.verdict import Verdict
+from decoding.costs.price import DraftBudget
+from decoding.drafting.harvest import harvest_prefill, harvest_tree
+from decoding.drafting.sources import DraftingStores
+from decoding.drafting.tree import nodes as tree_nodes
+from decoding.drafting.tree.nodes import Nodes, put_node, put_root
+from decoding.stores.adjacency import NO_TOKEN, AdjacencyArrays, find_successors
+
+_ADJACENCY = int(Source.ADJACENCY)
+
+# Children of each node of the 80-node tree "2.2.2", level by level; trailing nodes of a level have none.
+_CHILDREN = (
+    (8,),
+    (8, 4, 3, 2, 1, 1, 1, 1),
+    (8, 3, 2, 1, 1, 1, 1, 1, 2, 1, 0, 0, 1, 0, 0, 1, 0, 1, 1),
+    (5, 2, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 1, 1),
+    (3, 1, 1, 0, 0, 1, 0, 0, 0, 0, 1, 0, 1),
+    (2, 0, 0, 1),
+)
+
+
+def best_first_template() -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """(parents, ranks), int32 [81]: the published tree ordered so that its first nodes are its best.
+
+    A node's weight is the product over its path of 1 / (1 + rank) / 2, so a parent always precedes its
+    children. Node 0 is the root, with parent -1; ranks count successors from 0.
+    """
+    parents, ranks, weights = [-1], [0], [1.0]
+    level = [0]
+    for counts in _CHILDREN:
+        below = []
+        for node, count in zip(level, counts, strict=False):
+            for rank in range(count):
+                below.append(len(parents))
+                parents.append(node)
+                ranks.append(rank)
+                weights.append(weights[node] / (1 + rank) / 2)
+        level = below
+    order = sorted(range(len(parents)), key=lambda node: -weights[node])  # stable: ties stay breadth-first
+    place = {node: index for index, node in enumerate(order)}
+    sorted_parents = [-1] + [place[parents[node]] for node in order[1:]]
+    return np.array(sorted_parents, np.int32), np.array([ranks[node] for node in order], np.int32)
+
+
+_PARENTS, _RANKS = best_first_template()
+
+
+class RecycleDrafter:
+    """Token Recycling (Luo et al., 2025): unigram successors of every row, rejected ones too, in tree "2.2.2".
+
+    Warm across the requests of a session, as the published code is across prompts; unlike it, the prompt's
+    rows are harvested too, and a token never seen drafts nothing instead of token 0.
+    """
+
+    num_top = 8
+
+    def __init__(self, request: Request, session: DraftingStores) -> None:
+        self._request = request
+        self._adjacency = session.adjacency
+
+    def observe_prefill(self, start: int, top: TopTokens | None) -> None:
+        harvest_prefill(self._adjacency, self._request, start, top)
+
+    def propose(self, budget: DraftBudget) -> DraftTree:
+        max_depth = self._request.speculation.max_depth
+        size = min(budget.max_nodes + 1, len(_PARENTS))
+        nodes = tree_nodes.allocate(size)
+        num_nodes = fill_template(
+            self._adjacency.arrays,
+            int(self._request.tokens[-1]),
+            nodes,
+            _PARENTS,
+            _RANKS,
+            size if max_depth is None else max_depth,
+        )
+        return tree_nodes.to_tree(nodes, num_nodes)
+
+    def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:  # noqa: ARG002
+        harvest_tree(self._adjacency, NO_TOKEN, tree, top)
+
+
+@nb.njit(cache=True)
+def fill_template(
+    table: AdjacencyArrays,
+    root: int,
+    nodes: Nodes,
+    parents: NDArray[np.int32],
+    ranks: NDArray[np.int32],
+    max_depth: int,
+) -> int:
+    """Fill `nodes` along the template, leaving out what is unknown or too deep; return how many, root included."""
+    put_root(nodes, root)
+    places = np.full(len(parents), -1, np.int32)
+    entries = np.full(len(nodes.tokens), -1, np.int32)
+    places[0] = 0
+    entries[0], _ = find_successors(table, NO_TOKEN, root, False)
+    num_nodes = 1
+    for slot in range(1, len(parents)):
+        parent = places[parents[slot]]
+        if num_nodes == len(nodes.tokens):
+            break
+        if parent < 0 or entries[parent] < 0 or nodes.depths[parent] >= max_depth:
+            continue
+        token = table.ids[entries[parent], ranks[slot]]
+        if token != NO_TOKEN:
+            score = table.probabilities[entries[parent], ranks[slot]]
+            put_node(nodes, num_nodes, parent, token, _ADJACENCY, score)
+            places[slot] = num_nodes
+            entries[num_nodes], _ = find_successors(table, NO_TOKEN, token, False)
+            num_nodes += 1
+    return num_nodes

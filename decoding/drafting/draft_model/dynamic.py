@@ -1,0 +1,188 @@
+"""Trees of a draft model: DynaTree's adaptive ones, and by other rules a chain and a fixed tree.
+
+Owns what one request's drafting remembers: the tree under way, the rates its evidence has proved, the history of
+acceptance. The draft model itself, its slots and the rounds are `draft_model`'s. Invariant: one growth, many rules.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+
+from decoding.core.request import Request
+from decoding.core.speculation_params import SpeculationParams
+from decoding.core.top_tokens import TopTokens
+from decoding.core.tree import DraftTree, IntArray, root_only
+from decoding.core.verdict import Verdict
+from decoding.costs.price import DraftBudget
+from decoding.drafting.draft_model.growth import (
+    Growth,
+    Limits,
+    Rules,
+    Top,
+    add_children,
+    allocate,
+    choose_expanded,
+    harvest_best,
+    plant,
+)
+from decoding.drafting.draft_model.priors import start_model_beliefs
+from decoding.drafting.draft_model.seat import DraftRows, Seat
+from decoding.drafting.tree.beliefs import learn
+from decoding.drafting.tree.candidates import COUPLED, draft_law
+from decoding.drafting.tree.nodes import to_tree
+
+ABLATIONS = ("breadth", "depth", "history")
+
+PAPER = Rules()
+SMALL_BUDGET = 16  # up to which deep and narrow trees earn more; measured on the bundled pair, see docs/log.md
+SMALL = Rules(rho_stop=0.4, rho_deep=0.4, tau=0.1, d_max=16)
+
+LINEAR_LENGTH = 8  # K of the paper's linear baseline
+FIXED_DEPTH = 5
+FIXED_TAU = 0.05
+_ROOT: IntArray = np.zeros(1, np.int32)
+_HOPE_SMOOTHING = 1 / 32
+
+
+class History(NamedTuple):
+    """How the rules follow the acceptance of the last `window` trees: steps in proportion to its distance from `aim`
+    (DynaTree, section 3.3, historical adjustment)."""
+
+    window: int = 10
+    aim: float = 0.7
+    depth_step: float = 1.0
+    confidence_step: float = 0.05
+
+
+def linear_rules(speculation: SpeculationParams) -> Rules:
+    """A chain of K tokens: every node has one child, whatever its probability."""
+    length = LINEAR_LENGTH if speculation.max_depth is None else speculation.max_depth
+    return _fixed(1, length, 0.0)
+
+
+def fixed_rules(speculation: SpeculationParams) -> Rules:
+    """A tree of `branching` children a node down to `max_depth`, without what falls below `min_probability`."""
+    depth = FIXED_DEPTH if speculation.max_depth is None else speculation.max_depth
+    tau = FIXED_TAU if speculation.min_probability is None else speculation.min_probability
+    return _fixed(speculation.branching, depth, tau)
+
+
+def dynamic_rules(speculation: SpeculationParams) -> Rules:
+    """DynaTree's rules: the paper's numbers, or for a small or a priced budget those that gate by probability alone.
+
+    `without` leaves out "breadth" (two children everywhere) or "depth" (no gate, base depth).
+    """
+    is_small = speculation.max_nodes is None or speculation.max_nodes <= SMALL_BUDGET
+    rules = SMALL if is_small else PAPER
+    if "breadth" in speculation.without:
+        rules = rules._replace(b_min=rules.b_mid, b_max=rules.b_mid)
+    if "depth" in speculation.without:
+        rules = rules._replace(d_max=rules.d_base, rho_stop=0.0)
+    if speculation.max_depth is not None:
+        rules = rules._replace(d_max=speculation.max_depth, d_base=min(rules.d_base, speculation.max_depth))
+    if speculation.min_probability is not None:
+        rules = rules._replace(tau=speculation.min_probability)
+    return rules
+
+
+def _fixed(breadth: int, depth: int, tau: float) -> Rules:
+    return Rules(breadth, breadth, breadth, 1.0, 0.0, depth, depth, 0.0, 0.0, tau)
+
+
+class ModelDrafter:
+    """One request's trees from a draft model, by `rules`.
+
+    Children are the draft model's candidates in the order of log q plus the request's own noise at their position
+    (q at its temperature and filters), so that draws are coupled to the target's. When the budget binds, the nodes
+    most likely to be accepted win, wherever they stand. history: None where the rules stay as they are.
+    """
+
+    num_top = 0
+
+    def __init__(self, request: Request, seat: Seat, rules: Rules, history: History | None = None) -> None:
+        self._request = request
+        self._seat = seat
+        seat.grower = self
+        self._rules = rules
+        self._history = history
+        self._acceptance: deque[float] = deque(maxlen=history.window if history else 1)
+        self._law = draft_law(request.sampling, COUPLED)
+        self._beliefs = start_model_beliefs(request.sampling.temperature)
+        self._hope = 0.8  # how often a node's best child is accepted once the node is
+        self._buffers = allocate(16, rules.b_max)
+        self._room = 16
+        self._d_base = float(rules.d_base)
+        self._limits = Limits(0, 0.0, 0.0, 0, 0, 0)
+        self._num_nodes = 0  # of the tree under way, root included; 0: none was begun in this step
+        self._row_parents: IntArray = _ROOT[:0]
+        self._expanded = _ROOT
+
+    def observe_prefill(self, start: int, top: TopTokens | None) -> None:
+        pass
+
+    def begin(self, allowance: DraftBudget, most_rows: int, most_depth: int) -> None:
+        if allowance.max_nodes > self._room:
+            self._room = allowance.max_nodes
+            self._buffers = allocate(self._room, self._rules.b_max)
+        self._limits = Limits(
+            allowance.max_nodes,
+            allowance.min_chance,
+            allowance.round_price,
+            min(most_rows, allowance.max_nodes),
+            most_depth,
+            self._seat.vocab_size,
+        )
+        plant(self._buffers, int(self._request.tokens[-1]))
+        self._num_nodes = 1
+        self._row_parents = _ROOT[:0]
+        self._expanded = _ROOT
+
+    def grow(self, top: TopTokens) -> DraftRows | None:
+        buffers, first, num_rows = self._buffers, self._num_nodes, len(self._row_parents)
+        growth = Growth(buffers, self._law, self._rules, self._limits, self._beliefs.chances, self._request.num_tokens)
+        self._num_nodes = add_children(growth, first, self._expanded, Top(top.ids, top.probabilities))
+        expanded = choose_expanded(growth, first, self._num_nodes, num_rows, self._hope)
+        if len(expanded) == 0:
+            return None
+        buffers.rows[expanded] = np.arange(num_rows, num_rows + len(expanded))
+        parents = buffers.rows[buffers.nodes.parents[expanded]]  # the root's children follow the committed tokens: -1
+        self._row_parents = np.concatenate((self._row_parents, parents))
+        self._expanded = expanded
+        return DraftRows(buffers.nodes.tokens[expanded], self._row_parents)
+
+    def propose(self, budget: DraftBudget) -> DraftTree:
+        """The tree that has grown in this step; the root alone where the draft model was not up to date."""
+        if self._num_nodes == 0:
+            return root_only(int(self._request.tokens[-1]))
+        num_kept = len(harvest_best(self._buffers, self._num_nodes, budget.max_nodes))
+        self._num_nodes = 0
+        return to_tree(self._buffers.nodes, num_kept)
+
+    def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:  # noqa: ARG002 - asks for none
+        path = verdict.path[1:]
+        rows = tree.of_nodes(self._buffers.rows)[path] if tree.num_drafted else path
+        self._seat.keep(rows[rows >= 0])
+        if tree.num_drafted == 0:
+            return
+        learn(self._beliefs, tree.of_nodes(self._buffers.classes), tree, verdict)
+        self._learn_hope(tree, verdict)
+        if self._history is not None:
+            self._adjust(self._history, verdict.num_accepted / tree.num_drafted)
+
+    def _learn_hope(self, tree: DraftTree, verdict: Verdict) -> None:
+        """Every accepted node that had children, the root too, says whether one of them was the target's."""
+        num_tried = verdict.num_accepted + bool((tree.parents == verdict.path[-1]).any())
+        for index in range(num_tried):
+            self._hope += _HOPE_SMOOTHING * (float(index < verdict.num_accepted) - self._hope)
+
+    def _adjust(self, history: History, acceptance: float) -> None:
+        """Draft deeper and narrower trees while more is accepted than aimed at, shallower and wider ones while less."""
+        self._acceptance.append(acceptance)
+        excess = sum(self._acceptance) / len(self._acceptance) - history.aim
+        rules = self._rules
+        self._d_base = min(max(self._d_base + history.depth_step * excess, 1.0), max(rules.d_max - 1.0, 1.0))
+        tau_high = min(max(rules.tau_high - history.confidence_step * excess, 0.0), 1.0)
+        self._rules = rules._replace(d_base=round(self._d_base), tau_high=tau_high)

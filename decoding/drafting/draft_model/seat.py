@@ -1,0 +1,103 @@
+"""A request's place in the draft model, and what passes between it, the tree that grows there and the draft model.
+
+Pure records; knows nothing of models. Invariant: a seat's committed rows are the first tokens of its request.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from decoding.cache.store import KvHandle, KvStore
+from decoding.core.request import Request
+from decoding.core.top_tokens import TopTokens
+from decoding.core.tree import IntArray
+from decoding.costs.price import DraftBudget
+
+LONG_READ = 16  # tokens; a step adds no more than a path and a bonus token
+
+
+class DraftRows(NamedTuple):
+    """Rows to forward next. tokens: int32 [n], the new ones; parents: int32 [w + n], of all rows of the tree so far."""
+
+    tokens: IntArray
+    parents: IntArray
+
+
+class Grower(Protocol):
+    """A tree that grows from what the draft model says of it."""
+
+    def begin(self, allowance: DraftBudget, most_rows: int, most_depth: int) -> None:
+        """Start a tree at the last token; `most_rows` may be asked for, none deeper than `most_depth`."""
+
+    def grow(self, top: TopTokens) -> DraftRows | None:
+        """Take in what follows the rows asked for last (at first: the root), and ask for more, or for none."""
+
+
+class DraftCost(NamedTuple):
+    """What the draft model took for one request in a step. is_usual: False where it read much that is read once, and
+    the seconds do not tell what drafting costs."""
+
+    seconds: float = 0.0
+    is_usual: bool = True
+
+
+@dataclass(slots=True, eq=False)
+class Seat:
+    """One request's place in the draft model. vocab_size: of the tokens that target and draft model both have."""
+
+    request: Request
+    store: KvStore
+    vocab_size: int
+    grower: Grower | None = None
+    handle: KvHandle | None = None
+    _seconds: float = 0.0
+    _num_read: int = 0
+
+    @property
+    def num_committed(self) -> int:
+        return self.handle.length if self.handle else 0
+
+    def note_read(self, num_tokens: int) -> None:
+        """So many tokens are caught up on."""
+        self._num_read += num_tokens
+
+    def note_seconds(self, seconds: float) -> None:
+        """This request's share of a draft forward."""
+        self._seconds += seconds
+
+    def take_cost(self) -> DraftCost:
+        """The cost since it was last taken."""
+        cost = DraftCost(self._seconds, self._num_read <= LONG_READ)
+        self._seconds, self._num_read = 0.0, 0
+        return cost
+
+    def keep(self, rows: IntArray) -> None:
+        """Keep these rows of the tree just grown: those of the accepted path, ascending."""
+        if self.handle is not None and len(rows):
+            self.store.commit(self.handle, rows)
+
+    def close(self) -> None:
+        """Give the slots back."""
+        if self.handle is not None:
+            self.store.free(self.handle)
+            self.handle = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One seat's part of a step. end: how many of its request's tokens are known to the target by then; allowance:
+    None where the prompt goes on, so that there is nothing to draft yet."""
+
+    seat: Seat
+    end: int
+    allowance: DraftBudget | None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The draft model can do nothing more for this seat. reason: of `stats.REFUSAL_REASONS`; `sentence` says why."""
+
+    seat: Seat
+    reason: str
+    sentence: str

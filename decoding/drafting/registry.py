@@ -1,0 +1,174 @@
+"""The registry of drafting methods: their names, what they are, and how one starts for a request.
+
+Knows what a request may ask of each; the engine knows only the `Drafter` protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from decoding.core.request import Request
+from decoding.core.sampling_params import SamplingParams
+from decoding.core.speculation_params import TRACE_STEPS, TRACE_TREES, SpeculationParams
+from decoding.core.top_tokens import TopTokens
+from decoding.costs.price import DraftBudget
+from decoding.drafting.auto import AUTO
+from decoding.drafting.baselines.isotropic import IsotropicDrafter
+from decoding.drafting.baselines.lookup import LookupDrafter
+from decoding.drafting.baselines.none import NoDrafter
+from decoding.drafting.baselines.recycle import RecycleDrafter
+from decoding.drafting.draft_model import dynamic
+from decoding.drafting.draft_model.dynamic import History, ModelDrafter, dynamic_rules, fixed_rules, linear_rules
+from decoding.drafting.draft_model.growth import Rules
+from decoding.drafting.draft_model.seat import Seat
+from decoding.drafting.drafter import Drafter
+from decoding.drafting.fields import check_field, one_of
+from decoding.drafting.sources import DraftingStores, Sources
+from decoding.drafting.spine import spine
+from decoding.drafting.spine.spine import SpineDrafter
+from decoding.drafting.stand import stand
+from decoding.drafting.stand.stand import StandDrafter
+from decoding.sampling.verify import walk
+from decoding.stores.adjacency import NUM_SUCCESSORS, AdjacencyTable
+from decoding.stores.ngram import NgramStore
+
+__all__ = [
+    "AUTO",
+    "METHODS",
+    "Drafter",
+    "Method",
+    "StartDrafter",
+    "TopTokens",
+    "available",
+    "check",
+    "start",
+    "warm_up",
+]
+
+
+StartDrafter = Callable[[Request, Sources], Drafter]  # makes one request's drafter
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A registered method: `start` makes one request's drafter from the request and what it may draw on.
+
+    default_nodes: the budget of a request that names none; None where the drafter itself weighs each node's
+    chance against its price.
+    """
+
+    start: StartDrafter
+    summary: str
+    default_nodes: int | None
+    needs_draft_model: bool = False
+
+
+def _of_stores(new: Callable[[Request, DraftingStores], Drafter]) -> StartDrafter:
+    return lambda request, sources: new(request, sources.stores)
+
+
+def _of_model(rules: Callable[[SpeculationParams], Rules], history: History | None = None) -> StartDrafter:
+    def start(request: Request, sources: Sources) -> Drafter:
+        assert sources.seat is not None
+        own_history = None if "history" in request.speculation.without else history
+        return ModelDrafter(request, sources.seat, rules(request.speculation), own_history)
+
+    return start
+
+
+METHODS: dict[str, Method] = {
+    "spine": Method(
+        _of_stores(SpineDrafter), "spine trees (GOOSE): a chain copied from context, adjacency branches", None
+    ),
+    "stand": Method(
+        lambda request, sources: StandDrafter(request, sources.stores, sources.tree),
+        "STAND: n-grams of all the session's trajectories, drawn with your own noise",
+        None,
+    ),
+    "dynamic": Method(
+        _of_model(dynamic_rules, History()),
+        "DynaTree: a draft model's tree, as wide and deep as it is sure of itself",
+        None,
+        needs_draft_model=True,
+    ),
+    "fixed": Method(
+        _of_model(fixed_rules), "a draft model's tree of fixed depth and `branching`", 60, needs_draft_model=True
+    ),
+    "linear": Method(
+        _of_model(linear_rules), "a draft model's chain of `max_depth` tokens", 60, needs_draft_model=True
+    ),
+    "recycle": Method(_of_stores(RecycleDrafter), "Token Recycling: a fixed 80-node tree of successors last seen", 80),
+    "isotropic": Method(
+        _of_stores(IsotropicDrafter), "a uniform tree of `branching` adjacency successors per node", 60
+    ),
+    "lookup": Method(lambda request, _: LookupDrafter(request), "prompt lookup: a chain copied from context", 10),
+    "none": Method(lambda request, _: NoDrafter(request), "plain decoding, nothing drafted", 0),
+}
+
+
+def available(has_draft_model: bool) -> list[str]:
+    """The methods that can be had with or without a draft model."""
+    return [name for name, method in METHODS.items() if has_draft_model or not method.needs_draft_model]
+
+
+def start(method: str, request: Request, stores: DraftingStores, seat: Seat | None = None) -> Drafter:
+    """A new drafter of a registered `method` for one request."""
+    return METHODS[method].start(request, Sources(stores, seat))
+
+
+def check(speculation: SpeculationParams) -> None:
+    """Raise RequestRejected naming the first field that no method honours, with what is accepted."""
+    check_field("method", speculation.method in {AUTO, *METHODS}, one_of(AUTO, *METHODS), speculation.method)
+    parts = sorted({*spine.ABLATIONS, *stand.ABLATIONS, *dynamic.ABLATIONS})
+    unknown = ", ".join(sorted(speculation.without.difference(parts)))
+    check_field("without", not unknown, f"any of {', '.join(parts)}", unknown)
+    branching = speculation.branching
+    check_field("branching", 1 <= branching <= NUM_SUCCESSORS, f"1 to {NUM_SUCCESSORS}", branching)
+    consensus = speculation.consensus
+    check_field("consensus", consensus in spine.CONSENSUS, one_of(*spine.CONSENSUS), consensus)
+    stand.check(speculation)
+    least = speculation.min_probability
+    check_field("min_probability", least is None or 0 <= least < 1, "at least 0 and below 1", least)
+    trace = speculation.trace
+    check_field("trace", trace in (None, TRACE_STEPS, TRACE_TREES), one_of(TRACE_STEPS, TRACE_TREES), trace)
+    for name, value in (("max_nodes", speculation.max_nodes), ("max_depth", speculation.max_depth)):
+        check_field(name, value is None or value >= 0, "0 or more", value)
+
+
+def warm_up() -> None:
+    """Compile all the serving path calls, by drafting a text that repeats itself after all tables have grown.
+
+    Cached on disk between starts.
+    """
+    tokens = np.concatenate((np.arange(600, dtype=np.int32), np.tile(np.arange(7, dtype=np.int32), 6)))
+    for method in available(has_draft_model=False):
+        for without in (frozenset[str](), frozenset(("best_first",))):
+            request = Request(
+                id=f"warm-up-{method}",
+                prompt=tokens,
+                sampling=SamplingParams(max_tokens=4),
+                speculation=SpeculationParams(method=method, without=without),
+            )
+            _draft_once(start(method, request, _WarmUpStores()), request)
+
+
+class _WarmUpStores:
+    """A session small enough to grow while warming up."""
+
+    def __init__(self) -> None:
+        self.adjacency = AdjacencyTable(2**16)
+        self.ngrams = NgramStore(2**16)
+
+
+def _draft_once(drafter: Drafter, request: Request) -> None:
+    top_ids = np.tile(np.arange(NUM_SUCCESSORS, dtype=np.int32), (request.num_tokens, 1))
+    probabilities = np.full(top_ids.shape, 0.1, np.float32)
+    drafter.observe_prefill(0, TopTokens(top_ids, probabilities))
+    tree = drafter.propose(DraftBudget(12))
+    num_rows = len(tree)
+    verdict = walk(tree, top_ids[:num_rows, 0].copy())
+    request.extend(verdict.tokens[:1])
+    drafter.observe(tree, verdict, TopTokens(top_ids[:num_rows], probabilities[:num_rows]))

@@ -1,0 +1,250 @@
+"""Where a reply is in the text its caller predicted, through insertions, deletions and replacements.
+
+Owns a pointer into the predicted tokens and what it has learned on the way: how far the prediction can be trusted
+and which replacements come again. Knows nothing of trees. Everything is learned from the reply itself, drafted or
+not, so a prediction that turned out useless costs no draft to give up, nor one that turns good again to take up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from decoding.core.tree import IntArray
+
+MAX_EDIT = 12  # tokens of a replacement that is remembered
+MAX_EDITS = 4  # replacements that begin with one token
+PROVEN = 2  # tokens in a row that prove a place
+ANYWHERE = 4  # tokens in a row that find a place however far away
+WINDOW = 40  # tokens beyond the break in which fewer will do
+MAX_GUESSES = 3
+
+GUESS_LEN = 8  # most tokens drafted from a place that is not proven
+
+# Classes of evidence for the next token: a guess after a mismatch, a place found by a search, then matched runs.
+_GUESS, _SEARCHED = 0, 1
+_CLASS_OF_RUN = (_GUESS, 2, 2, 3, 3, 3, 3)  # more is 4
+_PRIOR = ((0.25, 4.0), (0.4, 4.0), (0.85, 8.0), (0.93, 16.0), (0.97, 32.0))  # chance, observations it counts for
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What comes next: `pending`, the rest of a replacement seen before, then the prediction from `position` on."""
+
+    position: int
+    pending: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class Edit:
+    """`new` stood once where the prediction has `old`."""
+
+    old: tuple[int, ...]
+    new: tuple[int, ...]
+    balance: int = 0  # times it came again, less times it did not
+
+
+@dataclass(slots=True)
+class _Break:
+    """A mismatch: at `position` of the prediction, after `num_reply` tokens of the reply."""
+
+    position: int
+    num_reply: int
+
+
+@dataclass(slots=True)
+class _Trust:
+    """Tried and matched tokens by class of evidence."""
+
+    tried: list[float] = field(default_factory=lambda: [weight for _, weight in _PRIOR])
+    matched: list[float] = field(default_factory=lambda: [chance * weight for chance, weight in _PRIOR])
+
+    def chance(self, kind: int) -> float:
+        return self.matched[kind] / self.tried[kind]
+
+    def learn(self, kind: int, is_match: bool) -> None:
+        self.tried[kind] += 1
+        self.matched[kind] += is_match
+
+
+def _class_of(run: int) -> int:
+    return _CLASS_OF_RUN[run] if run < len(_CLASS_OF_RUN) else 4
+
+
+class Prediction:
+    """Follows one reply. tokens: int32 [m], the predicted ones.
+
+    num_found: tokens of the prediction that the reply was found to contain, in runs of PROVEN or more, each once.
+    """
+
+    def __init__(self, tokens: IntArray) -> None:
+        self._tokens = tokens
+        self._ids: list[int] = tokens.tolist()
+        self._is_found = np.zeros(len(tokens), np.bool_)
+        self._reply: list[int] = []
+        self._place = Place(0)
+        self._run = 0  # tokens matched since the start or the last mismatch
+        self._is_searched = False  # whether the place was found by a search, and no token expected there came yet
+        self._break: _Break | None = None
+        self._edits: dict[int, list[Edit]] = {}  # by the first token of `old`, latest first
+        self._trust = _Trust()
+
+    @property
+    def num_found(self) -> int:
+        return int(self._is_found.sum())
+
+    def follow(self, reply: IntArray) -> None:
+        """Take in what is new of the reply, int32 [r]: the same one as before, grown at its end."""
+        for token in reply[len(self._reply) :].tolist():
+            self._note(token)
+
+    def chains(self, max_tokens: int, min_chance: float) -> list[list[int]]:
+        """What may come next, likeliest first, as far as the chance to be accepted is at least `min_chance`.
+
+        At most `max_tokens` each. One chain while the reply follows the prediction, some guesses after a mismatch.
+        """
+        most = max_tokens if self._run >= PROVEN else min(max_tokens, GUESS_LEN)
+        found = []
+        for place in self._guesses():
+            tokens: list[int] = []
+            run = self._run if place == self._place else 0
+            chance = self._trust.chance(self._kind if place == self._place else _GUESS)
+            for token in self._upcoming(place):
+                if chance < min_chance or len(tokens) == most:
+                    break
+                tokens.append(token)
+                run += 1
+                chance *= self._trust.chance(_class_of(run))
+            if tokens:
+                found.append(tokens)
+        return found
+
+    @property
+    def _kind(self) -> int:
+        """The class of evidence for the token expected next."""
+        return _SEARCHED if self._is_searched else _class_of(self._run)
+
+    def _note(self, token: int) -> None:
+        place, expected = self._place, self._expected(self._place)
+        if expected is not None:
+            self._trust.learn(self._kind, token == expected)
+        self._reply.append(token)
+        if token == expected:
+            self._advance()
+        else:
+            self._lose(place, token)
+
+    def _expected(self, place: Place) -> int | None:
+        return next(self._upcoming(place), None)
+
+    def _upcoming(self, place: Place) -> Iterator[int]:
+        """The tokens from a place on, replacements made."""
+        position, pending = place.position, place.pending
+        while True:
+            yield from pending
+            pending = ()
+            if position >= len(self._ids):
+                return
+            edit = self._edit_at(position)
+            if edit is not None:
+                position, pending = position + len(edit.old), edit.new
+            else:
+                yield self._ids[position]
+                position += 1
+
+    def _edit_at(self, position: int) -> Edit | None:
+        """The latest replacement that fits the prediction at a position and has not failed more than it came."""
+        for edit in self._edits.get(self._ids[position], ()) if position < len(self._ids) else ():
+            if edit.balance >= 0 and tuple(self._ids[position : position + len(edit.old)]) == edit.old:
+                return edit
+        return None
+
+    def _advance(self) -> None:
+        """The expected token came."""
+        position, pending = self._place.position, self._place.pending
+        edit = None if pending else self._edit_at(position)
+        if edit is not None:
+            edit.balance = min(edit.balance + 1, 2)
+            position, pending = position + len(edit.old), edit.new
+        self._run += 1
+        self._is_searched = False
+        if pending:
+            self._place = Place(position, pending[1:])
+            return
+        self._place = Place(position + 1)
+        if self._run == PROVEN:
+            self._prove(position)
+        if self._run >= PROVEN:
+            self._is_found[position] = True
+
+    def _prove(self, position: int) -> None:
+        """The last PROVEN tokens matched up to `position`: the break is over, and was perhaps a replacement."""
+        start = position - PROVEN + 1
+        self._is_found[max(start, 0) : position] = True
+        broken, self._break = self._break, None
+        if broken is None:
+            return
+        end = len(self._reply) - PROVEN
+        while end > broken.num_reply and start > broken.position and self._reply[end - 1] == self._ids[start - 1]:
+            end, start = end - 1, start - 1
+        old, new = tuple(self._ids[broken.position : start]), tuple(self._reply[broken.num_reply : end])
+        if 0 < len(old) <= MAX_EDIT and 0 < len(new) <= MAX_EDIT:
+            others = [edit for edit in self._edits.get(old[0], []) if edit.old != old]
+            self._edits[old[0]] = [Edit(old, new), *others][:MAX_EDITS]
+
+    def _lose(self, place: Place, token: int) -> None:
+        """A token came that was not expected: find the place again, or guess."""
+        edit = None if place.pending else self._edit_at(place.position)
+        if edit is not None:
+            edit.balance -= 1
+            if token == self._ids[place.position]:  # the prediction was right as it stood
+                self._place, self._run = Place(place.position + 1), max(self._run, 1)
+                self._is_found[place.position] = True
+                return
+        if self._break is None:
+            self._break = _Break(place.position, len(self._reply) - 1)
+        self._run, self._is_searched = 0, False
+        found = find_place(self._tokens, np.array(self._reply[-32:], np.int32), self._break.position)
+        since = len(self._reply) - self._break.num_reply
+        if found >= 0:
+            self._place, self._run, self._is_searched = Place(int(found)), 1, True
+        else:
+            self._place = Place(min(self._break.position + since, len(self._ids)))
+
+    def _guesses(self) -> list[Place]:
+        """Where the reply may be: while it is lost, also where the prediction broke off, and one token further."""
+        if self._break is None or self._run > 1:
+            return [self._place]
+        position = self._break.position
+        places = [self._place, Place(position), Place(min(position + 1, len(self._ids)))]
+        return list(dict.fromkeys(places))[:MAX_GUESSES]
+
+
+def warm_up() -> None:
+    """Compile the search for a place."""
+    find_place(np.arange(3, dtype=np.int32), np.arange(2, dtype=np.int32), 0)
+
+
+@nb.njit(cache=True)
+def find_place(tokens: NDArray[np.int32], reply: NDArray[np.int32], position: int) -> int:
+    """The place in `tokens` before which the end of `reply` stands, the longest match; -1 for none.
+
+    A match of ANYWHERE tokens counts wherever it is, a shorter one from `position` on within WINDOW; of equal ones
+    the nearest to `position`, before it only where none is after it.
+    """
+    found, best_length, best_distance = -1, 0, 0
+    for place in range(1, len(tokens) + 1):
+        length = 0
+        while length < len(reply) and length < place and tokens[place - 1 - length] == reply[len(reply) - 1 - length]:
+            length += 1
+        ahead = place - 1 - position
+        if length == 0 or (length < ANYWHERE and not 0 <= ahead < WINDOW):
+            continue
+        distance = ahead if ahead >= 0 else len(tokens) - ahead
+        if length > best_length or (length == best_length and distance < best_distance):
+            found, best_length, best_distance = place, length, distance
+    return found

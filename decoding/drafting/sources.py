@@ -1,0 +1,29 @@
+"""What a drafter may draw on."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from decoding.drafting.draft_model.seat import Seat
+from decoding.drafting.stand.static_tree import StaticTree
+from decoding.stores.adjacency import AdjacencyTable
+from decoding.stores.ngram import NgramStore
+
+
+class DraftingStores(Protocol):
+    """The part of a session that drafters share across its requests."""
+
+    @property
+    def adjacency(self) -> AdjacencyTable: ...
+
+    @property
+    def ngrams(self) -> NgramStore: ...
+
+
+class Sources(NamedTuple):
+    """The session's stores, a seat in the draft model where the method needs one, and the static tree that the server
+    was started with, if any."""
+
+    stores: DraftingStores
+    seat: Seat | None = None
+    tree: StaticTree | None = None

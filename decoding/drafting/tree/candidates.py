@@ -1,0 +1,195 @@
+"""The candidates of one tree node: what the n-gram store expects after its path, in the order they are drafted.
+
+Owns the draft law q: the stored probabilities at the request's temperature under its filters, and the
+Gumbel-top-k order of its tokens. Knows nothing of trees' shapes.
+Invariant: candidates are in falling order of log q plus noise, so the first k are k draws without replacement.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from decoding.core.sampling_params import SamplingParams
+from decoding.core.tree import Draws
+from decoding.sampling.noise import gumbel
+from decoding.stores.ngram import LONGEST_NGRAM, NO_TOKEN, NUM_SUCCESSORS, NgramArrays
+
+COUPLED, INDEPENDENT, DETERMINISTIC = 0, 1, 2
+CANDIDATES = {"coupled": COUPLED, "independent": INDEPENDENT, "deterministic": DETERMINISTIC}
+DRAFT_STREAM = 1  # noise of draws that must know nothing of the target's own
+
+NUM_WEIGHT_CLASSES = 10
+NUM_SEEN_CLASSES = 4  # n-grams known from rejected rows alone, from one accepted row, from two, from three or more
+NUM_CANDIDATE_CLASSES = LONGEST_NGRAM * NUM_SEEN_CLASSES * NUM_WEIGHT_CLASSES
+
+
+class DraftLaw(NamedTuple):
+    """How candidates are drawn from stored probabilities: the request's sampling, its seed, and the way of ordering."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    seed: np.uint64
+    order: int
+
+
+class Candidates(NamedTuple):
+    """Per node, in draft order: ids int32 [n, 10]; shares float64 [n, 10], each one's part of q; weights float32
+    [n, 10], how likely each is given the noise. sizes int32 [n]: how many; -1 before the look-up. evidence int32 [n]:
+    the class of the entry that gave them, by its length and how often it was seen. scores float64 [10]: the node's at
+    hand."""
+
+    ids: NDArray[np.int32]
+    shares: NDArray[np.float64]
+    weights: NDArray[np.float32]
+    sizes: NDArray[np.int32]
+    evidence: NDArray[np.int32]
+    scores: NDArray[np.float64]
+
+
+def draft_law(sampling: SamplingParams, order: int) -> DraftLaw:
+    return DraftLaw(
+        sampling.temperature,
+        sampling.top_k,
+        sampling.top_p,
+        sampling.min_p,
+        np.uint64(sampling.seed),
+        order if sampling.temperature > 0 else DETERMINISTIC,
+    )
+
+
+def allocate_candidates(num_nodes: int) -> Candidates:
+    return Candidates(
+        ids=np.full((num_nodes, NUM_SUCCESSORS), NO_TOKEN, np.int32),
+        shares=np.zeros((num_nodes, NUM_SUCCESSORS), np.float64),
+        weights=np.zeros((num_nodes, NUM_SUCCESSORS), np.float32),
+        sizes=np.full(num_nodes, -1, np.int32),
+        evidence=np.zeros(num_nodes, np.int32),
+        scores=np.zeros(NUM_SUCCESSORS, np.float64),
+    )
+
+
+def laws_of(candidates: Candidates, num_nodes: int) -> Draws:
+    """What the children of the first `num_nodes` nodes were drawn from."""
+    is_known = np.arange(NUM_SUCCESSORS)[None, :] < candidates.sizes[:num_nodes, None]
+    return Draws(candidates.ids[:num_nodes].copy(), np.where(is_known, candidates.shares[:num_nodes], 0.0))
+
+
+@nb.njit(cache=True, forceinline=True)
+def evidence_of(table: NgramArrays, entry: int, ngram: int) -> int:
+    """What speaks for an entry's candidates: its length n and how often it was seen."""
+    return (ngram - 1) * NUM_SEEN_CLASSES + min(table.seen[entry], NUM_SEEN_CLASSES - 1)
+
+
+@nb.njit(cache=True, forceinline=True)
+def candidate_class(evidence: int, weight: float) -> int:
+    """The class of a candidate: the evidence of the n-gram that gave it and its weight in ten steps."""
+    step = NUM_WEIGHT_CLASSES - 1
+    for index, bound in enumerate((0.99, 0.95, 0.85, 0.7, 0.5, 0.3, 0.15, 0.06, 0.02)):
+        if weight >= bound:
+            step = index
+            break
+    return evidence * NUM_WEIGHT_CLASSES + step
+
+
+@nb.njit(cache=True, forceinline=True)
+def _temper(table: NgramArrays, entry: int, law: DraftLaw, shares: NDArray[np.float64], node: int) -> int:
+    """Fill the node's `shares` with q: an entry's probabilities at the law's temperature, filtered, summing to one;
+    return how many. At temperature 0 they stay those of temperature 1."""
+    exponent = 1.0 / law.temperature if law.temperature > 0.0 else 1.0
+    first = np.float64(table.probabilities[entry, 0])
+    total = 0.0
+    size = 0
+    while size < NUM_SUCCESSORS and table.probabilities[entry, size] > 0.0:
+        ratio = np.float64(table.probabilities[entry, size]) / first
+        shares[node, size] = ratio if exponent == 1.0 else math.exp(math.log(ratio) * exponent)
+        total += shares[node, size]
+        size += 1
+    if law.temperature > 0.0:
+        size = _filtered(shares, node, size, total, law)
+        total = 0.0
+        for slot in range(size):
+            total += shares[node, slot]
+    for slot in range(size):
+        shares[node, slot] /= total
+    return size
+
+
+@nb.njit(cache=True, forceinline=True)
+def _filtered(shares: NDArray[np.float64], node: int, size: int, total: float, law: DraftLaw) -> int:
+    """How many of the node's falling `shares`, which begin with 1, top-k, then top-p, then min-p keep."""
+    if law.top_k > 0:
+        size = min(size, law.top_k)
+        total = 0.0
+        for slot in range(size):
+            total += shares[node, slot]
+    before, kept = 0.0, 0
+    while kept < size and shares[node, kept] > 0.0 and shares[node, kept] >= law.min_p:
+        if law.top_p < 1.0 and before >= law.top_p * total:
+            break
+        before += shares[node, kept]
+        kept += 1
+    return kept
+
+
+@nb.njit(cache=True, forceinline=True)
+def rank_candidates(
+    table: NgramArrays, entry: int, law: DraftLaw, place: tuple[int, int, int], candidates: Candidates
+) -> None:
+    """Fill in a node's candidates from an entry of `table`, which has `ids` and `probabilities`; below 0 there is none.
+
+    place: (node, position, step): the absolute position its children take, and that of the tree's own first draw."""
+    node, position, step = place
+    candidates.sizes[node] = 0
+    if entry < 0:
+        return
+    ids, shares, scores = candidates.ids, candidates.shares, candidates.scores
+    size = _temper(table, entry, law, shares, node)
+    candidates.sizes[node] = size
+    for slot in range(size):
+        ids[node, slot] = table.ids[entry, slot]
+        candidates.weights[node, slot] = shares[node, slot]
+    if law.order == DETERMINISTIC:
+        return
+    for slot in range(size):
+        if law.order == COUPLED:
+            noise = gumbel(law.seed, position, ids[node, slot])
+        else:  # a node's draws are its own: nothing else in this or another step shares their noise
+            noise = gumbel(law.seed, step, ids[node, slot], DRAFT_STREAM, node)
+        scores[slot] = math.log(shares[node, slot]) + noise
+    _sort_by_score(candidates, node, size)
+    if law.order == COUPLED:
+        _weigh(candidates, node, size)
+
+
+@nb.njit(cache=True, forceinline=True)
+def _sort_by_score(candidates: Candidates, node: int, size: int) -> None:
+    ids, shares, weights, scores = candidates.ids, candidates.shares, candidates.weights, candidates.scores
+    for index in range(1, size):
+        score, token, share = scores[index], ids[node, index], shares[node, index]
+        slot = index
+        while slot > 0 and scores[slot - 1] < score:
+            scores[slot] = scores[slot - 1]
+            ids[node, slot], shares[node, slot] = ids[node, slot - 1], shares[node, slot - 1]
+            slot -= 1
+        scores[slot], ids[node, slot], shares[node, slot] = score, token, share
+    for slot in range(size):
+        weights[node, slot] = shares[node, slot]
+
+
+@nb.njit(cache=True, forceinline=True)
+def _weigh(candidates: Candidates, node: int, size: int) -> None:
+    """Softmax of the falling scores: a wide lead of the first over the second makes it likely to be the target's."""
+    weights, scores = candidates.weights, candidates.scores
+    total = 0.0
+    for slot in range(size):
+        weights[node, slot] = math.exp(scores[slot] - scores[0])
+        total += weights[node, slot]
+    for slot in range(size):
+        weights[node, slot] /= total

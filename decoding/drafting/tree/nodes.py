@@ -1,0 +1,67 @@
+"""The buffers compiled builders write a draft tree into, reused from step to step.
+
+Knows nothing of sources or shapes. Invariant: nodes are written in index order, parents first.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from decoding.core.tree import DraftTree
+
+
+class Nodes(NamedTuple):
+    """Room for n nodes, each array [n]. depths: edges from the root; scores: what the builder ranks by."""
+
+    tokens: NDArray[np.int32]
+    parents: NDArray[np.int32]
+    sources: NDArray[np.int8]
+    depths: NDArray[np.int32]
+    scores: NDArray[np.float32]
+
+
+def allocate(num_nodes: int) -> Nodes:
+    return Nodes(
+        tokens=np.zeros(num_nodes, np.int32),
+        parents=np.full(num_nodes, -1, np.int32),
+        sources=np.zeros(num_nodes, np.int8),
+        depths=np.zeros(num_nodes, np.int32),
+        scores=np.ones(num_nodes, np.float32),
+    )
+
+
+def to_tree(nodes: Nodes, num_nodes: int) -> DraftTree:
+    """The first `num_nodes` nodes as a tree of their own."""
+    return DraftTree(
+        nodes.tokens[:num_nodes].copy(), nodes.parents[:num_nodes].copy(), nodes.sources[:num_nodes].copy()
+    )
+
+
+@nb.njit(cache=True)
+def put_root(nodes: Nodes, token: int) -> None:
+    nodes.tokens[0] = token
+    nodes.parents[0] = -1
+    nodes.sources[0] = 0
+    nodes.depths[0] = 0
+    nodes.scores[0] = 1.0
+
+
+@nb.njit(cache=True)
+def put_node(nodes: Nodes, node: int, parent: int, token: int, source: int, score: float) -> None:
+    nodes.tokens[node] = token
+    nodes.parents[node] = parent
+    nodes.sources[node] = source
+    nodes.depths[node] = nodes.depths[parent] + 1
+    nodes.scores[node] = score
+
+
+@nb.njit(cache=True)
+def token_before(nodes: Nodes, node: int, tokens: NDArray[np.int32]) -> int:
+    """The token before `node` on its path: its parent's, or for the root the sequence's last but one (-1: none)."""
+    if node > 0:
+        return int(nodes.tokens[nodes.parents[node]])
+    return int(tokens[len(tokens) - 2]) if len(tokens) > 1 else -1

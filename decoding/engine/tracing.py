@@ -1,0 +1,47 @@
+"""The trace of a step: where each token came from and, if asked, the whole draft tree with the target's view of it.
+
+Nothing in a step reads it.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from decoding.core.speculation_params import TRACE_TREES
+from decoding.core.step_trace import NodeTrace, StepTrace
+from decoding.core.tree import DraftTree, Source
+from decoding.core.verdict import Verdict
+from decoding.engine.sequence import Running
+from decoding.engine.tally import SOURCE_NAMES
+from decoding.sampling.logprobs import token_logprobs
+
+
+def trace_step(running: Running, tree: DraftTree, verdict: Verdict, rows_NV: torch.Tensor) -> StepTrace:
+    """The step just committed. rows_NV: the tree's raw logits, a row for each node."""
+    wants_tree = running.request.speculation.trace == TRACE_TREES
+    sources = [*tree.sources[verdict.path[1:]].tolist(), int(Source.BONUS)]
+    return StepTrace(
+        number=running.stats.target_forwards,
+        method=running.drafting.method,
+        drafted=tree.num_drafted,
+        accepted=verdict.num_accepted,
+        sources=[SOURCE_NAMES[source] for source in sources[: running.last_emitted]],
+        tree=_nodes(tree, verdict, rows_NV) if wants_tree else None,
+    )
+
+
+def _nodes(tree: DraftTree, verdict: Verdict, rows_NV: torch.Tensor) -> list[NodeTrace]:
+    drafted = token_logprobs(rows_NV[torch.from_numpy(tree.parents[1:])], tree.tokens[1:], 0)
+    accepted = set(verdict.path.tolist())
+    return [
+        NodeTrace(token_id, parent, SOURCE_NAMES[source], logprob, node in accepted)
+        for node, (token_id, parent, source, logprob) in enumerate(
+            zip(
+                tree.tokens.tolist(),
+                tree.parents.tolist(),
+                tree.sources.tolist(),
+                [None, *(entry.logprob for entry in drafted)],
+                strict=True,
+            )
+        )
+    ]

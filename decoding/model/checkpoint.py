@@ -1,0 +1,131 @@
+"""What a checkpoint's configuration says: where it is, its dtype, lengths, end tokens, identity.
+
+Knows nothing of attention or steps. Invariant: "auto" never leaves this file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from transformers import AutoConfig, PreTrainedModel
+
+from decoding.config import BUNDLED_MODEL, Attention, EngineConfig
+from decoding.errors import ConfigError
+
+BUNDLED_FOLDER = Path(__file__).parents[1] / "gosling"
+SAMPLES_PER_TENSOR = 256
+
+
+def resolve(config: EngineConfig) -> tuple[EngineConfig, str]:
+    """The configuration without "auto" for device, dtype and attention, and the folder or hub name to load."""
+    source = folder_of(config.model)
+    device = config.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    device_type = _type_of(device)
+    dtype = config.dtype
+    if dtype == "auto":
+        dtype = "float32" if device_type == "cpu" else _checkpoint_dtype(source, config)
+    attention = resolve_attention(config.attention, device_type, dtype)
+    return replace(config, device=device, dtype=dtype, attention=attention), source
+
+
+def _type_of(device: str) -> str:
+    """Raises ConfigError for what is no device, or is not on this machine."""
+    try:
+        wanted = torch.device(device)
+    except RuntimeError as error:
+        raise ConfigError(f"device {device!r} is not a device: {error}") from error
+    if wanted.type == "cuda" and (wanted.index or 0) >= torch.cuda.device_count():
+        found = f"{torch.cuda.device_count()} CUDA devices" if torch.cuda.is_available() else "no CUDA device"
+        raise ConfigError(f"device {device!r} is not there: torch sees {found} on this machine")
+    return wanted.type
+
+
+def folder_of(model: str) -> str:
+    """The folder of the bundled model; any other folder or hub name as it is."""
+    return str(BUNDLED_FOLDER) if model == BUNDLED_MODEL else model
+
+
+def resolve_attention(attention: Attention, device_type: str, dtype: str) -> Attention:
+    """Exact where it can be; ConfigError where it was asked for and cannot."""
+    can_be_exact = device_type == "cpu" and dtype in ("float32", "bfloat16")
+    if attention == "exact" and not can_be_exact:
+        raise ConfigError(
+            f"attention 'exact' needs the CPU and float32 or bfloat16, not {device_type} and {dtype}; use 'sdpa'"
+        )
+    if attention == "auto":
+        return "exact" if can_be_exact else "sdpa"
+    return attention
+
+
+def max_model_len(config: Any, wanted: int | None) -> int:
+    """The context length to serve. Raises ConfigError naming both lengths when more is wanted than there is."""
+    text_config = config.get_text_config()
+    names = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length")
+    supported = next((value for name in names if (value := getattr(text_config, name, None))), None)
+    if supported is None:
+        return wanted or 2048
+    if wanted is not None and wanted > supported:
+        raise ConfigError(f"max_model_len {wanted} is more than the {supported} tokens that the model supports")
+    return int(wanted or supported)
+
+
+def eos_token_ids(model: PreTrainedModel) -> frozenset[int]:
+    """The end tokens: the generation configuration's, or else the configuration's."""
+    for source in (model.generation_config, model.config.get_text_config()):
+        ids = getattr(source, "eos_token_id", None)
+        if ids is not None:
+            return frozenset([ids] if isinstance(ids, int) else ids)
+    return frozenset()
+
+
+def fingerprint(model: PreTrainedModel, attention: str) -> str:
+    """16 hex digits of everything that a seeded reply depends on; weights are sampled, not read whole."""
+    digest = hashlib.sha256()
+    identity = model.config.to_diff_dict()
+    digest.update(json.dumps(identity, sort_keys=True, default=str).encode())
+    digest.update(f"{model.dtype} {attention} {model.device.type}".encode())
+    digest.update(f"{torch.__version__} {transformers.__version__}".encode())
+    for name, tensor in sorted(model.state_dict().items()):
+        flat = tensor.detach().reshape(-1)
+        step = max(1, flat.numel() // SAMPLES_PER_TENSOR)
+        digest.update(f"{name} {tuple(tensor.shape)}".encode())
+        digest.update(flat[::step].float().cpu().numpy().astype(np.float32).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def freeze_rope(model: PreTrainedModel, length: int) -> None:
+    """Fix frequencies that transformers would pick from the longest position of each packed batch."""
+    for module in model.modules():
+        rope_type = getattr(module, "rope_type", None)
+        if isinstance(rope_type, str) and ("dynamic" in rope_type or rope_type == "longrope"):
+            _freeze(module, length)
+        elif isinstance(rope_type, dict) and any("dynamic" in t or t == "longrope" for t in rope_type.values()):
+            raise ConfigError("rotary embeddings that change with length per layer type are not supported")
+
+
+def _freeze(module: Any, length: int) -> None:
+    """Run the module once at the longest position it will serve, then stop it from choosing again."""
+    positions = torch.tensor([[length - 1]], device=module.inv_freq.device)
+    with torch.inference_mode():
+        module(torch.zeros(1, 1, 1, device=module.inv_freq.device), positions)
+    module.rope_type = "default"
+
+
+def _checkpoint_dtype(source: str, config: EngineConfig) -> Any:
+    try:
+        loaded = AutoConfig.from_pretrained(
+            source, revision=config.revision, trust_remote_code=config.trust_remote_code
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(f"model {config.model!r} cannot be loaded: {error}") from error
+    name = str(getattr(loaded, "dtype", None)).removeprefix("torch.")
+    return name if name in ("float16", "bfloat16") else "bfloat16"

@@ -1,0 +1,101 @@
+"""The probe: one short forward at load that finds every attention layer's facts, and refuses what cannot be served.
+
+Some models say a layer's window only in the mask they ask for, so the probe answers mask requests with tags
+and reads them back where attention is called.
+Invariant: what passes calls the attention interface exactly once per layer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers import PreTrainedModel
+
+from decoding.core.layer import LayerSpec
+from decoding.errors import ModelRefused
+from decoding.model.seam import AttentionCall, MaskTag, observed
+
+PROBE_LEN = 3
+
+
+def probe(model: PreTrainedModel) -> list[tuple[nn.Module, LayerSpec]]:
+    """Every attention module with its facts, in calling order. Raises ModelRefused with the reason."""
+    recorder = _Recorder()
+    vocab_size = model.get_input_embeddings().weight.shape[0]
+    ids_1N = torch.arange(PROBE_LEN, device=model.device)[None] % vocab_size
+    positions_1N = torch.arange(PROBE_LEN, device=model.device)[None]
+    kind = model.config.model_type
+    try:
+        with observed(model, recorder), torch.inference_mode():
+            model(input_ids=ids_1N, position_ids=positions_1N, use_cache=False)
+    except Exception as error:  # whatever foreign code raises, the caller wants one sentence
+        reason = f"its forward does not run through the attention interface ({type(error).__name__}: {error})"
+        raise ModelRefused(f"{kind} cannot be served: {reason}") from error
+    _check_calls(model, recorder)
+    return recorder.layers
+
+
+def _check_calls(model: PreTrainedModel, recorder: _Recorder) -> None:
+    kind = model.config.model_type
+    num_layers = getattr(model.config.get_text_config(), "num_hidden_layers", len(recorder.layers))
+    if not recorder.layers:
+        raise ModelRefused(f"{kind} cannot be served: no layer calls transformers' attention interface")
+    if recorder.repeated:
+        raise ModelRefused(
+            f"{kind} cannot be served: a layer attends more than once per forward, "
+            "so its keys and values have no single place per token"
+        )
+    if len(recorder.layers) < num_layers:
+        raise ModelRefused(
+            f"{kind} cannot be served: only {len(recorder.layers)} of its {num_layers} layers attend; the others "
+            "carry a recurrent state, which a tree of candidates would mix up"
+        )
+
+
+class _Recorder:
+    """An observer that notes each layer's facts and answers with plain causal attention."""
+
+    def __init__(self) -> None:
+        self.layers: list[tuple[nn.Module, LayerSpec]] = []
+        self.repeated = False
+
+    def __call__(self, call: AttentionCall) -> torch.Tensor:
+        if any(module is call.module for module, _ in self.layers):
+            self.repeated = True
+        else:
+            self.layers.append((call.module, _layer_spec(len(self.layers), call)))
+        group = call.query_1HND.shape[1] // call.key_1KND.shape[1]
+        out_1HNV = F.scaled_dot_product_attention(
+            call.query_1HND,
+            call.key_1KND.repeat_interleave(group, 1),
+            call.value_1KNV.repeat_interleave(group, 1),
+            is_causal=True,
+            scale=call.options.get("scaling"),
+        )
+        return out_1HNV.transpose(1, 2).contiguous()
+
+
+def _layer_spec(index: int, call: AttentionCall) -> LayerSpec:
+    tag = call.mask if isinstance(call.mask, MaskTag) else None
+    options: dict[str, Any] = call.options
+    width = call.query_1HND.shape[-1]
+    window = tag.size if tag is not None and tag.kind == "sliding" else 0
+    if tag is None:
+        window = options.get("sliding_window") or 0
+    scaling = options.get("scaling")
+    sinks = options.get("s_aux")
+    return LayerSpec(
+        index=index,
+        num_query_heads=call.query_1HND.shape[1],
+        num_kv_heads=call.key_1KND.shape[1],
+        key_dim=call.key_1KND.shape[-1],
+        value_dim=call.value_1KNV.shape[-1],
+        scaling=width**-0.5 if scaling is None else float(scaling),
+        window=int(window),
+        chunk=tag.size if tag is not None and tag.kind == "chunked" else 0,
+        softcap=float(options.get("softcap") or 0.0),
+        sinks=None if sinks is None else sinks.detach(),
+    )

@@ -1,0 +1,150 @@
+"""The seam into transformers: the attention function that unmodified modelling code calls.
+
+Knows which module is which layer of which model; knows nothing of weights or requests. The name "gander"
+is registered as an attention implementation but not as a mask implementation, so that transformers builds
+no mask and no cache. "gander_probe" is registered in both: the model then tells each layer's mask itself.
+Invariant: a module is bound to at most one seam, and every model has its own, so models can alternate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+
+from decoding.attention.backend import AttentionBackend
+from decoding.cache.batch import StepBatch
+from decoding.core.layer import LayerSpec
+
+SERVING, PROBING = "gander", "gander_probe"
+
+
+class MaskTag(NamedTuple):
+    """What a probed model asks of the mask interface, instead of a mask. kind: full, sliding or chunked."""
+
+    kind: str
+    size: int
+
+
+class AttentionCall(NamedTuple):
+    """One call of the attention interface, as the probe sees it."""
+
+    module: nn.Module
+    query_1HND: torch.Tensor
+    key_1KND: torch.Tensor
+    value_1KNV: torch.Tensor
+    mask: Any
+    options: dict[str, Any]
+
+
+class Observer(Protocol):
+    def __call__(self, call: AttentionCall) -> torch.Tensor:
+        """The attention output [1, N, H, V] of a probed call."""
+
+
+class Seam:
+    """One model's attention: its layers, its backend, and the plan of the step that is running."""
+
+    def __init__(self, layers: Sequence[tuple[nn.Module, LayerSpec]], backend: AttentionBackend) -> None:
+        self.backend = backend
+        self._plan: Any = None
+        for module, layer in layers:
+            _BOUND[module] = (self, layer)
+
+    @contextmanager
+    def running(self, batch: StepBatch) -> Iterator[None]:
+        """Attention calls of this model belong to `batch` inside the block."""
+        self._plan = self.backend.prepare(batch)
+        try:
+            yield
+        finally:
+            self._plan = None
+
+    def attend(self, layer: LayerSpec, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        assert self._plan is not None, "the model was called outside of a step"
+        return self.backend.attend(layer, query, key, value, self._plan)
+
+
+_BOUND: WeakKeyDictionary[nn.Module, tuple[Seam, LayerSpec]] = WeakKeyDictionary()
+_OBSERVED: WeakKeyDictionary[nn.Module, Observer] = WeakKeyDictionary()
+
+
+@contextmanager
+def implementation(model: PreTrainedModel, name: str) -> Iterator[None]:
+    """Run `model` with another attention implementation inside the block."""
+    before = [(config, config._attn_implementation) for config in _configs(model)]
+    set_implementation(model, name)
+    try:
+        yield
+    finally:
+        for config, old_name in before:
+            config._attn_implementation = old_name
+
+
+def set_implementation(model: PreTrainedModel, name: str) -> None:
+    for config in _configs(model):
+        config._attn_implementation = name
+
+
+@contextmanager
+def observed(model: PreTrainedModel, observer: Observer) -> Iterator[None]:
+    """Hand every attention call of `model` to `observer` inside the block."""
+    modules = list(model.modules())
+    for module in modules:
+        _OBSERVED[module] = observer
+    try:
+        with implementation(model, PROBING):
+            yield
+    finally:
+        for module in modules:
+            del _OBSERVED[module]
+
+
+def _configs(model: PreTrainedModel) -> list[Any]:
+    """Every configuration object that some module of the model reads: sub-models have their own."""
+    found = {id(module.config): module.config for module in model.modules() if hasattr(module, "config")}
+    return [config for config in found.values() if hasattr(config, "_attn_implementation")]
+
+
+def _serve(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: Any = None,  # noqa: ARG001 - part of the interface; never built for this name
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    seam, layer = _BOUND[module]
+    return seam.attend(layer, query, key, value), None
+
+
+def _observe(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: Any = None,
+    **options: Any,
+) -> tuple[torch.Tensor, None]:
+    return _OBSERVED[module](AttentionCall(module, query, key, value, attention_mask, options)), None
+
+
+def _tag_mask(mask_function: Any = None, local_size: int | None = None, **_: Any) -> MaskTag:
+    """Tell a sliding window from a chunk by asking the mask about two positions.
+
+    Position `size` sees position 1 through a window of that size, and not from the next chunk.
+    """
+    if not local_size:
+        return MaskTag("full", 0)
+    is_sliding = bool(mask_function(0, 0, torch.tensor(local_size), torch.tensor(1)))
+    return MaskTag("sliding" if is_sliding else "chunked", int(local_size))
+
+
+AttentionInterface.register(SERVING, _serve)
+AttentionInterface.register(PROBING, _observe)
+AttentionMaskInterface.register(PROBING, _tag_mask)

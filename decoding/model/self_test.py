@@ -1,0 +1,168 @@
+"""The self-test: a small tree against one-token-at-a-time decoding, and against the model's own forward.
+
+It runs at load, on short prompts, and covers prefill in chunks, two requests in one step, a tree, a commit of
+a path that is not contiguous, and a second tree on top.
+Invariant: a model that passes gives every tree row the logits of its root-to-node path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from decoding.cache.batch import Segment, StepBatch, pack
+from decoding.cache.store import KvHandle, KvStore
+from decoding.core.tree import IntArray
+from decoding.errors import ModelRefused
+
+# Shape suffixes: R rows, V vocabulary.
+PROMPT_LEN, OTHER_LEN, CHUNK = 11, 4, 6
+FIRST_TREE: IntArray = np.array([-1, 0, 0, 1, 2, 2], np.int32)
+FIRST_PATH: IntArray = np.array([0, 2, 4], np.int32)
+SECOND_TREE: IntArray = np.array([-1, 0, 0, 2], np.int32)
+PIECES = (1, 2, 3, 5, 7, 16, 33)
+# Largest allowed difference, as a share of the largest logit. A wrong mask or position is of order one.
+TOLERANCES = {torch.float64: 1e-5, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
+
+
+class Testable(Protocol):
+    dtype: torch.dtype
+    vocab_size: int
+
+    def new_store(self, num_slots: int) -> KvStore: ...
+
+    def forward(self, batch: StepBatch) -> torch.Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SelfTestReport:
+    """is_exact: rows were the same bits in trees, chunks of any size and one by one.
+
+    difference: the largest one from the model's own forward, as a share of the largest logit.
+    """
+
+    is_exact: bool
+    difference: float
+
+
+@dataclass(frozen=True, slots=True)
+class SelfTestCase:
+    """prompt, two trees' tokens, and another request's prompt: all short."""
+
+    prompt: IntArray
+    other: IntArray
+    first: IntArray
+    second: IntArray
+
+    @property
+    def committed(self) -> IntArray:
+        """What is in the cache when the second tree runs."""
+        return np.concatenate([self.prompt, self.first[FIRST_PATH]])
+
+
+def self_test_case(vocab_size: int) -> SelfTestCase:
+    tokens = np.random.default_rng(0).integers(0, vocab_size, 64, dtype=np.int32)
+    first, second = tokens[30 : 30 + len(FIRST_TREE)], tokens[40 : 40 + len(SECOND_TREE)]
+    return SelfTestCase(tokens[:PROMPT_LEN], tokens[20 : 20 + OTHER_LEN], first, second)
+
+
+def path_sequences(case: SelfTestCase) -> list[IntArray]:
+    """The whole sequence up to every node of both trees, for the model's own forward."""
+    first = [np.concatenate([case.prompt, path]) for path in _paths(case.first, FIRST_TREE)]
+    return first + [np.concatenate([case.committed, path]) for path in _paths(case.second, SECOND_TREE)]
+
+
+def self_test(model: Testable, case: SelfTestCase, own: Sequence[torch.Tensor]) -> SelfTestReport:
+    """Raises ModelRefused when a tree row's logits are not those of its path.
+
+    own: [V] each, the model's own logits at the end of `path_sequences(case)`.
+    """
+    tree = _decode_trees(model, case)
+    difference = _check(model, tree, own, "the model's own forward over its path")
+    plain = _decode_paths(model, case.prompt, _paths(case.first, FIRST_TREE))
+    plain += _decode_paths(model, case.committed, _paths(case.second, SECOND_TREE))
+    _check(model, tree, plain, "decoding its path one token at a time")
+    is_exact = all(torch.equal(row, plain_row) for row, plain_row in zip(tree, plain, strict=True))
+    return SelfTestReport(is_exact and _is_row_invariant(model), difference)
+
+
+def _is_row_invariant(model: Testable) -> bool:
+    """Whether a chain gives the same bits whatever pieces it is run in."""
+    tokens = np.random.default_rng(1).integers(0, model.vocab_size, sum(PIECES), dtype=np.int32)
+    store = model.new_store(2 * len(tokens))
+    whole, pieces = _allocate(store, len(tokens)), _allocate(store, len(tokens))
+    whole_RV = model.forward(pack([Segment(whole, tokens)], store))
+    start = 0
+    for size in PIECES:
+        rows_RV = model.forward(pack([Segment(pieces, tokens[start : start + size])], store))
+        store.commit(pieces, np.arange(size, dtype=np.int32))
+        if not torch.equal(rows_RV, whole_RV[start : start + size]):
+            return False
+        start += size
+    return True
+
+
+def _check(model: Testable, actual: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], what: str) -> float:
+    actual_RV, expected_RV = torch.stack(list(actual)), torch.stack(list(expected))
+    scale = max(1.0, expected_RV.abs().max().item())
+    difference = (actual_RV - expected_RV).abs().max().item() / scale
+    if not difference <= TOLERANCES[model.dtype]:  # also true for NaN
+        raise ModelRefused(
+            f"the model cannot be served: the logits of a tree row differ from {what} by {difference:.2g} of the "
+            "largest logit; it may ignore explicit positions or keep state of its own between rows"
+        )
+    return difference
+
+
+def _decode_trees(model: Testable, case: SelfTestCase) -> list[torch.Tensor]:
+    """Logits of both trees' rows, the first one sharing its step with another request."""
+    store = model.new_store(64)
+    handle, other_handle = _allocate(store), _allocate(store)
+    _prefill(model, store, handle, case.prompt)
+    segments = [Segment(other_handle, case.other, None, "none"), Segment(handle, case.first, FIRST_TREE)]
+    rows = list(model.forward(pack(segments, store)))
+    store.commit(handle, FIRST_PATH)
+    store.commit(other_handle, np.arange(len(case.other), dtype=np.int32))
+    return rows + list(model.forward(pack([Segment(handle, case.second, SECOND_TREE)], store)))
+
+
+def _decode_paths(model: Testable, prompt: IntArray, paths: Sequence[IntArray]) -> list[torch.Tensor]:
+    """Logits at the end of each path, one token at a time. A path extends an earlier one by a token."""
+    store = model.new_store(len(paths) * 32 + 32)
+    trunk = _allocate(store)
+    _prefill(model, store, trunk, prompt)
+    decoded: dict[tuple[int, ...], KvHandle] = {(): trunk}
+    rows = []
+    for path in paths:
+        parent = decoded[tuple(path[:-1].tolist())]
+        handle = store.fork(parent, parent.length)
+        assert handle is not None
+        rows.append(model.forward(pack([Segment(handle, path[-1:])], store))[0])
+        store.commit(handle, np.zeros(1, np.int32))
+        decoded[tuple(path.tolist())] = handle
+    return rows
+
+
+def _paths(tokens: IntArray, parents: IntArray) -> list[IntArray]:
+    """The tokens from the root to each node, in node order."""
+    paths: list[IntArray] = []
+    for node, parent in enumerate(parents):
+        paths.append(np.append(paths[parent] if parent >= 0 else tokens[:0], tokens[node]).astype(np.int32))
+    return paths
+
+
+def _prefill(model: Testable, store: KvStore, handle: KvHandle, prompt: IntArray) -> None:
+    for start in range(0, len(prompt), CHUNK):
+        chunk = prompt[start : start + CHUNK]
+        model.forward(pack([Segment(handle, chunk, None, "none")], store))
+        store.commit(handle, np.arange(len(chunk), dtype=np.int32))
+
+
+def _allocate(store: KvStore, num_rows: int = 32) -> KvHandle:
+    handle = store.allocate(num_rows)
+    assert handle is not None
+    return handle

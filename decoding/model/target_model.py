@@ -1,0 +1,163 @@
+"""The target (or draft) model: loading, checking, and one packed forward per step.
+
+Knows nothing of requests, sampling or trees beyond their packed rows. Modelling code stays unmodified; the
+seam answers its attention calls and linear layers are prepacked on the CPU.
+Invariant: what has been constructed passed the probe and the self-test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from decoding.attention.backend import AttentionBackend
+from decoding.attention.exact import ExactAttention
+from decoding.attention.reference import ReferenceAttention
+from decoding.attention.sdpa import SdpaAttention
+from decoding.cache.batch import StepBatch
+from decoding.cache.slab import SlabStore
+from decoding.cache.slot_pool import SlotPool
+from decoding.cache.store import KvStore, bytes_per_slot
+from decoding.config import Attention, EngineConfig
+from decoding.core.layer import LayerSpec
+from decoding.errors import ConfigError
+from decoding.model.checkpoint import eos_token_ids, fingerprint, freeze_rope, max_model_len, resolve, resolve_attention
+from decoding.model.linear.exact import RowExactLinears, use_eager_experts
+from decoding.model.linear.packed import MIN_EXACT_ROWS, can_pack, pack_linears
+from decoding.model.norms import fuse_norms
+from decoding.model.probe import probe
+from decoding.model.rowwise import make_row_safe
+from decoding.model.seam import SERVING, Seam, implementation, set_implementation
+from decoding.model.self_test import path_sequences, self_test, self_test_case
+from decoding.model.threads import threads_for, use_threads
+
+# Shape suffixes: M rows of the step, R rows that need logits, V vocabulary, E model width.
+Progress = Callable[[str, float], None]
+
+
+class TargetModel:
+    """A causal language model behind packed rows.
+
+    `is_exact`: a row's logits were the same bits alone, batched and in a tree on this machine.
+    `fingerprint`: changes whenever the same seed might give another reply.
+    """
+
+    def __init__(self, model: PreTrainedModel, config: EngineConfig, progress: Progress) -> None:
+        """`model` is taken over: in evaluation mode, on its device and in its dtype. `config` is resolved."""
+        self.threads = threads_for(config.threads, model.num_parameters())
+        use_threads(self.threads)
+        self.device, self.dtype = model.device, model.dtype
+        self.attention = config.attention
+        self.max_model_len = max_model_len(model.config, config.max_model_len)
+        self.eos_token_ids = eos_token_ids(model)
+        self.num_parameters = model.num_parameters()
+        self.vocab_size = model.get_input_embeddings().weight.shape[0]
+        self.fingerprint = fingerprint(model, self.attention)
+        self._model = model
+        self._has_experts = self.device.type == "cpu" and use_eager_experts(model)
+        progress("Probing the model's attention layers", 0.6)
+        freeze_rope(model, self.max_model_len)
+        layers = probe(model)
+        case = self_test_case(self.vocab_size)
+        own_logits = [_eager_logits(model, tokens) for tokens in path_sequences(case)]
+        self.layers = tuple(layer for _, layer in layers)
+        self._seam = Seam(layers, _backend(self.attention, self.device, self.layers))
+        set_implementation(model, SERVING)
+        self._min_rows = 1
+        self._linears: AbstractContextManager[Any] = nullcontext()
+        if can_pack(self.device, self.dtype):
+            progress("Packing linear layers", 0.7)
+            self._prepare_for_cpu()
+        progress("Testing tree decoding against plain decoding", 0.9)
+        report = self_test(self, case, own_logits)
+        self.is_exact = report.is_exact and self.attention == "exact"
+
+    @classmethod
+    def load(cls, config: EngineConfig, progress: Progress) -> TargetModel:
+        """Load by hub name, folder or "gosling". Raises ConfigError and ModelRefused."""
+        config, folder = resolve(config)
+        progress(f"Loading {config.model}", 0.0)
+        try:
+            model = AutoModelForCausalLM.from_pretrained(
+                folder,
+                dtype=getattr(torch, config.dtype),
+                revision=config.revision,
+                trust_remote_code=config.trust_remote_code,
+                attn_implementation="eager",
+            )
+        except (OSError, ValueError, KeyError, ImportError) as error:
+            raise ConfigError(f"model {config.model!r} cannot be loaded: {error}") from error
+        return cls(model.eval().to(config.device), config, progress)
+
+    @classmethod
+    def from_model(cls, model: PreTrainedModel, config: EngineConfig) -> TargetModel:
+        """Take over a model in memory: its own device and dtype count, not the configuration's."""
+        name = str(model.dtype).removeprefix("torch.")
+        attention = resolve_attention(config.attention, model.device.type, name)
+        return cls(model.eval(), replace(config, attention=attention), lambda _sentence, _fraction: None)
+
+    def _prepare_for_cpu(self) -> None:
+        """Swap modules for faster ones that treat every row alike."""
+        pack_linears(self._model)
+        make_row_safe(self._model)
+        fuse_norms(self._model, self.dtype)
+        self._min_rows = MIN_EXACT_ROWS
+        if self.dtype == torch.float32 and self._has_experts:
+            self._linears = RowExactLinears()
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the weights."""
+        return self.num_parameters * self.dtype.itemsize
+
+    @property
+    def bytes_per_slot(self) -> int:
+        return bytes_per_slot(self.layers, self.dtype)
+
+    def new_store(self, num_slots: int) -> KvStore:
+        """An empty KV store of the layout that suits the device."""
+        if self.device.type == "cpu":
+            return SlabStore(self.layers, num_slots, self.dtype)
+        return SlotPool(self.layers, num_slots, self.dtype, self.device)
+
+    def forward(self, batch: StepBatch) -> torch.Tensor:
+        """float32 [R, V]: logits of the rows `batch.logit_rows_R`. Stores all rows' keys and values."""
+        use_threads(self.threads)
+        ids_1M, positions_1M = torch.from_numpy(batch.ids_M)[None], torch.from_numpy(batch.positions_M)[None]
+        rows_R = torch.from_numpy(batch.logit_rows_R)
+        num_logits = len(rows_R)
+        if batch.num_rows < self._min_rows:
+            ids_1M, positions_1M = ids_1M.expand(1, self._min_rows), positions_1M.expand(1, self._min_rows)
+        if num_logits < self._min_rows:  # padded as well: the head is a linear layer like the others
+            rows_R = torch.cat([rows_R, rows_R.new_zeros(self._min_rows - num_logits)])
+        with torch.inference_mode(), self._linears, self._seam.running(batch):
+            logits_1RV: torch.Tensor = self._model(
+                input_ids=ids_1M.to(self.device, non_blocking=True),
+                position_ids=positions_1M.to(self.device, non_blocking=True),
+                use_cache=False,
+                logits_to_keep=rows_R.to(self.device, non_blocking=True),
+            ).logits
+        if logits_1RV.shape[1] != len(rows_R):  # a model that does not know `logits_to_keep` gives all rows
+            logits_1RV = logits_1RV[:, rows_R]
+        return logits_1RV[0, :num_logits].float().contiguous()
+
+
+def _eager_logits(model: PreTrainedModel, tokens: NDArray[np.int32]) -> torch.Tensor:
+    """float32 [V]: what the model's own forward says after `tokens`, by its own attention."""
+    ids_1M = torch.from_numpy(tokens.astype(np.int64))[None].to(model.device)
+    with torch.inference_mode(), implementation(model, "eager"):
+        logits_1MV: torch.Tensor = model(input_ids=ids_1M, use_cache=False).logits
+    return logits_1MV[0, -1].float()
+
+
+def _backend(attention: Attention, device: torch.device, layers: Sequence[LayerSpec]) -> AttentionBackend:
+    if attention == "exact":
+        return ExactAttention(layers)
+    return ReferenceAttention() if attention == "reference" else SdpaAttention(device)

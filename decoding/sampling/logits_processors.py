@@ -1,0 +1,203 @@
+"""What a request asks of the logits before its token is drawn, at one place of its reply after another.
+
+Owns what that depends on: counts of tokens seen, the end of the text, the grammar's state. Knows nothing of trees.
+In order: penalties, logit_bias, allowed_token_ids and grammar, bad words and min_tokens. Where all of them together
+leave no token, bad words and min_tokens give way, then allowed_token_ids: a grammar is never broken.
+Invariant: the state is that of the request's reply, or of it and the part of the accepted path walked so far.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from decoding.core.request import Request
+from decoding.core.sampling_params import SamplingParams
+from decoding.core.speculation_params import SpeculationParams
+from decoding.sampling.grammar_matcher import Constraint
+from decoding.sampling.logits_kernel import BadWords, Penalties, add_bias, forbid_bad_words, forbid_unset, penalise
+
+# V vocabulary, R rows, W words of a bit mask
+
+
+class Processing:
+    """One request's logit processing: `note` each token of the reply, `row` for the next one.
+
+    vocab_size: V of the rows. constraint: the compiled grammar of the request, at its start.
+    """
+
+    def __init__(self, request: Request, vocab_size: int, constraint: Constraint | None = None) -> None:
+        asked = request.sampling
+        self.constraint = constraint
+        self.num_noted = 0
+        self._request = request
+        self._penalties = Penalties(asked.presence_penalty, asked.frequency_penalty, asked.repetition_penalty)
+        self._counts_V = np.zeros(vocab_size if has_penalties(asked) else 0, np.int32)
+        self._seen = _Distinct(vocab_size, request.prompt if asked.repetition_penalty != 1 else request.prompt[:0])
+        self._bias_ids = np.array(sorted(asked.logit_bias), np.int64)
+        self._biases = np.array([asked.logit_bias[token] for token in sorted(asked.logit_bias)], np.float64)
+        self._bad_words = _bad_words(asked.bad_words)
+        self._longest_word = max(map(len, asked.bad_words), default=1)
+        self._tail = request.prompt[len(request.prompt) - min(len(request.prompt), self._longest_word - 1) :]
+        self._allowed_W = None if asked.allowed_token_ids is None else bit_mask(asked.allowed_token_ids, vocab_size)
+        self._stop_ids = np.array(sorted(request.stop_ids), np.int64)
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether rows change at all from here on; False for good once only min_tokens was asked and reached."""
+        return changes_logits(self._request.sampling) or self.num_noted < self._request.sampling.min_tokens
+
+    def catch_up(self) -> None:
+        """Note what the request's reply holds beyond the last call: the token drawn after the accepted path."""
+        for token in self._request.output[self.num_noted :].tolist():
+            self.note(token)
+
+    def note(self, token: int) -> None:
+        """The reply goes on with `token`."""
+        self.num_noted += 1
+        if len(self._counts_V):
+            self._counts_V[token] += 1
+            self._seen.add(token)
+        if self._longest_word > 1:
+            self._tail = np.append(self._tail, np.int32(token))[-(self._longest_word - 1) :]
+        if self.constraint is not None:
+            self.constraint.consume(token)
+
+    def row(self, logits_V: NDArray[np.float32]) -> NDArray[np.float32]:
+        """float32 [V]: a changed copy of the logits of the token that comes next."""
+        row = logits_V.copy()
+        if len(self._counts_V):
+            penalise(row, self._seen.ids, self._counts_V, self._penalties)
+        add_bias(row, self._bias_ids, self._biases)
+        grammar_W = self.constraint.mask() if self.constraint is not None else None
+        processed = row.copy() if grammar_W is not None or self._allowed_W is not None else row
+        for mask_W in (grammar_W, self._allowed_W):
+            if mask_W is not None:
+                forbid_unset(processed, mask_W)
+        strict = processed.copy() if len(self._bad_words.ends) or self._is_early else processed
+        forbid_bad_words(strict, self._tail, self._bad_words)
+        if self._is_early:
+            strict[self._stop_ids] = -np.inf
+        for choice in (strict, processed):
+            if choice.max() > -np.inf:
+                return choice
+        if grammar_W is not None:
+            forbid_unset(row, grammar_W)
+        return row
+
+    @property
+    def _is_early(self) -> bool:
+        return self.num_noted < self._request.sampling.min_tokens
+
+
+class _Distinct:
+    """Token ids, each once, in an array that grows."""
+
+    def __init__(self, vocab_size: int, start: NDArray[np.int32]) -> None:
+        first = np.unique(start)
+        self._is_in_V = np.zeros(vocab_size, np.bool_)
+        self._is_in_V[first] = True
+        self._ids = np.resize(first, len(first) + 64) if len(first) else np.zeros(64, np.int32)
+        self._count = len(first)
+
+    @property
+    def ids(self) -> NDArray[np.int32]:
+        return self._ids[: self._count]
+
+    def add(self, token: int) -> None:
+        if self._is_in_V[token]:
+            return
+        self._is_in_V[token] = True
+        if self._count == len(self._ids):
+            self._ids = np.resize(self._ids, 2 * self._count)
+        self._ids[self._count] = token
+        self._count += 1
+
+
+def has_penalties(asked: SamplingParams) -> bool:
+    return bool(asked.presence_penalty or asked.frequency_penalty or asked.repetition_penalty != 1)
+
+
+def changes_logits(asked: SamplingParams) -> bool:
+    """Whether rows are processed wherever they are in the reply; min_tokens alone does not count."""
+    return bool(has_penalties(asked) or asked.logit_bias or asked.bad_words or asked.allowed_token_ids or asked.grammar)
+
+
+def processing_of(request: Request, vocab_size: int, constraint: Constraint | None) -> Processing | None:
+    """The processing of a request, None for one that asks for none and so pays for none."""
+    if not changes_logits(request.sampling) and request.sampling.min_tokens == 0:
+        return None
+    return Processing(request, vocab_size, constraint)
+
+
+def warm_up() -> None:
+    """Compile what rows go through, by one row of each kind; cached on disk between starts."""
+    asked = SamplingParams(max_tokens=1, presence_penalty=1.0, logit_bias={1: 1.0}, bad_words=((1, 2),))
+    speculation = SpeculationParams()
+    for sampling in (asked, replace(asked, allowed_token_ids=(2, 3))):
+        request = Request(id="warm-up", prompt=np.ones(2, np.int32), sampling=sampling, speculation=speculation)
+        Processing(request, 4).row(np.zeros(4, np.float32))
+
+
+def bit_mask(ids: tuple[int, ...], vocab_size: int) -> NDArray[np.uint32]:
+    """uint32 [W] with the bits of `ids` set."""
+    mask_W = np.zeros((vocab_size + 31) // 32, np.uint32)
+    for token in ids:
+        mask_W[token // 32] |= np.uint32(1) << np.uint32(token % 32)
+    return mask_W
+
+
+def _bad_words(words: tuple[tuple[int, ...], ...]) -> BadWords:
+    tokens = np.array([token for word in words for token in word], np.int32)
+    return BadWords(tokens, np.cumsum([len(word) for word in words], dtype=np.int64))
+
+
+def reference_process(
+    logits_V: torch.Tensor, request: Request, reply: list[int], grammar_W: NDArray[np.uint32] | None
+) -> torch.Tensor:
+    """float32 [V]: what `Processing.row` gives after the tokens of `reply`, in plain tensor operations.
+
+    grammar_W: the grammar's mask after `reply`, if the request has one.
+    """
+    asked, vocab_size = request.sampling, len(logits_V)
+    counts_V = torch.bincount(torch.tensor(reply, dtype=torch.long), minlength=vocab_size).double()
+    prompt_V = torch.bincount(torch.from_numpy(request.prompt).long(), minlength=vocab_size) > 0
+    wide_V = logits_V.double()
+    repeated_V = torch.where(wide_V > 0, wide_V / asked.repetition_penalty, wide_V * asked.repetition_penalty)
+    wide_V = torch.where(prompt_V | (counts_V > 0), repeated_V, wide_V)
+    wide_V = (
+        (wide_V - asked.frequency_penalty * counts_V - asked.presence_penalty * (counts_V > 0).double())
+        .float()
+        .double()
+    )
+    for token, bias in asked.logit_bias.items():
+        wide_V[token] += bias
+    row_V = wide_V.float()
+    grammar_V = _from_bits(grammar_W, vocab_size)
+    allowed_V = torch.ones(vocab_size, dtype=torch.bool)
+    if asked.allowed_token_ids is not None:
+        allowed_V[:] = False
+        allowed_V[list(asked.allowed_token_ids)] = True
+    strict_V = torch.ones(vocab_size, dtype=torch.bool)
+    text = [*request.prompt.tolist(), *reply]
+    for *before, last in asked.bad_words:
+        if text[len(text) - len(before) :] == before:
+            strict_V[last] = False
+    if len(reply) < asked.min_tokens:
+        strict_V[sorted(request.stop_ids)] = False
+    for kept_V in (grammar_V & allowed_V & strict_V, grammar_V & allowed_V, grammar_V):
+        chosen_V = row_V.masked_fill(~kept_V, -math.inf)
+        if chosen_V.max() > -math.inf:
+            return chosen_V
+    return row_V
+
+
+def _from_bits(mask_W: NDArray[np.uint32] | None, vocab_size: int) -> torch.Tensor:
+    """bool [V]; all True for no mask."""
+    if mask_W is None:
+        return torch.ones(vocab_size, dtype=torch.bool)
+    return torch.from_numpy(np.unpackbits(mask_W.view(np.uint8), bitorder="little")[:vocab_size].astype(np.bool_))

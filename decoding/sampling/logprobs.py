@@ -1,0 +1,50 @@
+"""Log probabilities of drawn tokens, and of prompts, from raw rows of logits.
+
+Of the model's own distribution: log-softmax at temperature 1, before penalties, bias, filters and grammar, so that
+they say what the model thinks and not what it was told. Invariant: a row's values depend on that row alone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from decoding.core.token_logprobs import TokenLogprobs
+from decoding.core.tree import IntArray
+from decoding.sampling.kernel import own_rows
+from decoding.sampling.sampling import top_tokens
+
+
+def token_logprobs(rows_RV: torch.Tensor, tokens: IntArray, num_top: int) -> list[TokenLogprobs]:
+    """For each row, what it says of its token and of the `num_top` likeliest; float32 rows, int32 [R] tokens.
+
+    Differences of logits are taken in float64; the normaliser is that of `top_tokens`.
+    """
+    if len(tokens) == 0:
+        return []
+    if num_top == 0 and rows_RV.device.type == "cpu":
+        return _own_logprobs(rows_RV.numpy(), tokens)
+    top = top_tokens(rows_RV, max(num_top, 1))
+    ids_RK = torch.from_numpy(top.ids).long().to(rows_RV.device)
+    own_R1 = rows_RV.gather(1, torch.from_numpy(tokens).long().to(rows_RV.device)[:, None])
+    ranks = ((rows_RV > own_R1).sum(1) + 1).tolist()
+    best_logprob_R = np.log(top.probabilities[:, 0].astype(np.float64))
+    values_RK = torch.cat((own_R1, rows_RV.gather(1, ids_RK)), dim=1).double().cpu().numpy()
+    logprobs_RK = values_RK - values_RK[:, 1:2] + best_logprob_R[:, None]
+    return [
+        TokenLogprobs(token, logprobs[0], rank, list(zip(ids, logprobs[1:], strict=True))[:num_top])
+        for token, rank, ids, logprobs in zip(
+            tokens.tolist(), ranks, top.ids.tolist(), logprobs_RK.tolist(), strict=True
+        )
+    ]
+
+
+def _own_logprobs(rows_RV: NDArray[np.float32], tokens: IntArray) -> list[TokenLogprobs]:
+    """The same in one compiled call, since the step waits for it."""
+    logprobs_R, ranks_R = np.empty(len(tokens), np.float64), np.empty(len(tokens), np.int64)
+    own_rows(rows_RV, tokens, logprobs_R, ranks_R)
+    return [
+        TokenLogprobs(token, logprob, rank, [])
+        for token, logprob, rank in zip(tokens.tolist(), logprobs_R.tolist(), ranks_R.tolist(), strict=True)
+    ]

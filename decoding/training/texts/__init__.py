@@ -1,0 +1,4 @@
+"""The texts that the bundled model learned from, and those held out.
+
+Pure generators; knows nothing of models.
+"""

@@ -1,0 +1,206 @@
+"""What crosses the socket between server and worker. The only coupling between the two processes.
+
+Every submitted request is answered by zero or more `Tokens` and exactly one of `Finished`,
+`Rejected`, `Failed`. An aborted request is answered by `Finished` with reason "abort". Questions about
+sessions carry an `id` that their answer repeats.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from decoding.core.grammar import Grammar
+from decoding.core.session_info import SessionInfo
+from decoding.core.stats import EngineStats, RequestStats, StepStats
+from decoding.core.step_trace import StepTrace
+from decoding.core.token_logprobs import TokenLogprobs
+
+
+class Sampling(msgspec.Struct, kw_only=True, frozen=True):
+    """Wire twin of `decoding.core.request.SamplingParams`."""
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+    min_tokens: int = 0
+    stop_token_ids: list[int] = []
+    ignore_eos: bool = False
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = {}
+    bad_words: list[list[int]] = []
+    allowed_token_ids: list[int] | None = None
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    grammar: Grammar | None = None
+
+
+class Speculation(msgspec.Struct, kw_only=True, frozen=True):
+    """Wire twin of `decoding.core.request.SpeculationParams`."""
+
+    method: str = "auto"
+    max_nodes: int | None = None
+    max_depth: int | None = None
+    without: list[str] = []
+    branching: int = 3
+    min_probability: float | None = None
+    consensus: str = "occurrences"
+    candidates: str | None = None
+    verification: str = "match"
+    trace: str | None = None
+
+
+class Submit(msgspec.Struct, kw_only=True, frozen=True, tag=True):
+    """prediction: token ids of the text the reply is expected to be, as far as it is known."""
+
+    request_id: str
+    prompt: list[int]
+    sampling: Sampling
+    speculation: Speculation
+    tenant: str = ""
+    session_id: str = "local"
+    prediction: list[int] = []
+
+
+class Abort(msgspec.Struct, kw_only=True, frozen=True, tag=True):
+    """Free a request's slots by the next step. Unknown or finished ids are ignored."""
+
+    request_id: str
+
+
+class Drain(msgspec.Struct, kw_only=True, frozen=True, tag=True):
+    """Finish what runs, then leave: the worker process exits with status 0."""
+
+
+class ListSessions(msgspec.Struct, kw_only=True, frozen=True, tag=True):
+    """Answered by `Sessions`. tenant: whose; None for everybody's."""
+
+    id: str
+    tenant: str | None
+
+
+class DeleteSession(msgspec.Struct, kw_only=True, frozen=True, tag=True):
+    """Forget what drafting remembers of a session; answered by `SessionDeleted`. Running requests are not touched."""
+
+    id: str
+    tenant: str
+    session_id: str
+
+
+class Ready(msgspec.Struct, kw_only=True, frozen=True, tag=True):
+    """First message of a worker: the model is loaded, tested and warm."""
+
+    model: str
+    max_model_len: int
+    vocab_size: int
+    eos_token_ids: list[int]
+    methods: list[str]
+    max_nodes: int
+    dtype: str
+    device: str
+    attention: str
+    is_exact: bool  # rows proven independent of batch and tree on this machine
+    load_seconds: float
+    parameters: int
+    fingerprint: str  # changes whenever the same seed might give another reply
+
+
+class LoadProgress(msgspec.Struct, kw_only=True, frozen=True, tag=True):
+    """Start-up news, a sentence each, before `Ready`. fraction is between 0 and 1."""
+
+    sentence: str
+    fraction: float
+
+
+class LoadFailed(msgspec.Struct, kw_only=True, frozen=True, tag=True):
+    """The worker cannot serve this model with these options; it exits after saying so."""
+
+    error: str
+
+
+class Tokens(msgspec.Struct, kw_only=True, frozen=True, tag=True):
+    """Tokens emitted for one request by one step, in order. logprobs: one for each, where the request asks for them."""
+
+    request_id: str
+    token_ids: list[int]
+    logprobs: list[TokenLogprobs] | None = None
+
+
+class Traced(msgspec.Struct, kw_only=True, frozen=True, tag=True):
+    """What a step did for a request that asks to be told; comes before that step's `Tokens`.
+
+    Of the whole step, all requests together, as in `StepStats`: seconds, plain_seconds, prefill_rows.
+    """
+
+    request_id: str
+    trace: StepTrace
+    seconds: float
+    plain_seconds: float
+    prefill_rows: int
+
+
+class PromptLogprobs(msgspec.Struct, kw_only=True, frozen=True, tag=True):
+    """One for each prompt token, None for the first, which follows nothing. Comes once, before the first `Tokens`."""
+
+    request_id: str
+    logprobs: list[TokenLogprobs | None]
+
+
+class Finished(msgspec.Struct, kw_only=True, frozen=True, tag=True):
+    """reason: "stop", "length" or "abort"; stop_token_id: the token that stopped it, if one did."""
+
+    request_id: str
+    reason: str
+    stats: RequestStats
+    stop_token_id: int | None = None
+
+
+class Rejected(msgspec.Struct, kw_only=True, frozen=True, tag=True):
+    """The request was never run; `param` names the OpenAI field at fault."""
+
+    request_id: str
+    message: str
+    param: str | None
+    code: str
+
+
+class Failed(msgspec.Struct, kw_only=True, frozen=True, tag=True):
+    """The engine broke while running the request."""
+
+    request_id: str
+    message: str
+
+
+class Sessions(msgspec.Struct, kw_only=True, frozen=True, tag=True):
+    """Least recently used first."""
+
+    id: str
+    sessions: list[SessionInfo]
+
+
+class SessionDeleted(msgspec.Struct, kw_only=True, frozen=True, tag=True):
+    id: str
+    found: bool
+
+
+class StepReport(msgspec.Struct, kw_only=True, frozen=True, tag=True):
+    """The steps since the last report, none while the worker idles, and the engine now. Comes now and then, since a
+    report for every step would cost more than the step's own counting."""
+
+    steps: list[StepStats]
+    engine: EngineStats
+
+
+ToWorker = Submit | Abort | Drain | ListSessions | DeleteSession
+RequestEvent = PromptLogprobs | Traced | Tokens | Finished | Rejected | Failed
+FromWorker = Ready | LoadProgress | LoadFailed | RequestEvent | StepReport | Sessions | SessionDeleted
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """All messages of one step travel as one frame."""
+
+    messages: list[FromWorker]

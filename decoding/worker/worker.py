@@ -1,0 +1,244 @@
+"""The worker process: messages in, `Engine.step`, messages out. Owns the engine and nothing else.
+
+Started by the server as `python -m decoding.worker.worker --inbox ADDRESS --outbox ADDRESS --config JSON`.
+Invariant: every `Submit` is answered by exactly one of Finished, Rejected, Failed while the process lives;
+it leaves by itself when its parent is gone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import time
+
+import msgspec
+import numpy as np
+import zmq
+from transformers.utils.logging import disable_progress_bar
+
+from decoding.config import EngineConfig
+from decoding.core.request import Request
+from decoding.core.sampling_params import SamplingParams
+from decoding.core.speculation_params import SpeculationParams
+from decoding.core.stats import StepStats
+from decoding.core.step_result import Emitted, PromptScored, Retired, StepResult
+from decoding.core.step_trace import StepTrace
+from decoding.engine.engine import Engine
+from decoding.errors import GanderError, RequestRejected
+from decoding.stores.session import SessionStore
+from decoding.worker import messages
+
+IDLE_POLL_MS = 200
+REPORT_SECONDS = 0.5  # between two reports, but that the last step before a rest is told of at once
+
+logger = logging.getLogger("gander.worker")
+
+
+def request_of(submit: messages.Submit, eos_token_ids: frozenset[int]) -> Request:
+    """The engine's request behind a message. Raises RequestRejected for an empty prompt."""
+    if not submit.prompt:
+        raise RequestRejected("prompt is empty", param="prompt")
+    sampling = msgspec.structs.asdict(submit.sampling)
+    asked = submit.sampling
+    sampling["stop_token_ids"] = tuple(asked.stop_token_ids)
+    sampling["bad_words"] = tuple(map(tuple, asked.bad_words))
+    sampling["allowed_token_ids"] = None if asked.allowed_token_ids is None else tuple(asked.allowed_token_ids)
+    speculation = msgspec.structs.asdict(submit.speculation)
+    speculation["without"] = frozenset(submit.speculation.without)
+    params = SamplingParams(**sampling)
+    params.validate()
+    return Request(
+        id=submit.request_id,
+        prompt=np.array(submit.prompt, np.int32),
+        sampling=params,
+        speculation=SpeculationParams(**speculation),
+        eos_token_ids=eos_token_ids,
+        tenant=submit.tenant,
+        session_id=submit.session_id,
+        prediction=np.array(submit.prediction, np.int32),
+    )
+
+
+class Worker:
+    """The loop between two sockets. `outbox` never blocks: a slow reader's frames wait in memory."""
+
+    def __init__(self, inbox: zmq.Socket[bytes], outbox: zmq.Socket[bytes]) -> None:
+        self._inbox = inbox
+        self._outbox = outbox
+        self._decoder = msgspec.msgpack.Decoder(messages.ToWorker)
+        self._encoder = msgspec.msgpack.Encoder()
+        self._parent = os.getppid()
+        self._is_draining = False
+        self._steps: list[StepStats] = []
+        self._next_report = 0.0
+
+    def serve(self, config: EngineConfig) -> int:
+        """Load, say Ready, run until drained or orphaned; the process's exit status."""
+        try:
+            engine = Engine.load(config, self._tell_progress)
+        except GanderError as error:
+            self._send([messages.LoadFailed(error=str(error))])
+            return 1
+        self._send([ready_message(engine, config)])
+        while os.getppid() == self._parent and not (self._is_draining and not engine.has_work):
+            self._drain_inbox(engine)
+            if engine.has_work:
+                self._step(engine)
+            else:
+                engine.rest()
+            self._report(engine)
+        return 0
+
+    def _step(self, engine: Engine) -> None:
+        try:
+            result = engine.step()
+        except Exception:  # whatever broke, every waiter is answered before the process goes
+            logger.exception("the engine broke; %d requests fail", len(engine.request_ids()))
+            text = "the engine failed while running this request"
+            self._send([messages.Failed(request_id=id, message=text) for id in engine.request_ids()])
+            raise
+        self._send(step_messages(result))
+        if result.stats is not None:
+            self._steps.append(result.stats)
+
+    def _drain_inbox(self, engine: Engine) -> None:
+        """Take every waiting message; wait a little for the first one when there is nothing to do."""
+        timeout = 0 if engine.has_work or self._is_draining else IDLE_POLL_MS
+        while self._inbox.poll(timeout):
+            timeout = 0
+            message = self._decoder.decode(self._inbox.recv())
+            if isinstance(message, messages.Submit):
+                self._submit(engine, message)
+            elif isinstance(message, messages.Abort):
+                retired = engine.abort(message.request_id)
+                self._send([finished_message(retired)] if retired else [])
+            elif isinstance(message, messages.Drain):
+                self._is_draining = True
+            else:
+                self._send([session_answer(engine.sessions, message)])
+
+    def _submit(self, engine: Engine, submit: messages.Submit) -> None:
+        try:
+            engine.add(request_of(submit, engine.model.eos_token_ids))
+        except RequestRejected as error:
+            self._send(
+                [
+                    messages.Rejected(
+                        request_id=submit.request_id,
+                        message=error.message,
+                        param=error.param,
+                        code=error.code,
+                    )
+                ]
+            )
+
+    def _report(self, engine: Engine) -> None:
+        """Tell of the steps since the last report, if it is time to."""
+        now = time.monotonic()
+        is_at_rest = bool(self._steps) and not engine.has_work
+        if is_at_rest or now >= self._next_report:
+            steps, self._steps, self._next_report = self._steps, [], now + REPORT_SECONDS
+            self._send([messages.StepReport(steps=steps, engine=engine.stats())])
+
+    def _tell_progress(self, sentence: str, fraction: float) -> None:
+        self._send([messages.LoadProgress(sentence=sentence, fraction=fraction)])
+
+    def _send(self, batch: list[messages.FromWorker]) -> None:
+        if batch:
+            self._outbox.send(self._encoder.encode(messages.Batch(batch)))
+
+
+def session_answer(
+    sessions: SessionStore, question: messages.ListSessions | messages.DeleteSession
+) -> messages.Sessions | messages.SessionDeleted:
+    if isinstance(question, messages.ListSessions):
+        return messages.Sessions(id=question.id, sessions=sessions.list(question.tenant))
+    found = sessions.delete(question.tenant, question.session_id)
+    return messages.SessionDeleted(id=question.id, found=found)
+
+
+def ready_message(engine: Engine, config: EngineConfig) -> messages.Ready:
+    model = engine.model
+    return messages.Ready(
+        model=config.model,
+        max_model_len=model.max_model_len,
+        vocab_size=model.vocab_size,
+        eos_token_ids=sorted(model.eos_token_ids),
+        methods=engine.methods,
+        max_nodes=config.max_nodes,
+        dtype=str(model.dtype).removeprefix("torch."),
+        device=str(model.device),
+        attention=model.attention,
+        is_exact=model.is_exact,
+        load_seconds=engine.load_seconds,
+        parameters=model.num_parameters,
+        fingerprint=model.fingerprint,
+    )
+
+
+def step_messages(result: StepResult) -> list[messages.FromWorker]:
+    """What is known of prompts and trees, then tokens, so that a request's last tokens always come before its end."""
+    traced = [traced_message(*traced, result.stats) for traced in result.traced if result.stats is not None]
+    return [
+        *map(prompt_message, result.scored),
+        *traced,
+        *map(tokens_message, result.emitted),
+        *map(finished_message, result.retired),
+    ]
+
+
+def prompt_message(scored: PromptScored) -> messages.PromptLogprobs:
+    return messages.PromptLogprobs(request_id=scored.request_id, logprobs=scored.logprobs)
+
+
+def traced_message(request_id: str, trace: StepTrace, step: StepStats) -> messages.Traced:
+    return messages.Traced(
+        request_id=request_id,
+        trace=trace,
+        seconds=step.step_seconds,
+        plain_seconds=step.plain_seconds,
+        prefill_rows=step.prefill_rows,
+    )
+
+
+def tokens_message(emitted: Emitted) -> messages.Tokens:
+    return messages.Tokens(
+        request_id=emitted.request_id,
+        token_ids=emitted.tokens,
+        logprobs=emitted.logprobs,
+    )
+
+
+def finished_message(retired: Retired) -> messages.Finished:
+    return messages.Finished(
+        request_id=retired.request_id,
+        reason=retired.reason.value,
+        stats=retired.stats,
+        stop_token_id=retired.stop_token_id,
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Gander's worker process; started by the server.")
+    parser.add_argument("--inbox", required=True)
+    parser.add_argument("--outbox", required=True)
+    parser.add_argument("--config", required=True, help="EngineConfig as JSON")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    disable_progress_bar()  # transformers': the server shows our own
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle: it drains us
+    context = zmq.Context()
+    inbox, outbox = context.socket(zmq.PULL), context.socket(zmq.PUSH)
+    outbox.setsockopt(zmq.SNDHWM, 0)
+    outbox.setsockopt(zmq.LINGER, 2000)
+    inbox.connect(arguments.inbox)
+    outbox.connect(arguments.outbox)
+    config = msgspec.json.decode(arguments.config, type=EngineConfig)
+    try:
+        return Worker(inbox, outbox).serve(config)
+    finally:
+        inbox.close(linger=0)
+        outbox.close()
+        context.term()

@@ -1,0 +1,174 @@
+"""The wire form of /v1/chat/completions: chunks of a stream, and the plain reply.
+
+A choice's first chunk has the role and its last, which has no text, the finish reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from decoding.core.stats import RequestStats
+from server.generation.calls import Call, UsageCount, speculation_report
+from server.generation.choice import ChoiceDelta, TokenNews
+from server.generation.events import FoldedChoice
+from server.generation.logprobs import chat_logprobs, prompt_logprobs
+from server.generation.trace import trace
+from server.http.errors import ApiError
+from server.http.sse import DONE, frame
+from server.parsing.parts import CallArguments, CallStart, Content, Part, Reasoning, said
+from server.schemas.chat import (
+    AssistantDelta,
+    AssistantMessage,
+    ChatChoice,
+    ChatChunkChoice,
+    ChatCompletion,
+    ChatCompletionChunk,
+    ChatLogprobs,
+    ChatRequest,
+    ToolCall,
+)
+
+
+@dataclass(slots=True)
+class ChatShape:
+    call: Call
+    body: ChatRequest
+    _begun: set[int] = field(default_factory=set)  # choices whose role was sent
+    _calling: set[int] = field(default_factory=set)  # choices that have called a tool
+
+    def chunks(self, delta: ChoiceDelta, usage: UsageCount) -> Iterable[bytes]:
+        index = delta.index
+        if index not in self._begun:
+            self._begun.add(index)
+            yield self._chunk(_chunk_choice(index, {"role": "assistant", "content": ""}), usage)
+        if any(isinstance(part, CallStart) for part in delta.parts):
+            self._calling.add(index)
+        choices = [_chunk_choice(index, part_delta(part)) for part in delta.parts]
+        if (delta.news or delta.steps) and not choices:
+            choices.append(_chunk_choice(index, {}))
+        if choices:  # a delta's tokens are told of once
+            choices[0]["logprobs"] = self._logprobs(delta.news)
+            self._add_trace(choices[0], delta)
+        for choice in choices:
+            yield self._chunk(choice, usage)
+        if delta.finish_reason is not None:
+            last = _chunk_choice(index, {})
+            last["finish_reason"] = finish_reason(delta.finish_reason, index in self._calling)
+            self._add_report(last, delta.stats)
+            yield self._chunk(last, usage)
+
+    def ending(self, outcome: UsageCount | ApiError) -> Iterable[bytes]:
+        if isinstance(outcome, ApiError):
+            yield frame(outcome.body())
+        elif self.body.stream_options.include_usage:
+            yield frame(self._empty_chunk([]) | {"usage": outcome.usage()})
+        yield DONE
+
+    def whole(self, choices: Sequence[FoldedChoice], usage: UsageCount) -> Mapping[str, object]:
+        reply: ChatCompletion = {
+            "id": self.call.id,
+            "object": "chat.completion",
+            "created": self.call.created,
+            "model": self.call.model,
+            "system_fingerprint": self.call.fingerprint,
+            "choices": [self._whole_choice(choice) for choice in choices],
+            "usage": usage.usage(),
+        }
+        first = choices[0].prompt_logprobs
+        if self.body.prompt_logprobs is not None and first is not None:
+            reply["prompt_logprobs"] = prompt_logprobs(self.call.tokenizer, first)
+        return reply
+
+    def _whole_choice(self, choice: FoldedChoice) -> ChatChoice:
+        message = message_of(choice.parts)
+        reason = choice.last.finish_reason
+        assert reason is not None
+        whole: ChatChoice = {
+            "index": choice.last.index,
+            "message": message,
+            "logprobs": self._logprobs(choice.news),
+            "finish_reason": finish_reason(reason, "tool_calls" in message),
+        }
+        self._add_trace(whole, choice)
+        self._add_report(whole, choice.last.stats)
+        return whole
+
+    def _logprobs(self, news: Sequence[TokenNews]) -> ChatLogprobs | None:
+        return chat_logprobs(self.call.tokenizer, news) if self.body.logprobs else None
+
+    def _add_report(self, choice: ChatChoice | ChatChunkChoice, stats: RequestStats | None) -> None:
+        if self.body.speculation.report and stats is not None:
+            choice["speculation"] = speculation_report(stats)
+
+    def _add_trace(self, choice: ChatChoice | ChatChunkChoice, news: ChoiceDelta | FoldedChoice) -> None:
+        if self.body.speculation.trace:
+            choice["trace"] = trace(self.call.tokenizer, news.news, news.steps)
+
+    def _chunk(self, choice: ChatChunkChoice, usage: UsageCount) -> bytes:
+        chunk = self._empty_chunk([choice])
+        options = self.body.stream_options
+        if options.include_usage:
+            chunk["usage"] = None
+        if options.continuous_usage_stats:
+            chunk["usage"] = usage.usage()
+        return frame(chunk)
+
+    def _empty_chunk(self, choices: list[ChatChunkChoice]) -> ChatCompletionChunk:
+        return {
+            "id": self.call.id,
+            "object": "chat.completion.chunk",
+            "created": self.call.created,
+            "model": self.call.model,
+            "system_fingerprint": self.call.fingerprint,
+            "choices": choices,
+        }
+
+
+def finish_reason(reason: str, has_calls: bool) -> str:
+    return "tool_calls" if reason == "stop" and has_calls else reason
+
+
+def part_delta(part: Part) -> AssistantDelta:
+    match part:
+        case Content():
+            return {"content": part.text}
+        case Reasoning():
+            return {"reasoning_content": part.text}
+        case CallStart():
+            function: Any = {"name": part.name, "arguments": ""}
+            return {"tool_calls": [{"index": part.index, "id": part.id, "type": "function", "function": function}]}
+        case CallArguments():
+            return {"tool_calls": [{"index": part.index, "function": {"arguments": part.text}}]}
+
+
+def message_of(parts: Sequence[Part]) -> AssistantMessage:
+    """content is null where there are only calls."""
+    thought = "".join(part.text for part in parts if isinstance(part, Reasoning))
+    calls = calls_of(parts)
+    content = said(parts)
+    message: AssistantMessage = {
+        "role": "assistant",
+        "content": None if calls and not content else content,
+        "refusal": None,
+    }
+    if thought:
+        message["reasoning_content"] = thought
+    if calls:
+        message["tool_calls"] = calls
+    return message
+
+
+def calls_of(parts: Sequence[Part]) -> list[ToolCall]:
+    calls: list[ToolCall] = []
+    for part in parts:
+        if isinstance(part, CallStart):
+            calls.append({"id": part.id, "type": "function", "function": {"name": part.name, "arguments": ""}})
+        elif isinstance(part, CallArguments):
+            calls[part.index]["function"]["arguments"] += part.text
+    return calls
+
+
+def _chunk_choice(index: int, delta: AssistantDelta) -> ChatChunkChoice:
+    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}

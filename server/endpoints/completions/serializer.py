@@ -1,0 +1,112 @@
+"""The wire form of /v1/completions: chunks of a stream, and the plain reply."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from decoding.core.stats import RequestStats
+from decoding.core.token_logprobs import TokenLogprobs
+from server.generation.calls import Call, UsageCount, speculation_report
+from server.generation.choice import ChoiceDelta, ChoicePlan, TokenNews
+from server.generation.events import FoldedChoice
+from server.generation.logprobs import completion_logprobs, prompt_logprobs, prompt_news, token_text
+from server.generation.trace import trace
+from server.http.errors import ApiError
+from server.http.sse import DONE, frame
+from server.parsing.parts import said
+from server.schemas.completions import Completion, CompletionChoice, CompletionLogprobs, CompletionRequest
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionShape:
+    """num_generated: choices generated for each prompt, of which body.n are returned."""
+
+    call: Call
+    body: CompletionRequest
+    plans: Sequence[ChoicePlan]
+    num_generated: int
+
+    def chunks(self, delta: ChoiceDelta, usage: UsageCount) -> Iterable[bytes]:
+        logprobs = self._logprobs(delta.index, delta.news, delta.prompt_logprobs)
+        choice = self._choice(delta.index, said(delta.parts), logprobs, delta.finish_reason, delta.stats)
+        if self.body.speculation.trace:
+            choice["trace"] = trace(self.call.tokenizer, delta.news, delta.steps)
+        chunk = self._reply([choice])
+        options = self.body.stream_options
+        if options.include_usage:
+            chunk["usage"] = None
+        if options.continuous_usage_stats:
+            chunk["usage"] = usage.usage()
+        yield frame(chunk)
+
+    def ending(self, outcome: UsageCount | ApiError) -> Iterable[bytes]:
+        if isinstance(outcome, ApiError):
+            yield frame(outcome.body())
+        elif self.body.stream_options.include_usage:
+            yield frame(self._reply([]) | {"usage": outcome.usage()})
+        yield DONE
+
+    def whole(self, choices: Sequence[FoldedChoice], usage: UsageCount) -> Mapping[str, object]:
+        reply = self._reply([self._whole_choice(i, choice) for i, choice in enumerate(self._best(choices))])
+        reply["usage"] = usage.usage()
+        return reply
+
+    def _best(self, choices: Sequence[FoldedChoice]) -> list[FoldedChoice]:
+        """Of each prompt's choices the n with the highest mean log probability, likeliest first."""
+        if self.num_generated == self.body.n:
+            return list(choices)
+        best: list[FoldedChoice] = []
+        for start in range(0, len(choices), self.num_generated):
+            group = sorted(choices[start : start + self.num_generated], key=_mean_logprob, reverse=True)
+            best += group[: self.body.n]
+        return best
+
+    def _whole_choice(self, index: int, choice: FoldedChoice) -> CompletionChoice:
+        last = choice.last
+        logprobs = self._logprobs(last.index, choice.news, choice.prompt_logprobs)
+        whole = self._choice(index, said(choice.parts), logprobs, last.finish_reason, last.stats)
+        if self.body.speculation.trace:
+            whole["trace"] = trace(self.call.tokenizer, choice.news, choice.steps)
+        if self.body.prompt_logprobs is not None and choice.prompt_logprobs is not None:
+            whole["prompt_logprobs"] = prompt_logprobs(self.call.tokenizer, choice.prompt_logprobs)
+        return whole
+
+    def _logprobs(
+        self, index: int, news: Sequence[TokenNews], prompt: Sequence[TokenLogprobs | None] | None
+    ) -> CompletionLogprobs | None:
+        if self.body.logprobs is None:
+            return None
+        tokenizer, token_ids = self.call.tokenizer, self.plans[index].request.prompt
+        repeated = prompt_news(tokenizer, token_ids, prompt) if self.body.echo and prompt is not None else []
+        first = token_text(tokenizer.token_bytes(token_ids[0])) if repeated else ""
+        return completion_logprobs(tokenizer, [*repeated, *news], first)
+
+    def _choice(
+        self,
+        index: int,
+        text: str,
+        logprobs: CompletionLogprobs | None,
+        finish_reason: str | None,
+        stats: RequestStats | None,
+    ) -> CompletionChoice:
+        choice: CompletionChoice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
+        if self.body.speculation.report and stats is not None:
+            choice["speculation"] = speculation_report(stats)
+        return choice
+
+    def _reply(self, choices: list[CompletionChoice]) -> Completion:
+        return {
+            "id": self.call.id,
+            "object": "text_completion",
+            "created": self.call.created,
+            "model": self.call.model,
+            "system_fingerprint": self.call.fingerprint,
+            "choices": choices,
+        }
+
+
+def _mean_logprob(choice: FoldedChoice) -> float:
+    """Natural logarithm a token; an empty reply comes last."""
+    logprobs = [news.logprobs.logprob for news in choice.news]
+    return sum(logprobs) / len(logprobs) if logprobs else float("-inf")

@@ -1,0 +1,37 @@
+"""GET /v1/models and /v1/models/{id}: the one model this server has. Served while it still loads."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+
+from server.http.openapi import error_replies
+from server.schemas.catalog import ModelCard, ModelList
+from server.service import Service, service_of
+
+router = APIRouter(prefix="/v1/models")
+
+
+@router.get("")
+async def list_models(request: Request) -> ModelList:
+    """The models clients may name."""
+    service = service_of(request)
+    return ModelList(object="list", data=[_card(service)])
+
+
+@router.get("/{model:path}", responses=error_replies(404))
+async def get_model(model: str, request: Request) -> ModelCard:
+    """One model by its id."""
+    service = service_of(request)
+    service.require_model(model)
+    return _card(service)
+
+
+def _card(service: Service) -> ModelCard:
+    ready = service.client.ready
+    return ModelCard(
+        id=service.settings.model_name,
+        object="model",
+        created=service.created,
+        owned_by="gander",
+        max_model_len=None if ready is None else ready.max_model_len,
+    )

@@ -1,0 +1,4 @@
+"""POST /v1/responses.
+
+Knows its own form of the wire.
+"""

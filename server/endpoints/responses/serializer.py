@@ -1,0 +1,146 @@
+"""The wire form of /v1/responses: the events of a stream, and the plain reply with the same items."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from decoding.core.stats import RequestStats
+from server.endpoints.responses.items import ResponseItems
+from server.generation.calls import Call, UsageCount, now, speculation_report
+from server.generation.choice import ChoiceDelta
+from server.generation.events import FoldedChoice
+from server.generation.logprobs import token_logprob
+from server.http.errors import ApiError
+from server.http.sse import frame
+from server.parsing.parts import Content
+from server.schemas.chat import TokenLogprob
+from server.schemas.response_replies import Response, ResponseEvent, ResponseUsage
+from server.schemas.responses import ResponseRequest
+
+
+@dataclass(slots=True)
+class ResponseShape:
+    call: Call
+    body: ResponseRequest
+    _items: ResponseItems = field(default_factory=ResponseItems)
+    _logprobs: list[TokenLogprob] = field(default_factory=list)  # of tokens whose content has not been shown
+    _last: ChoiceDelta | None = None
+
+    def chunks(self, delta: ChoiceDelta, usage: UsageCount) -> Iterable[bytes]:  # noqa: ARG002
+        is_first, self._last = self._last is None, delta
+        if is_first:
+            yield _event_frame(self._items.event("created", response=self._response("in_progress")))
+            yield _event_frame(self._items.event("in_progress", response=self._response("in_progress")))
+        yield from map(_event_frame, self._grow(delta))
+
+    def ending(self, outcome: UsageCount | ApiError) -> Iterable[bytes]:
+        if isinstance(outcome, ApiError):
+            yield from map(_event_frame, self._failure(outcome))
+            return
+        status = self._status()
+        yield from map(_event_frame, self._items.close(status))
+        yield _event_frame(self._items.event(status, response=self._response(status, outcome)))
+
+    def whole(self, choices: Sequence[FoldedChoice], usage: UsageCount) -> Mapping[str, object]:
+        choice = choices[0]
+        self._last = replace(choice.last, parts=choice.parts, news=choice.news)
+        status = self._status()
+        for _ in (*self._grow(self._last), *self._items.close(status)):
+            pass  # only the items count
+        return self._response(status, usage)
+
+    def _grow(self, delta: ChoiceDelta) -> Iterator[ResponseEvent]:
+        tokenizer = self.call.tokenizer
+        if self.body.wants_logprobs:
+            self._logprobs += [token_logprob(tokenizer, news.logprobs) for news in delta.news]
+        for part in delta.parts:
+            logprobs: list[TokenLogprob] = []
+            if isinstance(part, Content):
+                logprobs, self._logprobs = self._logprobs, []
+            yield from self._items.add(part, logprobs)
+        if delta.finish_reason is not None and not self._items.items:
+            yield from self._items.add(Content(""), [])
+
+    def _failure(self, error: ApiError) -> Iterator[ResponseEvent]:
+        detail = error.body()["error"]
+        yield {
+            "type": "error",
+            "sequence_number": self._items.next_number(),
+            "code": error.code,
+            "message": detail["message"] or "",
+            "param": error.param,
+        }
+        failed = self._response("failed")
+        failed["error"] = {"code": error.code, "message": detail["message"] or ""}
+        yield self._items.event("failed", response=failed)
+
+    def _status(self) -> Any:
+        assert self._last is not None
+        return "incomplete" if self._last.finish_reason == "length" else "completed"
+
+    def _response(self, status: Any, usage: UsageCount | None = None) -> Response:
+        body, call = self.body, self.call
+        choice = body.tool_choice
+        named: dict[str, str] | None = None
+        if choice is not None and choice.mode == "named":
+            named = {"type": "function", "name": choice.name}
+        response: Response = {
+            "id": call.id,
+            "object": "response",
+            "created_at": call.created,
+            "completed_at": now() if status == "completed" else None,
+            "status": status,
+            "error": None,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+            "model": call.model,
+            "output": self._items.items,
+            "usage": None if usage is None else _usage(usage),
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "metadata": body.metadata,
+            "parallel_tool_calls": body.parallel_tool_calls,
+            "previous_response_id": None,
+            "reasoning": {"effort": body.reasoning.effort, "summary": None},
+            "store": False,
+            "background": False,
+            "temperature": body.temperature,
+            "top_p": body.top_p,
+            "top_logprobs": body.top_logprobs or 0,
+            "text": {"format": _format(body)},
+            "tool_choice": named or ("auto" if choice is None else choice.mode),
+            "tools": [tool.model_dump() for tool in body.tools],
+            "truncation": "disabled",
+        }
+        stats = None if self._last is None else self._last.stats
+        return self._with_report(response, stats)
+
+    def _with_report(self, response: Response, stats: RequestStats | None) -> Response:
+        if self.body.speculation.report and stats is not None:
+            response["speculation"] = speculation_report(stats)
+        return response
+
+
+def _event_frame(event: ResponseEvent) -> bytes:
+    return b"event: " + event["type"].encode() + b"\n" + frame(event)
+
+
+def _format(body: ResponseRequest) -> dict[str, Any]:
+    form = body.text.format
+    if form is None:
+        return {"type": "text"}
+    if form.definition is None:
+        return {"type": form.type}
+    return {"type": form.type, "name": "schema", "schema": form.definition, "strict": True}
+
+
+def _usage(count: UsageCount) -> ResponseUsage:
+    usage = count.usage()
+    return {
+        "input_tokens": usage["prompt_tokens"],
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "output_tokens": usage["completion_tokens"],
+        "output_tokens_details": {"reasoning_tokens": usage["completion_tokens_details"]["reasoning_tokens"]},
+        "total_tokens": usage["total_tokens"],
+    }

@@ -1,0 +1,212 @@
+"""One choice of a call: from the worker's replies to deltas of text, parts and log probabilities.
+
+Owns the choice's text, its stop strings and its counts of tokens; knows nothing of HTTP. The invariant: the deltas
+are a function of the tokens, not of how they were chunked, and the last one has the reason.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from decoding.core.stats import RequestStats
+from decoding.core.token_logprobs import TokenLogprobs
+from decoding.worker.messages import Finished, Submit, Traced
+from server.engine_client.replies import Reply
+from server.generation.detokenize import IncrementalText, StopStrings
+from server.http.errors import unavailable
+from server.parsing.parts import Parser, Part, PlainParser, merged
+from server.prompts.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChoicePlan:
+    """One choice before it runs: its request, the text to repeat before the reply, its stop strings, its parser.
+
+    is_silent: nothing of the reply is wanted, the request runs for its prompt's log probabilities.
+    """
+
+    request: Submit
+    echo: str = ""
+    stops: Sequence[str] = ()
+    parser: Parser = field(default_factory=PlainParser)
+    shows_special_tokens: bool = False
+    is_silent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a token came from: `tree.Source` in lower case, its place in its step and that step's number, from 1."""
+
+    source: str
+    depth: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokenNews:
+    """A token of the reply. offset: where its text begins in the choice's text, repeated prompt included.
+
+    text: what it adds to what is decoded, though a stop string may take it away again; origin: if that is traced.
+    """
+
+    logprobs: TokenLogprobs
+    offset: int
+    text: str = ""
+    origin: Origin | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChoiceDelta:
+    """News of one choice. num_tokens, num_reasoning: completion tokens so far, and those of them that were thought.
+
+    news: of each token, where log probabilities or traces are asked for; steps: those since the last delta, where they
+    are traced. finish_reason and stats: in the last one only; prompt_logprobs: in the first only.
+    """
+
+    index: int
+    parts: tuple[Part, ...]
+    num_tokens: int
+    num_reasoning: int = 0
+    news: Sequence[TokenNews] = ()
+    steps: Sequence[Traced] = ()
+    prompt_logprobs: Sequence[TokenLogprobs | None] | None = None
+    finish_reason: str | None = None
+    stats: RequestStats | None = None
+
+
+class Choice:
+    """Turns the replies of one request into deltas."""
+
+    def __init__(self, index: int, plan: ChoicePlan, tokenizer: Tokenizer) -> None:
+        self.index = index
+        self._is_silent = plan.is_silent
+        self._parser = plan.parser
+        self._text = IncrementalText(
+            lambda token_ids: tokenizer.decode(token_ids, not plan.shows_special_tokens), plan.request.prompt
+        )
+        self._stops = StopStrings(plan.stops)
+        sampling = plan.request.sampling
+        self._min_tokens = sampling.min_tokens
+        is_plain = isinstance(plan.parser, PlainParser) and sampling.logprobs is None
+        self._is_one_by_one = bool(plan.stops) or tokenizer.has_byte_tokens or not is_plain
+        self._prefix = plan.echo
+        self._num_read = self._num_settled = len(plan.echo)  # characters decoded, and those no stop string can claim
+        self._num_tokens = self._num_reasoning = 0
+        self._pending: deque[TokenNews] = deque()
+        self._origins: deque[Origin] = deque()  # of tokens to come
+        self._steps: list[Traced] = []
+        self._last_step = 0  # that of the last token read
+        self._prompt_logprobs: Sequence[TokenLogprobs | None] | None = None
+        self.is_cut = False  # by a stop string or a parser: what still comes is not the reply's
+
+    def feed(self, reply: Reply, finished: Finished | None) -> ChoiceDelta | None:
+        """The delta of this reply, if there is anything to say."""
+        token_ids = [] if self.is_cut or self._is_silent else reply.token_ids
+        stop_token = None
+        if finished is not None and finished.stop_token_id is not None and token_ids:
+            assert token_ids[-1] == finished.stop_token_id, (token_ids, finished)
+            stop_token = token_ids.pop()
+        if reply.prompt_logprobs is not None:
+            self._prompt_logprobs = reply.prompt_logprobs
+        self._expect(reply.steps)
+        parts = self._parser.push(self._prefix)
+        self._prefix = ""
+        parts += self._append(token_ids, reply.logprobs)
+        if stop_token is not None and not self.is_cut:
+            self._num_tokens += 1
+        if finished is not None:
+            return self._last(parts, finished)
+        return self._delta(parts)
+
+    def _delta(self, parts: list[Part]) -> ChoiceDelta | None:
+        shown, news = merged(parts), self._settled_news(is_end=False)
+        if not (shown or news):
+            return None
+        return ChoiceDelta(
+            index=self.index,
+            parts=shown,
+            num_tokens=self._num_tokens,
+            num_reasoning=self._num_reasoning,
+            news=news,
+            steps=self._take_steps(),
+            prompt_logprobs=self._take_prompt_logprobs(),
+        )
+
+    def _expect(self, steps: Sequence[Traced]) -> None:
+        """Remember where the tokens of these steps come from."""
+        self._steps += steps
+        for step in steps:
+            sources = enumerate(step.trace.sources, start=1)
+            self._origins.extend(Origin(source, depth, step.trace.number) for depth, source in sources)
+
+    def _append(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> list[Part]:
+        if not self._is_one_by_one:
+            self._num_tokens += len(token_ids)
+            return self._read(self._text.push(token_ids)) if token_ids else []
+        parts: list[Part] = []
+        for position, token_id in enumerate(token_ids):
+            self._num_tokens += 1
+            self._num_reasoning += self._parser.is_reasoning
+            text = self._text.push((token_id,))
+            if logprobs:
+                origin = self._origins.popleft() if self._origins else None
+                self._last_step = origin.step if origin else 0
+                self._pending.append(TokenNews(logprobs[position], self._num_read, text, origin))
+            parts += self._read(text)
+            if self.is_cut:
+                break
+        return parts
+
+    def _read(self, text: str) -> list[Part]:
+        """The parts that new text settles."""
+        self._num_read += len(text)
+        if self._num_tokens >= self._min_tokens:
+            text, self.is_cut = self._stops.push(text)
+        self._num_settled += len(text)
+        parts = self._parser.push(text)
+        self.is_cut = self.is_cut or self._parser.is_done
+        return parts
+
+    def _settled_news(self, is_end: bool) -> list[TokenNews]:
+        """Tokens whose text is shown; a token of which a stop string has cut everything is none of the reply's."""
+        news = []
+        while self._pending and (self._pending[0].offset < self._num_settled or (is_end and not self.is_cut)):
+            news.append(self._pending.popleft())
+        return news
+
+    def _take_steps(self) -> Sequence[Traced]:
+        """None after the one in which the reply was cut."""
+        taken, self._steps = self._steps, []
+        return [step for step in taken if step.trace.number <= self._last_step or not self.is_cut]
+
+    def _take_prompt_logprobs(self) -> Sequence[TokenLogprobs | None] | None:
+        taken, self._prompt_logprobs = self._prompt_logprobs, None
+        return taken
+
+    def _last(self, parts: list[Part], finished: Finished) -> ChoiceDelta:
+        if not self.is_cut and not self._is_silent:
+            text = self._text.flush()
+            if text and self._pending:
+                self._pending[-1] = replace(self._pending[-1], text=self._pending[-1].text + text)
+            parts += self._read(text)
+        if not self.is_cut:
+            held = self._stops.flush()
+            self._num_settled += len(held)
+            parts += self._parser.push(held)
+        parts += self._parser.flush()
+        reason = "length" if self._is_silent else "stop" if self.is_cut else finished.reason
+        if reason == "abort":
+            raise unavailable("The request was aborted.", "aborted")
+        return ChoiceDelta(
+            index=self.index,
+            parts=merged(parts),
+            num_tokens=self._num_tokens,
+            num_reasoning=self._num_reasoning,
+            news=self._settled_news(is_end=True),
+            steps=self._take_steps(),
+            prompt_logprobs=self._take_prompt_logprobs(),
+            finish_reason=reason,
+            stats=finished.stats,
+        )

@@ -1,0 +1,81 @@
+"""The one event sequence of a call: choice deltas. Streaming sends them, a plain reply folds the same ones.
+
+Knows nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from decoding.core.token_logprobs import TokenLogprobs
+from decoding.worker.messages import Failed, Finished, Rejected, Traced
+from server.engine_client.replies import End, Replies
+from server.generation.choice import Choice, ChoiceDelta, TokenNews
+from server.http.errors import ApiError, internal_error, invalid, unavailable
+from server.parsing.parts import Part, merged
+
+
+async def choice_deltas(replies: Replies, choices: Sequence[Choice]) -> AsyncGenerator[list[ChoiceDelta]]:
+    """All news of a call, step by step; an empty list where nothing came for as long as `replies` is patient.
+
+    Raises ApiError as soon as one choice fails; closing the iterator aborts what still runs.
+    """
+    try:
+        while not replies.is_finished:
+            news = await replies.read()
+            deltas = []
+            for index, reply in news.items():
+                choice = choices[index]
+                was_cut = choice.is_cut
+                delta = choice.feed(reply, _require_finished(reply.end))
+                if choice.is_cut and not was_cut:
+                    replies.abort(index)
+                if delta is not None:
+                    deltas.append(delta)
+            if deltas or not news:
+                yield deltas
+    finally:
+        replies.close()
+
+
+@dataclass(slots=True)
+class FoldedChoice:
+    """A choice, whole."""
+
+    parts: tuple[Part, ...]
+    news: list[TokenNews]
+    steps: list[Traced]
+    prompt_logprobs: Sequence[TokenLogprobs | None] | None
+    last: ChoiceDelta
+
+
+async def fold(deltas: AsyncIterator[list[ChoiceDelta]]) -> list[FoldedChoice]:
+    """Every choice of a call in the order of its index, from the same deltas a stream sends."""
+    pieces: dict[int, list[ChoiceDelta]] = {}
+    async for batch in deltas:
+        for delta in batch:
+            pieces.setdefault(delta.index, []).append(delta)
+    return [_folded(parts) for _, parts in sorted(pieces.items())]
+
+
+def _folded(deltas: list[ChoiceDelta]) -> FoldedChoice:
+    return FoldedChoice(
+        parts=merged(part for delta in deltas for part in delta.parts),
+        news=[news for delta in deltas for news in delta.news],
+        steps=[step for delta in deltas for step in delta.steps],
+        prompt_logprobs=next((delta.prompt_logprobs for delta in deltas if delta.prompt_logprobs is not None), None),
+        last=deltas[-1],
+    )
+
+
+def _require_finished(end: End | None) -> Finished | None:
+    if end is None or isinstance(end, Finished):
+        return end
+    if isinstance(end, Rejected):
+        if end.code == "queue_full":
+            raise ApiError(429, end.message, end.param, end.code, 1)
+        raise invalid(end.message, end.param, end.code)
+    if isinstance(end, Failed):
+        raise internal_error()
+    raise unavailable(end.message, end.code)

@@ -1,0 +1,94 @@
+"""Log probabilities in the forms of the wire: of completions, of chat, and vLLM's of prompts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from decoding.core.token_logprobs import TokenLogprobs
+from server.generation.choice import TokenNews
+from server.generation.detokenize import IncrementalText
+from server.prompts.tokenizer import Tokenizer
+from server.schemas.chat import ChatLogprobs, TokenLogprob, TopLogprob
+from server.schemas.completions import CompletionLogprobs
+from server.schemas.replies import PromptLogprob, PromptLogprobs
+
+LEAST = -9999.0  # JSON has no minus infinity
+
+
+def token_text(data: bytes) -> str:
+    """A token as text; one that is not whole characters is spelled out, as OpenAI does: bytes:\\xe2\\x82."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+
+
+def finite(logprob: float) -> float:
+    return max(logprob, LEAST)
+
+
+def completion_logprobs(tokenizer: Tokenizer, news: Sequence[TokenNews | None], first: str = "") -> CompletionLogprobs:
+    """OpenAI's form of /v1/completions; None, with the text `first`, stands for a token that follows nothing."""
+    form: CompletionLogprobs = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+    for token in news:
+        if token is None:
+            form["tokens"].append(first)
+            form["token_logprobs"].append(None)
+            form["top_logprobs"].append(None)
+            form["text_offset"].append(0)
+            continue
+        entry = token.logprobs
+        text = token_text(tokenizer.token_bytes(entry.token_id))
+        top = {token_text(tokenizer.token_bytes(token_id)): finite(logprob) for token_id, logprob in entry.top[::-1]}
+        form["tokens"].append(text)
+        form["token_logprobs"].append(finite(entry.logprob))
+        form["top_logprobs"].append(top | {text: finite(entry.logprob)})
+        form["text_offset"].append(token.offset)
+    return form
+
+
+def prompt_news(
+    tokenizer: Tokenizer, prompt: Sequence[int], entries: Sequence[TokenLogprobs | None]
+) -> list[TokenNews | None]:
+    """The prompt's tokens as news of the text that repeats it."""
+    text = IncrementalText(tokenizer.decode)
+    offsets = [0]
+    for token_id in prompt:
+        offsets.append(offsets[-1] + len(text.push((token_id,))))
+    return [
+        None if entry is None else TokenNews(entry, offset)
+        for entry, (offset, _) in zip(entries, pairwise(offsets), strict=True)
+    ]
+
+
+def chat_logprobs(tokenizer: Tokenizer, news: Sequence[TokenNews]) -> ChatLogprobs:
+    """OpenAI's form of /v1/chat/completions."""
+    return {"content": [token_logprob(tokenizer, token.logprobs) for token in news], "refusal": None}
+
+
+def token_logprob(tokenizer: Tokenizer, entry: TokenLogprobs) -> TokenLogprob:
+    top = [_top(tokenizer, token_id, logprob) for token_id, logprob in entry.top]
+    return {**_top(tokenizer, entry.token_id, entry.logprob), "top_logprobs": top}
+
+
+def _top(tokenizer: Tokenizer, token_id: int, logprob: float) -> TopLogprob:
+    data = tokenizer.token_bytes(token_id)
+    return {"token": token_text(data), "logprob": finite(logprob), "bytes": list(data)}
+
+
+def prompt_logprobs(tokenizer: Tokenizer, entries: Sequence[TokenLogprobs | None]) -> PromptLogprobs:
+    """vLLM's form: for each prompt token the likeliest and the token itself, by id; None for the first."""
+    return [None if entry is None else _prompt_entry(tokenizer, entry) for entry in entries]
+
+
+def _prompt_entry(tokenizer: Tokenizer, entry: TokenLogprobs) -> dict[str, PromptLogprob]:
+    ranked = [(token_id, logprob, rank) for rank, (token_id, logprob) in enumerate(entry.top, start=1)]
+    return {
+        str(token_id): {
+            "logprob": finite(logprob),
+            "rank": rank,
+            "decoded_token": token_text(tokenizer.token_bytes(token_id)),
+        }
+        for token_id, logprob, rank in [*ranked, (entry.token_id, entry.logprob, entry.rank)]
+    }

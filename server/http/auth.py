@@ -1,0 +1,66 @@
+"""Who may come in: all but /health, /ready and the page's own files is behind the API keys, where there are any.
+
+Pure ASGI, before the body is read. Knows keys by their ring only.
+"""
+
+from __future__ import annotations
+
+from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from server.http.errors import ApiError
+from server.http.keys import Caller, KeyRing
+from server.metrics.metrics import Metrics
+
+OPEN_PATHS = frozenset({"/health", "/ready", "/", "/favicon.ico"})
+PAGE_FILES = "/web/"
+METRICS_PATH = "/metrics"
+
+
+class Gate:
+    """Answers 401 without a valid key; puts the caller where `caller_of` finds it."""
+
+    def __init__(self, app: ASGIApp, ring: KeyRing, has_open_metrics: bool, metrics: Metrics) -> None:
+        self._app = app
+        self._ring = ring
+        self._open_paths = OPEN_PATHS | ({METRICS_PATH} if has_open_metrics else set())
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            caller = self._admit(scope)
+        except ApiError as error:
+            self._metrics.on_error(error)
+            await error.response()(scope, receive, send)
+            return
+        scope.setdefault("state", {})["caller"] = caller
+        await self._app(scope, receive, send)
+
+    def _admit(self, scope: Scope) -> Caller:
+        if self._ring.is_open:
+            return Caller()
+        path = scope["path"]
+        caller = self._ring.find(_key_in(Headers(scope=scope)))
+        if path in self._open_paths or path.startswith(PAGE_FILES):
+            return caller or Caller(is_admin=False)
+        if caller is None:
+            message = "A valid API key is needed: send it as Authorization: Bearer KEY."
+            raise ApiError(401, message, None, "invalid_api_key")
+        if path == METRICS_PATH and not caller.is_admin:
+            raise ApiError(403, "Metrics are for admin keys.", None, "admin_key_required")
+        return caller
+
+
+def _key_in(headers: Headers) -> str:
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+
+
+def caller_of(connection: HTTPConnection) -> Caller:
+    caller = connection.state.caller
+    assert isinstance(caller, Caller)
+    return caller

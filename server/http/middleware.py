@@ -1,0 +1,115 @@
+"""What happens to every request before and after its route: an id, a body within bounds, a count, a log line.
+
+Pure ASGI, so that streams pass untouched and a client's leaving is seen. Knows nothing of any route.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import uuid
+from typing import Any
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from server.http.errors import ApiError, internal_error
+from server.metrics.metrics import Metrics
+
+LOG = logging.getLogger("gander.http")
+VALID_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
+DISCARD_BYTES = 64 * 2**20  # of a too large body, so that its sender gets to read the answer
+QUIET_PATHS = frozenset({"/health", "/ready", "/metrics"})
+
+
+class RequestFrame:
+    """Outermost of all: x-request-id on every reply, no exception past it, every request counted."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        offered = Headers(scope=scope).get("x-request-id", "")
+        request_id = offered if VALID_ID.fullmatch(offered) else f"req_{uuid.uuid4().hex}"
+        status = 0
+        started = time.perf_counter()
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["x-request-id"] = request_id
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        except Exception:
+            LOG.exception("Request %s broke the server.", request_id)
+            error = internal_error()
+            self._metrics.on_error(error)
+            if status:
+                raise
+            await error.response()(scope, receive, send_with_id)
+        finally:
+            self._record(scope, request_id, status, time.perf_counter() - started)
+
+    def _record(self, scope: Scope, request_id: str, status: int, seconds: float) -> None:
+        route = getattr(scope.get("route"), "path", "unmatched")
+        self._metrics.http_requests.labels(route, str(status)).inc()
+        level = logging.DEBUG if scope["path"] in QUIET_PATHS else logging.INFO
+        if LOG.isEnabledFor(level):
+            method, milliseconds = scope["method"], seconds * 1e3
+            LOG.log(level, "Request %s: %s %s %d in %.1f ms.", request_id, method, route, status, milliseconds)
+
+
+class BodyLimit:
+    """Reads the whole body before the route runs; one above `max_bytes` is answered 413."""
+
+    def __init__(self, app: ASGIApp, max_bytes: int, metrics: Metrics) -> None:
+        self._app = app
+        self._max_bytes = max_bytes
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] in ("GET", "HEAD", "OPTIONS"):
+            await self._app(scope, receive, send)
+            return
+        body, is_whole = await self._read(receive, Headers(scope=scope).get("content-length", ""))
+        if body is None:
+            message = f"The body is larger than this server's limit of {self._max_bytes} bytes."
+            error = ApiError(413, message, None, "body_too_large")
+            self._metrics.on_error(error)
+            await error.response()(scope, receive, send)
+            return
+        replay: list[Any] = [{"type": "http.request", "body": body, "more_body": False}]
+        if not is_whole:
+            replay = [{"type": "http.disconnect"}]
+
+        async def receive_again() -> Message:
+            return replay.pop() if replay else await receive()
+
+        await self._app(scope, receive_again, send)
+
+    async def _read(self, receive: Receive, announced: str) -> tuple[bytes | None, bool]:
+        """The body, None if it is too large; and whether the client stayed to its end."""
+        pieces: list[bytes] = []
+        size = 0
+        if announced.isdecimal() and int(announced) > DISCARD_BYTES:
+            return None, True
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return b"", False
+            piece = message.get("body", b"")
+            size += len(piece)
+            if size <= self._max_bytes:
+                pieces.append(piece)
+            else:
+                pieces.clear()
+            if not message.get("more_body", False) or size > DISCARD_BYTES:
+                return (b"".join(pieces) if size <= self._max_bytes else None), True

@@ -1,0 +1,4 @@
+"""What Prometheus is told.
+
+Knows counts; nothing of requests' contents.
+"""

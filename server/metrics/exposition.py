@@ -1,0 +1,174 @@
+"""The engine's totals under their metric names. Pure: numbers in, metric families out.
+
+Owns the engine metrics' names and help texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+
+from decoding import __version__
+from decoding.core.stats import NODE_BOUNDS, NodeHistogram
+from decoding.worker.messages import Ready
+from server.engine_client.client import EngineStatus
+from server.metrics.totals import MAX_DEPTH, WINDOW_STEPS, StepTotals
+
+DECODE_STEPS = "steps that decoded and had no prefill rows"
+SPEEDUP = (
+    "Tokens per second of decoding against plain decoding at the same load: the seconds that plain decoding would "
+    "have needed for the tokens of a step (from the measured cost of a plain step at the same number of requests "
+    f"and context), summed, divided by the seconds the steps took, summed, over the last {WINDOW_STEPS} "
+    f"{DECODE_STEPS}. 0 before the first."
+)
+
+
+def engine_metrics(totals: StepTotals, model_name: str, prompt_tokens: int) -> Iterator[Metric]:
+    yield from _gauges(totals)
+    yield from _counters(totals)
+    yield from _labelled(totals)
+    yield from _vllm(totals, {"model_name": model_name, "engine": "0"}, prompt_tokens)
+
+
+def status_metrics(status: EngineStatus) -> Iterator[Metric]:
+    yield CounterMetricFamily("gander_worker_restarts", "Worker processes started after the first", status.restarts)
+    is_ready = status.state == "ready"
+    yield GaugeMetricFamily("gander_ready", "1 if requests are served now", int(is_ready))
+
+
+def info_metric(model_name: str, engine: Ready) -> Metric:
+    """What serves, as labels of a constant 1."""
+    labels = {"device": engine.device, "dtype": engine.dtype, "attention": engine.attention}
+    return InfoMetricFamily("gander", "What serves", {"model": model_name, "version": __version__} | labels)
+
+
+def _gauges(totals: StepTotals) -> Iterator[Metric]:
+    engine = totals.engine
+    rows: tuple[tuple[str, str, float], ...] = (
+        ("running", "Requests being decoded or prefilled", engine.running),
+        ("waiting", "Requests waiting in the engine", engine.waiting),
+        ("slots_used", "Slots of the KV store in use; a slot is room for one token", engine.slots_used),
+        ("slots_total", "Slots of the KV store", engine.slots_total),
+        ("sessions", "Sessions whose stores are kept", engine.sessions),
+        ("session_bytes", "Bytes of all sessions' stores", engine.session_bytes),
+        ("worker_resident_bytes", "Resident memory of the worker process", engine.resident_bytes),
+        ("draft_slots_used", "Slots of the draft model in use", engine.draft_slots_used),
+        ("draft_slots_total", "Slots of the draft model", engine.draft_slots_total),
+        ("draft_bytes", "Bytes of the draft model's weights and slots", engine.draft_bytes),
+        ("speedup", SPEEDUP, totals.speedup),
+    )
+    for name, text, value in rows:
+        yield GaugeMetricFamily(f"gander_{name}", text, value)
+
+
+def _counters(totals: StepTotals) -> Iterator[Metric]:
+    rows: tuple[tuple[str, str, float], ...] = (
+        ("steps", "Engine steps, each one packed forward", totals.steps),
+        ("rows", "Rows of all packed forwards, padding left out", totals.rows),
+        ("prefill_rows", "Rows that were prompt tokens", totals.prefill_rows),
+        ("step_seconds", "Seconds spent in steps", totals.step_seconds),
+        ("decode_seconds", f"Seconds spent in {DECODE_STEPS}", totals.decode_seconds),
+        (
+            "plain_seconds",
+            f"Seconds that plain decoding would have needed for the tokens of {DECODE_STEPS}, at the same load. The "
+            "speedup over any time is its increase divided by that of gander_decode_seconds_total",
+            totals.plain_seconds,
+        ),
+    )
+    for name, text, value in rows:
+        yield CounterMetricFamily(f"gander_{name}", text, value)
+
+
+def _labelled(totals: StepTotals) -> Iterator[Metric]:
+    phases = CounterMetricFamily("gander_phase_seconds", "Seconds of steps by phase of the step", labels=("phase",))
+    for phase, seconds in totals.phase_seconds.items():
+        phases.add_metric((phase,), seconds)
+    yield phases
+    refusals = CounterMetricFamily(
+        "gander_draft_refusals", "Requests the draft model could do nothing more for, by reason", labels=("reason",)
+    )
+    for reason, number in totals.refusals.items():
+        refusals.add_metric((reason,), number)
+    yield refusals
+    yield _by_method("gander_target_forwards", "Decode steps counted once per request in them", totals.forwards)
+    yield _by_method("gander_emitted_tokens", "Tokens emitted, first tokens after prefill included", totals.emitted)
+    yield _by_method("gander_drafts", "Trees with at least one drafted node", totals.drafts)
+    yield _histogram("gander_budget_nodes", "Nodes the scheduler allowed a request's tree in a step", totals.budgets)
+    yield _histogram("gander_tree_nodes", "Nodes of a request's tree in a step, the root left out", totals.trees)
+    yield _by_source("gander_drafted_tokens", "Nodes drafted, roots left out", totals.drafted)
+    yield _by_source("gander_accepted_tokens", "Drafted nodes that the target accepted", totals.accepted)
+    depths = CounterMetricFamily(
+        "gander_accepted_tokens_by_depth",
+        f"Accepted nodes by their depth in the tree; {MAX_DEPTH} means {MAX_DEPTH} or deeper",
+        labels=("method", "depth"),
+    )
+    for (method, depth), number in totals.accepted_by_depth.items():
+        depths.add_metric((method, str(depth)), number)
+    yield depths
+
+
+def _by_method(name: str, text: str, numbers: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(name, text, labels=("method",))
+    for method, number in numbers.items():
+        family.add_metric((method,), number)
+    return family
+
+
+def _histogram(name: str, text: str, histograms: Mapping[str, NodeHistogram]) -> Metric:
+    family = HistogramMetricFamily(name, text, labels=("method",))
+    bounds = [*(str(float(bound)) for bound in NODE_BOUNDS), "+Inf"]
+    for method, histogram in histograms.items():
+        numbers = [histogram.numbers.get(bucket, 0) for bucket in range(len(bounds))]
+        buckets = list(zip(bounds, accumulate(numbers), strict=True))
+        family.add_metric((method,), buckets, histogram.total)
+    return family
+
+
+def _by_source(name: str, text: str, numbers: Mapping[tuple[str, str], int]) -> Metric:
+    family = CounterMetricFamily(name, text, labels=("method", "source"))
+    for labels, number in numbers.items():
+        family.add_metric(labels, number)
+    return family
+
+
+def _vllm(totals: StepTotals, labels: dict[str, str], prompt_tokens: int) -> Iterator[Metric]:
+    engine, names, values = totals.engine, tuple(labels), tuple(labels.values())
+    counters = (
+        ("spec_decode_num_drafts", "Drafts", totals.drafts.total()),
+        ("spec_decode_num_draft_tokens", "Drafted tokens", totals.drafted.total()),
+        ("spec_decode_num_accepted_tokens", "Accepted tokens", totals.accepted.total()),
+        ("prompt_tokens", "Prompt tokens of finished requests", prompt_tokens),
+        ("generation_tokens", "Tokens emitted", totals.emitted.total()),
+    )
+    for name, text, number in counters:
+        counter = CounterMetricFamily(f"vllm:{name}", f"vLLM's name: {text}", labels=names)
+        counter.add_metric(values, number)
+        yield counter
+    positions = CounterMetricFamily(
+        "vllm:spec_decode_num_accepted_tokens_per_pos",
+        "vLLM's name: Accepted tokens by position, 0 being the first drafted one",
+        labels=(*names, "position"),
+    )
+    by_position: dict[int, int] = {}
+    for (_, depth), number in totals.accepted_by_depth.items():
+        by_position[depth - 1] = by_position.get(depth - 1, 0) + number
+    for position, number in sorted(by_position.items()):
+        positions.add_metric((*values, str(position)), number)
+    yield positions
+    gauges = (
+        ("num_requests_running", "Requests running", engine.running),
+        ("num_requests_waiting", "Requests waiting", engine.waiting),
+        ("kv_cache_usage_perc", "KV slots in use, 1 being all", engine.slots_used / (engine.slots_total or 1)),
+    )
+    for name, text, value in gauges:
+        gauge = GaugeMetricFamily(f"vllm:{name}", f"vLLM's name: {text}", labels=names)
+        gauge.add_metric(values, value)
+        yield gauge

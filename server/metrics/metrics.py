@@ -1,0 +1,130 @@
+"""Prometheus metrics of the server: one registry of its own, histograms per request, totals read at scrape time.
+
+Owns names, labels and buckets. Ratios are left to PromQL, but for the speedup gauge, whose definition is in its
+help text. Names that begin with vllm: are vLLM's own, so that tools made for it can read them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from decoding.worker.messages import Finished, Ready, StepReport
+from server.engine_client.client import EngineStatus, Ticket
+from server.engine_client.replies import End
+from server.http.errors import ApiError
+from server.metrics.exposition import engine_metrics, info_metric, status_metrics
+from server.metrics.totals import StepTotals
+
+LATENCY_BUCKETS = (
+    *(0.0005, 0.001, 0.0015, 0.002, 0.0025, 0.003, 0.004, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05),
+    *(0.075, 0.1, 0.15, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0),
+)
+# Counters that begin at 0, so that the first increase can be seen.
+ENDS = ("stop", "length", "abort", "rejected", "failed", "workergone")
+OPERATIONAL_CODES = ("internal_error", "queue_full", "worker_died", "engine_restarting", "server_stopping")
+LENGTH_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
+
+
+class Metrics:
+    """The observer of the engine's client, and what the middleware counts."""
+
+    def __init__(self, model_name: str) -> None:
+        self.registry = CollectorRegistry()
+        self.totals = StepTotals()
+        self.prompt_tokens = 0
+        self.model_name = model_name
+        self.read_status: Callable[[], EngineStatus] = EngineStatus
+        self.read_engine: Callable[[], Ready | None] = lambda: None
+        self.registry.register(_Engine(self))
+        ProcessCollector(registry=self.registry)
+        self._add_request_metrics()
+        self.http_requests = Counter(
+            "gander_http_requests", "HTTP requests by route and status", ("route", "status"), registry=self.registry
+        )
+        self.errors = Counter(
+            "gander_errors", "Errors answered, by the code clients see", ("code",), registry=self.registry
+        )
+        for code in OPERATIONAL_CODES:
+            self.errors.labels(code)
+
+    def on_report(self, report: StepReport) -> None:
+        self.totals.add(report)
+
+    def on_end(self, ticket: Ticket, end: End) -> None:
+        """Count one ended request. Times are those its client sees, but for the wait in the engine's queue."""
+        if not isinstance(end, Finished):
+            self._ends.labels(type(end).__name__.lower()).inc()
+            return
+        self._ends.labels(end.reason).inc()
+        self._choices.labels(end.stats.method, end.stats.choice).inc()
+        self.prompt_tokens += end.stats.prompt_tokens
+        self._queue.observe(end.stats.queue_seconds)
+        if end.reason == "abort" or not ticket.num_tokens:
+            return
+        first_token = ticket.first_token - ticket.submitted
+        self._first_token.observe(first_token)
+        self._vllm_first_token.observe(first_token)
+        self._end_to_end.observe(time.perf_counter() - ticket.submitted)
+        self._reply_tokens.observe(ticket.num_tokens)
+        if ticket.num_tokens > 1:
+            seconds = ticket.last_token - ticket.first_token
+            self._per_token.observe(seconds / (ticket.num_tokens - 1))
+
+    def on_error(self, error: ApiError) -> None:
+        """Count an error answered, also one inside a stream."""
+        self.errors.labels(error.code).inc()
+
+    def _add_request_metrics(self) -> None:
+        def histogram(name: str, text: str, buckets: Iterable[float] = LATENCY_BUCKETS) -> Histogram:
+            return Histogram(name, text, registry=self.registry, buckets=tuple(buckets))
+
+        self._first_token = histogram("gander_time_to_first_token_seconds", "Request submitted to first token")
+        self._per_token = histogram(
+            "gander_time_per_output_token_seconds", "First token to last, divided by the tokens after the first"
+        )
+        self._end_to_end = histogram("gander_request_seconds", "Request submitted to its end")
+        self._queue = histogram("gander_queue_seconds", "Wait in the engine before the first forward")
+        self._reply_tokens = histogram("gander_reply_tokens", "Tokens of a reply", LENGTH_BUCKETS)
+        vllm = Histogram(
+            "vllm:time_to_first_token_seconds",
+            "vLLM's name for gander_time_to_first_token_seconds",
+            ("model_name", "engine"),
+            registry=self.registry,
+            buckets=LATENCY_BUCKETS,
+        )
+        self._vllm_first_token = vllm.labels(self.model_name, "0")
+        self._ends = Counter("gander_requests", "Requests (choices) ended, by how", ("end",), registry=self.registry)
+        for end in ENDS:
+            self._ends.labels(end)
+        self._choices = Counter(
+            "gander_choices",
+            "Requests ended, by the method that drafted last and why it did: requested, trial, best, only or fallback",
+            ("method", "choice"),
+            registry=self.registry,
+        )
+
+
+class _Engine(Collector):
+    """Shows the totals when Prometheus asks, so that a step costs only additions."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterable[Metric]:
+        metrics = self._metrics
+        status = metrics.read_status()
+        if status.state != "ready" and status.worker_pid is None:
+            metrics.totals.forget_engine()
+        yield from engine_metrics(metrics.totals, metrics.model_name, metrics.prompt_tokens)
+        yield from status_metrics(status)
+        engine = metrics.read_engine()
+        if engine is not None:
+            yield info_metric(metrics.model_name, engine)
+
+    def describe(self) -> Iterable[Metric]:
+        return ()

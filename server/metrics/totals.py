@@ -1,0 +1,96 @@
+"""Running totals of what the engine reports with every step, in plain numbers.
+
+Owns the sums and the window behind the speedup gauge; knows nothing of Prometheus, which reads them when it
+scrapes. Adding a step must stay a matter of microseconds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Mapping
+
+from decoding.core.stats import REFUSAL_REASONS, EngineStats, MethodCounts, NodeHistogram, StepStats
+from decoding.worker.messages import StepReport
+
+WINDOW_STEPS = 1000
+MAX_DEPTH = 64  # deeper tokens count as this depth, so that labels stay bounded
+
+
+class StepTotals:
+    """Counters keyed by label values: (method,), (method, source) or (method, depth).
+
+    plain_seconds and decode_seconds are of the same steps: those that decoded and had no prefill rows.
+    """
+
+    def __init__(self) -> None:
+        self.engine = _nothing()
+        self.steps = 0
+        self.rows = 0
+        self.prefill_rows = 0
+        self.step_seconds = 0.0
+        self.decode_seconds = 0.0
+        self.plain_seconds = 0.0
+        self.phase_seconds: Counter[str] = Counter()
+        self.refusals: Counter[str] = Counter(dict.fromkeys(REFUSAL_REASONS, 0))
+        self.forwards: Counter[str] = Counter()
+        self.emitted: Counter[str] = Counter()
+        self.budgets: defaultdict[str, NodeHistogram] = defaultdict(NodeHistogram)
+        self.trees: defaultdict[str, NodeHistogram] = defaultdict(NodeHistogram)
+        self.drafts: Counter[str] = Counter()
+        self.drafted: Counter[tuple[str, str]] = Counter()
+        self.accepted: Counter[tuple[str, str]] = Counter()
+        self.accepted_by_depth: Counter[tuple[str, int]] = Counter()
+        self._window: deque[tuple[float, float]] = deque(maxlen=WINDOW_STEPS)
+
+    def add(self, report: StepReport) -> None:
+        self.engine = report.engine
+        for step in report.steps:
+            self._add_step(step)
+
+    def forget_engine(self) -> None:
+        """The worker is gone, and what it held with it."""
+        self.engine = _nothing()
+
+    @property
+    def speedup(self) -> float:
+        """Plain seconds over seconds in the window; 0 before the first decode step."""
+        seconds = sum(step for _, step in self._window)
+        return sum(plain for plain, _ in self._window) / seconds if seconds else 0.0
+
+    def _add_step(self, step: StepStats) -> None:
+        self.steps += 1
+        self.rows += step.rows
+        self.prefill_rows += step.prefill_rows
+        self.step_seconds += step.step_seconds
+        _add_all(self.phase_seconds, step.phase_seconds)
+        if step.refusals:
+            self.refusals.update(step.refusals)
+        if step.plain_seconds > 0 and step.prefill_rows == 0:
+            self.plain_seconds += step.plain_seconds
+            self.decode_seconds += step.step_seconds
+            self._window.append((step.plain_seconds, step.step_seconds))
+        for method, counts in step.counts_by_method.items():
+            self._add_counts(method, counts)
+
+    def _add_counts(self, method: str, counts: MethodCounts) -> None:
+        self.forwards[method] += counts.forwards
+        self.emitted[method] += counts.emitted
+        self.budgets[method].merge(counts.budgets)
+        self.trees[method].merge(counts.trees)
+        self.drafts[method] += counts.drafts
+        for source, number in counts.drafted_by_source.items():
+            self.drafted[method, source] += number
+        for source, number in counts.accepted_by_source.items():
+            self.accepted[method, source] += number
+        for depth, number in enumerate(counts.accepted_by_depth, start=1):
+            if number:
+                self.accepted_by_depth[method, min(depth, MAX_DEPTH)] += number
+
+
+def _nothing() -> EngineStats:
+    return EngineStats(**dict.fromkeys(EngineStats.__struct_fields__, 0))
+
+
+def _add_all(totals: Counter[str], seconds: Mapping[str, float]) -> None:
+    for phase, value in seconds.items():
+        totals[phase] += value  # type: ignore[assignment]

@@ -1,0 +1,4 @@
+"""From text and conversations to tokens: tokenizer, chat templates, encoding.
+
+Knows the model's files; nothing of replies.
+"""

@@ -1,0 +1,99 @@
+"""From chat messages and tools to the text of a prompt, by the model's chat template.
+
+Owns what is told to the model; knows nothing of sampling or of replies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from server.config import ServerSettings
+from server.generation.call_grammar import parameters_of
+from server.http.errors import invalid
+from server.prompts.chat_template import ChatTemplate, Conversation
+from server.prompts.encoding import SHORT_TEXT
+from server.schemas.messages import ChatMessage
+from server.schemas.tools import Tool
+
+TOOL_INTRODUCTION = (
+    "You may call one or more functions to help with the user's request. The functions are described by these JSON "
+    "objects, one a line:\n<tools>\n{tools}\n</tools>\nTo call a function, reply with its name and arguments as a "
+    'JSON object between tags:\n<tool_call>\n{{"name": <name>, "arguments": <object>}}\n</tool_call>'
+)
+
+
+async def render(template: ChatTemplate, conversation: Conversation) -> str:
+    """In a thread where it may take long, so that streams go on."""
+    if sum(len(message["content"]) for message in conversation.messages) <= SHORT_TEXT:
+        return template.render(conversation)
+    return await asyncio.to_thread(template.render, conversation)
+
+
+def require_template(template: ChatTemplate | None, requested: str | None, settings: ServerSettings) -> ChatTemplate:
+    """The server's template, or the request's own where that is allowed."""
+    if requested is not None:
+        if not settings.trust_request_chat_template:
+            message = "This server does not take chat templates from requests."
+            raise invalid(message, "chat_template", "unsupported_parameter")
+        return (template or ChatTemplate({}, {})).replaced_by(requested)
+    if template is None:
+        message = "This model has no chat template; use /v1/completions."
+        raise invalid(message, "messages", "no_chat_template")
+    return template
+
+
+def conversation_of(messages: Sequence[ChatMessage], tools: Sequence[Tool], template: ChatTemplate) -> Conversation:
+    """What the template is given. One that knows nothing of tools is told of them in a message of the system's."""
+    shown = [_message(message, template) for message in messages]
+    described = [_described(tool) for tool in tools]
+    if described and not template.knows("tools"):
+        lines = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in described)
+        introduction = TOOL_INTRODUCTION.format(tools=lines)
+        if shown[0]["role"] == "system":
+            shown[0] = shown[0] | {"content": f"{shown[0]['content']}\n\n{introduction}"}
+        else:
+            shown.insert(0, {"role": "system", "content": introduction})
+        described = []
+    return Conversation(messages=shown, tools=described)
+
+
+def _message(message: ChatMessage, template: ChatTemplate) -> dict[str, Any]:
+    role = "system" if message.role == "developer" and not template.knows("developer") else message.role
+    shown: dict[str, Any] = {"role": role, "content": message.content or ""}
+    if message.name is not None:
+        shown["name"] = message.name
+    if message.tool_call_id is not None:
+        shown["tool_call_id"] = message.tool_call_id
+    reasoning = message.reasoning_content or message.reasoning
+    if reasoning is not None:
+        shown["reasoning_content"] = reasoning
+    if message.tool_calls:
+        calls = [
+            {"name": call.function.name, "arguments": _arguments(call.function.arguments)}
+            for call in message.tool_calls
+        ]
+        shown["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": function}
+            for call, function in zip(message.tool_calls, calls, strict=True)
+        ]
+        if not template.knows("tool_calls"):
+            written = (f"<tool_call>\n{json.dumps(call, ensure_ascii=False)}\n</tool_call>" for call in calls)
+            shown["content"] = "\n".join(text for text in (shown["content"], *written) if text)
+    return shown
+
+
+def _arguments(text: str) -> Any:
+    """Templates print arguments as JSON, so they want the object."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _described(tool: Tool) -> dict[str, Any]:
+    function = tool.function
+    described = {"name": function.name, "description": function.description, "parameters": parameters_of(tool)}
+    return {"type": "function", "function": described}

@@ -1,0 +1,68 @@
+"""What steps cost is measured at start, and on while nobody waits, so that a busy start is not believed for good."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from decoding.costs.calibration import LATER_ROUNDS, LONGEST_LATER, ROUNDS, Calibration
+from decoding.engine.engine import Engine
+from decoding.model.timing import ROWS
+from tests.decoding.engine.test_engine import SAMPLED, new_engine, prompt_of, reply, request_of
+
+BASE, ROW = 1e-3, 1e-4
+SIZES = [(rows, context) for context in (8, 512) for rows in ROWS]
+
+
+class Machine:
+    """Rows cost ten times as much while it is busy: for its first `busy_for` measurements."""
+
+    def __init__(self, busy_for: int, base: float = BASE) -> None:
+        self.num_asked = count()
+        self.num_measured = 0
+        self._busy_for = busy_for
+        self._base = base
+
+    def measure(self, rows: int, _context: int) -> float:
+        self.num_measured += 1
+        is_busy = next(self.num_asked) < self._busy_for
+        return self._base + ROW * rows * (10 if is_busy else 1)
+
+
+def test_a_quiet_machine_is_measured_right_at_start() -> None:
+    curve = Calibration(SIZES, Machine(busy_for=0).measure).curve
+    assert (curve.base, curve.row) == (pytest.approx(BASE), pytest.approx(ROW))
+
+
+def test_a_busy_moment_at_start_is_not_believed() -> None:
+    curve = Calibration(SIZES, Machine(busy_for=len(SIZES)).measure).curve
+    assert curve.row == pytest.approx(ROW)
+
+
+def test_a_busy_start_is_forgotten_while_nobody_waits_and_then_it_is_enough() -> None:
+    machine = Machine(busy_for=ROUNDS * len(SIZES))
+    calibration = Calibration(SIZES, machine.measure)
+    assert calibration.curve.row > 5 * ROW
+    for _ in SIZES:
+        calibration.go_on()
+    assert calibration.curve == Calibration(SIZES, Machine(busy_for=0).measure).curve
+    for _ in range(2 * LATER_ROUNDS * len(SIZES)):
+        calibration.go_on()
+    assert machine.num_measured == (ROUNDS + LATER_ROUNDS) * len(SIZES)
+
+
+def test_nobody_waits_for_a_long_forward() -> None:
+    machine = Machine(busy_for=0, base=2 * LONGEST_LATER)
+    calibration = Calibration(SIZES, machine.measure)
+    at_start = machine.num_measured
+    calibration.go_on()
+    assert machine.num_measured == at_start
+
+
+def test_an_engine_that_has_rested_gives_the_same_tokens() -> None:
+    engine: Engine = new_engine()
+    plain = reply(engine, request_of("plain", prompt_of(40), SAMPLED))
+    for _ in range(3 * len(SIZES)):
+        engine.rest()
+    assert reply(engine, request_of("drafted", prompt_of(40), SAMPLED, "spine")) == plain

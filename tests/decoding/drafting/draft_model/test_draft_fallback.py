@@ -1,0 +1,344 @@
+"""Where the draft model can do no more, another method goes on: the tokens stay and the slots come back."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedModel
+
+from decoding.cache.batch import StepBatch
+from decoding.config import EngineConfig
+from decoding.core.request import Request
+from decoding.core.sampling_params import SamplingParams
+from decoding.core.stats import RequestStats, StepStats
+from decoding.costs.price import DraftBudget
+from decoding.drafting.draft_model.draft_model import DraftModel
+from decoding.engine.engine import Engine
+from decoding.engine.scheduler import Task
+from decoding.errors import ConfigError, RequestRejected
+from decoding.model.target_model import Progress, TargetModel
+from tests.models import VOCAB_SIZE, correlated, tiny
+from tests.pairs import CONFIG, GREEDY, NOISE, SAMPLED, draft_of, finish, prompt_of, reply, request_of, target_of
+
+METHODS = ["dynamic", "linear", "fixed"]
+
+
+class BreakingModel(TargetModel):
+    """Ends one forward's last row in numbers that are none: the `countdown`-th from now of those that give logits."""
+
+    def __init__(self, model: PreTrainedModel, config: EngineConfig, progress: Progress) -> None:
+        self.countdown = 0
+        super().__init__(model, config, progress)
+
+    def forward(self, batch: StepBatch) -> torch.Tensor:
+        logits_RV = super().forward(batch)
+        if self.countdown == 0 or len(logits_RV) == 0:
+            return logits_RV
+        self.countdown -= 1
+        if self.countdown:
+            return logits_RV
+        broken_RV = logits_RV.clone()
+        broken_RV[-1, 3:] = float("nan")
+        return broken_RV
+
+
+@pytest.fixture(scope="module")
+def target() -> TargetModel:
+    return target_of("llama")
+
+
+@pytest.fixture(scope="module")
+def shorter(target: TargetModel) -> Engine:
+    """Its draft model's context is 64 tokens, the target's 400."""
+    return Engine(target, CONFIG, draft_model=draft_of("llama", 64))
+
+
+@pytest.fixture(scope="module")
+def breaking(target: TargetModel) -> Engine:
+    """Its draft model can break, and its context is longer than the target's."""
+    config = replace(CONFIG, max_model_len=512)
+    model = BreakingModel.from_model(correlated("llama", NOISE), config)
+    return Engine(target, CONFIG, draft_model=model)
+
+
+@pytest.fixture
+def model(breaking: Engine) -> Iterator[BreakingModel]:
+    """The breaking engine's draft model, whole again afterwards."""
+    assert breaking.draft_model is not None
+    draft = breaking.draft_model.model
+    assert isinstance(draft, BreakingModel)
+    yield draft
+    has_broken, draft.countdown = draft.countdown == 0, 0
+    assert has_broken, "nothing broke"
+
+
+@pytest.fixture
+def few_slots(breaking: Engine) -> Iterator[DraftModel]:
+    """The breaking engine's draft model with room for hardly more than one request."""
+    draft_model = breaking.draft_model
+    assert draft_model is not None
+    whole = draft_model.store
+    draft_model.store = draft_model.model.new_store(100)
+    yield draft_model
+    assert draft_model.store.used == 0
+    draft_model.store = whole
+
+
+def run(engine: Engine, *requests: Request) -> tuple[dict[str, RequestStats], list[StepStats]]:
+    for request in requests:
+        engine.add(request)
+    return finish(engine)
+
+
+def refusals_of(steps: list[StepStats]) -> dict[str, int]:
+    totals: dict[str, int] = {}
+    for step in steps:
+        for reason, count in step.refusals.items():
+            totals[reason] = totals.get(reason, 0) + count
+    return totals
+
+
+@pytest.mark.parametrize("law", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_request_outgrows_a_shorter_draft_model(shorter: Engine, method: str, law: SamplingParams) -> None:
+    prompt = prompt_of(46)
+    plain = reply(shorter, request_of("plain", prompt, law))
+    outgrown, short, long = (
+        request_of(f"{name} {method}", tokens, law, method, max_nodes=8)
+        for name, tokens in (("outgrown", prompt), ("short", prompt[:20]), ("long", prompt_of(70)))
+    )
+    ended, steps = run(shorter, outgrown, short, long)
+    assert outgrown.output.tolist() == plain
+    assert refusals_of(steps) == {"context": 2}
+    stats = ended[outgrown.id]
+    assert stats.choice == "fallback"
+    assert stats.method == "spine"
+    assert "context ends after 64 tokens" in stats.reason
+    assert set(stats.steps_by_method) == {method, "spine"}
+    assert stats.counts.accepted > 0
+    assert ended[short.id].choice == "requested"
+    assert set(ended[short.id].steps_by_method) == {method}
+    assert set(ended[long.id].steps_by_method) == {"spine"}
+
+
+def test_a_longer_draft_model_drafts_to_the_targets_end(breaking: Engine) -> None:
+    assert breaking.draft_model is not None
+    assert breaking.draft_model.model.max_model_len > breaking.model.max_model_len
+    prompt = prompt_of(breaking.model.max_model_len - GREEDY.max_tokens)
+    plain = reply(breaking, request_of("plain", prompt))
+    request = request_of("drafted", prompt, method="dynamic", max_nodes=8)
+    ended, steps = run(breaking, request)
+    assert request.output.tolist() == plain
+    assert refusals_of(steps) == {}
+    assert set(ended["drafted"].steps_by_method) == {"dynamic"}
+    assert ended["drafted"].counts.accepted > 0
+
+
+def test_out_of_slots_trees_shrink_then_another_method_goes_on(breaking: Engine, few_slots: DraftModel) -> None:
+    prompts = [prompt_of(40, seed) for seed in range(3)]
+    plain = [reply(breaking, request_of(f"plain{seed}", prompt)) for seed, prompt in enumerate(prompts)]
+    assert len(prompts[0]) + GREEDY.max_tokens + CONFIG.max_nodes > few_slots.store.total
+    requests = [
+        request_of(f"{seed}", prompt, method="fixed", branching=3, max_nodes=30) for seed, prompt in enumerate(prompts)
+    ]
+    ended, steps = run(breaking, *requests)
+    assert [request.output.tolist() for request in requests] == plain
+    assert refusals_of(steps) == {"slots": 2}
+    assert [ended[request.id].choice for request in requests] == ["requested", "fallback", "fallback"]
+    assert [ended[request.id].method for request in requests] == ["fixed", "spine", "spine"]
+    assert "out of slots" in ended["1"].reason
+    assert ended["0"].counts.accepted > 0
+    again = request_of("again", prompts[1], method="dynamic", max_nodes=8)
+    ended, steps = run(breaking, again)
+    assert refusals_of(steps) == {}, "the slots came back"
+    assert ended["again"].counts.accepted > 0
+
+
+def test_a_tree_with_few_draft_slots_is_smaller(breaking: Engine, few_slots: DraftModel) -> None:
+    """72 tokens and 16 rows fit into 100 slots, 72 and 32 do not: near its end the request has 16 rows left."""
+    request = request_of("small", prompt_of(40), method="fixed", branching=3, min_probability=0.0, max_nodes=32)
+    breaking.add(request)
+    breaking.step()
+    assert few_slots.store.used == 40 + GREEDY.max_tokens + CONFIG.max_nodes // 2
+    ended, _ = finish(breaking)
+    assert set(ended["small"].steps_by_method) == {"fixed"}
+
+
+@pytest.mark.parametrize("countdown", [1, 2, 9], ids=["in the first forward", "inside a tree", "in a later step"])
+def test_numbers_that_are_none_are_given_up_with_one_warning(
+    target: TargetModel, model: BreakingModel, caplog: pytest.LogCaptureFixture, countdown: int
+) -> None:
+    engine = Engine(target, CONFIG, draft_model=model)  # each engine warns for itself
+    prompts = [prompt_of(30, seed) for seed in range(4)]
+    plain = [reply(engine, request_of(f"plain{seed}", prompt)) for seed, prompt in enumerate(prompts)]
+    with caplog.at_level(logging.WARNING):
+        for method, prompt, expected in zip([*METHODS, "dynamic"], prompts, plain, strict=True):
+            request = request_of(f"{method}", prompt, method=method, max_nodes=8)
+            engine.add(request)
+            model.countdown = countdown
+            ended, steps = finish(engine)
+            assert model.countdown == 0
+            assert request.output.tolist() == expected
+            assert ended[request.id].choice == "fallback"
+            assert ended[request.id].method == "spine"
+            assert "not finite" in ended[request.id].reason
+            assert refusals_of(steps) == {"nan": 1}
+    assert [record.levelname for record in caplog.records if record.name == "gander.engine"] == ["WARNING"]
+    assert "not finite" in caplog.text
+
+
+def test_one_broken_request_leaves_its_neighbours_their_trees(breaking: Engine, model: BreakingModel) -> None:
+    """The last row of a packed forward is broken: the last request's alone."""
+    prompts = [prompt_of(20, seed) for seed in range(3)]
+    plain = [reply(breaking, request_of(f"plain{seed}", prompt)) for seed, prompt in enumerate(prompts)]
+    requests = [request_of(f"{seed}", prompt, method="linear") for seed, prompt in enumerate(prompts)]
+    model.countdown = 1
+    ended, steps = run(breaking, *requests)
+    assert [request.output.tolist() for request in requests] == plain
+    assert refusals_of(steps) == {"nan": 1}
+    assert [ended[request.id].method for request in requests] == ["linear", "linear", "spine"]
+
+
+def test_who_was_refused_goes_to_no_other_method_of_the_draft_model(breaking: Engine, model: BreakingModel) -> None:
+    """Not even where the session would now try one."""
+    for number in range(2):
+        warm = request_of("same session", prompt_of(20, number), method="spine")
+        run(breaking, warm)
+    request = request_of("same session", prompt_of(20), method="linear")
+    model.countdown = 1
+    ended, steps = run(breaking, request)
+    assert refusals_of(steps) == {"nan": 1}
+    assert set(ended["same session"].steps_by_method) == {"spine"}
+
+
+def test_auto_goes_on_without_a_draft_model_that_breaks(breaking: Engine, model: BreakingModel) -> None:
+    prompt = prompt_of(30)
+    law = replace(GREEDY, max_tokens=120)
+    plain = reply(breaking, request_of("plain", prompt, law))
+    request = request_of("auto", prompt, law, "auto", max_nodes=8)  # named, so that no measured price decides
+    model.countdown = 1
+    ended, steps = run(breaking, request)
+    assert request.output.tolist() == plain
+    assert refusals_of(steps) == {"nan": 1}
+    assert (ended["auto"].method, ended["auto"].choice) == ("spine", "fallback")
+    assert ended["auto"].steps_by_method.get("dynamic", 0) <= 2  # steps in which it caught up with the request
+
+
+def test_a_token_that_the_draft_model_does_not_know(target: TargetModel) -> None:
+    model = TargetModel.from_model(tiny("llama", vocab_size=150), CONFIG)
+    engine = Engine(target, CONFIG, draft_model=model)
+    known, unknown = prompt_of(20, 0, 150), prompt_of(20, 1)
+    assert unknown.max() >= 150
+    plain = [reply(engine, request_of(f"plain{place}", prompt)) for place, prompt in enumerate((known, unknown))]
+    assert max(plain[0]) >= 150, "the target must come upon a token that the draft model does not have"
+    requests = [request_of("later", known, method="dynamic"), request_of("at once", unknown, method="dynamic")]
+    ended, steps = run(engine, *requests)
+    assert [request.output.tolist() for request in requests] == plain
+    assert refusals_of(steps) == {"vocabulary": 2}
+    assert "knows no token" in ended["later"].reason
+    assert set(ended["later"].steps_by_method) == {"dynamic", "spine"}
+    assert set(ended["at once"].steps_by_method) == {"spine"}
+
+
+def test_an_aborted_request_gives_its_draft_slots_back_at_once(breaking: Engine) -> None:
+    assert breaking.draft_model is not None
+    store = breaking.draft_model.store
+    breaking.add(request_of("gone", prompt_of(20), method="dynamic", max_nodes=8))
+    breaking.add(request_of("stays", prompt_of(20), method="linear"))
+    breaking.step()
+    breaking.step()
+    room = 20 + GREEDY.max_tokens + CONFIG.max_nodes
+    assert store.used == breaking.stats().draft_slots_used == 2 * room
+    assert breaking.abort("gone") is not None
+    assert store.used == breaking.stats().draft_slots_used == room
+    store.check_integrity()
+    ended, _ = finish(breaking)
+    assert ended["stays"].counts.accepted > 0
+
+
+def test_a_step_with_no_row_for_a_tree_asks_the_draft_model_for_none(breaking: Engine) -> None:
+    """Nobody would propose what grew, and it would hang on a root that is past when somebody does."""
+    breaking.add(request_of("shrunk", prompt_of(20), method="dynamic"))
+    breaking.step()
+    running = next(breaking._scheduler.all())
+    assert Task(running, 0, DraftBudget(0, 0.1, 0.5)).ask() is None
+    ask = Task(running, 0, DraftBudget(1, 0.1, 0.5)).ask()
+    assert ask is not None
+    assert ask.end == running.request.num_tokens
+    prompt = Task(running, 0, None).ask()
+    assert prompt is not None
+    assert prompt.end == running.num_committed
+    finish(breaking)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_without_a_draft_model_its_methods_are_rejected_by_name(target: TargetModel, method: str) -> None:
+    engine = Engine(target, CONFIG)
+    with pytest.raises(RequestRejected) as caught:
+        engine.add(request_of("bad", prompt_of(5), method=method))
+    assert caught.value.param == "speculation.method"
+    assert caught.value.code == "no_draft_model"
+    assert not engine.has_work
+
+
+def words(**changes: str) -> dict[str, int]:
+    """VOCAB_SIZE words by id, some renamed."""
+    return {changes.get(f"w{token_id}", f"w{token_id}"): token_id for token_id in range(VOCAB_SIZE)}
+
+
+def save(folder: Path, model: PreTrainedModel, vocabulary: dict[str, int]) -> str:
+    model.save_pretrained(folder)
+    Tokenizer(models.WordLevel(vocabulary, unk_token="w0")).save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "difference"),
+    [
+        (words(w7="other", w90="also"), "token 7 is 'other' there and 'w7' here"),
+        (words() | {"more": VOCAB_SIZE}, f"token {VOCAB_SIZE} is 'more' there and nothing here"),
+        ({word: token_id for word, token_id in words().items() if token_id < 150}, "token 150 is nothing there"),
+    ],
+)
+def test_a_draft_with_another_vocabulary_is_refused_naming_the_first_difference(
+    tmp_path: Path, vocabulary: dict[str, int], difference: str
+) -> None:
+    model = save(tmp_path / "target", tiny("llama"), words())
+    draft = save(tmp_path / "draft", tiny("llama"), vocabulary)
+    with pytest.raises(ConfigError, match=difference):
+        Engine.load(replace(CONFIG, model=model, draft_model=draft, device="cpu"))
+
+
+def test_a_draft_with_the_same_vocabulary_is_loaded_and_drafts(tmp_path: Path) -> None:
+    model = save(tmp_path / "target", tiny("llama"), words())
+    draft = save(tmp_path / "draft", correlated("llama", NOISE), words())
+    engine = Engine.load(replace(CONFIG, model=model, draft_model=draft, device="cpu"))
+    assert set(METHODS) <= set(engine.methods)
+    prompt: NDArray[np.int32] = prompt_of(20)
+    plain = reply(engine, request_of("plain", prompt))
+    request = request_of("drafted", prompt, method="dynamic", max_nodes=8)
+    ended, _ = run(engine, request)
+    assert request.output.tolist() == plain
+    assert ended["drafted"].counts.accepted > 0
+    stats = engine.stats()
+    assert stats.draft_slots_total == stats.slots_total
+    assert stats.draft_bytes > 0
+
+
+def test_a_model_of_ones_own_has_no_draft_model_unless_one_is_named(tmp_path: Path) -> None:
+    model = save(tmp_path / "target", tiny("llama"), words())
+    engine = Engine.load(replace(CONFIG, model=model, device="cpu"))
+    assert engine.draft_model is None
+    assert not set(METHODS) & set(engine.methods)
+    with pytest.raises(ConfigError):
+        Engine.load(replace(CONFIG, model=model, draft_model=str(tmp_path / "nothing"), device="cpu"))

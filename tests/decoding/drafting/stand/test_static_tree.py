@@ -1,0 +1,90 @@
+"""Static trees: the paper's first one, how it is pruned, and the files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from decoding.core.request import Request
+from decoding.core.sampling_params import SamplingParams
+from decoding.core.speculation_params import SpeculationParams
+from decoding.costs.price import DraftBudget
+from decoding.drafting.registry import METHODS
+from decoding.drafting.sources import Sources
+from decoding.drafting.stand.static_tree import StaticTree, initial_tree, pruned, read_tree, shipped_tree, write_tree
+from decoding.errors import ConfigError
+from decoding.stores.session import SessionStore
+
+
+def test_the_first_tree_has_the_papers_size_depth_and_levels() -> None:
+    tree = initial_tree()
+    assert (len(tree), tree.depth()) == (625, 20)
+    depths = np.zeros(len(tree), int)
+    for slot in range(1, len(tree)):
+        depths[slot] = depths[tree.parents[slot]] + 1
+    assert np.bincount(depths)[:9].tolist() == [1, 8, 24, 64, 141, 170, 68, 39, 14]
+    assert set(np.bincount(depths)[9:].tolist()) == {8}
+
+
+def test_pruning_keeps_the_most_accepted_slots_and_every_prefix_is_a_tree() -> None:
+    tree = initial_tree()
+    random = np.random.default_rng(0)
+    counts = random.geometric(0.02, len(tree)).tolist()
+    kept = pruned(tree, counts, 80, {"by": "test"})
+    assert len(kept) == 81
+    for size in (2, 10, 50):  # the constructor checks that it is a tree
+        StaticTree(made={}, parents=kept.parents[:size], ranks=kept.ranks[:size])
+    assert sum(kept.counts[1:]) > 80 * np.mean(counts)
+
+
+def test_with_worth_that_falls_along_paths_pruning_is_taking_the_best() -> None:
+    tree = initial_tree()
+    worth = [10**9]
+    for slot in range(1, len(tree)):
+        worth.append(worth[tree.parents[slot]] // (2 + tree.ranks[slot]))
+    kept = pruned(tree, worth, 40, {})
+    assert kept.counts[1:] == sorted(worth[1:], reverse=True)[:40]
+
+
+@pytest.mark.parametrize(
+    ("parents", "ranks"),
+    [([-1, 1], [0, 0]), ([-1, 0, 0], [0, 0, 2]), ([-1, 0, 0], [0, 0, 0]), ([0, 0], [0, 0]), ([], [])],
+)
+def test_what_is_no_tree_is_refused(parents: list[int], ranks: list[int]) -> None:
+    with pytest.raises(AssertionError):
+        StaticTree(made={}, parents=parents, ranks=ranks)
+
+
+def test_a_tree_survives_its_file(tmp_path: Path) -> None:
+    write_tree(tmp_path / "tree.json", initial_tree())
+    assert read_tree(str(tmp_path / "tree.json")) == initial_tree()
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"made": {}, "parents": [-1, 0, 0], "ranks": [0, 0, 2]}'])
+def test_a_file_that_holds_no_tree_is_a_configuration_error(tmp_path: Path, text: str) -> None:
+    (tmp_path / "tree.json").write_text(text)
+    with pytest.raises(ConfigError, match="no draft tree"):
+        read_tree(str(tmp_path / "tree.json"))
+    with pytest.raises(ConfigError):
+        read_tree(str(tmp_path / "none.json"))
+
+
+def test_a_server_with_a_tree_drafts_along_it() -> None:
+    chain = StaticTree(made={}, parents=[-1, 0, 1], ranks=[0, 0, 0])
+    session = SessionStore(2, 2**18, 100.0).open("", "tree")
+    contexts = np.array([[-1, -1, -1, token] for token in range(5)], np.int32)
+    session.ngrams.harvest(contexts, contexts[:, ::-1] + 1, np.tile(np.float32([0.4, 0.3, 0.2, 0.1]), (5, 1)))
+    request = Request(
+        id="tree",
+        prompt=np.array([1], np.int32),
+        sampling=SamplingParams(max_tokens=8, temperature=0.0),
+        speculation=SpeculationParams(method="stand", without=frozenset(("refill",))),
+    )
+    drafter = METHODS["stand"].start(request, Sources(session, tree=chain))
+    assert drafter.propose(DraftBudget(10)).parents.tolist() == [-1, 0, 1]
+
+
+def test_the_shipped_tree_has_eighty_nodes() -> None:
+    assert len(shipped_tree("general")) == 81

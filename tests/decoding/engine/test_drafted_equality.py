@@ -1,0 +1,123 @@
+"""Whatever a draft model drafts, alone or beside other methods, every request gets the tokens of plain decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from transformers import AutoTokenizer
+
+from decoding.core.request import FinishReason
+from decoding.core.sampling_params import SamplingParams
+from decoding.core.stats import RequestStats
+from decoding.engine.engine import Engine
+from decoding.model.checkpoint import BUNDLED_FOLDER
+from tests.pairs import CONFIG, GREEDY, SAMPLED, engine_of, finish, prompt_of, reply, request_of
+
+METHODS = {
+    "dynamic": {"max_nodes": 8},
+    "linear": {"max_depth": 4},
+    "fixed": {"branching": 2, "max_depth": 4, "max_nodes": 8},
+    "auto": {},
+}
+LAWS = {"greedy": GREEDY, "sampled": SAMPLED}
+TEXTS = ("def add(a, b):\n    return a + b\n\ndef sub(a, b):\n", "Once upon a time, there was a little girl who")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """plain: by law, the reply of plain decoding to every prompt."""
+
+    engine: Engine
+    prompts: Sequence[NDArray[np.int32]]
+    plain: dict[str, list[list[int]]]
+
+
+@pytest.fixture(scope="module", params=["llama", "gpt_neox", "gosling"])
+def pair(request: pytest.FixtureRequest) -> Pair:
+    if request.param == "gosling":
+        tokenizer = AutoTokenizer.from_pretrained(BUNDLED_FOLDER)
+        prompts = [np.array(tokenizer.encode(text), np.int32) for text in TEXTS]
+        engine = Engine.load(replace(CONFIG, model="gosling", device="cpu", dtype="float32"))
+    else:
+        prompts = [prompt_of(40, seed) for seed in range(3)]
+        engine = engine_of(request.param)
+    if not engine.model.is_exact:
+        pytest.skip("this processor does not give row-invariant arithmetic")
+    plain = {law: [reply(engine, request_of("plain", prompt, LAWS[law])) for prompt in prompts] for law in LAWS}
+    return Pair(engine, prompts, plain)
+
+
+def assert_some_accepted_and_some_rejected(stats: Sequence[RequestStats]) -> None:
+    drafted = sum(each.counts.drafted for each in stats)
+    accepted = sum(each.counts.accepted for each in stats)
+    assert accepted > 0
+    assert drafted > accepted
+    assert 0.15 < accepted / drafted < 0.98, (accepted, drafted)
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("method", METHODS)
+def test_a_request_alone_gets_the_plain_tokens(pair: Pair, method: str, law: str) -> None:
+    stats = []
+    times = 4 if method == "auto" else 1  # in one session, so that the trials come to their end
+    for prompt, plain in list(zip(pair.prompts, pair.plain[law], strict=True)) * times:
+        drafted = request_of(method, prompt, LAWS[law], method, **METHODS[method])
+        pair.engine.add(drafted)
+        ended, _ = finish(pair.engine)
+        assert drafted.output.tolist() == plain
+        stats.append(ended[method])
+    if method == "auto":
+        used = {name for each in stats for name in each.steps_by_method}
+        assert "dynamic" in used
+        assert len(used) > 1
+        return
+    assert {name for each in stats for name in each.steps_by_method} == {method}
+    assert sum(each.counts.drafted_by_source["draft_model"] for each in stats) > 0
+    assert all(0 < each.draft_model_seconds < each.decode_seconds + each.time_to_first_token for each in stats)
+    assert_some_accepted_and_some_rejected(stats)
+
+
+def test_requests_of_all_methods_together_get_the_plain_tokens(pair: Pair) -> None:
+    methods = ["dynamic", "spine", "linear", "stand", "fixed", "auto", "dynamic", "none"]
+    requests, plain = [], []
+    for number, method in enumerate(methods * 2):
+        place = number % len(pair.prompts)
+        law = "sampled" if number % 4 < 2 else "greedy"
+        name = f"{number} {method}"
+        requests.append(request_of(name, pair.prompts[place], LAWS[law], method, **METHODS.get(method, {})))
+        plain.append(pair.plain[law][place])
+    num_together = 0
+    ended: dict[str, RequestStats] = {}
+    for request in requests:
+        pair.engine.add(request)
+        result = pair.engine.step()
+        ended.update({retired.request_id: retired.stats for retired in result.retired})
+        num_together = max(num_together, pair.engine.stats().running)
+    ended.update(finish(pair.engine)[0])
+    assert [request.output.tolist() for request in requests] == plain
+    assert num_together > 4
+    drafting = [stats for stats in ended.values() if set(stats.steps_by_method) & {"dynamic", "linear", "fixed"}]
+    assert len(drafting) >= 8
+    assert_some_accepted_and_some_rejected(drafting)
+
+
+@pytest.mark.parametrize("method", ["dynamic", "linear", "fixed"])
+def test_a_stop_inside_an_accepted_run_cuts_it_there(pair: Pair, method: str) -> None:
+    num_inside = 0
+    for prompt, plain in zip(pair.prompts, pair.plain["greedy"], strict=True):
+        for stop in dict.fromkeys(plain[3:]):
+            sampling: SamplingParams = replace(GREEDY, stop_token_ids=(stop,))
+            request = request_of("cut", prompt, sampling, method, **METHODS[method])
+            pair.engine.add(request)
+            ended, _ = finish(pair.engine)
+            assert request.output.tolist() == plain[: plain.index(stop) + 1]
+            assert request.finish_reason is FinishReason.STOP
+            stats = ended["cut"]
+            num_inside += stats.emitted < stats.counts.accepted + stats.target_forwards
+            if num_inside:
+                return
+    raise AssertionError("no stop fell inside an accepted run")

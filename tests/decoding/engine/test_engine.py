@@ -1,0 +1,300 @@
+"""The engine gives every request the tokens plain decoding gives it, whatever drafts, batches and stops."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from decoding.cache.slot_pool import SlotPool
+from decoding.cache.store import KvStore
+from decoding.config import EngineConfig
+from decoding.core.grammar import Grammar
+from decoding.core.request import FinishReason, Request
+from decoding.core.sampling_params import SamplingParams
+from decoding.core.speculation_params import SpeculationParams
+from decoding.drafting import registry as drafters
+from decoding.engine.engine import Engine
+from decoding.errors import RequestRejected
+from decoding.model.target_model import TargetModel
+from tests.fakes import ScriptedDrafter
+from tests.models import EOS_TOKEN_ID, VOCAB_SIZE, tiny
+
+CONFIG = EngineConfig(max_model_len=400, kv_slots=8192, prefill_chunk=32, max_batch_rows=160, threads=1)
+GREEDY = SamplingParams(max_tokens=48, temperature=0.0, ignore_eos=True)
+SAMPLED = SamplingParams(max_tokens=48, temperature=0.8, top_p=0.95, seed=1234, ignore_eos=True)
+METHODS = sorted(set(drafters.available(has_draft_model=False)) - {"none"})
+
+
+def new_engine(dtype: str = "float32", model_type: str = "llama") -> Engine:
+    config = replace(CONFIG, dtype=dtype)
+    return Engine(TargetModel.from_model(tiny(model_type).to(getattr(torch, dtype)), config), config)
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    return new_engine(request.param)
+
+
+@pytest.fixture(scope="module")
+def float_engine() -> Engine:
+    return new_engine()
+
+
+def prompt_of(length: int, seed: int = 0) -> NDArray[np.int32]:
+    """A prompt that repeats itself, so that look-ups match."""
+    part = np.random.default_rng(seed).integers(3, VOCAB_SIZE, max(2, length // 3))
+    return np.resize(part, length).astype(np.int32)
+
+
+def request_of(
+    name: str, prompt: NDArray[np.int32], sampling: SamplingParams, method: str = "none", **options: object
+) -> Request:
+    speculation = SpeculationParams(method=method, **options)  # type: ignore[arg-type]
+    return Request(
+        id=name,
+        prompt=prompt,
+        sampling=sampling,
+        speculation=speculation,
+        eos_token_ids=frozenset({EOS_TOKEN_ID}),
+        session_id=name,
+    )
+
+
+def finish(engine: Engine) -> None:
+    for _ in range(5000):
+        if not engine.has_work:
+            break
+        engine.step()
+        engine.store.check_integrity()
+    assert not engine.has_work
+    assert engine.store.used == 0
+
+
+def reply(engine: Engine, request: Request) -> list[int]:
+    engine.add(request)
+    finish(engine)
+    return request.output.tolist()
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_gives_the_plain_tokens(engine: Engine, method: str, sampling: SamplingParams) -> None:
+    if not engine.model.is_exact:
+        pytest.skip("this processor does not give row-invariant arithmetic")
+    accepted = rejected = 0
+    for seed in range(3):
+        prompt = prompt_of(40, seed)
+        plain = reply(engine, request_of(f"plain{seed}", prompt, sampling))
+        drafted = request_of(f"{method}{seed}", prompt, sampling, method, max_nodes=24)
+        engine.add(drafted)
+        while engine.has_work:
+            for retired in engine.step().retired:
+                accepted += retired.stats.counts.accepted
+                rejected += retired.stats.counts.drafted - retired.stats.counts.accepted
+        assert drafted.output.tolist() == plain
+    assert rejected > 0
+    if sampling is GREEDY:
+        assert accepted > 0
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_a_mostly_right_drafter_gives_the_plain_tokens_in_fewer_steps(engine: Engine, sampling: SamplingParams) -> None:
+    prompt = prompt_of(70)
+    plain = reply(engine, request_of("plain", prompt, sampling))
+    drafted = request_of("drafted", prompt, sampling, "lookup", max_nodes=20)
+    drafter = ScriptedDrafter(drafted, np.array(plain, np.int32), VOCAB_SIZE)
+    engine.add(drafted, lambda *_: drafter)
+    finish(engine)
+    assert drafted.output.tolist() == plain
+    assert drafter.num_prefilled == len(prompt) - 1
+    assert drafter.num_accepted > 30
+    assert drafter.num_rejected > 30
+
+
+def test_greedy_equals_transformers_generate(float_engine: Engine) -> None:
+    model = tiny("llama")
+    for seed, length in enumerate((1, 7, 33, 64, 65, 100)):
+        prompt = prompt_of(length, seed)
+        generated = model.generate(
+            torch.tensor(prompt[None].astype(np.int64)),
+            attention_mask=torch.ones(1, length, dtype=torch.long),
+            max_new_tokens=GREEDY.max_tokens,
+            do_sample=False,
+            eos_token_id=None,
+            pad_token_id=0,
+        )
+        for method in ("none", "spine"):
+            ours = reply(float_engine, request_of(f"{method}{seed}", prompt, GREEDY, method))
+            assert ours == generated[0, length:].tolist()
+
+
+def test_requests_of_all_kinds_together_get_what_they_get_alone(engine: Engine) -> None:
+    if not engine.model.is_exact:
+        pytest.skip("this processor does not give row-invariant arithmetic")
+    methods = ["none", "auto", *METHODS]
+    asked = [
+        (
+            prompt_of(3 + 7 * place, place),
+            replace(GREEDY if place % 3 else SAMPLED, max_tokens=8 + 3 * place, seed=place),
+            methods[place % len(methods)],
+        )
+        for place in range(24)
+    ]
+    alone = [
+        reply(engine, request_of(f"alone{place}", prompt, sampling))
+        for place, (prompt, sampling, _) in enumerate(asked)
+    ]
+    together = [
+        request_of(f"together{place}", prompt, sampling, method)
+        for place, (prompt, sampling, method) in enumerate(asked)
+    ]
+    for place, request in enumerate(together):
+        engine.add(request)
+        if place % 4 == 3:
+            engine.step()
+    finish(engine)
+    assert [request.output.tolist() for request in together] == alone
+
+
+class PooledModel(TargetModel):
+    """A model whose store is the one made for GPUs."""
+
+    def new_store(self, num_slots: int) -> KvStore:
+        return SlotPool(self.layers, num_slots, self.dtype, self.device)
+
+
+def test_the_slot_pool_gives_the_tokens_of_the_slab(float_engine: Engine) -> None:
+    config = replace(CONFIG, attention="sdpa")
+    pooled = Engine(PooledModel.from_model(tiny("llama"), config), config)
+    assert isinstance(pooled.store, SlotPool)
+    for seed, sampling in enumerate((GREEDY, SAMPLED)):
+        prompt = prompt_of(50, seed)
+        expected = reply(float_engine, request_of(f"slab{seed}", prompt, sampling))
+        drafted = request_of(f"pool{seed}", prompt, sampling, "lookup", max_nodes=20)
+        drafter = ScriptedDrafter(drafted, np.array(expected, np.int32), VOCAB_SIZE)
+        pooled.add(drafted, lambda *_, drafter=drafter: drafter)
+        finish(pooled)
+        assert drafted.output.tolist() == expected
+        assert min(drafter.num_accepted, drafter.num_rejected) > 20
+
+
+def test_a_stop_inside_an_accepted_run_cuts_it_there(float_engine: Engine) -> None:
+    prompt = prompt_of(20)
+    plain = reply(float_engine, request_of("plain", prompt, GREEDY))
+    stop = next(token for place, token in enumerate(plain) if place > 5 and token not in plain[:place])
+    cut = plain.index(stop)
+    request = request_of("cut", prompt, replace(GREEDY, stop_token_ids=(stop,)), "lookup", max_nodes=40)
+    drafter = ScriptedDrafter(request, np.array(plain, np.int32), VOCAB_SIZE, accuracy=1.0)
+    float_engine.add(request, lambda *_: drafter)
+    result = float_engine.step()
+    while not result.retired:
+        assert float_engine.has_work
+        result = float_engine.step()
+    assert request.output.tolist() == plain[: cut + 1]
+    assert request.finish_reason is FinishReason.STOP
+    assert result.retired[0].stop_token_id == stop
+    assert len(result.emitted[0].tokens) < result.retired[0].stats.counts.accepted + 1
+    assert float_engine.store.used == 0
+
+
+def test_min_tokens_puts_off_the_end_the_same_for_drafted_and_plain(float_engine: Engine) -> None:
+    prompt = prompt_of(20)
+    free = reply(float_engine, request_of("free", prompt, GREEDY))
+    early = replace(GREEDY, stop_token_ids=(free[2],), min_tokens=10)
+    plain = reply(float_engine, request_of("plain", prompt, early))
+    assert free[2] not in plain[:10]
+    request = request_of("drafted", prompt, early, "lookup", max_nodes=20)
+    drafter = ScriptedDrafter(request, np.array(plain, np.int32), VOCAB_SIZE)
+    float_engine.add(request, lambda *_: drafter)
+    finish(float_engine)
+    assert request.output.tolist() == plain
+
+
+def test_a_long_prompt_lets_a_running_stream_go_on_between_chunks(float_engine: Engine) -> None:
+    stream = request_of("stream", prompt_of(4), replace(GREEDY, max_tokens=40))
+    float_engine.add(stream)
+    float_engine.step()
+    float_engine.add(request_of("long", prompt_of(300), replace(GREEDY, max_tokens=2)))
+    for expected in range(2, 12):
+        result = float_engine.step()
+        assert result.stats is not None
+        assert result.stats.rows <= 1 + CONFIG.prefill_chunk
+        assert stream.num_output == expected
+    finish(float_engine)
+
+
+def test_an_aborted_request_frees_its_room_at_once(float_engine: Engine) -> None:
+    float_engine.add(request_of("gone", prompt_of(10), GREEDY))
+    float_engine.add(request_of("stays", prompt_of(10), GREEDY))
+    float_engine.step()
+    used = float_engine.store.used
+    retired = float_engine.abort("gone")
+    assert retired is not None
+    assert retired.reason is FinishReason.ABORT
+    assert float_engine.store.used < used
+    assert float_engine.abort("gone") is None
+    finish(float_engine)
+
+
+def test_more_requests_than_room_wait_their_turn() -> None:
+    config = replace(CONFIG, kv_slots=500, max_nodes=16)
+    engine = Engine(TargetModel.from_model(tiny("llama"), config), config)
+    requests = [request_of(f"r{place}", prompt_of(60), replace(GREEDY, max_tokens=60)) for place in range(6)]
+    for request in requests:
+        engine.add(request)
+    engine.step()
+    assert 1 <= engine.stats().running < 6
+    finish(engine)
+    assert all(request.num_output == 60 for request in requests)
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"prompt": np.array([VOCAB_SIZE], np.int32)}, "prompt"),
+        ({"prompt": np.array([-1], np.int32)}, "prompt"),
+        ({"prompt": prompt_of(390)}, "prompt"),
+        ({"sampling": replace(GREEDY, temperature=-1.0)}, "temperature"),
+        ({"sampling": replace(GREEDY, top_p=0.0)}, "top_p"),
+        ({"sampling": replace(GREEDY, min_tokens=99)}, "min_tokens"),
+        ({"sampling": replace(GREEDY, presence_penalty=2.5)}, "presence_penalty"),
+        ({"sampling": replace(GREEDY, frequency_penalty=float("nan"))}, "frequency_penalty"),
+        ({"sampling": replace(GREEDY, repetition_penalty=0.0)}, "repetition_penalty"),
+        ({"sampling": replace(GREEDY, logit_bias={3: 101.0})}, "logit_bias"),
+        ({"sampling": replace(GREEDY, logit_bias={VOCAB_SIZE: 1.0})}, "logit_bias"),
+        ({"sampling": replace(GREEDY, bad_words=((),))}, "bad_words"),
+        ({"sampling": replace(GREEDY, bad_words=((3, VOCAB_SIZE),))}, "bad_words"),
+        ({"sampling": replace(GREEDY, allowed_token_ids=())}, "allowed_token_ids"),
+        ({"sampling": replace(GREEDY, allowed_token_ids=(-1,))}, "allowed_token_ids"),
+        ({"sampling": replace(GREEDY, stop_token_ids=(VOCAB_SIZE,))}, "stop_token_ids"),
+        ({"sampling": replace(GREEDY, logprobs=21)}, "logprobs"),
+        ({"sampling": replace(GREEDY, prompt_logprobs=-1)}, "prompt_logprobs"),
+        ({"sampling": replace(GREEDY, grammar=Grammar("regex", "a"))}, "ignore_eos"),
+        ({"sampling": replace(GREEDY, ignore_eos=False, grammar=Grammar("regex", "(a"))}, "grammar"),
+        ({"prediction": np.array([VOCAB_SIZE], np.int32)}, "prediction"),
+        (
+            {
+                "prediction": prompt_of(5),
+                "speculation": SpeculationParams(method="stand", verification="rejection"),
+            },
+            "speculation.verification",
+        ),
+        ({"speculation": SpeculationParams(method="magic")}, "speculation.method"),
+        ({"speculation": SpeculationParams(max_nodes=10_000)}, "speculation.max_nodes"),
+    ],
+)
+def test_what_cannot_be_served_is_rejected_by_name(float_engine: Engine, change: dict[str, object], field: str) -> None:
+    asked: dict[str, object] = {
+        "id": "bad",
+        "prompt": prompt_of(5),
+        "sampling": GREEDY,
+        "speculation": SpeculationParams(),
+    }
+    with pytest.raises(RequestRejected) as caught:
+        float_engine.add(Request(**{**asked, **change}))  # type: ignore[arg-type]
+    assert caught.value.param == field
+    assert not float_engine.has_work

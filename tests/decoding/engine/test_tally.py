@@ -1,0 +1,62 @@
+"""What a step counts by method: forwards, tokens, budgets and trees."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from decoding.core.stats import NODE_BOUNDS, DraftCounts, MethodCounts, NodeHistogram
+from decoding.core.tree import DraftTree, Source, root_only
+from decoding.core.verdict import Verdict
+from decoding.costs.curve import CostCurve
+from decoding.engine.tally import StepTally, count_draft
+
+CURVE = CostCurve(base=0.001, row=0.0001, key=0.0)
+
+
+def tree_of(*sources: Source) -> DraftTree:
+    """A chain under the root."""
+    num_nodes = len(sources) + 1
+    parents = np.arange(-1, num_nodes - 1, dtype=np.int32)
+    return DraftTree(np.arange(num_nodes, dtype=np.int32), parents, np.array([Source.ROOT, *sources], np.int8))
+
+
+def accepting(num_accepted: int) -> Verdict:
+    path = np.arange(num_accepted + 1, dtype=np.int32)
+    return Verdict(path=path, tokens=np.arange(num_accepted + 1, dtype=np.int32))
+
+
+def test_a_step_counts_its_requests_by_method() -> None:
+    tally = StepTally()
+    assert tally.add("spine", 10, 3, 64, 12) is tally.add("spine", 20, 1, 64, 0)
+    tally.add("none", 30, 1, 0, 0)
+    stats = tally.stats(16, 0, CURVE)
+    spine, none = stats.counts_by_method["spine"], stats.counts_by_method["none"]
+    assert (spine.forwards, spine.emitted, none.forwards, none.emitted) == (2, 4, 1, 1)
+    assert (spine.budgets.numbers, spine.budgets.total) == ({NODE_BOUNDS.index(64): 2}, 128)
+    assert (spine.trees.numbers, spine.trees.total) == ({NODE_BOUNDS.index(16): 1, 0: 1}, 12)
+    assert none.budgets.numbers == {0: 1}
+    assert stats.plain_seconds == CURVE.plain_seconds(5, [10, 20, 30])
+
+
+def test_a_tree_is_counted_by_source_and_depth_in_every_record() -> None:
+    method, request = MethodCounts(), DraftCounts()
+    count_draft((method, request), tree_of(Source.CONTEXT, Source.CONTEXT, Source.NGRAM), accepting(2))
+    count_draft((method, request), tree_of(Source.NGRAM), accepting(1))
+    count_draft((method, request), root_only(7), accepting(0))
+    for counts in (method, request):
+        assert (counts.drafts, counts.drafted, counts.accepted) == (2, 4, 3)
+        assert counts.drafted_by_source == {"context": 2, "ngram": 2}
+        assert counts.accepted_by_source == {"context": 2, "ngram": 1}
+        assert counts.accepted_by_depth == [2, 1]
+
+
+def test_a_histogram_has_a_bucket_for_every_size() -> None:
+    whole = NodeHistogram()
+    for num_nodes in range(200):
+        part = NodeHistogram()
+        part.add(num_nodes)
+        whole.merge(part)
+    assert whole.numbers == {0: 1, 1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 16, 7: 32, 8: 64, 9: 71}
+    assert whole.total == sum(range(200))
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(whole), type=NodeHistogram) == whole

@@ -1,0 +1,191 @@
+"""What requests ask of logits: the compiled row is the reference's, along a reply."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from decoding.core.request import Request
+from decoding.core.sampling_params import SamplingParams
+from decoding.core.speculation_params import SpeculationParams
+from decoding.core.tree import DraftTree, Source, chain, root_only
+from decoding.sampling.grammar_matcher import Constraint
+from decoding.sampling.logits_processors import Processing, bit_mask, processing_of, reference_process
+from decoding.sampling.sampling import UNREACHED, TreeRows, choose, reference_choose
+
+VOCAB_SIZE = 67
+NONE = SamplingParams(max_tokens=40, temperature=0.0)
+ASKED = {
+    "presence": replace(NONE, presence_penalty=1.3),
+    "frequency": replace(NONE, frequency_penalty=-0.7),
+    "repetition": replace(NONE, repetition_penalty=1.7),
+    "bias": replace(NONE, logit_bias={3: 4.5, 66: -100.0, 0: 0.1}),
+    "bad_words": replace(NONE, bad_words=((5,), (7, 8), (1, 2, 3), (9, 9))),
+    "allowed": replace(NONE, allowed_token_ids=tuple(range(1, 60, 3))),
+    "min_tokens": replace(NONE, min_tokens=9, stop_token_ids=(4, 11)),
+}
+EVERYTHING = replace(
+    NONE,
+    presence_penalty=0.5,
+    frequency_penalty=0.25,
+    repetition_penalty=0.8,
+    logit_bias={3: 4.5, 7: -2.0},
+    bad_words=((5,), (7, 8), (1, 2, 3), (9, 9)),
+    allowed_token_ids=tuple(range(1, 60, 2)),
+    min_tokens=9,
+    stop_token_ids=(5, 11),
+)
+
+
+def request_of(sampling: SamplingParams, prompt: tuple[int, ...] = (9, 3, 3, 60, 1, 2)) -> Request:
+    return Request(
+        id="r", prompt=np.array(prompt, np.int32), sampling=sampling, speculation=SpeculationParams(method="none")
+    )
+
+
+def logits_of(num_rows: int, seed: int = 0) -> NDArray[np.float32]:
+    return (np.random.default_rng(seed).standard_normal((num_rows, VOCAB_SIZE)) * 3).astype(np.float32)
+
+
+class MaskedEverywhere:
+    """Stands for a grammar that always allows the same tokens."""
+
+    def __init__(self, ids: tuple[int, ...]) -> None:
+        self.mask_W = bit_mask(ids, VOCAB_SIZE)
+
+    def mask(self) -> NDArray[np.uint32]:
+        return self.mask_W
+
+    def consume(self, token: int) -> None:
+        pass
+
+
+@pytest.mark.parametrize("sampling", [*ASKED.values(), EVERYTHING], ids=[*ASKED, "everything"])
+@pytest.mark.parametrize("has_grammar", [False, True])
+def test_a_row_is_the_references_after_every_token(sampling: SamplingParams, has_grammar: bool) -> None:
+    masked = MaskedEverywhere((1, 3, 5, 8, 21, 33)) if has_grammar else None
+    request = request_of(sampling)
+    processing = Processing(request, VOCAB_SIZE, cast("Constraint | None", masked))
+    changed = 0
+    reply: list[int] = []
+    for row, token in zip(logits_of(40), np.random.default_rng(1).integers(0, 12, 40).tolist(), strict=True):
+        given = row.copy()
+        processed = processing.row(row)
+        np.testing.assert_array_equal(row, given)
+        expected = reference_process(torch.from_numpy(row), request, reply, masked and masked.mask_W)
+        np.testing.assert_array_equal(processed, expected.numpy())
+        changed += int((processed != row).any())
+        processing.note(token)
+        reply.append(token)
+    assert changed >= 9
+
+
+def test_a_request_that_asks_for_nothing_has_no_processing() -> None:
+    assert processing_of(request_of(NONE), VOCAB_SIZE, None) is None
+    assert processing_of(request_of(replace(NONE, repetition_penalty=1.1)), VOCAB_SIZE, None) is not None
+
+
+def test_processing_for_min_tokens_ends_with_them() -> None:
+    processing = Processing(request_of(ASKED["min_tokens"]), VOCAB_SIZE)
+    for token in range(20, 29):
+        assert processing.is_needed
+        processing.note(token)
+    assert not processing.is_needed
+
+
+def test_presence_and_frequency_count_the_reply_and_repetition_the_prompt_too() -> None:
+    row = np.full(VOCAB_SIZE, 2.0, np.float32)
+    asked = replace(NONE, presence_penalty=1.0, frequency_penalty=0.25)
+    processing = Processing(request_of(asked), VOCAB_SIZE)
+    for token in (7, 7, 8):
+        processing.note(token)
+    processed = processing.row(row)
+    assert (processed[7], processed[8], processed[3]) == (0.5, 0.75, 2.0)
+    repeated = Processing(request_of(replace(NONE, repetition_penalty=2.0)), VOCAB_SIZE)
+    repeated.note(7)
+    processed = repeated.row(row)
+    assert (processed[7], processed[3], processed[8]) == (1.0, 1.0, 2.0)
+
+
+def test_a_bad_word_is_only_forbidden_after_its_beginning() -> None:
+    processing = Processing(request_of(replace(NONE, bad_words=((60, 1, 2, 8), (8, 8)))), VOCAB_SIZE)
+    row = np.zeros(VOCAB_SIZE, np.float32)
+    assert np.flatnonzero(processing.row(row) == -math.inf).tolist() == [8]  # the prompt ends with 60, 1, 2
+    processing.note(5)
+    assert np.isfinite(processing.row(row)).all()
+    processing.note(8)
+    assert np.flatnonzero(processing.row(row) == -math.inf).tolist() == [8]
+
+
+@pytest.mark.parametrize(
+    ("sampling", "grammar", "left"),
+    [
+        (replace(NONE, allowed_token_ids=(5, 6), bad_words=((5,), (6,))), None, {5, 6}),
+        (replace(NONE, min_tokens=3, stop_token_ids=(5,)), (5,), {5}),
+        (replace(NONE, allowed_token_ids=(6,)), (5, 7), {5, 7}),
+    ],
+)
+def test_a_token_is_always_left(sampling: SamplingParams, grammar: tuple[int, ...] | None, left: set[int]) -> None:
+    masked = cast("Constraint", MaskedEverywhere(grammar)) if grammar else None
+    request = request_of(sampling)
+    row = logits_of(1)[0]
+    processed = Processing(request, VOCAB_SIZE, masked).row(row)
+    assert set(np.flatnonzero(processed > -math.inf).tolist()) == left
+    expected = reference_process(torch.from_numpy(row), request, [], bit_mask(grammar, VOCAB_SIZE) if grammar else None)
+    np.testing.assert_array_equal(processed, expected.numpy())
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_each_node_of_a_tree_is_drawn_by_its_own_path(temperature: float) -> None:
+    reached = 0
+    for seed in range(30):
+        sampling = replace(EVERYTHING, temperature=temperature, top_p=0.9, seed=seed)
+        logits = torch.from_numpy(logits_of(6, seed))
+        plain = _decode_plainly(logits, sampling)
+        tree = _tree_along(plain[:-1])
+        request = request_of(sampling)
+        rows_NV = torch.cat((logits[:1], logits[1:2], logits[1:], logits[:2]))  # wrong siblings have other rows
+        part = TreeRows(request, tree, 0, Processing(request, VOCAB_SIZE))
+        (chosen,) = choose(rows_NV, [part])
+        places = np.flatnonzero(chosen != UNREACHED)
+        assert chosen[places].tolist() == plain
+        reached += len(places)
+        assert cast(Any, part.processing).num_noted == len(places) - 1
+    assert reached == 30 * 6
+
+
+def _decode_plainly(logits_NV: torch.Tensor, sampling: SamplingParams) -> list[int]:
+    """The reply of one row after another, each processed by the reference and drawn by the reference."""
+    request = request_of(sampling)
+    reply: list[int] = []
+    for row_V in logits_NV:
+        processed_1V = reference_process(row_V, request, reply, None)[None]
+        (drawn,) = reference_choose(processed_1V, [TreeRows(request, root_only(0), 0)])
+        reply.append(int(drawn[0]))
+        request.extend(drawn)
+    return reply
+
+
+def _tree_along(tokens: list[int]) -> DraftTree:
+    """A chain of these tokens with a wrong sibling before its first."""
+    along = chain(0, np.array(tokens, np.int32), Source.CONTEXT)
+    wrong = 1 if tokens[0] != 1 else 2
+    parents = np.array([-1, 0, 0, *range(2, len(tokens) + 1)], np.int32)
+    return DraftTree(np.array([0, wrong, *along.tokens[1:]], np.int32), parents, np.zeros(len(tokens) + 2, np.int8))
+
+
+def test_others_in_the_step_are_not_touched() -> None:
+    request = request_of(replace(NONE, logit_bias={5: 100.0}))
+    other = cast(Request, SimpleNamespace(sampling=NONE, num_tokens=3))
+    logits = torch.from_numpy(logits_of(2))
+    parts = [TreeRows(request, root_only(0), 0, Processing(request, VOCAB_SIZE)), TreeRows(other, root_only(0), 1)]
+    first, second = choose(logits, parts)
+    assert first.tolist() == [5]
+    assert second.tolist() == [int(logits[1].argmax())]

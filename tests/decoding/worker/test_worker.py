@@ -1,0 +1,254 @@
+"""The worker process answers every request exactly once, over its real sockets."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+import zmq
+
+from decoding.config import EngineConfig
+from decoding.core.grammar import Grammar
+from decoding.core.stats import EngineStats, StepStats
+from decoding.core.step_result import StepResult
+from decoding.worker import messages
+from decoding.worker.worker import Worker
+from tests.models import VOCAB_SIZE, tiny
+
+PATIENCE_MS = 120_000
+STEP = StepStats(
+    rows=1, prefill_rows=0, step_seconds=0.1, plain_seconds=0.1, phase_seconds={"forward": 0.1}, counts_by_method={}
+)
+ENGINE = EngineStats(running=0, waiting=0, slots_used=0, slots_total=9, sessions=0, session_bytes=0, resident_bytes=1)
+
+
+class WorkerProcess:
+    """A worker, its two sockets, and what it has said so far."""
+
+    def __init__(self, folder: Path, config: EngineConfig) -> None:
+        self._context = zmq.Context()
+        self._inbox, self._outbox = self._context.socket(zmq.PUSH), self._context.socket(zmq.PULL)
+        inbox, outbox = f"ipc://{folder}/in", f"ipc://{folder}/out"
+        self._inbox.bind(inbox)
+        self._outbox.bind(outbox)
+        command = [sys.executable, "-m", "decoding.worker.worker", "--inbox", inbox, "--outbox", outbox]
+        self.process = subprocess.Popen([*command, "--config", msgspec.json.encode(config).decode()])
+        self._decoder = msgspec.msgpack.Decoder(messages.Batch)
+        self._heard: list[messages.FromWorker] = []
+
+    def tell(self, message: messages.ToWorker) -> None:
+        self._inbox.send(msgspec.msgpack.encode(message))
+
+    def hear(self) -> messages.FromWorker:
+        """The next message that is not a step report."""
+        for _ in range(10_000):
+            if self._heard:
+                message = self._heard.pop(0)
+                if not isinstance(message, messages.StepReport):
+                    return message
+            elif self._outbox.poll(PATIENCE_MS):
+                self._heard += self._decoder.decode(self._outbox.recv()).messages
+            else:
+                break
+        raise AssertionError("the worker said nothing")
+
+    def hear_until_end(self, request_id: str) -> tuple[list[int], messages.FromWorker]:
+        """A request's tokens, and the message that ended it."""
+        tokens: list[int] = []
+        while True:
+            message = self.hear()
+            if getattr(message, "request_id", None) != request_id:
+                continue
+            if not isinstance(message, messages.Tokens):
+                return tokens, message
+            tokens += message.token_ids
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait(10)
+        self._inbox.close(linger=0)
+        self._outbox.close(linger=0)
+        self._context.term()
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    tiny("llama").save_pretrained(folder)
+    return folder
+
+
+def started(model_folder: Path, socket_folder: Path) -> WorkerProcess:
+    config = EngineConfig(model=str(model_folder), max_model_len=300, kv_slots=4000, threads=1)
+    return WorkerProcess(socket_folder, config)
+
+
+@pytest.fixture(scope="module")
+def worker(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
+    worker = started(model_folder, tmp_path_factory.mktemp("sockets"))
+    try:
+        message = worker.hear()
+        while isinstance(message, messages.LoadProgress):
+            message = worker.hear()
+        assert isinstance(message, messages.Ready), message
+        assert message.vocab_size == VOCAB_SIZE
+        assert "spine" in message.methods
+        yield worker
+    finally:
+        worker.close()
+
+
+def submit(request_id: str, prompt: list[int], max_tokens: int = 12, method: str = "auto") -> messages.Submit:
+    sampling = messages.Sampling(max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
+    return messages.Submit(
+        request_id=request_id, prompt=prompt, sampling=sampling, speculation=messages.Speculation(method=method)
+    )
+
+
+def test_drafted_and_plain_requests_get_the_same_tokens(worker: WorkerProcess) -> None:
+    prompt = [5, 9, 7] * 6
+    replies = []
+    for method in ("none", "spine"):
+        worker.tell(submit(method, prompt, 40, method))
+        tokens, end = worker.hear_until_end(method)
+        assert isinstance(end, messages.Finished)
+        assert end.reason == "length"
+        assert end.stats.method == method
+        assert end.stats.emitted == len(tokens) == 40
+        replies.append(tokens)
+    assert replies[0] == replies[1]
+
+
+def test_what_cannot_be_served_is_rejected_with_its_field(worker: WorkerProcess) -> None:
+    for request_id, bad, field in (
+        ("empty", submit("empty", []), "prompt"),
+        ("long", submit("long", [5] * 400), "prompt"),
+        ("magic", submit("magic", [5], method="magic"), "speculation.method"),
+    ):
+        worker.tell(bad)
+        tokens, end = worker.hear_until_end(request_id)
+        assert tokens == []
+        assert isinstance(end, messages.Rejected)
+        assert end.param == field
+
+
+def test_an_aborted_request_is_finished_and_the_next_one_served(worker: WorkerProcess) -> None:
+    worker.tell(submit("gone", [5, 6], 250))
+    worker.tell(messages.Abort(request_id="gone"))
+    worker.tell(messages.Abort(request_id="never heard of"))
+    _, end = worker.hear_until_end("gone")
+    assert isinstance(end, messages.Finished)
+    assert end.reason == "abort"
+    worker.tell(submit("next", [5, 6]))
+    tokens, _ = worker.hear_until_end("next")
+    assert len(tokens) == 12
+
+
+def test_everything_that_is_asked_of_tokens_crosses_the_wire(worker: WorkerProcess) -> None:
+    sampling = messages.Sampling(
+        max_tokens=20,
+        temperature=0.0,
+        ignore_eos=True,
+        presence_penalty=2.0,
+        frequency_penalty=1.0,
+        repetition_penalty=1.5,
+        logit_bias={9: 100.0, 11: -100.0},
+        bad_words=[[9, 9]],
+        allowed_token_ids=[5, 7, 9, 11, 13],
+        logprobs=2,
+        prompt_logprobs=1,
+    )
+    speculation = messages.Speculation(method="spine")
+    asked = messages.Submit(
+        request_id="all", prompt=[5, 9, 7] * 6, sampling=sampling, speculation=speculation, prediction=[9, 5, 9, 5, 9]
+    )
+    worker.tell(asked)
+    first = worker.hear()
+    assert isinstance(first, messages.PromptLogprobs)
+    assert first.logprobs[0] is None
+    assert [scored.token_id for scored in first.logprobs if scored] == asked.prompt[1:]
+    tokens: list[int] = []
+    while isinstance(message := worker.hear(), messages.Tokens):
+        assert message.logprobs is not None
+        assert [scored.token_id for scored in message.logprobs] == message.token_ids
+        assert all(len(scored.top) == 2 for scored in message.logprobs)
+        tokens += message.token_ids
+    assert set(tokens) <= {5, 7, 9, 13}
+    assert tokens[::2] == [9] * 10 or tokens[1::2] == [9] * 10  # always the best, and never twice
+    assert isinstance(message, messages.Finished)
+    assert message.stats.accepted_prediction_tokens + message.stats.rejected_prediction_tokens == 5
+
+
+def test_a_grammar_without_a_tokenizer_is_rejected(worker: WorkerProcess) -> None:
+    sampling = messages.Sampling(max_tokens=5, grammar=Grammar("choice", '["a"]'))
+    speculation = messages.Speculation()
+    worker.tell(messages.Submit(request_id="grammar", prompt=[5], sampling=sampling, speculation=speculation))
+    tokens, end = worker.hear_until_end("grammar")
+    assert tokens == []
+    assert isinstance(end, messages.Rejected)
+    assert end.param == "grammar"
+    assert "tokenizer.json" in end.message
+
+
+def test_sessions_are_listed_and_deleted_by_their_tenant(worker: WorkerProcess) -> None:
+    asked = msgspec.structs.replace(submit("mine", [5, 6, 7] * 4), tenant="alice", session_id="chat")
+    worker.tell(asked)
+    worker.hear_until_end("mine")
+    worker.tell(messages.ListSessions(id="a", tenant="alice"))
+    shown = worker.hear()
+    assert isinstance(shown, messages.Sessions)
+    assert shown.id == "a"
+    assert [(each.tenant, each.session_id) for each in shown.sessions] == [("alice", "chat")]
+    assert shown.sessions[0].num_bytes > 0
+    for question, is_there in (("b", True), ("c", False)):
+        worker.tell(messages.DeleteSession(id=question, tenant="alice", session_id="chat"))
+        assert worker.hear() == messages.SessionDeleted(id=question, found=is_there)
+    worker.tell(messages.ListSessions(id="d", tenant="alice"))
+    assert worker.hear() == messages.Sessions(id="d", sessions=[])
+
+
+def test_a_drained_worker_finishes_its_requests_and_leaves(model_folder: Path, tmp_path: Path) -> None:
+    worker = started(model_folder, tmp_path)
+    try:
+        worker.tell(submit("last", [5, 6], 30))
+        worker.tell(messages.Drain())
+        tokens, end = worker.hear_until_end("last")
+        assert isinstance(end, messages.Finished)
+        assert len(tokens) == 30
+        assert worker.process.wait(30) == 0
+    finally:
+        worker.close()
+
+
+def test_a_model_that_is_not_there_is_said_so(tmp_path: Path) -> None:
+    worker = started(tmp_path / "nothing", tmp_path)
+    try:
+        message = worker.hear()
+        while isinstance(message, messages.LoadProgress):
+            message = worker.hear()
+        assert isinstance(message, messages.LoadFailed)
+        assert "nothing" in message.error
+        assert worker.process.wait(30) == 1
+    finally:
+        worker.close()
+
+
+def test_steps_are_reported_together_now_and_then_and_at_once_when_nothing_is_left_to_do() -> None:
+    told: list[messages.StepReport] = []
+    with zmq.Context() as context, context.socket(zmq.PULL) as inbox, context.socket(zmq.PUSH) as outbox:
+        worker = Worker(inbox, outbox)
+        worker._send = told.extend
+        step, idle = StepResult(stats=STEP), SimpleNamespace(has_work=False, stats=lambda: ENGINE)
+        busy = SimpleNamespace(has_work=True, stats=lambda: ENGINE, step=lambda: step)
+        for _ in range(3):
+            worker._step(busy)
+            worker._report(busy)
+        assert [len(report.steps) for report in told] == [1]
+        worker._report(idle)
+        worker._report(idle)
+        assert [len(report.steps) for report in told] == [1, 2]

@@ -1,0 +1,88 @@
+"""The small routes, and the document that describes them all."""
+
+import pytest
+
+from tests.server.servers import RunningServer
+
+
+def test_models_are_listed_and_found(server: RunningServer) -> None:
+    client = server.engine_client.client()
+    assert [model.id for model in client.models.list().data] == ["toy"]
+    assert client.models.retrieve("toy").id == "toy"
+    assert server.get("/v1/models/toy").json()["max_model_len"] == 4096
+
+
+def test_version_and_health_answer(server: RunningServer) -> None:
+    assert set(server.get("/version").json()) == {"version"}
+    health = server.get("/health").json()
+    assert (health["status"], health["restarts"], health["last_error"]) == ("ready", 0, None)
+    assert health["worker_pid"] > 0
+
+
+def test_text_and_messages_are_tokenized_and_back(server: RunningServer) -> None:
+    reply = server.http.post("/tokenize", json={"prompt": "hé", "return_token_strs": True}).json()
+    strings = ["h", "bytes:\\xc3", "bytes:\\xa9"]
+    assert reply == {"count": 3, "max_model_len": 4096, "tokens": [104, 195, 169], "token_strs": strings}
+    messages = [{"role": "user", "content": "hi"}]
+    reply = server.http.post("/tokenize", json={"messages": messages}).json()
+    text = "[user]\nhi\n[assistant]\n"
+    assert bytes(reply["tokens"]).decode() == text
+    assert server.http.post("/detokenize", json={"tokens": [*reply["tokens"], 256]}).json() == {
+        "prompt": text + "<|end|>"
+    }
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/tokenize", {}, "prompt"),
+        ("/tokenize", {"prompt": "a", "messages": [{"role": "user", "content": "a"}]}, "prompt"),
+        ("/detokenize", {"tokens": [257]}, "tokens"),
+        ("/detokenize", {"tokens": ["a"]}, "tokens.0"),
+    ],
+)
+def test_a_wrong_field_is_named(server: RunningServer, path: str, body: dict[str, object], param: str) -> None:
+    response = server.http.post(path, json=body)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+
+
+def test_sessions_are_listed_and_deleted(server: RunningServer) -> None:
+    server.post(prompt="abc", session_id="chat/7", max_tokens=1)
+    sessions = server.get("/v1/sessions").json()
+    assert sessions["object"] == "list"
+    card = next(card for card in sessions["data"] if card["id"] == "chat/7")
+    assert card == {
+        "id": "chat/7",
+        "object": "session",
+        "owner": "",
+        "bytes": 3,
+        "bytes_by_store": {"context": 3},
+        "idle_seconds": 0.5,
+    }
+    deleted = {"id": "chat/7", "object": "session.deleted", "deleted": True}
+    assert server.http.delete("/v1/sessions/chat/7").json() == deleted
+    again = server.http.delete("/v1/sessions/chat/7")
+    assert (again.status_code, again.json()["error"]["code"]) == (404, "session_not_found")
+
+
+def test_the_openapi_document_has_requests_errors_and_streams(server: RunningServer) -> None:
+    document = server.get("/openapi.json").json()
+    streams = {
+        "/v1/completions": "Completion",
+        "/v1/chat/completions": "ChatCompletionChunk",
+        "/v1/responses": "ResponseEvent",
+    }
+    schemas = document["components"]["schemas"]
+    for path, model in streams.items():
+        operation = document["paths"][path]["post"]
+        assert "422" not in operation["responses"]
+        assert {"200", "400", "401", "404", "413", "429", "500", "503"} <= set(operation["responses"])
+        content = operation["responses"]["200"]["content"]
+        assert content["text/event-stream"]["schema"] == {"$ref": f"#/components/schemas/{model}"}
+        assert model in schemas
+        assert "application/json" in content
+    properties = schemas["CompletionRequest"]["properties"]
+    assert len(properties["prompt"]["anyOf"]) == 4
+    assert properties["temperature"]["maximum"] == 100
+    for path in ("/v1/models", "/v1/sessions", "/tokenize", "/detokenize", "/health", "/ready", "/version", "/metrics"):
+        assert path in document["paths"]

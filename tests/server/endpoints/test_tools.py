@@ -1,0 +1,166 @@
+"""Tools and reasoning over HTTP, in front of the scripted worker: streamed and plain, by the real openai client."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from server.config import ServerSettings
+from tests.server.servers import CHAT_TEMPLATE, RunningServer, make_model_folder, running_server
+
+WEATHER: Any = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "The weather of a city",
+        "strict": True,
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"$ref": "#/$defs/City"}},
+            "required": ["city"],
+            "$defs": {"City": {"type": "string"}},
+        },
+    },
+}
+TIME: Any = {"type": "function", "function": {"name": "time"}}
+THINKING = CHAT_TEMPLATE + "{# <think></think> reasoning_effort #}{% if reasoning_effort %}<think>{% endif %}"
+
+
+@pytest.fixture(scope="module")
+def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    folder = make_model_folder(tmp_path_factory.mktemp("models") / "thinker", THINKING)
+    with running_server(ServerSettings(model=str(folder), drain_seconds=2)) as running:
+        yield running
+
+
+def both(server: RunningServer, say: str, per_step: int = 3, **fields: Any) -> dict[str, Any]:
+    """The message of the plain reply, which the streamed one must equal but for the calls' random ids."""
+    client = server.engine_client.client()
+    content = json.dumps({"say": say, "per_step": per_step})
+    messages: Any = [{"role": "user", "content": content}]
+    arguments: dict[str, Any] = {"model": server.model, "messages": messages, **fields}
+    plain = client.chat.completions.create(**arguments)
+    with client.chat.completions.stream(**arguments, stream_options={"include_usage": True}) as stream:
+        thought = "".join(
+            event.chunk.choices[0].delta.model_dump().get("reasoning_content") or ""
+            for event in stream
+            if event.type == "chunk" and event.chunk.choices
+        )
+        streamed = stream.get_final_completion()
+    assert streamed.usage == plain.usage
+    assert streamed.choices[0].finish_reason == plain.choices[0].finish_reason
+    message = plain.choices[0].message
+    other = streamed.choices[0].message
+    assert (other.content or None) == (message.content or None)
+    assert thought == message.model_dump().get("reasoning_content", "")
+    calls = [(call.function.name, call.function.arguments) for call in message.tool_calls or []]
+    assert [(call.function.name, call.function.arguments) for call in other.tool_calls or []] == calls
+    assert len({call.id for call in message.tool_calls or []}) == len(calls)
+    return {
+        "content": message.content,
+        "thought": thought,
+        "calls": calls,
+        "reason": plain.choices[0].finish_reason,
+        "usage": plain.usage,
+    }
+
+
+@pytest.mark.parametrize("per_step", [1, 7, 200])
+def test_calls_are_the_same_streamed_and_plain(server: RunningServer, per_step: int) -> None:
+    say = (
+        'Let me see.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>\n'
+        '<tool_call>\n{"name": "time", "arguments": {}}\n</tool_call>'
+    )
+    read = both(server, say, per_step, tools=[WEATHER, TIME])
+    assert read["content"] == "Let me see."
+    assert read["calls"] == [("weather", '{"city": "Rome"}'), ("time", "{}")]
+    assert read["reason"] == "tool_calls"
+    assert read["usage"].completion_tokens == len(say) + 1
+
+
+def test_only_one_call_is_made_where_parallel_ones_are_not_wanted(server: RunningServer) -> None:
+    one = '<tool_call>{"name": "time", "arguments": {}}</tool_call>'
+    read = both(server, one + one, tools=[TIME], parallel_tool_calls=False)
+    assert (read["calls"], read["reason"]) == ([("time", "{}")], "tool_calls")
+    assert read["usage"].completion_tokens == len(one)
+
+
+def test_a_reply_without_a_call_is_content(server: RunningServer) -> None:
+    read = both(server, "no call", tools=[TIME])
+    assert (read["content"], read["calls"], read["reason"]) == ("no call", [], "stop")
+    read = both(server, "<tool_call>{}</tool_call>", tools=[TIME], tool_choice="none")
+    assert (read["content"], read["calls"]) == ("<tool_call>{}</tool_call>", [])
+
+
+def told(server: RunningServer, **fields: Any) -> dict[str, Any]:
+    """The request as the worker got it, told as a forced call's text would be."""
+    reply = server.chat('{"tell": true, "per_step": 500}', stream=True, **fields)
+    assert reply.status_code == 200, reply.text
+    arguments = ""
+    for line in reply.text.splitlines():
+        if line.startswith("data: {"):
+            for choice in json.loads(line.removeprefix("data: "))["choices"]:
+                for call in choice["delta"].get("tool_calls", []):
+                    arguments += call["function"]["arguments"]
+    request: dict[str, Any] = json.loads(arguments)
+    return request
+
+
+def test_a_named_function_is_forced_by_its_schema(server: RunningServer) -> None:
+    choice = {"type": "function", "function": {"name": "weather"}}
+    request = told(server, tools=[WEATHER, TIME], tool_choice=choice)
+    grammar = request["sampling"]["grammar"]
+    assert grammar["kind"] == "json_schema"
+    assert json.loads(grammar["text"]) == WEATHER["function"]["parameters"] | {"additionalProperties": False}
+    assert "<tools>" in bytes(request["prompt"]).decode()
+    read = both(server, '{"city": "Oslo"}', tools=[WEATHER, TIME], tool_choice=choice)
+    assert (read["calls"], read["content"]) == ([("weather", '{"city": "Oslo"}')], None)
+
+
+def test_a_required_call_is_forced_by_a_schema_of_all_tools(server: RunningServer) -> None:
+    say = '[{"name": "weather", "parameters": {"city": "Oslo"}}, {"name": "time", "parameters": {}}]'
+    read = both(server, say, tools=[WEATHER, TIME], tool_choice="required")
+    assert read["calls"] == [("weather", '{"city": "Oslo"}'), ("time", "{}")]
+    assert read["reason"] == "tool_calls"
+
+
+def test_two_constraints_at_once_are_refused(server: RunningServer) -> None:
+    response = server.chat("a", tools=[TIME], tool_choice="required", guided_regex="a")
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "tool_choice"
+
+
+def test_tools_and_a_form_that_is_no_json_are_refused(server: RunningServer) -> None:
+    refused = server.chat("a", tools=[TIME], guided_regex="a")
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "guided_regex")
+
+
+def test_a_conversation_with_calls_and_results_is_rendered(server: RunningServer) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "time", "arguments": '{"zone": "utc"}'}}
+    messages = [
+        {"role": "user", "content": "when?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": '{"tell": true}'},
+    ]
+    body = {"messages": messages, "tools": [TIME]}
+    reply = server.http.post("/v1/chat/completions", json=body).json()
+    text = bytes(json.loads(reply["choices"][0]["message"]["content"])["prompt"]).decode()
+    assert '<tool_call>\n{"name": "time", "arguments": {"zone": "utc"}}\n</tool_call>' in text
+    assert text.index("<tools>") < text.index("when?")
+
+
+def test_thoughts_are_reasoning_content_and_counted(thinker: RunningServer) -> None:
+    read = both(thinker, "<think>\nhm\n</think>\n\nyes")
+    assert (read["thought"], read["content"]) == ("hm", "yes")
+    assert read["usage"].completion_tokens_details.reasoning_tokens == len("\nhm\n</think>")
+    read = both(thinker, "hm</think>yes", reasoning_effort="high")
+    assert (read["thought"], read["content"]) == ("hm", "yes")
+    call = '<think>a</think><tool_call>{"name": "time", "arguments": {}}</tool_call>'
+    read = both(thinker, call, tools=[TIME])
+    assert (read["thought"], read["calls"]) == ("a", [("time", "{}")])
+
+
+def test_a_constrained_reply_is_all_content(thinker: RunningServer) -> None:
+    reply = thinker.chat('{"say": "<think>a</think>b"}', guided_regex="a").json()
+    assert reply["choices"][0]["message"]["content"] == "<think>a</think>b"

@@ -1,0 +1,255 @@
+"""The worker's life as clients see it: loading, crashing, coming back, being given up, draining."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from server.config import ServerSettings
+from server.engine_client.client import RestartPolicy
+from tests.server.servers import make_model_folder, running_server, wait_until
+
+ROOT = Path(__file__).parents[3]
+
+
+def settings_for(folder: Path, **fields: Any) -> ServerSettings:
+    return ServerSettings(model=str(folder), drain_seconds=2, **fields)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def script(**fields: Any) -> str:
+    return json.dumps(fields)
+
+
+def test_while_the_model_loads_the_port_is_open_and_completions_are_503(tmp_path: Path) -> None:
+    folder = make_model_folder(tmp_path / "toy", load_seconds=1.0)
+    with running_server(settings_for(folder), state="") as server:
+        health, ready = server.get("/health"), server.get("/ready")
+        assert health.status_code == 200
+        assert health.json()["status"] == "loading"
+        assert (ready.status_code, ready.headers["retry-after"]) == (503, "2")
+        refused = server.post(prompt="a")
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "2")
+        assert refused.json()["error"]["code"] == "engine_loading"
+        wait_until(lambda: "loading part" in server.get("/ready").json()["sentence"])
+        wait_until(lambda: server.get("/ready").status_code == 200)
+        assert server.post(prompt="a").status_code == 200
+        engine = server.get("/ready").json()["engine"]
+        assert (engine["model"], engine["max_model_len"]) == ("fake", 4096)
+
+
+def test_a_crash_fails_every_waiter_is_told_and_the_next_request_is_served(tmp_path: Path) -> None:
+    folder = make_model_folder(tmp_path / "toy")
+    with running_server(settings_for(folder)) as server:
+        first_pid = server.get("/health").json()["worker_pid"]
+        replies: dict[str, httpx.Response] = {}
+
+        def call(name: str, stream: bool) -> None:
+            replies[name] = server.post(prompt=script(delay=0.02, per_step=1), max_tokens=4000, stream=stream)
+
+        threads = [
+            threading.Thread(target=call, args=(f"{stream}{i}", stream)) for stream in (True, False) for i in (1, 2)
+        ]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: server.service.client.num_open == 4)
+        crashed = server.post(prompt=script(crash_after=3, delay=0.02))
+        for thread in threads:
+            thread.join(10)
+        assert (crashed.status_code, crashed.json()["error"]["code"]) == (503, "worker_died")
+        assert crashed.headers["retry-after"] == "1"
+        for i in (1, 2):
+            assert replies[f"False{i}"].status_code == 503
+            frames = replies[f"True{i}"].text.split("\n\n")
+            assert json.loads(frames[-3].removeprefix("data: "))["error"]["code"] == "worker_died"
+            assert frames[-2] == "data: [DONE]"
+        health = server.wait_for("ready")
+        assert health["restarts"] == 1
+        assert health["last_error"] == f"worker {first_pid} exited with status 3"
+        assert health["worker_pid"] != first_pid
+        assert server.post(prompt="a").status_code == 200
+        assert server.metric("gander_worker_restarts_total") == 1
+        assert server.service.client.num_open == 0
+
+
+def test_a_killed_idle_worker_is_restarted(tmp_path: Path) -> None:
+    with running_server(settings_for(make_model_folder(tmp_path / "toy"))) as server:
+        os.kill(server.get("/health").json()["worker_pid"], signal.SIGKILL)
+        wait_until(lambda: server.get("/health").json()["restarts"] == 1)
+        server.wait_for("ready")
+        assert server.post(prompt="a").status_code == 200
+
+
+def test_a_worker_that_never_gets_ready_is_given_up(tmp_path: Path) -> None:
+    folder = make_model_folder(tmp_path / "toy", crash_on_load=True)
+    with running_server(settings_for(folder), state="failed") as server:
+        health = server.get("/health")
+        assert health.status_code == 503
+        assert health.json()["restarts"] == 3
+        assert "died 4 times in a row" in health.json()["sentence"]
+        assert server.post(prompt="a").status_code == 503
+
+
+def test_a_model_that_cannot_be_served_is_not_tried_again(tmp_path: Path) -> None:
+    folder = make_model_folder(tmp_path / "toy", load_failed="state-space layers are not served")
+    with running_server(settings_for(folder), state="failed") as server:
+        assert server.get("/health").json()["sentence"] == "state-space layers are not served"
+        assert server.get("/health").json()["restarts"] == 0
+
+
+def test_a_broken_tokenizer_fails_with_the_reason(tmp_path: Path) -> None:
+    folder = make_model_folder(tmp_path / "toy")
+    (folder / "tokenizer.json").write_text("{}")
+    with running_server(settings_for(folder), state="failed") as server:
+        assert "tokenizer" in server.get("/health").json()["sentence"]
+
+
+def test_more_requests_than_may_wait_are_429(tmp_path: Path) -> None:
+    settings = settings_for(make_model_folder(tmp_path / "toy"), max_running=2, max_waiting=1)
+    with running_server(settings) as server:
+        body = {"prompt": script(delay=0.01), "max_tokens": 4000, "n": 2, "stream": True}
+        with server.http.stream("POST", "/v1/completions", json=body) as running:
+            pieces = running.iter_raw()  # kept: dropping it would close the connection
+            next(pieces)
+            reply = server.post(prompt="a", n=2)
+        assert (reply.status_code, reply.headers["retry-after"]) == (429, "1")
+        assert reply.json()["error"] == {
+            "message": "Too many requests are waiting; try again later.",
+            "type": "rate_limit_error",
+            "param": None,
+            "code": "queue_full",
+        }
+        wait_until(lambda: server.service.client.num_open == 0)
+        assert server.post(prompt="a", n=3).status_code == 200
+
+
+def test_running_replies_end_when_the_server_stops_and_its_worker_is_gone(tmp_path: Path) -> None:
+    reply: dict[str, httpx.Response] = {}
+    with running_server(settings_for(make_model_folder(tmp_path / "toy"))) as server:
+        pid = server.get("/health").json()["worker_pid"]
+        body = {"prompt": script(say="z" * 40, per_step=1, delay=0.02), "max_tokens": 40, "stream": True}
+        thread = threading.Thread(target=lambda: reply.update(last=server.post(**body)))
+        thread.start()
+        wait_until(lambda: server.service.client.num_open == 1)
+    thread.join(10)
+    assert reply["last"].text.count("z") == 40
+    assert reply["last"].text.endswith("data: [DONE]\n\n")
+    assert not is_alive(pid)
+
+
+def test_restart_delays_grow_to_a_bound() -> None:
+    policy = RestartPolicy(first_delay=0.5, longest_delay=3.0)
+    assert [policy.delay(failures) for failures in range(1, 6)] == [0.5, 1.0, 2.0, 3.0, 3.0]
+
+
+RUN_FAKE = """
+import sys
+from server.config import ServerSettings
+from server.runner import run
+settings = ServerSettings(model=sys.argv[1], port=0, drain_seconds=float(sys.argv[2]))
+sys.exit(run(settings, (sys.executable, sys.argv[3])))
+"""
+
+
+@contextmanager
+def server_process(folder: Path, drain_seconds: float) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
+    """`gander serve` in front of the scripted worker: the process, its address, its growing output."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUN_FAKE, str(folder), str(drain_seconds), str(ROOT / "tests" / "fake_worker.py")],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"COLUMNS": "200"},
+    )
+    lines: list[str] = []
+
+    def read() -> None:
+        assert process.stderr is not None
+        lines.extend(process.stderr)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        line = wait_until(lambda: next((line for line in lines if "/ready says when" in line), None))
+        yield process, line[line.index("http://") : line.index("/ready")], lines
+    finally:
+        process.kill()
+        process.wait(10)
+        reader.join(10)
+        assert process.stderr is not None
+        process.stderr.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_drains_then_exits_0_without_a_worker(tmp_path: Path, number: signal.Signals) -> None:
+    with (
+        server_process(make_model_folder(tmp_path / "toy"), 5) as (process, url, lines),
+        httpx.Client(base_url=url, timeout=20) as client,
+    ):
+        wait_until(lambda: client.get("/ready").status_code == 200)
+        pid = client.get("/health").json()["worker_pid"]
+        body = {"prompt": script(say="z" * 30, per_step=1, delay=0.03), "max_tokens": 30, "stream": True}
+        with client.stream("POST", "/v1/completions", json=body) as reply:
+            stream = reply.iter_text()
+            text = next(stream)
+            process.send_signal(number)
+            text += "".join(stream)
+        assert text.count("z") == 30
+        assert text.endswith("data: [DONE]\n\n")
+        assert process.wait(10) == 0
+    assert not is_alive(pid)
+    output = "".join(lines)
+    assert "loading part" in output
+    assert "curl -N" in output
+    assert "zzz" not in output
+
+
+def test_a_drain_that_takes_too_long_ends_streams_with_an_error(tmp_path: Path) -> None:
+    with (
+        server_process(make_model_folder(tmp_path / "toy"), 0.3) as (process, url, _),
+        httpx.Client(base_url=url, timeout=20) as client,
+    ):
+        wait_until(lambda: client.get("/ready").status_code == 200)
+        body = {"prompt": script(per_step=1, delay=0.02), "max_tokens": 4000, "stream": True}
+        with client.stream("POST", "/v1/completions", json=body) as reply:
+            stream = reply.iter_text()
+            text = next(stream)
+            process.terminate()
+            started = time.monotonic()
+            text += "".join(stream)
+        assert '"code":"server_stopping"' in text
+        assert text.endswith("data: [DONE]\n\n")
+        assert process.wait(10) == 0
+        assert time.monotonic() - started < 5
+
+
+def test_a_model_that_cannot_be_served_ends_the_process_with_status_1(tmp_path: Path) -> None:
+    folder = make_model_folder(tmp_path / "toy", load_failed="this model is refused")
+    with server_process(folder, 1) as (process, _, lines):
+        assert process.wait(10) == 1
+    wait_until(lambda: any("Stopped: this model is refused" in line for line in lines))
+
+
+def test_the_worker_does_not_outlive_a_killed_server(tmp_path: Path) -> None:
+    with server_process(make_model_folder(tmp_path / "toy"), 1) as (process, url, _):
+        pid = wait_until(lambda: httpx.get(f"{url}/health").json()["worker_pid"])
+        wait_until(lambda: httpx.get(f"{url}/ready").status_code == 200)
+        process.kill()
+    wait_until(lambda: not is_alive(pid))

@@ -1,0 +1,201 @@
+"""The whole of it: the openai client, the server, the real worker on the bundled model."""
+
+import json
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from server.config import ServerSettings
+from server.engine_client.worker_process import WORKER_COMMAND
+from server.generation.plan import choice_seed
+from tests.server.servers import RunningServer, running_server, wait_until
+
+PROMPT = "def add(a, b):\n    return a + b\n\ndef sub(a, b):\n    return a - b\n\ndef mul(a, b):\n"
+METHODS = ("none", "spine", "lookup", "stand", "dynamic", "linear")
+SAMPLED = {"temperature": 0.8, "seed": 1234, "top_p": 0.95}
+
+
+@pytest.fixture(scope="module")
+def real() -> Iterator[RunningServer]:
+    with running_server(ServerSettings(drain_seconds=2), WORKER_COMMAND) as server:
+        yield server
+
+
+def complete(server: RunningServer, **body: Any) -> dict[str, Any]:
+    response = server.post(**{"prompt": PROMPT, "max_tokens": 40} | body)
+    assert response.status_code == 200, response.text
+    reply: dict[str, Any] = response.json()
+    return reply
+
+
+def texts(reply: dict[str, Any]) -> list[str]:
+    return [choice["text"] for choice in reply["choices"]]
+
+
+@pytest.mark.parametrize("sampling", [{"temperature": 0}, SAMPLED], ids=["greedy", "sampled"])
+def test_streamed_and_plain_replies_are_equal_whatever_drafts(real: RunningServer, sampling: dict[str, Any]) -> None:
+    client, replies = real.client(), set()
+    for method in METHODS:
+        arguments: dict[str, Any] = {"model": real.model, "prompt": PROMPT, "max_tokens": 40, **sampling}
+        arguments["extra_body"] = {"speculation": {"method": method}}
+        plain = client.completions.create(**arguments)
+        chunks = list(client.completions.create(**arguments, stream=True, stream_options={"include_usage": True}))
+        streamed = "".join(choice.text for chunk in chunks for choice in chunk.choices)
+        assert streamed == plain.choices[0].text
+        assert chunks[-1].usage == plain.usage
+        assert plain.usage is not None
+        assert plain.usage.total_tokens == plain.usage.prompt_tokens + plain.usage.completion_tokens
+        assert plain.choices[0].finish_reason in ("stop", "length")
+        replies.add((streamed, plain.usage.completion_tokens))
+    assert len(replies) == 1
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.6, 1.0])
+def test_four_choices_are_equal_whatever_drafts(real: RunningServer, temperature: float) -> None:
+    body = {"n": 4, "seed": 77, "temperature": temperature, "top_p": 0.95, "max_tokens": 30}
+    plain = texts(complete(real, **body, speculation={"method": "none"}))
+    assert (len(set(plain)) > 1) == (temperature > 0)
+    for method in ("stand", "dynamic", "auto"):
+        assert texts(complete(real, **body, speculation={"method": method})) == plain
+
+
+def test_a_seed_gives_the_same_reply_and_another_seed_another(real: RunningServer) -> None:
+    first = texts(complete(real, temperature=1.0, seed=1))
+    assert texts(complete(real, temperature=1.0, seed=1)) == first
+    assert texts(complete(real, temperature=1.0, seed=2)) != first
+
+
+def test_choices_of_several_prompts_equal_their_solo_replies(real: RunningServer) -> None:
+    both = complete(real, prompt=[PROMPT, "import os\n"], n=2, temperature=1.0, seed=9)
+    assert len(both["choices"]) == 4
+    assert both["choices"][0]["text"] == complete(real, temperature=1.0, seed=9)["choices"][0]["text"]
+    assert complete(real, prompt=[PROMPT, "import os\n"], n=2, temperature=1.0, seed=9)["choices"] == both["choices"]
+
+
+def test_sixteen_choices_stream_interleaved_and_each_equals_its_solo_reply(real: RunningServer) -> None:
+    client = real.client()
+    arguments: dict[str, Any] = {"model": real.model, "prompt": PROMPT, "max_tokens": 24, "temperature": 0.8}
+    arguments["extra_body"] = {"speculation": {"method": "stand"}, "session_id": "sixteen"}
+    streamed, order = [""] * 16, []
+    for chunk in client.completions.create(**arguments, n=16, seed=5, stream=True):
+        for choice in chunk.choices:
+            streamed[choice.index] += choice.text
+            order.append(choice.index)
+    assert sum(one != other for one, other in pairwise(order)) > 16, "the choices came one after the other"
+    for number, text in enumerate(streamed):
+        arguments["extra_body"] = {"speculation": {"method": "none"}}
+        solo = client.completions.create(**arguments, seed=choice_seed(5, 0, number))
+        assert solo.choices[0].text == text
+
+
+def test_token_ids_and_text_are_the_same_prompt_and_echo_repeats_it(real: RunningServer) -> None:
+    tokenizer = real.service.tokenizer
+    assert tokenizer is not None
+    token_ids = tokenizer.encode(PROMPT)
+    from_text = complete(real, temperature=0, echo=True)
+    from_ids = complete(real, temperature=0, echo=True, prompt=token_ids)
+    assert from_text["choices"] == from_ids["choices"]
+    assert from_text["choices"][0]["text"].startswith(PROMPT)
+    assert from_text["usage"] == from_ids["usage"]
+    assert from_text["usage"]["prompt_tokens"] == len(token_ids)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_stop_string_inside_an_accepted_run_cuts_exactly_there(real: RunningServer, method: str) -> None:
+    whole = complete(real, temperature=0, ignore_eos=True)["choices"][0]["text"]
+    stop = whole[20:23]
+    cut = complete(real, temperature=0, ignore_eos=True, stop=[stop], speculation={"method": method})
+    assert cut["choices"][0]["text"] == whole[: whole.find(stop)]
+    assert cut["choices"][0]["finish_reason"] == "stop"
+    assert 0 < cut["usage"]["completion_tokens"] < 40
+
+
+def test_the_report_agrees_with_the_usage(real: RunningServer) -> None:
+    reply = complete(real, temperature=0, speculation={"method": "spine", "report": True}, ignore_eos=True)
+    report = reply["choices"][0]["speculation"]
+    assert report["method"] == "spine"
+    assert report["accepted"] == sum(report["accepted_by_source"].values()) == sum(report["accepted_by_depth"])
+    assert report["accepted"] + report["steps"] >= 39
+    assert report["acceptance_length"] >= 1
+    plain = complete(real, temperature=0, speculation={"method": "none", "report": True}, ignore_eos=True)
+    assert plain["choices"][0]["speculation"]["drafted"] == 0
+
+
+def test_the_draft_model_is_in_the_report_and_in_the_metrics(real: RunningServer) -> None:
+    refused = real.metric("gander_draft_refusals_total")
+    reply = complete(real, temperature=0, speculation={"method": "dynamic", "report": True}, ignore_eos=True)
+    report = reply["choices"][0]["speculation"]
+    assert (report["method"], report["choice"], report["reason"]) == ("dynamic", "requested", "requested")
+    assert report["steps_by_method"] == {"dynamic": report["steps"]}
+    assert 0 < report["draft_model_seconds"] < report["decode_seconds"] + report["time_to_first_token"]
+    assert report["drafted"] == report["drafted_by_source"]["draft_model"] > report["accepted"] > 0
+    wait_until(lambda: 'gander_choices_total{choice="requested",method="dynamic"}' in real.get("/metrics").text)
+    wait_until(lambda: real.metric("gander_draft_slots_used") == 0)
+    assert real.metric("gander_draft_slots_total") == real.metric("gander_slots_total")
+    assert real.metric("gander_draft_bytes") > 1e6
+    assert real.metric("gander_draft_refusals_total") == refused == 0
+    assert 'gander_phase_seconds_total{phase="draft_model"}' in real.get("/metrics").text
+    spine = complete(real, temperature=0, speculation={"method": "spine", "report": True}, ignore_eos=True)
+    assert spine["choices"][0]["speculation"]["draft_model_seconds"] == 0
+    assert spine["choices"][0]["text"] == reply["choices"][0]["text"]
+
+
+def test_the_report_says_what_auto_chose(real: RunningServer) -> None:
+    speculation = {"method": "auto", "report": True}
+    body = {"temperature": 0, "ignore_eos": True, "max_tokens": 200, "session_id": "auto", "speculation": speculation}
+    reports = [complete(real, **body)["choices"][0]["speculation"] for _ in range(2)]
+    for report in reports:
+        assert report["choice"] in {"trial", "best"}
+        assert report["reason"].startswith("auto: ")
+        assert report["method"] in report["steps_by_method"]
+        assert sum(report["steps_by_method"].values()) == report["steps"]
+    assert {"spine", "dynamic"} <= {name for report in reports for name in report["steps_by_method"]}
+
+
+def test_a_client_that_leaves_frees_its_slots(real: RunningServer) -> None:
+    body = {"prompt": PROMPT, "max_tokens": 700, "ignore_eos": True, "stream": True, "n": 3}
+    with real.http.stream("POST", "/v1/completions", json=body) as reply:
+        pieces = reply.iter_raw()  # kept: dropping it would close the connection
+        next(pieces)
+    wait_until(lambda: real.service.client.num_open == 0, 5)
+    wait_until(lambda: real.metric("gander_running") == 0, 5)
+
+
+def test_metrics_move_with_the_work(real: RunningServer) -> None:
+    before = {name: real.metric(name) for name in ("gander_emitted_tokens_total", "vllm:prompt_tokens_total")}
+    reply = complete(real, temperature=0, ignore_eos=True)
+    wait_until(lambda: real.metric("gander_emitted_tokens_total") == before["gander_emitted_tokens_total"] + 40)
+    prompt_tokens = reply["usage"]["prompt_tokens"]
+    assert real.metric("vllm:prompt_tokens_total") == before["vllm:prompt_tokens_total"] + prompt_tokens
+    assert real.metric("gander_step_seconds_total") > 0
+    assert real.metric("gander_speedup") > 0
+    assert real.metric("gander_worker_resident_bytes") > 1e7
+
+
+def test_the_raw_bytes_of_a_stream_are_frames_and_done(real: RunningServer) -> None:
+    body = {"prompt": PROMPT, "max_tokens": 30, "temperature": 0, "stream": True}
+    raw = real.http.post("/v1/completions", json=body, timeout=20).content
+    frames = raw.split(b"\n\n")
+    assert frames[-2:] == [b"data: [DONE]", b""]
+    chunks = [json.loads(frame.removeprefix(b"data: ")) for frame in frames[:-2]]
+    assert len({(chunk["id"], chunk["created"]) for chunk in chunks}) == 1
+    reasons = [chunk["choices"][0]["finish_reason"] for chunk in chunks]
+    assert reasons[:-1] == [None] * (len(chunks) - 1)
+    assert reasons[-1] in ("stop", "length")
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"speculation": {"method": "magic"}}, "speculation.method"),
+        ({"speculation": {"max_nodes": 10**6}}, "speculation.max_nodes"),
+        ({"prompt": [10**9]}, "prompt"),
+        ({"max_tokens": 10**6}, "max_tokens"),
+    ],
+)
+def test_what_the_model_cannot_do_is_refused_by_name(real: RunningServer, fields: dict[str, Any], param: str) -> None:
+    response = real.post(**{"prompt": PROMPT} | fields)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == param

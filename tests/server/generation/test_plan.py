@@ -1,0 +1,43 @@
+"""Seeds, limits and lengths: from a body to requests."""
+
+import pytest
+
+from server.generation.plan import Order, choice_seed, plan_choices
+from server.http.errors import ApiError
+from server.prompts.encoding import EncodedPrompt, reply_room
+from server.schemas.completions import CompletionRequest
+from tests.server.ready import READY
+
+
+def test_the_first_choice_uses_the_seed_itself_and_the_others_are_distinct_and_fixed() -> None:
+    assert choice_seed(5, 0, 0) == 5
+    assert choice_seed(-1, 0, 0) == 2**64 - 1
+    seeds = {choice_seed(5, prompt, choice) for prompt in range(20) for choice in range(20)}
+    assert len(seeds) == 400
+    assert choice_seed(5, 1, 2) == 9489240442334438348
+    assert choice_seed(None, 0, 0) != choice_seed(None, 0, 0)
+
+
+def test_choices_are_numbered_prompt_by_prompt() -> None:
+    body = CompletionRequest.model_validate({"prompt": ["a", "b"], "n": 2, "echo": True, "seed": 1, "stop": "x"})
+    prompts = [EncodedPrompt([1], "a"), EncodedPrompt([2], "b")]
+    order = Order(call_id="cmpl-1", tenant="", session_id="me", max_tokens=16, num_choices=2, echo=True)
+    plans = plan_choices(body, prompts, order, READY)
+    assert [plan.request.request_id for plan in plans] == [f"cmpl-1-{i}" for i in range(4)]
+    assert [(plan.request.prompt, plan.echo) for plan in plans] == [([1], "a"), ([1], "a"), ([2], "b"), ([2], "b")]
+    assert len({plan.request.sampling.seed for plan in plans}) == 4
+    assert {(plan.request.sampling.max_tokens, plan.request.session_id) for plan in plans} == {(16, "me")}
+
+
+@pytest.mark.parametrize(
+    ("prompt_len", "max_tokens", "room"), [(10, None, 16), (95, None, 5), (90, 10, 10), (99, 1, 1)]
+)
+def test_a_reply_has_the_room_it_asks_for(prompt_len: int, max_tokens: int | None, room: int) -> None:
+    assert reply_room(prompt_len, max_tokens, 16, 100) == room
+
+
+@pytest.mark.parametrize(("prompt_len", "max_tokens", "param"), [(100, None, "prompt"), (95, 6, "max_tokens")])
+def test_a_reply_without_room_is_refused(prompt_len: int, max_tokens: int | None, param: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        reply_room(prompt_len, max_tokens, 16, 100)
+    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", param)

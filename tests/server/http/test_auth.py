@@ -1,0 +1,142 @@
+"""API keys, who may see what, and web origins."""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from openai import AuthenticationError, OpenAI
+
+from decoding.errors import ConfigError
+from server.config import ServerSettings
+from server.http.keys import KeyRing
+from tests.server.servers import RunningServer, make_model_folder, running_server, wait_until
+
+HASHED = hashlib.sha256(b"carol").hexdigest()
+
+
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    folder = make_model_folder(tmp_path_factory.mktemp("models") / "toy")
+    file = folder / "keys"
+    file.write_text("# ours\nbob\n\n")
+    settings = ServerSettings(
+        model=str(folder),
+        drain_seconds=2,
+        api_keys=f"alice, sha256:{HASHED}",
+        admin_keys="root",
+        api_key_file=str(file),
+        cors_origins="https://a.example",
+    )
+    with running_server(settings) as running:
+        yield running
+
+
+def status(server: RunningServer, path: str, key: str | None, method: str = "GET") -> int:
+    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+    return server.http.request(method, path, headers=headers).status_code
+
+
+def test_only_health_ready_and_the_page_are_open(locked: RunningServer) -> None:
+    for path in ("/health", "/ready", "/", "/web/app.js"):
+        assert status(locked, path, None) == 200
+    for path in ("/v1/models", "/version", "/docs", "/openapi.json", "/metrics", "/v1/sessions", "/nothing"):
+        response = locked.http.get(path)
+        assert response.status_code == 401, path
+        assert response.json()["error"]["code"] == "invalid_api_key"
+        assert response.json()["error"]["type"] == "authentication_error"
+        assert response.headers["x-request-id"]
+    assert locked.http.post("/v1/completions", json={"prompt": "a"}).status_code == 401
+
+
+@pytest.mark.parametrize("key", ["alice", "bob", "carol", "root"])
+def test_every_key_lets_in(locked: RunningServer, key: str) -> None:
+    assert status(locked, "/v1/models", key) == 200
+    assert locked.http.get("/v1/models", headers={"X-Api-Key": key}).status_code == 200
+
+
+@pytest.mark.parametrize("key", ["", "alic", "Alice", "sha256:" + HASHED, HASHED, "é\udcff"])
+def test_nothing_else_lets_in(locked: RunningServer, key: str) -> None:
+    headers = {b"X-Api-Key": key.encode("utf-8", "surrogateescape")}
+    assert locked.http.get("/v1/models", headers=headers).status_code == 401
+
+
+def test_the_openai_client_raises_its_own_error(locked: RunningServer) -> None:
+    with (
+        OpenAI(base_url=f"{locked.url}/v1", api_key="wrong", max_retries=0) as client,
+        pytest.raises(AuthenticationError),
+    ):
+        client.models.list()
+
+
+def test_metrics_are_for_admins(locked: RunningServer) -> None:
+    assert status(locked, "/metrics", "alice") == 403
+    assert status(locked, "/metrics", "root") == 200
+
+
+def test_a_key_sees_its_own_sessions_and_an_admin_all(locked: RunningServer) -> None:
+    def headers(key: str) -> dict[str, str]:
+        return {"Authorization": f"Bearer {key}"}
+
+    for key in ("alice", "bob"):
+        body = {"prompt": "hi", "max_tokens": 1, "session_id": "s"}
+        assert locked.http.post("/v1/completions", json=body, headers=headers(key)).status_code == 200
+    owners = {}
+    for key in ("alice", "bob"):
+        cards = locked.http.get("/v1/sessions", headers=headers(key)).json()["data"]
+        assert [card["id"] for card in cards] == ["s"]
+        owners[key] = cards[0]["owner"]
+    assert owners["alice"] == hashlib.sha256(b"alice").hexdigest()[:32]
+    cards = locked.http.get("/v1/sessions", headers=headers("root")).json()["data"]
+    assert {card["owner"] for card in cards} == set(owners.values())
+    path = f"/v1/sessions/s?owner={owners['alice']}"
+    assert locked.http.delete(path, headers=headers("bob")).status_code == 403
+    assert locked.http.delete(path, headers=headers("root")).status_code == 200
+    assert locked.http.delete("/v1/sessions/s", headers=headers("alice")).status_code == 404
+    assert locked.http.delete("/v1/sessions/s", headers=headers("bob")).status_code == 200
+
+
+def test_the_file_is_read_again_when_it_changes(locked: RunningServer) -> None:
+    path = Path(locked.service.settings.api_key_file or "")
+    before = path.read_text()
+    path.write_text("dave\nadmin erin\n")
+    wait_until(lambda: status(locked, "/v1/models", "dave") == 200, 2)
+    assert status(locked, "/v1/models", "bob") == 401
+    assert status(locked, "/metrics", "erin") == 200
+    path.unlink()
+    assert status(locked, "/v1/models", "dave") == 200  # the last keys read still hold
+    path.write_text(before)
+    wait_until(lambda: status(locked, "/v1/models", "bob") == 200, 2)
+
+
+def test_a_web_page_may_call_from_the_allowed_origin_only(locked: RunningServer, server: RunningServer) -> None:
+    ask = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+    allowed = locked.http.options("/v1/completions", headers={"Origin": "https://a.example", **ask})
+    assert allowed.headers["access-control-allow-origin"] == "https://a.example"
+    other = locked.http.options("/v1/completions", headers={"Origin": "https://b.example", **ask})
+    assert "access-control-allow-origin" not in other.headers
+    closed = server.http.get("/v1/models", headers={"Origin": "https://a.example"})
+    assert "access-control-allow-origin" not in closed.headers
+
+
+def test_settings_hold_no_key_as_it_is() -> None:
+    settings = ServerSettings(api_keys="sesame", admin_keys="open")
+    assert settings.api_keys == "sha256:" + hashlib.sha256(b"sesame").hexdigest()
+    assert "open" not in str(settings.admin_keys)
+
+
+def test_a_ring_keeps_hashes_only(tmp_path: Path) -> None:
+    ring = KeyRing("sesame,two", None, None)
+    assert not ring.is_open
+    assert "sesame" not in repr(vars(ring))
+    caller = ring.find("sesame")
+    assert caller is not None
+    assert not caller.is_admin
+    assert KeyRing(None, None, None).is_open
+    with pytest.raises(ConfigError):
+        KeyRing(None, None, str(tmp_path / "missing"))
+    empty = tmp_path / "empty"
+    empty.write_text("")
+    os.utime(empty, (1, 1))
+    assert not KeyRing(None, None, str(empty)).is_open

@@ -1,0 +1,91 @@
+"""Chat templates: what they are given, what they may do, and where they are found."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.config import ServerSettings
+from server.http.errors import ApiError
+from server.prompts.chat_template import ChatTemplate, Conversation, load_chat_template
+from server.prompts.model_files import ModelFiles
+from tests.server.servers import make_model_folder, running_server
+
+HELLO = ({"role": "user", "content": "hello"},)
+
+
+def render(source: str, **fields: Any) -> str:
+    template = ChatTemplate({"default": source}, {"bos_token": "<s>"})
+    return template.render(Conversation(**{"messages": HELLO} | fields))
+
+
+def test_a_template_has_what_transformers_gives_it() -> None:
+    assert (
+        render("{{ bos_token }}{{ messages[0].content }}|{{ tools }}|{{ add_generation_prompt }}")
+        == "<s>hello|None|True"
+    )
+    assert render("{{ tools | tojson }}", tools=({"a": "é"},)) == '[{"a": "é"}]'
+    assert render("{% for x in [1, 2, 3] %}{% if x == 2 %}{% break %}{% endif %}{{ x }}{% endfor %}") == "1"
+    assert render("a{% generation %}b{% endgeneration %}c") == "abc"
+    assert render("{{ thinking }}", options={"thinking": "yes"}) == "yes"
+    assert len(render("{{ strftime_now('%Y-%m-%d') }}")) == 10
+    assert render("x\n  {% if true %}\n  y\n  {% endif %}\n") == "x\n  y\n"
+
+
+def test_a_template_that_refuses_is_quoted() -> None:
+    with pytest.raises(ApiError, match="roles must alternate") as caught:
+        render("{{ raise_exception('roles must alternate') }}")
+    assert (caught.value.status, caught.value.param) == (400, "messages")
+    for source in ("{{ messages[5].content.x }}", "{{ 1 / 0 }}", "{{ messages.append(1) }}"):
+        with pytest.raises(ApiError):
+            render(source)
+
+
+@pytest.mark.parametrize("source", ["{{ ''.__class__.__mro__ }}", "{{ messages.__init__.__globals__ }}"])
+def test_the_sandbox_lets_nothing_out(source: str) -> None:
+    with pytest.raises(ApiError, match="sandbox"):
+        render(source)
+
+
+def test_the_last_message_can_be_continued() -> None:
+    source = "{% for m in messages %}<{{ m.content | trim }}>{% endfor %}"
+    messages = (*HELLO, {"role": "assistant", "content": " Once "})
+    assert render(source, messages=messages, continue_final_message=True) == "<hello><Once"
+    with pytest.raises(ApiError):
+        render("nothing", continue_final_message=True)
+
+
+def test_templates_are_found_in_every_place(tmp_path: Path) -> None:
+    folder = make_model_folder(tmp_path / "toy", None)
+    files = ModelFiles(str(folder), None)
+    assert load_chat_template(files, None) is None
+    named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]
+    config = {"chat_template": named, "eos_token": {"content": "</s>"}, "bos_token": None}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    template = load_chat_template(files, None)
+    assert template is not None
+    assert template.render(Conversation(messages=HELLO)) == "plain"
+    assert template.render(Conversation(messages=HELLO, tools=({"a": 1},))) == "tools"
+    (folder / "chat_template.jinja").write_text("file {{ eos_token }}")
+    template = load_chat_template(files, None)
+    assert template is not None
+    assert template.render(Conversation(messages=HELLO)) == "file </s>"
+    given = tmp_path / "given.jinja"
+    given.write_text("given")
+    template = load_chat_template(files, str(given))
+    assert template is not None
+    assert template.render(Conversation(messages=HELLO)) == "given"
+
+
+def test_a_request_may_bring_its_template_where_that_is_allowed(tmp_path: Path) -> None:
+    folder = make_model_folder(tmp_path / "toy", None)
+    settings = ServerSettings(model=str(folder), drain_seconds=1, trust_request_chat_template=True)
+    with running_server(settings) as server:
+        refused = server.chat("a")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "no_chat_template")
+        reply = server.chat('{"tell": true}', chat_template="<<{{ messages[0].content }}>>\n{{ messages[0].content }}")
+        told = json.loads(reply.json()["choices"][0]["message"]["content"])
+        assert bytes(told["prompt"]).decode() == '<<{"tell": true}>>\n{"tell": true}'
+        broken = server.chat("a", chat_template="{% if %}")
+        assert (broken.status_code, broken.json()["error"]["param"]) == (400, "chat_template")
