@@ -24,11 +24,13 @@ from decoding.config import EngineConfig
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
-from decoding.core.stats import MethodCounts, StepStats
+from decoding.core.stats import DraftOutcome, StepStats
+from decoding.core.tree import DraftTree
+from decoding.core.verdict import Verdict
 from decoding.costs.curve import CostCurve
 from decoding.engine import engine as engine_module
 from decoding.engine.engine import Engine
-from decoding.engine.tally import StepTally, count_draft
+from decoding.engine.tally import Emission, StepTally, outcome_of
 from decoding.model.checkpoint import BUNDLED_FOLDER
 from decoding.worker.messages import Batch, StepReport
 from decoding.worker.worker import REPORT_SECONDS
@@ -85,15 +87,15 @@ class TimedTally(StepTally):
     def end_phase(self, name: str) -> None:
         self.watch.run(super().end_phase, name)
 
-    def add(self, method: str, context: int, num_emitted: int, budget: int, num_drafted: int) -> MethodCounts:
-        return self.watch.run(super().add, method, context, num_emitted, budget, num_drafted)
+    def add(self, emission: Emission, outcome: DraftOutcome | None) -> None:
+        self.watch.run(super().add, emission, outcome)
 
     def stats(self, num_rows: int, num_prefill_rows: int, curve: CostCurve) -> StepStats:
         return self.watch.run(super().stats, num_rows, num_prefill_rows, curve)
 
 
-def timed_count_draft(*arguments: Any) -> None:
-    TimedTally.watch.run(count_draft, *arguments)
+def timed_outcome_of(tree: DraftTree, verdict: Verdict) -> DraftOutcome | None:
+    return TimedTally.watch.run(outcome_of, tree, verdict)
 
 
 def measure(engine: Engine, num_running: int) -> tuple[list[float], list[float], Metrics]:
@@ -149,7 +151,7 @@ def scrape_seconds(metrics: Metrics) -> float:
 
 def main() -> int:
     engine = Engine.load(EngineConfig())
-    with patch.multiple(engine_module, StepTally=TimedTally, count_draft=timed_count_draft):
+    with patch.multiple(engine_module, StepTally=TimedTally, outcome_of=timed_outcome_of):
         for num_running in NUM_RUNNING:
             steps, costs, metrics = measure(engine, num_running)
             step, cost, scrape = median(steps), median(costs), scrape_seconds(metrics)

@@ -6,11 +6,21 @@ Knows nothing of Prometheus. Every count is of tokens unless its name says other
 from __future__ import annotations
 
 from bisect import bisect_left
+from typing import NamedTuple
 
 import msgspec
 
 NODE_BOUNDS = (0, 1, 2, 4, 8, 16, 32, 64, 128)
 REFUSAL_REASONS = ("context", "vocabulary", "slots", "nan")  # why a draft model gives a request up
+
+
+class DraftOutcome(NamedTuple):
+    """What one verified tree counts for. by source: (`Source` name in lower case, number of nodes)."""
+
+    drafted: int
+    accepted: int
+    drafted_by_source: list[tuple[str, int]]
+    accepted_by_source: list[tuple[str, int]]
 
 
 class DraftCounts(msgspec.Struct, kw_only=True):
@@ -22,6 +32,23 @@ class DraftCounts(msgspec.Struct, kw_only=True):
     drafted_by_source: dict[str, int] = {}
     accepted_by_source: dict[str, int] = {}
     accepted_by_depth: list[int] = []
+
+    def count(self, outcome: DraftOutcome) -> None:
+        """Add one verified tree of at least one drafted node."""
+        self.drafts += 1
+        self.drafted += outcome.drafted
+        self.accepted += outcome.accepted
+        for by_source, added in (
+            (self.drafted_by_source, outcome.drafted_by_source),
+            (self.accepted_by_source, outcome.accepted_by_source),
+        ):
+            for name, number in added:
+                by_source[name] = by_source.get(name, 0) + number
+        by_depth = self.accepted_by_depth
+        if len(by_depth) < outcome.accepted:
+            by_depth.extend([0] * (outcome.accepted - len(by_depth)))
+        for depth in range(outcome.accepted):
+            by_depth[depth] += 1
 
 
 class NodeHistogram(msgspec.Struct, kw_only=True, array_like=True):

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from decoding.costs.curve import CostCurve
 
 SMOOTHING = 0.1
-TRIAL_INTERVAL = 16  # plain steps of a request after which one tree is drafted although trees have not paid
 
 
 @dataclass(slots=True)

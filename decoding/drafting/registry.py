@@ -23,7 +23,7 @@ from decoding.drafting.baselines.recycle import RecycleDrafter
 from decoding.drafting.draft_model import dynamic
 from decoding.drafting.draft_model.dynamic import History, ModelDrafter, dynamic_rules, fixed_rules, linear_rules
 from decoding.drafting.draft_model.growth import Rules
-from decoding.drafting.draft_model.seat import Seat
+from decoding.drafting.draft_model.state import DraftModelState
 from decoding.drafting.drafter import Drafter
 from decoding.drafting.fields import check_field, one_of
 from decoding.drafting.sources import DraftingStores, Sources
@@ -72,9 +72,9 @@ def _of_stores(new: Callable[[Request, DraftingStores], Drafter]) -> StartDrafte
 
 def _of_model(rules: Callable[[SpeculationParams], Rules], history: History | None = None) -> StartDrafter:
     def start(request: Request, sources: Sources) -> Drafter:
-        assert sources.seat is not None
+        assert sources.state is not None
         own_history = None if "history" in request.speculation.without else history
-        return ModelDrafter(request, sources.seat, rules(request.speculation), own_history)
+        return ModelDrafter(request, sources.state, rules(request.speculation), own_history)
 
     return start
 
@@ -114,9 +114,9 @@ def available(has_draft_model: bool) -> list[str]:
     return [name for name, method in METHODS.items() if has_draft_model or not method.needs_draft_model]
 
 
-def start(method: str, request: Request, stores: DraftingStores, seat: Seat | None = None) -> Drafter:
+def start(method: str, request: Request, stores: DraftingStores, state: DraftModelState | None = None) -> Drafter:
     """A new drafter of a registered `method` for one request."""
-    return METHODS[method].start(request, Sources(stores, seat))
+    return METHODS[method].start(request, Sources(stores, state))
 
 
 def check(speculation: SpeculationParams) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from decoding.drafting.draft_model.seat import Seat
+from decoding.drafting.draft_model.state import DraftModelState
 from decoding.drafting.stand.static_tree import StaticTree
 from decoding.stores.adjacency import AdjacencyTable
 from decoding.stores.ngram import NgramStore
@@ -21,9 +21,9 @@ class DraftingStores(Protocol):
 
 
 class Sources(NamedTuple):
-    """The session's stores, a seat in the draft model where the method needs one, and the static tree that the server
-    was started with, if any."""
+    """The session's stores, the sequence's part of the draft model where the method needs one, and the static tree
+    that the server was started with, if any."""
 
     stores: DraftingStores
-    seat: Seat | None = None
+    state: DraftModelState | None = None
     tree: StaticTree | None = None

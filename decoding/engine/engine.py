@@ -16,31 +16,32 @@ import torch
 from decoding.cache.batch import StepBatch, pack
 from decoding.config import EngineConfig
 from decoding.core.request import FinishReason, Request
-from decoding.core.stats import EngineStats, RequestStats
+from decoding.core.stats import EngineStats
 from decoding.core.step_result import Emitted, PromptScored, Retired, StepResult
 from decoding.core.top_tokens import TopTokens
-from decoding.core.tree import root_only
 from decoding.core.verdict import Verdict
 from decoding.costs.curve import CostCurve
-from decoding.drafting import registry as drafters
+from decoding.costs.pricing import Pricing
+from decoding.drafting import registry
 from decoding.drafting.draft_model.draft_model import DraftModel, load_draft_model
-from decoding.drafting.draft_model.seat import DraftCost
+from decoding.drafting.drafting import Drafting, DraftRequest
 from decoding.drafting.registry import StartDrafter
 from decoding.drafting.revision import prediction
+from decoding.drafting.revision.reviser import Reviser
 from decoding.drafting.stand.static_tree import read_tree
 from decoding.engine.admission import check_request
-from decoding.engine.choosing import Chooser
+from decoding.engine.part import SequencePart
 from decoding.engine.scheduler import Scheduler, Task
-from decoding.engine.sequence import Draft, Running
-from decoding.engine.tally import StepTally, count_draft
+from decoding.engine.sequence import Sequence
+from decoding.engine.tally import Emission, StepTally, outcome_of
 from decoding.engine.tracing import trace_step
 from decoding.engine.warm_up import seconds_beside_forwards
 from decoding.errors import RequestRejected
 from decoding.model.memory import resident_bytes, slots_for
 from decoding.model.target_model import TargetModel
 from decoding.model.timing import calibrate
-from decoding.sampling import logits_processors as processing
-from decoding.sampling.grammar_matcher import GrammarCompiler
+from decoding.sampling import logits_processors
+from decoding.sampling.grammar_matcher import Constraint, GrammarCompiler
 from decoding.sampling.sampling import TreeRows, choose, top_tokens
 from decoding.sampling.verify import walk
 from decoding.stores.session import SessionStore
@@ -68,24 +69,30 @@ class Engine:
         self.model = model
         self.config = config
         on_progress("Compiling the drafters", 0.8)
-        drafters.warm_up()
-        processing.warm_up()
+        registry.warm_up()
+        logits_processors.warm_up()
         prediction.warm_up()
-        on_progress("Measuring what a row costs on this machine", 0.9)
+        on_progress("Measuring what a token costs on this machine", 0.9)
         self._calibration = calibrate(model)
         self._beside = (0.0, 0.0)  # seconds of plain steps beside forwards, and what drafting adds
         num_slots = slots_for(model, config, draft_model)
         self.store = model.new_store(num_slots)
         self.draft_model = DraftModel(draft_model, config, num_slots, model.vocab_size) if draft_model else None
-        self._tree = read_tree(config.tree) if config.tree else None
-        self._chooser = Chooser(self.draft_model, self._tree)
-        self.methods = self._chooser.methods
-        self.sessions = self._new_sessions()
         self._grammars = GrammarCompiler(config, model.vocab_size, model.eos_token_ids)
-        self._scheduler = self._new_scheduler()
+        self._start_afresh()
         on_progress("Warming up", 0.95)
-        self._warm_up()
+        self._beside = seconds_beside_forwards(self, model, has_draft_model=draft_model is not None)
+        self._start_afresh()
         self.load_seconds = time.perf_counter() - started
+
+    def _start_afresh(self) -> None:
+        """Nothing runs, nothing is remembered."""
+        config = self.config
+        tree = read_tree(config.tree) if config.tree else None
+        self._drafting = Drafting(self.draft_model, tree)
+        self._pricing = Pricing(config.max_nodes, self.curve, self.draft_curve)
+        self._scheduler = Scheduler(config, self.store, self._pricing)
+        self.sessions = SessionStore(config.max_sessions, config.session_bytes, config.session_ttl)
 
     @classmethod
     def load(
@@ -101,32 +108,44 @@ class Engine:
         engine.load_seconds = time.perf_counter() - started
         return engine
 
+    @property
+    def methods(self) -> list[str]:
+        """Names of the drafting methods that a request may ask for."""
+        return self._drafting.methods
+
     def add(self, request: Request, start_drafter: StartDrafter | None = None) -> None:
-        """Queue a request. Raises RequestRejected, naming the field, for what can never be served.
+        """Queue a request. Raises RequestRejected, naming the field, for what can never be served, or not now.
 
         start_drafter: makes a drafter of the caller's own instead of the method's, for experiments.
         """
         check_request(request, self.config, self.model, self.store)
-        self._chooser.check(request.speculation.method)
-        if self._scheduler.num_waiting >= self.config.max_waiting:
-            raise RequestRejected("the request queue is full", code="queue_full")
-        session = self.sessions.open(request.tenant, request.session_id)
+        self._drafting.check(request.speculation.method)
+        self._check_queue(request.id)
         grammar = request.sampling.grammar
-        constraint = self._grammars.compile(grammar) if grammar is not None else None
-        running = Running(
-            request=request,
-            session=session,
-            stats=RequestStats(prompt_tokens=len(request.prompt)),
-            processing=processing.processing_of(request, self.model.vocab_size, constraint),
-            prediction=prediction.Prediction(request.prediction) if len(request.prediction) else None,
-        )
-        self._chooser.start(running, start_drafter)
-        self._scheduler.add(running)
+        matcher = self._grammars.compile(grammar) if grammar is not None else None
+        self._scheduler.add(self._sequence(request, matcher, start_drafter))
+
+    def _check_queue(self, request_id: str) -> None:
+        in_flight = self.request_ids()
+        if request_id in in_flight:
+            raise RequestRejected(f"a request with the id {request_id!r} has not ended yet", code="duplicate_request")
+        if len(in_flight) >= self.config.max_running + self.config.max_waiting:
+            raise RequestRejected("the request queue is full", code="queue_full")
+
+    def _sequence(self, request: Request, matcher: Constraint | None, start_drafter: StartDrafter | None) -> Sequence:
+        """The request with all that belongs to it. matcher: of its grammar, at the reply's start."""
+        processing = logits_processors.processing_of(request, self.model.vocab_size, matcher)
+        predicted = prediction.Prediction(request.prediction) if len(request.prediction) else None
+        knows_of_reply = predicted is not None or matcher is not None
+        reviser = Reviser(request, predicted, processing if matcher else None) if knows_of_reply else None
+        session = self.sessions.open(request.tenant, request.session_id)
+        drafter = self._drafting.start(request, session, reviser, start_drafter)
+        return Sequence(request=request, drafter=drafter, processing=processing, prediction=predicted)
 
     def abort(self, request_id: str) -> Retired | None:
         """Stop a request and free its slots at once; None if it is not, or no longer, here."""
-        running = self._scheduler.retire(request_id)
-        return self._retired(running, FinishReason.ABORT) if running else None
+        sequence = self._scheduler.retire(request_id)
+        return _retired(sequence, FinishReason.ABORT) if sequence else None
 
     @property
     def has_work(self) -> bool:
@@ -134,35 +153,33 @@ class Engine:
 
     def request_ids(self) -> list[str]:
         """Every request that has not ended."""
-        return [running.request.id for running in self._scheduler.all()]
+        return [sequence.request.id for sequence in self._scheduler.all()]
 
     def step(self) -> StepResult:
-        """One packed forward over all running requests."""
+        """One packed forward over all running sequences."""
         tally = StepTally()
         tasks = self._scheduler.next_tasks()
         if not tasks:
             return StepResult()
         tally.end_phase("schedule")
-        self._grow_trees(tasks, tally)
-        tally.end_phase("draft_model")
-        drafts = [self._draft(task) for task in tasks]
-        tally.end_phase("draft")
-        batch = pack([draft.segment() for draft in drafts], self.store)
+        parts = self._draft(tasks, tally)
+        batch = pack([part.segment() for part in parts], self.store)
         logits_NV = self.model.forward(batch)
         tally.end_phase("forward")
-        tops = self._top_tokens(drafts, logits_NV, batch)
-        verdicts = self._verify(drafts, logits_NV, batch)
+        rows = [logits_NV[first:end] for first, end in pairwise(batch.logit_offsets.tolist())]
+        tops = [_top_tokens(part, rows_RV) for part, rows_RV in zip(parts, rows, strict=True)]
+        verdicts = self._verify(parts, logits_NV, batch)
         tally.end_phase("sample")
         result = StepResult()
-        for draft, verdict, (first, end) in zip(drafts, verdicts, pairwise(batch.logit_offsets.tolist()), strict=True):
-            self._commit(draft, verdict, logits_NV[first:end], tally, result)
+        for part, verdict, rows_RV in zip(parts, verdicts, rows, strict=True):
+            self._commit(part, verdict, rows_RV, tally, result)
         tally.end_phase("commit")
-        for draft, verdict, top in zip(drafts, verdicts, tops, strict=True):
-            draft.observe(verdict, top)
+        for part, verdict, top in zip(parts, verdicts, tops, strict=True):
+            part.observe(verdict, top)
         tally.end_phase("observe")
-        self._review(drafts, tally)
-        num_prefill_rows = sum(len(draft.lead) for draft in drafts)
-        result.stats = tally.stats(batch.num_rows, num_prefill_rows, self.curve)
+        self._review(parts, tally)
+        num_prefill_tokens = sum(len(part.chunk) for part in parts)
+        result.stats = tally.stats(batch.num_rows, num_prefill_tokens, self.curve)
         return result
 
     def rest(self) -> None:
@@ -170,7 +187,7 @@ class Engine:
         self._calibration.go_on()
         if self.draft_model is not None:
             self.draft_model.calibration.go_on()
-        self._scheduler.reckon_with(self.curve, self.draft_curve)
+        self._pricing.set_costs(self.curve, self.draft_curve)
 
     @property
     def curve(self) -> CostCurve:
@@ -184,110 +201,80 @@ class Engine:
         """What a forward of the draft model costs, where there is one."""
         return self.draft_model.calibration.curve if self.draft_model else None
 
-    def _warm_up(self) -> None:
-        """Run every kind of step once, so that nothing is compiled later, and see what steps cost beside forwards."""
-        self._beside = seconds_beside_forwards(self, self.model, has_draft_model=self.draft_model is not None)
-        self.sessions = self._new_sessions()
-        self._scheduler = self._new_scheduler()
-        self._chooser = Chooser(self.draft_model, self._tree)
+    def _draft(self, tasks: list[Task], tally: StepTally) -> list[SequencePart]:
+        """Each sequence's part of the step, its tree drafted."""
+        proposals = self._drafting.propose_batch(
+            [DraftRequest(task.sequence.drafter, task.end, task.budget) for task in tasks]
+        )
+        for reason in proposals.refusals:
+            tally.note_refusal(reason)
+        parts = []
+        for task, tree, cost in zip(tasks, proposals.trees, proposals.costs, strict=True):
+            sequence, start = task.sequence, task.sequence.num_committed
+            chunk = sequence.request.tokens[start : start + task.chunk_len]
+            budget = task.budget.max_nodes if task.budget else 0
+            parts.append(SequencePart(sequence, start, chunk, tree, cost, budget))
+        tally.end_draft(proposals.model_seconds)
+        return parts
 
-    def _new_scheduler(self) -> Scheduler:
-        return Scheduler(self.config, self.store, self.curve, self.draft_curve)
-
-    def _new_sessions(self) -> SessionStore:
-        config = self.config
-        return SessionStore(config.max_sessions, config.session_bytes, config.session_ttl)
-
-    def _grow_trees(self, tasks: list[Task], tally: StepTally) -> None:
-        """Let the draft model grow the trees of all that draft with it; whom it refuses another method drafts for."""
-        asking = [(task.running, ask) for task in tasks if (ask := task.ask()) is not None]
-        if self.draft_model is None or not asking:
-            return
-        refusals = self.draft_model.draft([ask for _, ask in asking])
-        for running, ask in asking:
-            if ask.seat in refusals:
-                tally.note_refusal(refusals[ask.seat].reason)
-                self._chooser.fall_back(running, refusals[ask.seat])
-
-    def _draft(self, task: Task) -> Draft:
-        running, drafting, start = task.running, task.running.drafting, task.running.num_committed
-        lead = running.request.tokens[start : start + task.num_lead]
-        allowed = task.allowance
-        cost = drafting.seat.take_cost() if drafting.seat else DraftCost()
-        if allowed is None:
-            return Draft(running, start, lead, None, cost)
-        if allowed.max_nodes == 0:
-            return Draft(running, start, lead, root_only(int(running.request.tokens[-1])), cost)
-        tree = drafting.drafter.propose(allowed)
-        return Draft(running, start, lead, tree, cost, allowed.max_nodes)
-
-    def _top_tokens(self, drafts: list[Draft], logits_NV: torch.Tensor, batch: StepBatch) -> list[TopTokens | None]:
-        """What each drafter harvests, taken from the raw logits."""
-        tops = []
-        for draft, (first, end) in zip(drafts, pairwise(batch.logit_offsets.tolist()), strict=True):
-            num_top = draft.running.drafting.drafter.num_top
-            tops.append(top_tokens(logits_NV[first:end], num_top) if draft.is_harvested else None)
-        return tops
-
-    def _verify(self, drafts: list[Draft], logits_NV: torch.Tensor, batch: StepBatch) -> list[Verdict | None]:
+    def _verify(self, parts: list[SequencePart], logits_NV: torch.Tensor, batch: StepBatch) -> list[Verdict | None]:
         """Draw the target's own token wherever a walk can come, and walk every tree."""
         trees = [
-            TreeRows(draft.running.request, draft.tree, int(end) - len(draft.tree), draft.running.root_processing())
-            for draft, end in zip(drafts, batch.logit_offsets[1:], strict=True)
-            if draft.tree is not None
+            TreeRows(part.sequence.request, part.tree, int(end) - len(part.tree), part.sequence.root_processing)
+            for part, end in zip(parts, batch.logit_offsets[1:], strict=True)
+            if part.tree is not None
         ]
         if not trees:
-            return [None] * len(drafts)
+            return [None] * len(parts)
         chosen = iter(choose(logits_NV, trees))
-        return [None if draft.tree is None else walk(draft.tree, next(chosen)) for draft in drafts]
+        return [None if part.tree is None else walk(part.tree, next(chosen)) for part in parts]
 
     def _commit(
         self,
-        draft: Draft,
+        part: SequencePart,
         verdict: Verdict | None,
         rows_RV: torch.Tensor,
         tally: StepTally,
         result: StepResult,
     ) -> None:
-        """Keep the accepted rows, extend the request, and say what it was given. rows_RV: the draft's raw logits."""
-        running, request = draft.running, draft.running.request
-        logprobs = draft.logprobs(verdict, rows_RV)
-        assert running.handle is not None
-        self.store.commit(running.handle, draft.kept_rows(verdict))
-        if verdict is None or draft.tree is None:
-            running.stats.prefill_chunks += 1
+        """Keep the accepted rows, extend the sequence, and say what it was given. rows_RV: the part's raw logits."""
+        sequence, request = part.sequence, part.sequence.request
+        sequence.note_prompt_logprobs(part.prompt_logprobs(rows_RV))
+        assert sequence.handle is not None, request.id
+        self.store.commit(sequence.handle, part.kept_rows(verdict))
+        if verdict is None or part.tree is None:
+            sequence.note_chunk()
             return
-        context = request.num_tokens
-        num_emitted = request.extend(verdict.tokens)
-        running.note_step(draft.tree, verdict, num_emitted, draft.cost)
-        drafted = draft.tree.num_drafted
-        method_counts = tally.add(running.drafting.method, context, num_emitted, draft.budget, drafted)
-        count_draft((method_counts, running.stats.counts), draft.tree, verdict)
+        logprobs, context, method = part.logprobs(verdict, rows_RV), request.num_tokens, sequence.drafter.active.name
+        outcome = outcome_of(part.tree, verdict)
+        num_emitted = sequence.commit(part.tree, verdict, outcome, part.cost)
+        tally.add(Emission(method, context, num_emitted, part.budget), outcome)
         if request.speculation.trace is not None:
-            result.traced.append((request.id, trace_step(running, draft.tree, verdict, draft.tree_rows(rows_RV))))
+            trace = trace_step(sequence, part.tree, verdict, num_emitted, part.tree_rows(rows_RV))
+            result.traced.append((request.id, trace))
         if request.sampling.prompt_logprobs is not None and context == len(request.prompt):
-            result.scored.append(PromptScored(request.id, running.prompt_logprobs))
+            result.scored.append(PromptScored(request.id, sequence.prompt_logprobs))
         tokens = verdict.tokens[:num_emitted].tolist()
         result.emitted.append(Emitted(request.id, tokens, logprobs and logprobs[:num_emitted]))
         if request.finish_reason is not None:
             self._scheduler.retire(request.id)
-            result.retired.append(self._retired(running, request.finish_reason))
+            result.retired.append(_retired(sequence, request.finish_reason))
 
-    def _review(self, drafts: list[Draft], tally: StepTally) -> None:
-        """Note what every method has earned in this step, and let the chooser think again."""
-        decoding = [draft for draft in drafts if draft.tree is not None and len(draft.lead) == 0]
-        contexts = [draft.start for draft in decoding]
-        seconds = tally.seconds - sum(draft.cost.seconds for draft in decoding)
-        shares = self.curve.shares([len(draft.tree or ()) for draft in decoding], contexts)
-        for draft, share in zip(decoding, shares, strict=True):
-            if draft.cost.is_usual:
-                draft.running.note_earnings(draft.cost.seconds + share * seconds)
-            self._chooser.review(draft.running)
+    def _review(self, parts: list[SequencePart], tally: StepTally) -> None:
+        """Note what every method has earned in this step, and let methods be chosen again.
 
-    def _retired(self, running: Running, reason: FinishReason) -> Retired:
-        request = running.request
-        stop_token_id = int(request.output[-1]) if reason is FinishReason.STOP else None
-        return Retired(request.id, reason, running.close(), stop_token_id)
+        Every part pays for its own rows, so that a prompt that runs beside them costs the others nothing.
+        """
+        seconds = tally.seconds - sum(part.cost.seconds for part in parts)
+        shares = self.curve.shares([part.num_tokens for part in parts], [part.start for part in parts])
+        for part, share in zip(parts, shares, strict=True):
+            if not part.is_decoding:
+                continue
+            drafter = part.sequence.drafter
+            if part.cost.is_usual:
+                drafter.note_earnings(part.cost.seconds + share * seconds)
+            if part.sequence.request.finish_reason is None:
+                self._drafting.review(drafter)
 
     def stats(self) -> EngineStats:
         """The engine now."""
@@ -304,3 +291,14 @@ class Engine:
             draft_slots_total=draft.store.total if draft else 0,
             draft_bytes=draft.num_bytes if draft else 0,
         )
+
+
+def _top_tokens(part: SequencePart, rows_RV: torch.Tensor) -> TopTokens | None:
+    """What the part's drafter harvests, taken from the raw logits."""
+    return top_tokens(rows_RV, part.sequence.drafter.num_top) if part.is_harvested else None
+
+
+def _retired(sequence: Sequence, reason: FinishReason) -> Retired:
+    request = sequence.request
+    stop_token_id = int(request.output[-1]) if reason is FinishReason.STOP else None
+    return Retired(request.id, reason, sequence.close(), stop_token_id)

@@ -6,9 +6,9 @@ Owns the numbers of the step under way; `RequestStats` and `StepStats` are fille
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from typing import NamedTuple
 
-from decoding.core.stats import DraftCounts, MethodCounts, StepStats
+from decoding.core.stats import DraftOutcome, MethodCounts, StepStats
 from decoding.core.tree import DraftTree, Source
 from decoding.core.verdict import Verdict
 from decoding.costs.curve import CostCurve
@@ -16,33 +16,26 @@ from decoding.costs.curve import CostCurve
 SOURCE_NAMES = [source.name.lower() for source in Source]
 
 
-def count_draft(targets: Sequence[DraftCounts], tree: DraftTree, verdict: Verdict) -> None:
-    """Add one verified tree to each of `targets`. A tree of the root alone drafted nothing and counts nowhere."""
-    num_drafted, num_accepted = tree.num_drafted, verdict.num_accepted
-    if num_drafted == 0:
-        return
+def outcome_of(tree: DraftTree, verdict: Verdict) -> DraftOutcome | None:
+    """What a verified tree counts for; None for one of the root alone, which drafted nothing."""
+    if tree.num_drafted == 0:
+        return None
     sources = tree.sources.tobytes()  # counting in bytes costs a fraction of what counting in arrays does
-    drafted = _by_source(sources[1:])
-    accepted = _by_source(bytes([sources[node] for node in verdict.path[1:].tolist()]))
-    for counts in targets:
-        counts.drafts += 1
-        counts.drafted += num_drafted
-        counts.accepted += num_accepted
-        by_source = counts.drafted_by_source
-        for name, count in drafted:
-            by_source[name] = by_source.get(name, 0) + count
-        by_source = counts.accepted_by_source
-        for name, count in accepted:
-            by_source[name] = by_source.get(name, 0) + count
-        by_depth = counts.accepted_by_depth
-        if len(by_depth) < num_accepted:
-            by_depth.extend([0] * (num_accepted - len(by_depth)))
-        for depth in range(num_accepted):
-            by_depth[depth] += 1
+    accepted = bytes([sources[node] for node in verdict.path[1:].tolist()])
+    return DraftOutcome(tree.num_drafted, verdict.num_accepted, _by_source(sources[1:]), _by_source(accepted))
 
 
 def _by_source(sources: bytes) -> list[tuple[str, int]]:
     return [(SOURCE_NAMES[source], sources.count(source)) for source in set(sources)]
+
+
+class Emission(NamedTuple):
+    """One sequence's tokens of a step, after `context` tokens, from a tree that was allowed `budget` nodes."""
+
+    method: str
+    context: int
+    num_emitted: int
+    budget: int
 
 
 class StepTally:
@@ -65,18 +58,24 @@ class StepTally:
         self._phase_seconds[name] = now - self._phase_started
         self._phase_started = now
 
-    def add(self, method: str, context: int, num_emitted: int, budget: int, num_drafted: int) -> MethodCounts:
-        """Note a request that emitted tokens at `context` committed ones, after a tree of `num_drafted` nodes where
-        `budget` were allowed; returns its method's counts."""
-        self._contexts.append(context)
-        counts = self._counts.get(method)
+    def end_draft(self, model_seconds: float) -> None:
+        """Close the phase of drafting, of which the draft model took `model_seconds`."""
+        self.end_phase("draft")
+        self._phase_seconds["draft"] -= model_seconds
+        self._phase_seconds["draft_model"] = model_seconds
+
+    def add(self, emission: Emission, outcome: DraftOutcome | None) -> None:
+        """Note a sequence that emitted tokens, and what its tree counts for."""
+        self._contexts.append(emission.context)
+        counts = self._counts.get(emission.method)
         if counts is None:
-            counts = self._counts[method] = MethodCounts()
+            counts = self._counts[emission.method] = MethodCounts()
         counts.forwards += 1
-        counts.emitted += num_emitted
-        counts.budgets.add(budget)
-        counts.trees.add(num_drafted)
-        return counts
+        counts.emitted += emission.num_emitted
+        counts.budgets.add(emission.budget)
+        counts.trees.add(outcome.drafted if outcome else 0)
+        if outcome is not None:
+            counts.count(outcome)
 
     def note_refusal(self, reason: str) -> None:
         self._refusals[reason] = self._refusals.get(reason, 0) + 1

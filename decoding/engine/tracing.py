@@ -11,21 +11,23 @@ from decoding.core.speculation_params import TRACE_TREES
 from decoding.core.step_trace import NodeTrace, StepTrace
 from decoding.core.tree import DraftTree, Source
 from decoding.core.verdict import Verdict
-from decoding.engine.sequence import Running
+from decoding.engine.sequence import Sequence
 from decoding.engine.tally import SOURCE_NAMES
 from decoding.sampling.logprobs import token_logprobs
 
 
-def trace_step(running: Running, tree: DraftTree, verdict: Verdict, rows_NV: torch.Tensor) -> StepTrace:
+def trace_step(
+    sequence: Sequence, tree: DraftTree, verdict: Verdict, num_emitted: int, rows_NV: torch.Tensor
+) -> StepTrace:
     """The step just committed. rows_NV: the tree's raw logits, a row for each node."""
-    wants_tree = running.request.speculation.trace == TRACE_TREES
+    wants_tree = sequence.request.speculation.trace == TRACE_TREES
     sources = [*tree.sources[verdict.path[1:]].tolist(), int(Source.BONUS)]
     return StepTrace(
-        number=running.stats.target_forwards,
-        method=running.drafting.method,
+        number=sequence.stats.target_forwards,
+        method=sequence.drafter.active.name,
         drafted=tree.num_drafted,
         accepted=verdict.num_accepted,
-        sources=[SOURCE_NAMES[source] for source in sources[: running.last_emitted]],
+        sources=[SOURCE_NAMES[source] for source in sources[:num_emitted]],
         tree=_nodes(tree, verdict, rows_NV) if wants_tree else None,
     )
 

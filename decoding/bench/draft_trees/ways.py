@@ -97,8 +97,8 @@ def by_rules(label: str, nodes: int, rules: Rules, history: History | None) -> W
     """Trees grown by the given rules, with at most so many nodes."""
 
     def start(request: Request, sources: Sources) -> Drafter:
-        assert sources.seat is not None
-        return ModelDrafter(request, sources.seat, rules, history)
+        assert sources.state is not None
+        return ModelDrafter(request, sources.state, rules, history)
 
     return Way(label, SpeculationParams(method="dynamic", max_nodes=nodes), start)
 

@@ -1,7 +1,7 @@
-"""The draft model: what it remembers of each request, and the rounds in which trees grow, all requests together.
+"""The draft model: what it remembers of each sequence, and the rounds in which trees grow, all together.
 
-Owns the draft model, its KV store and each request's seat in it. Knows nothing of how a tree grows: growers do.
-Invariant: a seat's committed rows are the first tokens of its request, and no token is ever forwarded twice.
+Owns the draft model, its KV store and each sequence's state in it. Knows nothing of how a tree grows: growers do.
+Invariant: a state's committed rows are the first tokens of its sequence, and no token is ever forwarded twice.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from decoding.cache.store import KvHandle, KvStore
 from decoding.config import BUNDLED_MODEL, EngineConfig
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
-from decoding.drafting.draft_model.seat import Ask, Refusal, Seat
+from decoding.core.tree import DraftTree
+from decoding.drafting.draft_model.state import DraftModelState, Fallback, GrowthRequest
 from decoding.drafting.draft_model.vocabulary import check_same_vocabulary
 from decoding.model.checkpoint import BUNDLED_FOLDER
 from decoding.model.target_model import Progress, TargetModel
@@ -39,39 +40,41 @@ class DraftModel:
         self._chunk = config.prefill_chunk
         self._extra_rows = config.max_nodes
 
-    def open(self, request: Request) -> Seat:
-        """A seat, which takes slots when it is first drafted for."""
-        return Seat(request, self.store, self._vocab_size)
+    def open(self, request: Request) -> DraftModelState:
+        """What is kept of a new sequence; it takes slots when it is first drafted for."""
+        return DraftModelState(request, self.store, self._vocab_size)
 
     @property
     def num_bytes(self) -> int:
         """Of the weights and of all slots."""
         return self.model.num_bytes + self.store.total * self.model.bytes_per_slot
 
-    def draft(self, asks: Sequence[Ask]) -> dict[Seat, Refusal]:
-        """Bring every seat up to date and grow the trees of those that are; the growers hold the trees then.
+    def propose_batch(self, requests: Sequence[GrowthRequest]) -> list[DraftTree | Fallback | None]:
+        """Bring every sequence up to date and grow the trees of those that are; None where there is no budget.
 
-        One packed forward for what the draft model has not seen, then one for each depth of the trees. A seat with
-        more than a chunk to catch up on gets no tree in this step.
+        One packed forward for what the draft model has not seen, then one for each depth of the trees. A sequence with
+        more than a chunk to catch up on gets a tree of its root alone.
         """
-        refusals = {ask.seat: refusal for ask in asks if (refusal := self._refusal(ask)) is not None}
-        asks = [ask for ask in asks if ask.seat not in refusals and ask.end > ask.seat.num_committed]
-        growing = self._catch_up(asks)
+        fallbacks = {request.state: found for request in requests if (found := self._fallback(request)) is not None}
+        growing = self._catch_up(
+            [each for each in requests if each.state not in fallbacks and each.end > each.state.num_committed]
+        )
         while growing:
-            growing = self._round(growing, refusals)
-        return refusals
+            growing = self._round(growing, fallbacks)
+        return [fallbacks.get(request.state) or _proposal(request) for request in requests]
 
-    def _refusal(self, ask: Ask) -> Refusal | None:
-        seat, longest = ask.seat, self.model.max_model_len
-        if ask.end >= longest:
-            return Refusal(seat, "context", f"the draft model's context ends after {longest} tokens")
-        unseen = seat.request.tokens[seat.num_committed : ask.end]
+    def _fallback(self, request: GrowthRequest) -> Fallback | None:
+        state, longest = request.state, self.model.max_model_len
+        if request.end >= longest:
+            return Fallback("context", f"the draft model's context ends after {longest} tokens")
+        unseen = state.request.tokens[state.num_committed : request.end]
         if len(unseen) and unseen.max() >= self.model.vocab_size:
-            return Refusal(seat, "vocabulary", f"the draft model knows no token {unseen.max()}")
-        if seat.handle is None:
-            seat.handle = self._allocate(min(seat.request.max_total, longest))
-            if seat.handle is None:
-                return Refusal(seat, "slots", "the draft model is out of slots")
+            return Fallback("vocabulary", f"the draft model knows no token {unseen.max()}")
+        if state.handle is None:
+            handle = self._allocate(min(state.request.max_total, longest))
+            if handle is None:
+                return Fallback("slots", "the draft model is out of slots")
+            state.take_room(handle)
         return None
 
     def _allocate(self, max_tokens: int) -> KvHandle | None:
@@ -84,56 +87,64 @@ class DraftModel:
             extra //= 2
         return None
 
-    def _catch_up(self, asks: Sequence[Ask]) -> list[tuple[Seat, TopTokens]]:
-        """Forward what the draft model has not seen; what it says after the root of each seat that is through."""
-        segments = [self._unseen(ask) for ask in asks]
-        tops = self._forward([ask.seat for ask in asks], segments)
+    def _catch_up(self, requests: Sequence[GrowthRequest]) -> list[tuple[DraftModelState, TopTokens]]:
+        """Forward what the draft model has not seen; what it says after the root of each sequence that is through."""
+        segments = [self._unseen(request) for request in requests]
+        tops = self._forward([request.state for request in requests], segments)
         ready = []
-        for ask, segment, top in zip(asks, segments, tops, strict=True):
+        for request, segment, top in zip(requests, segments, tops, strict=True):
+            state = request.state
             self.store.commit(segment.handle, np.arange(len(segment.tokens), dtype=np.int32))
-            ask.seat.note_read(len(segment.tokens))
-            if segment.logits == "last" and ask.allowance is not None and ask.seat.grower is not None:
+            state.note_read(len(segment.tokens))
+            if segment.logits == "last" and request.budget is not None and state.grower is not None:
                 room = segment.handle.capacity - segment.handle.length
-                ask.seat.grower.begin(ask.allowance, room, self.model.max_model_len - ask.end)
-                ready.append((ask.seat, top))
+                state.grower.begin(request.budget, room, self.model.max_model_len - request.end)
+                ready.append((state, top))
         return ready
 
-    def _unseen(self, ask: Ask) -> Segment:
-        handle = ask.seat.handle
+    def _unseen(self, request: GrowthRequest) -> Segment:
+        handle = request.state.handle
         assert handle is not None
-        end = min(ask.end, handle.length + self._chunk)
-        is_through = end == ask.end and ask.allowance is not None
-        return Segment(handle, ask.seat.request.tokens[handle.length : end], None, "last" if is_through else "none")
+        end = min(request.end, handle.length + self._chunk)
+        is_through = end == request.end and request.budget is not None
+        tokens = request.state.request.tokens[handle.length : end]
+        return Segment(handle, tokens, None, "last" if is_through else "none")
 
     def _round(
-        self, growing: Sequence[tuple[Seat, TopTokens]], refusals: dict[Seat, Refusal]
-    ) -> list[tuple[Seat, TopTokens]]:
+        self, growing: Sequence[tuple[DraftModelState, TopTokens]], fallbacks: dict[DraftModelState, Fallback]
+    ) -> list[tuple[DraftModelState, TopTokens]]:
         """Let every tree grow by a depth and forward the rows they ask for; those that go on growing."""
-        seats, segments = [], []
-        for seat, top in growing:
+        states, segments = [], []
+        for state, top in growing:
             if not np.isfinite(top.probabilities).all():
-                refusals[seat] = Refusal(seat, "nan", "the draft model gave numbers that are not finite")
+                fallbacks[state] = Fallback("nan", "the draft model gave numbers that are not finite")
                 continue
-            assert seat.grower is not None
-            assert seat.handle is not None
-            rows = seat.grower.grow(top)
+            assert state.grower is not None
+            assert state.handle is not None
+            rows = state.grower.grow(top)
             if rows is not None:
                 num_written = len(rows.parents) - len(rows.tokens)
-                seats.append(seat)
-                segments.append(Segment(seat.handle, rows.tokens, rows.parents, "all", num_written))
-        return list(zip(seats, self._forward(seats, segments), strict=True))
+                states.append(state)
+                segments.append(Segment(state.handle, rows.tokens, rows.parents, "all", num_written))
+        return list(zip(states, self._forward(states, segments), strict=True))
 
-    def _forward(self, seats: Sequence[Seat], segments: Sequence[Segment]) -> list[TopTokens]:
-        """One packed forward, paid by the seats; the likeliest tokens after each segment's logit rows."""
+    def _forward(self, states: Sequence[DraftModelState], segments: Sequence[Segment]) -> list[TopTokens]:
+        """One packed forward, paid by the sequences; the likeliest tokens after each segment's logit rows."""
         if not segments:
             return []
         started = time.perf_counter()
         batch = pack(segments, self.store)
         top = top_tokens(self.model.forward(batch), NUM_SUCCESSORS)
         seconds = time.perf_counter() - started
-        for seat, segment in zip(seats, segments, strict=True):
-            seat.note_seconds(seconds * len(segment.tokens) / batch.num_rows)
+        for state, segment in zip(states, segments, strict=True):
+            state.note_seconds(seconds * len(segment.tokens) / batch.num_rows)
         return [TopTokens(top.ids[a:b], top.probabilities[a:b]) for a, b in pairwise(batch.logit_offsets.tolist())]
+
+
+def _proposal(request: GrowthRequest) -> DraftTree | None:
+    if request.budget is None or request.state.grower is None:
+        return None
+    return request.state.grower.propose(request.budget)
 
 
 def load_draft_model(config: EngineConfig, progress: Progress) -> TargetModel | None:

@@ -29,7 +29,7 @@ from decoding.drafting.draft_model.growth import (
     plant,
 )
 from decoding.drafting.draft_model.priors import start_model_beliefs
-from decoding.drafting.draft_model.seat import DraftRows, Seat
+from decoding.drafting.draft_model.state import DraftModelState, DraftRows
 from decoding.drafting.tree.beliefs import learn
 from decoding.drafting.tree.candidates import COUPLED, draft_law
 from decoding.drafting.tree.nodes import to_tree
@@ -102,10 +102,10 @@ class ModelDrafter:
 
     num_top = 0
 
-    def __init__(self, request: Request, seat: Seat, rules: Rules, history: History | None = None) -> None:
+    def __init__(self, request: Request, state: DraftModelState, rules: Rules, history: History | None = None) -> None:
         self._request = request
-        self._seat = seat
-        seat.grower = self
+        self._state = state
+        state.grow_with(self)
         self._rules = rules
         self._history = history
         self._acceptance: deque[float] = deque(maxlen=history.window if history else 1)
@@ -123,17 +123,17 @@ class ModelDrafter:
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
         pass
 
-    def begin(self, allowance: DraftBudget, most_rows: int, most_depth: int) -> None:
-        if allowance.max_nodes > self._room:
-            self._room = allowance.max_nodes
+    def begin(self, budget: DraftBudget, most_rows: int, most_depth: int) -> None:
+        if budget.max_nodes > self._room:
+            self._room = budget.max_nodes
             self._buffers = allocate(self._room, self._rules.b_max)
         self._limits = Limits(
-            allowance.max_nodes,
-            allowance.min_chance,
-            allowance.round_price,
-            min(most_rows, allowance.max_nodes),
+            budget.max_nodes,
+            budget.min_chance,
+            budget.round_price,
+            min(most_rows, budget.max_nodes),
             most_depth,
-            self._seat.vocab_size,
+            self._state.vocab_size,
         )
         plant(self._buffers, int(self._request.tokens[-1]))
         self._num_nodes = 1
@@ -164,7 +164,7 @@ class ModelDrafter:
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:  # noqa: ARG002 - asks for none
         path = verdict.path[1:]
         rows = tree.of_nodes(self._buffers.rows)[path] if tree.num_drafted else path
-        self._seat.keep(rows[rows >= 0])
+        self._state.keep(rows[rows >= 0])
         if tree.num_drafted == 0:
             return
         learn(self._beliefs, tree.of_nodes(self._buffers.classes), tree, verdict)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from decoding.core.stats import NODE_BOUNDS, DraftCounts, MethodCounts, NodeHistogram
+from decoding.core.stats import NODE_BOUNDS, DraftCounts, DraftOutcome, MethodCounts, NodeHistogram
 from decoding.core.tree import DraftTree, Source, root_only
 from decoding.core.verdict import Verdict
 from decoding.costs.curve import CostCurve
-from decoding.engine.tally import StepTally, count_draft
+from decoding.engine.tally import Emission, StepTally, outcome_of
 
 CURVE = CostCurve(base=0.001, row=0.0001, key=0.0)
 
@@ -28,8 +28,9 @@ def accepting(num_accepted: int) -> Verdict:
 
 def test_a_step_counts_its_requests_by_method() -> None:
     tally = StepTally()
-    assert tally.add("spine", 10, 3, 64, 12) is tally.add("spine", 20, 1, 64, 0)
-    tally.add("none", 30, 1, 0, 0)
+    tally.add(Emission("spine", 10, 3, 64), DraftOutcome(12, 2, [], []))
+    tally.add(Emission("spine", 20, 1, 64), None)
+    tally.add(Emission("none", 30, 1, 0), None)
     stats = tally.stats(16, 0, CURVE)
     spine, none = stats.counts_by_method["spine"], stats.counts_by_method["none"]
     assert (spine.forwards, spine.emitted, none.forwards, none.emitted) == (2, 4, 1, 1)
@@ -41,10 +42,16 @@ def test_a_step_counts_its_requests_by_method() -> None:
 
 def test_a_tree_is_counted_by_source_and_depth_in_every_record() -> None:
     method, request = MethodCounts(), DraftCounts()
-    count_draft((method, request), tree_of(Source.CONTEXT, Source.CONTEXT, Source.NGRAM), accepting(2))
-    count_draft((method, request), tree_of(Source.NGRAM), accepting(1))
-    count_draft((method, request), root_only(7), accepting(0))
+    outcomes = [
+        outcome_of(tree_of(Source.CONTEXT, Source.CONTEXT, Source.NGRAM), accepting(2)),
+        outcome_of(tree_of(Source.NGRAM), accepting(1)),
+        outcome_of(root_only(7), accepting(0)),
+    ]
+    assert outcomes[-1] is None
     for counts in (method, request):
+        for outcome in outcomes[:-1]:
+            assert outcome is not None
+            counts.count(outcome)
         assert (counts.drafts, counts.drafted, counts.accepted) == (2, 4, 3)
         assert counts.drafted_by_source == {"context": 2, "ngram": 2}
         assert counts.accepted_by_source == {"context": 2, "ngram": 1}

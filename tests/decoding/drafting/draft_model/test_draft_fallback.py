@@ -22,6 +22,7 @@ from decoding.core.sampling_params import SamplingParams
 from decoding.core.stats import RequestStats, StepStats
 from decoding.costs.price import DraftBudget
 from decoding.drafting.draft_model.draft_model import DraftModel
+from decoding.drafting.drafting import DraftRequest
 from decoding.engine.engine import Engine
 from decoding.engine.scheduler import Task
 from decoding.errors import ConfigError, RequestRejected
@@ -269,14 +270,16 @@ def test_a_step_with_no_row_for_a_tree_asks_the_draft_model_for_none(breaking: E
     """Nobody would propose what grew, and it would hang on a root that is past when somebody does."""
     breaking.add(request_of("shrunk", prompt_of(20), method="dynamic"))
     breaking.step()
-    running = next(breaking._scheduler.all())
-    assert Task(running, 0, DraftBudget(0, 0.1, 0.5)).ask() is None
-    ask = Task(running, 0, DraftBudget(1, 0.1, 0.5)).ask()
-    assert ask is not None
-    assert ask.end == running.request.num_tokens
-    prompt = Task(running, 0, None).ask()
-    assert prompt is not None
-    assert prompt.end == running.num_committed
+    sequence = next(breaking._scheduler.all())
+    state = sequence.drafter.active.state
+    assert state is not None
+    num_read = state.num_committed
+    shrunk, least, prompt = (Task(sequence, 0, budget) for budget in (DraftBudget(0, 0.1, 0.5), DraftBudget(1), None))
+    assert (prompt.end, least.end) == (sequence.num_committed, sequence.request.num_tokens)
+    breaking._drafting.propose_batch([DraftRequest(sequence.drafter, shrunk.end, shrunk.budget)])
+    assert state.num_committed == num_read
+    breaking._drafting.propose_batch([DraftRequest(sequence.drafter, least.end, least.budget)])
+    assert state.num_committed == sequence.request.num_tokens > num_read
     finish(breaking)
 
 

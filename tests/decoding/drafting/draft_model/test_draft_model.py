@@ -26,7 +26,7 @@ from decoding.costs.price import DraftBudget
 from decoding.drafting.draft_model.draft_model import DraftModel
 from decoding.drafting.draft_model.dynamic import ModelDrafter, linear_rules
 from decoding.drafting.draft_model.growth import Rules
-from decoding.drafting.draft_model.seat import Ask, Seat
+from decoding.drafting.draft_model.state import DraftModelState, GrowthRequest
 from decoding.model.target_model import Progress, TargetModel
 from decoding.sampling.verify import walk
 from tests.models import VOCAB_SIZE, tiny
@@ -179,13 +179,13 @@ def request_of(length: int, seed: int = 0, temperature: float = 0.0) -> Request:
     )
 
 
-def chain_drafter(draft_model: DraftModel, request: Request, length: int) -> tuple[ModelDrafter, Seat]:
-    seat = draft_model.open(request)
-    return ModelDrafter(request, seat, linear_rules(SpeculationParams(method="linear", max_depth=length))), seat
+def chain_drafter(draft_model: DraftModel, request: Request, length: int) -> tuple[ModelDrafter, DraftModelState]:
+    state = draft_model.open(request)
+    return ModelDrafter(request, state, linear_rules(SpeculationParams(method="linear", max_depth=length))), state
 
 
-def ask(request: Request, seat: Seat, max_nodes: int = 24, round_price: float = 0.0) -> Ask:
-    return Ask(seat, request.num_tokens, DraftBudget(max_nodes, 0.0, round_price))
+def ask(request: Request, state: DraftModelState, max_nodes: int = 24, round_price: float = 0.0) -> GrowthRequest:
+    return GrowthRequest(state, request.num_tokens, DraftBudget(max_nodes, 0.0, round_price))
 
 
 def judge(tree: DraftTree, num_accepted: int) -> Verdict:
@@ -217,17 +217,17 @@ def _untouched() -> PreTrainedModel:
     return tiny("llama")
 
 
-def assert_rows_are_of_the_tokens(draft_model: DraftModel, seats: Sequence[Seat]) -> None:
-    """Every seat's keys and values are those of a fresh prefill of the first tokens of its request."""
+def assert_rows_are_of_the_tokens(draft_model: DraftModel, states: Sequence[DraftModelState]) -> None:
+    """Every state's keys and values are those of a fresh prefill of the first tokens of its request."""
     model = draft_model.model
-    for seat in seats:
-        assert seat.handle is not None
-        length = seat.num_committed
+    for state in states:
+        assert state.handle is not None
+        length = state.num_committed
         store = new_store("slab" if isinstance(draft_model.store, SlabStore) else "pool", model, 256)
         fresh = handle_of(store, length)
-        prefill(model, store, fresh, seat.request.tokens[:length])
+        prefill(model, store, fresh, state.request.tokens[:length])
         for layer in range(len(model.layers)):
-            kept = seat.store.gather(layer, seat.store.rows(seat.handle, length))
+            kept = state.store.gather(layer, state.store.rows(state.handle, length))
             expected = store.gather(layer, store.rows(fresh, length))
             for one, other in zip(kept, expected, strict=True):
                 torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
@@ -237,14 +237,14 @@ def test_a_chain_is_what_the_draft_model_says_step_by_step_and_no_token_goes_thr
     draft_model, length = draft_model_of(), 6
     model = model_of("exact")
     request = request_of(23)
-    drafter, seat = chain_drafter(draft_model, request, length)
+    drafter, state = chain_drafter(draft_model, request, length)
     model.batches.clear()
     num_expanded = num_kept = num_seen = 0
     for num_accepted in (0, 2, 6, 5, 1, 6, 0, 3):
-        assert draft_model.draft([ask(request, seat)]) == {}
+        [tree] = draft_model.propose_batch([ask(request, state)])
+        assert isinstance(tree, DraftTree)
         num_seen, num_expanded = request.num_tokens, num_expanded + length - 1
         assert sum(batch.num_rows for batch in model.batches) == num_seen + num_expanded - num_kept
-        tree = drafter.propose(DraftBudget(24))
         assert tree.parents.tolist() == list(range(-1, length))
         assert tree.tokens[1:].tolist() == greedy_reply(request.tokens, length)
         verdict = judge(tree, num_accepted)
@@ -252,98 +252,97 @@ def test_a_chain_is_what_the_draft_model_says_step_by_step_and_no_token_goes_thr
         request.extend(verdict.tokens)
         drafter.observe(tree, verdict, None)
         num_kept += min(num_accepted, length - 1)  # the last node of a chain is never run
-        assert seat.num_committed == num_seen + min(num_accepted, length - 1)
-    seat.close()
+        assert state.num_committed == num_seen + min(num_accepted, length - 1)
+    state.close()
     assert draft_model.store.used == 0
 
 
 def test_all_requests_of_a_depth_go_through_one_forward_and_rounds_stop_when_none_grows() -> None:
     draft_model, model = draft_model_of(), model_of("exact")
     requests = [request_of(8 + seed, seed) for seed in range(3)]
-    seats, drafters = [], []
-    for request, length in zip(requests, (3, 5, 7), strict=True):
-        drafter, seat = chain_drafter(draft_model, request, length)
-        drafters.append(drafter)
-        seats.append(seat)
+    states = [
+        chain_drafter(draft_model, request, length)[1] for request, length in zip(requests, (3, 5, 7), strict=True)
+    ]
     model.batches.clear()
-    assert draft_model.draft([ask(request, seat) for request, seat in zip(requests, seats, strict=True)]) == {}
+    trees = draft_model.propose_batch([ask(request, state) for request, state in zip(requests, states, strict=True)])
     assert [batch.num_segments for batch in model.batches] == [3, 3, 3, 2, 2, 1, 1]
     assert [batch.num_rows for batch in model.batches] == [8 + 9 + 10, 3, 3, 2, 2, 1, 1]
-    assert [drafter.propose(DraftBudget(24)).num_drafted for drafter in drafters] == [3, 5, 7]
-    assert all(seat.take_cost().seconds > 0 for seat in seats)
-    assert all(seat.take_cost().seconds == 0 for seat in seats)
-    for seat in seats:
-        seat.close()
+    assert [tree.num_drafted for tree in trees if isinstance(tree, DraftTree)] == [3, 5, 7]
+    assert all(state.take_cost().seconds > 0 for state in states)
+    assert all(state.take_cost().seconds == 0 for state in states)
+    for state in states:
+        state.close()
 
 
 def test_a_round_that_promises_less_than_it_costs_is_not_run() -> None:
     draft_model, model = draft_model_of(), model_of("exact")
     request = request_of(12)
-    drafter, seat = chain_drafter(draft_model, request, 6)
+    _, state = chain_drafter(draft_model, request, 6)
     model.batches.clear()
-    draft_model.draft([ask(request, seat, round_price=50.0)])
+    [tree] = draft_model.propose_batch([ask(request, state, round_price=50.0)])
     assert len(model.batches) == 1
-    assert drafter.propose(DraftBudget(24)).num_drafted == 1
-    seat.close()
+    assert isinstance(tree, DraftTree)
+    assert tree.num_drafted == 1
+    state.close()
 
 
-def test_a_seat_with_more_than_a_chunk_to_read_gets_no_tree_yet() -> None:
+def test_a_sequence_with_more_than_a_chunk_to_read_gets_no_tree_yet() -> None:
     draft_model = draft_model_of()
     request = request_of(2 * CONFIG.prefill_chunk + 5)
-    drafter, seat = chain_drafter(draft_model, request, 4)
+    _, state = chain_drafter(draft_model, request, 4)
     for expected in (0, 0, 4):
-        draft_model.draft([ask(request, seat)])
-        tree = drafter.propose(DraftBudget(24))
+        [tree] = draft_model.propose_batch([ask(request, state)])
+        assert isinstance(tree, DraftTree)
         assert tree.num_drafted == expected
         assert tree.tokens[0] == request.tokens[-1]
-        assert_rows_are_of_the_tokens(draft_model, [seat])
-    assert seat.num_committed == request.num_tokens
-    seat.close()
+        assert_rows_are_of_the_tokens(draft_model, [state])
+    assert state.num_committed == request.num_tokens
+    state.close()
 
 
 def test_a_prompt_that_goes_on_is_followed_without_a_tree() -> None:
     draft_model, model = draft_model_of(), model_of("exact")
     request = request_of(40)
-    _, seat = chain_drafter(draft_model, request, 4)
+    _, state = chain_drafter(draft_model, request, 4)
     model.batches.clear()
-    draft_model.draft([Ask(seat, 32, None)])
-    assert seat.num_committed == 32
+    assert draft_model.propose_batch([GrowthRequest(state, 32, None)]) == [None]
+    assert state.num_committed == 32
     assert [batch.num_rows for batch in model.batches] == [32]
     assert len(model.batches[0].logit_rows_R) == 0
-    seat.close()
+    state.close()
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize(("attention", "store"), [("exact", "slab"), ("sdpa", "pool")])
-def test_after_every_step_a_seat_holds_the_first_tokens_of_its_request(
+def test_after_every_step_the_draft_model_holds_the_first_tokens_of_each_request(
     attention: str, store: str, temperature: float
 ) -> None:
     draft_model = draft_model_of(attention, store)
     generator = np.random.default_rng(3)
     requests = [request_of(11 + 9 * seed, seed, temperature) for seed in range(3)]
-    seats = [draft_model.open(request) for request in requests]
-    drafters = [ModelDrafter(request, seat, WIDE) for request, seat in zip(requests, seats, strict=True)]
+    states = [draft_model.open(request) for request in requests]
+    drafters = [ModelDrafter(request, state, WIDE) for request, state in zip(requests, states, strict=True)]
     num_kept = num_dropped = num_scattered = 0
     for _ in range(8):
-        asks = [ask(request, seat) for request, seat in zip(requests, seats, strict=True)]
-        assert draft_model.draft(asks) == {}
-        for request, seat, drafter in zip(requests, seats, drafters, strict=True):
-            tree = drafter.propose(DraftBudget(24))
+        asks = [ask(request, state) for request, state in zip(requests, states, strict=True)]
+        trees = draft_model.propose_batch(asks)
+        for request, state, drafter, tree in zip(requests, states, drafters, trees, strict=True):
+            assert isinstance(tree, DraftTree)
             tree.check_integrity()
             verdict = judge(tree, int(generator.integers(0, 5)))
-            before = seat.num_committed
+            before = state.num_committed
             request.extend(verdict.tokens)
             drafter.observe(tree, verdict, None)
             draft_model.store.check_integrity()
-            kept = seat.num_committed - before
+            kept = state.num_committed - before
             num_kept, num_dropped = num_kept + kept, num_dropped + tree.num_drafted - kept
             num_scattered += bool((np.diff(verdict.path) > 1).any()) and kept > 1
-            assert before <= seat.num_committed < request.num_tokens
-        assert_rows_are_of_the_tokens(draft_model, seats)
+            assert before <= state.num_committed < request.num_tokens
+        assert_rows_are_of_the_tokens(draft_model, states)
     assert num_kept > 5
     assert num_dropped > 5
     assert num_scattered > 2
-    for seat in seats:
-        seat.close()
+    for state in states:
+        state.close()
     assert draft_model.store.used == 0
     draft_model.store.check_integrity()

@@ -19,7 +19,7 @@ from decoding.drafting import registry as drafters
 from decoding.drafting.draft_model.dynamic import History, ModelDrafter, dynamic_rules, fixed_rules, linear_rules
 from decoding.drafting.draft_model.growth import Rules, weight_class
 from decoding.drafting.draft_model.priors import start_model_beliefs
-from decoding.drafting.draft_model.seat import Seat
+from decoding.drafting.draft_model.state import DraftModelState
 from decoding.sampling.noise import gumbel
 from decoding.sampling.verify import walk
 from decoding.stores.adjacency import AdjacencyTable
@@ -71,14 +71,14 @@ def request_of(temperature: float = 0.0, **options: object) -> Request:
     )
 
 
-def seat_of(request: Request) -> Seat:
+def state_of(request: Request) -> DraftModelState:
     """In a draft model without layers: there is nothing to keep."""
-    return Seat(request, SlabStore([], 16, torch.float32), VOCAB)
+    return DraftModelState(request, SlabStore([], 16, torch.float32), VOCAB)
 
 
 def drafter_of(rules: Rules, history: History | None = None, temperature: float = 0.0) -> ModelDrafter:
     request = request_of(temperature)
-    return ModelDrafter(request, seat_of(request), rules, history)
+    return ModelDrafter(request, state_of(request), rules, history)
 
 
 def tree_of(
@@ -359,7 +359,7 @@ def test_without_history_the_rules_stay() -> None:
     for without in (frozenset[str](), frozenset({"history"})):
         request = request_of(without=without, max_nodes=60)  # a small budget has no base depth to move
         session = Session("", "test", 2**16, AdjacencyTable(2**16))
-        drafter = drafters.start("dynamic", request, session, seat_of(request))
+        drafter = drafters.start("dynamic", request, session, state_of(request))
         assert isinstance(drafter, ModelDrafter)
         first = depth_of(tree_of(drafter, chain_law(0.7)))
         live(drafter, chain_law(0.7), False, 60)

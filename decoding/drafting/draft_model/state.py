@@ -1,6 +1,6 @@
-"""A request's place in the draft model, and what passes between it, the tree that grows there and the draft model.
+"""What the draft model keeps of one sequence, and what passes between it and the tree that grows there.
 
-Pure records; knows nothing of models. Invariant: a seat's committed rows are the first tokens of its request.
+Pure records; knows nothing of models. Invariant: the committed rows are the first tokens of the sequence.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from decoding.cache.store import KvHandle, KvStore
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
-from decoding.core.tree import IntArray
+from decoding.core.tree import DraftTree, IntArray
 from decoding.costs.price import DraftBudget
 
 LONG_READ = 16  # tokens; a step adds no more than a path and a bonus token
@@ -27,15 +27,18 @@ class DraftRows(NamedTuple):
 class Grower(Protocol):
     """A tree that grows from what the draft model says of it."""
 
-    def begin(self, allowance: DraftBudget, most_rows: int, most_depth: int) -> None:
+    def begin(self, budget: DraftBudget, most_rows: int, most_depth: int) -> None:
         """Start a tree at the last token; `most_rows` may be asked for, none deeper than `most_depth`."""
 
     def grow(self, top: TopTokens) -> DraftRows | None:
         """Take in what follows the rows asked for last (at first: the root), and ask for more, or for none."""
 
+    def propose(self, budget: DraftBudget) -> DraftTree:
+        """The best of what has grown; the root alone where nothing was begun."""
+
 
 class DraftCost(NamedTuple):
-    """What the draft model took for one request in a step. is_usual: False where it read much that is read once, and
+    """What the draft model took for one sequence in a step. is_usual: False where it read much that is read once, and
     the seconds do not tell what drafting costs."""
 
     seconds: float = 0.0
@@ -43,8 +46,8 @@ class DraftCost(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Seat:
-    """One request's place in the draft model. vocab_size: of the tokens that target and draft model both have."""
+class DraftModelState:
+    """One sequence's part of the draft model. vocab_size: of the tokens that target and draft model both have."""
 
     request: Request
     store: KvStore
@@ -58,12 +61,20 @@ class Seat:
     def num_committed(self) -> int:
         return self.handle.length if self.handle else 0
 
+    def grow_with(self, grower: Grower) -> None:
+        """Let `grower` say what grows here."""
+        self.grower = grower
+
+    def take_room(self, handle: KvHandle) -> None:
+        """Keep rows in `handle` from here on."""
+        self.handle = handle
+
     def note_read(self, num_tokens: int) -> None:
         """So many tokens are caught up on."""
         self._num_read += num_tokens
 
     def note_seconds(self, seconds: float) -> None:
-        """This request's share of a draft forward."""
+        """This sequence's share of a draft forward."""
         self._seconds += seconds
 
     def take_cost(self) -> DraftCost:
@@ -78,26 +89,25 @@ class Seat:
             self.store.commit(self.handle, rows)
 
     def close(self) -> None:
-        """Give the slots back."""
+        """Give the room back."""
         if self.handle is not None:
             self.store.free(self.handle)
             self.handle = None
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """One seat's part of a step. end: how many of its request's tokens are known to the target by then; allowance:
-    None where the prompt goes on, so that there is nothing to draft yet."""
+class GrowthRequest:
+    """One sequence's part of a step. end: how many of its tokens the target knows by then; budget: None where the
+    prompt goes on, so that there is nothing to draft yet."""
 
-    seat: Seat
+    state: DraftModelState
     end: int
-    allowance: DraftBudget | None
+    budget: DraftBudget | None
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """The draft model can do nothing more for this seat. reason: of `stats.REFUSAL_REASONS`; `sentence` says why."""
+class Fallback:
+    """The draft model can do nothing more for a sequence. reason: of `stats.REFUSAL_REASONS`; `sentence` says why."""
 
-    seat: Seat
     reason: str
     sentence: str

@@ -1,0 +1,171 @@
+"""All of drafting, as the engine knows it: trees for a batch of sequences, and which method drafts for whom.
+
+Owns the choice of methods and the draft model behind them. Knows nothing of steps or of how methods draft.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from decoding.core.request import Request
+from decoding.core.tree import DraftTree, root_only
+from decoding.costs.price import DraftBudget
+from decoding.drafting.auto import AUTO, REVIEW_STEPS, STAND, Choice, candidates, choose
+from decoding.drafting.draft_model.draft_model import DraftModel
+from decoding.drafting.draft_model.state import DraftCost, Fallback, GrowthRequest
+from decoding.drafting.registry import METHODS, StartDrafter, available
+from decoding.drafting.revision.reviser import Reviser
+from decoding.drafting.sequence_drafter import ActiveMethod, SequenceDrafter
+from decoding.drafting.sources import Sources
+from decoding.drafting.stand.static_tree import StaticTree
+from decoding.drafting.teacher import Teacher
+from decoding.errors import RequestRejected
+from decoding.stores.session import Session
+
+logger = logging.getLogger("gander.engine")
+
+
+@dataclass(frozen=True, slots=True)
+class DraftRequest:
+    """One sequence's part of a step. end: how many of its tokens the target will know by then; budget: None where the
+    prompt goes on, so that there is nothing to draft yet."""
+
+    drafter: SequenceDrafter
+    end: int
+    budget: DraftBudget | None
+
+
+@dataclass(frozen=True, slots=True)
+class Proposals:
+    """trees, costs: one for each request, no tree where there was no budget; model_seconds: of all draft forwards and
+    what goes with them; refusals: reasons of sequences that go on without the draft model."""
+
+    trees: list[DraftTree | None]
+    costs: list[DraftCost]
+    model_seconds: float
+    refusals: list[str]
+
+
+class Drafting:
+    """draft_model: None where there is none; `methods`: those to be had then. tree: the server's own, if any."""
+
+    def __init__(self, draft_model: DraftModel | None, tree: StaticTree | None = None) -> None:
+        self.methods = available(draft_model is not None)
+        self.draft_model = draft_model
+        self._tree = tree
+        self._warned: set[str] = set()
+
+    def check(self, method: str) -> None:
+        """Raise RequestRejected for a method that needs the draft model that is not there."""
+        if method in METHODS and method not in self.methods:
+            raise RequestRejected(
+                f"speculation.method {method!r} needs a draft model, and this server has none",
+                param="speculation.method",
+                code="no_draft_model",
+            )
+
+    def start(
+        self, request: Request, session: Session, reviser: Reviser | None, start_drafter: StartDrafter | None = None
+    ) -> SequenceDrafter:
+        """What drafts for a new sequence. start_drafter: makes its drafter instead of the method's."""
+        drafter = SequenceDrafter(request, session, reviser)
+        self._take_up(drafter, self._choose(drafter), start_drafter)
+        return drafter
+
+    def review(self, drafter: SequenceDrafter) -> None:
+        """Every few steps of an "auto" request go on with what earns most."""
+        if drafter.request.speculation.method == AUTO and drafter.num_steps % REVIEW_STEPS == 0:
+            choice = self._choose(drafter)
+            if choice.method != drafter.active.name or not drafter.refused:  # a fall-back stays the reason
+                self._take_up(drafter, choice)
+
+    def propose_batch(self, requests: Sequence[DraftRequest]) -> Proposals:
+        """Draft for all sequences of a step at once. A budget of no nodes is a plain step: the root alone."""
+        budgets = [_begin(request) for request in requests]
+        started = time.perf_counter()
+        grown, refusals = self._grow(requests, budgets)
+        model_seconds = time.perf_counter() - started
+        trees = [_tree(*each) for each in zip(requests, budgets, grown, strict=True)]
+        return Proposals(trees, [request.drafter.take_cost() for request in requests], model_seconds, refusals)
+
+    def _grow(
+        self, requests: Sequence[DraftRequest], budgets: Sequence[DraftBudget | None]
+    ) -> tuple[list[DraftTree | None], list[str]]:
+        """The draft model's trees, None for the others; whom it can do no more for another method drafts for."""
+        asked = [_growth(request, budget) for request, budget in zip(requests, budgets, strict=True)]
+        asking = [growth for growth in asked if growth is not None]
+        if self.draft_model is None or not asking:
+            return [None] * len(requests), []
+        answers = iter(self.draft_model.propose_batch(asking))
+        grown: list[DraftTree | None] = []
+        refusals = []
+        for request, growth in zip(requests, asked, strict=True):
+            answer = None if growth is None else next(answers)
+            if isinstance(answer, Fallback):
+                refusals.append(answer.reason)
+                self._fall_back(request.drafter, answer)
+                answer = None
+            grown.append(answer)
+        return grown, refusals
+
+    def _fall_back(self, drafter: SequenceDrafter, fallback: Fallback) -> None:
+        """Go on without the draft model. The first fall-back of each kind is logged."""
+        if fallback.reason not in self._warned:
+            self._warned.add(fallback.reason)
+            logger.warning("Request %s drafts without the draft model: %s.", drafter.request.id, fallback.sentence)
+        drafter.refuse({name for name, method in METHODS.items() if method.needs_draft_model})
+        reason = f"{drafter.active.name} was given up: {fallback.sentence}"
+        self._take_up(drafter, Choice(self._choose(drafter).method, "fallback", reason))
+
+    def _choose(self, drafter: SequenceDrafter) -> Choice:
+        method = drafter.request.speculation.method
+        if method != AUTO and method not in drafter.refused:
+            return Choice(method, "requested", "requested")
+        fitting = candidates(self.draft_model is not None)
+        return choose([name for name in fitting if name not in drafter.refused], drafter.ledger)
+
+    def _take_up(self, drafter: SequenceDrafter, choice: Choice, start_drafter: StartDrafter | None = None) -> None:
+        """Let the chosen method draft from here on; one that did so before goes on where it was."""
+        if drafter.can_go_back_to(choice.method):
+            drafter.go_back_to(choice)
+            return
+        method, request, session = METHODS[choice.method], drafter.request, drafter.session
+        state = None
+        if method.needs_draft_model:
+            assert self.draft_model is not None, choice.method
+            state = self.draft_model.open(request)
+        own = (start_drafter or method.start)(request, Sources(session, state, self._tree))
+        teacher = None
+        if request.speculation.method == AUTO and choice.method != STAND:
+            teacher = Teacher(request, session, drafter.ledger.promise, with_adjacency=own.num_top == 0)
+        active = ActiveMethod(
+            name=choice.method, drafter=own, default_nodes=method.default_nodes, state=state, teacher=teacher
+        )
+        drafter.take_up(active, choice)
+
+
+def _begin(request: DraftRequest) -> DraftBudget | None:
+    """What of the budget is left for the method itself."""
+    if request.budget is None or request.budget.max_nodes == 0:
+        return request.budget
+    return request.drafter.begin(request.budget)
+
+
+def _growth(request: DraftRequest, budget: DraftBudget | None) -> GrowthRequest | None:
+    """What the draft model has to do for a sequence, if anything: a tree, or to follow the prompt."""
+    state = request.drafter.active.state
+    if state is None or (budget is not None and budget.max_nodes == 0):
+        return None
+    return GrowthRequest(state, request.end, budget)
+
+
+def _tree(request: DraftRequest, budget: DraftBudget | None, grown: DraftTree | None) -> DraftTree | None:
+    if request.budget is None or budget is None:
+        return None
+    if request.budget.max_nodes == 0:
+        return root_only(int(request.drafter.request.tokens[-1]))
+    proposed = request.drafter.active.drafter.propose(budget) if grown is None else grown
+    return request.drafter.finish(proposed)
