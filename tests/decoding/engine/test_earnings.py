@@ -1,0 +1,30 @@
+"""A method pays for its own rows of a step, not for a prompt that runs beside it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from decoding.engine.engine import Engine
+from decoding.model.target_model import TargetModel
+from decoding.stores.earnings import FORGETTING
+from tests.decoding.engine.test_engine import CONFIG, GREEDY, finish, prompt_of, request_of
+from tests.models import tiny
+
+
+def test_a_prompt_beside_a_decoding_request_is_not_charged_to_its_method() -> None:
+    config = replace(CONFIG, prefill_chunk=150, max_batch_rows=400)
+    engine = Engine(TargetModel.from_model(tiny("llama"), config), config)
+    engine.add(request_of("decodes", prompt_of(10), GREEDY))
+    for _ in range(4):
+        engine.step()
+    earned = engine.sessions.open("", "decodes").ledger(is_sampled=False).methods["none"]
+    engine.add(request_of("prompt", prompt_of(310, 1), GREEDY))
+    for _ in range(2):  # chunks that end before the root
+        before = earned.seconds
+        stats = engine.step().stats
+        assert stats is not None
+        assert stats.prefill_rows == 150
+        charged = earned.seconds - (1 - FORGETTING) * before
+        share = engine.curve.shares([1, 150], [14, 0])[0]
+        assert 0 < charged <= 1.05 * share * stats.step_seconds < 0.6 * stats.step_seconds
+    finish(engine)
