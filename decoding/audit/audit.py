@@ -1,4 +1,4 @@
-"""`python -m decoding.audit.audit [TYPES...]`: which of transformers' causal language models Gander can serve.
+"""`python -m decoding.audit [TYPES...]`: which of transformers' causal language models Gander can serve.
 
 Builds a tiny random model of every type and loads it as a target, with probe and self-test, in float64. Each
 type runs in a child process of its own with a time limit, so that none can take the others down.

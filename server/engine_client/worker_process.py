@@ -21,7 +21,7 @@ import zmq
 from decoding.config import EngineConfig
 from decoding.worker.messages import Batch, Drain, ToWorker
 
-WORKER_COMMAND = (sys.executable, "-m", "decoding.worker.worker")
+WORKER_COMMAND = (sys.executable, "-m", "decoding.worker")
 LAST_WORDS_SECONDS = 0.3  # how long frames may still arrive after the process has ended
 TERMINATE_SECONDS = 2.0
 

@@ -1,4 +1,4 @@
-"""Draft-model trees as DynaTree's tables have them: `python -m decoding.bench.draft_trees.__main__`.
+"""Draft-model trees as DynaTree's tables have them: `python -m decoding.bench.draft_trees`.
 
 Owns what is measured, on which target and workloads, and the console; what is compared is in `tree_ways`, its
 Markdown in `tree_tables`. Invariant: every table is on disk before the next is measured.
@@ -44,7 +44,7 @@ WANTED_RATIO = 1 / 8
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m decoding.bench.draft_trees.__main__", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m decoding.bench.draft_trees", description=__doc__)
     add = parser.add_argument
     add("parts", nargs="*", default=[], choices=(*PARTS, []), help="what to measure")
     add("--model", default="gosling", help="the bundled model, or a folder with a model and its tokenizer.json")
@@ -210,7 +210,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = parse(given)
     transformers.utils.logging.disable_progress_bar()  # it would write over ours
     shown = [Path(part).name if Path(part).is_absolute() else part for part in given]
-    command = " ".join(("python -m decoding.bench.draft_trees.__main__", *shown))
+    command = " ".join(("python -m decoding.bench.draft_trees", *shown))
     return DraftTrees(chosen, Report(chosen.out, describe_machine(), command, PAGE), Console()).run()
 
 

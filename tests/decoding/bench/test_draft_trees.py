@@ -19,7 +19,7 @@ def test_the_command_leaves_tables_and_every_raw_figure(tmp_path: Path, monkeypa
     assert "+ breadth, depth and history" in page
     assert "wikitext" not in page, "its prompt file is not there"
     raw = json.loads((tmp_path / "dynamic_trees.json").read_text(encoding="utf-8"))["ablation"]
-    assert raw["command"].startswith("python -m decoding.bench.draft_trees.__main__ ablation")
+    assert raw["command"].startswith("python -m decoding.bench.draft_trees ablation")
     (found,) = raw["figures"]
     assert [row["label"] for row in found["figures"]] == [way.label for way in ablation_ways()]
     assert found["differing"] == []
