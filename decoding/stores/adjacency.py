@@ -49,8 +49,7 @@ class AdjacencyTable(SuccessorTable):
     @property
     def lookups(self) -> tuple[int, int, int]:
         """How many look-ups the bigram tier, the unigram tier and neither answered."""
-        found = self.num_found
-        return found[_BIGRAM], found[_UNIGRAM], self.num_asked[_UNIGRAM] - found[_UNIGRAM]
+        return self.num_found[_BIGRAM], self.num_found[_UNIGRAM], self.num_missed[_UNIGRAM]
 
     @property
     def hit_rate(self) -> float:

@@ -50,7 +50,8 @@ class NgramStore(SuccessorTable):
     @property
     def hit_rates(self) -> tuple[float, ...]:
         """By n, the share found of the look-ups that came to n-grams; a look-up starts at 4 and ends at a hit."""
-        return tuple(hits / max(1, tries) for hits, tries in zip(self.num_found, self.num_asked, strict=True))
+        both = zip(self.num_found, self.num_missed, strict=True)
+        return tuple(found / max(1, found + missed) for found, missed in both)
 
     @property
     def lookups(self) -> tuple[int, ...]:  # answered by 1-, 2-, 3- and 4-grams
