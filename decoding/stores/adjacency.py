@@ -10,17 +10,14 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
+from decoding.stores.blend import allocate_merged, keep_best, merge, rank_by_swaps
 from decoding.stores.successor_table import (
     NO_TOKEN,
     NUM_SUCCESSORS,
-    Merged,
     SuccessorTable,
-    allocate_merged,
     find_or_claim,
-    keep_best,
     key_of,
     look_up,
-    merge,
     mix,
 )
 from decoding.stores.successor_table import SuccessorArrays as AdjacencyArrays
@@ -107,24 +104,7 @@ def _harvest(
             entry, is_new = find_or_claim(table, _pair_key(before, tokens[row]))
             share = np.float32(1.0 if is_new else _NEW_SHARE)
             size = merge(table, entry, top_ids[row], top_probabilities[row], share, merged)
-            _rank(merged, size)
-            keep_best(table, entry, merged, size)
-
-
-@nb.njit(cache=True)
-def _rank(merged: Merged, size: int) -> None:
-    """Bring the ten heaviest to the front, in falling order; a weight that makes room goes where the heavier one was.
-
-    So of equal weights the later may come first, and those of no weight stay.
-    """
-    ids, weights = merged
-    for rank in range(min(size, NUM_SUCCESSORS)):
-        best = rank
-        for slot in range(rank + 1, size):
-            if weights[slot] > weights[best]:
-                best = slot
-        ids[rank], ids[best] = ids[best], ids[rank]
-        weights[rank], weights[best] = weights[best], weights[rank]
+            keep_best(table, entry, merged, rank_by_swaps(merged, size))
 
 
 @nb.njit(cache=True)

@@ -11,17 +11,14 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
+from decoding.stores.blend import allocate_merged, keep_best, merge, rank_in_order
 from decoding.stores.successor_table import (
     NO_TOKEN,
     NUM_SUCCESSORS,
-    Merged,
     SuccessorTable,
-    allocate_merged,
     find_or_claim,
-    keep_best,
     key_of,
     look_up,
-    merge,
     mix,
 )
 from decoding.stores.successor_table import SuccessorArrays as NgramArrays
@@ -119,29 +116,13 @@ def _harvest(
                 continue
             share = np.float32(1.0 / (table.seen[entry] + 1))  # k rows' mean moves by 1 / (k + 1)
             size = merge(table, entry, top_ids[row], top_probabilities[row], share, merged)
-            keep_best(table, entry, merged, _rank(merged, size))
+            keep_best(table, entry, merged, rank_in_order(merged, size))
             if ngram == LONGEST_NGRAM:
                 table.seen[entry] += is_firm[row]
             else:
                 table.seen[entry] = min(table.seen[entry] + 1, _SHORT_MEMORY)
             if renormalise:
                 table.probabilities[entry] /= table.probabilities[entry].sum()
-
-
-@nb.njit(cache=True)
-def _rank(merged: Merged, size: int) -> int:
-    """Sort by falling weight, equal ones as they came; return how many weigh anything."""
-    ids, weights = merged
-    for index in range(1, size):
-        token, weight = ids[index], weights[index]
-        slot = index
-        while slot > 0 and weights[slot - 1] < weight:
-            ids[slot], weights[slot] = ids[slot - 1], weights[slot - 1]
-            slot -= 1
-        ids[slot], weights[slot] = token, weight
-    while size > 0 and weights[size - 1] <= 0:
-        size -= 1
-    return size
 
 
 @nb.njit(cache=True, forceinline=True)

@@ -1,7 +1,7 @@
 """A bounded table of what comes next: for each key the ten likeliest successors and their probabilities.
 
 Owns the arrays, their growth, and who leaves a full set. Knows neither what a key stands for nor how much a new row
-counts: `adjacency` and `ngram` do. Up to four tiers of keys share the memory, so it goes to whichever is used.
+counts: `adjacency` and `ngram` do. Four tiers of keys at most share the memory, so it goes to whichever is used.
 Invariant: an entry's successors are in falling order of probability, padded with token -1.
 """
 
@@ -39,13 +39,6 @@ class SuccessorArrays(NamedTuple):
     ids: NDArray[np.int32]
     probabilities: NDArray[np.float32]
     counters: NDArray[np.int64]
-
-
-class Merged(NamedTuple):
-    """Room for an entry's old and new successors on their way to a new ranking: ids int32 and weights float32 [2 K]."""
-
-    ids: NDArray[np.int32]
-    weights: NDArray[np.float32]
 
 
 class SuccessorTable:
@@ -215,49 +208,3 @@ def _move(old: SuccessorArrays, new: SuccessorArrays) -> None:
                 new.probabilities[entry] = old.probabilities[row * _NUM_WAYS + way]
     new.counters[_CLOCK] = old.counters[_CLOCK]
     new.counters[_FOUND:] = old.counters[_FOUND:]
-
-
-@nb.njit(cache=True, forceinline=True)
-def allocate_merged() -> Merged:
-    return Merged(np.empty(2 * NUM_SUCCESSORS, np.int32), np.empty(2 * NUM_SUCCESSORS, np.float32))
-
-
-@nb.njit(cache=True)
-def merge(
-    table: SuccessorArrays,
-    entry: int,
-    new_ids: NDArray[np.int32],
-    new_probabilities: NDArray[np.float32],
-    share: np.float32,
-    merged: Merged,
-) -> int:
-    """Weigh an entry's successors by 1 - share and the new ones by share, in that order; return how many there are.
-
-    An id that one side lacks has weight zero there. share 1: what the entry holds is not looked at.
-    """
-    ids, weights = merged
-    num_old = 0
-    if share < 1:
-        while num_old < NUM_SUCCESSORS and table.ids[entry, num_old] != NO_TOKEN:
-            ids[num_old] = table.ids[entry, num_old]
-            weights[num_old] = table.probabilities[entry, num_old] * (1 - share)
-            num_old += 1
-    size = num_old
-    for rank in range(min(len(new_ids), NUM_SUCCESSORS)):
-        slot = 0
-        while slot < num_old and ids[slot] != new_ids[rank]:
-            slot += 1
-        if slot == num_old:
-            slot = size
-            ids[slot], weights[slot] = new_ids[rank], 0.0
-            size += 1
-        weights[slot] += share * new_probabilities[rank]
-    return size
-
-
-@nb.njit(cache=True)
-def keep_best(table: SuccessorArrays, entry: int, merged: Merged, size: int) -> None:
-    """Write the first ten of `size` ranked successors into an entry."""
-    for slot in range(NUM_SUCCESSORS):
-        table.ids[entry, slot] = merged.ids[slot] if slot < size else NO_TOKEN
-        table.probabilities[entry, slot] = merged.weights[slot] if slot < size else 0.0
