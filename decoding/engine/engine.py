@@ -43,7 +43,7 @@ from decoding.sampling import logits_processors as processing
 from decoding.sampling.grammar_matcher import GrammarCompiler
 from decoding.sampling.sampling import TreeRows, choose, top_tokens
 from decoding.sampling.verify import walk
-from decoding.stores.session import SessionStore
+from decoding.stores.session_store import SessionStore
 
 
 def silent(_sentence: str, _fraction: float) -> None:
