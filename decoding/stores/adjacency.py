@@ -13,16 +13,13 @@ from numpy.typing import NDArray
 from decoding.stores.blend import allocate_merged, keep_best, merge, rank_by_swaps
 from decoding.stores.successor_table import (
     NO_TOKEN,
-    NUM_SUCCESSORS,
+    SuccessorArrays,
     SuccessorTable,
     find_or_claim,
     key_of,
     look_up,
     mix,
 )
-from decoding.stores.successor_table import SuccessorArrays as AdjacencyArrays
-
-__all__ = ["NO_TOKEN", "NUM_SUCCESSORS", "AdjacencyArrays", "AdjacencyTable", "find_successors"]
 
 _FIRST_SETS = 32
 _NEW_SHARE = 0.5  # of an entry's average: a new row counts as much as all before it
@@ -89,7 +86,7 @@ def _pair_key(previous: int, token: int) -> np.uint64:
 
 @nb.njit(cache=True)
 def _harvest(
-    table: AdjacencyArrays,
+    table: SuccessorArrays,
     previous: NDArray[np.int32],
     tokens: NDArray[np.int32],
     top_ids: NDArray[np.int32],
@@ -108,7 +105,7 @@ def _harvest(
 
 
 @nb.njit(cache=True)
-def find_successors(table: AdjacencyArrays, previous: int, token: int, use_bigram: bool) -> tuple[int, int]:
+def find_successors(table: SuccessorArrays, previous: int, token: int, use_bigram: bool) -> tuple[int, int]:
     """The entry for (previous, token) and its tier: bigram (1) first, unigram (0) as fallback, -1 for neither."""
     if use_bigram and previous >= 0:
         entry: int = look_up(table, _pair_key(previous, token))

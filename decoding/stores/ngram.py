@@ -14,16 +14,13 @@ from numpy.typing import NDArray
 from decoding.stores.blend import allocate_merged, keep_best, merge, rank_in_order
 from decoding.stores.successor_table import (
     NO_TOKEN,
-    NUM_SUCCESSORS,
+    SuccessorArrays,
     SuccessorTable,
     find_or_claim,
     key_of,
     look_up,
     mix,
 )
-from decoding.stores.successor_table import SuccessorArrays as NgramArrays
-
-__all__ = ["LONGEST_NGRAM", "NO_TOKEN", "NUM_SUCCESSORS", "NgramArrays", "NgramStore", "find_longest"]
 
 LONGEST_NGRAM = 4  # n-grams are the tier n - 1
 
@@ -94,7 +91,7 @@ def _hash_on(mixed: np.uint64, token: int) -> np.uint64:
 
 @nb.njit(cache=True)
 def _harvest(
-    table: NgramArrays,
+    table: SuccessorArrays,
     contexts: NDArray[np.int32],
     top_ids: NDArray[np.int32],
     top_probabilities: NDArray[np.float32],
@@ -126,7 +123,7 @@ def _harvest(
 
 
 @nb.njit(cache=True, forceinline=True)
-def find_longest(table: NgramArrays, context: NDArray[np.int32]) -> tuple[int, int]:
+def find_longest(table: SuccessorArrays, context: NDArray[np.int32]) -> tuple[int, int]:
     """The entry of the longest n-gram known and its n, or (-1, 0); context: int32 [4] as in `harvest`."""
     for ngram in range(LONGEST_NGRAM, 0, -1):
         if context[LONGEST_NGRAM - ngram] == NO_TOKEN:
@@ -141,7 +138,7 @@ def find_longest(table: NgramArrays, context: NDArray[np.int32]) -> tuple[int, i
 
 
 @nb.njit(cache=True)
-def _num_foretold(table: NgramArrays, contexts: NDArray[np.int32], tokens: NDArray[np.int32]) -> int:
+def _num_foretold(table: SuccessorArrays, contexts: NDArray[np.int32], tokens: NDArray[np.int32]) -> int:
     count = 0
     for row in range(len(tokens)):
         entry, _ = find_longest(table, contexts[row])
