@@ -20,8 +20,9 @@ from decoding.core.top_tokens import TopTokens
 from decoding.costs.price import DraftBudget
 from decoding.drafting.registry import available, start, warm_up
 from decoding.sampling.verify import walk
-from decoding.stores.adjacency import NUM_SUCCESSORS, AdjacencyTable
+from decoding.stores.adjacency import AdjacencyTable
 from decoding.stores.ngram import NgramStore
+from decoding.stores.successor_table import NUM_SUCCESSORS
 
 VOCABULARY = 2048
 PROMPT_LEN = 1000

@@ -13,8 +13,9 @@ from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree
 from decoding.core.verdict import Verdict
-from decoding.stores.adjacency import NO_TOKEN, AdjacencyTable
+from decoding.stores.adjacency import AdjacencyTable
 from decoding.stores.ngram import LONGEST_NGRAM, NgramStore
+from decoding.stores.successor_table import NO_TOKEN
 
 
 def harvest_prefill(table: AdjacencyTable, request: Request, start: int, top: TopTokens | None) -> None:

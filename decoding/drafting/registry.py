@@ -32,8 +32,9 @@ from decoding.drafting.spine.spine import SpineDrafter
 from decoding.drafting.stand import stand
 from decoding.drafting.stand.stand import StandDrafter
 from decoding.sampling.verify import walk
-from decoding.stores.adjacency import NUM_SUCCESSORS, AdjacencyTable
+from decoding.stores.adjacency import AdjacencyTable
 from decoding.stores.ngram import NgramStore
+from decoding.stores.successor_table import NUM_SUCCESSORS
 
 __all__ = [
     "AUTO",

@@ -12,7 +12,7 @@ from decoding.core.verdict import Verdict
 from decoding.drafting.harvest import harvest_prefill, harvest_tree, teach_prompt, teach_tree, token_before_root
 from decoding.drafting.sources import DraftingStores
 from decoding.stores.earnings import Promise
-from decoding.stores.ngram import NUM_SUCCESSORS
+from decoding.stores.successor_table import NUM_SUCCESSORS
 
 
 class Teacher:

@@ -44,7 +44,7 @@ from decoding.sampling import logits_processors
 from decoding.sampling.grammar_matcher import Constraint, GrammarCompiler
 from decoding.sampling.sampling import TreeRows, choose, top_tokens
 from decoding.sampling.verify import walk
-from decoding.stores.session import SessionStore
+from decoding.stores.session_store import SessionStore
 
 
 def silent(_sentence: str, _fraction: float) -> None:

@@ -27,7 +27,7 @@ from decoding.core.step_result import Emitted, PromptScored, Retired, StepResult
 from decoding.core.step_trace import StepTrace
 from decoding.engine.engine import Engine
 from decoding.errors import GanderError, RequestRejected
-from decoding.stores.session import SessionStore
+from decoding.stores.session_store import SessionStore
 from decoding.worker import messages
 
 IDLE_POLL_MS = 200

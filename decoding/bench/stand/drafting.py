@@ -24,8 +24,8 @@ from decoding.core.speculation_params import SpeculationParams
 from decoding.costs.price import DraftBudget
 from decoding.drafting.stand.stand import StandDrafter
 from decoding.stores.adjacency import AdjacencyTable
-from decoding.stores.ngram import NUM_SUCCESSORS
 from decoding.stores.session import Session
+from decoding.stores.successor_table import NUM_SUCCESSORS
 
 VOCAB = 4096
 TEXT_LEN = 400

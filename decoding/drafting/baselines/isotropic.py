@@ -18,7 +18,8 @@ from decoding.drafting.harvest import harvest_prefill, harvest_tree, token_befor
 from decoding.drafting.sources import DraftingStores
 from decoding.drafting.tree import nodes as tree_nodes
 from decoding.drafting.tree.nodes import Nodes, put_node, put_root, token_before
-from decoding.stores.adjacency import NO_TOKEN, NUM_SUCCESSORS, AdjacencyArrays, find_successors
+from decoding.stores.adjacency import find_successors
+from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS, SuccessorArrays
 
 _ADJACENCY = int(Source.ADJACENCY)
 
@@ -60,7 +61,7 @@ class IsotropicDrafter:
 
 @nb.njit(cache=True)
 def build_isotropic_tree(
-    table: AdjacencyArrays,
+    table: SuccessorArrays,
     tokens: NDArray[np.int32],
     nodes: Nodes,
     branching: int,

@@ -18,7 +18,8 @@ from decoding.drafting.harvest import harvest_prefill, harvest_tree
 from decoding.drafting.sources import DraftingStores
 from decoding.drafting.tree import nodes as tree_nodes
 from decoding.drafting.tree.nodes import Nodes, put_node, put_root
-from decoding.stores.adjacency import NO_TOKEN, AdjacencyArrays, find_successors
+from decoding.stores.adjacency import find_successors
+from decoding.stores.successor_table import NO_TOKEN, SuccessorArrays
 
 _ADJACENCY = int(Source.ADJACENCY)
 
@@ -95,7 +96,7 @@ class RecycleDrafter:
 
 @nb.njit(cache=True)
 def fill_template(
-    table: AdjacencyArrays,
+    table: SuccessorArrays,
     root: int,
     nodes: Nodes,
     parents: NDArray[np.int32],

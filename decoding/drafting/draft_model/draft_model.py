@@ -25,7 +25,7 @@ from decoding.model.checkpoint import BUNDLED_FOLDER
 from decoding.model.target_model import Progress, TargetModel
 from decoding.model.timing import calibrate
 from decoding.sampling.sampling import top_tokens
-from decoding.stores.ngram import NUM_SUCCESSORS
+from decoding.stores.successor_table import NUM_SUCCESSORS
 
 
 class DraftModel:

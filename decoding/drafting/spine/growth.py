@@ -18,8 +18,9 @@ from decoding.drafting.tree import frontier
 from decoding.drafting.tree.beliefs import POOLED, context_class, score_class
 from decoding.drafting.tree.frontier import pop, push
 from decoding.drafting.tree.nodes import Nodes, put_node, put_root, token_before
-from decoding.stores.adjacency import NO_TOKEN, NUM_SUCCESSORS, AdjacencyArrays, find_successors
+from decoding.stores.adjacency import find_successors
 from decoding.stores.context import MAX_SUFFIX, ContextArrays, find_match
+from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS, SuccessorArrays
 
 _COPY = NUM_SUCCESSORS  # rank of the token copied from context; adjacency successors have ranks 0..9
 _NO_TOKEN_TO_SKIP = -2
@@ -53,7 +54,7 @@ class Growth(NamedTuple):
     scales: float32 [budget + 1], what remains of a node's chance for successors; heap: `frontier`'s.
     """
 
-    table: AdjacencyArrays
+    table: SuccessorArrays
     context: ContextArrays
     tokens: NDArray[np.int32]
     chances: NDArray[np.float32]

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from decoding.core.tree import Source
 from decoding.drafting.tree.nodes import Nodes, put_node, put_root, token_before
-from decoding.stores.adjacency import NO_TOKEN, NUM_SUCCESSORS, AdjacencyArrays, find_successors
+from decoding.stores.adjacency import find_successors
+from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS, SuccessorArrays
 
 MIN_SCORE = 0.01
 BRANCH_DEPTH = 6  # the paper's D, edges from a branch's own start
@@ -35,7 +36,7 @@ class SpineShape(NamedTuple):
 
 @nb.njit(cache=True)
 def build_spine_tree(
-    table: AdjacencyArrays,
+    table: SuccessorArrays,
     tokens: NDArray[np.int32],
     chain: NDArray[np.int32],
     nodes: Nodes,
@@ -63,7 +64,7 @@ def build_spine_tree(
 
 @nb.njit(cache=True)
 def _branch_spine(
-    table: AdjacencyArrays,
+    table: SuccessorArrays,
     nodes: Nodes,
     num_nodes: int,
     spine: tuple[int, int],
@@ -86,7 +87,7 @@ def _branch_spine(
 
 
 @nb.njit(cache=True)
-def _extend(table: AdjacencyArrays, nodes: Nodes, num_nodes: int, spine_len: int, shape: SpineShape) -> int:
+def _extend(table: SuccessorArrays, nodes: Nodes, num_nodes: int, spine_len: int, shape: SpineShape) -> int:
     """Step 4: breadth-first, each branch node takes children in proportion to its score among its siblings."""
     branch_depths = np.zeros(shape.budget + 1, np.int32)
     node = spine_len + 1
@@ -117,7 +118,7 @@ def _lengthen(nodes: Nodes, num_nodes: int, spine_len: int, chain: NDArray[np.in
 
 @nb.njit(cache=True)
 def _attach(
-    table: AdjacencyArrays,
+    table: SuccessorArrays,
     nodes: Nodes,
     num_nodes: int,
     where: tuple[int, int, int, int],

@@ -20,8 +20,8 @@ from decoding.drafting.spine.growth import EVIDENCE, Growth, Limits, grow
 from decoding.drafting.spine.paper_tree import SpineShape, build_spine_tree
 from decoding.drafting.tree import nodes
 from decoding.drafting.tree.beliefs import learn, start_beliefs
-from decoding.stores.adjacency import NUM_SUCCESSORS
 from decoding.stores.context import BY_LENGTHS, BY_OCCURRENCES, MAX_CHAIN, ContextIndex
+from decoding.stores.successor_table import NUM_SUCCESSORS
 
 ABLATIONS = ("branches", "bigram", "bypass", "context_match", "best_first")
 CONSENSUS = {"lengths": BY_LENGTHS, "occurrences": BY_OCCURRENCES}

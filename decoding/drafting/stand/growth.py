@@ -26,7 +26,8 @@ from decoding.drafting.tree.candidates import (
 from decoding.drafting.tree.frontier import pop, push
 from decoding.drafting.tree.nodes import Nodes, put_node, put_root
 from decoding.drafting.tree.nodes import allocate as allocate_nodes
-from decoding.stores.ngram import LONGEST_NGRAM, NgramArrays, find_longest
+from decoding.stores.ngram import LONGEST_NGRAM, find_longest
+from decoding.stores.successor_table import SuccessorArrays
 
 _NGRAM = int(Source.NGRAM)
 _NO_SLOT = -1
@@ -65,7 +66,7 @@ class Draft(NamedTuple):
     parents, ranks: int32 [s], the static tree; of the root alone where the tree is grown freely.
     """
 
-    table: NgramArrays
+    table: SuccessorArrays
     tokens: NDArray[np.int32]
     law: DraftLaw
     chances: NDArray[np.float32]

@@ -26,7 +26,7 @@ from decoding.drafting.stand.static_tree import StaticTree, shipped_tree
 from decoding.drafting.tree.beliefs import learn
 from decoding.drafting.tree.candidates import CANDIDATES, draft_law, laws_of
 from decoding.drafting.tree.nodes import to_tree
-from decoding.stores.ngram import NUM_SUCCESSORS
+from decoding.stores.successor_table import NUM_SUCCESSORS
 
 ABLATIONS = ("best_first", "refill")
 MATCH, REJECTION = "match", "rejection"

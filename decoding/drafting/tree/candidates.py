@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.tree import Draws
 from decoding.sampling.noise import gumbel
-from decoding.stores.ngram import LONGEST_NGRAM, NO_TOKEN, NUM_SUCCESSORS, NgramArrays
+from decoding.stores.ngram import LONGEST_NGRAM
+from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS, SuccessorArrays
 
 COUPLED, INDEPENDENT, DETERMINISTIC = 0, 1, 2
 CANDIDATES = {"coupled": COUPLED, "independent": INDEPENDENT, "deterministic": DETERMINISTIC}
@@ -82,7 +83,7 @@ def laws_of(candidates: Candidates, num_nodes: int) -> Draws:
 
 
 @nb.njit(cache=True, forceinline=True)
-def evidence_of(table: NgramArrays, entry: int, ngram: int) -> int:
+def evidence_of(table: SuccessorArrays, entry: int, ngram: int) -> int:
     """What speaks for an entry's candidates: its length n and how often it was seen."""
     return (ngram - 1) * NUM_SEEN_CLASSES + min(table.seen[entry], NUM_SEEN_CLASSES - 1)
 
@@ -99,7 +100,7 @@ def candidate_class(evidence: int, weight: float) -> int:
 
 
 @nb.njit(cache=True, forceinline=True)
-def _temper(table: NgramArrays, entry: int, law: DraftLaw, shares: NDArray[np.float64], node: int) -> int:
+def _temper(table: SuccessorArrays, entry: int, law: DraftLaw, shares: NDArray[np.float64], node: int) -> int:
     """Fill the node's `shares` with q: an entry's probabilities at the law's temperature, filtered, summing to one;
     return how many. At temperature 0 they stay those of temperature 1."""
     exponent = 1.0 / law.temperature if law.temperature > 0.0 else 1.0
@@ -140,7 +141,7 @@ def _filtered(shares: NDArray[np.float64], node: int, size: int, total: float, l
 
 @nb.njit(cache=True, forceinline=True)
 def rank_candidates(
-    table: NgramArrays, entry: int, law: DraftLaw, place: tuple[int, int, int], candidates: Candidates
+    table: SuccessorArrays, entry: int, law: DraftLaw, place: tuple[int, int, int], candidates: Candidates
 ) -> None:
     """Fill in a node's candidates from an entry of `table`, which has `ids` and `probabilities`; below 0 there is none.
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from decoding.drafting.auto import REVIEW_STEPS, candidates, choose
 from decoding.stores.earnings import Ledger, Promise
-from decoding.stores.session import SessionStore
+from decoding.stores.session_store import SessionStore
 
 METHODS = ["spine", "stand", "dynamic"]
 

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from decoding.stores.adjacency import NUM_SUCCESSORS, AdjacencyTable
+from decoding.stores.adjacency import AdjacencyTable
+from decoding.stores.successor_table import NUM_SUCCESSORS
 
 
 def harvest(table: AdjacencyTable, pairs: list[tuple[int, int]], first: int = 0, width: int = NUM_SUCCESSORS) -> None:

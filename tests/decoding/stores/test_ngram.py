@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from decoding.stores.ngram import LONGEST_NGRAM, NO_TOKEN, NUM_SUCCESSORS, NgramStore
+from decoding.stores.ngram import LONGEST_NGRAM, NgramStore
+from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS
 
 
 def context_of(*tokens: int) -> NDArray[np.int32]:

@@ -15,7 +15,7 @@ from decoding.drafting.registry import METHODS
 from decoding.drafting.sources import Sources
 from decoding.drafting.stand.static_tree import StaticTree, initial_tree, pruned, read_tree, shipped_tree, write_tree
 from decoding.errors import ConfigError
-from decoding.stores.session import SessionStore
+from decoding.stores.session_store import SessionStore
 
 
 def test_the_first_tree_has_the_papers_size_depth_and_levels() -> None:

@@ -1,0 +1,210 @@
+"""A bounded table of what comes next: for each key the ten likeliest successors and their probabilities.
+
+Owns the arrays, their growth, and who leaves a full set. Knows neither what a key stands for nor how much a new row
+counts: `adjacency` and `ngram` do. Four tiers of keys at most share the memory, so it goes to whichever is used.
+Invariant: an entry's successors are in falling order of probability, padded with token -1.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+NUM_SUCCESSORS = 10  # GOOSE's K, and what STAND keeps
+NO_TOKEN = -1
+
+_NUM_TIERS = 4
+_NUM_WAYS = 8  # one set's keys fill a cache line
+_MAX_LOAD = 0.5  # beyond this share of used entries the table grows while it may
+_FREE = np.uint64(0)
+
+_CLOCK, _ENTRIES, _FOUND, _MISSED = 0, 1, 1 + _NUM_TIERS, 1 + 2 * _NUM_TIERS  # counters[_FOUND + tier]
+_NUM_COUNTERS = 1 + 3 * _NUM_TIERS
+
+
+class SuccessorArrays(NamedTuple):
+    """The table as compiled code sees it. S sets of W ways make E = S * W entries of K successors.
+
+    keys: uint64 [S, W], from `key_of`, or 0 when free. stamps: int64 [S, W], when the entry was last useful.
+    seen: int32 [E], how many rows its successors are the mean of; [0] in a table that does not count them.
+    ids: int32 [E, K]; probabilities: float32 [E, K]. counters: int64 [13], indexed by the names above.
+    """
+
+    keys: NDArray[np.uint64]
+    stamps: NDArray[np.int64]
+    seen: NDArray[np.int32]
+    ids: NDArray[np.int32]
+    probabilities: NDArray[np.float32]
+    counters: NDArray[np.int64]
+
+
+class SuccessorTable:
+    """What every table of successors is, whatever its keys.
+
+    max_bytes bounds the arrays; the table starts small and doubles. When a set is full its least recently useful
+    entry goes; an entry nobody asked for or saw again counts as one table's turnover older. Two keys share an entry
+    when 62 bits of hash agree, which costs a wrong guess and nothing else. first_sets: to start with; counts_rows:
+    whether `seen` is kept.
+    """
+
+    def __init__(self, max_bytes: int, first_sets: int, counts_rows: bool) -> None:
+        self._bytes_per_entry = 8 + 8 + 4 * counts_rows + NUM_SUCCESSORS * (4 + 4)
+        self._max_sets = max(1, max_bytes // (self._bytes_per_entry * _NUM_WAYS))
+        self._arrays = _allocate(min(first_sets, self._max_sets), counts_rows)
+
+    @property
+    def arrays(self) -> SuccessorArrays:
+        """The arrays as of now; a harvest may replace them, so do not keep them."""
+        return self._arrays
+
+    @property
+    def num_bytes(self) -> int:
+        return self._arrays.keys.size * self._bytes_per_entry
+
+    @property
+    def num_entries(self) -> tuple[int, ...]:
+        """By tier."""
+        return self._counts(_ENTRIES)
+
+    @property
+    def num_found(self) -> tuple[int, ...]:
+        """By tier, the look-ups that it answered."""
+        return self._counts(_FOUND)
+
+    @property
+    def num_missed(self) -> tuple[int, ...]:
+        """By tier, the look-ups that came to it in vain."""
+        return self._counts(_MISSED)
+
+    def reserve(self, num_new: int) -> None:
+        """Grow until `num_new` more entries keep the load low, or the byte limit is reached."""
+        num_sets = len(self._arrays.keys)
+        num_used = sum(self.num_entries)
+        while num_sets < self._max_sets and num_used + num_new > _MAX_LOAD * num_sets * _NUM_WAYS:
+            num_sets = min(2 * num_sets, self._max_sets)
+        if num_sets > len(self._arrays.keys):
+            larger = _allocate(num_sets, len(self._arrays.seen) > 0)
+            _move(self._arrays, larger)
+            self._arrays = larger
+
+    def successors_of(self, entry: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """Copies of an entry's tokens and probabilities, most likely first; both empty for entry -1."""
+        if entry < 0:
+            return np.empty(0, np.int32), np.empty(0, np.float32)
+        ids = self._arrays.ids[entry]
+        num_known = int((ids != NO_TOKEN).sum())
+        return ids[:num_known].copy(), self._arrays.probabilities[entry, :num_known].copy()
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError unless counts, bounds and every entry's order hold."""
+        keys, _, seen, ids, probabilities, _ = self._arrays
+        used = keys.ravel() != _FREE
+        tiers = (keys.ravel()[used] & np.uint64(_NUM_TIERS - 1)).astype(np.int64)
+        assert np.bincount(tiers, minlength=_NUM_TIERS).tolist() == list(self.num_entries), self.num_entries
+        assert len(np.unique(keys.ravel()[used])) == int(used.sum()), "a key is stored twice"
+        assert np.all(np.diff(probabilities[used], axis=1) <= 0), "successors out of order"
+        assert np.all((ids[used] == NO_TOKEN) <= (probabilities[used] == 0)), "padding with weight"
+        assert np.all(seen >= 0), seen
+        assert len(keys) <= self._max_sets, (len(keys), self._max_sets)
+
+    def _counts(self, first: int) -> tuple[int, ...]:
+        return tuple(self._arrays.counters[first : first + _NUM_TIERS].tolist())
+
+
+def _allocate(num_sets: int, counts_rows: bool) -> SuccessorArrays:
+    num_entries = num_sets * _NUM_WAYS
+    return SuccessorArrays(
+        keys=np.full((num_sets, _NUM_WAYS), _FREE, np.uint64),
+        stamps=np.full((num_sets, _NUM_WAYS), np.iinfo(np.int64).min, np.int64),
+        seen=np.zeros(num_entries if counts_rows else 0, np.int32),
+        ids=np.full((num_entries, NUM_SUCCESSORS), NO_TOKEN, np.int32),
+        probabilities=np.zeros((num_entries, NUM_SUCCESSORS), np.float32),
+        counters=np.zeros(_NUM_COUNTERS, np.int64),
+    )
+
+
+@nb.njit(cache=True, forceinline=True)
+def mix(value: np.uint64) -> np.uint64:
+    """Spread 64 bits over 64 bits; no two values give the same."""
+    value = value * np.uint64(0x9E3779B97F4A7C15)
+    return np.uint64((value ^ (value >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9))
+
+
+@nb.njit(cache=True, forceinline=True)
+def key_of(mixed: np.uint64, tier: int) -> np.uint64:
+    """A hash whose low two bits are the tier, never 0; `mixed` is what `mix` made of the tokens."""
+    key = (mixed & ~np.uint64(_NUM_TIERS - 1)) | np.uint64(tier)
+    return key if key != _FREE else np.uint64(_NUM_TIERS)
+
+
+@nb.njit(cache=True, forceinline=True)
+def _tier_of(key: np.uint64) -> np.int64:
+    return np.int64(key & np.uint64(_NUM_TIERS - 1))
+
+
+@nb.njit(cache=True, forceinline=True)
+def _set_of(key: np.uint64, num_sets: int) -> np.int64:
+    return np.int64(((key >> np.uint64(32)) * np.uint64(num_sets)) >> np.uint64(32))
+
+
+@nb.njit(cache=True, forceinline=True)
+def _find(table: SuccessorArrays, key: np.uint64) -> int:
+    """The entry of `key`, now marked as just used, or -1."""
+    row: int = _set_of(key, table.keys.shape[0])
+    for way in range(_NUM_WAYS):
+        if table.keys[row, way] == key:
+            table.stamps[row, way] = table.counters[_CLOCK]
+            return row * _NUM_WAYS + way
+    return -1
+
+
+@nb.njit(cache=True, forceinline=True)
+def look_up(table: SuccessorArrays, key: np.uint64) -> int:
+    """The entry of `key`, now marked as just used, or -1; counted for the hit rates."""
+    entry: int = _find(table, key)
+    # One addition for both: behind an `if` numba counts references to the arrays, and a look-up takes ten times as long
+    table.counters[(_FOUND if entry >= 0 else _MISSED) + _tier_of(key)] += 1
+    return entry
+
+
+@nb.njit(cache=True, forceinline=True)
+def find_or_claim(table: SuccessorArrays, key: np.uint64) -> tuple[int, bool]:
+    """The entry that a row now teaches, and whether it is new; then it still holds what was there before."""
+    table.counters[_CLOCK] += 1
+    entry: int = _find(table, key)
+    if entry >= 0:
+        return entry, False
+    return _claim(table, key, table.counters[_CLOCK] - table.keys.size), True
+
+
+@nb.njit(cache=True)
+def _claim(table: SuccessorArrays, key: np.uint64, stamp: int) -> int:
+    """An entry for a key that is not there: a free one, or the least recently useful of its set."""
+    row: int = _set_of(key, table.keys.shape[0])
+    victim = 0
+    for way in range(1, _NUM_WAYS):
+        if table.stamps[row, way] < table.stamps[row, victim]:
+            victim = way
+    if table.keys[row, victim] != _FREE:
+        table.counters[_ENTRIES + _tier_of(table.keys[row, victim])] -= 1
+    table.counters[_ENTRIES + _tier_of(key)] += 1
+    table.keys[row, victim] = key
+    table.stamps[row, victim] = stamp
+    return row * _NUM_WAYS + victim
+
+
+@nb.njit(cache=True)
+def _move(old: SuccessorArrays, new: SuccessorArrays) -> None:
+    for row in range(old.keys.shape[0]):
+        for way in range(_NUM_WAYS):
+            if old.keys[row, way] != _FREE:
+                entry = _claim(new, old.keys[row, way], old.stamps[row, way])
+                if len(old.seen) > 0:
+                    new.seen[entry] = old.seen[row * _NUM_WAYS + way]
+                new.ids[entry] = old.ids[row * _NUM_WAYS + way]
+                new.probabilities[entry] = old.probabilities[row * _NUM_WAYS + way]
+    new.counters[_CLOCK] = old.counters[_CLOCK]
+    new.counters[_FOUND:] = old.counters[_FOUND:]
