@@ -64,7 +64,9 @@ class ServerSettings(BaseSettings):
         default=ENGINE.session_bytes, ge=0, description="Most bytes each store of one session may take"
     )
     max_sessions: int = Field(
-        default=ENGINE.max_sessions, ge=1, description="Sessions kept; the least recently used go first"
+        default=ENGINE.max_sessions,
+        ge=1,
+        description="Sessions kept; whoever has most loses the least recently used",
     )
     session_ttl: float = Field(default=ENGINE.session_ttl, gt=0, description="Seconds an unused session is kept")
     tree: str | None = Field(default=ENGINE.tree, description="Static draft tree of the stand method, a JSON file")

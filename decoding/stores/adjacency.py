@@ -10,7 +10,7 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.stores.blend import allocate_merged, keep_best, merge, rank_by_swaps
+from decoding.stores.blend import allocate_merged, blend
 from decoding.stores.successor_table import (
     NO_TOKEN,
     SuccessorArrays,
@@ -100,8 +100,7 @@ def _harvest(
                 continue
             entry, is_new = find_or_claim(table, _pair_key(before, tokens[row]))
             share = np.float32(1.0 if is_new else _NEW_SHARE)
-            size = merge(table, entry, top_ids[row], top_probabilities[row], share, merged)
-            keep_best(table, entry, merged, rank_by_swaps(merged, size))
+            blend(table, entry, top_ids[row], top_probabilities[row], share, merged)
 
 
 @nb.njit(cache=True)

@@ -1,6 +1,6 @@
 """What an entry knew and what a row now says, on their way to the entry's new ranking.
 
-Owns the weighing, the two ways to rank, and the cut to ten. Does not know why a row gets its share.
+Owns the weighing, the ranking and the cut to ten. Does not know why a row gets its share.
 Invariant: what is kept is in falling order of weight, padded with token -1.
 """
 
@@ -28,7 +28,21 @@ def allocate_merged() -> Merged:
 
 
 @nb.njit(cache=True)
-def merge(
+def blend(
+    table: SuccessorArrays,
+    entry: int,
+    new_ids: NDArray[np.int32],
+    new_probabilities: NDArray[np.float32],
+    share: np.float32,
+    merged: Merged,
+) -> None:
+    """Let a row have `share` of an entry, what it held the rest, and keep the ten heaviest."""
+    size = _merge(table, entry, new_ids, new_probabilities, share, merged)
+    _keep_best(table, entry, merged, _rank(merged, size))
+
+
+@nb.njit(cache=True)
+def _merge(
     table: SuccessorArrays,
     entry: int,
     new_ids: NDArray[np.int32],
@@ -61,24 +75,7 @@ def merge(
 
 
 @nb.njit(cache=True)
-def rank_by_swaps(merged: Merged, size: int) -> int:
-    """Bring the ten heaviest to the front, each in exchange for what stood in its place; return `size`.
-
-    So of two that weigh the same either may come first, and what weighs nothing is kept.
-    """
-    ids, weights = merged
-    for rank in range(min(size, NUM_SUCCESSORS)):
-        best = rank
-        for slot in range(rank + 1, size):
-            if weights[slot] > weights[best]:
-                best = slot
-        ids[rank], ids[best] = ids[best], ids[rank]
-        weights[rank], weights[best] = weights[best], weights[rank]
-    return size
-
-
-@nb.njit(cache=True)
-def rank_in_order(merged: Merged, size: int) -> int:
+def _rank(merged: Merged, size: int) -> int:
     """Sort by falling weight, of two that weigh the same the earlier first; return how many weigh anything."""
     ids, weights = merged
     for index in range(1, size):
@@ -94,7 +91,7 @@ def rank_in_order(merged: Merged, size: int) -> int:
 
 
 @nb.njit(cache=True)
-def keep_best(table: SuccessorArrays, entry: int, merged: Merged, size: int) -> None:
+def _keep_best(table: SuccessorArrays, entry: int, merged: Merged, size: int) -> None:
     """Write the first ten of `size` ranked successors into an entry."""
     for slot in range(NUM_SUCCESSORS):
         table.ids[entry, slot] = merged.ids[slot] if slot < size else NO_TOKEN

@@ -11,7 +11,7 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.stores.blend import allocate_merged, keep_best, merge, rank_in_order
+from decoding.stores.blend import allocate_merged, blend
 from decoding.stores.successor_table import (
     NO_TOKEN,
     SuccessorArrays,
@@ -112,8 +112,7 @@ def _harvest(
             elif ngram == LONGEST_NGRAM and table.seen[entry] > 0 and not is_firm[row]:
                 continue
             share = np.float32(1.0 / (table.seen[entry] + 1))  # k rows' mean moves by 1 / (k + 1)
-            size = merge(table, entry, top_ids[row], top_probabilities[row], share, merged)
-            keep_best(table, entry, merged, rank_in_order(merged, size))
+            blend(table, entry, top_ids[row], top_probabilities[row], share, merged)
             if ngram == LONGEST_NGRAM:
                 table.seen[entry] += is_firm[row]
             else:

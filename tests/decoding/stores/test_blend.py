@@ -1,31 +1,28 @@
-"""Old and new successors are weighed by a share, ranked, and cut to ten; the stores rank ties differently."""
+"""Old and new successors are weighed by a share, ranked, and cut to ten."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from decoding.stores.blend import allocate_merged, keep_best, merge, rank_by_swaps, rank_in_order
+from decoding.stores.blend import allocate_merged, blend
 from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS, SuccessorTable
 
 
-def blended(rows: list[tuple[dict[int, float], float]], in_order: bool) -> dict[int, float]:
+def blended(rows: list[tuple[dict[int, float], float]]) -> dict[int, float]:
     """What an entry holds after rows of successors, each with its share."""
     table = SuccessorTable(2**10, first_sets=1, counts_rows=False)
     merged = allocate_merged()
     for law, share in rows:
         ids, probabilities = np.array(list(law), np.int32), np.array(list(law.values()), np.float32)
-        size = merge(table.arrays, 0, ids, probabilities, np.float32(share), merged)
-        size = rank_in_order(merged, size) if in_order else rank_by_swaps(merged, size)
-        keep_best(table.arrays, 0, merged, size)
+        blend(table.arrays, 0, ids, probabilities, np.float32(share), merged)
     ids, probabilities = table.successors_of(0)
     assert np.all(table.arrays.ids[0, len(ids) :] == NO_TOKEN)
     assert np.all(table.arrays.probabilities[0, len(ids) :] == 0)
     return dict(zip(ids.tolist(), probabilities.tolist(), strict=True))
 
 
-@pytest.mark.parametrize("in_order", [False, True])
-def test_blending_is_the_mean_of_both_sides_cut_to_ten(in_order: bool) -> None:
+def test_blending_is_the_mean_of_both_sides_cut_to_ten() -> None:
     random = np.random.default_rng(6)
     expected: dict[int, float] = {}
     rows = []
@@ -37,23 +34,15 @@ def test_blending_is_the_mean_of_both_sides_cut_to_ten(in_order: bool) -> None:
         old = {} if share == 1 else expected
         mean = {token: (1 - share) * old.get(token, 0) + share * law.get(token, 0) for token in old | law}
         expected = dict(sorted(mean.items(), key=lambda item: -item[1])[:NUM_SUCCESSORS])
-        found = blended(rows, in_order)
+        found = blended(rows)
         assert list(found) == list(expected)
         assert found == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_share_of_one_forgets_what_the_entry_held() -> None:
     rows = [({1: 0.5, 2: 0.3}, 1.0), ({3: 0.2}, 1.0)]
-    assert list(blended(rows, False)) == list(blended(rows, True)) == [3]
+    assert list(blended(rows)) == [3]
 
 
-def test_what_weighs_the_same_stays_in_order_or_changes_places_by_the_way_of_ranking() -> None:
-    rows = [({1: 0.25, 2: 0.25, 3: 0.5}, 1.0)]
-    assert list(blended(rows, True)) == [3, 1, 2]
-    assert list(blended(rows, False)) == [3, 2, 1]
-
-
-def test_what_weighs_nothing_is_dropped_or_kept_by_the_way_of_ranking() -> None:
-    rows = [({1: 0.5, 2: 0.0}, 1.0)]
-    assert list(blended(rows, True)) == [1]
-    assert list(blended(rows, False)) == [1, 2]
+def test_what_weighs_the_same_stays_in_order_and_what_weighs_nothing_is_dropped() -> None:
+    assert list(blended([({1: 0.25, 2: 0.25, 3: 0.5, 4: 0.0}, 1.0)])) == [3, 1, 2]
