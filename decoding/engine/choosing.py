@@ -93,7 +93,7 @@ class Chooser:
         if request.speculation.method == AUTO and method != STAND:
             promise = running.session.ledger(request.sampling.temperature > 0).promise
             drafter = TeachingDrafter(drafter, request, running.session, promise)
-        drafter = revise(drafter, request, running.prediction, running.processing)
+        drafter = revise(drafter, request, running.prediction, running.processors)
         running.drafting = running.used[method] = Drafting(
             method=method,
             drafter=drafter,

@@ -39,10 +39,12 @@ from decoding.errors import RequestRejected
 from decoding.model.memory import resident_bytes, slots_for
 from decoding.model.target_model import TargetModel
 from decoding.model.timing import calibrate
-from decoding.sampling import logits_processors as processing
-from decoding.sampling.grammar_matcher import GrammarCompiler
-from decoding.sampling.sampling import TreeRows, choose, top_tokens
-from decoding.sampling.verify import walk
+from decoding.sampling import logits_processors
+from decoding.sampling.grammar_builder import GrammarBuilder
+from decoding.sampling.grammar_compiler import GrammarCompiler
+from decoding.sampling.sampler import sampler_for
+from decoding.sampling.top_tokens import top_tokens
+from decoding.sampling.verify import verify
 from decoding.stores.session import SessionStore
 
 
@@ -69,7 +71,7 @@ class Engine:
         self.config = config
         on_progress("Compiling the drafters", 0.8)
         drafters.warm_up()
-        processing.warm_up()
+        logits_processors.warm_up()
         prediction.warm_up()
         on_progress("Measuring what a row costs on this machine", 0.9)
         self._calibration = calibrate(model)
@@ -81,7 +83,7 @@ class Engine:
         self._chooser = Chooser(self.draft_model, self._tree)
         self.methods = self._chooser.methods
         self.sessions = self._new_sessions()
-        self._grammars = GrammarCompiler(config, model.vocab_size, model.eos_token_ids)
+        self._grammars = GrammarCompiler(GrammarBuilder(config, model.vocab_size, model.eos_token_ids).build)
         self._scheduler = self._new_scheduler()
         on_progress("Warming up", 0.95)
         self._warm_up()
@@ -112,12 +114,12 @@ class Engine:
             raise RequestRejected("the request queue is full", code="queue_full")
         session = self.sessions.open(request.tenant, request.session_id)
         grammar = request.sampling.grammar
-        constraint = self._grammars.compile(grammar) if grammar is not None else None
+        matcher = self._grammars.compile(grammar).result().new_matcher() if grammar is not None else None
         running = Running(
             request=request,
             session=session,
             stats=RequestStats(prompt_tokens=len(request.prompt)),
-            processing=processing.processing_of(request, self.model.vocab_size, constraint),
+            processors=logits_processors.processors_of(request, self.model.vocab_size, matcher),
             prediction=prediction.Prediction(request.prediction) if len(request.prediction) else None,
         )
         self._chooser.start(running, start_drafter)
@@ -230,16 +232,16 @@ class Engine:
         return tops
 
     def _verify(self, drafts: list[Draft], logits_NV: torch.Tensor, batch: StepBatch) -> list[Verdict | None]:
-        """Draw the target's own token wherever a walk can come, and walk every tree."""
-        trees = [
-            TreeRows(draft.running.request, draft.tree, int(end) - len(draft.tree), draft.running.root_processing())
-            for draft, end in zip(drafts, batch.logit_offsets[1:], strict=True)
-            if draft.tree is not None
-        ]
-        if not trees:
-            return [None] * len(drafts)
-        chosen = iter(choose(logits_NV, trees))
-        return [None if draft.tree is None else walk(draft.tree, next(chosen)) for draft in drafts]
+        """Follow the target's own tokens through every tree."""
+        verdicts: list[Verdict | None] = []
+        for draft, end in zip(drafts, batch.logit_offsets[1:].tolist(), strict=True):
+            if draft.tree is None:
+                verdicts.append(None)
+                continue
+            running = draft.running
+            sampler = sampler_for(running.request, draft.tree, running.root_processors(), logits_NV.device)
+            verdicts.append(verify(draft.tree, logits_NV[end - len(draft.tree) : end], sampler))
+        return verdicts
 
     def _commit(
         self,

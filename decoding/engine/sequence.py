@@ -23,7 +23,7 @@ from decoding.costs.price import Pace
 from decoding.drafting.draft_model.seat import DraftCost, Seat
 from decoding.drafting.drafter import Drafter
 from decoding.drafting.revision.prediction import Prediction
-from decoding.sampling.logits_processors import Processing
+from decoding.sampling.logits_processors import LogitsProcessors
 from decoding.sampling.logprobs import token_logprobs
 from decoding.stores.session import Session
 
@@ -45,7 +45,7 @@ class Running:
 
     drafting: the method at work; used: by name, all that have been, so that one can be gone back to. refused: methods
     that can do nothing more for this request.
-    processing, prediction: None where the request asks for none. prompt_logprobs: so far, where it asks for them.
+    processors, prediction: None where the request asks for none. prompt_logprobs: so far, where it asks for them.
     """
 
     request: Request
@@ -54,7 +54,7 @@ class Running:
     drafting: Drafting = field(init=False)
     used: dict[str, Drafting] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
-    processing: Processing | None = None
+    processors: LogitsProcessors | None = None
     prediction: Prediction | None = None
     prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=lambda: [None])
     handle: KvHandle | None = None
@@ -75,12 +75,12 @@ class Running:
         self.handle = handle
         self.stats.queue_seconds = time.monotonic() - self.arrived
 
-    def root_processing(self) -> Processing | None:
+    def root_processors(self) -> LogitsProcessors | None:
         """What the root's row goes through, up to date; None for nothing."""
-        if self.processing is None:
+        if self.processors is None:
             return None
-        self.processing.catch_up()
-        return self.processing if self.processing.is_needed else None
+        self.processors.catch_up()
+        return self.processors if self.processors.is_needed else None
 
     def close(self) -> RequestStats:
         """Give back what drafting holds; the statistics of a request that ended."""

@@ -16,30 +16,32 @@ from decoding.costs.price import DraftBudget
 from decoding.drafting.drafter import Drafter
 from decoding.drafting.revision.prediction import Prediction
 from decoding.drafting.revision.revision import Revision
-from decoding.sampling.logits_processors import Processing
+from decoding.sampling.logits_processors import LogitsProcessors
 
 LEAST_CHANCE = 0.1  # of a predicted token to be accepted, where nothing says what a node costs
 
 
-def revise(drafter: Drafter, request: Request, prediction: Prediction | None, processing: Processing | None) -> Drafter:
+def revise(
+    drafter: Drafter, request: Request, prediction: Prediction | None, processors: LogitsProcessors | None
+) -> Drafter:
     """A method's drafter, revised where the request has a prediction or a grammar."""
-    constraint = processing.constraint if processing is not None else None
-    if prediction is None and constraint is None:
+    has_grammar = processors is not None and processors.matcher is not None
+    if prediction is None and not has_grammar:
         return drafter
-    return RevisedDrafter(drafter, request, prediction, processing if constraint is not None else None)
+    return RevisedDrafter(drafter, request, prediction, processors if has_grammar else None)
 
 
 class RevisedDrafter:
-    """One request's drafter around its method's. processing: of a request with a grammar, else None."""
+    """One request's drafter around its method's. processors: of a request with a grammar, else None."""
 
     def __init__(
-        self, drafter: Drafter, request: Request, prediction: Prediction | None, processing: Processing | None
+        self, drafter: Drafter, request: Request, prediction: Prediction | None, processors: LogitsProcessors | None
     ) -> None:
         self.num_top = drafter.num_top
         self._drafter = drafter
         self._request = request
         self._prediction = prediction
-        self._processing = processing
+        self._processors = processors
         self._num_tokens = 0
         self._own = root_only(0)
 
@@ -56,9 +58,9 @@ class RevisedDrafter:
         revision = Revision(proposed)
         for tokens in predicted:
             revision.add_chain(0, tokens, Source.PREDICTION)
-        if self._processing is not None and self._processing.constraint is not None:
-            self._processing.catch_up()
-            revision.obey(self._processing.constraint, budget.max_nodes)
+        if self._processors is not None and self._processors.matcher is not None:
+            self._processors.catch_up()
+            revision.obey(self._processors.matcher, budget.max_nodes)
         tree, self._own = revision.tree(proposed)
         return tree
 
