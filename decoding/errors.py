@@ -3,7 +3,8 @@
 GanderError
 ├── ConfigError          a start-up option that cannot be honoured
 ├── ModelRefused         a model that cannot be served, with the reason
-└── RequestRejected      a request that cannot be served; `param` names the field at fault
+├── RequestRejected      a request that cannot be served; `param` names the field at fault
+└── BrokenLogits         the model gave one request numbers that no token can be drawn from
 """
 
 
@@ -30,3 +31,10 @@ class RequestRejected(GanderError):
         self.message = message
         self.param = param
         self.code = code
+
+
+class BrokenLogits(GanderError):
+    """The model gave NaN or infinity, or minus infinity for every token. position: of the token to draw."""
+
+    def __init__(self, position: int) -> None:
+        super().__init__(f"the model gave numbers that are not finite at position {position}")

@@ -70,7 +70,8 @@ class SlabStore:
         handle.reserved = NO_SLOTS
 
     def free(self, handle: KvHandle) -> None:
-        assert self._live.pop(handle.start) is handle, handle
+        freed = self._live.pop(handle.start)
+        assert freed is handle, (freed, handle)
         ranges = sorted([*self._free, (handle.start, handle.capacity)])
         merged = ranges[:1]
         for start, size in ranges[1:]:

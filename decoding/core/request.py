@@ -44,7 +44,7 @@ class Request:
     num_tokens: int = field(init=False)
     finish_reason: FinishReason | None = field(init=False, default=None)
     _buffer: NDArray[np.int32] = field(init=False)
-    stop_ids: frozenset[int] = field(init=False)  # never drawn before `min_tokens`, see `processing`
+    stop_ids: frozenset[int] = field(init=False)  # never drawn before `min_tokens`, see `LogitsProcessors`
 
     def __post_init__(self) -> None:
         assert len(self.prompt) >= 1, self.id

@@ -18,8 +18,8 @@ class SamplingParams:
     temperature 0 is greedy. top_k 0, top_p 1 and min_p 0 are off. Filters apply in that order, to the
     distribution at `temperature`. `seed` fixes the noise, hence the reply. Lengths are in tokens.
 
-    What comes before them changes the logits, see `processing`: presence and frequency penalties count the reply's
-    tokens, the repetition penalty (1 is off) also the prompt's; logit_bias is added by token id; bad_words are
+    What comes before them changes the logits, see `LogitsProcessors`: presence and frequency penalties count the
+    reply's tokens, the repetition penalty (1 is off) also the prompt's; logit_bias is added by token id; bad_words are
     token sequences of which the last may not follow the others; only allowed_token_ids may be drawn, if given, and
     only what `grammar` accepts next.
 

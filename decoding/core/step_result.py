@@ -8,6 +8,7 @@ from decoding.core.request import FinishReason
 from decoding.core.stats import RequestStats, StepStats
 from decoding.core.step_trace import StepTrace
 from decoding.core.token_logprobs import TokenLogprobs
+from decoding.errors import RequestRejected
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +38,30 @@ class Retired:
     stop_token_id: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A request that was taken on and then cannot be run after all."""
+
+    request_id: str
+    error: RequestRejected
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A request that cannot go on, and why: a sentence. The others do."""
+
+    request_id: str
+    sentence: str
+
+
 @dataclass(slots=True)
 class StepResult:
-    """`stats` is None for a step that found nothing to do."""
+    """`stats` is None for a step that found nothing to run."""
 
     scored: list[PromptScored] = field(default_factory=list)
     traced: list[tuple[str, StepTrace]] = field(default_factory=list)  # request ids with what they asked to see
     emitted: list[Emitted] = field(default_factory=list)
     retired: list[Retired] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+    broken: list[Broken] = field(default_factory=list)
     stats: StepStats | None = None

@@ -13,13 +13,12 @@ from itertools import pairwise
 
 import torch
 
-from decoding.cache.batch import StepBatch, pack
+from decoding.cache.batch import pack
 from decoding.config import EngineConfig
 from decoding.core.request import FinishReason, Request
-from decoding.core.stats import EngineStats
-from decoding.core.step_result import Emitted, PromptScored, Retired, StepResult
+from decoding.core.stats import EngineStats, RequestStats
+from decoding.core.step_result import Broken, Emitted, PromptScored, Retired, StepResult
 from decoding.core.top_tokens import TopTokens
-from decoding.core.verdict import Verdict
 from decoding.costs.curve import CostCurve
 from decoding.costs.pricing import Pricing
 from decoding.drafting import registry
@@ -27,24 +26,26 @@ from decoding.drafting.draft_model.draft_model import DraftModel, load_draft_mod
 from decoding.drafting.drafting import Drafting, DraftRequest
 from decoding.drafting.registry import StartDrafter
 from decoding.drafting.revision import prediction
-from decoding.drafting.revision.reviser import Reviser
 from decoding.drafting.stand.static_tree import read_tree
 from decoding.engine.admission import check_request
-from decoding.engine.part import SequencePart
+from decoding.engine.intake import Intake
+from decoding.engine.part import SequencePart, VerifiedPart
 from decoding.engine.scheduler import Scheduler, Task
 from decoding.engine.sequence import Sequence
 from decoding.engine.tally import Emission, StepTally, outcome_of
 from decoding.engine.tracing import trace_step
 from decoding.engine.warm_up import seconds_beside_forwards
-from decoding.errors import RequestRejected
+from decoding.errors import BrokenLogits, RequestRejected
 from decoding.model.memory import resident_bytes, slots_for
 from decoding.model.target_model import TargetModel
 from decoding.model.timing import calibrate
 from decoding.sampling import logits_processors
-from decoding.sampling.grammar_matcher import Constraint, GrammarCompiler
-from decoding.sampling.sampling import TreeRows, choose, top_tokens
-from decoding.sampling.verify import walk
+from decoding.sampling.grammar_builder import GrammarBuilder
+from decoding.sampling.grammar_compiler import GrammarCompiler
+from decoding.sampling.top_tokens import top_tokens
 from decoding.stores.session_store import SessionStore
+
+GRAMMAR_PATIENCE = 0.02  # seconds that a step waits for a grammar when nothing else is to be done
 
 
 def silent(_sentence: str, _fraction: float) -> None:
@@ -78,7 +79,7 @@ class Engine:
         num_slots = slots_for(model, config, draft_model)
         self.store = model.new_store(num_slots)
         self.draft_model = DraftModel(draft_model, config, num_slots, model.vocab_size) if draft_model else None
-        self._grammars = GrammarCompiler(config, model.vocab_size, model.eos_token_ids)
+        self._grammars = GrammarCompiler(GrammarBuilder(config, model.vocab_size, model.eos_token_ids).build)
         self._start_afresh()
         on_progress("Warming up", 0.95)
         self._beside = seconds_beside_forwards(self, model, has_draft_model=draft_model is not None)
@@ -93,6 +94,7 @@ class Engine:
         self._pricing = Pricing(config.max_nodes, self.curve, self.draft_curve)
         self._scheduler = Scheduler(config, self.store, self._pricing)
         self.sessions = SessionStore(config.max_sessions, config.session_bytes, config.session_ttl)
+        self._intake = Intake(self.model.vocab_size, self._drafting, self.sessions, self._grammars.compile)
 
     @classmethod
     def load(
@@ -121,9 +123,9 @@ class Engine:
         check_request(request, self.config, self.model, self.store)
         self._drafting.check(request.speculation.method)
         self._check_queue(request.id)
-        grammar = request.sampling.grammar
-        matcher = self._grammars.compile(grammar) if grammar is not None else None
-        self._scheduler.add(self._sequence(request, matcher, start_drafter))
+        sequence = self._intake.take_on(request, start_drafter)
+        if sequence is not None:
+            self._scheduler.add(sequence)
 
     def _check_queue(self, request_id: str) -> None:
         in_flight = self.request_ids()
@@ -132,52 +134,52 @@ class Engine:
         if len(in_flight) >= self.config.max_running + self.config.max_waiting:
             raise RequestRejected("the request queue is full", code="queue_full")
 
-    def _sequence(self, request: Request, matcher: Constraint | None, start_drafter: StartDrafter | None) -> Sequence:
-        """The request with all that belongs to it. matcher: of its grammar, at the reply's start."""
-        processing = logits_processors.processing_of(request, self.model.vocab_size, matcher)
-        predicted = prediction.Prediction(request.prediction) if len(request.prediction) else None
-        knows_of_reply = predicted is not None or matcher is not None
-        reviser = Reviser(request, predicted, processing if matcher else None) if knows_of_reply else None
-        session = self.sessions.open(request.tenant, request.session_id)
-        drafter = self._drafting.start(request, session, reviser, start_drafter)
-        return Sequence(request=request, drafter=drafter, processing=processing, prediction=predicted)
-
     def abort(self, request_id: str) -> Retired | None:
         """Stop a request and free its slots at once; None if it is not, or no longer, here."""
         sequence = self._scheduler.retire(request_id)
-        return _retired(sequence, FinishReason.ABORT) if sequence else None
+        if sequence is not None:
+            return _retired(sequence, FinishReason.ABORT)
+        request = self._intake.drop(request_id)
+        if request is None:
+            return None
+        return Retired(request_id, FinishReason.ABORT, RequestStats(prompt_tokens=len(request.prompt)), None)
 
     @property
     def has_work(self) -> bool:
-        return self._scheduler.num_running + self._scheduler.num_waiting > 0
+        return self._scheduler.num_running + self._num_waiting > 0
+
+    @property
+    def _num_waiting(self) -> int:
+        return self._scheduler.num_waiting + len(self._intake)
 
     def request_ids(self) -> list[str]:
         """Every request that has not ended."""
-        return [sequence.request.id for sequence in self._scheduler.all()]
+        return [*(sequence.request.id for sequence in self._scheduler.all()), *self._intake.ids()]
 
     def step(self) -> StepResult:
         """One packed forward over all running sequences."""
-        tally = StepTally()
+        tally, result = StepTally(), StepResult()
+        self._queue_ready(result)
         tasks = self._scheduler.next_tasks()
         if not tasks:
-            return StepResult()
+            self._intake.wait(GRAMMAR_PATIENCE)
+            return result
         tally.end_phase("schedule")
         parts = self._draft(tasks, tally)
         batch = pack([part.segment() for part in parts], self.store)
         logits_NV = self.model.forward(batch)
         tally.end_phase("forward")
         rows = [logits_NV[first:end] for first, end in pairwise(batch.logit_offsets.tolist())]
-        tops = [_top_tokens(part, rows_RV) for part, rows_RV in zip(parts, rows, strict=True)]
-        verdicts = self._verify(parts, logits_NV, batch)
+        verified = self._verify(parts, rows, result)
+        tops = [_top_tokens(each) for each in verified]
         tally.end_phase("sample")
-        result = StepResult()
-        for part, verdict, rows_RV in zip(parts, verdicts, rows, strict=True):
-            self._commit(part, verdict, rows_RV, tally, result)
+        for each in verified:
+            self._commit(each, tally, result)
         tally.end_phase("commit")
-        for part, verdict, top in zip(parts, verdicts, tops, strict=True):
-            part.observe(verdict, top)
+        for each, top in zip(verified, tops, strict=True):
+            each.part.observe(each.verdict, top)
         tally.end_phase("observe")
-        self._review(parts, tally)
+        self._review([each.part for each in verified], tally)
         num_prefill_tokens = sum(len(part.chunk) for part in parts)
         result.stats = tally.stats(batch.num_rows, num_prefill_tokens, self.curve)
         return result
@@ -201,6 +203,12 @@ class Engine:
         """What a forward of the draft model costs, where there is one."""
         return self.draft_model.calibration.curve if self.draft_model else None
 
+    def _queue_ready(self, result: StepResult) -> None:
+        """Let those wait for their turn whose grammar is compiled by now."""
+        ready, result.refused = self._intake.take_ready()
+        for sequence in ready:
+            self._scheduler.add(sequence)
+
     def _draft(self, tasks: list[Task], tally: StepTally) -> list[SequencePart]:
         """Each sequence's part of the step, its tree drafted."""
         proposals = self._drafting.propose_batch(
@@ -217,27 +225,22 @@ class Engine:
         tally.end_draft(proposals.model_seconds)
         return parts
 
-    def _verify(self, parts: list[SequencePart], logits_NV: torch.Tensor, batch: StepBatch) -> list[Verdict | None]:
-        """Draw the target's own token wherever a walk can come, and walk every tree."""
-        trees = [
-            TreeRows(part.sequence.request, part.tree, int(end) - len(part.tree), part.sequence.root_processing)
-            for part, end in zip(parts, batch.logit_offsets[1:], strict=True)
-            if part.tree is not None
-        ]
-        if not trees:
-            return [None] * len(parts)
-        chosen = iter(choose(logits_NV, trees))
-        return [None if part.tree is None else walk(part.tree, next(chosen)) for part in parts]
+    def _verify(self, parts: list[SequencePart], rows: list[torch.Tensor], result: StepResult) -> list[VerifiedPart]:
+        """Follow the target's own tokens through every tree; a sequence without numbers to draw from ends here."""
+        verified = []
+        for part, rows_RV in zip(parts, rows, strict=True):
+            sequence = part.sequence
+            try:
+                verified.append(VerifiedPart(part, part.verify(rows_RV), rows_RV))
+            except BrokenLogits as error:
+                self._scheduler.retire(sequence.request.id)
+                sequence.close()
+                result.broken.append(Broken(sequence.request.id, str(error)))
+        return verified
 
-    def _commit(
-        self,
-        part: SequencePart,
-        verdict: Verdict | None,
-        rows_RV: torch.Tensor,
-        tally: StepTally,
-        result: StepResult,
-    ) -> None:
-        """Keep the accepted rows, extend the sequence, and say what it was given. rows_RV: the part's raw logits."""
+    def _commit(self, verified: VerifiedPart, tally: StepTally, result: StepResult) -> None:
+        """Keep the accepted rows, extend the sequence, and say what it was given."""
+        part, verdict, rows_RV = verified
         sequence, request = part.sequence, part.sequence.request
         sequence.note_prompt_logprobs(part.prompt_logprobs(rows_RV))
         assert sequence.handle is not None, request.id
@@ -281,7 +284,7 @@ class Engine:
         draft = self.draft_model
         return EngineStats(
             running=self._scheduler.num_running,
-            waiting=self._scheduler.num_waiting,
+            waiting=self._num_waiting,
             slots_used=self.store.used,
             slots_total=self.store.total,
             sessions=len(self.sessions),
@@ -293,9 +296,10 @@ class Engine:
         )
 
 
-def _top_tokens(part: SequencePart, rows_RV: torch.Tensor) -> TopTokens | None:
+def _top_tokens(verified: VerifiedPart) -> TopTokens | None:
     """What the part's drafter harvests, taken from the raw logits."""
-    return top_tokens(rows_RV, part.sequence.drafter.num_top) if part.is_harvested else None
+    part = verified.part
+    return top_tokens(verified.rows_RV, part.sequence.drafter.num_top) if part.is_harvested else None
 
 
 def _retired(sequence: Sequence, reason: FinishReason) -> Retired:

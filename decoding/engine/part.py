@@ -6,6 +6,7 @@ Pure; what it says of logits is told to the sequence by the engine.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +19,8 @@ from decoding.core.verdict import Verdict
 from decoding.drafting.draft_model.state import DraftCost
 from decoding.engine.sequence import Sequence
 from decoding.sampling.logprobs import token_logprobs
+from decoding.sampling.sampler import sampler_for
+from decoding.sampling.verify import verify
 
 # R rows of the part, V vocabulary
 
@@ -69,6 +72,14 @@ class SequencePart:
         parents = np.concatenate((chunk_parents, self.tree.parents + np.int32(num_chunk)))
         return Segment(handle, tokens, parents, logits)
 
+    def verify(self, rows_RV: torch.Tensor) -> Verdict | None:
+        """The target's own tokens along the tree; None where there is none. Raises BrokenLogits."""
+        if self.tree is None:
+            return None
+        sequence = self.sequence
+        sampler = sampler_for(sequence.request, self.tree, sequence.root_processors, rows_RV.device)
+        return verify(self.tree, self.tree_rows(rows_RV), sampler)
+
     def tree_rows(self, rows_RV: torch.Tensor) -> torch.Tensor:
         """Of this part's logits those that follow the tree's nodes, a row for each."""
         assert self.tree is not None
@@ -104,3 +115,11 @@ class SequencePart:
             drafter.observe_prefill(self.start, top and TopTokens(top.ids[:num_chunk], top.probabilities[:num_chunk]))
         if self.tree is not None and verdict is not None and not self.is_plain:
             drafter.observe(self.tree, verdict, top and TopTokens(top.ids[num_chunk:], top.probabilities[num_chunk:]))
+
+
+class VerifiedPart(NamedTuple):
+    """A part after its forward: what the target says of its tree, None where there is none, and its raw logits."""
+
+    part: SequencePart
+    verdict: Verdict | None
+    rows_RV: torch.Tensor

@@ -17,19 +17,19 @@ from decoding.core.verdict import Verdict
 from decoding.drafting.draft_model.state import DraftCost
 from decoding.drafting.revision.prediction import Prediction
 from decoding.drafting.sequence_drafter import SequenceDrafter
-from decoding.sampling.logits_processors import Processing
+from decoding.sampling.logits_processors import LogitsProcessors
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Sequence:
-    """drafter: what drafts for it. processing, prediction: None where the request asks for none.
+    """drafter: what drafts for it. processors, prediction: None where the request asks for none.
 
     Times are seconds on the monotonic clock.
     """
 
     request: Request
     drafter: SequenceDrafter
-    processing: Processing | None = None
+    processors: LogitsProcessors | None = None
     prediction: Prediction | None = None
     handle: KvHandle | None = None
     prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=lambda: [None])  # of tokens run so far
@@ -50,9 +50,9 @@ class Sequence:
         return self.request.num_tokens - self.num_committed
 
     @property
-    def root_processing(self) -> Processing | None:
+    def root_processors(self) -> LogitsProcessors | None:
         """What the root's row goes through; None for nothing."""
-        return self.processing if self.processing is not None and self.processing.is_needed else None
+        return self.processors if self.processors is not None and self.processors.is_needed else None
 
     def admit(self, handle: KvHandle) -> None:
         """Run from here on, with rows in `handle`."""
@@ -77,8 +77,8 @@ class Sequence:
         model's."""
         now, stats = time.monotonic(), self.stats
         num_emitted = self.request.extend(verdict.tokens)
-        if self.processing is not None:
-            self.processing.catch_up()
+        if self.processors is not None:
+            self.processors.catch_up()
         if stats.target_forwards == 0:
             self.first_token = now
             stats.time_to_first_token = now - self.arrived

@@ -1,6 +1,6 @@
-"""The compiled part of `processing`: one row of logits changed for one place in a reply.
+"""The compiled part of `logits_processors`: one row of logits changed for one place in a reply.
 
-Knows nothing of requests. `processing.reference_process` says the same in tensors.
+Knows nothing of requests. `logits_processors.reference_process` says the same in tensors.
 Invariant: arithmetic is float64, rounded to float32 once per token, so that both say the same bits.
 """
 

@@ -18,21 +18,22 @@ from numpy.typing import NDArray
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
-from decoding.sampling.grammar_matcher import Constraint
+from decoding.sampling.grammar_matcher import GrammarMatcher
 from decoding.sampling.logits_kernel import BadWords, Penalties, add_bias, forbid_bad_words, forbid_unset, penalise
+from decoding.sampling.logits_row import checked_highest
 
 # V vocabulary, R rows, W words of a bit mask
 
 
-class Processing:
-    """One request's logit processing: `note` each token of the reply, `row` for the next one.
+class LogitsProcessors:
+    """What one request asks of its logits: `note` each token of the reply, `row` for the next one.
 
-    vocab_size: V of the rows. constraint: the compiled grammar of the request, at its start.
+    vocab_size: V of the rows. matcher: of the request's grammar, at its start.
     """
 
-    def __init__(self, request: Request, vocab_size: int, constraint: Constraint | None = None) -> None:
+    def __init__(self, request: Request, vocab_size: int, matcher: GrammarMatcher | None = None) -> None:
         asked = request.sampling
-        self.constraint = constraint
+        self.matcher = matcher
         self.num_noted = 0
         self._request = request
         self._penalties = Penalties(asked.presence_penalty, asked.frequency_penalty, asked.repetition_penalty)
@@ -64,16 +65,17 @@ class Processing:
             self._seen.add(token)
         if self._longest_word > 1:
             self._tail = np.append(self._tail, np.int32(token))[-(self._longest_word - 1) :]
-        if self.constraint is not None:
-            self.constraint.consume(token)
+        if self.matcher is not None:
+            self.matcher.consume(token)
 
     def row(self, logits_V: NDArray[np.float32]) -> NDArray[np.float32]:
-        """float32 [V]: a changed copy of the logits of the token that comes next."""
+        """float32 [V]: a changed copy of the logits of the token that comes next. Raises BrokenLogits."""
+        checked_highest(logits_V, len(self._request.prompt) + self.num_noted)  # masks would hide what is broken
         row = logits_V.copy()
         if len(self._counts_V):
             penalise(row, self._seen.ids, self._counts_V, self._penalties)
         add_bias(row, self._bias_ids, self._biases)
-        grammar_W = self.constraint.mask() if self.constraint is not None else None
+        grammar_W = self.matcher.mask() if self.matcher is not None else None
         processed = row.copy() if grammar_W is not None or self._allowed_W is not None else row
         for mask_W in (grammar_W, self._allowed_W):
             if mask_W is not None:
@@ -127,11 +129,11 @@ def changes_logits(asked: SamplingParams) -> bool:
     return bool(has_penalties(asked) or asked.logit_bias or asked.bad_words or asked.allowed_token_ids or asked.grammar)
 
 
-def processing_of(request: Request, vocab_size: int, constraint: Constraint | None) -> Processing | None:
-    """The processing of a request, None for one that asks for none and so pays for none."""
+def processors_of(request: Request, vocab_size: int, matcher: GrammarMatcher | None) -> LogitsProcessors | None:
+    """Those of a request, None for one that asks for none and so pays for none."""
     if not changes_logits(request.sampling) and request.sampling.min_tokens == 0:
         return None
-    return Processing(request, vocab_size, constraint)
+    return LogitsProcessors(request, vocab_size, matcher)
 
 
 def warm_up() -> None:
@@ -140,7 +142,7 @@ def warm_up() -> None:
     speculation = SpeculationParams()
     for sampling in (asked, replace(asked, allowed_token_ids=(2, 3))):
         request = Request(id="warm-up", prompt=np.ones(2, np.int32), sampling=sampling, speculation=speculation)
-        Processing(request, 4).row(np.zeros(4, np.float32))
+        LogitsProcessors(request, 4).row(np.zeros(4, np.float32))
 
 
 def bit_mask(ids: tuple[int, ...], vocab_size: int) -> NDArray[np.uint32]:
@@ -159,7 +161,7 @@ def _bad_words(words: tuple[tuple[int, ...], ...]) -> BadWords:
 def reference_process(
     logits_V: torch.Tensor, request: Request, reply: list[int], grammar_W: NDArray[np.uint32] | None
 ) -> torch.Tensor:
-    """float32 [V]: what `Processing.row` gives after the tokens of `reply`, in plain tensor operations.
+    """float32 [V]: what `LogitsProcessors.row` gives after the tokens of `reply`, in plain tensor operations.
 
     grammar_W: the grammar's mask after `reply`, if the request has one.
     """

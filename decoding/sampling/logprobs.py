@@ -6,14 +6,17 @@ they say what the model thinks and not what it was told. Invariant: a row's valu
 
 from __future__ import annotations
 
+import math
+
+import numba as nb
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from decoding.core.token_logprobs import TokenLogprobs
 from decoding.core.tree import IntArray
-from decoding.sampling.kernel import own_rows
-from decoding.sampling.sampling import top_tokens
+from decoding.sampling.logits_row import highest, mass
+from decoding.sampling.top_tokens import top_tokens
 
 
 def token_logprobs(rows_RV: torch.Tensor, tokens: IntArray, num_top: int) -> list[TokenLogprobs]:
@@ -43,8 +46,25 @@ def token_logprobs(rows_RV: torch.Tensor, tokens: IntArray, num_top: int) -> lis
 def _own_logprobs(rows_RV: NDArray[np.float32], tokens: IntArray) -> list[TokenLogprobs]:
     """The same in one compiled call, since the step waits for it."""
     logprobs_R, ranks_R = np.empty(len(tokens), np.float64), np.empty(len(tokens), np.int64)
-    own_rows(rows_RV, tokens, logprobs_R, ranks_R)
+    _fill(rows_RV, tokens, logprobs_R, ranks_R)
     return [
         TokenLogprobs(token, logprob, rank, [])
         for token, logprob, rank in zip(tokens.tolist(), logprobs_R.tolist(), ranks_R.tolist(), strict=True)
     ]
+
+
+@nb.njit(cache=True)
+def _fill(
+    rows_RV: NDArray[np.float32],
+    tokens_R: NDArray[np.int32],
+    logprobs_R: NDArray[np.float64],
+    ranks_R: NDArray[np.int64],
+) -> None:
+    for r in range(len(rows_RV)):
+        row = rows_RV[r]
+        own, best, num_higher = row[tokens_R[r]], highest(row), 0
+        for token in range(len(row)):
+            num_higher += row[token] > own
+        best_probability = np.float32(1.0 / mass(row, best, np.float32(1.0)))  # rounded as in `top_tokens`
+        logprobs_R[r] = np.float64(own) - np.float64(best) + math.log(np.float64(best_probability))
+        ranks_R[r] = 1 + num_higher

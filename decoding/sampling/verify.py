@@ -1,39 +1,63 @@
 """The one accept rule of every drafter: follow the target's own tokens through the draft tree.
 
-Knows nothing of sampling: `chosen` already holds the target's own token at every row.
+Knows nothing of how a token is drawn. Invariant: a row is drawn from when the walk stands on its node and never
+otherwise, so sampling costs the accepted path and not the tree.
 """
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numba as nb
 import numpy as np
-from numpy.typing import NDArray
+import torch
 
 from decoding.core.tree import DraftTree, IntArray
-from decoding.core.verdict import ROOT_PATH, Verdict
+from decoding.core.verdict import Verdict
 
 
-def walk(tree: DraftTree, chosen: NDArray[np.int32]) -> Verdict:
-    """Accept the longest path on which each node equals the target's own token at its parent.
+class Sampler(Protocol):
+    """What draws the tokens of one sequence in one step, along one path from the root: each draw is one position on."""
 
-    chosen: int32 [n], the target's own token after each node. Lossless for any tree: the tokens
-    returned depend on `chosen` along the path only (goose, Algorithm 3, without source priority:
-    siblings are distinct, so at most one child matches).
+    def draw(self, logits_V: torch.Tensor, node: int, /) -> int:
+        """The token after a node, from the node's row. Raises BrokenLogits."""
+        ...
+
+
+def verify(tree: DraftTree, logits_NV: torch.Tensor, sampler: Sampler) -> Verdict:
+    """Accept the longest path on which each node is the token drawn at its parent.
+
+    logits_NV: float32, contiguous, the tree's rows. Lossless for any tree: the tokens returned depend on what is drawn
+    along the path only (goose, Algorithm 3, without source priority: siblings are distinct, so at most one child
+    matches). Raises BrokenLogits.
     """
-    if len(tree) == 1:
-        return Verdict(ROOT_PATH, chosen)
-    path = _walk(tree.tokens, tree.parents, chosen)
-    return Verdict(path, chosen[path])
+    path, tokens = [], []
+    node: int | None = 0
+    while node is not None:
+        token = sampler.draw(logits_NV[node], node)
+        path.append(node)
+        tokens.append(token)
+        node = _child(tree.tokens, tree.parents, node, token)
+    return Verdict(np.array(path, np.int32), np.array(tokens, np.int32))
 
 
 @nb.njit(cache=True)
-def _walk(tokens: IntArray, parents: IntArray, chosen: IntArray) -> IntArray:
-    path = np.empty(len(tokens), np.int32)
-    path[0] = 0
-    length, current = 1, 0
-    for node in range(1, len(tokens)):  # children follow their parent, so one pass is enough
-        if parents[node] == current and tokens[node] == chosen[current]:
-            path[length] = node
-            length += 1
-            current = node
-    return path[:length].copy()
+def _child(tokens: IntArray, parents: IntArray, node: int, token: int) -> int | None:
+    """The child of a node that drafts this token; children follow their parent."""
+    for child in range(node + 1, len(tokens)):
+        if parents[child] == node and tokens[child] == token:
+            return child
+    return None
+
+
+def walk(tree: DraftTree, tokens: IntArray) -> Verdict:
+    """`verify` where the target's own tokens are known already. tokens: int32 [n], the one after each node."""
+    return verify(tree, torch.empty(len(tree), 0), _Known(tokens))
+
+
+class _Known:
+    def __init__(self, tokens: IntArray) -> None:
+        self._tokens = tokens
+
+    def draw(self, _logits_V: torch.Tensor, node: int, /) -> int:
+        return int(self._tokens[node])

@@ -9,49 +9,12 @@ from __future__ import annotations
 
 import msgspec
 
-from decoding.core.grammar import Grammar
+from decoding.core.sampling_params import SamplingParams
 from decoding.core.session_info import SessionInfo
+from decoding.core.speculation_params import SpeculationParams
 from decoding.core.stats import EngineStats, RequestStats, StepStats
 from decoding.core.step_trace import StepTrace
 from decoding.core.token_logprobs import TokenLogprobs
-
-
-class Sampling(msgspec.Struct, kw_only=True, frozen=True):
-    """Wire twin of `decoding.core.request.SamplingParams`."""
-
-    max_tokens: int
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    seed: int = 0
-    min_tokens: int = 0
-    stop_token_ids: list[int] = []
-    ignore_eos: bool = False
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    logit_bias: dict[int, float] = {}
-    bad_words: list[list[int]] = []
-    allowed_token_ids: list[int] | None = None
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
-    grammar: Grammar | None = None
-
-
-class Speculation(msgspec.Struct, kw_only=True, frozen=True):
-    """Wire twin of `decoding.core.request.SpeculationParams`."""
-
-    method: str = "auto"
-    max_nodes: int | None = None
-    max_depth: int | None = None
-    without: list[str] = []
-    branching: int = 3
-    min_probability: float | None = None
-    consensus: str = "occurrences"
-    candidates: str | None = None
-    verification: str = "match"
-    trace: str | None = None
 
 
 class Submit(msgspec.Struct, kw_only=True, frozen=True, tag=True):
@@ -59,8 +22,8 @@ class Submit(msgspec.Struct, kw_only=True, frozen=True, tag=True):
 
     request_id: str
     prompt: list[int]
-    sampling: Sampling
-    speculation: Speculation
+    sampling: SamplingParams
+    speculation: SpeculationParams
     tenant: str = ""
     session_id: str = "local"
     prediction: list[int] = []

@@ -20,8 +20,6 @@ from transformers.utils.logging import disable_progress_bar
 
 from decoding.config import EngineConfig
 from decoding.core.request import Request
-from decoding.core.sampling_params import SamplingParams
-from decoding.core.speculation_params import SpeculationParams
 from decoding.core.stats import StepStats
 from decoding.core.step_result import Emitted, PromptScored, Retired, StepResult
 from decoding.core.step_trace import StepTrace
@@ -40,20 +38,12 @@ def request_of(submit: messages.Submit, eos_token_ids: frozenset[int]) -> Reques
     """The engine's request behind a message. Raises RequestRejected for an empty prompt."""
     if not submit.prompt:
         raise RequestRejected("prompt is empty", param="prompt")
-    sampling = msgspec.structs.asdict(submit.sampling)
-    asked = submit.sampling
-    sampling["stop_token_ids"] = tuple(asked.stop_token_ids)
-    sampling["bad_words"] = tuple(map(tuple, asked.bad_words))
-    sampling["allowed_token_ids"] = None if asked.allowed_token_ids is None else tuple(asked.allowed_token_ids)
-    speculation = msgspec.structs.asdict(submit.speculation)
-    speculation["without"] = frozenset(submit.speculation.without)
-    params = SamplingParams(**sampling)
-    params.validate()
+    submit.sampling.validate()
     return Request(
         id=submit.request_id,
         prompt=np.array(submit.prompt, np.int32),
-        sampling=params,
-        speculation=SpeculationParams(**speculation),
+        sampling=submit.sampling,
+        speculation=submit.speculation,
         eos_token_ids=eos_token_ids,
         tenant=submit.tenant,
         session_id=submit.session_id,
@@ -123,16 +113,7 @@ class Worker:
         try:
             engine.add(request_of(submit, engine.model.eos_token_ids))
         except RequestRejected as error:
-            self._send(
-                [
-                    messages.Rejected(
-                        request_id=submit.request_id,
-                        message=error.message,
-                        param=error.param,
-                        code=error.code,
-                    )
-                ]
-            )
+            self._send([rejected_message(submit.request_id, error)])
 
     def _report(self, engine: Engine) -> None:
         """Tell of the steps since the last report, if it is time to."""
@@ -186,7 +167,13 @@ def step_messages(result: StepResult) -> list[messages.FromWorker]:
         *traced,
         *map(tokens_message, result.emitted),
         *map(finished_message, result.retired),
+        *(rejected_message(refused.request_id, refused.error) for refused in result.refused),
+        *(messages.Failed(request_id=broken.request_id, message=broken.sentence) for broken in result.broken),
     ]
+
+
+def rejected_message(request_id: str, error: RequestRejected) -> messages.Rejected:
+    return messages.Rejected(request_id=request_id, message=error.message, param=error.param, code=error.code)
 
 
 def prompt_message(scored: PromptScored) -> messages.PromptLogprobs:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-
-from msgspec.structs import replace
+from dataclasses import dataclass, replace
 
 from decoding.core.grammar import Grammar
-from decoding.worker.messages import Ready, Sampling, Speculation, Submit
+from decoding.core.sampling_params import SamplingParams
+from decoding.core.speculation_params import SpeculationParams
+from decoding.worker.messages import Ready, Submit
 from server.generation.choice import ChoicePlan
 from server.http.errors import ApiError
 from server.parsing.parts import Parser, PlainParser
@@ -106,35 +106,35 @@ def bad_word_ids(tokenizer: Tokenizer, words: Sequence[str]) -> list[list[int]]:
     return [list(token_ids) for token_ids in dict.fromkeys(tuple(ids) for ids in spellings) if token_ids]
 
 
-def _sampling(body: GenerationRequest, order: Order) -> Sampling:
+def _sampling(body: GenerationRequest, order: Order) -> SamplingParams:
     """All but the length and the seed, which differ between choices."""
-    return Sampling(
+    return SamplingParams(
         max_tokens=1,
         temperature=body.temperature,
         top_k=max(body.top_k, 0),
         top_p=body.top_p or SMALLEST_TOP_P,
         min_p=body.min_p,
         min_tokens=body.min_tokens,
-        stop_token_ids=body.stop_token_ids,
+        stop_token_ids=tuple(body.stop_token_ids),
         ignore_eos=body.ignore_eos,
         presence_penalty=body.presence_penalty,
         frequency_penalty=body.frequency_penalty,
         repetition_penalty=body.repetition_penalty,
         logit_bias=body.logit_bias,
-        bad_words=[list(token_ids) for token_ids in order.bad_words],
-        allowed_token_ids=body.allowed_token_ids,
+        bad_words=tuple(map(tuple, order.bad_words)),
+        allowed_token_ids=None if body.allowed_token_ids is None else tuple(body.allowed_token_ids),
         logprobs=0 if body.speculation.trace and order.logprobs is None else order.logprobs,
         prompt_logprobs=order.prompt_logprobs,
         grammar=order.grammar,
     )
 
 
-def _speculation(options: SpeculationOptions) -> Speculation:
-    return Speculation(
+def _speculation(options: SpeculationOptions) -> SpeculationParams:
+    return SpeculationParams(
         method=options.method,
         max_nodes=options.max_nodes,
         max_depth=options.max_depth,
-        without=options.without,
+        without=frozenset(options.without),
         branching=options.branching,
         min_probability=options.min_probability,
         consensus=options.consensus,

@@ -24,7 +24,7 @@ from decoding.drafting.draft_model.vocabulary import check_same_vocabulary
 from decoding.model.checkpoint import BUNDLED_FOLDER
 from decoding.model.target_model import Progress, TargetModel
 from decoding.model.timing import calibrate
-from decoding.sampling.sampling import top_tokens
+from decoding.sampling.top_tokens import top_tokens
 from decoding.stores.successor_table import NUM_SUCCESSORS
 
 

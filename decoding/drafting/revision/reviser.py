@@ -15,7 +15,7 @@ from decoding.core.verdict import Verdict
 from decoding.costs.price import DraftBudget
 from decoding.drafting.revision.prediction import Prediction
 from decoding.drafting.revision.revision import Revision
-from decoding.sampling.logits_processors import Processing
+from decoding.sampling.grammar_matcher import GrammarMatcher
 
 LEAST_CHANCE = 0.1  # of a predicted token to be accepted, where nothing says what a node costs
 
@@ -33,12 +33,12 @@ class Outcome:
 
 
 class Reviser:
-    """One request's. prediction, processing: None where it has none; at least one is given."""
+    """One request's. prediction, matcher: None where it has none; the matcher is up to date with the reply."""
 
-    def __init__(self, request: Request, prediction: Prediction | None, processing: Processing | None) -> None:
+    def __init__(self, request: Request, prediction: Prediction | None, matcher: GrammarMatcher | None) -> None:
         self._request = request
         self._prediction = prediction
-        self._processing = processing
+        self._matcher = matcher
         self._num_tokens = 0
         self._predicted: list[list[int]] = []
         self._budget = DraftBudget(0)
@@ -73,8 +73,8 @@ class Reviser:
         revision = Revision(proposed)
         for tokens in self._predicted:
             revision.add_chain(0, tokens, Source.PREDICTION)
-        if self._processing is not None and self._processing.constraint is not None:
-            revision.obey(self._processing.constraint, self._budget.max_nodes)
+        if self._matcher is not None:
+            revision.obey(self._matcher, self._budget.max_nodes)
         tree, self._own = revision.tree(proposed)
         return tree
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from decoding.core.tree import DraftTree, Source
-from decoding.sampling.grammar_matcher import Constraint
+from decoding.sampling.grammar_matcher import GrammarMatcher
 
 
 class Revision:
@@ -44,34 +44,34 @@ class Revision:
                 self._children[node][token] = child
             node = child
 
-    def obey(self, constraint: Constraint, budget: int) -> None:
+    def obey(self, matcher: GrammarMatcher, budget: int) -> None:
         """Take out what the grammar forbids, then put in what it forces, from the root on, while `budget` lasts.
 
-        constraint: at the root, and left there.
+        matcher: at the root, and left there.
         """
         forced: list[tuple[int, list[int]]] = []
-        self._visit(0, constraint, forced)
+        self._visit(0, matcher, forced)
         for node, tokens in sorted(forced):
             self.add_chain(node, tokens[: max(budget - self.num_kept, 0)], Source.GRAMMAR)
 
-    def _visit(self, node: int, constraint: Constraint, forced: list[tuple[int, list[int]]]) -> None:
-        """Depth-first over the nodes below, `constraint` being at `node`."""
+    def _visit(self, node: int, matcher: GrammarMatcher, forced: list[tuple[int, list[int]]]) -> None:
+        """Depth-first over the nodes below, `matcher` being at `node`."""
         path: list[tuple[int, list[int]]] = [(node, list(self._children[node].values()))]
         while path:
             node, waiting = path[-1]
             if waiting:
                 child = waiting.pop(0)
-                if constraint.try_consume(self._tokens[child]):
+                if matcher.try_consume(self._tokens[child]):
                     path.append((child, list(self._children[child].values())))
                 else:
-                    self._cut(child, keeps_itself=constraint.may_end_with(self._tokens[child]))
+                    self._cut(child, keeps_itself=matcher.may_end_with(self._tokens[child]))
                 continue
             num_children = sum(self._is_kept[child] for child in self._children[node].values())
-            if num_children <= 1 and (tokens := constraint.forced()):
+            if num_children <= 1 and (tokens := matcher.forced()):
                 forced.append((node, tokens))
             path.pop()
             if path:
-                constraint.rollback(1)
+                matcher.rollback(1)
 
     def _cut(self, node: int, keeps_itself: bool) -> None:
         """Take out the nodes below, and the node itself unless it is an end token where the reply may end."""

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.tree import Draws
+from decoding.sampling.law import law_of
 from decoding.sampling.noise import gumbel
 from decoding.stores.ngram import LONGEST_NGRAM
 from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS, SuccessorArrays
@@ -30,7 +31,7 @@ NUM_CANDIDATE_CLASSES = LONGEST_NGRAM * NUM_SEEN_CLASSES * NUM_WEIGHT_CLASSES
 
 
 class DraftLaw(NamedTuple):
-    """How candidates are drawn from stored probabilities: the request's sampling, its seed, and the way of ordering."""
+    """How candidates are drawn from stored probabilities: the request's `Law`, and the way of ordering."""
 
     temperature: float
     top_k: int
@@ -55,14 +56,7 @@ class Candidates(NamedTuple):
 
 
 def draft_law(sampling: SamplingParams, order: int) -> DraftLaw:
-    return DraftLaw(
-        sampling.temperature,
-        sampling.top_k,
-        sampling.top_p,
-        sampling.min_p,
-        np.uint64(sampling.seed),
-        order if sampling.temperature > 0 else DETERMINISTIC,
-    )
+    return DraftLaw(*law_of(sampling), order if sampling.temperature > 0 else DETERMINISTIC)
 
 
 def allocate_candidates(num_nodes: int) -> Candidates:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
@@ -16,9 +15,13 @@ from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.tree import DraftTree, Source, chain, root_only
-from decoding.sampling.grammar_matcher import Constraint
-from decoding.sampling.logits_processors import Processing, bit_mask, processing_of, reference_process
-from decoding.sampling.sampling import UNREACHED, TreeRows, choose, reference_choose
+from decoding.sampling.cpu_sampler import CpuSampler
+from decoding.sampling.grammar_matcher import GrammarMatcher
+from decoding.sampling.law import law_of
+from decoding.sampling.logits_processors import LogitsProcessors, bit_mask, processors_of, reference_process
+from decoding.sampling.sampler import ProcessedSampler
+from decoding.sampling.torch_sampler import TorchSampler
+from decoding.sampling.verify import verify
 
 VOCAB_SIZE = 67
 NONE = SamplingParams(max_tokens=40, temperature=0.0)
@@ -72,56 +75,56 @@ class MaskedEverywhere:
 def test_a_row_is_the_references_after_every_token(sampling: SamplingParams, has_grammar: bool) -> None:
     masked = MaskedEverywhere((1, 3, 5, 8, 21, 33)) if has_grammar else None
     request = request_of(sampling)
-    processing = Processing(request, VOCAB_SIZE, cast("Constraint | None", masked))
+    processors = LogitsProcessors(request, VOCAB_SIZE, cast("GrammarMatcher | None", masked))
     changed = 0
     reply: list[int] = []
     for row, token in zip(logits_of(40), np.random.default_rng(1).integers(0, 12, 40).tolist(), strict=True):
         given = row.copy()
-        processed = processing.row(row)
+        processed = processors.row(row)
         np.testing.assert_array_equal(row, given)
         expected = reference_process(torch.from_numpy(row), request, reply, masked and masked.mask_W)
         np.testing.assert_array_equal(processed, expected.numpy())
         changed += int((processed != row).any())
-        processing.note(token)
+        processors.note(token)
         reply.append(token)
     assert changed >= 9
 
 
-def test_a_request_that_asks_for_nothing_has_no_processing() -> None:
-    assert processing_of(request_of(NONE), VOCAB_SIZE, None) is None
-    assert processing_of(request_of(replace(NONE, repetition_penalty=1.1)), VOCAB_SIZE, None) is not None
+def test_a_request_that_asks_for_nothing_has_no_processors() -> None:
+    assert processors_of(request_of(NONE), VOCAB_SIZE, None) is None
+    assert processors_of(request_of(replace(NONE, repetition_penalty=1.1)), VOCAB_SIZE, None) is not None
 
 
-def test_processing_for_min_tokens_ends_with_them() -> None:
-    processing = Processing(request_of(ASKED["min_tokens"]), VOCAB_SIZE)
+def test_processors_for_min_tokens_alone_end_with_them() -> None:
+    processors = LogitsProcessors(request_of(ASKED["min_tokens"]), VOCAB_SIZE)
     for token in range(20, 29):
-        assert processing.is_needed
-        processing.note(token)
-    assert not processing.is_needed
+        assert processors.is_needed
+        processors.note(token)
+    assert not processors.is_needed
 
 
 def test_presence_and_frequency_count_the_reply_and_repetition_the_prompt_too() -> None:
     row = np.full(VOCAB_SIZE, 2.0, np.float32)
     asked = replace(NONE, presence_penalty=1.0, frequency_penalty=0.25)
-    processing = Processing(request_of(asked), VOCAB_SIZE)
+    processors = LogitsProcessors(request_of(asked), VOCAB_SIZE)
     for token in (7, 7, 8):
-        processing.note(token)
-    processed = processing.row(row)
+        processors.note(token)
+    processed = processors.row(row)
     assert (processed[7], processed[8], processed[3]) == (0.5, 0.75, 2.0)
-    repeated = Processing(request_of(replace(NONE, repetition_penalty=2.0)), VOCAB_SIZE)
+    repeated = LogitsProcessors(request_of(replace(NONE, repetition_penalty=2.0)), VOCAB_SIZE)
     repeated.note(7)
     processed = repeated.row(row)
     assert (processed[7], processed[3], processed[8]) == (1.0, 1.0, 2.0)
 
 
 def test_a_bad_word_is_only_forbidden_after_its_beginning() -> None:
-    processing = Processing(request_of(replace(NONE, bad_words=((60, 1, 2, 8), (8, 8)))), VOCAB_SIZE)
+    processors = LogitsProcessors(request_of(replace(NONE, bad_words=((60, 1, 2, 8), (8, 8)))), VOCAB_SIZE)
     row = np.zeros(VOCAB_SIZE, np.float32)
-    assert np.flatnonzero(processing.row(row) == -math.inf).tolist() == [8]  # the prompt ends with 60, 1, 2
-    processing.note(5)
-    assert np.isfinite(processing.row(row)).all()
-    processing.note(8)
-    assert np.flatnonzero(processing.row(row) == -math.inf).tolist() == [8]
+    assert np.flatnonzero(processors.row(row) == -math.inf).tolist() == [8]  # the prompt ends with 60, 1, 2
+    processors.note(5)
+    assert np.isfinite(processors.row(row)).all()
+    processors.note(8)
+    assert np.flatnonzero(processors.row(row) == -math.inf).tolist() == [8]
 
 
 @pytest.mark.parametrize(
@@ -133,10 +136,10 @@ def test_a_bad_word_is_only_forbidden_after_its_beginning() -> None:
     ],
 )
 def test_a_token_is_always_left(sampling: SamplingParams, grammar: tuple[int, ...] | None, left: set[int]) -> None:
-    masked = cast("Constraint", MaskedEverywhere(grammar)) if grammar else None
+    masked = cast("GrammarMatcher", MaskedEverywhere(grammar)) if grammar else None
     request = request_of(sampling)
     row = logits_of(1)[0]
-    processed = Processing(request, VOCAB_SIZE, masked).row(row)
+    processed = LogitsProcessors(request, VOCAB_SIZE, masked).row(row)
     assert set(np.flatnonzero(processed > -math.inf).tolist()) == left
     expected = reference_process(torch.from_numpy(row), request, [], bit_mask(grammar, VOCAB_SIZE) if grammar else None)
     np.testing.assert_array_equal(processed, expected.numpy())
@@ -152,12 +155,12 @@ def test_each_node_of_a_tree_is_drawn_by_its_own_path(temperature: float) -> Non
         tree = _tree_along(plain[:-1])
         request = request_of(sampling)
         rows_NV = torch.cat((logits[:1], logits[1:2], logits[1:], logits[:2]))  # wrong siblings have other rows
-        part = TreeRows(request, tree, 0, Processing(request, VOCAB_SIZE))
-        (chosen,) = choose(rows_NV, [part])
-        places = np.flatnonzero(chosen != UNREACHED)
-        assert chosen[places].tolist() == plain
-        reached += len(places)
-        assert cast(Any, part.processing).num_noted == len(places) - 1
+        processors = LogitsProcessors(request, VOCAB_SIZE)
+        sampler = ProcessedSampler(CpuSampler(law_of(sampling), request.num_tokens), processors)
+        verdict = verify(tree, rows_NV, sampler)
+        assert verdict.tokens.tolist() == plain
+        reached += len(verdict.path)
+        assert processors.num_noted == verdict.num_accepted, "the last token drawn is not accepted yet"
     assert reached == 30 * 6
 
 
@@ -166,10 +169,9 @@ def _decode_plainly(logits_NV: torch.Tensor, sampling: SamplingParams) -> list[i
     request = request_of(sampling)
     reply: list[int] = []
     for row_V in logits_NV:
-        processed_1V = reference_process(row_V, request, reply, None)[None]
-        (drawn,) = reference_choose(processed_1V, [TreeRows(request, root_only(0), 0)])
-        reply.append(int(drawn[0]))
-        request.extend(drawn)
+        processed_V = reference_process(row_V, request, reply, None)
+        reply.append(TorchSampler(law_of(sampling), request.num_tokens).draw(processed_V, 0))
+        request.extend(np.array(reply[-1:], np.int32))
     return reply
 
 
@@ -181,11 +183,11 @@ def _tree_along(tokens: list[int]) -> DraftTree:
     return DraftTree(np.array([0, wrong, *along.tokens[1:]], np.int32), parents, np.zeros(len(tokens) + 2, np.int8))
 
 
-def test_others_in_the_step_are_not_touched() -> None:
+def test_the_given_rows_are_not_touched() -> None:
     request = request_of(replace(NONE, logit_bias={5: 100.0}))
-    other = cast(Request, SimpleNamespace(sampling=NONE, num_tokens=3))
     logits = torch.from_numpy(logits_of(2))
-    parts = [TreeRows(request, root_only(0), 0, Processing(request, VOCAB_SIZE)), TreeRows(other, root_only(0), 1)]
-    first, second = choose(logits, parts)
-    assert first.tolist() == [5]
-    assert second.tolist() == [int(logits[1].argmax())]
+    given = logits.clone()
+    sampler = ProcessedSampler(CpuSampler(law_of(request.sampling), 3), LogitsProcessors(request, VOCAB_SIZE))
+    assert verify(root_only(0), logits, sampler).tokens.tolist() == [5]
+    assert torch.equal(logits, given)
+    assert CpuSampler(law_of(NONE), 3).draw(logits[0], 0) == int(given[0].argmax()) != 5

@@ -21,9 +21,11 @@ from decoding.drafting.registry import check
 from decoding.drafting.stand.stand import StandDrafter
 from decoding.drafting.stand.static_tree import StaticTree
 from decoding.errors import RequestRejected
-from decoding.sampling.rejection import Law, choose_by_rejection, target_law
-from decoding.sampling.sampling import TreeRows, choose, top_tokens
-from decoding.sampling.verify import walk
+from decoding.sampling.law import law_of
+from decoding.sampling.rejection import RejectionSampler, target_law
+from decoding.sampling.sampler import sampler_for
+from decoding.sampling.top_tokens import top_tokens
+from decoding.sampling.verify import verify
 from decoding.stores.adjacency import AdjacencyTable
 from decoding.stores.session import Session
 
@@ -68,7 +70,7 @@ def draw(law: SamplingParams, speculation: SpeculationParams, seed: int, session
         tree = drafter.propose(DraftBudget(8, 0.2))
         rows_RV = LOGITS_VV[torch.from_numpy(tree.tokens.astype(np.int64))].contiguous()
         top = top_tokens(rows_RV, 4)
-        verdict = walk(tree, choose(rows_RV, [TreeRows(request, tree, 0)])[0])
+        verdict = verify(tree, rows_RV, sampler_for(request, tree, None, rows_RV.device))
         request.extend(verdict.tokens)
         drafter.observe(tree, verdict, top)
         accepted += verdict.num_accepted
@@ -108,21 +110,19 @@ def test_drafted_tokens_follow_the_targets_law(law: SamplingParams, verification
 
 def test_the_processed_law_is_the_samplers() -> None:
     for law in LAWS:
-        asked = Law(law.temperature, law.top_k, law.top_p, law.min_p, np.uint64(0), 0)
         for row, expected in zip(LOGITS_VV.numpy(), processed(law), strict=True):
-            np.testing.assert_allclose(target_law(row, asked), expected, rtol=1e-5)
+            np.testing.assert_allclose(target_law(row, row.max(), law_of(law)), expected, rtol=1e-5)
 
 
 def test_a_child_the_target_gives_no_chance_is_never_taken_and_a_sure_one_always() -> None:
-    rows_RV = torch.full((3, VOCAB), -torch.inf).numpy()
+    rows_RV = torch.full((3, VOCAB), -torch.inf)
     rows_RV[:, 4] = 0.0  # the target always says 4
     draws = Draws(np.array([[3, 4, 5]] * 3, np.int32), np.array([[0.5, 0.4, 0.1]] * 3))
     tokens, parents = np.array([0, 3, 4], np.int32), np.array([-1, 0, 0], np.int32)
     tree = DraftTree(tokens, parents, np.zeros(3, np.int8), draws)
     for seed in range(50):
-        sampling = SamplingParams(max_tokens=4, seed=seed)
-        request = Request(id="sure", prompt=PROMPT, sampling=sampling, speculation=SpeculationParams())
-        verdict = walk(tree, choose_by_rejection(rows_RV, tree, request))
+        law = law_of(SamplingParams(max_tokens=4, seed=seed))
+        verdict = verify(tree, rows_RV, RejectionSampler(tree, law, len(PROMPT)))
         assert verdict.path.tolist() == [0, 2]
         assert verdict.tokens.tolist() == [4, 4]
 
@@ -130,14 +130,13 @@ def test_a_child_the_target_gives_no_chance_is_never_taken_and_a_sure_one_always
 def test_a_draft_law_equal_to_the_target_is_always_accepted() -> None:
     row = LOGITS_VV[0]
     q = row.double().softmax(-1).numpy()
-    rows_RV = torch.stack((row, row)).contiguous().numpy()
+    rows_RV = torch.stack((row, row)).contiguous()
     draws = Draws(np.tile(np.arange(VOCAB, dtype=np.int32), (2, 1)), np.stack((q, q)))
     for seed in range(200):
         token = seed % VOCAB
         tree = DraftTree(np.array([0, token], np.int32), np.array([-1, 0], np.int32), np.zeros(2, np.int8), draws)
-        sampling = SamplingParams(max_tokens=4, seed=seed)
-        request = Request(id="equal", prompt=PROMPT, sampling=sampling, speculation=SpeculationParams())
-        assert walk(tree, choose_by_rejection(rows_RV, tree, request)).num_accepted == 1
+        law = law_of(SamplingParams(max_tokens=4, seed=seed))
+        assert verify(tree, rows_RV, RejectionSampler(tree, law, len(PROMPT))).num_accepted == 1
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
 """The walk follows the target's own tokens, and nothing else."""
 
 import numpy as np
+import torch
 
 from decoding.core.tree import DraftTree, Source, chain, root_only
-from decoding.sampling.verify import walk
+from decoding.sampling.verify import verify, walk
 
 
 def int32(*values: int) -> "np.ndarray[tuple[int], np.dtype[np.int32]]":
@@ -56,6 +57,24 @@ def test_the_walk_agrees_with_following_children_one_by_one() -> None:
         tree = DraftTree(tokens, parents, np.zeros(size, np.int8))
         tree.check_integrity()
         assert walk(tree, chosen).path.tolist() == path
+
+
+class Noting:
+    """Draws the first token of the row's highest value, and notes where it was asked."""
+
+    def __init__(self) -> None:
+        self.nodes: list[int] = []
+
+    def draw(self, logits_V: torch.Tensor, node: int, /) -> int:
+        self.nodes.append(node)
+        return int(logits_V.argmax())
+
+
+def test_rows_off_the_path_are_not_drawn_from() -> None:
+    sampler = Noting()
+    verdict = verify(TREE, torch.eye(10)[[1, 4, 5, 4, 7, 0]], sampler)
+    assert verdict.path.tolist() == sampler.nodes == [0, 1, 4]
+    assert verdict.tokens.tolist() == [1, 4, 7]
 
 
 def test_depths_count_edges_from_the_root() -> None:

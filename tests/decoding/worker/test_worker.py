@@ -14,6 +14,8 @@ import zmq
 
 from decoding.config import EngineConfig
 from decoding.core.grammar import Grammar
+from decoding.core.sampling_params import SamplingParams
+from decoding.core.speculation_params import SpeculationParams
 from decoding.core.stats import EngineStats, StepStats
 from decoding.core.step_result import StepResult
 from decoding.worker import messages
@@ -104,9 +106,9 @@ def worker(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def submit(request_id: str, prompt: list[int], max_tokens: int = 12, method: str = "auto") -> messages.Submit:
-    sampling = messages.Sampling(max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
+    sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
     return messages.Submit(
-        request_id=request_id, prompt=prompt, sampling=sampling, speculation=messages.Speculation(method=method)
+        request_id=request_id, prompt=prompt, sampling=sampling, speculation=SpeculationParams(method=method)
     )
 
 
@@ -150,7 +152,7 @@ def test_an_aborted_request_is_finished_and_the_next_one_served(worker: WorkerPr
 
 
 def test_everything_that_is_asked_of_tokens_crosses_the_wire(worker: WorkerProcess) -> None:
-    sampling = messages.Sampling(
+    sampling = SamplingParams(
         max_tokens=20,
         temperature=0.0,
         ignore_eos=True,
@@ -158,12 +160,12 @@ def test_everything_that_is_asked_of_tokens_crosses_the_wire(worker: WorkerProce
         frequency_penalty=1.0,
         repetition_penalty=1.5,
         logit_bias={9: 100.0, 11: -100.0},
-        bad_words=[[9, 9]],
-        allowed_token_ids=[5, 7, 9, 11, 13],
+        bad_words=((9, 9),),
+        allowed_token_ids=(5, 7, 9, 11, 13),
         logprobs=2,
         prompt_logprobs=1,
     )
-    speculation = messages.Speculation(method="spine")
+    speculation = SpeculationParams(method="spine")
     asked = messages.Submit(
         request_id="all", prompt=[5, 9, 7] * 6, sampling=sampling, speculation=speculation, prediction=[9, 5, 9, 5, 9]
     )
@@ -185,8 +187,8 @@ def test_everything_that_is_asked_of_tokens_crosses_the_wire(worker: WorkerProce
 
 
 def test_a_grammar_without_a_tokenizer_is_rejected(worker: WorkerProcess) -> None:
-    sampling = messages.Sampling(max_tokens=5, grammar=Grammar("choice", '["a"]'))
-    speculation = messages.Speculation()
+    sampling = SamplingParams(max_tokens=5, grammar=Grammar("choice", '["a"]'))
+    speculation = SpeculationParams()
     worker.tell(messages.Submit(request_id="grammar", prompt=[5], sampling=sampling, speculation=speculation))
     tokens, end = worker.hear_until_end("grammar")
     assert tokens == []

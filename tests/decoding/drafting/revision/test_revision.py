@@ -10,17 +10,18 @@ from decoding.config import EngineConfig
 from decoding.core.grammar import Grammar
 from decoding.core.tree import DraftTree, Source, chain
 from decoding.drafting.revision.revision import Revision
-from decoding.sampling.grammar_matcher import Constraint, GrammarCompiler
+from decoding.sampling.grammar_builder import GrammarBuilder
+from decoding.sampling.grammar_matcher import GrammarMatcher
 from tests.asking import encode
 
 END = 3
-COMPILER = GrammarCompiler(EngineConfig(), 2048, frozenset({0, END}))
 SCHEMA = {
     "type": "object",
     "properties": {"name": {"type": "string"}, "is_set": {"type": "boolean"}},
     "required": ["name", "is_set"],
     "additionalProperties": False,
 }
+GRAMMAR = GrammarBuilder(EngineConfig(), 2048, frozenset({0, END})).build(Grammar("json_schema", json.dumps(SCHEMA)))
 
 
 def paths_of(tree: DraftTree) -> set[tuple[int, ...]]:
@@ -49,7 +50,7 @@ def test_random_trees_lose_exactly_what_the_grammar_forbids() -> None:
     text = encode('{"name": "abc def", "is_set": false}').tolist()
     num_cut = num_kept = num_forced = 0
     for start in range(len(text)):
-        state = COMPILER.compile(Grammar("json_schema", json.dumps(SCHEMA)))
+        state = GRAMMAR.new_matcher()
         assert all(state.try_consume(token) for token in text[:start])
         proposed = _random_tree(rng, text[start:])
         revision = Revision(proposed)
@@ -86,7 +87,7 @@ def _random_tree(rng: np.random.Generator, right: list[int]) -> DraftTree:
     return DraftTree(np.array(tokens, np.int32), np.array(parents, np.int32), np.ones(len(tokens), np.int8))
 
 
-def _is_allowed(state: Constraint, path: tuple[int, ...]) -> bool:
+def _is_allowed(state: GrammarMatcher, path: tuple[int, ...]) -> bool:
     consumed = 0
     is_allowed = True
     for place, token in enumerate(path):
@@ -103,6 +104,6 @@ def test_forced_tokens_stay_within_the_budget() -> None:
     proposed = chain(9, np.array([], np.int32), Source.CONTEXT)
     for budget in (0, 1, 3):
         revision = Revision(proposed)
-        revision.obey(COMPILER.compile(Grammar("json_schema", json.dumps(SCHEMA))), budget)
+        revision.obey(GRAMMAR.new_matcher(), budget)
         tree, _ = revision.tree(proposed)
         assert tree.num_drafted == budget

@@ -1,0 +1,98 @@
+"""From requests to sequences: at once, or when the grammar of one is compiled, so that nobody waits for it.
+
+Owns the requests whose grammar is being compiled. Knows nothing of steps or of how a grammar is compiled.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, field
+
+from decoding.core.grammar import Grammar
+from decoding.core.request import Request
+from decoding.core.step_result import Refused
+from decoding.drafting.drafting import Drafting
+from decoding.drafting.registry import StartDrafter
+from decoding.drafting.revision.prediction import Prediction
+from decoding.drafting.revision.reviser import Reviser
+from decoding.engine.sequence import Sequence
+from decoding.errors import RequestRejected
+from decoding.sampling.grammar_matcher import CompiledGrammar, GrammarMatcher
+from decoding.sampling.logits_processors import processors_of
+from decoding.stores.session_store import SessionStore
+
+Compile = Callable[[Grammar], Future[CompiledGrammar]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """arrived: seconds on the monotonic clock."""
+
+    request: Request
+    start_drafter: StartDrafter | None
+    grammar: Future[CompiledGrammar]
+    arrived: float = field(default_factory=time.monotonic)
+
+
+class Intake:
+    """vocab_size: V of the logits; compile: returns at once."""
+
+    def __init__(self, vocab_size: int, drafting: Drafting, sessions: SessionStore, compile: Compile) -> None:
+        self._vocab_size = vocab_size
+        self._drafting = drafting
+        self._sessions = sessions
+        self._compile = compile
+        self._pending: dict[str, _Pending] = {}
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def ids(self) -> Iterable[str]:
+        """Of the requests whose grammar is being compiled."""
+        return self._pending.keys()
+
+    def take_on(self, request: Request, start_drafter: StartDrafter | None) -> Sequence | None:
+        """The sequence of a request; None for one that has to wait for its grammar."""
+        grammar = request.sampling.grammar
+        if grammar is None:
+            return self._sequence(request, start_drafter, None, time.monotonic())
+        self._pending[request.id] = _Pending(request, start_drafter, self._compile(grammar))
+        return None
+
+    def take_ready(self) -> tuple[list[Sequence], list[Refused]]:
+        """The sequences whose grammar is compiled by now, and the requests whose grammar cannot be."""
+        ready, refused = [], []
+        for pending in [each for each in self._pending.values() if each.grammar.done()]:
+            request = self._pending.pop(pending.request.id).request
+            try:
+                matcher = pending.grammar.result().new_matcher()
+            except RequestRejected as error:
+                refused.append(Refused(request.id, error))
+            else:
+                ready.append(self._sequence(request, pending.start_drafter, matcher, pending.arrived))
+        return ready, refused
+
+    def wait(self, seconds: float) -> None:
+        """Until a grammar is compiled, at most so long."""
+        wait([pending.grammar for pending in self._pending.values()], seconds, FIRST_COMPLETED)
+
+    def drop(self, request_id: str) -> Request | None:
+        """Give up a request; None if it is not here. Its grammar is compiled all the same: others may want it."""
+        pending = self._pending.pop(request_id, None)
+        return pending.request if pending else None
+
+    def _sequence(
+        self, request: Request, start_drafter: StartDrafter | None, matcher: GrammarMatcher | None, arrived: float
+    ) -> Sequence:
+        prediction = Prediction(request.prediction) if len(request.prediction) else None
+        reviser = Reviser(request, prediction, matcher) if prediction or matcher else None
+        session = self._sessions.open(request.tenant, request.session_id)
+        return Sequence(
+            request=request,
+            drafter=self._drafting.start(request, session, reviser, start_drafter),
+            processors=processors_of(request, self._vocab_size, matcher),
+            prediction=prediction,
+            arrived=arrived,
+        )

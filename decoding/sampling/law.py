@@ -1,0 +1,63 @@
+"""The law a request's tokens are drawn by, as compiled code reads it, and which tokens of a row it keeps.
+
+p is a row's distribution at the temperature, cut by top-k, then top-p (over what top-k kept), then min-p; ties go to
+the smaller id. Knows nothing of noise or trees.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from decoding.core.sampling_params import SamplingParams
+from decoding.sampling.logits_row import mass
+
+SIGNIFICANT_GAP = 8.0  # nats below the best at which the search for a nucleus starts
+
+
+class Law(NamedTuple):
+    """As in `SamplingParams`."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    seed: np.uint64
+
+
+def law_of(asked: SamplingParams) -> Law:
+    """Each number in the one type that compiled code is compiled for, however the caller wrote it."""
+    return Law(float(asked.temperature), asked.top_k, float(asked.top_p), float(asked.min_p), np.uint64(asked.seed))
+
+
+@nb.njit(cache=True)
+def nucleus(row: NDArray[np.float32], best: np.float32, law: Law) -> NDArray[np.int64]:
+    """The tokens that top-k and then top-p keep, most likely first. best: the row's highest.
+
+    Only tokens within a gap of the best are sorted; the gap doubles until they surely suffice.
+    """
+    limit = law.top_k if law.top_k > 0 else len(row)
+    gap = SIGNIFICANT_GAP
+    while True:
+        near = np.nonzero(row >= best - np.float32(gap * law.temperature))[0]
+        everything = len(near) == len(row) or gap > 1e4
+        if len(near) >= limit or everything or law.top_k == 0:
+            order = near[np.argsort(-row[near], kind="mergesort")][:limit]
+            if law.top_p >= 1.0:
+                return order
+            weights = np.exp((row[order].astype(np.float64) - np.float64(best)) / law.temperature)
+            whole = weights.sum()
+            if law.top_k == 0 and not everything:  # the tail counts too: the near tokens are not all
+                whole = mass(row, best, np.float32(1.0 / law.temperature))
+            needed = law.top_p * whole
+            before = 0.0
+            for rank in range(len(order)):
+                if before >= needed:
+                    return order[:rank]
+                before += weights[rank]
+            if before >= needed or everything or law.top_k > 0:
+                return order
+        gap *= 2.0

@@ -1,0 +1,80 @@
+"""One row of logits in compiled loops: its highest value, where that is, and the sum of its exponentials.
+
+Knows nothing of laws or requests. Invariant: no loop's order of summation depends on how many rows there are, so a
+row is a row anywhere.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from decoding.errors import BrokenLogits
+
+EXPONENT_FLOOR = np.float32(-87.0)  # exp of less is not a normal float32
+ALL_BUT_SIGN = np.int32(0x7FFFFFFF)
+KEY_OF_INFINITY, KEY_OF_MINUS_INFINITY = np.int32(0x7F800000), np.int32(0x807FFFFF - 2**32)
+
+
+@nb.njit(cache=True, inline="always", fastmath={"contract", "nnan"})
+def exp(x: np.float32) -> np.float32:
+    """exp(x) for x <= 0, float32, branch-free so that loops over it become vector code."""
+    y = max(x, EXPONENT_FLOOR) * np.float32(1.4426950408889634)
+    whole = np.floor(y + np.float32(0.5))
+    r = (y - whole) * np.float32(0.6931471805599453)
+    p = np.float32(1 / 720) * r + np.float32(1 / 120)
+    p = p * r + np.float32(1 / 24)
+    p = p * r + np.float32(1 / 6)
+    p = p * r + np.float32(0.5)
+    p = p * r + np.float32(1.0)
+    p = p * r + np.float32(1.0)
+    power_of_two = np.int32((np.int32(whole) + 127) << 23).view(np.float32)
+    return np.float32(p * power_of_two)
+
+
+@nb.njit(cache=True)
+def highest(row: NDArray[np.float32]) -> np.float32:
+    """The highest value; NaN where one is NaN or infinite, or all are minus infinity.
+
+    Bits of floats, but for the sign of negative ones, order as integers do, with the NaNs at both ends: one pass that
+    becomes vector code, where a maximum of floats does not.
+    """
+    bits = row.view(np.int32)
+    most, least = KEY_OF_MINUS_INFINITY, KEY_OF_INFINITY
+    for token in range(len(bits)):
+        key = bits[token] ^ ((bits[token] >> np.int32(31)) & ALL_BUT_SIGN)
+        most, least = max(most, key), min(least, key)
+    if least < KEY_OF_MINUS_INFINITY or most >= KEY_OF_INFINITY or most == KEY_OF_MINUS_INFINITY:
+        return np.float32(np.nan)
+    return np.int32(most ^ ((most >> np.int32(31)) & ALL_BUT_SIGN)).view(np.float32)
+
+
+@nb.njit(cache=True)
+def checked_highest(row: NDArray[np.float32], position: int) -> np.float32:
+    """`highest` of a row that a token can be drawn from. Raises BrokenLogits for any other; position: the token's."""
+    best = highest(row)
+    if np.isnan(best):
+        raise BrokenLogits(position)
+    return best
+
+
+@nb.njit(cache=True)
+def first_of(row: NDArray[np.float32], value: np.float32) -> int:
+    """The first token that has this value; one has."""
+    token = 0
+    while row[token] != value:
+        token += 1
+    return token
+
+
+@nb.njit(cache=True, fastmath={"contract", "nnan", "nsz", "reassoc"})
+def mass(row: NDArray[np.float32], best: np.float32, scale: np.float32) -> float:
+    """Sum of exp((row - best) * scale), in float64 over blocks that are summed in float32."""
+    total = 0.0
+    for start in range(0, len(row), 1024):
+        part = np.float32(0.0)
+        for token in range(start, min(start + 1024, len(row))):
+            part += exp((row[token] - best) * scale)
+        total += np.float64(part)
+    return total

@@ -1,0 +1,51 @@
+"""Which sampler draws a sequence's tokens, and the one that first does to the logits what the request asks for."""
+
+from __future__ import annotations
+
+import torch
+
+from decoding.core.request import Request
+from decoding.core.tree import DraftTree
+from decoding.sampling.cpu_sampler import CpuSampler
+from decoding.sampling.law import law_of
+from decoding.sampling.logits_processors import LogitsProcessors
+from decoding.sampling.rejection import RejectionSampler
+from decoding.sampling.torch_sampler import TorchSampler
+from decoding.sampling.verify import Sampler
+
+
+class ProcessedSampler:
+    """Another sampler's tokens from processed rows. processors: up to date with the reply.
+
+    A row is processed when the walk comes to it, and a token noted when it goes on with it.
+    """
+
+    def __init__(self, sampler: Sampler, processors: LogitsProcessors) -> None:
+        self._sampler = sampler
+        self._processors = processors
+        self._drawn: int | None = None
+
+    def draw(self, logits_V: torch.Tensor, node: int, /) -> int:
+        if self._drawn is not None:  # the walk came to another node, so it accepted this token
+            self._processors.note(self._drawn)
+        row = self._processors.row(logits_V.cpu().numpy())
+        self._drawn = self._sampler.draw(torch.from_numpy(row), node)
+        return self._drawn
+
+
+def sampler_for(
+    request: Request, tree: DraftTree, processors: LogitsProcessors | None, device: torch.device
+) -> Sampler:
+    """A sampler for one step of a request: by rejection for a tree that brings its `draws`, else the target's own.
+
+    processors: None for a request that asks for nothing of its logits; device: where they are.
+    """
+    law, position = law_of(request.sampling), request.num_tokens
+    sampler: Sampler
+    if tree.draws is not None:
+        sampler = RejectionSampler(tree, law, position)
+    elif processors is not None or device.type == "cpu":
+        sampler = CpuSampler(law, position)
+    else:
+        sampler = TorchSampler(law, position)
+    return sampler if processors is None else ProcessedSampler(sampler, processors)
