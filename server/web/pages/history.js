@@ -3,7 +3,7 @@
  * Owns their form in the store. Invariant: what does not fit loses its traces before it loses a word.
  */
 
-import { freshId } from "./identifier.js";
+import { freshId } from "../api/identifier.js";
 
 const NAME = "gander.conversations";
 

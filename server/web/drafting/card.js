@@ -1,7 +1,7 @@
 /** The small card beside a token: hovered, focused or tapped. One for the whole page, one listener for all tokens. */
 
-import { element } from "./element.js";
-import { percent } from "./figures.js";
+import { element } from "../elements/element.js";
+import { percent } from "../elements/figures.js";
 import { sourceOf } from "./sources.js";
 import { tokenOf } from "./tokens.js";
 

@@ -1,20 +1,20 @@
 /** The Chat tab: a conversation with the model, in markdown and in the colours of its sources. */
 
-import { activity } from "./activity.js";
-import { announce } from "./announcer.js";
-import { forget } from "./api.js";
+import { activity } from "../api/activity.js";
+import { forget } from "../api/client.js";
+import { Generation, bodyOf } from "../api/generation.js";
+import { Trace, packed, unpacked } from "../api/trace.js";
+import { Inspector } from "../drafting/inspector.js";
+import { Legend } from "../drafting/legend.js";
+import { announce } from "../elements/announcer.js";
+import { part } from "../elements/element.js";
+import { Notices } from "../elements/notices.js";
+import { preparePrompt } from "../elements/prompt_box.js";
+import { RunButton } from "../elements/run_button.js";
 import { endOf } from "./completion.js";
 import { ConversationList, download } from "./conversations.js";
-import { part } from "./element.js";
-import { Generation, bodyOf } from "./generation.js";
 import { History } from "./history.js";
-import { Inspector } from "./inspector.js";
-import { Legend } from "./legend.js";
 import { ReplyMessage, saidBy } from "./message.js";
-import { Notices } from "./notices.js";
-import { preparePrompt } from "./prompt_box.js";
-import { RunButton } from "./run_button.js";
-import { Trace, packed, unpacked } from "./trace.js";
 
 const NO_CHAT = "This model has no chat template, so it cannot chat. The Completion tab works.";
 const FULL = "The browser's store is full: this conversation will not be there next time.";

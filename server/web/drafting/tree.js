@@ -3,9 +3,9 @@
  * The drawing is for eyes; the same tree stands beside it as a nested list for screen readers.
  */
 
+import { drawing, element } from "../elements/element.js";
+import { percent, plural } from "../elements/figures.js";
 import { visible } from "./card.js";
-import { drawing, element } from "./element.js";
-import { percent, plural } from "./figures.js";
 import { sourceOf } from "./sources.js";
 import { columns, layout, shortened } from "./tree_layout.js";
 

@@ -1,8 +1,8 @@
 /** One column of the race: its clock, its track, its figures, its text. Shows a generation as it is at some moment. */
 
-import { fromTemplate, part } from "./element.js";
-import { clock, rate } from "./figures.js";
-import { TokenText } from "./tokens.js";
+import { TokenText } from "../drafting/tokens.js";
+import { fromTemplate, part } from "../elements/element.js";
+import { clock, rate } from "../elements/figures.js";
 
 export class Lane {
   #parts = {};

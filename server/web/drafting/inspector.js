@@ -1,8 +1,8 @@
 /** How one reply was made: its figures, the strip of its steps, and the tree of the step that is chosen. */
 
-import { fixed, percent, rate } from "./figures.js";
-import { fromTemplate, part } from "./element.js";
-import { paced } from "./pace.js";
+import { fromTemplate, part } from "../elements/element.js";
+import { fixed, percent, rate } from "../elements/figures.js";
+import { paced } from "../elements/pace.js";
 import { Strip } from "./strip.js";
 import { markStep } from "./tokens.js";
 import { TreeView } from "./tree.js";

@@ -1,6 +1,6 @@
 /** The list of conversations beside the chat: choose, rename, delete, take away. */
 
-import { element } from "./element.js";
+import { element } from "../elements/element.js";
 
 export class ConversationList {
   /** on: {choose(id), rename(id, title), remove(id)}. */

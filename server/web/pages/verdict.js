@@ -1,6 +1,6 @@
 /** What a race has shown: are the two replies the same, token for token, and how much sooner was one. Pure. */
 
-import { clock, plural } from "./figures.js";
+import { clock, plural } from "../elements/figures.js";
 
 /** {isSame, ratio, headline, details}; of two generations that ran to their end. */
 export function verdict(plain, drafted) {

@@ -1,6 +1,6 @@
 /** A view's main button: starts, becomes Stop while its own reply is made, and waits while another's is. */
 
-import { activity } from "./activity.js";
+import { activity } from "../api/activity.js";
 
 export class RunButton {
   constructor(button, owner, engine) {

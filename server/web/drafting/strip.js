@@ -3,9 +3,9 @@
  * A click, or the arrow keys, chooses a step. uPlot draws; this module owns the data and the choice.
  */
 
-import uPlot from "./vendor/uplot.js";
-import { plural } from "./figures.js";
-import { paced } from "./pace.js";
+import { plural } from "../elements/figures.js";
+import { paced } from "../elements/pace.js";
+import uPlot from "../vendor/uplot.js";
 import { SOURCES, colourOf } from "./sources.js";
 
 const WINDOW = 160; // steps that are in sight at most

@@ -1,6 +1,6 @@
 /** What the server says of its engine: asked often until it is ready, seldom from then on. */
 
-import { getJson } from "./api.js";
+import { getJson } from "./client.js";
 
 const SOON = 600; // milliseconds
 const LATER = 10000;

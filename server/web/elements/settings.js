@@ -1,7 +1,7 @@
-/** The settings panel: what every request of this page is asked with. Kept in the browser, the key apart (key.js). */
+/** The settings panel: what every request of this page is asked with. Kept in the browser, the key apart (api/key.js). */
 
+import { apiKey } from "../api/key.js";
 import { element } from "./element.js";
-import { apiKey } from "./key.js";
 
 const NAME = "gander.settings";
 const DEFAULTS = { method: "auto", temperature: 0, seed: 7, maxTokens: 256, maxNodes: null };

@@ -1,19 +1,19 @@
 /** The Completion tab: a prompt, and its continuation in the colours of its sources. */
 
-import { activity } from "./activity.js";
-import { announce } from "./announcer.js";
-import { part } from "./element.js";
+import { activity } from "../api/activity.js";
+import { Generation, bodyOf } from "../api/generation.js";
+import { freshId } from "../api/identifier.js";
+import { Inspector } from "../drafting/inspector.js";
+import { Legend } from "../drafting/legend.js";
+import { TokenText } from "../drafting/tokens.js";
+import { announce } from "../elements/announcer.js";
+import { part } from "../elements/element.js";
+import { plural } from "../elements/figures.js";
+import { Notices } from "../elements/notices.js";
+import { paced } from "../elements/pace.js";
+import { preparePrompt } from "../elements/prompt_box.js";
+import { RunButton } from "../elements/run_button.js";
 import { EXAMPLES } from "./examples.js";
-import { plural } from "./figures.js";
-import { Generation, bodyOf } from "./generation.js";
-import { freshId } from "./identifier.js";
-import { Inspector } from "./inspector.js";
-import { Legend } from "./legend.js";
-import { Notices } from "./notices.js";
-import { paced } from "./pace.js";
-import { preparePrompt } from "./prompt_box.js";
-import { RunButton } from "./run_button.js";
-import { TokenText } from "./tokens.js";
 
 
 const REST = 40; // milliseconds between two looks at the text

@@ -3,7 +3,7 @@
  * Owns the spans. What a span's card says is looked up in the trace that was given with its container.
  */
 
-import { element } from "./element.js";
+import { element } from "../elements/element.js";
 
 const TRACES = new WeakMap(); // container -> Trace
 

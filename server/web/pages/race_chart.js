@@ -1,8 +1,8 @@
 /** Tokens over time, a line for each lane of the race. uPlot draws. */
 
-import uPlot from "./vendor/uplot.js";
-import { paced } from "./pace.js";
-import { colourOf } from "./sources.js";
+import { colourOf } from "../drafting/sources.js";
+import { paced } from "../elements/pace.js";
+import uPlot from "../vendor/uplot.js";
 
 const HEIGHT = 150;
 const REST = 120; // milliseconds between two drawings

@@ -4,10 +4,10 @@
  * words, and what marked makes goes through DOMPurify all the same.
  */
 
+import { bind, tokenSpan } from "../drafting/tokens.js";
+import DOMPurify from "../vendor/dompurify.js";
+import { Marked } from "../vendor/marked.js";
 import { align } from "./align.js";
-import DOMPurify from "./vendor/dompurify.js";
-import { Marked } from "./vendor/marked.js";
-import { bind, tokenSpan } from "./tokens.js";
 
 const ENTITIES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" };
 const asText = (text) => text.replace(/[&<>"]/g, (sign) => ENTITIES[sign]);

@@ -3,21 +3,21 @@
  * Invariant: both runs ask for the same trace and have sessions of their own that nothing was learnt in before.
  */
 
-import { activity } from "./activity.js";
-import { announce } from "./announcer.js";
-import { forget } from "./api.js";
-import { element, part } from "./element.js";
+import { activity } from "../api/activity.js";
+import { forget } from "../api/client.js";
+import { Generation, bodyOf } from "../api/generation.js";
+import { freshId } from "../api/identifier.js";
+import { Inspector } from "../drafting/inspector.js";
+import { Legend } from "../drafting/legend.js";
+import { announce } from "../elements/announcer.js";
+import { element, part } from "../elements/element.js";
+import { Notices } from "../elements/notices.js";
+import { preparePrompt } from "../elements/prompt_box.js";
+import { RunButton } from "../elements/run_button.js";
 import { EXAMPLES } from "./examples.js";
-import { Generation, bodyOf } from "./generation.js";
-import { freshId } from "./identifier.js";
-import { Inspector } from "./inspector.js";
 import { Lane } from "./lane.js";
-import { Legend } from "./legend.js";
-import { Notices } from "./notices.js";
-import { preparePrompt } from "./prompt_box.js";
 import { RaceChart } from "./race_chart.js";
 import { replay } from "./replay.js";
-import { RunButton } from "./run_button.js";
 import { verdict } from "./verdict.js";
 
 const TICK = 60; // milliseconds: a clock people can follow, and little of the processor the engine runs on

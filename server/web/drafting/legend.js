@@ -1,7 +1,7 @@
 /** The legend: every source with its colour and how many tokens came from it; pointing at one dims the others. */
 
-import { element } from "./element.js";
-import { paced } from "./pace.js";
+import { element } from "../elements/element.js";
+import { paced } from "../elements/pace.js";
 import { SOURCES } from "./sources.js";
 
 const REST = 100; // milliseconds between two looks at the counts

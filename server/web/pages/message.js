@@ -1,8 +1,8 @@
 /** One message of a chat on the page: what was said, or a reply that grows, its reasoning folded away. */
 
-import { element } from "./element.js";
+import { element } from "../elements/element.js";
+import { paced } from "../elements/pace.js";
 import { show } from "./markdown.js";
-import { paced } from "./pace.js";
 
 const REST = 50; // milliseconds between two renderings
 

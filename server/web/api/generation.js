@@ -3,7 +3,7 @@
  * Knows the API's chunks and the client's clock; knows nothing of the page.
  */
 
-import { stream } from "./api.js";
+import { stream } from "./client.js";
 import { Trace } from "./trace.js";
 
 const PATHS = { completion: "/v1/completions", chat: "/v1/chat/completions" };
