@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ import zmq
 from decoding.config import EngineConfig
 from decoding.worker.messages import Batch, Drain, ToWorker
 
-WORKER_COMMAND = (sys.executable, "-m", "decoding.worker.worker")
+WORKER_COMMAND = (sys.executable, "-m", "decoding.worker")
 LAST_WORDS_SECONDS = 0.3  # how long frames may still arrive after the process has ended
 TERMINATE_SECONDS = 2.0
 
@@ -40,12 +42,15 @@ class WorkerProcess:
     async def start(cls, command: Sequence[str], config: EngineConfig) -> WorkerProcess:
         sockets = _Sockets()
         try:
-            arguments = ("--inbox", sockets.inbox, "--outbox", sockets.outbox)
+            arguments = {
+                "--inbox": sockets.inbox,
+                "--outbox": sockets.outbox,
+                "--parent": str(os.getpid()),
+                "--config": msgspec.json.encode(config).decode(),
+            }
             process = await asyncio.create_subprocess_exec(
                 *command,
-                *arguments,
-                "--config",
-                msgspec.json.encode(config).decode(),
+                *chain.from_iterable(arguments.items()),
                 stdin=asyncio.subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is the server's to handle: it drains first
             )
