@@ -1,5 +1,6 @@
 """The page's files over plain HTTP: headers, caches, what is open and what is not there."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from server.config import ServerSettings
 from tests.server.servers import RunningServer, make_model_folder, running_server
 
 WEB = Path(__file__).parents[3] / "server" / "web"
+FOLDERS = [".", "pages", "drafting", "elements", "api", "vendor"]  # one may import from itself and those after it
 OWN_FILES = [path for path in WEB.rglob("*.*") if not {"vendor", "__pycache__"} & set(path.parts)]
 
 
@@ -88,6 +90,17 @@ def test_modules_stay_small() -> None:
     assert len(modules) > 30
     for path in modules:
         assert len(path.read_text().splitlines()) <= 200, path
+
+
+def test_modules_import_from_their_own_folder_and_those_below_it() -> None:
+    folders = {path.relative_to(WEB).parts[0] for path in OWN_FILES if path.parent != WEB}
+    assert folders == {*FOLDERS} - {".", "vendor"}
+    for path in OWN_FILES:
+        for name in re.findall(r'^import .*"(.+)";$', path.read_text(), re.MULTILINE):
+            imported = (path.parent / name).resolve()
+            assert imported.is_file(), (path, name)
+            places = [FOLDERS.index(str(each.parent.relative_to(WEB))) for each in (path, imported)]
+            assert places == sorted(places), (path, name)
 
 
 def test_health_says_whether_the_model_can_chat(server: RunningServer) -> None:

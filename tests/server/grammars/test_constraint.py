@@ -5,8 +5,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from server.generation.call_grammar import argument_schema, required_calls_schema
-from server.generation.constraint import depth_of
+from server.grammars.call_grammar import argument_schema, required_calls_schema
+from server.grammars.constraint import depth_of
 from server.schemas.tools import Tool
 
 

@@ -7,34 +7,43 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from decoding.core.grammar import Grammar
 from server.config import ServerSettings
-from server.generation.limits import require_at_most
-from server.http.errors import invalid
+from server.http.errors import invalid, require_at_most
 from server.schemas.generation import GenerationRequest
 
 OPTIONS = ("json", "json_object", "regex", "choice", "grammar")
 
 
-def grammar_of(body: GenerationRequest, settings: ServerSettings) -> tuple[str, Grammar] | None:
-    """The grammar and the field it came from. Raises ApiError for two constraints at once, or one beyond the limits."""
-    found = [(param, grammar) for param, grammar in _candidates(body, settings) if grammar is not None]
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """param: the field the grammar came from; is_free: the reply may also have any text, such as thoughts."""
+
+    param: str
+    grammar: Grammar
+    is_free: bool = False
+
+
+def constraint_of(body: GenerationRequest, settings: ServerSettings) -> Constraint | None:
+    """Raises ApiError for two constraints at once, or one beyond the limits."""
+    found = _candidates(body, settings)
     if len(found) > 1:
-        names = " and ".join(param for param, _ in found)
-        raise invalid(f"{names} cannot be given together.", found[1][0])
+        names = " and ".join(each.param for each in found)
+        raise invalid(f"{names} cannot be given together.", found[1].param)
     return found[0] if found else None
 
 
-def _candidates(body: GenerationRequest, settings: ServerSettings) -> list[tuple[str, Grammar | None]]:
+def _candidates(body: GenerationRequest, settings: ServerSettings) -> list[Constraint]:
     form, outputs = body.response_format, body.structured_outputs
-    candidates: list[tuple[str, Grammar | None]] = []
+    candidates: list[Constraint] = []
     if form is not None and form.type == "json_object":
-        candidates.append(("response_format", Grammar("json_object", "")))
+        candidates.append(Constraint("response_format", Grammar("json_object", "")))
     if form is not None and form.json_schema is not None:
         param = "response_format.json_schema.schema"
-        candidates.append((param, schema_grammar(form.json_schema.definition, param, settings)))
+        candidates.append(Constraint(param, schema_grammar(form.json_schema.definition, param, settings)))
     fields: dict[str, tuple[str, Any]] = {
         "guided_json": ("json", body.guided_json),
         "guided_regex": ("regex", body.guided_regex),
@@ -47,7 +56,7 @@ def _candidates(body: GenerationRequest, settings: ServerSettings) -> list[tuple
             fields[f"structured_outputs.{name}"] = (name, value)
     for param, (kind, value) in fields.items():
         if value is not None:
-            candidates.append((param, _grammar(kind, value, param, settings)))
+            candidates.append(Constraint(param, _grammar(kind, value, param, settings)))
     return candidates
 
 

@@ -12,8 +12,8 @@ from transformers import AutoTokenizer
 import decoding
 from decoding.core.grammar import Grammar
 from server.config import ServerSettings
-from server.generation.call_grammar import hermes_grammar
-from server.generation.rendered_chat import RenderedChat, render_chat
+from server.endpoints.chat.rendered_chat import RenderedChat, render_chat
+from server.grammars.call_grammar import hermes_grammar
 from server.prompts.chat_template import ChatTemplate
 from server.schemas.chat import ChatRequest
 from server.schemas.tools import Tool

@@ -70,15 +70,9 @@ def _calls(tools: Sequence[Tool], key: str, is_lenient: bool) -> tuple[list[dict
     return calls, definitions
 
 
-def parameters_of(tool: Tool) -> dict[str, Any]:
-    """The schema of a tool's arguments; one that does not say its type is an object's."""
-    parameters = tool.function.parameters
-    return parameters if "type" in parameters or "$ref" in parameters else {"type": "object", **parameters}
-
-
 def argument_schema(tool: Tool) -> dict[str, Any]:
     """What forced arguments keep to: a function takes the parameters it names and, unless it says so, no others."""
-    parameters = parameters_of(tool)
+    parameters = tool.function.schema_of_arguments
     return {"additionalProperties": False, **parameters} if parameters.get("type") == "object" else parameters
 
 

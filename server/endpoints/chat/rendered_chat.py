@@ -1,6 +1,6 @@
-"""A chat request's prompt, and how the reply to it is constrained and read: tools, reasoning, forms.
+"""A chat request's prompt, and how the reply to it is read: tools, reasoning.
 
-Owns which grammar and which parser a request gets; knows nothing of the engine.
+Owns which parser a request gets; knows nothing of the engine.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from decoding.core.grammar import Grammar
 from server.config import ServerSettings
-from server.generation.call_grammar import argument_schema, hermes_grammar, required_calls_schema
-from server.generation.constraint import grammar_of, schema_grammar
-from server.generation.limits import require_at_most
+from server.grammars.chat_constraint import chat_constraint
+from server.grammars.constraint import Constraint
 from server.http.errors import invalid
 from server.parsing.families import Family, call_parser, family_of
 from server.parsing.forced import NamedParser, RequiredParser
@@ -31,20 +29,11 @@ MISTRAL_ID_LENGTH = 9  # its templates insist
 
 
 @dataclass(frozen=True, slots=True)
-class ReplyConstraint:
-    """param: the field the grammar came from; is_free: the reply may also have any text, such as thoughts."""
-
-    param: str
-    grammar: Grammar
-    is_free: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class RenderedChat:
     """The prompt's text, and how to write and read the reply to it."""
 
     text: str
-    constraint: ReplyConstraint | None
+    constraint: Constraint | None
     make_parser: Callable[[], Parser]
     shows_special_tokens: bool
 
@@ -62,8 +51,8 @@ async def render_chat(body: ChatRequest, template: ChatTemplate | None, settings
     )
     text = await render(template, conversation)
     family = family_of(template.text) if settings.tool_parser == "auto" else settings.tool_parser
-    found = _constraint(body, tools, family, settings)
-    is_thinking = (found is None or found.is_free) and _is_thinking(template, settings)
+    constraint = chat_constraint(body, tools, family, settings)
+    is_thinking = (constraint is None or constraint.is_free) and _is_thinking(template, settings)
     starts_inside = text.rstrip().endswith(OPEN)
     max_calls = None if body.parallel_tool_calls else 1
 
@@ -72,7 +61,7 @@ async def render_chat(body: ChatRequest, template: ChatTemplate | None, settings
         return ThinkingParser(rest, starts_inside) if is_thinking else rest
 
     shows_special_tokens = bool(tools) and body.choice_of_tool.mode == "auto" and family in ("llama3", "mistral")
-    return RenderedChat(text, found, make_parser, shows_special_tokens)
+    return RenderedChat(text, constraint, make_parser, shows_special_tokens)
 
 
 def _options(body: ChatRequest, template: ChatTemplate) -> dict[str, Any]:
@@ -85,36 +74,6 @@ def _options(body: ChatRequest, template: ChatTemplate) -> dict[str, Any]:
                 raise invalid(message, name, "unsupported_parameter")
             options[name] = value
     return options
-
-
-def _constraint(
-    body: ChatRequest, tools: Sequence[Tool], family: Family, settings: ServerSettings
-) -> ReplyConstraint | None:
-    """Raises ApiError for constraints that cannot be kept to together."""
-    found, choice = grammar_of(body, settings), body.choice_of_tool
-    form = None if found is None else ReplyConstraint(*found)
-    if choice.mode in ("required", "named"):
-        if form is not None:
-            raise invalid("A required tool call and another constraint cannot be given together.", "tool_choice")
-        return ReplyConstraint("tools", _forced_grammar(body, settings))
-    if not tools or (form is None and family != "hermes"):
-        return form
-    if form is not None and (family != "hermes" or form.grammar.kind not in ("json_object", "json_schema")):
-        raise invalid(f"tools and {form.param} cannot be given together to this model.", form.param)
-    grammar = hermes_grammar(tools, None if form is None else form.grammar)
-    if grammar is None:
-        return None
-    require_at_most(len(grammar.text.encode()), 2 * settings.max_grammar_bytes, "tools")
-    return ReplyConstraint("tools" if form is None else form.param, grammar, is_free=form is None)
-
-
-def _forced_grammar(body: ChatRequest, settings: ServerSettings) -> Grammar:
-    choice = body.choice_of_tool
-    if choice.mode == "named":
-        tool = next(tool for tool in body.tools if tool.function.name == choice.name)
-        return schema_grammar(argument_schema(tool), "tools", settings)
-    schema = required_calls_schema(body.tools, None if body.parallel_tool_calls else 1)
-    return schema_grammar(schema, "tools", settings)
 
 
 def _parser(body: ChatRequest, tools: Sequence[Tool], family: Family, max_calls: int | None) -> Parser:
