@@ -123,6 +123,7 @@ class EngineClient:
         status, worker = self.status, self._worker
         if status.state != "ready" or worker is None:
             raise unavailable(f"The engine is not ready: {status.sentence}.", f"engine_{status.state}", 2)
+        # The engine's own rule. A ticket ends after the engine's part is over, so what passes here passes there.
         if self.num_open + len(requests) > self._config.max_running + self._config.max_waiting:
             raise ApiError(429, "Too many requests are waiting; try again later.", None, "queue_full", 1)
         replies = Replies([request.request_id for request in requests], self.abort, self._patience)
