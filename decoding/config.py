@@ -47,3 +47,8 @@ class EngineConfig:
     threads: int | None = None
     trust_remote_code: bool = False
     revision: str | None = None
+
+    @property
+    def max_open(self) -> int:
+        """The most requests that have not ended: a further one is refused."""
+        return self.max_running + self.max_waiting

@@ -19,14 +19,14 @@ from server.config import ServerSettings
 from server.endpoints import health, metrics, models, page, sessions, tokens
 from server.endpoints.chat import route as chat
 from server.endpoints.completions import route as completions
+from server.endpoints.openapi import document
 from server.endpoints.responses import route as responses
 from server.engine_client.client import EngineClient, RestartPolicy
 from server.engine_client.worker_process import WORKER_COMMAND
-from server.http.auth import Gate
-from server.http.errors import ApiError, from_validation
+from server.http.auth import AuthMiddleware
+from server.http.errors import ApiError, OnError, from_validation
 from server.http.keys import KeyRing
 from server.http.middleware import BodyLimit, RequestFrame
-from server.http.openapi import document
 from server.metrics.metrics import Metrics
 from server.service import Service
 
@@ -39,12 +39,9 @@ def create_service(
     policy: RestartPolicy | None = None,
 ) -> Service:
     collected = Metrics(settings.model_name)
-    client = EngineClient(settings.engine_config(), collected, command, policy)
+    client = EngineClient(settings.engine_config(), collected, command, policy, settings.keep_alive_seconds)
     keys = KeyRing(settings.api_keys, settings.admin_keys, settings.api_key_file)
-    service = Service(settings, client, collected, keys)
-    collected.read_status = lambda: service.status
-    collected.read_engine = lambda: client.ready
-    return service
+    return Service(settings, client, collected, keys)
 
 
 def create_app(service: Service) -> FastAPI:
@@ -64,15 +61,15 @@ def create_app(service: Service) -> FastAPI:
         app.include_router(module.router)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]
     _add_middleware(app, service)
-    _add_error_handlers(app, service.metrics)
+    _add_error_handlers(app, service.metrics.on_error)
     return app
 
 
 def _add_middleware(app: FastAPI, service: Service) -> None:
     """The last added is the outermost."""
-    settings = service.settings
-    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes, metrics=service.metrics)
-    app.add_middleware(Gate, ring=service.keys, has_open_metrics=settings.open_metrics, metrics=service.metrics)
+    settings, on_error = service.settings, service.metrics.on_error
+    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes, on_error=on_error)
+    app.add_middleware(AuthMiddleware, ring=service.keys, has_open_metrics=settings.open_metrics, on_error=on_error)
     if settings.cors_origins is not None:
         app.add_middleware(
             CORSMiddleware,
@@ -81,12 +78,12 @@ def _add_middleware(app: FastAPI, service: Service) -> None:
             allow_headers=["*"],
             expose_headers=["x-request-id", "retry-after"],
         )
-    app.add_middleware(RequestFrame, metrics=service.metrics)
+    app.add_middleware(RequestFrame, on_request=service.metrics.on_request, on_error=on_error)
 
 
-def _add_error_handlers(app: FastAPI, collected: Metrics) -> None:
+def _add_error_handlers(app: FastAPI, on_error: OnError) -> None:
     def respond(error: ApiError) -> Response:
-        collected.on_error(error)
+        on_error(error)
         return error.response()
 
     @app.exception_handler(ApiError)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import signal
 import socket
@@ -19,15 +20,15 @@ from rich.markup import escape
 
 from server.app import create_app, create_service
 from server.config import ServerSettings
-from server.engine_client.client import EngineStatus
+from server.engine_client.status import EngineStatus
 from server.engine_client.worker_process import WORKER_COMMAND
 from server.service import Service
-from server.startup import StartupReport
 
 LOG = logging.getLogger("gander.server")
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 BACKLOG = 2048  # connections that may wait to be accepted
 DRAIN_MARGIN = 2.0  # seconds for cut-off replies to reach their clients
+EXAMPLE = {"prompt": "def fibonacci(n):\n", "max_tokens": 64, "stream": True}
 
 
 def run(settings: ServerSettings, command: Sequence[str] = WORKER_COMMAND) -> int:
@@ -54,8 +55,9 @@ async def _serve(settings: ServerSettings, command: Sequence[str]) -> int:
     )
     server = _Server(config, service)
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    server.report = StartupReport(console, service, f"http://{host}:{listener.getsockname()[1]}")
-    service.client.on_status = server.on_status
+    report = _StartupReport(console, service, f"http://{host}:{listener.getsockname()[1]}")
+    service.subscribe(report.show)
+    service.subscribe(server.stop_if_failed)
     try:
         await server.serve(sockets=[listener])
     finally:
@@ -86,7 +88,6 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
         self._service = service
-        self.report: StartupReport | None = None
         self.is_failed = False
 
     @contextlib.contextmanager
@@ -109,9 +110,53 @@ class _Server(uvicorn.Server):
             LOG.info("Stopping: %d requests may still finish.", service.client.num_open)
             service.begin_drain()
 
-    def on_status(self, status: EngineStatus) -> None:
-        if self.report is not None:
-            self.report(status)
-        if self._service.status.state == "failed":
+    def stop_if_failed(self, status: EngineStatus) -> None:
+        if status.state == "failed":
             self.is_failed = True
             self.should_exit = True
+
+
+class _StartupReport:
+    """What a person sees while the server starts: the worker's sentences, then the address and a first command."""
+
+    def __init__(self, console: Console, service: Service, url: str) -> None:
+        self._console = console
+        self._service = service
+        self._url = url
+        self._last = ""
+        console.print(
+            f"[bold]Gander[/bold] is starting [cyan]{service.settings.model_name}[/cyan]; {url}/ready says when."
+        )
+
+    def show(self, status: EngineStatus) -> None:
+        """Each sentence once; the address when requests can come."""
+        if status.state == "ready" and self._last != "ready":
+            self._last = "ready"
+            self._show_ready()
+        elif status.state == "loading" and status.sentence != self._last:
+            self._last = status.sentence
+            self._console.print(
+                f"[dim]{status.fraction:4.0%}[/dim]  {escape(status.sentence)}", highlight=False, soft_wrap=True
+            )
+        elif status.state != "ready":
+            self._last = status.state
+
+    def _show_ready(self) -> None:
+        engine = self._service.client.ready
+        assert engine is not None
+        exactness = "exact" if engine.is_exact else "not exact on this machine"
+        self._console.print(
+            f"[green]ready[/green] {escape(engine.model)}: {engine.parameters / 1e6:.1f}M parameters, "
+            f"{engine.dtype} on {engine.device}, attention {engine.attention} ({exactness}), "
+            f"{engine.max_model_len} tokens, loaded in {engine.load_seconds:.1f} s",
+            highlight=False,
+            soft_wrap=True,
+        )
+        self._say(f"Open [bold cyan]{self._url}[/bold cyan] and press Race.")
+        self._say(f"The API is at [bold cyan]{self._url}/v1[/bold cyan]. Try it:")
+        body = json.dumps(EXAMPLE)
+        command = f"  curl -N {self._url}/v1/completions -H 'Content-Type: application/json' -d '{body}'"
+        self._console.print(command, highlight=False, markup=False, soft_wrap=True)
+
+    def _say(self, sentence: str) -> None:
+        self._console.print(sentence, highlight=False, soft_wrap=True)

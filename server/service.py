@@ -8,18 +8,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from starlette.requests import HTTPConnection
 
-from decoding.worker.messages import Ready
 from server.config import ServerSettings
-from server.engine_client.client import EngineClient, EngineStatus
+from server.engine_client.client import EngineClient
+from server.engine_client.status import EngineStatus, OnStatus
 from server.http.errors import ApiError, unavailable
 from server.http.keys import KeyRing
 from server.metrics.metrics import Metrics
 from server.prompts.chat_template import ChatTemplate, load_chat_template
 from server.prompts.model_files import ModelFiles
+from server.prompts.served_model import ServedModel
 from server.prompts.tokenizer import Tokenizer, load_tokenizer
 
 LOG = logging.getLogger("gander.service")
@@ -37,6 +38,15 @@ class Service:
     tokenizer_error: str | None = None
     created: int = 0
     _loading: asyncio.Task[None] | None = None
+    _listeners: list[OnStatus] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.client.subscribe(lambda _: self._tell())
+        self.metrics.watch(lambda: self.status, lambda: self.client.ready)
+
+    def subscribe(self, listener: OnStatus) -> None:
+        """Call `listener` with every change of status from now on."""
+        self._listeners.append(listener)
 
     def start(self) -> None:
         self.created = int(time.time())
@@ -61,21 +71,26 @@ class Service:
             return replace(status, state="loading", sentence="loading the tokenizer")
         return status
 
-    def require_ready(self) -> tuple[Tokenizer, Ready]:
-        """Raise ApiError 503 unless requests can be served now."""
-        status = self.status
-        if status.state != "ready" or self.tokenizer is None or self.client.ready is None:
+    def require_ready(self) -> ServedModel:
+        """Raises ApiError 503 unless requests can be served now."""
+        status, engine = self.status, self.client.ready
+        if status.state != "ready" or self.tokenizer is None or engine is None:
             message = f"The engine is not ready: {status.sentence}."
             raise unavailable(message, f"engine_{status.state}", RETRY_AFTER)
-        return self.tokenizer, self.client.ready
+        return ServedModel(self.settings.model_name, self.tokenizer, self.chat_template, engine, self.settings)
 
-    def require_model(self, name: str | None) -> str:
-        """The served model's id. Raises ApiError 404 for any other."""
+    def require_name(self, name: str | None) -> None:
+        """Raises ApiError 404 for a model that is not the served one; None is."""
         served = self.settings.model_name
-        if name is None or name == served:
-            return served
-        message = f"The model '{name}' does not exist here; this server has '{served}'."
-        raise ApiError(404, message, "model", "model_not_found")
+        if name not in (None, served):
+            message = f"The model '{name}' does not exist here; this server has '{served}'."
+            raise ApiError(404, message, "model", "model_not_found")
+
+    def require_model(self, name: str | None) -> ServedModel:
+        """The model a body names, to be used now. Raises ApiError 503 or 404, as above."""
+        model = self.require_ready()
+        self.require_name(name)
+        return model
 
     async def _load_tokenizer(self) -> None:
         settings = self.settings
@@ -87,7 +102,11 @@ class Service:
             LOG.debug("The tokenizer of %s cannot be loaded.", settings.model, exc_info=True)
             reason = str(error).strip().partition("\n")[0] or type(error).__name__
             self.tokenizer_error = f"the tokenizer of {settings.model} cannot be loaded: {reason}"
-        self.client.on_status(self.status)
+        self._tell()
+
+    def _tell(self) -> None:
+        for listener in self._listeners:
+            listener(self.status)
 
 
 def service_of(connection: HTTPConnection) -> Service:

@@ -2,7 +2,7 @@
 
 The last line of a prompt that is a JSON object is a script:
     say: the text to reply, then an end token · per_step: tokens a step · delay: seconds a step
-    crash_after: steps until the process dies · fail, reject: end that way, with this message
+    crash_after: steps until the process dies · fail, reject: end that way, with this message · code: of the rejection
     tell: reply with the request itself, as JSON
 Any other prompt gets letters drawn from its seed. Token ids are bytes; 256 is the end token. The log probability of
 token t is -t / 100, its rank t, and the likeliest tokens are 0, 1, 2, ... Every tenant has the sessions it has used.
@@ -85,7 +85,11 @@ class Running:
         if "fail" in script:
             return [Failed(request_id=request_id, message=script["fail"])]
         if "reject" in script:
-            return [Rejected(request_id=request_id, message=script["reject"], param="prompt", code="refused")]
+            return [
+                Rejected(
+                    request_id=request_id, message=script["reject"], param="prompt", code=script.get("code", "refused")
+                )
+            ]
         token_ids: list[int] = []
         reason, stop_token = "", None
         while len(token_ids) < script.get("per_step", 3) and not reason:
@@ -121,7 +125,7 @@ class Running:
         return ("length" if num_tokens == sampling.max_tokens else ""), None
 
     def finished(self, reason: str, stop_token_id: int | None = None) -> Finished:
-        accepted = max(self.emitted - 1 - self.steps, 0)
+        accepted = self.emitted - self.steps
         counts = DraftCounts(
             drafts=self.steps,
             drafted=4 * self.steps,
@@ -163,7 +167,7 @@ def read_script(prompt: list[int]) -> dict[str, Any]:
 
 
 class FakeWorker:
-    def __init__(self, inbox: str, outbox: str, config: dict[str, Any]) -> None:
+    def __init__(self, inbox: str, outbox: str, parent: int, config: dict[str, Any]) -> None:
         context = zmq.Context()
         self._inbox, self._outbox = context.socket(zmq.PULL), context.socket(zmq.PUSH)
         self._inbox.connect(inbox)
@@ -173,7 +177,7 @@ class FakeWorker:
         self._running: dict[str, Running] = {}
         self._sessions: dict[tuple[str, str], int] = {}
         self._is_draining = False
-        self._parent = os.getppid()
+        self._parent = parent
 
     def run(self) -> None:
         self._load()
@@ -298,10 +302,10 @@ class FakeWorker:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    for flag in ("--inbox", "--outbox", "--config"):
+    for flag in ("--inbox", "--outbox", "--parent", "--config"):
         parser.add_argument(flag, required=True)
     arguments = parser.parse_args()
-    FakeWorker(arguments.inbox, arguments.outbox, json.loads(arguments.config)).run()
+    FakeWorker(arguments.inbox, arguments.outbox, int(arguments.parent), json.loads(arguments.config)).run()
 
 
 if __name__ == "__main__":

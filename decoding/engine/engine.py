@@ -131,7 +131,7 @@ class Engine:
         in_flight = self.request_ids()
         if request_id in in_flight:
             raise RequestRejected(f"a request with the id {request_id!r} has not ended yet", code="duplicate_request")
-        if len(in_flight) >= self.config.max_running + self.config.max_waiting:
+        if len(in_flight) >= self.config.max_open:
             raise RequestRejected("the request queue is full", code="queue_full")
 
     def abort(self, request_id: str) -> Retired | None:

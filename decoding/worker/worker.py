@@ -1,6 +1,6 @@
 """The worker process: messages in, `Engine.step`, messages out. Owns the engine and nothing else.
 
-Started by the server as `python -m decoding.worker --inbox ADDRESS --outbox ADDRESS --config JSON`.
+Started by the server as `python -m decoding.worker --inbox ADDRESS --outbox ADDRESS --parent PID --config JSON`.
 Invariant: every `Submit` is answered by exactly one of Finished, Rejected, Failed while the process lives;
 it leaves by itself when its parent is gone.
 """
@@ -52,27 +52,32 @@ def request_of(submit: messages.Submit, eos_token_ids: frozenset[int]) -> Reques
 
 
 class Worker:
-    """The loop between two sockets. `outbox` never blocks: a slow reader's frames wait in memory."""
+    """The loop between two sockets. `outbox` never blocks: a slow reader's frames wait in memory.
 
-    def __init__(self, inbox: zmq.Socket[bytes], outbox: zmq.Socket[bytes]) -> None:
+    parent: the server's process id, as it says itself: it may have died while this process was importing.
+    """
+
+    def __init__(self, inbox: zmq.Socket[bytes], outbox: zmq.Socket[bytes], parent: int) -> None:
         self._inbox = inbox
         self._outbox = outbox
         self._decoder = msgspec.msgpack.Decoder(messages.ToWorker)
         self._encoder = msgspec.msgpack.Encoder()
-        self._parent = os.getppid()
+        self._parent = parent
         self._is_draining = False
         self._steps: list[StepStats] = []
         self._next_report = 0.0
 
     def serve(self, config: EngineConfig) -> int:
         """Load, say Ready, run until drained or orphaned; the process's exit status."""
+        if self._is_orphan:
+            return 0
         try:
             engine = Engine.load(config, self._tell_progress)
         except GanderError as error:
             self._send([messages.LoadFailed(error=str(error))])
             return 1
         self._send([ready_message(engine, config)])
-        while os.getppid() == self._parent and not (self._is_draining and not engine.has_work):
+        while not self._is_orphan and not (self._is_draining and not engine.has_work):
             self._drain_inbox(engine)
             if engine.has_work:
                 self._step(engine)
@@ -80,6 +85,10 @@ class Worker:
                 engine.rest()
             self._report(engine)
         return 0
+
+    @property
+    def _is_orphan(self) -> bool:
+        return os.getppid() != self._parent
 
     def _step(self, engine: Engine) -> None:
         try:
@@ -211,6 +220,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Gander's worker process; started by the server.")
     parser.add_argument("--inbox", required=True)
     parser.add_argument("--outbox", required=True)
+    parser.add_argument("--parent", required=True, type=int, help="process id of the server")
     parser.add_argument("--config", required=True, help="EngineConfig as JSON")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
@@ -224,7 +234,7 @@ def main() -> int:
     outbox.connect(arguments.outbox)
     config = msgspec.json.decode(arguments.config, type=EngineConfig)
     try:
-        return Worker(inbox, outbox).serve(config)
+        return Worker(inbox, outbox, arguments.parent).serve(config)
     finally:
         inbox.close(linger=0)
         outbox.close()

@@ -12,7 +12,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.openmetrics.exposition import ALLOWUTF8, generate_latest
 from prometheus_client.registry import Collector
 
-from server.http.openapi import error_replies
+from server.endpoints.openapi import error_replies
 from server.service import service_of
 
 router = APIRouter()

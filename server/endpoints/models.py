@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request
 
-from server.http.openapi import error_replies
+from server.endpoints.openapi import error_replies
 from server.schemas.catalog import ModelCard, ModelList
 from server.service import Service, service_of
 
@@ -22,7 +22,7 @@ async def list_models(request: Request) -> ModelList:
 async def get_model(model: str, request: Request) -> ModelCard:
     """One model by its id."""
     service = service_of(request)
-    service.require_model(model)
+    service.require_name(model)
     return _card(service)
 
 

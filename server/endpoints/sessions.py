@@ -5,9 +5,9 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 
 from decoding.core.session_info import SessionInfo
+from server.endpoints.openapi import error_replies
 from server.http.auth import caller_of
 from server.http.errors import ApiError
-from server.http.openapi import error_replies
 from server.schemas.catalog import SessionCard, SessionDeletion, SessionList
 from server.service import service_of
 

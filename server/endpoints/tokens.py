@@ -6,12 +6,13 @@ from dataclasses import replace
 
 from fastapi import APIRouter, Request
 
+from server.endpoints.openapi import error_replies
 from server.generation.logprobs import token_text
-from server.http.openapi import error_replies
 from server.prompts.conversation import conversation_of, render, require_template
 from server.prompts.encoding import encode_text, require_in_vocabulary
+from server.prompts.served_model import ServedModel
 from server.schemas.catalog import DetokenizeReply, DetokenizeRequest, TokenizeReply, TokenizeRequest
-from server.service import Service, service_of
+from server.service import service_of
 
 router = APIRouter()
 
@@ -19,20 +20,20 @@ router = APIRouter()
 @router.post("/tokenize", responses=error_replies(400, 404, 413, 503))
 async def tokenize(body: TokenizeRequest, request: Request) -> TokenizeReply:
     """The token ids of a prompt, or of messages as a chat completion would render them."""
-    service = service_of(request)
-    tokenizer, ready = service.require_ready()
-    service.require_model(body.model)
+    model = service_of(request).require_model(body.model)
+    tokenizer = model.tokenizer
     if body.messages is None:
         token_ids = await encode_text(tokenizer, body.prompt or "", "prompt", body.add_special_tokens)
     else:
-        text = await _rendered(body, service)
+        text = await _rendered(body, model)
         token_ids = await encode_text(tokenizer, text, "messages", add_special_tokens=False)
     names = [token_text(tokenizer.token_bytes(token_id)) for token_id in token_ids] if body.return_token_strs else None
-    return TokenizeReply(count=len(token_ids), max_model_len=ready.max_model_len, tokens=token_ids, token_strs=names)
+    max_model_len = model.engine.max_model_len
+    return TokenizeReply(count=len(token_ids), max_model_len=max_model_len, tokens=token_ids, token_strs=names)
 
 
-async def _rendered(body: TokenizeRequest, service: Service) -> str:
-    template = require_template(service.chat_template, body.chat_template, service.settings)
+async def _rendered(body: TokenizeRequest, model: ServedModel) -> str:
+    template = require_template(model.chat_template, body.chat_template, model.settings)
     conversation = replace(
         conversation_of(body.messages or (), body.tools, template),
         options=body.chat_template_kwargs,
@@ -45,8 +46,6 @@ async def _rendered(body: TokenizeRequest, service: Service) -> str:
 @router.post("/detokenize", responses=error_replies(400, 404, 413, 503))
 async def detokenize(body: DetokenizeRequest, request: Request) -> DetokenizeReply:
     """The text of token ids, special tokens included."""
-    service = service_of(request)
-    tokenizer, ready = service.require_ready()
-    service.require_model(body.model)
-    require_in_vocabulary(body.tokens, ready.vocab_size, "tokens")
-    return DetokenizeReply(prompt=tokenizer.decode(body.tokens, skip_special_tokens=False))
+    model = service_of(request).require_model(body.model)
+    require_in_vocabulary(body.tokens, model.engine.vocab_size, "tokens")
+    return DetokenizeReply(prompt=model.tokenizer.decode(body.tokens, skip_special_tokens=False))

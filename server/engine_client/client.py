@@ -10,9 +10,9 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -38,25 +38,12 @@ from decoding.worker.messages import (
 )
 from server.engine_client.replies import End, Replies, WorkerGone
 from server.engine_client.sessions import SessionDesk
+from server.engine_client.status import EngineStatus, OnStatus
 from server.engine_client.worker_process import WORKER_COMMAND, WorkerProcess
 from server.http.errors import ApiError, unavailable
 
 LOG = logging.getLogger("gander.client")
 LEAVE_SECONDS = 5.0  # for the worker, once nothing runs any more
-
-State = Literal["loading", "ready", "restarting", "draining", "failed"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineStatus:
-    """What `/health` and `/ready` say. `sentence` is for people; `fraction` is how far loading has come."""
-
-    state: State = "loading"
-    sentence: str = "starting the worker"
-    fraction: float = 0.0
-    worker_pid: int | None = None
-    restarts: int = 0
-    last_error: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +80,7 @@ class Observer(Protocol):
 
 
 class EngineClient:
-    """`start`, then `submit`; `close` at last. `on_status` is called with every change of status."""
+    """`start`, then `submit`; `close` at last. patience: see Replies."""
 
     def __init__(
         self,
@@ -101,11 +88,13 @@ class EngineClient:
         observer: Observer,
         command: Sequence[str] = WORKER_COMMAND,
         policy: RestartPolicy | None = None,
+        patience: float = 15.0,
     ) -> None:
         self._config = config
         self._observer = observer
         self._command = command
         self._policy = policy or RestartPolicy()
+        self._patience = patience
         self._worker: WorkerProcess | None = None
         self._tickets: dict[str, Ticket] = {}
         self._is_idle = asyncio.Event()
@@ -114,7 +103,7 @@ class EngineClient:
         self.status = EngineStatus()
         self.ready: Ready | None = None
         self._ready_since: float | None = None
-        self.on_status: Callable[[EngineStatus], None] = lambda _: None
+        self._listeners: list[OnStatus] = []
         self.desk = SessionDesk(self._send)
 
     @property
@@ -122,19 +111,25 @@ class EngineClient:
         """Requests without an end."""
         return len(self._tickets)
 
+    def subscribe(self, listener: OnStatus) -> None:
+        """Call `listener` with every change of status from now on."""
+        self._listeners.append(listener)
+
     def start(self) -> None:
         self._supervisor = asyncio.create_task(self._supervise(), name="worker supervisor")
 
-    def submit(self, requests: Sequence[Submit], patience: float) -> Replies:
-        """Run the requests; raises ApiError if the engine cannot take all of them now. `patience`: see Replies."""
+    def submit(self, requests: Sequence[Submit]) -> Replies:
+        """Run the requests; raises ApiError if the engine cannot take all of them now."""
         status, worker = self.status, self._worker
         if status.state != "ready" or worker is None:
             raise unavailable(f"The engine is not ready: {status.sentence}.", f"engine_{status.state}", 2)
-        if self.num_open + len(requests) > self._config.max_running + self._config.max_waiting:
+        # The engine's own rule. A ticket ends after the engine's part is over, so what passes here passes there.
+        if self.num_open + len(requests) > self._config.max_open:
             raise ApiError(429, "Too many requests are waiting; try again later.", None, "queue_full", 1)
-        replies = Replies([request.request_id for request in requests], self.abort, patience)
+        replies = Replies([request.request_id for request in requests], self.abort, self._patience)
         now = time.perf_counter()
         for choice, request in enumerate(requests):
+            assert request.request_id not in self._tickets, request.request_id
             self._tickets[request.request_id] = Ticket(replies, choice, now)
             self._is_idle.clear()
             if not worker.send(request):
@@ -278,7 +273,8 @@ class EngineClient:
 
     def _set_status(self, **changes: object) -> None:
         self.status = replace(self.status, **changes)  # type: ignore[arg-type]
-        self.on_status(self.status)
+        for listener in self._listeners:
+            listener(self.status)
 
 
 def _worker_gone(reason: str) -> WorkerGone:

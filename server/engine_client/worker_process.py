@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +42,15 @@ class WorkerProcess:
     async def start(cls, command: Sequence[str], config: EngineConfig) -> WorkerProcess:
         sockets = _Sockets()
         try:
-            arguments = ("--inbox", sockets.inbox, "--outbox", sockets.outbox)
+            arguments = {
+                "--inbox": sockets.inbox,
+                "--outbox": sockets.outbox,
+                "--parent": str(os.getpid()),
+                "--config": msgspec.json.encode(config).decode(),
+            }
             process = await asyncio.create_subprocess_exec(
                 *command,
-                *arguments,
-                "--config",
-                msgspec.json.encode(config).decode(),
+                *chain.from_iterable(arguments.items()),
                 stdin=asyncio.subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is the server's to handle: it drains first
             )

@@ -1,4 +1,4 @@
-"""From what an endpoint was asked to the choices it answers with.
+"""From an endpoint's options to its answer: a call is prepared, planned, run, and its choices told piece by piece.
 
-Knows requests, tokens and text; nothing of the forms of the wire.
+Knows requests, tokens and text, and the parts of replies that endpoints share; the rest is their serializers'.
 """

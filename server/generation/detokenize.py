@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from server.parsing.marks import overlap
+
 Decode = Callable[[Sequence[int]], str]
 
 REPLACEMENT = "\ufffd"  # what a decoder shows for bytes that are not (yet) a character
@@ -81,11 +83,3 @@ class StopStrings:
     def flush(self) -> str:
         held, self._held = self._held, ""
         return held
-
-
-def overlap(text: str, stop: str) -> int:
-    """Length of the longest end of `text` that is a beginning of `stop`, `stop` itself left out."""
-    for size in range(min(len(text), len(stop) - 1), 0, -1):
-        if text.endswith(stop[:size]):
-            return size
-    return 0

@@ -1,53 +1,46 @@
 """Limits that only the settings or the loaded model can tell; what a body alone can tell is in its schema.
 
-Every refusal names the field.
+Every refusal names the field. Fields of one endpoint alone are checked where its options are made.
 """
 
 from __future__ import annotations
 
 from decoding.worker.messages import Ready
-from server.config import ServerSettings
-from server.http.errors import invalid
+from server.generation.options import GenerationOptions
+from server.http.errors import invalid, require_at_most
 from server.prompts.encoding import require_in_vocabulary
+from server.prompts.served_model import ServedModel
 from server.schemas.generation import GenerationRequest, SpeculationOptions
 
 
-def require_at_most(count: int, limit: int, param: str) -> None:
-    if count > limit:
-        raise invalid(f"{param}: {count} is above this server's limit of {limit}.", param, "above_limit")
-
-
-def check_limits(body: GenerationRequest, num_prompts: int, settings: ServerSettings, ready: Ready) -> None:
-    """Raise ApiError for what is beyond this server's settings or the loaded model."""
+def check_limits(body: GenerationRequest, options: GenerationOptions, model: ServedModel) -> None:
+    """Raises ApiError for what is beyond this server's settings or the loaded model."""
+    settings, vocab_size = model.settings, model.engine.vocab_size
     require_at_most(body.n, settings.max_choices, "n")
-    require_at_most(num_prompts, settings.max_prompts, "prompt")
     require_at_most(len(body.stop), settings.max_stop_strings, "stop")
     require_at_most(len(body.bad_words), settings.max_bad_words, "bad_words")
     require_at_most(len(body.logit_bias), settings.max_biased_tokens, "logit_bias")
     require_at_most(body.prompt_logprobs or 0, settings.max_logprobs, "prompt_logprobs")
     if body.prompt_logprobs is not None and body.stream:
         raise invalid("prompt_logprobs cannot be streamed.", "prompt_logprobs")
-    require_in_vocabulary(body.stop_token_ids, ready.vocab_size, "stop_token_ids")
-    require_in_vocabulary(list(body.logit_bias), ready.vocab_size, "logit_bias")
-    require_in_vocabulary(body.allowed_token_ids or (), ready.vocab_size, "allowed_token_ids")
-    _check_speculation(body.speculation, ready)
-
-
-def check_choices(count: int, settings: ServerSettings) -> None:
-    room = settings.max_running + settings.max_waiting
-    if count > room:
-        raise invalid(f"{count} choices in one request; this server takes {room} at most.", "n", "above_limit")
-
-
-def check_reply_tokens(max_tokens: int | None, settings: ServerSettings, param: str) -> None:
+    require_in_vocabulary(body.stop_token_ids, vocab_size, "stop_token_ids")
+    require_in_vocabulary(list(body.logit_bias), vocab_size, "logit_bias")
+    require_in_vocabulary(body.allowed_token_ids or (), vocab_size, "allowed_token_ids")
     if settings.max_reply_tokens is not None:
-        require_at_most(max_tokens or 0, settings.max_reply_tokens, param)
+        require_at_most(options.max_tokens or 0, settings.max_reply_tokens, "max_tokens")
+    _check_choices(options.num_choices * len(options.prompts), settings.engine_config().max_open)
+    _check_speculation(body.speculation, model.engine)
 
 
-def _check_speculation(options: SpeculationOptions, ready: Ready) -> None:
-    if options.method != "auto" and options.method not in ready.methods:
-        known = ", ".join(sorted({"auto", *ready.methods}))
+def _check_choices(count: int, most: int) -> None:
+    if count > most:
+        raise invalid(f"{count} choices in one request; this server takes {most} at most.", "n", "above_limit")
+
+
+def _check_speculation(options: SpeculationOptions, engine: Ready) -> None:
+    if options.method != "auto" and options.method not in engine.methods:
+        known = ", ".join(sorted({"auto", *engine.methods}))
         message = f"Unknown speculation method '{options.method}'; this server has {known}."
         raise invalid(message, "speculation.method", "unknown_method")
     if options.max_nodes is not None:
-        require_at_most(options.max_nodes, ready.max_nodes, "speculation.max_nodes")
+        require_at_most(options.max_nodes, engine.max_nodes, "speculation.max_nodes")

@@ -7,44 +7,22 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
-from decoding.core.grammar import Grammar
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
-from decoding.worker.messages import Ready, Submit
+from decoding.worker.messages import Submit
 from server.generation.choice import ChoicePlan
-from server.http.errors import ApiError
-from server.parsing.parts import Parser, PlainParser
-from server.prompts.encoding import EncodedPrompt, reply_room
+from server.generation.options import GenerationOptions
+from server.http.errors import invalid
+from server.http.session import SessionKey
+from server.prompts.encoding import encode_prediction, reply_room
+from server.prompts.served_model import ServedModel
 from server.prompts.tokenizer import Tokenizer
 from server.schemas.generation import GenerationRequest, SpeculationOptions
 
 SMALLEST_TOP_P = 1e-9  # OpenAI's top_p=0: only the likeliest token
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """What an endpoint has made of its own fields. Lengths are in tokens; default_max_tokens None: all the room.
-
-    num_choices: generated for each prompt; make_parser: of one reply; the session belongs to `tenant`.
-    """
-
-    call_id: str
-    tenant: str
-    session_id: str
-    max_tokens: int | None
-    default_max_tokens: int | None = None
-    num_choices: int = 1
-    echo: bool = False
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
-    grammar: Grammar | None = None
-    bad_words: Sequence[Sequence[int]] = ()
-    prediction: Sequence[int] = ()
-    make_parser: Callable[[], Parser] = PlainParser
-    shows_special_tokens: bool = False
 
 
 def choice_seed(seed: int | None, prompt_number: int, choice_number: int) -> int:
@@ -64,37 +42,36 @@ def choice_seed(seed: int | None, prompt_number: int, choice_number: int) -> int
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
 
 
-def plan_choices(
-    body: GenerationRequest, prompts: Sequence[EncodedPrompt], order: Order, ready: Ready
+async def plan_choices(
+    body: GenerationRequest, options: GenerationOptions, model: ServedModel, session: SessionKey, call_id: str
 ) -> list[ChoicePlan]:
     """Choice `i` of prompt `j` has index `j * num_choices + i`. Raises ApiError where a prompt is too long."""
-    sampling, speculation = _sampling(body, order), _speculation(body.speculation)
+    tokenizer = model.tokenizer
+    sampling = _sampling(body, options, bad_word_ids(tokenizer, body.bad_words))
+    speculation = _speculation(body.speculation)
+    prediction = await encode_prediction(tokenizer, body.prediction)
     plans: list[ChoicePlan] = []
-    for prompt_number, prompt in enumerate(prompts):
-        asked = max(order.max_tokens, 1) if order.max_tokens is not None else None
-        max_tokens = reply_room(len(prompt.token_ids), asked, order.default_max_tokens, ready.max_model_len)
-        if body.min_tokens > max_tokens:
-            message = f"min_tokens is {body.min_tokens}, but the reply may only have {max_tokens} tokens."
-            raise ApiError(400, message, "min_tokens")
-        for choice_number in range(order.num_choices):
+    for prompt_number, prompt in enumerate(options.prompts):
+        max_tokens = _reply_room(len(prompt.token_ids), body, options, model.engine.max_model_len)
+        for choice_number in range(options.num_choices):
             seed = choice_seed(body.seed, prompt_number, choice_number)
             request = Submit(
-                request_id=f"{order.call_id}-{len(plans)}",
+                request_id=f"{call_id}-{len(plans)}",
                 prompt=prompt.token_ids,
                 sampling=replace(sampling, max_tokens=max_tokens, seed=seed),
                 speculation=speculation,
-                tenant=order.tenant,
-                session_id=order.session_id,
-                prediction=list(order.prediction),
+                tenant=session.tenant,
+                session_id=session.session_id,
+                prediction=prediction,
             )
             plans.append(
                 ChoicePlan(
                     request=request,
-                    echo=prompt.text if order.echo else "",
+                    echo=prompt.text if options.echo else "",
                     stops=body.stop,
-                    parser=order.make_parser(),
-                    shows_special_tokens=order.shows_special_tokens,
-                    is_silent=order.max_tokens == 0,
+                    parser=options.make_parser(),
+                    shows_special_tokens=options.shows_special_tokens,
+                    is_silent=options.max_tokens == 0,
                 )
             )
     return plans
@@ -106,7 +83,17 @@ def bad_word_ids(tokenizer: Tokenizer, words: Sequence[str]) -> list[list[int]]:
     return [list(token_ids) for token_ids in dict.fromkeys(tuple(ids) for ids in spellings) if token_ids]
 
 
-def _sampling(body: GenerationRequest, order: Order) -> SamplingParams:
+def _reply_room(prompt_len: int, body: GenerationRequest, options: GenerationOptions, max_model_len: int) -> int:
+    """The most tokens a reply may have. Raises ApiError where that is less than what is asked for."""
+    asked = max(options.max_tokens, 1) if options.max_tokens is not None else None
+    max_tokens = reply_room(prompt_len, asked, options.default_max_tokens, max_model_len)
+    if body.min_tokens > max_tokens:
+        message = f"min_tokens is {body.min_tokens}, but the reply may only have {max_tokens} tokens."
+        raise invalid(message, "min_tokens")
+    return max_tokens
+
+
+def _sampling(body: GenerationRequest, options: GenerationOptions, bad_words: list[list[int]]) -> SamplingParams:
     """All but the length and the seed, which differ between choices."""
     return SamplingParams(
         max_tokens=1,
@@ -121,11 +108,11 @@ def _sampling(body: GenerationRequest, order: Order) -> SamplingParams:
         frequency_penalty=body.frequency_penalty,
         repetition_penalty=body.repetition_penalty,
         logit_bias=body.logit_bias,
-        bad_words=tuple(map(tuple, order.bad_words)),
+        bad_words=tuple(map(tuple, bad_words)),
         allowed_token_ids=None if body.allowed_token_ids is None else tuple(body.allowed_token_ids),
-        logprobs=0 if body.speculation.trace and order.logprobs is None else order.logprobs,
-        prompt_logprobs=order.prompt_logprobs,
-        grammar=order.grammar,
+        logprobs=0 if body.speculation.trace and options.logprobs is None else options.logprobs,
+        prompt_logprobs=options.prompt_logprobs,
+        grammar=options.grammar,
     )
 
 

@@ -1,4 +1,4 @@
-"""What every request passes on its way in and out: keys, limits of bodies, errors, event streams, the OpenAPI page.
+"""What every request passes on its way in and out: keys, limits of bodies, its session, errors, event streams.
 
 Knows HTTP; nothing of models or text.
 """

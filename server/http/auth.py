@@ -9,23 +9,22 @@ from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from server.http.errors import ApiError
+from server.http.errors import ApiError, OnError
 from server.http.keys import Caller, KeyRing
-from server.metrics.metrics import Metrics
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/", "/favicon.ico"})
 PAGE_FILES = "/web/"
 METRICS_PATH = "/metrics"
 
 
-class Gate:
+class AuthMiddleware:
     """Answers 401 without a valid key; puts the caller where `caller_of` finds it."""
 
-    def __init__(self, app: ASGIApp, ring: KeyRing, has_open_metrics: bool, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, ring: KeyRing, has_open_metrics: bool, on_error: OnError) -> None:
         self._app = app
         self._ring = ring
         self._open_paths = OPEN_PATHS | ({METRICS_PATH} if has_open_metrics else set())
-        self._metrics = metrics
+        self._on_error = on_error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -34,7 +33,7 @@ class Gate:
         try:
             caller = self._admit(scope)
         except ApiError as error:
-            self._metrics.on_error(error)
+            self._on_error(error)
             await error.response()(scope, receive, send)
             return
         scope.setdefault("state", {})["caller"] = caller

@@ -6,7 +6,7 @@ quote the client. `code` is always a string.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +45,9 @@ class ApiError(Exception):
         return JSONResponse(self.body(), self.status, headers)
 
 
+OnError = Callable[[ApiError], None]  # told of every error answered
+
+
 @contextmanager
 def naming(names: Mapping[str, str]) -> Iterator[None]:
     """Errors that come out of the block name their field as this endpoint calls it."""
@@ -65,13 +68,20 @@ def invalid(message: str, param: str | None, code: str = "invalid_value") -> Api
     return ApiError(400, message, param, code)
 
 
+def require_at_most(count: int, limit: int, param: str) -> None:
+    """Raises ApiError for more than this server's settings allow."""
+    if count > limit:
+        raise invalid(f"{param}: {count} is above this server's limit of {limit}.", param, "above_limit")
+
+
 def unavailable(message: str, code: str, retry_after: int = 1) -> ApiError:
     return ApiError(503, message, None, code, retry_after)
 
 
-def internal_error() -> ApiError:
+def internal_error(reason: str = "") -> ApiError:
     """What a client learns of our own mistakes; the log has the rest under the request id."""
-    return ApiError(500, "The server had an error while processing the request.", None, "internal_error")
+    told = f": {reason}." if reason else "."
+    return ApiError(500, f"The server had an error while processing the request{told}", None, "internal_error")
 
 
 def from_validation(errors: Sequence[Mapping[str, Any]], content_type: str) -> ApiError:

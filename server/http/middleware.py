@@ -9,13 +9,13 @@ import logging
 import re
 import time
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from server.http.errors import ApiError, internal_error
-from server.metrics.metrics import Metrics
+from server.http.errors import ApiError, OnError, internal_error
 
 LOG = logging.getLogger("gander.http")
 VALID_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
@@ -24,11 +24,15 @@ QUIET_PATHS = frozenset({"/health", "/ready", "/metrics"})
 
 
 class RequestFrame:
-    """Outermost of all: x-request-id on every reply, no exception past it, every request counted."""
+    """Outermost of all: x-request-id on every reply, no exception past it, every request counted.
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    on_request: told of each at its end, by route and status.
+    """
+
+    def __init__(self, app: ASGIApp, on_request: Callable[[str, int], None], on_error: OnError) -> None:
         self._app = app
-        self._metrics = metrics
+        self._on_request = on_request
+        self._on_error = on_error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -51,7 +55,7 @@ class RequestFrame:
         except Exception:
             LOG.exception("Request %s broke the server.", request_id)
             error = internal_error()
-            self._metrics.on_error(error)
+            self._on_error(error)
             if status:
                 raise
             await error.response()(scope, receive, send_with_id)
@@ -60,7 +64,7 @@ class RequestFrame:
 
     def _record(self, scope: Scope, request_id: str, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", "unmatched")
-        self._metrics.http_requests.labels(route, str(status)).inc()
+        self._on_request(route, status)
         level = logging.DEBUG if scope["path"] in QUIET_PATHS else logging.INFO
         if LOG.isEnabledFor(level):
             method, milliseconds = scope["method"], seconds * 1e3
@@ -70,10 +74,10 @@ class RequestFrame:
 class BodyLimit:
     """Reads the whole body before the route runs; one above `max_bytes` is answered 413."""
 
-    def __init__(self, app: ASGIApp, max_bytes: int, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, max_bytes: int, on_error: OnError) -> None:
         self._app = app
         self._max_bytes = max_bytes
-        self._metrics = metrics
+        self._on_error = on_error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] in ("GET", "HEAD", "OPTIONS"):
@@ -83,7 +87,7 @@ class BodyLimit:
         if body is None:
             message = f"The body is larger than this server's limit of {self._max_bytes} bytes."
             error = ApiError(413, message, None, "body_too_large")
-            self._metrics.on_error(error)
+            self._on_error(error)
             await error.response()(scope, receive, send)
             return
         replay: list[Any] = [{"type": "http.request", "body": body, "more_body": False}]

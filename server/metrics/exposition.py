@@ -19,7 +19,7 @@ from prometheus_client.core import (
 from decoding import __version__
 from decoding.core.stats import NODE_BOUNDS, NodeHistogram
 from decoding.worker.messages import Ready
-from server.engine_client.client import EngineStatus
+from server.engine_client.status import EngineStatus
 from server.metrics.totals import MAX_DEPTH, WINDOW_STEPS, StepTotals
 
 DECODE_STEPS = "steps that decoded and had no prefill rows"

@@ -14,8 +14,9 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from decoding.worker.messages import Finished, Ready, StepReport
-from server.engine_client.client import EngineStatus, Ticket
+from server.engine_client.client import Ticket
 from server.engine_client.replies import End
+from server.engine_client.status import EngineStatus
 from server.http.errors import ApiError
 from server.metrics.exposition import engine_metrics, info_metric, status_metrics
 from server.metrics.totals import StepTotals
@@ -38,19 +39,23 @@ class Metrics:
         self.totals = StepTotals()
         self.prompt_tokens = 0
         self.model_name = model_name
-        self.read_status: Callable[[], EngineStatus] = EngineStatus
-        self.read_engine: Callable[[], Ready | None] = lambda: None
-        self.registry.register(_Engine(self))
+        self._read_status: Callable[[], EngineStatus] = EngineStatus
+        self._read_engine: Callable[[], Ready | None] = lambda: None
+        self.registry.register(_Engine(self._engine_metrics))
         ProcessCollector(registry=self.registry)
         self._add_request_metrics()
-        self.http_requests = Counter(
+        self._http_requests = Counter(
             "gander_http_requests", "HTTP requests by route and status", ("route", "status"), registry=self.registry
         )
-        self.errors = Counter(
+        self._errors = Counter(
             "gander_errors", "Errors answered, by the code clients see", ("code",), registry=self.registry
         )
         for code in OPERATIONAL_CODES:
-            self.errors.labels(code)
+            self._errors.labels(code)
+
+    def watch(self, read_status: Callable[[], EngineStatus], read_engine: Callable[[], Ready | None]) -> None:
+        """From now on every scrape asks these what the engine is and how it does."""
+        self._read_status, self._read_engine = read_status, read_engine
 
     def on_report(self, report: StepReport) -> None:
         self.totals.add(report)
@@ -77,7 +82,20 @@ class Metrics:
 
     def on_error(self, error: ApiError) -> None:
         """Count an error answered, also one inside a stream."""
-        self.errors.labels(error.code).inc()
+        self._errors.labels(error.code).inc()
+
+    def on_request(self, route: str, status: int) -> None:
+        """Count an HTTP request answered."""
+        self._http_requests.labels(route, str(status)).inc()
+
+    def _engine_metrics(self) -> Iterable[Metric]:
+        status, engine = self._read_status(), self._read_engine()
+        if status.state != "ready" and status.worker_pid is None:
+            self.totals.forget_engine()
+        yield from engine_metrics(self.totals, self.model_name, self.prompt_tokens)
+        yield from status_metrics(status)
+        if engine is not None:
+            yield info_metric(self.model_name, engine)
 
     def _add_request_metrics(self) -> None:
         def histogram(name: str, text: str, buckets: Iterable[float] = LATENCY_BUCKETS) -> Histogram:
@@ -112,19 +130,11 @@ class Metrics:
 class _Engine(Collector):
     """Shows the totals when Prometheus asks, so that a step costs only additions."""
 
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
+    def __init__(self, read: Callable[[], Iterable[Metric]]) -> None:
+        self._read = read
 
     def collect(self) -> Iterable[Metric]:
-        metrics = self._metrics
-        status = metrics.read_status()
-        if status.state != "ready" and status.worker_pid is None:
-            metrics.totals.forget_engine()
-        yield from engine_metrics(metrics.totals, metrics.model_name, metrics.prompt_tokens)
-        yield from status_metrics(status)
-        engine = metrics.read_engine()
-        if engine is not None:
-            yield info_metric(metrics.model_name, engine)
+        return self._read()
 
     def describe(self) -> Iterable[Metric]:
         return ()

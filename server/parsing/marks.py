@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from server.generation.detokenize import overlap
+
+def overlap(text: str, mark: str) -> int:
+    """Length of the longest end of `text` that is a beginning of `mark`, `mark` itself left out."""
+    for size in range(min(len(text), len(mark) - 1), 0, -1):
+        if text.endswith(mark[:size]):
+            return size
+    return 0
 
 
 class MarkFinder:

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from server.config import ServerSettings
-from server.generation.call_grammar import parameters_of
 from server.http.errors import invalid
 from server.prompts.chat_template import ChatTemplate, Conversation
 from server.prompts.encoding import SHORT_TEXT
@@ -95,5 +94,5 @@ def _arguments(text: str) -> Any:
 
 def _described(tool: Tool) -> dict[str, Any]:
     function = tool.function
-    described = {"name": function.name, "description": function.description, "parameters": parameters_of(tool)}
+    described = {"name": function.name, "description": function.description, "parameters": function.schema_of_arguments}
     return {"type": "function", "function": described}

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from server.http.errors import ApiError, invalid
 from server.prompts.tokenizer import Tokenizer
+from server.schemas.completions import Prompt
+from server.schemas.generation import Prediction
 
 SHORT_TEXT = 4000  # characters; longer ones are encoded in a thread, so that streams go on
-
-Prompt = str | list[int]
 
 # Token names of models trained to fill in the middle: before the prefix, before the suffix, before the reply.
 FILL_IN_THE_MIDDLE = (
@@ -69,6 +69,12 @@ async def encode_text(tokenizer: Tokenizer, text: str, param: str, add_special_t
     if len(text) <= SHORT_TEXT:
         return tokenizer.encode(text, add_special_tokens)
     return await asyncio.to_thread(tokenizer.encode, text, add_special_tokens)
+
+
+async def encode_prediction(tokenizer: Tokenizer, prediction: Prediction | None) -> list[int]:
+    """Raises ApiError for text that is not Unicode."""
+    text = "" if prediction is None else prediction.content
+    return await encode_text(tokenizer, text, "prediction", add_special_tokens=False)
 
 
 async def fill_in_the_middle(tokenizer: Tokenizer, prompt: EncodedPrompt, suffix: str) -> EncodedPrompt:

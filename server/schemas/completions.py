@@ -12,10 +12,11 @@ from typing import (
 from pydantic import BeforeValidator, Field, JsonValue, WithJsonSchema
 from typing_extensions import TypedDict
 
-from server.prompts.encoding import Prompt
 from server.schemas.base import refusal
 from server.schemas.generation import MAX_LENGTH, GenerationRequest
 from server.schemas.replies import PromptLogprobs, SpeculationReport, Trace, Usage
+
+Prompt = str | list[int]  # text, or token ids
 
 
 def _read_prompts(value: Any) -> list[Prompt]:

@@ -25,7 +25,7 @@ class Usage(TypedDict):
 class SpeculationReport(TypedDict):
     """What drafting did for one choice. method: the last one that drafted; choice, reason: why it did.
 
-    acceptance_length: tokens per target forward, prefill apart.
+    acceptance_length: τ, tokens emitted per target forward; plain decoding has exactly 1.
     """
 
     method: str

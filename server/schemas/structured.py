@@ -1,6 +1,6 @@
 """Fields that constrain a reply's form: OpenAI's response_format, vLLM's structured_outputs and guided_*.
 
-Owns their shapes; `server.grammar` turns them into a grammar.
+Owns their shapes; `server.grammars` turns them into a grammar.
 """
 
 from __future__ import annotations

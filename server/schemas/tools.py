@@ -21,6 +21,12 @@ class FunctionDefinition(WireModel):
     parameters: JsonObject = Field(default={})
     strict: bool = False
 
+    @property
+    def schema_of_arguments(self) -> dict[str, Any]:
+        """`parameters`, which are an object's where they do not say their type."""
+        parameters = self.parameters
+        return parameters if "type" in parameters or "$ref" in parameters else {"type": "object", **parameters}
+
 
 class Tool(WireModel):
     type: Literal["function"]

@@ -1,14 +1,14 @@
 /** The page: wires its parts together. Nothing else knows of more than its own. */
 
-import { activity } from "./activity.js";
-import { installCard } from "./card.js";
-import { ChatView } from "./chat.js";
-import { CompletionView } from "./completion.js";
-import { part } from "./element.js";
-import { Engine } from "./engine.js";
-import { RaceView } from "./race.js";
-import { Settings } from "./settings.js";
-import { installTabs } from "./tabs.js";
+import { activity } from "./api/activity.js";
+import { Engine } from "./api/engine.js";
+import { installCard } from "./drafting/card.js";
+import { part } from "./elements/element.js";
+import { Settings } from "./elements/settings.js";
+import { installTabs } from "./elements/tabs.js";
+import { ChatView } from "./pages/chat.js";
+import { CompletionView } from "./pages/completion.js";
+import { RaceView } from "./pages/race.js";
 
 const byId = (id) => document.getElementById(id);
 

@@ -92,7 +92,7 @@ def files_below(folder: Path) -> set[str]:
 def test_every_file_of_the_packages_is_in_the_wheel(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     expected = files_below(ROOT / "decoding") | files_below(ROOT / "server")
-    assert {"decoding/gosling/model.safetensors", "decoding/drafters/trees/general.json"} <= expected
+    assert {"decoding/gosling/model.safetensors", "decoding/drafting/stand/trees/general.json"} <= expected
     assert not expected - names
     assert not {name for name in names if name.startswith(("tests/", "deploy/", "docs/"))}
 

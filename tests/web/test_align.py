@@ -8,7 +8,7 @@ from playwright.sync_api import Browser, Page
 
 from tests.server.servers import RunningServer
 
-ALIGN = 'async ([texts, tokens]) => (await import("/web/align.js")).align(texts, tokens)'
+ALIGN = 'async ([texts, tokens]) => (await import("/web/pages/align.js")).align(texts, tokens)'
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def test_text_nobody_wrote_belongs_to_the_token_at_hand(align: Any) -> None:
 
 
 def test_an_accepted_path_lies_along_the_top(page: Page) -> None:
-    script = """async ([tree, bonus]) => (await import("/web/tree_layout.js")).layout(tree, bonus)
+    script = """async ([tree, bonus]) => (await import("/web/drafting/tree_layout.js")).layout(tree, bonus)
         .map(({text, depth, row}) => [text, depth, row])"""
     tree = [
         {"text": "r", "parent": -1, "accepted": True, "logprob": None},
@@ -88,7 +88,7 @@ def test_an_accepted_path_lies_along_the_top(page: Page) -> None:
 )
 def test_a_verdict_does_not_flatter(page: Page, plain: int, drafted: int, headline: str) -> None:
     script = """async ([plain, drafted]) => {
-      const { verdict } = await import("/web/verdict.js");
+      const { verdict } = await import("/web/pages/verdict.js");
       const trace = { tokens: [{ id: 1, text: "a" }], steps: [1] };
       const reply = (milliseconds) => ({ milliseconds, text: "a", trace });
       return verdict(reply(plain), reply(drafted)).headline;

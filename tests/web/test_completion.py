@@ -97,8 +97,8 @@ def test_a_card_tells_of_a_token_that_is_pointed_at_or_focused(writer: Visitor) 
 def test_four_thousand_tokens_stay_fast(writer: Visitor) -> None:
     """Appending tokens does not touch those that are there: no span of the first is made anew."""
     script = """async () => {
-      const { Trace } = await import("/web/trace.js");
-      const { TokenText } = await import("/web/tokens.js");
+      const { Trace } = await import("/web/api/trace.js");
+      const { TokenText } = await import("/web/drafting/tokens.js");
       const place = document.createElement("div");
       const trace = new Trace();
       const text = new TokenText(place, trace);

@@ -5,11 +5,12 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from server.endpoints.chat.serializer import ChatShape
-from server.generation.calls import answer
-from server.generation.chat_call import prepare_chat
-from server.http.errors import naming
-from server.http.openapi import generation_replies
+from server.endpoints.chat.options import chat_options
+from server.endpoints.chat.serializer import ChatSerializer
+from server.endpoints.openapi import generation_replies
+from server.generation.answer import answer
+from server.generation.prepare import prepare
+from server.http.session import session_of
 from server.schemas.chat import ChatCompletion, ChatRequest
 from server.service import service_of
 
@@ -20,6 +21,7 @@ router = APIRouter()
 async def create_chat_completion(body: ChatRequest, request: Request) -> Response:
     """Answer a conversation."""
     service = service_of(request)
-    chat = await prepare_chat(body, request, service, "chatcmpl")
-    with naming(chat.names):
-        return await answer(chat.call, chat.plans, ChatShape(chat.call, body), request, service)
+    model = service.require_model(body.model)
+    options = await chat_options(body, model)
+    call = await prepare(body, options, model, session_of(request, body.session_id))
+    return await answer(call, ChatSerializer(call, body), request, service.client, service.metrics.on_error)

@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from decoding.core.stats import RequestStats
-from server.generation.calls import Call, UsageCount, speculation_report
+from server.generation.call import GenerationCall
 from server.generation.choice import ChoiceDelta, TokenNews
 from server.generation.events import FoldedChoice
 from server.generation.logprobs import chat_logprobs, prompt_logprobs
+from server.generation.report import speculation_report
 from server.generation.trace import trace
+from server.generation.usage import UsageCount
 from server.http.errors import ApiError
 from server.http.sse import DONE, frame
 from server.parsing.parts import CallArguments, CallStart, Content, Part, Reasoning, said
@@ -32,8 +34,8 @@ from server.schemas.chat import (
 
 
 @dataclass(slots=True)
-class ChatShape:
-    call: Call
+class ChatSerializer:
+    call: GenerationCall
     body: ChatRequest
     _begun: set[int] = field(default_factory=set)  # choices whose role was sent
     _calling: set[int] = field(default_factory=set)  # choices that have called a tool

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 from decoding.core.stats import RequestStats
 from decoding.core.token_logprobs import TokenLogprobs
-from server.generation.calls import Call, UsageCount, speculation_report
-from server.generation.choice import ChoiceDelta, ChoicePlan, TokenNews
+from server.generation.call import GenerationCall
+from server.generation.choice import ChoiceDelta, TokenNews
 from server.generation.events import FoldedChoice
 from server.generation.logprobs import completion_logprobs, prompt_logprobs, prompt_news, token_text
+from server.generation.report import speculation_report
 from server.generation.trace import trace
+from server.generation.usage import UsageCount
 from server.http.errors import ApiError
 from server.http.sse import DONE, frame
 from server.parsing.parts import said
@@ -19,13 +21,9 @@ from server.schemas.completions import Completion, CompletionChoice, CompletionL
 
 
 @dataclass(frozen=True, slots=True)
-class CompletionShape:
-    """num_generated: choices generated for each prompt, of which body.n are returned."""
-
-    call: Call
+class CompletionSerializer:
+    call: GenerationCall
     body: CompletionRequest
-    plans: Sequence[ChoicePlan]
-    num_generated: int
 
     def chunks(self, delta: ChoiceDelta, usage: UsageCount) -> Iterable[bytes]:
         logprobs = self._logprobs(delta.index, delta.news, delta.prompt_logprobs)
@@ -54,11 +52,12 @@ class CompletionShape:
 
     def _best(self, choices: Sequence[FoldedChoice]) -> list[FoldedChoice]:
         """Of each prompt's choices the n with the highest mean log probability, likeliest first."""
-        if self.num_generated == self.body.n:
+        num_generated = self.body.best_of or self.body.n
+        if num_generated == self.body.n:
             return list(choices)
         best: list[FoldedChoice] = []
-        for start in range(0, len(choices), self.num_generated):
-            group = sorted(choices[start : start + self.num_generated], key=_mean_logprob, reverse=True)
+        for start in range(0, len(choices), num_generated):
+            group = sorted(choices[start : start + num_generated], key=_mean_logprob, reverse=True)
             best += group[: self.body.n]
         return best
 
@@ -77,7 +76,7 @@ class CompletionShape:
     ) -> CompletionLogprobs | None:
         if self.body.logprobs is None:
             return None
-        tokenizer, token_ids = self.call.tokenizer, self.plans[index].request.prompt
+        tokenizer, token_ids = self.call.tokenizer, self.call.plans[index].request.prompt
         repeated = prompt_news(tokenizer, token_ids, prompt) if self.body.echo and prompt is not None else []
         first = token_text(tokenizer.token_bytes(token_ids[0])) if repeated else ""
         return completion_logprobs(tokenizer, [*repeated, *news], first)

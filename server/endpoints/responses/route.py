@@ -5,12 +5,14 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from server.endpoints.chat.options import chat_options
+from server.endpoints.openapi import generation_replies
 from server.endpoints.responses.input import chat_request
-from server.endpoints.responses.serializer import ResponseShape
-from server.generation.calls import answer
-from server.generation.chat_call import prepare_chat
+from server.endpoints.responses.serializer import ResponseSerializer
+from server.generation.answer import answer
+from server.generation.prepare import prepare
 from server.http.errors import naming
-from server.http.openapi import generation_replies
+from server.http.session import session_of
 from server.schemas import response_replies
 from server.schemas.responses import ResponseRequest
 from server.service import service_of
@@ -34,6 +36,7 @@ async def create_response(body: ResponseRequest, request: Request) -> Response:
     """Answer a conversation, item by item."""
     service = service_of(request)
     with naming(NAMES):
-        chat = await prepare_chat(chat_request(body), request, service, "resp")
-        with naming(chat.names):
-            return await answer(chat.call, chat.plans, ResponseShape(chat.call, body), request, service)
+        chat, model = chat_request(body), service.require_model(body.model)
+        options = await chat_options(chat, model, "resp")
+        call = await prepare(chat, options, model, session_of(request, body.session_id))
+        return await answer(call, ResponseSerializer(call, body), request, service.client, service.metrics.on_error)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from decoding.core.stats import RequestStats
 from server.endpoints.responses.items import ResponseItems
-from server.generation.calls import Call, UsageCount, now, speculation_report
+from server.generation.call import GenerationCall
 from server.generation.choice import ChoiceDelta
 from server.generation.events import FoldedChoice
 from server.generation.logprobs import token_logprob
+from server.generation.report import speculation_report
+from server.generation.usage import UsageCount
 from server.http.errors import ApiError
 from server.http.sse import frame
 from server.parsing.parts import Content
@@ -21,8 +24,8 @@ from server.schemas.responses import ResponseRequest
 
 
 @dataclass(slots=True)
-class ResponseShape:
-    call: Call
+class ResponseSerializer:
+    call: GenerationCall
     body: ResponseRequest
     _items: ResponseItems = field(default_factory=ResponseItems)
     _logprobs: list[TokenLogprob] = field(default_factory=list)  # of tokens whose content has not been shown
@@ -90,7 +93,7 @@ class ResponseShape:
             "id": call.id,
             "object": "response",
             "created_at": call.created,
-            "completed_at": now() if status == "completed" else None,
+            "completed_at": int(time.time()) if status == "completed" else None,
             "status": status,
             "error": None,
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,

@@ -274,7 +274,6 @@ def test_more_requests_than_room_wait_their_turn() -> None:
         ({"sampling": replace(GREEDY, logprobs=21)}, "logprobs"),
         ({"sampling": replace(GREEDY, prompt_logprobs=-1)}, "prompt_logprobs"),
         ({"sampling": replace(GREEDY, grammar=Grammar("regex", "a"))}, "ignore_eos"),
-        ({"sampling": replace(GREEDY, ignore_eos=False, grammar=Grammar("regex", "(a"))}, "grammar"),
         ({"prediction": np.array([VOCAB_SIZE], np.int32)}, "prediction"),
         (
             {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -32,19 +33,24 @@ ENGINE = EngineStats(running=0, waiting=0, slots_used=0, slots_total=9, sessions
 class WorkerProcess:
     """A worker, its two sockets, and what it has said so far."""
 
-    def __init__(self, folder: Path, config: EngineConfig) -> None:
+    def __init__(self, folder: Path, config: EngineConfig, parent: int) -> None:
         self._context = zmq.Context()
         self._inbox, self._outbox = self._context.socket(zmq.PUSH), self._context.socket(zmq.PULL)
         inbox, outbox = f"ipc://{folder}/in", f"ipc://{folder}/out"
         self._inbox.bind(inbox)
         self._outbox.bind(outbox)
         command = [sys.executable, "-m", "decoding.worker", "--inbox", inbox, "--outbox", outbox]
-        self.process = subprocess.Popen([*command, "--config", msgspec.json.encode(config).decode()])
+        command += ["--parent", str(parent), "--config", msgspec.json.encode(config).decode()]
+        self.process = subprocess.Popen(command)
         self._decoder = msgspec.msgpack.Decoder(messages.Batch)
         self._heard: list[messages.FromWorker] = []
 
     def tell(self, message: messages.ToWorker) -> None:
         self._inbox.send(msgspec.msgpack.encode(message))
+
+    @property
+    def is_silent(self) -> bool:
+        return not self._outbox.poll(0)
 
     def hear(self) -> messages.FromWorker:
         """The next message that is not a step report."""
@@ -85,9 +91,9 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def started(model_folder: Path, socket_folder: Path) -> WorkerProcess:
+def started(model_folder: Path, socket_folder: Path, parent: int | None = None) -> WorkerProcess:
     config = EngineConfig(model=str(model_folder), max_model_len=300, kv_slots=4000, threads=1)
-    return WorkerProcess(socket_folder, config)
+    return WorkerProcess(socket_folder, config, parent or os.getpid())
 
 
 @pytest.fixture(scope="module")
@@ -240,10 +246,21 @@ def test_a_model_that_is_not_there_is_said_so(tmp_path: Path) -> None:
         worker.close()
 
 
+def test_a_worker_whose_parent_died_while_it_was_importing_leaves_without_a_word(
+    model_folder: Path, tmp_path: Path
+) -> None:
+    worker = started(model_folder, tmp_path, parent=os.getppid())  # some process, but not the one it was started by
+    try:
+        assert worker.process.wait(60) == 0
+        assert worker.is_silent
+    finally:
+        worker.close()
+
+
 def test_steps_are_reported_together_now_and_then_and_at_once_when_nothing_is_left_to_do() -> None:
     told: list[messages.StepReport] = []
     with zmq.Context() as context, context.socket(zmq.PULL) as inbox, context.socket(zmq.PUSH) as outbox:
-        worker = Worker(inbox, outbox)
+        worker = Worker(inbox, outbox, os.getpid())
         worker._send = told.extend
         step, idle = StepResult(stats=STEP), SimpleNamespace(has_work=False, stats=lambda: ENGINE)
         busy = SimpleNamespace(has_work=True, stats=lambda: ENGINE, step=lambda: step)

@@ -43,7 +43,7 @@ def read_stream(client: OpenAI, **arguments: Any) -> dict[str, Any]:
 
 
 def test_plain_and_streamed_replies_have_the_same_text_usage_and_reason(server: RunningServer) -> None:
-    client = server.engine_client.client()
+    client = server.client()
     arguments: dict[str, Any] = {
         "model": server.model,
         "messages": HELLO,

@@ -30,7 +30,7 @@ def read_stream(server: RunningServer, **body: Any) -> list[Any]:
 
 
 def test_plain_and_streamed_replies_have_the_same_text_usage_and_reason(server: RunningServer) -> None:
-    client = server.engine_client.client()
+    client = server.client()
     arguments: dict[str, Any] = {"model": server.model, "prompt": "hello", "max_tokens": 50, "seed": 7}
     plain = client.completions.create(**arguments)
     assert plain.choices[0].finish_reason == "length"
@@ -194,9 +194,14 @@ def test_a_report_of_speculation_is_added_when_asked_for(server: RunningServer) 
     report = server.post(**body).json()["choices"][0]["speculation"]
     assert report["method"] == "spine"
     assert report["steps"] == 5
-    assert report["acceptance_length"] == pytest.approx(12 / 5)
-    assert report["accepted_by_source"] == {"context": 7}
+    assert report["acceptance_length"] == 13 / 5
+    assert report["accepted_by_source"] == {"context": 8}
     assert read_stream(server, **body)[-1]["choices"][0]["speculation"]["steps"] == 5
+
+
+def test_plain_decoding_reports_an_acceptance_length_of_exactly_1(server: RunningServer) -> None:
+    body = {"prompt": script(per_step=1), "speculation": {"report": True}, "max_tokens": 7}
+    assert server.post(**body).json()["choices"][0]["speculation"]["acceptance_length"] == 1.0
 
 
 def test_a_silent_stream_carries_comments(server: RunningServer) -> None:

@@ -20,7 +20,7 @@ def script(**fields: Any) -> str:
 
 
 def test_streamed_and_plain_responses_are_the_same(server: RunningServer) -> None:
-    client = server.engine_client.client()
+    client = server.client()
     arguments: dict[str, Any] = {"model": server.model, "input": "hello", "max_output_tokens": 20}
     arguments["extra_body"] = {"seed": 5}
     plain = client.responses.create(**arguments)
@@ -50,7 +50,7 @@ def test_streamed_and_plain_responses_are_the_same(server: RunningServer) -> Non
 
 
 def test_the_clients_stream_helper_reads_it(server: RunningServer) -> None:
-    with server.engine_client.client().responses.stream(model=server.model, input=script(say="done")) as stream:
+    with server.client().responses.stream(model=server.model, input=script(say="done")) as stream:
         deltas = [event.delta for event in stream if event.type == "response.output_text.delta"]
         final = stream.get_final_response()
     assert "".join(deltas) == final.output_text == "done"
@@ -65,7 +65,7 @@ def test_a_reply_has_the_declared_shape(server: RunningServer) -> None:
 
 
 def test_calls_and_their_results_are_items(server: RunningServer) -> None:
-    client = server.engine_client.client()
+    client = server.client()
     say = 'so: <tool_call>{"name": "time", "arguments": {"a": 1}}</tool_call>'
     arguments: dict[str, Any] = {"model": server.model, "tools": [TOOL], "input": script(say=say, per_step=5)}
     plain = client.responses.create(**arguments)
@@ -152,7 +152,7 @@ def test_fields_that_change_no_answer_are_accepted(server: RunningServer) -> Non
 
 
 def test_an_error_inside_a_stream_is_told_in_the_forms_clients_know(server: RunningServer, tmp_path: Path) -> None:
-    client = server.engine_client.client()
+    client = server.client()
     with pytest.raises(APIError):
         client.responses.create(model=server.model, input=script(fail="x"), stream=True)
     body = {"input": script(say="ab" * 30, per_step=1, delay=0.02, crash_after=9), "stream": True}

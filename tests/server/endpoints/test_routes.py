@@ -6,7 +6,7 @@ from tests.server.servers import RunningServer
 
 
 def test_models_are_listed_and_found(server: RunningServer) -> None:
-    client = server.engine_client.client()
+    client = server.client()
     assert [model.id for model in client.models.list().data] == ["toy"]
     assert client.models.retrieve("toy").id == "toy"
     assert server.get("/v1/models/toy").json()["max_model_len"] == 4096

@@ -36,7 +36,7 @@ def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]
 
 def both(server: RunningServer, say: str, per_step: int = 3, **fields: Any) -> dict[str, Any]:
     """The message of the plain reply, which the streamed one must equal but for the calls' random ids."""
-    client = server.engine_client.client()
+    client = server.client()
     content = json.dumps({"say": say, "per_step": per_step})
     messages: Any = [{"role": "user", "content": content}]
     arguments: dict[str, Any] = {"model": server.model, "messages": messages, **fields}

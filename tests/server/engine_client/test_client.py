@@ -140,6 +140,25 @@ def test_more_requests_than_may_wait_are_429(tmp_path: Path) -> None:
         assert server.post(prompt="a", n=3).status_code == 200
 
 
+def test_a_server_where_nobody_may_wait_serves_as_many_as_may_run(tmp_path: Path) -> None:
+    settings = settings_for(make_model_folder(tmp_path / "toy"), max_running=2, max_waiting=0)
+    with running_server(settings) as server:
+        body = {"prompt": script(delay=0.01), "max_tokens": 4000, "n": 2, "stream": True}
+        with server.http.stream("POST", "/v1/completions", json=body) as running:
+            pieces = running.iter_raw()  # kept: dropping it would close the connection
+            next(pieces)
+            assert server.post(prompt="a").status_code == 429
+        wait_until(lambda: server.service.client.num_open == 0)
+        assert server.post(prompt="a", n=2, max_tokens=3).status_code == 200
+
+
+def test_a_request_that_the_worker_has_no_room_for_is_429_like_one_the_client_has_none_for(tmp_path: Path) -> None:
+    with running_server(settings_for(make_model_folder(tmp_path / "toy"))) as server:
+        reply = server.post(prompt=script(reject="too many requests are waiting", code="queue_full"))
+        assert (reply.status_code, reply.headers["retry-after"]) == (429, "1")
+        assert (reply.json()["error"]["type"], reply.json()["error"]["code"]) == ("rate_limit_error", "queue_full")
+
+
 def test_running_replies_end_when_the_server_stops_and_its_worker_is_gone(tmp_path: Path) -> None:
     reply: dict[str, httpx.Response] = {}
     with running_server(settings_for(make_model_folder(tmp_path / "toy"))) as server:

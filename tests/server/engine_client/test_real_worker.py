@@ -121,6 +121,7 @@ def test_the_report_agrees_with_the_usage(real: RunningServer) -> None:
     assert report["acceptance_length"] >= 1
     plain = complete(real, temperature=0, speculation={"method": "none", "report": True}, ignore_eos=True)
     assert plain["choices"][0]["speculation"]["drafted"] == 0
+    assert plain["choices"][0]["speculation"]["acceptance_length"] == 1.0
 
 
 def test_the_draft_model_is_in_the_report_and_in_the_metrics(real: RunningServer) -> None:

@@ -1,12 +1,22 @@
 """Seeds, limits and lengths: from a body to requests."""
 
+import asyncio
+from pathlib import Path
+
 import pytest
 
-from server.generation.plan import Order, choice_seed, plan_choices
+from server.config import ServerSettings
+from server.generation.options import GenerationOptions
+from server.generation.plan import choice_seed, plan_choices
 from server.http.errors import ApiError
+from server.http.session import SessionKey
 from server.prompts.encoding import EncodedPrompt, reply_room
+from server.prompts.model_files import ModelFiles
+from server.prompts.served_model import ServedModel
+from server.prompts.tokenizer import load_tokenizer
 from server.schemas.completions import CompletionRequest
 from tests.server.ready import READY
+from tests.server.servers import make_model_folder
 
 
 def test_the_first_choice_uses_the_seed_itself_and_the_others_are_distinct_and_fixed() -> None:
@@ -18,11 +28,13 @@ def test_the_first_choice_uses_the_seed_itself_and_the_others_are_distinct_and_f
     assert choice_seed(None, 0, 0) != choice_seed(None, 0, 0)
 
 
-def test_choices_are_numbered_prompt_by_prompt() -> None:
+def test_choices_are_numbered_prompt_by_prompt(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(ModelFiles(str(make_model_folder(tmp_path)), None), trust_remote_code=False)
+    model = ServedModel("toy", tokenizer, None, READY, ServerSettings())
     body = CompletionRequest.model_validate({"prompt": ["a", "b"], "n": 2, "echo": True, "seed": 1, "stop": "x"})
     prompts = [EncodedPrompt([1], "a"), EncodedPrompt([2], "b")]
-    order = Order(call_id="cmpl-1", tenant="", session_id="me", max_tokens=16, num_choices=2, echo=True)
-    plans = plan_choices(body, prompts, order, READY)
+    options = GenerationOptions(id_prefix="cmpl", prompts=prompts, max_tokens=16, num_choices=2, echo=True)
+    plans = asyncio.run(plan_choices(body, options, model, SessionKey("", "me"), "cmpl-1"))
     assert [plan.request.request_id for plan in plans] == [f"cmpl-1-{i}" for i in range(4)]
     assert [(plan.request.prompt, plan.echo) for plan in plans] == [([1], "a"), ([1], "a"), ([2], "b"), ([2], "b")]
     assert len({plan.request.sampling.seed for plan in plans}) == 4

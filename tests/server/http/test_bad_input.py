@@ -199,7 +199,7 @@ def test_a_bad_session_header_is_refused(server: RunningServer) -> None:
 
 
 def test_the_openai_client_raises_its_own_errors(server: RunningServer) -> None:
-    client = server.engine_client.client()
+    client = server.client()
     with pytest.raises(BadRequestError) as refused:
         client.completions.create(model=server.model, prompt="a", temperature=-1)
     assert (refused.value.param, refused.value.code) == ("temperature", "invalid_value")

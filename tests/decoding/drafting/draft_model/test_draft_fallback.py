@@ -241,7 +241,8 @@ def test_a_token_that_the_draft_model_does_not_know(target: TargetModel) -> None
     assert unknown.max() >= 150
     plain = [reply(engine, request_of(f"plain{place}", prompt)) for place, prompt in enumerate((known, unknown))]
     assert max(plain[0]) >= 150, "the target must come upon a token that the draft model does not have"
-    requests = [request_of("later", known, method="dynamic"), request_of("at once", unknown, method="dynamic")]
+    prompts = {"later": known, "at once": unknown}
+    requests = [request_of(name, prompt, method="dynamic", max_nodes=8) for name, prompt in prompts.items()]
     ended, steps = run(engine, *requests)
     assert [request.output.tolist() for request in requests] == plain
     assert refusals_of(steps) == {"vocabulary": 2}

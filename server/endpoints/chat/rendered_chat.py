@@ -1,0 +1,101 @@
+"""A chat request's prompt, and how the reply to it is read: tools, reasoning.
+
+Owns which parser a request gets; knows nothing of the engine.
+"""
+
+from __future__ import annotations
+
+import secrets
+import string
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from server.config import ServerSettings
+from server.grammars.chat_constraint import chat_constraint
+from server.grammars.constraint import Constraint
+from server.http.errors import invalid
+from server.parsing.families import Family, call_parser, family_of
+from server.parsing.forced import NamedParser, RequiredParser
+from server.parsing.parts import CallWriter, Parser, PlainParser
+from server.parsing.thinking import OPEN, ThinkingParser, thinks
+from server.prompts.chat_template import ChatTemplate
+from server.prompts.conversation import conversation_of, render, require_template
+from server.schemas.chat import ChatRequest
+from server.schemas.tools import Tool
+
+MISTRAL_ID_LENGTH = 9  # its templates insist
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedChat:
+    """The prompt's text, and how to write and read the reply to it."""
+
+    text: str
+    constraint: Constraint | None
+    make_parser: Callable[[], Parser]
+    shows_special_tokens: bool
+
+
+async def render_chat(body: ChatRequest, template: ChatTemplate | None, settings: ServerSettings) -> RenderedChat:
+    """Raises ApiError for what the template or this server cannot do."""
+    template = require_template(template, body.chat_template, settings)
+    tools = body.tools if body.choice_of_tool.mode != "none" else []
+    options = _options(body, template)
+    conversation = replace(
+        conversation_of(body.messages, tools, template),
+        options=options,
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=body.continue_final_message,
+    )
+    text = await render(template, conversation)
+    family = family_of(template.text) if settings.tool_parser == "auto" else settings.tool_parser
+    constraint = chat_constraint(body, tools, family, settings)
+    is_thinking = (constraint is None or constraint.is_free) and _is_thinking(template, settings)
+    starts_inside = text.rstrip().endswith(OPEN)
+    max_calls = None if body.parallel_tool_calls else 1
+
+    def make_parser() -> Parser:
+        rest = _parser(body, tools, family, max_calls)
+        return ThinkingParser(rest, starts_inside) if is_thinking else rest
+
+    shows_special_tokens = bool(tools) and body.choice_of_tool.mode == "auto" and family in ("llama3", "mistral")
+    return RenderedChat(text, constraint, make_parser, shows_special_tokens)
+
+
+def _options(body: ChatRequest, template: ChatTemplate) -> dict[str, Any]:
+    options = dict(body.chat_template_kwargs)
+    for name in ("reasoning_effort", "verbosity"):
+        value = getattr(body, name)
+        if value is not None:
+            if not template.knows(name):
+                message = f"{name}: this model's chat template does not know it; leave it out."
+                raise invalid(message, name, "unsupported_parameter")
+            options[name] = value
+    return options
+
+
+def _parser(body: ChatRequest, tools: Sequence[Tool], family: Family, max_calls: int | None) -> Parser:
+    make_id = _mistral_id if family == "mistral" else _call_id
+    choice = body.choice_of_tool
+    if choice.mode == "required":
+        return RequiredParser(CallWriter(make_id))
+    if choice.mode == "named":
+        return NamedParser(CallWriter(make_id), choice.name)
+    if not tools:
+        return PlainParser()
+    return call_parser(family, frozenset(tool.function.name for tool in tools), make_id, max_calls)
+
+
+def _is_thinking(template: ChatTemplate, settings: ServerSettings) -> bool:
+    return settings.reasoning_parser == "think" or (settings.reasoning_parser == "auto" and thinks(template.text))
+
+
+def _call_id() -> str:
+    return f"call_{uuid.uuid4().hex[:24]}"
+
+
+def _mistral_id() -> str:
+    letters = string.ascii_letters + string.digits
+    return "".join(secrets.choice(letters) for _ in range(MISTRAL_ID_LENGTH))

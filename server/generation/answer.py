@@ -1,0 +1,90 @@
+"""A generation call's answer: streamed or plain, both from the same deltas.
+
+Owns the order of events, errors inside a stream and clients that leave; the form of replies is the endpoint's
+`Serializer`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable
+from contextlib import aclosing
+from typing import TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from server.engine_client.client import EngineClient
+from server.generation.call import GenerationCall
+from server.generation.choice import Choice, ChoiceDelta
+from server.generation.events import choice_deltas, fold
+from server.generation.serializer import Serializer
+from server.generation.usage import UsageCount
+from server.http.errors import ApiError, OnError, internal_error, naming
+from server.http.sse import KEEP_ALIVE, EventStream, wait_for_disconnect
+
+CLIENT_LEFT = 499  # nobody reads it; it names the case in metrics and logs
+
+T = TypeVar("T")
+Deltas = AsyncGenerator[list[ChoiceDelta]]
+
+
+async def answer(
+    call: GenerationCall, serializer: Serializer, request: Request, client: EngineClient, on_error: OnError
+) -> Response:
+    """Run the call. Raises ApiError for what goes wrong before the first byte; on_error is told of what does after."""
+    choices = [Choice(index, plan, call.tokenizer) for index, plan in enumerate(call.plans)]
+    usage = UsageCount(call.prompt_tokens)
+    with naming(call.names):
+        deltas = choice_deltas(client.submit([plan.request for plan in call.plans]), choices)
+        if call.is_streamed:
+            first = await _until_disconnect(anext(deltas), request)
+            return EventStream(_frames(serializer, first, deltas, usage, on_error))
+        folded = await _until_disconnect(fold(deltas), request)
+    for choice in folded:
+        usage.add(choice.last)
+    return Response(msgspec.json.encode(serializer.whole(folded, usage)), media_type="application/json")
+
+
+async def _frames(
+    serializer: Serializer, first: list[ChoiceDelta], deltas: Deltas, usage: UsageCount, on_error: OnError
+) -> AsyncGenerator[bytes]:
+    """The whole stream. An error after the first bytes is an event of its own."""
+    outcome: UsageCount | ApiError = usage
+    async with aclosing(deltas):
+        try:
+            batch: list[ChoiceDelta] | None = first
+            while batch is not None:
+                for delta in batch:
+                    usage.add(delta)
+                    for chunk in serializer.chunks(delta, usage):
+                        yield chunk
+                if not batch:
+                    yield KEEP_ALIVE
+                batch = await anext(deltas, None)
+        except ApiError as error:
+            on_error(error)
+            outcome = error
+        except Exception:
+            for chunk in serializer.ending(internal_error()):
+                yield chunk
+            raise
+        for chunk in serializer.ending(outcome):
+            yield chunk
+
+
+async def _until_disconnect(work: Awaitable[T], request: Request) -> T:
+    """The result of `work`, which is cancelled as soon as the client goes away; then raises ApiError."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(wait_for_disconnect(request.receive))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        leaving.cancel()
+        if not working.done():
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+    if working.cancelled():
+        raise ApiError(CLIENT_LEFT, "The client went away.", None, "client_left")
+    return working.result()

@@ -1,0 +1,27 @@
+"""A generation call: what an HTTP call is before it runs. `prepare` makes it, `answer` runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from server.generation.choice import ChoicePlan
+from server.prompts.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationCall:
+    """What all replies of one HTTP call repeat, and the choices to run.
+
+    created: seconds since 1970; prompt_tokens counts every prompt once; names: see `GenerationOptions`.
+    """
+
+    id: str
+    created: int
+    model: str
+    fingerprint: str
+    prompt_tokens: int
+    tokenizer: Tokenizer
+    is_streamed: bool
+    plans: Sequence[ChoicePlan]
+    names: Mapping[str, str]

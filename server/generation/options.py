@@ -1,0 +1,32 @@
+"""What an endpoint has made of its own fields: the form in which all endpoints ask for a generation call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from decoding.core.grammar import Grammar
+from server.parsing.parts import Parser, PlainParser
+from server.prompts.encoding import EncodedPrompt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationOptions:
+    """Lengths are in tokens; default_max_tokens None: all the room.
+
+    id_prefix: of the call's id; num_choices: generated for each prompt; make_parser: of one reply; names: what the
+    fields that errors speak of are called in this endpoint's body.
+    """
+
+    id_prefix: str
+    prompts: Sequence[EncodedPrompt]
+    max_tokens: int | None
+    default_max_tokens: int | None = None
+    num_choices: int = 1
+    echo: bool = False
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    grammar: Grammar | None = None
+    make_parser: Callable[[], Parser] = PlainParser
+    shows_special_tokens: bool = False
+    names: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,32 @@
+"""The tokens a call has used, in OpenAI's words."""
+
+from __future__ import annotations
+
+from server.generation.choice import ChoiceDelta
+from server.schemas.replies import Usage
+
+
+class UsageCount:
+    """Sums what the choices of a call have used so far."""
+
+    def __init__(self, prompt_tokens: int) -> None:
+        self._prompt_tokens = prompt_tokens
+        self._last: dict[int, ChoiceDelta] = {}
+
+    def add(self, delta: ChoiceDelta) -> None:
+        self._last[delta.index] = delta
+
+    def usage(self) -> Usage:
+        last = self._last.values()
+        stats = [delta.stats for delta in last if delta.stats is not None]
+        completion_tokens = sum(delta.num_tokens for delta in last)
+        return {
+            "prompt_tokens": self._prompt_tokens,
+            "completion_tokens": completion_tokens,
+            "total_tokens": self._prompt_tokens + completion_tokens,
+            "completion_tokens_details": {
+                "accepted_prediction_tokens": sum(each.accepted_prediction_tokens for each in stats),
+                "rejected_prediction_tokens": sum(each.rejected_prediction_tokens for each in stats),
+                "reasoning_tokens": sum(delta.num_reasoning for delta in last),
+            },
+        }

@@ -1,0 +1,106 @@
+"""The grammar a reply must follow, from the fields that ask for one. Sizes are bounded before anything is compiled.
+
+Knows nothing of how grammars are kept to.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from decoding.core.grammar import Grammar
+from server.config import ServerSettings
+from server.http.errors import invalid, require_at_most
+from server.schemas.generation import GenerationRequest
+
+OPTIONS = ("json", "json_object", "regex", "choice", "grammar")
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """param: the field the grammar came from; is_free: the reply may also have any text, such as thoughts."""
+
+    param: str
+    grammar: Grammar
+    is_free: bool = False
+
+
+def constraint_of(body: GenerationRequest, settings: ServerSettings) -> Constraint | None:
+    """Raises ApiError for two constraints at once, or one beyond the limits."""
+    found = _candidates(body, settings)
+    if len(found) > 1:
+        names = " and ".join(each.param for each in found)
+        raise invalid(f"{names} cannot be given together.", found[1].param)
+    return found[0] if found else None
+
+
+def _candidates(body: GenerationRequest, settings: ServerSettings) -> list[Constraint]:
+    form, outputs = body.response_format, body.structured_outputs
+    candidates: list[Constraint] = []
+    if form is not None and form.type == "json_object":
+        candidates.append(Constraint("response_format", Grammar("json_object", "")))
+    if form is not None and form.json_schema is not None:
+        param = "response_format.json_schema.schema"
+        candidates.append(Constraint(param, schema_grammar(form.json_schema.definition, param, settings)))
+    fields: dict[str, tuple[str, Any]] = {
+        "guided_json": ("json", body.guided_json),
+        "guided_regex": ("regex", body.guided_regex),
+        "guided_choice": ("choice", body.guided_choice),
+        "guided_grammar": ("grammar", body.guided_grammar),
+    }
+    if outputs is not None:
+        values = (outputs.definition, outputs.json_object or None, outputs.regex, outputs.choice, outputs.grammar)
+        for name, value in zip(OPTIONS, values, strict=True):
+            fields[f"structured_outputs.{name}"] = (name, value)
+    for param, (kind, value) in fields.items():
+        if value is not None:
+            candidates.append(Constraint(param, _grammar(kind, value, param, settings)))
+    return candidates
+
+
+def _grammar(kind: str, value: Any, param: str, settings: ServerSettings) -> Grammar:
+    if kind == "json":
+        return schema_grammar(value, param, settings)
+    if kind == "json_object":
+        return Grammar("json_object", "")
+    text = json.dumps(value, ensure_ascii=False) if kind == "choice" else value
+    _check_text(text, param, settings)
+    if kind == "choice":
+        if not all(value):
+            raise invalid(f"{param} must not have an empty choice.", param)
+        return Grammar("choice", text)
+    return Grammar("regex" if kind == "regex" else "lark", text)
+
+
+def schema_grammar(schema: Mapping[str, Any] | str, param: str, settings: ServerSettings) -> Grammar:
+    if isinstance(schema, str):
+        try:
+            schema = json.loads(schema)
+        except (ValueError, RecursionError) as error:
+            raise invalid(f"{param} is not valid JSON: {error}.", param, "invalid_schema") from None
+        if not isinstance(schema, dict):
+            raise invalid(f"{param} must be a JSON object.", param, "invalid_schema")
+    require_at_most(depth_of(schema), settings.max_schema_depth, param)
+    text = json.dumps(schema, ensure_ascii=False)
+    _check_text(text, param, settings)
+    return Grammar("json_schema", text)
+
+
+def _check_text(text: str, param: str, settings: ServerSettings) -> None:
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        message = f"{param} has half a surrogate pair, which is not a character."
+        raise invalid(message, param, "invalid_unicode") from None
+    require_at_most(size, settings.max_grammar_bytes, param)
+
+
+def depth_of(value: object) -> int:
+    """How deep lists and objects are nested in `value`."""
+    depth, level = 0, [value]
+    while level := [item for item in level if isinstance(item, dict | list)]:
+        depth += 1
+        level = [child for item in level for child in (item.values() if isinstance(item, dict) else item)]
+    return depth

@@ -1,0 +1,38 @@
+/** What the server says of its engine: asked often until it is ready, seldom from then on. */
+
+import { getJson } from "./client.js";
+
+const SOON = 600; // milliseconds
+const LATER = 10000;
+
+export class Engine extends EventTarget {
+  health = null; // the body of /health, or null where nobody answers
+  #timer = null;
+
+  get isReady() {
+    return this.health?.status === "ready";
+  }
+
+  /** What the engine is doing, for people. */
+  get sentence() {
+    if (!this.health) return "The server does not answer; trying again.";
+    const { status, sentence, fraction, engine } = this.health;
+    if (status === "ready") return `${engine.model} · ${engine.dtype} on ${engine.device}`;
+    if (status === "loading") return `Loading, ${Math.round(fraction * 100)}%: ${sentence}`;
+    if (status === "failed") return `The engine has been given up: ${sentence}. Restart the server.`;
+    return `${status === "restarting" ? "Restarting" : "Stopping"}: ${sentence}`;
+  }
+
+  /** Ask now, and from then on again and again. */
+  async watch() {
+    clearTimeout(this.#timer);
+    try {
+      this.health = await getJson("/health");
+    } catch {
+      this.health = null;
+    }
+    this.dispatchEvent(new Event("change"));
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.watch(), this.isReady ? LATER : SOON);
+  }
+}

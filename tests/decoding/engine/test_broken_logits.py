@@ -1,0 +1,72 @@
+"""A model that gives one request numbers that are not finite ends that request with a sentence, and no other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from decoding.cache.batch import StepBatch
+from decoding.core.sampling_params import SamplingParams
+from decoding.core.step_result import Broken
+from decoding.engine.engine import Engine
+from decoding.model.target_model import TargetModel
+from tests.decoding.engine.test_engine import CONFIG, GREEDY, SAMPLED, prompt_of, reply, request_of
+from tests.models import tiny
+
+
+class Breaking:
+    """A model that says `number` wherever it is at `position` and after."""
+
+    def __init__(self, model: TargetModel) -> None:
+        self._model = model
+        self.position, self.number = 10**6, float("nan")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def forward(self, batch: StepBatch) -> torch.Tensor:
+        logits_RV = self._model.forward(batch).clone()
+        logits_RV[torch.from_numpy(batch.positions_M[batch.logit_rows_R] >= self.position)] = self.number
+        return logits_RV
+
+
+@pytest.fixture(scope="module")
+def model() -> Breaking:
+    return Breaking(TargetModel.from_model(tiny("llama"), CONFIG))
+
+
+@pytest.fixture(scope="module")
+def engine(model: Breaking) -> Engine:
+    return Engine(model, CONFIG)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
+@pytest.mark.parametrize("method", ["none", "spine"])
+def test_one_request_fails_with_a_sentence_and_the_others_go_on(
+    engine: Engine, model: Breaking, number: float, sampling: SamplingParams, method: str
+) -> None:
+    model.position, model.number = 10**6, number
+    prompts = [prompt_of(length, length) for length in (12, 80, 15)]
+    alone = [reply(engine, request_of(f"alone{place}", prompt, sampling)) for place, prompt in enumerate(prompts)]
+    model.position = 100
+    requests = [request_of(f"{place}", prompt, sampling, method) for place, prompt in enumerate(prompts)]
+    for request in requests:
+        engine.add(request)
+    broken: list[Broken] = []
+    for _ in range(500):
+        if not engine.has_work:
+            break
+        broken += engine.step().broken
+        engine.store.check_integrity()
+    assert [each.request_id for each in broken] == ["1"]
+    assert "not finite at position" in broken[0].sentence
+    assert [request.output.tolist() for request in (requests[0], requests[2])] == [alone[0], alone[2]]
+    part = requests[1].output.tolist()
+    assert part == alone[1][: len(part)]
+    assert 0 < len(part) < len(alone[1])
+    assert engine.store.used == 0
+    assert np.isfinite(engine.sessions.open("", "1").adjacency.arrays.probabilities).all()

@@ -1,0 +1,88 @@
+"""A grammar is compiled beside the steps: nobody waits for another's, and who cannot have one is told why."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import replace
+
+import pytest
+
+from decoding.core.grammar import Grammar
+from decoding.core.request import FinishReason
+from decoding.core.step_result import Refused
+from decoding.engine.engine import Engine
+from decoding.engine.intake import Intake
+from decoding.sampling.grammar_builder import rejected
+from decoding.sampling.grammar_matcher import CompiledGrammar
+from tests.decoding.engine.test_engine import GREEDY, finish, new_engine, prompt_of, request_of
+from tests.models import VOCAB_SIZE
+
+FORMED = replace(GREEDY, ignore_eos=False, grammar=Grammar("regex", "a+"))
+
+
+@pytest.fixture(scope="module")
+def float_engine() -> Engine:
+    return new_engine()
+
+
+def waiting_for(engine: Engine) -> Future[CompiledGrammar]:
+    """Whatever grammar is asked for is compiled when the caller of this says so."""
+    future: Future[CompiledGrammar] = Future()
+    engine._intake = Intake(VOCAB_SIZE, engine._drafting, engine.sessions, lambda _: future)
+    return future
+
+
+def test_a_request_without_a_grammar_runs_while_one_is_compiled(float_engine: Engine) -> None:
+    future = waiting_for(float_engine)
+    formed, plain = request_of("formed", prompt_of(9), FORMED), request_of("plain", prompt_of(9), GREEDY)
+    for request in (formed, plain):
+        float_engine.add(request)
+    assert float_engine.stats().waiting == 2
+    while plain.finish_reason is None:
+        assert not float_engine.step().refused
+    assert (float_engine.request_ids(), float_engine.has_work) == (["formed"], True)
+    assert float_engine.step().stats is None
+    future.set_exception(rejected("the moon is full"))
+    [refused] = float_engine.step().refused
+    assert isinstance(refused, Refused)
+    assert (refused.request_id, refused.error.param, refused.error.message) == ("formed", "grammar", "the moon is full")
+    assert not float_engine.has_work
+
+
+def test_a_request_can_be_left_while_its_grammar_is_compiled(float_engine: Engine) -> None:
+    waiting_for(float_engine)
+    float_engine.add(request_of("gone", prompt_of(9), FORMED))
+    retired = float_engine.abort("gone")
+    assert retired is not None
+    assert (retired.reason, retired.stats.prompt_tokens) == (FinishReason.ABORT, 9)
+    assert not float_engine.has_work
+    assert float_engine.abort("gone") is None
+
+
+def test_a_model_without_a_tokenizer_refuses_a_grammar_by_name() -> None:
+    engine = new_engine()
+    engine.add(request_of("formed", prompt_of(9), FORMED))
+    refused = []
+    for _ in range(3000):
+        refused += engine.step().refused
+        if not engine.has_work:
+            break
+    assert [each.error.param for each in refused] == ["grammar"]
+
+
+def test_choices_that_share_a_grammar_wait_for_one_compilation() -> None:
+    engine = new_engine()
+    future: Future[CompiledGrammar] = Future()
+    asked: list[Grammar] = []
+
+    def compile(grammar: Grammar) -> Future[CompiledGrammar]:
+        asked.append(grammar)
+        return future
+
+    engine._intake = Intake(VOCAB_SIZE, engine._drafting, engine.sessions, compile)
+    for place in range(3):
+        engine.add(request_of(f"{place}", prompt_of(9), FORMED))
+    future.set_exception(rejected("no"))
+    assert [each.request_id for each in engine.step().refused] == ["0", "1", "2"]
+    assert len(asked) == 3
+    finish(engine)
