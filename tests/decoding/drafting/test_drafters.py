@@ -11,7 +11,8 @@ from decoding.core.tree import DraftTree, Source
 from decoding.costs.price import DraftBudget
 from decoding.drafting.drafter import Drafter
 from decoding.drafting.registry import available, check, start
-from decoding.drafting.tree.beliefs import NUM_CONTEXT_CLASSES, learn, start_beliefs
+from decoding.drafting.spine.priors import NUM_CONTEXT_CLASSES, prior_chances
+from decoding.drafting.tree.beliefs import learn, start_beliefs
 from decoding.errors import RequestRejected
 from decoding.sampling.verify import walk
 from decoding.stores.adjacency import AdjacencyTable
@@ -186,7 +187,7 @@ def test_best_first_trees_grow_by_adding_nodes_and_prefer_the_likely() -> None:
 
 
 def test_beliefs_follow_what_is_accepted_and_count_successors_where_the_copy_failed() -> None:
-    beliefs = start_beliefs()
+    beliefs = start_beliefs(prior_chances())
     copied, successor = 0, NUM_CONTEXT_CLASSES
     tree = DraftTree(np.array([1, 2, 3], np.int32), np.array([-1, 0, 0], np.int32), np.array([0, 1, 2], np.int8))
     classes = np.array([0, copied, successor], np.int32)

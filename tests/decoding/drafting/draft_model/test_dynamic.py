@@ -17,8 +17,8 @@ from decoding.core.tree import DraftTree, Source
 from decoding.costs.price import DraftBudget
 from decoding.drafting import registry as drafters
 from decoding.drafting.draft_model.dynamic import History, ModelDrafter, dynamic_rules, fixed_rules, linear_rules
-from decoding.drafting.draft_model.growth import Rules, weight_class
-from decoding.drafting.draft_model.priors import start_model_beliefs
+from decoding.drafting.draft_model.growth import Rules
+from decoding.drafting.draft_model.priors import prior_chances, weight_class
 from decoding.drafting.draft_model.seat import Seat
 from decoding.sampling.noise import gumbel
 from decoding.sampling.verify import walk
@@ -178,7 +178,7 @@ def test_what_falls_below_tau_is_not_in_the_tree() -> None:
 def chance_of(path: tuple[int, ...], law: Law) -> float:
     """What a node is worth by the priors, in plain numpy."""
     chance = np.float32(1)
-    chances = start_model_beliefs(0.0).chances
+    chances = prior_chances(0.0)
     for depth, token in enumerate(path):
         ids, shares = zip(*law(path[:depth]), strict=True)
         rank = ids.index(token)
