@@ -16,9 +16,8 @@ from decoding.core.verdict import Verdict
 from decoding.costs.price import DraftBudget
 from decoding.drafting.harvest import harvest_prefill, harvest_tree, token_before_root
 from decoding.drafting.sources import DraftingStores
-from decoding.drafting.tree import nodes as tree_nodes
 from decoding.drafting.tree.growth import Limits, limits_of
-from decoding.drafting.tree.nodes import Nodes, put_node, put_root, token_before
+from decoding.drafting.tree.nodes import Nodes, allocate, put_node, put_root, to_tree, token_before
 from decoding.stores.adjacency import NO_TOKEN, NUM_SUCCESSORS, AdjacencyArrays, find_successors
 
 _ADJACENCY = int(Source.ADJACENCY)
@@ -35,6 +34,7 @@ class IsotropicDrafter:
     def __init__(self, request: Request, session: DraftingStores) -> None:
         self._request = request
         self._adjacency = session.adjacency
+        self._nodes = allocate(0)
         self._before_root = -1
 
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
@@ -43,16 +43,17 @@ class IsotropicDrafter:
     def propose(self, budget: DraftBudget) -> DraftTree:
         self._before_root = token_before_root(self._request)
         speculation = self._request.speculation
-        nodes = tree_nodes.allocate(budget.max_nodes + 1)
+        if budget.max_nodes >= len(self._nodes.tokens):
+            self._nodes = allocate(budget.max_nodes + 1)
         num_nodes = build_isotropic_tree(
             self._adjacency.arrays,
             self._request.tokens,
-            nodes,
+            self._nodes,
             limits_of(budget, speculation.max_depth),
             speculation.branching,
             "bigram" not in speculation.without,
         )
-        return tree_nodes.to_tree(nodes, num_nodes)
+        return to_tree(self._nodes, num_nodes)
 
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:  # noqa: ARG002
         harvest_tree(self._adjacency, self._before_root, tree, top)

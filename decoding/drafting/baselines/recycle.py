@@ -16,9 +16,8 @@ from decoding.core.verdict import Verdict
 from decoding.costs.price import DraftBudget
 from decoding.drafting.harvest import harvest_prefill, harvest_tree
 from decoding.drafting.sources import DraftingStores
-from decoding.drafting.tree import nodes as tree_nodes
 from decoding.drafting.tree.growth import Limits, limits_of
-from decoding.drafting.tree.nodes import Nodes, put_node, put_root
+from decoding.drafting.tree.nodes import Nodes, allocate, put_node, put_root, to_tree
 from decoding.stores.adjacency import NO_TOKEN, AdjacencyArrays, find_successors
 
 _ADJACENCY = int(Source.ADJACENCY)
@@ -72,21 +71,21 @@ class RecycleDrafter:
     def __init__(self, request: Request, session: DraftingStores) -> None:
         self._request = request
         self._adjacency = session.adjacency
+        self._nodes = allocate(len(_PARENTS))
 
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
         harvest_prefill(self._adjacency, self._request, start, top)
 
     def propose(self, budget: DraftBudget) -> DraftTree:
-        nodes = tree_nodes.allocate(min(budget.max_nodes + 1, len(_PARENTS)))
         num_nodes = fill_template(
             self._adjacency.arrays,
             int(self._request.tokens[-1]),
-            nodes,
+            self._nodes,
             limits_of(budget, self._request.speculation.max_depth),
             _PARENTS,
             _RANKS,
         )
-        return tree_nodes.to_tree(nodes, num_nodes)
+        return to_tree(self._nodes, num_nodes)
 
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:  # noqa: ARG002
         harvest_tree(self._adjacency, NO_TOKEN, tree, top)

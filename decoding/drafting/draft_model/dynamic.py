@@ -22,9 +22,8 @@ from decoding.drafting.draft_model.growth import (
     Rounds,
     Rules,
     Top,
-    add_children,
     allocate_model_buffers,
-    choose_expanded,
+    grow_depth,
     harvest_best,
     most_nodes,
 )
@@ -32,7 +31,7 @@ from decoding.drafting.draft_model.priors import prior_chances
 from decoding.drafting.draft_model.seat import DraftRows, Seat
 from decoding.drafting.tree.beliefs import learn, start_beliefs
 from decoding.drafting.tree.candidates import COUPLED, draft_law
-from decoding.drafting.tree.growth import Growth, Limits, allocate, limits_of
+from decoding.drafting.tree.growth import Growth, allocate, limits_of
 from decoding.drafting.tree.nodes import put_root, to_tree
 
 ABLATIONS = ("breadth", "depth", "history")
@@ -115,8 +114,8 @@ class ModelDrafter:
         self._hope = 0.8  # how often a node's best child is accepted once the node is
         self._allocate(16)
         self._d_base = float(rules.d_base)
-        self._limits, self._rounds = Limits(0, 0, 0.0), Rounds(0.0, 0, 0)
-        self._num_nodes = 0  # of the tree under way, root included; 0: none was begun in this step
+        self._under_way: tuple[Growth, ModelSource] | None = None  # what the tree of this step grows by, once begun
+        self._num_nodes = 0  # of that tree, root included
         self._row_parents: IntArray = _ROOT[:0]
         self._expanded = _ROOT
 
@@ -126,20 +125,23 @@ class ModelDrafter:
     def begin(self, allowance: DraftBudget, most_rows: int, most_depth: int) -> None:
         if allowance.max_nodes > self._room:
             self._allocate(allowance.max_nodes)
-        self._limits = limits_of(allowance, self._rules.d_max)
-        self._rounds = Rounds(allowance.round_price, min(most_rows, allowance.max_nodes), most_depth)
-        put_root(self._buffers.nodes, int(self._request.tokens[-1]))
+        tokens, limits = self._request.tokens, limits_of(allowance, self._rules.d_max)
+        rounds = Rounds(allowance.round_price, self._hope, min(most_rows, limits.max_nodes), most_depth)
+        self._under_way = (
+            Growth(tokens, self._beliefs.chances, limits, *self._buffers),
+            ModelSource(self._law, self._rules, rounds, self._seat.vocab_size, self._model_buffers),
+        )
+        put_root(self._buffers.nodes, int(tokens[-1]))
         self._num_nodes = 1
         self._row_parents = _ROOT[:0]
         self._expanded = _ROOT
 
     def grow(self, top: TopTokens) -> DraftRows | None:
-        nodes, rows = self._buffers.nodes, self._model_buffers.rows
-        first, num_rows = self._num_nodes, len(self._row_parents)
-        growth = Growth(self._request.tokens, self._beliefs.chances, self._limits, *self._buffers)
-        source = ModelSource(self._law, self._rules, self._rounds, self._seat.vocab_size, self._model_buffers)
-        self._num_nodes = add_children(growth, source, first, self._expanded, Top(top.ids, top.probabilities))
-        expanded = choose_expanded(growth, source, first, self._num_nodes, num_rows, self._hope)
+        assert self._under_way is not None, "no tree was begun"
+        growth, source = self._under_way
+        nodes, rows, num_rows = growth.nodes, source.buffers.rows, len(self._row_parents)
+        said = Top(top.ids, top.probabilities)
+        self._num_nodes, expanded = grow_depth(growth, source, self._num_nodes, num_rows, self._expanded, said)
         if len(expanded) == 0:
             return None
         rows[expanded] = np.arange(num_rows, num_rows + len(expanded))
@@ -150,11 +152,11 @@ class ModelDrafter:
 
     def propose(self, budget: DraftBudget) -> DraftTree:
         """The tree that has grown in this step; the root alone where the draft model was not up to date."""
-        if self._num_nodes == 0:
+        if self._under_way is None:
             return root_only(int(self._request.tokens[-1]))
         nodes = self._buffers.nodes
         num_kept = len(harvest_best(nodes, self._model_buffers.rows, self._num_nodes, budget.max_nodes))
-        self._num_nodes = 0
+        self._under_way = None
         return to_tree(nodes, num_kept)
 
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:  # noqa: ARG002 - asks for none

@@ -44,10 +44,12 @@ class Rules(NamedTuple):
 
 
 class Rounds(NamedTuple):
-    """What the draft forwards of a tree may cost. round_price: what a further one must promise, in tokens. most_rows:
-    that all of them together may have; most_depth: of a row."""
+    """What the draft forwards of a tree may cost. round_price: what a further one must promise, in tokens; hope: how
+    often a node's best child is accepted once the node is. most_rows: that all of them together may have; most_depth:
+    of a row."""
 
     round_price: float
+    hope: float
     most_rows: int
     most_depth: int
 
@@ -94,7 +96,19 @@ def allocate_model_buffers(num_nodes: int, num_rows: int) -> ModelBuffers:
 
 
 @nb.njit(cache=True)
-def add_children(growth: Growth, source: ModelSource, num_nodes: int, expanded: IntArray, top: Top) -> int:
+def grow_depth(
+    growth: Growth, source: ModelSource, num_nodes: int, num_rows: int, expanded: IntArray, top: Top
+) -> tuple[int, IntArray]:
+    """Take in what row i of `top` says after node `expanded[i]`: the new number of nodes, and which to run next.
+
+    num_rows: of all draft forwards of the tree so far.
+    """
+    grown = _add_children(growth, source, num_nodes, expanded, top)
+    return grown, _choose_expanded(growth, source, num_nodes, grown, num_rows)
+
+
+@nb.njit(cache=True)
+def _add_children(growth: Growth, source: ModelSource, num_nodes: int, expanded: IntArray, top: Top) -> int:
     """Give node `expanded[i]` the children that row i of `top` and the rules speak for; the new number of nodes."""
     nodes, limits, rules, buffers = growth.nodes, growth.limits, source.rules, source.buffers
     candidates, probabilities = buffers.candidates, buffers.probabilities
@@ -133,13 +147,8 @@ def add_children(growth: Growth, source: ModelSource, num_nodes: int, expanded: 
 
 
 @nb.njit(cache=True)
-def choose_expanded(
-    growth: Growth, source: ModelSource, first: int, num_nodes: int, num_rows: int, hope: float
-) -> IntArray:
-    """int32: those of the nodes from `first` on that the draft model is to be run on next, ascending; often none.
-
-    num_rows: run so far. hope: how often a node's best child is accepted once the node is.
-    """
+def _choose_expanded(growth: Growth, source: ModelSource, first: int, num_nodes: int, num_rows: int) -> IntArray:
+    """int32: those of the nodes from `first` on that the draft model is to be run on next, ascending; often none."""
     nodes, limits, rules, rounds = growth.nodes, growth.limits, source.rules, source.rounds
     least = _least_score(nodes.scores[1:num_nodes], limits.max_nodes)
     found = np.empty(num_nodes - first, np.int32)
@@ -149,9 +158,9 @@ def choose_expanded(
         probability, depth, score = source.buffers.probabilities[node], nodes.depths[node], nodes.scores[node]
         is_open = depth < limits.max_depth and depth <= rounds.most_depth and probability >= rules.rho_stop
         is_open = is_open and (depth < rules.d_base or probability > rules.rho_deep)
-        if is_open and score >= least and score * hope >= limits.min_chance:
+        if is_open and score >= least and score * rounds.hope >= limits.min_chance:
             found[count] = node
-            promise += score * hope - limits.min_chance
+            promise += score * rounds.hope - limits.min_chance
             count += 1
     if promise < rounds.round_price:
         return found[:0]
