@@ -33,24 +33,19 @@ EVIDENCE = np.dtype([
 ])  # fmt: skip
 
 
-class SpineOptions(NamedTuple):
-    """What of the two sources counts. consensus: the bit of it that does; use_confidence: else one rate for all copied
-    tokens; use_spine_branches: successors of copied nodes."""
+class SpineSource(NamedTuple):
+    """Where candidates come from and what of it counts. evidence: EVIDENCE [n], of what follows each node, written as
+    the tree grows; consensus: the bit of it that counts; use_confidence: else one rate for all copied tokens;
+    use_spine_branches: successors of copied nodes."""
 
+    table: AdjacencyArrays
+    context: ContextArrays
+    evidence: NDArray[np.void]
     consensus: int
     use_bigram: bool
     use_context: bool
     use_confidence: bool
     use_spine_branches: bool
-
-
-class SpineSource(NamedTuple):
-    """Where candidates come from. evidence: EVIDENCE [n], of each node, written as the tree grows."""
-
-    table: AdjacencyArrays
-    context: ContextArrays
-    options: SpineOptions
-    evidence: NDArray[np.void]
 
 
 @nb.njit(cache=True)
@@ -85,11 +80,11 @@ def grow(growth: Growth, source: SpineSource) -> int:
 @nb.njit(cache=True)
 def _open(growth: Growth, source: SpineSource, node: int, position: int) -> None:
     """Look up what may follow a new node, copied from context `position` or not (-1), and offer the best."""
-    nodes, options, known = growth.nodes, source.options, source.evidence[node]
+    nodes, known = growth.nodes, source.evidence[node]
     if nodes.depths[node] >= growth.limits.max_depth:
         return
     before = token_before(nodes, node, growth.tokens)
-    entry, is_bigram = find_successors(source.table, before, nodes.tokens[node], options.use_bigram)
+    entry, is_bigram = find_successors(source.table, before, nodes.tokens[node], source.use_bigram)
     known["entry"], known["is_bigram"] = entry, is_bigram
     known["position"] = -1
     if position >= 0 and position + 1 < len(growth.tokens):
@@ -97,17 +92,17 @@ def _open(growth: Growth, source: SpineSource, node: int, position: int) -> None
         known["position"] = position
         known["suffix_len"] = parent["suffix_len"] + 1
         known["has_consensus"] = parent["has_consensus"]
-    elif options.use_context:
+    elif source.use_context:
         path = _last_tokens(growth.tokens, nodes.tokens, nodes.parents, node)
         found, suffix_len, _, consensus = find_match(source.context, growth.tokens, path)
         known["position"], known["suffix_len"] = found, suffix_len
-        known["has_consensus"] = 1 if consensus & options.consensus else 0
+        known["has_consensus"] = 1 if consensus & source.consensus else 0
     known["rest"] = nodes.scores[node]
     if known["position"] >= 0:
         chance = growth.chances[_copied_class(source, growth.tokens, known)]
         push(growth.heap, nodes.scores[node] * chance, node, _COPY)
         known["rest"] *= 1 - chance
-    if options.use_spine_branches or nodes.sources[node] != _CONTEXT:
+    if source.use_spine_branches or nodes.sources[node] != _CONTEXT:
         _offer_successor(growth, source, node, 0)
 
 
@@ -133,7 +128,7 @@ def _last_tokens(
 @nb.njit(cache=True)
 def _copied_class(source: SpineSource, tokens: NDArray[np.int32], known: np.void) -> int:
     """The evidence class of the token copied after a node with a match."""
-    if not source.options.use_confidence:
+    if not source.use_confidence:
         return POOLED
     copied = tokens[known["position"] + 1]
     entry = known["entry"]

@@ -11,12 +11,12 @@ import numpy as np
 from decoding.core.request import Request
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.top_tokens import TopTokens
-from decoding.core.tree import DraftTree, Source
+from decoding.core.tree import DraftTree, IntArray, Source
 from decoding.core.verdict import Verdict
 from decoding.costs.price import DraftBudget
 from decoding.drafting.harvest import harvest_prefill, harvest_tree, token_before_root
 from decoding.drafting.sources import DraftingStores
-from decoding.drafting.spine.growth import EVIDENCE, SpineOptions, SpineSource, grow
+from decoding.drafting.spine.growth import EVIDENCE, SpineSource, grow
 from decoding.drafting.spine.paper_tree import SpineShape, build_spine_tree
 from decoding.drafting.spine.priors import prior_chances
 from decoding.drafting.tree.beliefs import learn, start_beliefs
@@ -51,7 +51,6 @@ class SpineDrafter:
         self._adjacency = session.adjacency
         self._index = ContextIndex(request.max_total)
         self._beliefs = start_beliefs(prior_chances())
-        self._options = _options_of(request.speculation)
         self._acceptance = _INITIAL_ACCEPTANCE
         self._before_root = -1
         self._allocate(17)
@@ -63,10 +62,11 @@ class SpineDrafter:
         self._before_root = token_before_root(self._request)
         if budget.max_nodes >= len(self._evidence):
             self._allocate(budget.max_nodes + 1)
-        self._index.extend(self._request.tokens)
-        limits = limits_of(budget, self._request.speculation.max_depth)
-        is_best_first = "best_first" not in self._request.speculation.without
-        num_nodes = self._grow(limits) if is_best_first else self._build(limits)
+        tokens, speculation = self._request.tokens, self._request.speculation
+        self._index.extend(tokens)
+        limits = limits_of(budget, speculation.max_depth)
+        build = self._build if "best_first" in speculation.without else self._grow
+        num_nodes = build(tokens, limits, speculation)
         return to_tree(self._buffers.nodes, num_nodes)
 
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
@@ -81,33 +81,36 @@ class SpineDrafter:
         self._buffers = allocate(num_nodes)
         self._evidence = np.zeros(num_nodes, EVIDENCE)
 
-    def _grow(self, limits: Limits) -> int:
-        growth = Growth(self._request.tokens, self._beliefs.chances, limits, *self._buffers)
-        return int(grow(growth, SpineSource(self._adjacency.arrays, self._index.arrays, self._options, self._evidence)))
+    def _grow(self, tokens: IntArray, limits: Limits, speculation: SpeculationParams) -> int:
+        source = SpineSource(
+            self._adjacency.arrays,
+            self._index.arrays,
+            self._evidence,
+            consensus=CONSENSUS[speculation.consensus],
+            use_bigram="bigram" not in speculation.without,
+            use_context="context_match" not in speculation.without,
+            use_confidence="bypass" not in speculation.without,
+            use_spine_branches="branches" not in speculation.without,
+        )
+        return int(grow(Growth(tokens, self._beliefs.chances, limits, *self._buffers), source))
 
-    def _build(self, limits: Limits) -> int:
+    def _build(self, tokens: IntArray, limits: Limits, speculation: SpeculationParams) -> int:
         """Algorithm 2's routing: a chain where the match is trusted, else Algorithm 1 at the tier's ratio."""
-        options, tokens, budget = self._options, self._request.tokens, limits.max_nodes
-        match = self._index.match(tokens, max(budget, MAX_CHAIN))
+        match = self._index.match(tokens, max(limits.max_nodes, MAX_CHAIN))
         chain = match.chain[:MAX_CHAIN]
-        spine_len = max(1, int(budget * spine_ratio(self._acceptance)))
-        is_unanimous = match.by_lengths if options.consensus == BY_LENGTHS else match.by_occurrences
-        if options.use_confidence and (is_unanimous or match.suffix_len >= _BYPASS_SUFFIX):
-            chain, spine_len = match.chain, budget
-        if not options.use_context:
+        spine_len = max(1, int(limits.max_nodes * spine_ratio(self._acceptance)))
+        is_unanimous = match.by_lengths if speculation.consensus == "lengths" else match.by_occurrences
+        if "bypass" not in speculation.without and (is_unanimous or match.suffix_len >= _BYPASS_SUFFIX):
+            chain, spine_len = match.chain, limits.max_nodes
+        if "context_match" in speculation.without:
             chain = chain[:0]
-        shape = SpineShape(limits, spine_len, options.use_bigram, options.use_spine_branches)
+        shape = SpineShape(
+            limits,
+            spine_len,
+            use_bigram="bigram" not in speculation.without,
+            use_spine_branches="branches" not in speculation.without,
+        )
         return int(build_spine_tree(self._adjacency.arrays, tokens, chain, self._buffers.nodes, shape))
-
-
-def _options_of(speculation: SpeculationParams) -> SpineOptions:
-    return SpineOptions(
-        consensus=CONSENSUS[speculation.consensus],
-        use_bigram="bigram" not in speculation.without,
-        use_context="context_match" not in speculation.without,
-        use_confidence="bypass" not in speculation.without,
-        use_spine_branches="branches" not in speculation.without,
-    )
 
 
 def spine_ratio(acceptance: float) -> float:
