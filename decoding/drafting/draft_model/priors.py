@@ -30,6 +30,7 @@ _SAMPLED = (
 def prior_chances(temperature: float) -> NDArray[np.float32]:
     """float32 [C], in the order of `weight_class`, of a request at `temperature`."""
     chances: NDArray[np.float32] = np.array(_SAMPLED if temperature > 0 else _GREEDY, np.float32).ravel()
+    assert len(chances) == 2 * _NUM_WEIGHT_CLASSES, len(chances)
     return chances
 
 

@@ -40,7 +40,9 @@ def prior_chances() -> NDArray[np.float32]:
     """float32 [C], in the order of `context_class` and `score_class`, at any temperature."""
     alone = np.array(_COPIED).T
     copied = np.stack((alone, alone + (1 - alone) * np.array(_CONSENSUS_BONUS)), axis=2)
-    return np.concatenate((copied.ravel(), [_POOLED_CHANCE], np.ravel(_SUCCESSORS))).astype(np.float32)
+    chances = np.concatenate((copied.ravel(), [_POOLED_CHANCE], np.ravel(_SUCCESSORS))).astype(np.float32)
+    assert len(chances) == NUM_CONTEXT_CLASSES + 2 * _NUM_SCORE_CLASSES, len(chances)
+    return chances
 
 
 @nb.njit(cache=True)

@@ -27,7 +27,9 @@ def prior_chances(temperature: float, order: int) -> NDArray[np.float32]:
     rates = np.array(_COUPLED if order == COUPLED and temperature > 0 else _RANKED, np.float32)
     short = rates[:-_NUM_SEEN_CLASSES].reshape(LONGEST_NGRAM - 1, -1, _NUM_WEIGHT_CLASSES)
     longest = rates[-_NUM_SEEN_CLASSES:]
-    return np.concatenate((np.concatenate((short[:, :1], short), axis=1), longest[None])).ravel()
+    chances = np.concatenate((np.concatenate((short[:, :1], short), axis=1), longest[None])).ravel()
+    assert len(chances) == LONGEST_NGRAM * _NUM_SEEN_CLASSES * _NUM_WEIGHT_CLASSES, len(chances)
+    return chances
 
 
 @nb.njit(cache=True, forceinline=True)

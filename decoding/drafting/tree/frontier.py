@@ -17,7 +17,7 @@ _MOST_RANKS = 2**8 - 1
 
 def allocate(num_nodes: int) -> NDArray[np.int64]:
     """An empty heap for a tree of `num_nodes`, each of which puts at most three candidates in."""
-    return np.zeros(3 * num_nodes + 4, np.int64)
+    return np.zeros(1 + 3 * num_nodes, np.int64)
 
 
 @nb.njit(cache=True)
