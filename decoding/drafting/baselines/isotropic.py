@@ -16,8 +16,8 @@ from decoding.core.verdict import Verdict
 from decoding.costs.price import DraftBudget
 from decoding.drafting.harvest import harvest_prefill, harvest_tree, token_before_root
 from decoding.drafting.sources import DraftingStores
-from decoding.drafting.tree import nodes as tree_nodes
-from decoding.drafting.tree.nodes import Nodes, put_node, put_root, token_before
+from decoding.drafting.tree.growth import Limits, limits_of
+from decoding.drafting.tree.nodes import Nodes, allocate, put_node, put_root, to_tree, token_before
 from decoding.stores.adjacency import find_successors
 from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS, SuccessorArrays
 
@@ -35,6 +35,7 @@ class IsotropicDrafter:
     def __init__(self, request: Request, session: DraftingStores) -> None:
         self._request = request
         self._adjacency = session.adjacency
+        self._nodes = allocate(0)
         self._before_root = -1
 
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
@@ -43,17 +44,17 @@ class IsotropicDrafter:
     def propose(self, budget: DraftBudget) -> DraftTree:
         self._before_root = token_before_root(self._request)
         speculation = self._request.speculation
-        max_depth = budget.max_nodes if speculation.max_depth is None else speculation.max_depth
-        nodes = tree_nodes.allocate(budget.max_nodes + 1)
+        if budget.max_nodes >= len(self._nodes.tokens):
+            self._nodes = allocate(budget.max_nodes + 1)
         num_nodes = build_isotropic_tree(
             self._adjacency.arrays,
             self._request.tokens,
-            nodes,
+            self._nodes,
+            limits_of(budget, speculation.max_depth),
             speculation.branching,
-            max_depth,
             "bigram" not in speculation.without,
         )
-        return tree_nodes.to_tree(nodes, num_nodes)
+        return to_tree(self._nodes, num_nodes)
 
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:  # noqa: ARG002
         harvest_tree(self._adjacency, self._before_root, tree, top)
@@ -64,20 +65,20 @@ def build_isotropic_tree(
     table: SuccessorArrays,
     tokens: NDArray[np.int32],
     nodes: Nodes,
+    limits: Limits,
     branching: int,
-    max_depth: int,
     use_bigram: bool,
 ) -> int:
-    """Fill all of `nodes` breadth-first with the `branching` best successors of each; return how many, with root."""
+    """Fill `nodes` breadth-first with the `branching` best successors of each; return how many, root included."""
     put_root(nodes, tokens[len(tokens) - 1])
     num_nodes = 1
     node = 0
-    while node < num_nodes and num_nodes < len(nodes.tokens):
-        if nodes.depths[node] < max_depth:
+    while node < num_nodes and num_nodes <= limits.max_nodes:
+        if nodes.depths[node] < limits.max_depth:
             before = token_before(nodes, node, tokens)
             entry, _ = find_successors(table, before, nodes.tokens[node], use_bigram)
             for rank in range(min(branching, NUM_SUCCESSORS)):
-                if entry < 0 or table.ids[entry, rank] == NO_TOKEN or num_nodes == len(nodes.tokens):
+                if entry < 0 or table.ids[entry, rank] == NO_TOKEN or num_nodes > limits.max_nodes:
                     break
                 score = table.probabilities[entry, rank]
                 put_node(nodes, num_nodes, node, table.ids[entry, rank], _ADJACENCY, score)

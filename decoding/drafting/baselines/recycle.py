@@ -16,8 +16,8 @@ from decoding.core.verdict import Verdict
 from decoding.costs.price import DraftBudget
 from decoding.drafting.harvest import harvest_prefill, harvest_tree
 from decoding.drafting.sources import DraftingStores
-from decoding.drafting.tree import nodes as tree_nodes
-from decoding.drafting.tree.nodes import Nodes, put_node, put_root
+from decoding.drafting.tree.growth import Limits, limits_of
+from decoding.drafting.tree.nodes import Nodes, allocate, put_node, put_root, to_tree
 from decoding.stores.adjacency import find_successors
 from decoding.stores.successor_table import NO_TOKEN, SuccessorArrays
 
@@ -72,23 +72,21 @@ class RecycleDrafter:
     def __init__(self, request: Request, session: DraftingStores) -> None:
         self._request = request
         self._adjacency = session.adjacency
+        self._nodes = allocate(len(_PARENTS))
 
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
         harvest_prefill(self._adjacency, self._request, start, top)
 
     def propose(self, budget: DraftBudget) -> DraftTree:
-        max_depth = self._request.speculation.max_depth
-        size = min(budget.max_nodes + 1, len(_PARENTS))
-        nodes = tree_nodes.allocate(size)
         num_nodes = fill_template(
             self._adjacency.arrays,
             int(self._request.tokens[-1]),
-            nodes,
+            self._nodes,
+            limits_of(budget, self._request.speculation.max_depth),
             _PARENTS,
             _RANKS,
-            size if max_depth is None else max_depth,
         )
-        return tree_nodes.to_tree(nodes, num_nodes)
+        return to_tree(self._nodes, num_nodes)
 
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:  # noqa: ARG002
         harvest_tree(self._adjacency, NO_TOKEN, tree, top)
@@ -99,9 +97,9 @@ def fill_template(
     table: SuccessorArrays,
     root: int,
     nodes: Nodes,
+    limits: Limits,
     parents: NDArray[np.int32],
     ranks: NDArray[np.int32],
-    max_depth: int,
 ) -> int:
     """Fill `nodes` along the template, leaving out what is unknown or too deep; return how many, root included."""
     put_root(nodes, root)
@@ -112,9 +110,9 @@ def fill_template(
     num_nodes = 1
     for slot in range(1, len(parents)):
         parent = places[parents[slot]]
-        if num_nodes == len(nodes.tokens):
+        if num_nodes > limits.max_nodes:
             break
-        if parent < 0 or entries[parent] < 0 or nodes.depths[parent] >= max_depth:
+        if parent < 0 or entries[parent] < 0 or nodes.depths[parent] >= limits.max_depth:
             continue
         token = table.ids[entries[parent], ranks[slot]]
         if token != NO_TOKEN:

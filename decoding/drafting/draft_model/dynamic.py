@@ -18,21 +18,21 @@ from decoding.core.tree import DraftTree, IntArray, root_only
 from decoding.core.verdict import Verdict
 from decoding.costs.price import DraftBudget
 from decoding.drafting.draft_model.growth import (
-    Growth,
-    Limits,
+    ModelSource,
+    Rounds,
     Rules,
     Top,
-    add_children,
-    allocate,
-    choose_expanded,
+    allocate_model_buffers,
+    grow_depth,
     harvest_best,
-    plant,
+    most_nodes,
 )
-from decoding.drafting.draft_model.priors import start_model_beliefs
+from decoding.drafting.draft_model.priors import prior_chances
 from decoding.drafting.draft_model.state import DraftModelState, DraftRows
-from decoding.drafting.tree.beliefs import learn
+from decoding.drafting.tree.beliefs import learn, start_beliefs
 from decoding.drafting.tree.candidates import COUPLED, draft_law
-from decoding.drafting.tree.nodes import to_tree
+from decoding.drafting.tree.growth import Growth, allocate, limits_of
+from decoding.drafting.tree.nodes import put_root, to_tree
 
 ABLATIONS = ("breadth", "depth", "history")
 
@@ -110,13 +110,12 @@ class ModelDrafter:
         self._history = history
         self._acceptance: deque[float] = deque(maxlen=history.window if history else 1)
         self._law = draft_law(request.sampling, COUPLED)
-        self._beliefs = start_model_beliefs(request.sampling.temperature)
+        self._beliefs = start_beliefs(prior_chances(request.sampling.temperature))
         self._hope = 0.8  # how often a node's best child is accepted once the node is
-        self._buffers = allocate(16, rules.b_max)
-        self._room = 16
+        self._allocate(16)
         self._d_base = float(rules.d_base)
-        self._limits = Limits(0, 0.0, 0.0, 0, 0, 0)
-        self._num_nodes = 0  # of the tree under way, root included; 0: none was begun in this step
+        self._under_way: tuple[Growth, ModelSource] | None = None  # what the tree of this step grows by, once begun
+        self._num_nodes = 0  # of that tree, root included
         self._row_parents: IntArray = _ROOT[:0]
         self._expanded = _ROOT
 
@@ -125,52 +124,57 @@ class ModelDrafter:
 
     def begin(self, budget: DraftBudget, most_rows: int, most_depth: int) -> None:
         if budget.max_nodes > self._room:
-            self._room = budget.max_nodes
-            self._buffers = allocate(self._room, self._rules.b_max)
-        self._limits = Limits(
-            budget.max_nodes,
-            budget.min_chance,
-            budget.round_price,
-            min(most_rows, budget.max_nodes),
-            most_depth,
-            self._state.vocab_size,
+            self._allocate(budget.max_nodes)
+        tokens, limits = self._request.tokens, limits_of(budget, self._rules.d_max)
+        rounds = Rounds(budget.round_price, self._hope, min(most_rows, limits.max_nodes), most_depth)
+        self._under_way = (
+            Growth(tokens, self._beliefs.chances, limits, *self._buffers),
+            ModelSource(self._law, self._rules, rounds, self._state.vocab_size, self._model_buffers),
         )
-        plant(self._buffers, int(self._request.tokens[-1]))
+        put_root(self._buffers.nodes, int(tokens[-1]))
         self._num_nodes = 1
         self._row_parents = _ROOT[:0]
         self._expanded = _ROOT
 
     def grow(self, top: TopTokens) -> DraftRows | None:
-        buffers, first, num_rows = self._buffers, self._num_nodes, len(self._row_parents)
-        growth = Growth(buffers, self._law, self._rules, self._limits, self._beliefs.chances, self._request.num_tokens)
-        self._num_nodes = add_children(growth, first, self._expanded, Top(top.ids, top.probabilities))
-        expanded = choose_expanded(growth, first, self._num_nodes, num_rows, self._hope)
+        assert self._under_way is not None, "no tree was begun"
+        growth, source = self._under_way
+        nodes, rows, num_rows = growth.nodes, source.buffers.rows, len(self._row_parents)
+        said = Top(top.ids, top.probabilities)
+        self._num_nodes, expanded = grow_depth(growth, source, self._num_nodes, num_rows, self._expanded, said)
         if len(expanded) == 0:
             return None
-        buffers.rows[expanded] = np.arange(num_rows, num_rows + len(expanded))
-        parents = buffers.rows[buffers.nodes.parents[expanded]]  # the root's children follow the committed tokens: -1
+        rows[expanded] = np.arange(num_rows, num_rows + len(expanded))
+        parents = rows[nodes.parents[expanded]]  # the root's children follow the committed tokens: -1
         self._row_parents = np.concatenate((self._row_parents, parents))
         self._expanded = expanded
-        return DraftRows(buffers.nodes.tokens[expanded], self._row_parents)
+        return DraftRows(nodes.tokens[expanded], self._row_parents)
 
     def propose(self, budget: DraftBudget) -> DraftTree:
         """The tree that has grown in this step; the root alone where the draft model was not up to date."""
-        if self._num_nodes == 0:
+        if self._under_way is None:
             return root_only(int(self._request.tokens[-1]))
-        num_kept = len(harvest_best(self._buffers, self._num_nodes, budget.max_nodes))
-        self._num_nodes = 0
-        return to_tree(self._buffers.nodes, num_kept)
+        nodes = self._buffers.nodes
+        num_kept = len(harvest_best(nodes, self._model_buffers.rows, self._num_nodes, budget.max_nodes))
+        self._under_way = None
+        return to_tree(nodes, num_kept)
 
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:  # noqa: ARG002 - asks for none
         path = verdict.path[1:]
-        rows = tree.of_nodes(self._buffers.rows)[path] if tree.num_drafted else path
+        rows = tree.of_nodes(self._model_buffers.rows)[path] if tree.num_drafted else path
         self._state.keep(rows[rows >= 0])
         if tree.num_drafted == 0:
             return
-        learn(self._beliefs, tree.of_nodes(self._buffers.classes), tree, verdict)
+        learn(self._beliefs, tree.of_nodes(self._buffers.nodes.classes), tree, verdict)
         self._learn_hope(tree, verdict)
         if self._history is not None:
             self._adjust(self._history, verdict.num_accepted / tree.num_drafted)
+
+    def _allocate(self, max_nodes: int) -> None:
+        num_nodes = most_nodes(max_nodes, self._rules.b_max)
+        self._room = max_nodes
+        self._buffers = allocate(num_nodes)
+        self._model_buffers = allocate_model_buffers(num_nodes, max_nodes + 1)
 
     def _learn_hope(self, tree: DraftTree, verdict: Verdict) -> None:
         """Every accepted node that had children, the root too, says whether one of them was the target's."""

@@ -14,12 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoding.core.tree import IntArray, Source
+from decoding.drafting.draft_model.priors import weight_class
 from decoding.drafting.tree.candidates import Candidates, DraftLaw, allocate_candidates, rank_candidates
-from decoding.drafting.tree.nodes import Nodes, put_node, put_root
-from decoding.drafting.tree.nodes import allocate as allocate_nodes
+from decoding.drafting.tree.growth import Growth
+from decoding.drafting.tree.nodes import Nodes, put_node
 
-NUM_WEIGHT_CLASSES = 12
-NUM_CLASSES = 2 * NUM_WEIGHT_CLASSES  # of a node's best child, then of the others
 _DRAFT_MODEL = int(Source.DRAFT_MODEL)
 _NOT_RUN = -1
 
@@ -44,26 +43,22 @@ class Rules(NamedTuple):
     tau: float = 0.05
 
 
-class Limits(NamedTuple):
-    """budget: drafted nodes. min_chance: what one must be worth at least; round_price: what a further draft forward
-    must promise, in tokens. most_rows: rows that all draft forwards of this tree may have; most_depth: of a row;
-    vocab_size: of the tokens that target and draft model both have."""
+class Rounds(NamedTuple):
+    """What the draft forwards of a tree may cost. round_price: what a further one must promise, in tokens; hope: how
+    often a node's best child is accepted once the node is. most_rows: that all of them together may have; most_depth:
+    of a row."""
 
-    budget: int
-    min_chance: float
     round_price: float
+    hope: float
     most_rows: int
     most_depth: int
-    vocab_size: int
 
 
-class Buffers(NamedTuple):
-    """Room for a tree of n nodes. probabilities: float64 [n], of the path; classes: int32 [n], evidence; rows: int32
-    [n], which row of the draft forwards ran the node, or -1. candidates: of the rows at hand."""
+class ModelBuffers(NamedTuple):
+    """What the draft model knows of each of n nodes. probabilities: float64 [n], of the path; rows: int32 [n], which
+    row of the draft forwards ran the node, or -1. candidates: of the rows at hand."""
 
-    nodes: Nodes
     probabilities: NDArray[np.float64]
-    classes: IntArray
     rows: IntArray
     candidates: Candidates
 
@@ -75,63 +70,59 @@ class Top(NamedTuple):
     probabilities: NDArray[np.float32]
 
 
-class Growth(NamedTuple):
-    """Everything one tree grows by and into. chances: float32 [NUM_CLASSES], of each class of evidence; root_position:
-    the absolute position that the root's children take."""
+class ModelSource(NamedTuple):
+    """Where candidates come from and who is asked for more. vocab_size: of the tokens that target and draft model both
+    have."""
 
-    buffers: Buffers
     law: DraftLaw
     rules: Rules
-    limits: Limits
-    chances: NDArray[np.float32]
-    root_position: int
+    rounds: Rounds
+    vocab_size: int
+    buffers: ModelBuffers
 
 
-def allocate(budget: int, most_children: int) -> Buffers:
-    """Room for every child of every node that may be expanded: the root and at most `budget` others."""
-    num_nodes = 1 + (budget + 1) * most_children
-    return Buffers(
-        nodes=allocate_nodes(num_nodes),
+def most_nodes(max_nodes: int, most_children: int) -> int:
+    """Every child of every node that may be expanded: the root and at most `max_nodes` others."""
+    return 1 + (max_nodes + 1) * most_children
+
+
+def allocate_model_buffers(num_nodes: int, num_rows: int) -> ModelBuffers:
+    """num_rows: that one draft forward may have."""
+    return ModelBuffers(
         probabilities=np.ones(num_nodes, np.float64),
-        classes=np.zeros(num_nodes, np.int32),
         rows=np.full(num_nodes, _NOT_RUN, np.int32),
-        candidates=allocate_candidates(budget + 1),
+        candidates=allocate_candidates(num_rows),
     )
 
 
 @nb.njit(cache=True)
-def plant(buffers: Buffers, token: int) -> None:
-    """A tree of the root alone."""
-    put_root(buffers.nodes, token)
-    buffers.probabilities[0] = 1.0
-    buffers.rows[0] = _NOT_RUN
+def grow_depth(
+    growth: Growth, source: ModelSource, num_nodes: int, num_rows: int, expanded: IntArray, top: Top
+) -> tuple[int, IntArray]:
+    """Take in what row i of `top` says after node `expanded[i]`: the new number of nodes, and which to run next.
+
+    num_rows: of all draft forwards of the tree so far.
+    """
+    grown = _add_children(growth, source, num_nodes, expanded, top)
+    return grown, _choose_expanded(growth, source, num_nodes, grown, num_rows)
 
 
 @nb.njit(cache=True)
-def weight_class(weight: float, rank: int) -> int:
-    """The evidence class of a node: its weight among its siblings in steps, and whether it is the best of them."""
-    step = NUM_WEIGHT_CLASSES - 1
-    for index, bound in enumerate((0.999, 0.99, 0.97, 0.93, 0.85, 0.7, 0.5, 0.3, 0.15, 0.06, 0.02)):
-        if weight >= bound:
-            step = index
-            break
-    return step if rank == 0 else NUM_WEIGHT_CLASSES + step
-
-
-@nb.njit(cache=True)
-def add_children(growth: Growth, num_nodes: int, expanded: IntArray, top: Top) -> int:
+def _add_children(growth: Growth, source: ModelSource, num_nodes: int, expanded: IntArray, top: Top) -> int:
     """Give node `expanded[i]` the children that row i of `top` and the rules speak for; the new number of nodes."""
-    buffers, rules, limits = growth.buffers, growth.rules, growth.limits
-    law, root_position = growth.law, growth.root_position
-    nodes, candidates, probabilities = buffers.nodes, buffers.candidates, buffers.probabilities
+    nodes, limits, rules, buffers = growth.nodes, growth.limits, source.rules, source.buffers
+    candidates, probabilities = buffers.candidates, buffers.probabilities
+    root_position = len(growth.tokens)  # of the root's children
     for row in range(len(expanded)):
         parent = expanded[row]
-        if nodes.depths[parent] >= rules.d_max:
+        if nodes.depths[parent] >= limits.max_depth:
             continue
         position = root_position + nodes.depths[parent]
-        rank_candidates(top, row, law, (row, position, root_position), candidates)
+        rank_candidates(top, row, source.law, (row, position, root_position), candidates)
         size = candidates.sizes[row]
-        mass = top.probabilities[row].sum() if law.temperature == 0 else 1.0  # shares are of the candidates alone
+        mass = (
+            top.probabilities[row].sum() if source.law.temperature == 0 else 1.0
+        )  # shares are of the candidates alone
         confidence = 0.0
         for rank in range(size):
             confidence = max(confidence, mass * candidates.shares[row, rank])
@@ -145,39 +136,35 @@ def add_children(growth: Growth, num_nodes: int, expanded: IntArray, top: Top) -
             kind = weight_class(candidates.weights[row, rank], rank)
             chance = nodes.scores[parent] * growth.chances[kind]
             token = candidates.ids[row, rank]
-            if probability < rules.tau or chance < limits.min_chance or token >= limits.vocab_size:
+            if probability < rules.tau or chance < limits.min_chance or token >= source.vocab_size:
                 continue
             put_node(nodes, num_nodes, parent, token, _DRAFT_MODEL, chance)
             probabilities[num_nodes] = probability
-            buffers.classes[num_nodes] = kind
+            nodes.classes[num_nodes] = kind
             buffers.rows[num_nodes] = _NOT_RUN
             num_nodes += 1
     return num_nodes
 
 
 @nb.njit(cache=True)
-def choose_expanded(growth: Growth, first: int, num_nodes: int, num_rows: int, hope: float) -> IntArray:
-    """int32: those of the nodes from `first` on that the draft model is to be run on next, ascending; often none.
-
-    num_rows: run so far. hope: how often a node's best child is accepted once the node is.
-    """
-    buffers, rules, limits = growth.buffers, growth.rules, growth.limits
-    nodes = buffers.nodes
-    least = _least_score(nodes.scores[1:num_nodes], limits.budget)
+def _choose_expanded(growth: Growth, source: ModelSource, first: int, num_nodes: int, num_rows: int) -> IntArray:
+    """int32: those of the nodes from `first` on that the draft model is to be run on next, ascending; often none."""
+    nodes, limits, rules, rounds = growth.nodes, growth.limits, source.rules, source.rounds
+    least = _least_score(nodes.scores[1:num_nodes], limits.max_nodes)
     found = np.empty(num_nodes - first, np.int32)
     count = 0
     promise = 0.0
     for node in range(first, num_nodes):
-        probability, depth, score = buffers.probabilities[node], nodes.depths[node], nodes.scores[node]
-        is_open = depth < rules.d_max and depth <= limits.most_depth and probability >= rules.rho_stop
+        probability, depth, score = source.buffers.probabilities[node], nodes.depths[node], nodes.scores[node]
+        is_open = depth < limits.max_depth and depth <= rounds.most_depth and probability >= rules.rho_stop
         is_open = is_open and (depth < rules.d_base or probability > rules.rho_deep)
-        if is_open and score >= least and score * hope >= limits.min_chance:
+        if is_open and score >= least and score * rounds.hope >= limits.min_chance:
             found[count] = node
-            promise += score * hope - limits.min_chance
+            promise += score * rounds.hope - limits.min_chance
             count += 1
-    if promise < limits.round_price:
+    if promise < rounds.round_price:
         return found[:0]
-    room = limits.most_rows - num_rows
+    room = rounds.most_rows - num_rows
     if count > room:
         order = np.argsort(-nodes.scores[found[:count]], kind="mergesort")
         return np.sort(found[order[:room]])
@@ -193,9 +180,8 @@ def _least_score(scores: NDArray[np.float32], budget: int) -> float:
 
 
 @nb.njit(cache=True)
-def harvest_best(buffers: Buffers, num_nodes: int, budget: int) -> IntArray:
-    """int32, ascending: the root and the `budget` likeliest nodes, which form a tree; the buffers' nodes become it."""
-    nodes = buffers.nodes
+def harvest_best(nodes: Nodes, rows: IntArray, num_nodes: int, budget: int) -> IntArray:
+    """int32, ascending: the root and the `budget` likeliest nodes, which form a tree; `nodes` and `rows` become it."""
     kept = np.arange(num_nodes).astype(np.int32)
     if num_nodes - 1 > budget:
         order = np.argsort(-nodes.scores[:num_nodes], kind="mergesort")  # of equals the earlier, so parents first
@@ -208,5 +194,5 @@ def harvest_best(buffers: Buffers, num_nodes: int, budget: int) -> IntArray:
         nodes.tokens[place], nodes.depths[place] = nodes.tokens[node], nodes.depths[node]
         nodes.sources[place], nodes.scores[place] = nodes.sources[node], nodes.scores[node]
         nodes.parents[place] = places[nodes.parents[node]]
-        buffers.classes[place], buffers.rows[place] = buffers.classes[node], buffers.rows[node]
+        nodes.classes[place], rows[place] = nodes.classes[node], rows[node]
     return kept

@@ -1,17 +1,19 @@
-"""What a draft model's candidate is worth before a request has shown it: measured rates by evidence.
+"""What speaks for a draft model's candidate, and what that was worth elsewhere.
 
-Owns the priors; the running estimates are `beliefs.Beliefs`. Knows nothing of trees.
+Owns the classes of such evidence and their measured rates; the running estimates are `beliefs.Beliefs`. Knows nothing
+of trees.
 """
 
 from __future__ import annotations
 
+import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.drafting.draft_model.growth import NUM_CLASSES
-from decoding.drafting.tree.beliefs import Beliefs
+from decoding.drafting.tree.beliefs import step_of
 
-_PRIOR_WEIGHT = 16.0  # how many observations the prior counts for
+_WEIGHT_BOUNDS = (0.999, 0.99, 0.97, 0.93, 0.85, 0.7, 0.5, 0.3, 0.15, 0.06, 0.02)
+_NUM_WEIGHT_CLASSES = len(_WEIGHT_BOUNDS) + 1
 
 # Measured on the bundled pair, greedy and at temperatures 0.7 and 1, rounded: a node's best child, then the others,
 # by weight from 0.999 and more down to less than 0.02.
@@ -25,9 +27,15 @@ _SAMPLED = (
 )
 
 
-def start_model_beliefs(temperature: float) -> Beliefs:
-    """The priors of a request at `temperature`; what its own text changes is learned as it runs."""
+def prior_chances(temperature: float) -> NDArray[np.float32]:
+    """float32 [C], in the order of `weight_class`, of a request at `temperature`."""
     chances: NDArray[np.float32] = np.array(_SAMPLED if temperature > 0 else _GREEDY, np.float32).ravel()
-    assert len(chances) == NUM_CLASSES, len(chances)
-    tried = np.full(NUM_CLASSES, _PRIOR_WEIGHT, np.float32)
-    return Beliefs(chances * tried, tried, chances)
+    assert len(chances) == 2 * _NUM_WEIGHT_CLASSES, len(chances)
+    return chances
+
+
+@nb.njit(cache=True)
+def weight_class(weight: float, rank: int) -> int:
+    """The evidence class of a node: its weight among its siblings in steps, and whether it is the best of them."""
+    step = step_of(weight, _WEIGHT_BOUNDS)
+    return int(step if rank == 0 else _NUM_WEIGHT_CLASSES + step)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoding.core.tree import Source
+from decoding.drafting.tree.growth import Limits
 from decoding.drafting.tree.nodes import Nodes, put_node, put_root, token_before
 from decoding.stores.adjacency import find_successors
 from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS, SuccessorArrays
@@ -25,11 +26,10 @@ _CONTEXT, _ADJACENCY = int(Source.CONTEXT), int(Source.ADJACENCY)
 
 
 class SpineShape(NamedTuple):
-    """budget, spine_len: nodes; max_depth: edges from the root."""
+    """spine_len: nodes copied before branches get theirs; use_spine_branches: successors of copied nodes."""
 
-    budget: int
+    limits: Limits
     spine_len: int
-    max_depth: int
     use_bigram: bool
     use_spine_branches: bool
 
@@ -48,10 +48,10 @@ def build_spine_tree(
     what branches leave of the budget goes to it. A branch's `scores` entry is its share among siblings.
     """
     put_root(nodes, tokens[len(tokens) - 1])
-    spine_len = min(shape.spine_len, len(chain), shape.budget, shape.max_depth)
+    spine_len = min(shape.spine_len, len(chain), shape.limits.max_nodes, shape.limits.max_depth)
     for step in range(spine_len):  # step 1: the spine
         put_node(nodes, step + 1, step, chain[step], _CONTEXT, 1.0)
-    rest = shape.budget - spine_len
+    rest = shape.limits.max_nodes - spine_len
     spine_rest = int(rest * SPINE_SHARE) if spine_len > 0 and shape.use_spine_branches else 0
     before_root = token_before(nodes, 0, tokens)
     skip = chain[0] if len(chain) > 0 else _NO_SKIP
@@ -89,12 +89,12 @@ def _branch_spine(
 @nb.njit(cache=True)
 def _extend(table: SuccessorArrays, nodes: Nodes, num_nodes: int, spine_len: int, shape: SpineShape) -> int:
     """Step 4: breadth-first, each branch node takes children in proportion to its score among its siblings."""
-    branch_depths = np.zeros(shape.budget + 1, np.int32)
+    branch_depths = np.zeros(shape.limits.max_nodes + 1, np.int32)
     node = spine_len + 1
     while node < num_nodes:
         parent = nodes.parents[node]
         branch_depths[node] = branch_depths[parent] + 1 if parent > spine_len else 1
-        left = shape.budget + 1 - num_nodes
+        left = shape.limits.max_nodes + 1 - num_nodes
         if left > 0 and branch_depths[node] < BRANCH_DEPTH:
             width = min(int(np.ceil(left * nodes.scores[node])), NUM_SUCCESSORS // branch_depths[node])
             where = (node, nodes.tokens[parent], _NO_SKIP, max(1, width))
@@ -107,8 +107,8 @@ def _extend(table: SuccessorArrays, nodes: Nodes, num_nodes: int, spine_len: int
 def _lengthen(nodes: Nodes, num_nodes: int, spine_len: int, chain: NDArray[np.int32], shape: SpineShape) -> int:
     """What is left of the budget goes to the rest of the chain (branches leave out its next token)."""
     last = spine_len
-    for step in range(spine_len, min(len(chain), shape.max_depth)):
-        if num_nodes > shape.budget:
+    for step in range(spine_len, min(len(chain), shape.limits.max_depth)):
+        if num_nodes > shape.limits.max_nodes:
             break
         put_node(nodes, num_nodes, last, chain[step], _CONTEXT, 1.0)
         last = num_nodes
@@ -127,10 +127,10 @@ def _attach(
     """Attach the best successors of a node: where = (node, token before it, token to leave out, most children)."""
     node, before, skip, width = where
     entry, _ = find_successors(table, before, nodes.tokens[node], shape.use_bigram)
-    if entry < 0 or nodes.depths[node] >= shape.max_depth:
+    if entry < 0 or nodes.depths[node] >= shape.limits.max_depth:
         return num_nodes
     total = table.probabilities[entry].sum()
-    last = min(shape.budget + 1, num_nodes + width)
+    last = min(shape.limits.max_nodes + 1, num_nodes + width)
     for rank in range(NUM_SUCCESSORS):
         token, score = table.ids[entry, rank], table.probabilities[entry, rank] / total
         if num_nodes >= last or token == NO_TOKEN or score < MIN_SCORE:

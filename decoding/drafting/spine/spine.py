@@ -9,17 +9,19 @@ from __future__ import annotations
 import numpy as np
 
 from decoding.core.request import Request
+from decoding.core.speculation_params import SpeculationParams
 from decoding.core.top_tokens import TopTokens
-from decoding.core.tree import DraftTree, Source
+from decoding.core.tree import DraftTree, IntArray, Source
 from decoding.core.verdict import Verdict
 from decoding.costs.price import DraftBudget
 from decoding.drafting.harvest import harvest_prefill, harvest_tree, token_before_root
 from decoding.drafting.sources import DraftingStores
-from decoding.drafting.spine import growth
-from decoding.drafting.spine.growth import EVIDENCE, Growth, Limits, grow
+from decoding.drafting.spine.growth import EVIDENCE, SpineSource, grow
 from decoding.drafting.spine.paper_tree import SpineShape, build_spine_tree
-from decoding.drafting.tree import nodes
+from decoding.drafting.spine.priors import prior_chances
 from decoding.drafting.tree.beliefs import learn, start_beliefs
+from decoding.drafting.tree.growth import Growth, Limits, allocate, limits_of
+from decoding.drafting.tree.nodes import to_tree
 from decoding.stores.context import BY_LENGTHS, BY_OCCURRENCES, MAX_CHAIN, ContextIndex
 from decoding.stores.successor_table import NUM_SUCCESSORS
 
@@ -29,7 +31,6 @@ CONSENSUS = {"lengths": BY_LENGTHS, "occurrences": BY_OCCURRENCES}
 _INITIAL_ACCEPTANCE = 0.3
 _SMOOTHING = 0.3
 _BYPASS_SUFFIX = 8
-_UNLIMITED = np.iinfo(np.int32).max
 
 
 class SpineDrafter:
@@ -49,85 +50,67 @@ class SpineDrafter:
         self._request = request
         self._adjacency = session.adjacency
         self._index = ContextIndex(request.max_total)
-        self._beliefs = start_beliefs()
+        self._beliefs = start_beliefs(prior_chances())
         self._acceptance = _INITIAL_ACCEPTANCE
         self._before_root = -1
-        self._allocate(16)
+        self._allocate(17)
 
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
         harvest_prefill(self._adjacency, self._request, start, top)
 
     def propose(self, budget: DraftBudget) -> DraftTree:
         self._before_root = token_before_root(self._request)
-        if budget.max_nodes >= len(self._nodes.tokens):
-            self._allocate(budget.max_nodes)
-        self._index.extend(self._request.tokens)
-        is_best_first = "best_first" not in self._request.speculation.without
-        num_nodes = self._grow(budget) if is_best_first else self._build(budget.max_nodes)
-        return nodes.to_tree(self._nodes, num_nodes)
+        if budget.max_nodes >= len(self._evidence):
+            self._allocate(budget.max_nodes + 1)
+        tokens, speculation = self._request.tokens, self._request.speculation
+        self._index.extend(tokens)
+        limits = limits_of(budget, speculation.max_depth)
+        build = self._build if "best_first" in speculation.without else self._grow
+        num_nodes = build(tokens, limits, speculation)
+        return to_tree(self._buffers.nodes, num_nodes)
 
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
-        learn(self._beliefs, tree.of_nodes(self._evidence["kind"]), tree, verdict)
+        learn(self._beliefs, tree.of_nodes(self._buffers.nodes.classes), tree, verdict)
         num_spine = int((tree.sources == Source.CONTEXT).sum())
         if num_spine:
             rate = float((tree.sources[verdict.path] == Source.CONTEXT).sum()) / num_spine
             self._acceptance += _SMOOTHING * (rate - self._acceptance)
         harvest_tree(self._adjacency, self._before_root, tree, top)
 
-    def _allocate(self, budget: int) -> None:
-        self._nodes = nodes.allocate(budget + 1)
-        self._evidence = np.zeros(budget + 1, EVIDENCE)
-        self._scales = np.zeros(budget + 1, np.float32)
-        self._heap = growth.allocate_heap(budget + 1)
+    def _allocate(self, num_nodes: int) -> None:
+        self._buffers = allocate(num_nodes)
+        self._evidence = np.zeros(num_nodes, EVIDENCE)
 
-    def _max_depth(self) -> int:
-        max_depth = self._request.speculation.max_depth
-        return _UNLIMITED if max_depth is None else max_depth
-
-    def _grow(self, budget: DraftBudget) -> int:
-        without = self._request.speculation.without
-        limits = Limits(
-            budget=budget.max_nodes,
-            min_chance=float(budget.min_chance),
-            max_depth=self._max_depth(),
-            consensus=CONSENSUS[self._request.speculation.consensus],
-            use_bigram="bigram" not in without,
-            use_context="context_match" not in without,
-            use_confidence="bypass" not in without,
-            use_spine_branches="branches" not in without,
-        )
-        state = Growth(
+    def _grow(self, tokens: IntArray, limits: Limits, speculation: SpeculationParams) -> int:
+        source = SpineSource(
             self._adjacency.arrays,
             self._index.arrays,
-            self._request.tokens,
-            self._beliefs.chances,
-            self._nodes,
             self._evidence,
-            self._scales,
-            self._heap,
-            limits,
+            consensus=CONSENSUS[speculation.consensus],
+            use_bigram="bigram" not in speculation.without,
+            use_context="context_match" not in speculation.without,
+            use_confidence="bypass" not in speculation.without,
+            use_spine_branches="branches" not in speculation.without,
         )
-        return int(grow(state))
+        return int(grow(Growth(tokens, self._beliefs.chances, limits, *self._buffers), source))
 
-    def _build(self, budget: int) -> int:
+    def _build(self, tokens: IntArray, limits: Limits, speculation: SpeculationParams) -> int:
         """Algorithm 2's routing: a chain where the match is trusted, else Algorithm 1 at the tier's ratio."""
-        speculation, tokens = self._request.speculation, self._request.tokens
-        match = self._index.match(tokens, max(budget, MAX_CHAIN))
+        match = self._index.match(tokens, max(limits.max_nodes, MAX_CHAIN))
         chain = match.chain[:MAX_CHAIN]
-        spine_len = max(1, int(budget * spine_ratio(self._acceptance)))
+        spine_len = max(1, int(limits.max_nodes * spine_ratio(self._acceptance)))
         is_unanimous = match.by_lengths if speculation.consensus == "lengths" else match.by_occurrences
         if "bypass" not in speculation.without and (is_unanimous or match.suffix_len >= _BYPASS_SUFFIX):
-            chain, spine_len = match.chain, budget
+            chain, spine_len = match.chain, limits.max_nodes
         if "context_match" in speculation.without:
             chain = chain[:0]
         shape = SpineShape(
-            budget,
+            limits,
             spine_len,
-            self._max_depth(),
             use_bigram="bigram" not in speculation.without,
             use_spine_branches="branches" not in speculation.without,
         )
-        return int(build_spine_tree(self._adjacency.arrays, tokens, chain, self._nodes, shape))
+        return int(build_spine_tree(self._adjacency.arrays, tokens, chain, self._buffers.nodes, shape))
 
 
 def spine_ratio(acceptance: float) -> float:

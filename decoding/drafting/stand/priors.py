@@ -1,36 +1,48 @@
-"""What a candidate of the n-gram store is worth before a request has shown it: measured rates by evidence.
+"""What speaks for a candidate of the n-gram store, and what that was worth elsewhere.
 
-Owns the priors; the running estimates are `beliefs.Beliefs`. Knows nothing of trees.
+Owns the classes of such evidence and their measured rates; the running estimates are `beliefs.Beliefs`. Knows nothing
+of trees.
 """
 
 from __future__ import annotations
 
+import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.drafting.tree.beliefs import Beliefs
-from decoding.drafting.tree.candidates import COUPLED, NUM_CANDIDATE_CLASSES, NUM_SEEN_CLASSES, NUM_WEIGHT_CLASSES
+from decoding.drafting.tree.beliefs import step_of
+from decoding.drafting.tree.candidates import COUPLED
 from decoding.stores.ngram import LONGEST_NGRAM
+from decoding.stores.successor_table import SuccessorArrays
 
-_PRIOR_WEIGHT = 16.0  # how many observations the prior counts for
-
-
-def start_stand_beliefs(temperature: float, order: int) -> Beliefs:
-    """The priors of a request that samples at `temperature` and orders candidates by `order`."""
-    rates = _COUPLED if order == COUPLED and temperature > 0 else _RANKED
-    chances = _by_evidence(np.array(rates, np.float32))
-    assert len(chances) == NUM_CANDIDATE_CLASSES, len(chances)
-    tried = np.full(len(chances), _PRIOR_WEIGHT, np.float32)
-    return Beliefs(chances * tried, tried, chances)
+_NUM_SEEN_CLASSES = 4  # n-grams known from rejected rows alone, from one accepted row, from two, from three or more
+_WEIGHT_BOUNDS = (0.99, 0.95, 0.85, 0.7, 0.5, 0.3, 0.15, 0.06, 0.02)
+_NUM_WEIGHT_CLASSES = len(_WEIGHT_BOUNDS) + 1
 
 
-def _by_evidence(rates: NDArray[np.float32]) -> NDArray[np.float32]:
-    """float32 [4 * 4 * 10] in the order of `candidate_class` from the 13 rows below; no short n-gram is unseen."""
-    short, longest = (
-        rates[:-NUM_SEEN_CLASSES].reshape(LONGEST_NGRAM - 1, -1, NUM_WEIGHT_CLASSES),
-        rates[-NUM_SEEN_CLASSES:],
-    )
-    return np.concatenate((np.concatenate((short[:, :1], short), axis=1), longest[None])).ravel()
+def prior_chances(temperature: float, order: int) -> NDArray[np.float32]:
+    """float32 [C], in the order of `candidate_class`, of a request at `temperature` with candidates in `order`.
+
+    From the 13 rows below: no short n-gram is unseen, so those that would be take the rates of the ones seen once.
+    """
+    rates = np.array(_COUPLED if order == COUPLED and temperature > 0 else _RANKED, np.float32)
+    short = rates[:-_NUM_SEEN_CLASSES].reshape(LONGEST_NGRAM - 1, -1, _NUM_WEIGHT_CLASSES)
+    longest = rates[-_NUM_SEEN_CLASSES:]
+    chances = np.concatenate((np.concatenate((short[:, :1], short), axis=1), longest[None])).ravel()
+    assert len(chances) == LONGEST_NGRAM * _NUM_SEEN_CLASSES * _NUM_WEIGHT_CLASSES, len(chances)
+    return chances
+
+
+@nb.njit(cache=True, forceinline=True)
+def evidence_of(table: SuccessorArrays, entry: int, ngram: int) -> int:
+    """What speaks for an entry's candidates: its length n and how often it was seen."""
+    return (ngram - 1) * _NUM_SEEN_CLASSES + min(table.seen[entry], _NUM_SEEN_CLASSES - 1)
+
+
+@nb.njit(cache=True, forceinline=True)
+def candidate_class(evidence: int, weight: float) -> int:
+    """The class of a candidate: the evidence of the n-gram that gave it and its weight in ten steps."""
+    return int(evidence * _NUM_WEIGHT_CLASSES + step_of(weight, _WEIGHT_BOUNDS))
 
 
 # Measured on the bundled model's word problems and stories in cold and warm sessions: coupled at temperature 0.6 and 1,

@@ -20,18 +20,18 @@ from decoding.costs.price import DraftBudget
 from decoding.drafting.fields import check_field, one_of
 from decoding.drafting.harvest import teach_prompt, teach_tree
 from decoding.drafting.sources import DraftingStores
-from decoding.drafting.stand.growth import Draft, Limits, allocate, fill_tree
-from decoding.drafting.stand.priors import start_stand_beliefs
+from decoding.drafting.stand.growth import NgramSource, allocate_ngram_buffers, fill_tree
+from decoding.drafting.stand.priors import prior_chances
 from decoding.drafting.stand.static_tree import StaticTree, shipped_tree
-from decoding.drafting.tree.beliefs import learn
+from decoding.drafting.tree.beliefs import learn, start_beliefs
 from decoding.drafting.tree.candidates import CANDIDATES, draft_law, laws_of
+from decoding.drafting.tree.growth import Growth, allocate, limits_of
 from decoding.drafting.tree.nodes import to_tree
 from decoding.stores.successor_table import NUM_SUCCESSORS
 
 ABLATIONS = ("best_first", "refill")
 MATCH, REJECTION = "match", "rejection"
 
-_UNLIMITED = np.iinfo(np.int32).max
 _ROOT_ALONE = (np.full(1, -1, np.int32), np.zeros(1, np.int32))
 
 
@@ -57,50 +57,44 @@ class StandDrafter:
         self._rejects = speculation.verification == REJECTION and request.sampling.temperature > 0
         order = CANDIDATES[speculation.candidates or ("independent" if self._rejects else "coupled")]
         self._law = draft_law(request.sampling, order)
-        self._beliefs = start_stand_beliefs(request.sampling.temperature, order)
+        self._beliefs = start_beliefs(prior_chances(request.sampling.temperature, order))
         is_static = tree is not None or self._rejects or "best_first" in speculation.without
         self._slots = (tree.arrays() if tree else _shipped_arrays()) if is_static else _ROOT_ALONE
         self._refill = "refill" not in speculation.without and not self._rejects
         self._num_tokens = 0
-        self._buffers = allocate(16)
+        self._allocate(16)
 
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
         teach_prompt(self._ngrams, self._request.tokens, start, top)
 
     def propose(self, budget: DraftBudget) -> DraftTree:
-        if budget.max_nodes >= len(self._buffers.classes):
-            self._buffers = allocate(budget.max_nodes + 1)
+        if budget.max_nodes >= len(self._ngram_buffers.slots):
+            self._allocate(budget.max_nodes + 1)
         self._num_tokens = self._request.num_tokens
-        max_depth = self._request.speculation.max_depth
-        draft = Draft(
-            self._ngrams.arrays,
-            self._request.tokens,
-            self._law,
-            self._beliefs.chances,
-            self._buffers,
-            Limits(
-                budget.max_nodes,
-                _UNLIMITED if max_depth is None else max_depth,
-                0.0 if self._rejects else float(budget.min_chance),
-                self._refill,
-            ),
-            *self._slots,
-        )
-        num_nodes = int(fill_tree(draft))
+        limits = limits_of(budget, self._request.speculation.max_depth)
+        if self._rejects:
+            limits = limits._replace(min_chance=0.0)
+        source = NgramSource(self._ngrams.arrays, self._law, *self._slots, self._refill, self._ngram_buffers)
+        growth = Growth(self._request.tokens, self._beliefs.chances, limits, *self._buffers)
+        num_nodes = int(fill_tree(growth, source))
         tree = to_tree(self._buffers.nodes, num_nodes)
-        return replace(tree, draws=laws_of(self._buffers.candidates, num_nodes)) if self._rejects else tree
+        return replace(tree, draws=laws_of(self._ngram_buffers.candidates, num_nodes)) if self._rejects else tree
 
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
-        learn(self._beliefs, tree.of_nodes(self._buffers.classes), tree, verdict)
+        learn(self._beliefs, tree.of_nodes(self._buffers.nodes.classes), tree, verdict)
         if top is not None:
             self._teach(tree, verdict, top)
+
+    def _allocate(self, num_nodes: int) -> None:
+        self._buffers = allocate(num_nodes)
+        self._ngram_buffers = allocate_ngram_buffers(num_nodes)
 
     def _teach(self, tree: DraftTree, verdict: Verdict, top: TopTokens) -> None:
         teach_tree(self._ngrams, self._request.tokens[: self._num_tokens], tree, verdict, top)
 
     def slots_of(self, verdict: Verdict) -> list[int]:
         """The static tree's slots on the path just accepted, root left out; -1 for nodes outside it."""
-        return [int(self._buffers.slots[node]) for node in verdict.path[1:]]
+        return [int(self._ngram_buffers.slots[node]) for node in verdict.path[1:]]
 
 
 def check(speculation: SpeculationParams) -> None:

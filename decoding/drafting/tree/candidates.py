@@ -1,6 +1,6 @@
-"""The candidates of one tree node: what the n-gram store expects after its path, in the order they are drafted.
+"""The candidates of one tree node: what a source expects after its path, in the order they are drafted.
 
-Owns the draft law q: the stored probabilities at the request's temperature under its filters, and the
+Owns the draft law q: the source's probabilities at the request's temperature under its filters, and the
 Gumbel-top-k order of its tokens. Knows nothing of trees' shapes.
 Invariant: candidates are in falling order of log q plus noise, so the first k are k draws without replacement.
 """
@@ -8,7 +8,7 @@ Invariant: candidates are in falling order of log q plus noise, so the first k a
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numba as nb
 import numpy as np
@@ -18,20 +18,25 @@ from decoding.core.sampling_params import SamplingParams
 from decoding.core.tree import Draws
 from decoding.sampling.law import law_of
 from decoding.sampling.noise import gumbel
-from decoding.stores.ngram import LONGEST_NGRAM
-from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS, SuccessorArrays
+from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS
 
 COUPLED, INDEPENDENT, DETERMINISTIC = 0, 1, 2
 CANDIDATES = {"coupled": COUPLED, "independent": INDEPENDENT, "deterministic": DETERMINISTIC}
 DRAFT_STREAM = 1  # noise of draws that must know nothing of the target's own
 
-NUM_WEIGHT_CLASSES = 10
-NUM_SEEN_CLASSES = 4  # n-grams known from rejected rows alone, from one accepted row, from two, from three or more
-NUM_CANDIDATE_CLASSES = LONGEST_NGRAM * NUM_SEEN_CLASSES * NUM_WEIGHT_CLASSES
+
+class Expected(Protocol):
+    """A source's table: its entries' likeliest next tokens, in falling order."""
+
+    @property
+    def ids(self) -> NDArray[np.int32]: ...  # int32 [E, K]
+
+    @property
+    def probabilities(self) -> NDArray[np.float32]: ...  # float32 [E, K]
 
 
 class DraftLaw(NamedTuple):
-    """How candidates are drawn from stored probabilities: the request's `Law`, and the way of ordering."""
+    """How candidates are drawn from what is expected: the request's `Law`, and the way of ordering."""
 
     temperature: float
     top_k: int
@@ -43,15 +48,13 @@ class DraftLaw(NamedTuple):
 
 class Candidates(NamedTuple):
     """Per node, in draft order: ids int32 [n, 10]; shares float64 [n, 10], each one's part of q; weights float32
-    [n, 10], how likely each is given the noise. sizes int32 [n]: how many; -1 before the look-up. evidence int32 [n]:
-    the class of the entry that gave them, by its length and how often it was seen. scores float64 [10]: the node's at
-    hand."""
+    [n, 10], how likely each is given the noise. sizes int32 [n]: how many; -1 before the look-up. scores float64 [10]:
+    the node's at hand."""
 
     ids: NDArray[np.int32]
     shares: NDArray[np.float64]
     weights: NDArray[np.float32]
     sizes: NDArray[np.int32]
-    evidence: NDArray[np.int32]
     scores: NDArray[np.float64]
 
 
@@ -65,7 +68,6 @@ def allocate_candidates(num_nodes: int) -> Candidates:
         shares=np.zeros((num_nodes, NUM_SUCCESSORS), np.float64),
         weights=np.zeros((num_nodes, NUM_SUCCESSORS), np.float32),
         sizes=np.full(num_nodes, -1, np.int32),
-        evidence=np.zeros(num_nodes, np.int32),
         scores=np.zeros(NUM_SUCCESSORS, np.float64),
     )
 
@@ -77,24 +79,7 @@ def laws_of(candidates: Candidates, num_nodes: int) -> Draws:
 
 
 @nb.njit(cache=True, forceinline=True)
-def evidence_of(table: SuccessorArrays, entry: int, ngram: int) -> int:
-    """What speaks for an entry's candidates: its length n and how often it was seen."""
-    return (ngram - 1) * NUM_SEEN_CLASSES + min(table.seen[entry], NUM_SEEN_CLASSES - 1)
-
-
-@nb.njit(cache=True, forceinline=True)
-def candidate_class(evidence: int, weight: float) -> int:
-    """The class of a candidate: the evidence of the n-gram that gave it and its weight in ten steps."""
-    step = NUM_WEIGHT_CLASSES - 1
-    for index, bound in enumerate((0.99, 0.95, 0.85, 0.7, 0.5, 0.3, 0.15, 0.06, 0.02)):
-        if weight >= bound:
-            step = index
-            break
-    return evidence * NUM_WEIGHT_CLASSES + step
-
-
-@nb.njit(cache=True, forceinline=True)
-def _temper(table: SuccessorArrays, entry: int, law: DraftLaw, shares: NDArray[np.float64], node: int) -> int:
+def _temper(table: Expected, entry: int, law: DraftLaw, shares: NDArray[np.float64], node: int) -> int:
     """Fill the node's `shares` with q: an entry's probabilities at the law's temperature, filtered, summing to one;
     return how many. At temperature 0 they stay those of temperature 1."""
     exponent = 1.0 / law.temperature if law.temperature > 0.0 else 1.0
@@ -135,9 +120,9 @@ def _filtered(shares: NDArray[np.float64], node: int, size: int, total: float, l
 
 @nb.njit(cache=True, forceinline=True)
 def rank_candidates(
-    table: SuccessorArrays, entry: int, law: DraftLaw, place: tuple[int, int, int], candidates: Candidates
+    table: Expected, entry: int, law: DraftLaw, place: tuple[int, int, int], candidates: Candidates
 ) -> None:
-    """Fill in a node's candidates from an entry of `table`, which has `ids` and `probabilities`; below 0 there is none.
+    """Fill in a node's candidates from an entry of `table`; below 0 there is none.
 
     place: (node, position, step): the absolute position its children take, and that of the tree's own first draw."""
     node, position, step = place

@@ -15,9 +15,9 @@ _MOST_NODES = 2**20 - 1
 _MOST_RANKS = 2**8 - 1
 
 
-def allocate(num_candidates: int) -> NDArray[np.int64]:
-    """An empty heap with room for `num_candidates`."""
-    return np.zeros(num_candidates + 1, np.int64)
+def allocate(num_nodes: int) -> NDArray[np.int64]:
+    """An empty heap for a tree of `num_nodes`, each of which puts at most three candidates in."""
+    return np.zeros(1 + 3 * num_nodes, np.int64)
 
 
 @nb.njit(cache=True)

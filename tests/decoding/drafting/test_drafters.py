@@ -11,7 +11,6 @@ from decoding.core.tree import DraftTree, Source
 from decoding.costs.price import DraftBudget
 from decoding.drafting.drafter import Drafter
 from decoding.drafting.registry import available, check, start
-from decoding.drafting.tree.beliefs import NUM_CONTEXT_CLASSES, learn, start_beliefs
 from decoding.errors import RequestRejected
 from decoding.sampling.verify import walk
 from decoding.stores.adjacency import AdjacencyTable
@@ -183,21 +182,6 @@ def test_best_first_trees_grow_by_adding_nodes_and_prefer_the_likely() -> None:
         assert np.array_equal(small.parents, large.parents[:size])
     assert trees[0].tokens[1] == 0  # the cycle goes on
     assert trees[0].sources[1] == Source.CONTEXT
-
-
-def test_beliefs_follow_what_is_accepted_and_count_successors_where_the_copy_failed() -> None:
-    beliefs = start_beliefs()
-    copied, successor = 0, NUM_CONTEXT_CLASSES
-    tree = DraftTree(np.array([1, 2, 3], np.int32), np.array([-1, 0, 0], np.int32), np.array([0, 1, 2], np.int8))
-    classes = np.array([0, copied, successor], np.int32)
-    before = beliefs.chances.copy()
-    for _ in range(40):
-        learn(beliefs, classes, tree, walk(tree, np.array([3, 0, 0], np.int32)))
-    assert beliefs.chances[copied] < 0.5 * before[copied]
-    assert beliefs.chances[successor] > before[successor]
-    tried = beliefs.tried.copy()
-    learn(beliefs, classes, tree, walk(tree, np.array([2, 0, 0], np.int32)))
-    assert (beliefs.tried - tried)[[copied, successor]].tolist() == [1, 0]
 
 
 def test_ablations_leave_out_what_they_name() -> None:

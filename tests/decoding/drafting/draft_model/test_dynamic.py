@@ -17,8 +17,8 @@ from decoding.core.tree import DraftTree, Source
 from decoding.costs.price import DraftBudget
 from decoding.drafting import registry as drafters
 from decoding.drafting.draft_model.dynamic import History, ModelDrafter, dynamic_rules, fixed_rules, linear_rules
-from decoding.drafting.draft_model.growth import Rules, weight_class
-from decoding.drafting.draft_model.priors import start_model_beliefs
+from decoding.drafting.draft_model.growth import Rules
+from decoding.drafting.draft_model.priors import prior_chances, weight_class
 from decoding.drafting.draft_model.state import DraftModelState
 from decoding.sampling.noise import gumbel
 from decoding.sampling.verify import walk
@@ -84,14 +84,14 @@ def drafter_of(rules: Rules, history: History | None = None, temperature: float 
 def tree_of(
     drafter: ModelDrafter,
     law: Law,
-    allowance: DraftBudget | None = None,
+    draft_budget: DraftBudget | None = None,
     most_rows: int = 64,
     most_depth: int = 64,
     rows: list[int] | None = None,
 ) -> DraftTree:
     """Let one tree grow on what `law` says after each path; rows: takes the number of rows of each round."""
-    allowance = allowance or DraftBudget(64)
-    drafter.begin(allowance, most_rows, most_depth)
+    draft_budget = draft_budget or DraftBudget(64)
+    drafter.begin(draft_budget, most_rows, most_depth)
     paths: list[tuple[int, ...]] = []
     wanted: list[tuple[int, ...]] = [()]
     while True:
@@ -105,9 +105,9 @@ def tree_of(
         assert len(paths) == len(asked.parents) <= most_rows
         if rows is not None:
             rows.append(len(wanted))
-    tree = drafter.propose(allowance)
+    tree = drafter.propose(draft_budget)
     tree.check_integrity()
-    assert tree.num_drafted <= allowance.max_nodes
+    assert tree.num_drafted <= draft_budget.max_nodes
     assert set(tree.sources[1:].tolist()) <= {int(Source.DRAFT_MODEL)}
     assert tree.tokens[0] == ROOT
     return tree
@@ -178,7 +178,7 @@ def test_what_falls_below_tau_is_not_in_the_tree() -> None:
 def chance_of(path: tuple[int, ...], law: Law) -> float:
     """What a node is worth by the priors, in plain numpy."""
     chance = np.float32(1)
-    chances = start_model_beliefs(0.0).chances
+    chances = prior_chances(0.0)
     for depth, token in enumerate(path):
         ids, shares = zip(*law(path[:depth]), strict=True)
         rank = ids.index(token)
@@ -429,8 +429,8 @@ def test_random_trees_keep_every_promise(seed: int, temperature: float) -> None:
         drafter = drafter_of(rules, HISTORY, temperature)
         for _ in range(4):
             budget, most_rows = int(random.integers(0, 50)), int(random.integers(0, 50))
-            allowance = DraftBudget(budget, random.random() / 20, random.random() / 5)
-            tree = tree_of(drafter, random_law(1000 * seed + number), allowance, min(most_rows, budget))
+            draft_budget = DraftBudget(budget, random.random() / 20, random.random() / 5)
+            tree = tree_of(drafter, random_law(1000 * seed + number), draft_budget, min(most_rows, budget))
             assert depth_of(tree) <= rules.d_max
             assert tree.tokens.max() < VOCAB
             num_drafted += tree.num_drafted
