@@ -1,6 +1,6 @@
 """The worker process: messages in, `Engine.step`, messages out. Owns the engine and nothing else.
 
-Started by the server as `python -m decoding.worker --inbox ADDRESS --outbox ADDRESS --config JSON`.
+Started by the server as `python -m decoding.worker.worker --inbox ADDRESS --outbox ADDRESS --config JSON`.
 Invariant: every `Submit` is answered by exactly one of Finished, Rejected, Failed while the process lives;
 it leaves by itself when its parent is gone.
 """

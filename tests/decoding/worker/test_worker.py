@@ -38,7 +38,7 @@ class WorkerProcess:
         inbox, outbox = f"ipc://{folder}/in", f"ipc://{folder}/out"
         self._inbox.bind(inbox)
         self._outbox.bind(outbox)
-        command = [sys.executable, "-m", "decoding.worker", "--inbox", inbox, "--outbox", outbox]
+        command = [sys.executable, "-m", "decoding.worker.worker", "--inbox", inbox, "--outbox", outbox]
         self.process = subprocess.Popen([*command, "--config", msgspec.json.encode(config).decode()])
         self._decoder = msgspec.msgpack.Decoder(messages.Batch)
         self._heard: list[messages.FromWorker] = []
