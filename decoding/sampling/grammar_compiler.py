@@ -32,10 +32,6 @@ class GrammarCompiler:
         self._waiting: SimpleQueue[tuple[Grammar, Future[CompiledGrammar]]] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    @property
-    def num_kept(self) -> int:
-        return len(self._kept)
-
     def compile(self, grammar: Grammar) -> Future[CompiledGrammar]:
         """Returns at once. A grammar that failed is tried again; one future may be many callers', so none cancels."""
         future = self._kept.get(grammar)

@@ -1,0 +1,69 @@
+"""What a caller asks for is the same record on both sides of the socket."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields
+
+import msgspec
+import pytest
+
+from decoding.core.grammar import Grammar
+from decoding.core.sampling_params import SamplingParams
+from decoding.core.speculation_params import SpeculationParams
+from decoding.worker.messages import Submit, ToWorker
+from decoding.worker.worker import request_of
+
+SAMPLING = SamplingParams(
+    max_tokens=20,
+    temperature=0.5,
+    top_k=7,
+    top_p=0.9,
+    min_p=0.01,
+    seed=2**64 - 1,
+    min_tokens=2,
+    stop_token_ids=(4, 5),
+    ignore_eos=True,
+    presence_penalty=2.0,
+    frequency_penalty=-1.0,
+    repetition_penalty=1.5,
+    logit_bias={9: 100.0, 11: -0.5},
+    bad_words=((9, 9), (3,)),
+    allowed_token_ids=(5, 7),
+    logprobs=2,
+    prompt_logprobs=1,
+    grammar=Grammar("regex", "a+"),
+)
+SPECULATION = SpeculationParams(
+    method="stand",
+    max_nodes=12,
+    max_depth=3,
+    without=frozenset(("refill", "best_first")),
+    branching=5,
+    min_probability=0.1,
+    consensus="lengths",
+    candidates="coupled",
+    verification="rejection",
+    trace="trees",
+)
+
+
+@pytest.mark.parametrize("params", [SAMPLING, SPECULATION], ids=["sampling", "speculation"])
+def test_these_requests_ask_for_something_in_every_field(params: SamplingParams | SpeculationParams) -> None:
+    for field in fields(params):
+        default = field.default_factory() if field.default_factory is not MISSING else field.default
+        assert getattr(params, field.name) != default, field.name
+
+
+def test_every_field_crosses_the_socket_unchanged() -> None:
+    submit = Submit(request_id="r", prompt=[1, 2], sampling=SAMPLING, speculation=SPECULATION)
+    received = msgspec.msgpack.decode(msgspec.msgpack.encode(submit), type=ToWorker)
+    assert received == submit
+    request = request_of(received, frozenset({3}))
+    assert (request.sampling, request.speculation) == (SAMPLING, SPECULATION)
+
+
+def test_whole_numbers_arrive_as_the_type_that_is_declared() -> None:
+    sampling = SamplingParams(max_tokens=1, temperature=0, logit_bias={1: 2})
+    submit = Submit(request_id="r", prompt=[1], sampling=sampling, speculation=SpeculationParams())
+    received = msgspec.msgpack.decode(msgspec.msgpack.encode(submit), type=Submit).sampling
+    assert [type(received.temperature), type(received.logit_bias[1])] == [float, float]
