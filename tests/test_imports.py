@@ -1,25 +1,87 @@
-"""Imports point one way: server to decoding, and inside decoding from the engine down to the data."""
+"""Imports point one way: server to decoding, and in each of them from room to room and from file to file.
+
+The tables below are the order. A file that they do not name fails, so that whoever adds one says where it stands.
+"""
 
 import ast
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
-ROOMS = [  # a room may import from itself and those after it
-    ("audit", "bench", "training"),
-    ("worker",),
-    ("engine",),
-    ("drafting",),
-    ("sampling",),
-    ("model",),
-    ("attention",),
-    ("cache",),
-    ("stores",),
-    ("costs",),
-    ("core",),
-    ("config", "errors"),
-]
+MOST_FILES = 15  # of code in one folder
+
+# From the ground up: a file imports from files before it in its room, and from rooms above its own in the table.
+DECODING = {
+    "": "errors config",
+    "core": """
+        grammar layer sampling_params session_info speculation_params request stats step_trace
+        token_logprobs step_result top_tokens tree verdict
+    """,
+    "costs": "curve calibration price pricing",
+    "stores": "context earnings successor_table blend adjacency ngram session session_store",
+    "cache": "store batch slab slot_pool",
+    "attention": "backend lanes exact_kernel exact reference sdpa",
+    "model": """
+        checkpoint norms rowwise seam probe self_test threads linear/exact linear/packed target_model
+        memory timing
+    """,
+    "sampling": """
+        grammar_matcher grammar_builder grammar_compiler logits_kernel logits_row law logits_processors
+        noise cpu_sampler rejection top_tokens logprobs torch_sampler verify sampler
+    """,
+    "drafting": """
+        auto drafter fields harvest baselines/lookup baselines/none draft_model/state
+        draft_model/vocabulary draft_model/draft_model revision/prediction revision/revision
+        revision/reviser stand/static_tree sources teacher sequence_drafter tree/beliefs tree/candidates
+        tree/frontier tree/nodes tree/growth baselines/isotropic baselines/recycle draft_model/priors
+        draft_model/growth draft_model/dynamic spine/paper_tree spine/priors spine/growth spine/spine
+        stand/priors stand/growth stand/stand registry drafting
+    """,
+    "engine": "admission sequence intake part scheduler tally tracing warm_up engine",
+    "worker": "messages worker __main__",
+    "audit": "tiny_configs audit __main__",
+    "training": """
+        files replicas schedule texts/arithmetic texts/function_forms texts/plots texts/sources
+        texts/split texts/words texts/functions texts/programs texts/stories texts/chat
+        texts/word_problems texts/corpus texts/prompts tokenizer export tokens evaluate train recipe
+        card gosling tune_tree
+    """,
+    "bench": """
+        contestant drafting generate machine replay variant workload load profile draft_trees/memory
+        draft_trees/ways draft_trees/widened stand/drafting stand/trajectories stand/questions
+        stand/tables stand/variants tables/figures tables/report comparison shapes stand/patterns
+        tables/table tables/expectations draft_trees/tables draft_trees/plot draft_trees/__main__
+        __main__
+    """,
+}
+SERVER = {
+    "http": "errors keys auth middleware session sse",
+    "settings": "config",
+    "schemas": """
+        base replies structured generation completions messages tools catalog chat response_replies
+        responses
+    """,
+    "engine_client": "replies sessions status worker_process client",
+    "metrics": "totals exposition metrics",
+    "parsing": "marks parts call_object call_list families forced thinking",
+    "prompts": "model_files chat_template tokenizer encoding conversation served_model",
+    "grammars": "call_grammar constraint chat_constraint",
+    "generation": """
+        detokenize choice call events logprobs options limits plan prepare report trace usage serializer
+        answer
+    """,
+    "services": "service",
+    "endpoints": """
+        health openapi metrics models page sessions tokens chat/rendered_chat chat/options
+        chat/serializer chat/route completions/options completions/serializer completions/route
+        responses/input responses/items responses/serializer responses/route
+    """,
+    "": "app runner cli",
+}
+TOP = {"", "settings", "services"}  # not folders: files that stand beside the rooms
 
 
 def imports_of(path: Path) -> set[str]:
@@ -33,6 +95,40 @@ def imports_of(path: Path) -> set[str]:
     return names
 
 
+def ranks_of(package: str, rooms: dict[str, str]) -> dict[str, int]:
+    """Module names in order. A file's own rank is above that of every file it may import from."""
+    names = [
+        ".".join((package, *(() if room in TOP else (room,)), *file.split("/")))
+        for room, files in rooms.items()
+        for file in files.split()
+    ]
+    return {name: rank for rank, name in enumerate(names)}
+
+
+@pytest.mark.parametrize(("package", "rooms"), [("decoding", DECODING), ("server", SERVER)])
+def test_every_file_is_ranked_and_imports_only_from_files_before_it(package: str, rooms: dict[str, str]) -> None:
+    ranks = ranks_of(package, rooms)
+    paths = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts): path
+        for path in (ROOT / package).rglob("*.py")
+        if path.name != "__init__.py"
+    }
+    assert set(paths) == set(ranks), "files that have no place in the order, or places without a file"
+    for name, path in paths.items():
+        backwards = {other for other in imports_of(path) & set(ranks) if ranks[other] > ranks[name]}
+        assert not backwards, (name, backwards)
+
+
+@pytest.mark.parametrize(("package", "rooms"), [("decoding", DECODING), ("server", SERVER)])
+def test_no_room_knows_one_above_it(package: str, rooms: dict[str, str]) -> None:
+    order = list(rooms)
+    owners = {name: room for room in rooms for name in ranks_of(package, {room: rooms[room]})}
+    for name, room in owners.items():
+        path = (ROOT / Path(*name.split("."))).with_suffix(".py")
+        known = {owners[other] for other in imports_of(path) if other in owners}
+        assert all(order.index(other) <= order.index(room) for other in known), (name, known)
+
+
 def test_decoding_knows_nothing_of_the_server() -> None:
     forbidden = {"server", "fastapi", "uvicorn", "starlette", "asyncio", "pydantic", "prometheus_client"}
     for path in (ROOT / "decoding").rglob("*.py"):
@@ -40,17 +136,22 @@ def test_decoding_knows_nothing_of_the_server() -> None:
         assert not roots & forbidden, path
 
 
-def test_inside_decoding_nothing_imports_a_room_above_it() -> None:
-    rank = {name: depth for depth, names in enumerate(ROOMS) for name in names}
-    for path in (ROOT / "decoding").rglob("*.py"):
-        room = path.relative_to(ROOT / "decoding").with_suffix("").parts[0]
-        if room == "__init__":
-            continue
-        assert room in rank, path
-        for name in imports_of(path):
-            parts = name.split(".")
-            if parts[0] == "decoding" and len(parts) > 1:
-                assert rank[parts[1]] >= rank[room], (path, name)
+def test_a_package_file_says_what_lives_there_and_nothing_else() -> None:
+    for package in ("decoding", "server"):
+        for path in (ROOT / package).rglob("__init__.py"):
+            body = ast.parse(path.read_text())
+            assert ast.get_docstring(body), path
+            assert len(body.body) == 1 or path.parent.parent == ROOT, path
+
+
+def test_a_room_is_small_enough_to_be_seen_at_a_glance() -> None:
+    for top, most_files, most_folders in (("decoding", 3, 14), ("server", 6, 14)):
+        entries = [path for path in (ROOT / top).iterdir() if path.name != "__pycache__"]
+        assert sum(path.is_file() for path in entries) <= most_files, top
+        assert sum(path.is_dir() for path in entries) <= most_folders, top
+        for folder in (ROOT / top).rglob("*"):
+            code = [path for path in folder.iterdir() if path.suffix in {".py", ".js"}] if folder.is_dir() else []
+            assert len([path for path in code if path.name != "__init__.py"]) <= MOST_FILES, folder
 
 
 def test_the_engine_imports_where_the_servers_libraries_are_missing() -> None:
