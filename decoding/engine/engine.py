@@ -38,7 +38,7 @@ from decoding.engine.warm_up import seconds_beside_forwards
 from decoding.errors import RequestRejected
 from decoding.model.memory import resident_bytes, slots_for
 from decoding.model.target_model import TargetModel
-from decoding.model.timing import calibrate
+from decoding.model.timing import Timing
 from decoding.sampling import logits_processors as processing
 from decoding.sampling.grammar_matcher import GrammarCompiler
 from decoding.sampling.sampling import TreeRows, choose, top_tokens
@@ -72,7 +72,7 @@ class Engine:
         processing.warm_up()
         prediction.warm_up()
         on_progress("Measuring what a row costs on this machine", 0.9)
-        self._calibration = calibrate(model)
+        self._calibration = Timing(model)
         self._beside = (0.0, 0.0)  # seconds of plain steps beside forwards, and what drafting adds
         num_slots = slots_for(model, config, draft_model)
         self.store = model.new_store(num_slots)
@@ -165,12 +165,12 @@ class Engine:
         result.stats = tally.stats(batch.num_rows, num_prefill_rows, self.curve)
         return result
 
-    def rest(self) -> None:
+    def on_idle(self) -> None:
         """Measure on what steps cost, a moment, while nobody waits."""
-        self._calibration.go_on()
+        self._calibration.refine()
         if self.draft_model is not None:
-            self.draft_model.calibration.go_on()
-        self._scheduler.reckon_with(self.curve, self.draft_curve)
+            self.draft_model.calibration.refine()
+        self._scheduler.set_costs(self.curve, self.draft_curve)
 
     @property
     def curve(self) -> CostCurve:

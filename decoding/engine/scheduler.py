@@ -45,11 +45,11 @@ class Scheduler:
     ) -> None:
         self._config = config
         self._store = store
-        self.reckon_with(curve, draft_curve)
+        self.set_costs(curve, draft_curve)
         self._waiting: deque[Running] = deque()
         self._running: dict[str, Running] = {}
 
-    def reckon_with(self, curve: CostCurve, draft_curve: CostCurve | None) -> None:
+    def set_costs(self, curve: CostCurve, draft_curve: CostCurve | None) -> None:
         """Let trees be sized by these costs from here on."""
         self._curve = curve
         self._draft_curve = draft_curve
