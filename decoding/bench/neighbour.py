@@ -124,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, load in models.items():
         engine = load(None)
         by_size = choose_threads(None, engine.model.num_parameters, can_change=False).chosen
-        for rule, contestant in (("measured", engine), ("by size", load(by_size)), ("one", load(1))):
+        for rule, contestant in (("measured", engine), ("by size", load(by_size))):
             results.append(measure_neighbour(name, rule, contestant, chosen.seconds))
             console.print(results[-1], soft_wrap=True)
     console.print(render_neighbour(results), soft_wrap=True, markup=False)
