@@ -77,6 +77,8 @@ class Timing:
         return self._steps.seconds(next(self._step_rows), SHORT_CONTEXT)
 
     def _seconds(self, num_rows: int, context: int) -> float:
+        while self._threads.count != self._threads.chosen:
+            self._step()  # until the trial is over
         if self._chains is None:
             self._chains = Chains(self._model, self._contexts, max(ROWS))
         return self._chains.seconds(num_rows, context)
