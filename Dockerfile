@@ -44,8 +44,8 @@ RUN useradd --uid 10001 --create-home gander \
 COPY --from=build /opt/gander /opt/gander
 USER 10001:10001
 WORKDIR /home/gander
-# Loading the bundled model compiles what serving calls. The kernels are for this CPU: on another one they are ignored
-# and made anew at the first start, which then takes a minute longer.
+# Loading the bundled model compiles what serving calls, into a folder of /cache/numba named after the sources. The kernels
+# are for this CPU: on another one they are ignored and made anew at the first start, which then takes a minute longer.
 RUN python -c "from decoding.config import EngineConfig; from decoding.engine.engine import Engine; \
     Engine.load(EngineConfig(device='cpu'))" \
     && chmod -R g=u /cache/numba

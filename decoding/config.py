@@ -22,7 +22,7 @@ class EngineConfig:
     packed forward, prefill included. prefill_chunk: most prompt rows one request brings to one step.
     kv_slots: tokens of room in the KV store; None takes `kv_memory_share` of the free memory.
     max_nodes: the largest budget a request may ask for. session_bytes: each store of one session;
-    max_sessions: beyond that whoever has most loses the least recently used. threads: None takes what is quickest.
+    max_sessions: beyond that whoever has most loses the least recently used. threads: None takes the quickest number.
     tree: the file of a static tree that the stand method drafts along, instead of growing its own.
     draft_model: a hub name or folder, "none", or "auto": the bundled model's own draft with it, else none.
     """

@@ -17,8 +17,8 @@ MOST_FILES = 15  # of code in one folder
 DECODING = {
     "": "errors config",
     "core": """
-        grammar layer sampling_params session_info speculation_params request stats step_trace
-        token_logprobs step_result top_tokens tree verdict
+        grammar kernel_cache layer sampling_params session_info speculation_params request stats
+        step_trace token_logprobs step_result top_tokens tree verdict
     """,
     "costs": "curve calibration price pricing",
     "stores": "context earnings successor_table blend adjacency ngram session session_store",
@@ -52,9 +52,9 @@ DECODING = {
     "bench": """
         contestant drafting generate machine replay variant workload load profile draft_trees/memory
         draft_trees/ways draft_trees/widened stand/drafting stand/trajectories stand/questions
-        stand/tables stand/variants tables/figures tables/report comparison shapes stand/patterns
-        tables/table tables/expectations draft_trees/tables draft_trees/plot draft_trees/__main__
-        __main__
+        stand/tables stand/variants tables/figures tables/report comparison shapes neighbour
+        stand/patterns tables/table tables/expectations draft_trees/tables draft_trees/plot
+        draft_trees/__main__ __main__
     """,
 }
 SERVER = {

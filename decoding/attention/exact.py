@@ -103,9 +103,7 @@ class ExactAttention:
         plan.call[place] = out_1NHV.data_ptr()
         step = plan.table(layer.group)
         work = len(step.tiles) * layer.num_kv_heads * plan.num_keys * (layer.key_dim + layer.value_dim)
-        num_threads = torch.get_num_threads()
-        if work > PARALLEL_WORK and num_threads > 1:
-            nb.set_num_threads(min(num_threads, nb.config.NUMBA_NUM_THREADS))
+        if work > PARALLEL_WORK and torch.get_num_threads() > 1:
             attend_parallel(plan.call, plan.layers[layer.index], step, plan.scratch)
         else:
             attend_serial(plan.call, plan.layers[layer.index], step, plan.scratch)

@@ -4,7 +4,6 @@
 Emitted as LLVM vector instructions, so that speed does not hang on the auto-vectoriser and rounding not on
 any optimiser: no fast-math, every sum runs in the order of its loop, one fused multiply-add per step.
 Addresses are integers; callers vouch for them. A "lane array" is float32 [n, 16] in memory.
-Numba caches the functions that use these by their own files' dates: delete `__pycache__` after a change here.
 Invariant: what a lane computes does not depend on what the others hold.
 """
 

@@ -38,7 +38,7 @@ from decoding.engine.warm_up import seconds_beside_forwards
 from decoding.errors import BrokenLogits, RequestRejected
 from decoding.model.memory import resident_bytes, slots_for
 from decoding.model.target_model import TargetModel
-from decoding.model.timing import calibrate
+from decoding.model.timing import Timing
 from decoding.sampling import logits_processors
 from decoding.sampling.grammar_builder import GrammarBuilder
 from decoding.sampling.grammar_compiler import GrammarCompiler
@@ -74,7 +74,7 @@ class Engine:
         logits_processors.warm_up()
         prediction.warm_up()
         on_progress("Measuring what a token costs on this machine", 0.9)
-        self._calibration = calibrate(model)
+        self._calibration = Timing(model)
         self._beside = (0.0, 0.0)  # seconds of plain steps beside forwards, and what drafting adds
         num_slots = slots_for(model, config, draft_model)
         self.store = model.new_store(num_slots)
@@ -184,11 +184,11 @@ class Engine:
         result.stats = tally.stats(batch.num_rows, num_prefill_tokens, self.curve)
         return result
 
-    def rest(self) -> None:
+    def on_idle(self) -> None:
         """Measure on what steps cost, a moment, while nobody waits."""
-        self._calibration.go_on()
+        self._calibration.refine()
         if self.draft_model is not None:
-            self.draft_model.calibration.go_on()
+            self.draft_model.calibration.refine()
         self._pricing.set_costs(self.curve, self.draft_curve)
 
     @property

@@ -90,13 +90,23 @@ def self_test(model: Testable, case: SelfTestCase, own: Sequence[torch.Tensor]) 
     return SelfTestReport(is_exact and _is_row_invariant(model), difference)
 
 
+def long_chain(model: Testable) -> StepBatch:
+    """A chain from the first position on, in a store of its own."""
+    tokens = _chain_tokens(model)
+    store = model.new_store(len(tokens))
+    return pack([Segment(_allocate(store, len(tokens)), tokens)], store)
+
+
+def _chain_tokens(model: Testable) -> IntArray:
+    return np.random.default_rng(1).integers(0, model.vocab_size, sum(PIECES), dtype=np.int32)
+
+
 def _is_row_invariant(model: Testable) -> bool:
     """Whether a chain gives the same bits whatever pieces it is run in."""
-    tokens = np.random.default_rng(1).integers(0, model.vocab_size, sum(PIECES), dtype=np.int32)
-    store = model.new_store(2 * len(tokens))
-    whole, pieces = _allocate(store, len(tokens)), _allocate(store, len(tokens))
-    whole_RV = model.forward(pack([Segment(whole, tokens)], store))
-    start = 0
+    tokens = _chain_tokens(model)
+    whole_RV = model.forward(long_chain(model))
+    store = model.new_store(len(tokens))
+    pieces, start = _allocate(store, len(tokens)), 0
     for size in PIECES:
         rows_RV = model.forward(pack([Segment(pieces, tokens[start : start + size])], store))
         store.commit(pieces, np.arange(size, dtype=np.int32))

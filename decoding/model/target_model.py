@@ -7,6 +7,8 @@ Invariant: what has been constructed passed the probe and the self-test.
 
 from __future__ import annotations
 
+import hashlib
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -35,8 +37,8 @@ from decoding.model.norms import fuse_norms
 from decoding.model.probe import probe
 from decoding.model.rowwise import make_row_safe
 from decoding.model.seam import SERVING, Seam, implementation, set_implementation
-from decoding.model.self_test import path_sequences, self_test, self_test_case
-from decoding.model.threads import threads_for, use_threads
+from decoding.model.self_test import long_chain, path_sequences, self_test, self_test_case
+from decoding.model.threads import ThreadChoice, choose_threads, use_threads
 
 # Shape suffixes: M rows of the step, R rows that need logits, V vocabulary, E model width.
 Progress = Callable[[str, float], None]
@@ -51,8 +53,8 @@ class TargetModel:
 
     def __init__(self, model: PreTrainedModel, config: EngineConfig, progress: Progress) -> None:
         """`model` is taken over: in evaluation mode, on its device and in its dtype. `config` is resolved."""
-        self.threads = threads_for(config.threads, model.num_parameters())
-        use_threads(self.threads)
+        self.threads = choose_threads(config.threads, model.num_parameters(), can_change=model.device.type == "cpu")
+        use_threads(self.threads.chosen)
         self.device, self.dtype = model.device, model.dtype
         self.attention = config.attention
         self.max_model_len = max_model_len(model.config, config.max_model_len)
@@ -78,6 +80,8 @@ class TargetModel:
         progress("Testing tree decoding against plain decoding", 0.9)
         report = self_test(self, case, own_logits)
         self.is_exact = report.is_exact and self.attention == "exact"
+        if not self._is_same_on_any_threads():
+            self._stay_with_these_threads()
 
     @classmethod
     def load(cls, config: EngineConfig, progress: Progress) -> TargetModel:
@@ -112,6 +116,20 @@ class TargetModel:
         if self.dtype == torch.float32 and self._has_experts:
             self._linears = RowExactLinears()
 
+    def _is_same_on_any_threads(self) -> bool:
+        """Whether the number of threads leaves every bit of a chain's logits as it is."""
+        batch, logits = long_chain(self), []
+        for count in self.threads.candidates:
+            use_threads(count)
+            logits.append(self._run(batch))
+        return all(torch.equal(logits_RV, logits[0]) for logits_RV in logits)
+
+    def _stay_with_these_threads(self) -> None:
+        """Their number is part of what a reply depends on, on this processor."""
+        count = self.threads.chosen
+        self.threads = ThreadChoice([count], count)
+        self.fingerprint = hashlib.sha256(f"{self.fingerprint} {count}".encode()).hexdigest()[:16]
+
     @property
     def num_bytes(self) -> int:
         """Of the weights."""
@@ -129,7 +147,13 @@ class TargetModel:
 
     def forward(self, batch: StepBatch) -> torch.Tensor:
         """float32 [R, V]: logits of the rows `batch.logit_rows_R`. Stores all rows' keys and values."""
-        use_threads(self.threads)
+        started = time.perf_counter()
+        use_threads(self.threads.count)
+        logits_RV = self._run(batch)
+        self.threads.observe(batch.num_rows, time.perf_counter() - started)
+        return logits_RV
+
+    def _run(self, batch: StepBatch) -> torch.Tensor:
         ids_1M, positions_1M = torch.from_numpy(batch.ids_M)[None], torch.from_numpy(batch.positions_M)[None]
         rows_R = torch.from_numpy(batch.logit_rows_R)
         num_logits = len(rows_R)

@@ -1,29 +1,153 @@
-"""How many threads a step's tensor operations and compiled loops use.
+"""How many threads a model's forwards use: measured at start, while nobody waits, and under load.
 
-Invariant: both obey one number. Numba's OpenMP layer would reset torch's own count at every start of its
-pool, and its waiting threads would spin beside torch's; its work queue does neither.
+Beside a busy process most steps on several threads are as quick as ever, and a few wait a hundred times as long at a
+barrier for a thread that has lost its core. So a number of threads is judged by its mean: minimum and median hide it.
+Knows nothing of models or clocks. Invariant: torch's operations and numba's loops obey the same number.
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
 
 import numba as nb
 import torch
 
 PARAMETERS_PER_THREAD = 10_000_000  # a smaller share is done before a second thread has woken up
+WINDOW_SECONDS = 10.0  # of forwards between two trials
+DOUBT_SECONDS = 1.0  # the same after a change, which may have been luck
+TRIAL_SECONDS, TRIAL_STEPS = 0.1, 16  # the least length of a trial, by what its steps usually take
+LONG_TRIAL_SECONDS = 2.0  # which fewer steps are enough for
+WORTH = 0.9  # another number must take less than this of the present one's time
+LOSS_SHARE = 0.01  # of all time that lost trials may cost
+NUM_IDLE = 1024  # moments without work between two trials
+IDLE_SECONDS = 0.02  # of forwards in such a moment
+
+Step = Callable[[], float]  # runs a forward that the choice observes; its seconds
 
 
-def threads_for(count: int | None, num_parameters: int) -> int:
-    """`count`, or what the model's size is worth, at most one for each core.
+class ThreadChoice:
+    """One model's number of threads. Every so often the next few steps run on the next smaller or larger number.
 
-    A small model on one thread also leaves the other cores to the server and to whoever else is there: threads
-    that meet at a barrier after every operation are all as slow as the one that has to wait for its core.
+    A trial is compared with what steps of the same sizes have taken on average since the last one.
     """
+
+    def __init__(self, candidates: Sequence[int], first: int) -> None:
+        """candidates: numbers of threads, ascending; first: one of them, the choice until something was measured."""
+        assert first in candidates, (first, candidates)
+        self._candidates = list(candidates)
+        self._place = self._candidates.index(first)
+        self._direction = -1
+        self._num_idle = 0
+        self._num_trials = 0
+        self._begin_window(WINDOW_SECONDS)
+
+    @property
+    def candidates(self) -> tuple[int, ...]:
+        return tuple(self._candidates)
+
+    @property
+    def chosen(self) -> int:
+        return self._candidates[self._place]
+
+    @property
+    def count(self) -> int:
+        """For the next forward: the chosen number, or the one on trial."""
+        return self._candidates[self._place + self._direction] if self._is_trial else self.chosen
+
+    def limit(self, count: int) -> None:
+        """Never use more than `count` threads, nor more than the fewest there are to choose from."""
+        chosen = min(self.chosen, count)
+        self._candidates = [each for each in self._candidates if each <= count] or self._candidates[:1]
+        self._place = max(place for place, each in enumerate(self._candidates) if place == 0 or each <= chosen)
+        self._begin_window(WINDOW_SECONDS)
+
+    def observe(self, num_rows: int, seconds: float) -> None:
+        """Take note of a forward on `count` threads."""
+        if len(self._candidates) == 1:
+            return
+        size = round(4 * math.log2(num_rows))
+        usual, num_steps = self._usual.get(size, (0.0, 0))
+        self._seconds += seconds
+        self._num_steps += 1
+        if not self._is_trial:
+            self._usual[size] = (usual + seconds, num_steps + 1)
+            if self._is_enough(self._seconds, self._window):
+                self._begin_trial()
+            return
+        self._usual_seconds += usual / num_steps if num_steps else seconds
+        loss = self._seconds - self._usual_seconds
+        if loss > TRIAL_SECONDS or self._is_enough(self._usual_seconds, TRIAL_SECONDS):
+            self._end_trial(loss)
+
+    def settle(self, step: Step) -> None:
+        """At start: run `step` until neither neighbouring number is quicker."""
+        num_lost, num_neighbours = 0, min(2, len(self._candidates) - 1)
+        while num_lost < num_neighbours and self._num_trials < 2 * len(self._candidates):
+            before, num_trials = self.chosen, self._num_trials
+            self._begin_window(TRIAL_SECONDS)
+            while self._num_trials == num_trials:
+                step()
+            num_lost = num_lost + 1 if self.chosen == before else 0
+
+    def refine(self, step: Step) -> bool:
+        """While nobody waits: go on with a trial, or begin one if the last is long ago; whether there was one."""
+        if len(self._candidates) == 1:
+            return False
+        self._num_idle += 1
+        if self._num_idle % NUM_IDLE == 0 and not self._is_trial:
+            self._begin_window(TRIAL_SECONDS)
+        if self._window > DOUBT_SECONDS and not self._is_trial:
+            return False
+        spent = 0.0
+        while spent < IDLE_SECONDS:
+            spent += step()
+        return True
+
+    def _is_enough(self, seconds: float, least: float) -> bool:
+        return seconds >= least and (self._num_steps >= TRIAL_STEPS or seconds >= LONG_TRIAL_SECONDS)
+
+    def _begin_window(self, seconds: float) -> None:
+        """Watch the chosen number, for so many seconds of forwards."""
+        self._window = seconds
+        self._is_trial = False
+        self._seconds, self._num_steps = 0.0, 0
+        self._usual: dict[int, tuple[float, int]] = {}  # seconds and steps by size, a fifth wide
+
+    def _begin_trial(self) -> None:
+        if not 0 <= self._place + self._direction < len(self._candidates):
+            self._direction = -self._direction
+        self._is_trial = True
+        self._seconds, self._num_steps, self._usual_seconds = 0.0, 0, 0.0
+
+    def _end_trial(self, loss: float) -> None:
+        self._num_trials += 1
+        if self._seconds < WORTH * self._usual_seconds:
+            self._place += self._direction
+            self._begin_window(DOUBT_SECONDS)
+        else:
+            self._direction = -self._direction  # the other neighbour is next
+            self._begin_window(max(WINDOW_SECONDS, loss / LOSS_SHARE))
+
+
+def choose_threads(count: int | None, num_parameters: int, can_change: bool) -> ThreadChoice:
+    """`count` if given, else a choice that starts with what the model's size is worth."""
+    if count is not None:
+        return ThreadChoice([count], count)
     num_cores = int(nb.config.NUMBA_NUM_THREADS)
-    return count or max(1, min(num_cores, num_parameters // PARAMETERS_PER_THREAD))
+    candidates = sorted({1 << power for power in range(num_cores.bit_length())} | {num_cores})
+    worth = max(1, num_parameters // PARAMETERS_PER_THREAD)
+    first = max(each for each in candidates if each <= worth)
+    return ThreadChoice(candidates if can_change else [first], first)
 
 
 def use_threads(count: int) -> None:
-    """Use `count` threads from here on. Costs next to nothing, so that two models can take turns."""
+    """Use `count` threads from here on, in this thread's work. Costs a microsecond, so that two models can take turns.
+
+    Numba's OpenMP layer would reset torch's own count at every start of its pool, and its waiting threads would spin
+    beside torch's; its work queue does neither.
+    """
     nb.config.THREADING_LAYER = "workqueue"
     if torch.get_num_threads() != count:
         torch.set_num_threads(count)
+    nb.set_num_threads(min(count, nb.config.NUMBA_NUM_THREADS))

@@ -1,40 +1,88 @@
-"""How long a model's forwards take: chains of several sizes at two contexts. Knows nothing of requests."""
+"""What a model's forwards cost here: on how many threads they run, and how long chains of several sizes take then.
+
+Knows nothing of requests. Invariant: the curve is timed on the chosen number of threads, never on one on trial.
+"""
 
 from __future__ import annotations
 
 import time
+from itertools import cycle
 
 import numpy as np
 
 from decoding.cache.batch import Segment, pack
-from decoding.cache.store import KvHandle, KvStore
-from decoding.costs.calibration import Calibration
+from decoding.cache.store import KvHandle
+from decoding.costs.calibration import LONGEST_LATER, Calibration
+from decoding.costs.curve import CostCurve
 from decoding.model.target_model import TargetModel
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 SHORT_CONTEXT, LONG_CONTEXT = 8, 512
+STEP_ROWS = (1, 16)  # a plain step and one with a tree: what threads are chosen by
 
 
-def calibrate(model: TargetModel) -> Calibration:
-    """Time forwards of chains of `ROWS` rows at two contexts."""
-    contexts = [SHORT_CONTEXT, min(LONG_CONTEXT, model.max_model_len // 2)]
-    store = model.new_store(sum(contexts) + len(contexts) * max(ROWS))
-    handles = {context: _prefilled(model, store, context) for context in contexts}
-    sizes = [(rows, context) for context in handles for rows in ROWS if context + rows <= model.max_model_len]
-    return Calibration(sizes, lambda rows, context: _seconds(model, store, handles[context], rows))
+class Chains:
+    """A few prompts in a store of their own, and forwards of more rows after them."""
+
+    def __init__(self, model: TargetModel, contexts: tuple[int, ...], most_rows: int) -> None:
+        self._model = model
+        self._store = model.new_store(sum(contexts) + len(contexts) * most_rows)
+        self._handles: dict[int, KvHandle] = {}
+        for context in contexts:
+            handle = self._store.allocate(context + most_rows)
+            assert handle is not None
+            self._handles[context] = handle
+            self.seconds(context, context)
+            self._store.commit(handle, np.arange(context, dtype=np.int32))
+
+    def seconds(self, num_rows: int, context: int) -> float:
+        """Of a forward of a chain that is not kept."""
+        tokens = np.arange(num_rows, dtype=np.int32) % self._model.vocab_size
+        started = time.perf_counter()
+        logits_RV = self._model.forward(pack([Segment(self._handles[context], tokens)], self._store))
+        logits_RV[0, 0].item()  # waits for a device to finish
+        return time.perf_counter() - started
 
 
-def _prefilled(model: TargetModel, store: KvStore, context: int) -> KvHandle:
-    handle = store.allocate(context + max(ROWS))
-    assert handle is not None
-    _seconds(model, store, handle, context)
-    store.commit(handle, np.arange(context, dtype=np.int32))
-    return handle
+class Timing:
+    """One model's threads and costs, measured at start and on while nobody waits."""
 
+    def __init__(self, model: TargetModel) -> None:
+        self._threads = model.threads
+        self._contexts = (SHORT_CONTEXT, min(LONG_CONTEXT, model.max_model_len // 2))
+        self._model = model
+        self._steps = Chains(model, (SHORT_CONTEXT,), max(STEP_ROWS))
+        self._step_rows = cycle(STEP_ROWS)
+        self._threads.settle(self._step)
+        self._num_threads = self._threads.chosen
+        self._chains: Chains | None = None
+        self._calibration = Calibration(self._sizes(), self._seconds)
 
-def _seconds(model: TargetModel, store: KvStore, handle: KvHandle, num_rows: int) -> float:
-    tokens = np.arange(num_rows, dtype=np.int32) % model.vocab_size
-    started = time.perf_counter()
-    logits_RV = model.forward(pack([Segment(handle, tokens)], store))
-    logits_RV[0, 0].item()  # waits for a device to finish
-    return time.perf_counter() - started
+    @property
+    def curve(self) -> CostCurve:
+        return self._calibration.curve
+
+    def refine(self) -> None:
+        """Measure on, for a moment."""
+        if self._calibration.quickest <= LONGEST_LATER and self._threads.refine(self._step):
+            return
+        if self._threads.chosen != self._num_threads:
+            self._num_threads = self._threads.chosen
+            self._calibration.start_over()
+        self._calibration.refine()
+        if self._calibration.is_done:
+            self._chains = None  # and the slots it holds
+
+    def _step(self) -> float:
+        return self._steps.seconds(next(self._step_rows), SHORT_CONTEXT)
+
+    def _seconds(self, num_rows: int, context: int) -> float:
+        while self._threads.count != self._threads.chosen:
+            self._step()  # until the trial is over
+        if self._chains is None:
+            self._chains = Chains(self._model, self._contexts, max(ROWS))
+        return self._chains.seconds(num_rows, context)
+
+    def _sizes(self) -> list[tuple[int, int]]:
+        longest = self._model.max_model_len
+        return [(rows, context) for context in self._contexts for rows in ROWS if context + rows <= longest]

@@ -82,7 +82,7 @@ class Worker:
             if engine.has_work:
                 self._step(engine)
             else:
-                engine.rest()
+                engine.on_idle()
             self._report(engine)
         return 0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
@@ -18,6 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.kernels import lend_kernels
 from tests.server.servers import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -55,30 +55,14 @@ def home(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run(sys.executable, "-m", "pip", "--python", folder, "install", "--quiet", "--no-index", "--no-deps", wheel)
     (packages,) = folder.glob("lib/python*/site-packages")
     (packages / "others.pth").write_text("\n".join(site.getsitepackages()))
-    _lend_kernels(packages)
+    lend_kernels(packages / "decoding", folder / "kernels")
     return folder
 
 
-def _lend_kernels(packages: Path) -> None:
-    """Put the kernels this checkout has compiled beside the wheel's copy of their sources: compiling takes a minute.
-
-    Numba takes them for the copy's own where the source has the time it had when it was compiled.
-    """
-    for name in PACKAGES:
-        for source in (ROOT / name).rglob("*.py"):
-            copy = packages / source.relative_to(ROOT)
-            os.utime(copy, ns=(source.stat().st_atime_ns, source.stat().st_mtime_ns))
-            compiled = source.parent / "__pycache__"
-            if cache := os.environ.get("NUMBA_CACHE_DIR"):
-                compiled = Path(cache) / f"{source.parent.name}_{hashlib.sha1(bytes(source.parent)).hexdigest()}"
-            for kernel in compiled.glob(f"{source.stem}.*.nb?"):
-                shutil.copy(kernel, copy.parent / "__pycache__")
-
-
-def environment() -> dict[str, str]:
+def environment(home: Path) -> dict[str, str]:
     """This process's, without what would lead back to the checkout."""
-    dropped = ("PYTHONPATH", "NUMBA_CACHE_DIR")
-    return {name: value for name, value in os.environ.items() if name not in dropped and name[:7] != "GANDER_"}
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH" and name[:7] != "GANDER_"}
+    return kept | {"NUMBA_CACHE_DIR": str(home / "kernels")}
 
 
 def files_below(folder: Path) -> set[str]:
@@ -113,7 +97,7 @@ def served(home: Path, folder: Path) -> Iterator[str]:
     output = folder.with_suffix(".output")
     command = [home / "bin" / "gander", "serve", "--port", "0"]
     with output.open("w") as file:
-        process = subprocess.Popen(command, cwd=folder, env=environment(), stderr=file)
+        process = subprocess.Popen(command, cwd=folder, env=environment(home), stderr=file)
     try:
         found = wait_until(lambda: re.search(r"(http://127\.0\.0\.1:\d+)/ready", output.read_text()), 60)
         wait_until(lambda: process.poll() is not None or httpx.get(found[0]).status_code == 200, 400)
@@ -130,9 +114,9 @@ def test_the_installed_wheel_serves_from_an_empty_folder(home: Path, tmp_path: P
     folder = tmp_path / "empty"
     folder.mkdir()
     code = "import decoding, server; print(decoding.__file__, server.__file__)"
-    for path in run(home / "bin" / "python", "-c", code, cwd=folder, env=environment()).split():
+    for path in run(home / "bin" / "python", "-c", code, cwd=folder, env=environment(home)).split():
         assert Path(path).is_relative_to(home), path
-    assert run(home / "bin" / "gander", "version", cwd=folder, env=environment()).startswith("gander ")
+    assert run(home / "bin" / "gander", "version", cwd=folder, env=environment(home)).startswith("gander ")
     with served(home, folder) as url:
         body = {"prompt": "def fibonacci(n):\n", "max_tokens": 20, "temperature": 0}
         reply = httpx.post(f"{url}/v1/completions", json=body, timeout=60).json()

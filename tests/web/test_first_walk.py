@@ -5,7 +5,6 @@ The machine is prepared: the clone uses this checkout's environment and what it 
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +15,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
+from tests.kernels import lend_kernels
+
 ROOT = Path(__file__).parents[2]
 PATIENCE = 300  # seconds for all of it; a prepared machine that is idle takes a tenth
 ADDRESS = re.compile(r"Open (http://127\.0\.0\.1:\d+) and press Race")
@@ -25,21 +26,8 @@ ADDRESS = re.compile(r"Open (http://127\.0\.0\.1:\d+) and press Race")
 def clone(tmp_path: Path) -> Path:
     folder = tmp_path / "gander"
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder)], check=True, timeout=60)
-    carry_compiled(folder)
+    lend_kernels(folder / "decoding", tmp_path / "kernels")
     return folder
-
-
-def carry_compiled(folder: Path) -> None:
-    """Compiled kernels are kept beside their sources and hold for sources of the same age."""
-    for cache in (ROOT / "decoding").rglob("__pycache__"):
-        for kernel in cache.glob("*.nb?"):
-            source = cache.parent / f"{kernel.name.split('.')[0].rsplit('-', 1)[0]}.py"
-            copy = folder / source.relative_to(ROOT)
-            if source.is_file() and copy.is_file() and source.read_bytes() == copy.read_bytes():
-                shutil.copystat(source, copy)
-                target = folder / kernel.relative_to(ROOT)
-                target.parent.mkdir(exist_ok=True)
-                shutil.copy2(kernel, target)
 
 
 @pytest.fixture
@@ -55,7 +43,7 @@ def address(clone: Path) -> Iterator[str]:
         serving = subprocess.Popen(
             [*command, "ARGS=--port 0"],
             cwd=clone,
-            env=environment | {"PYTHONPATH": str(clone)},
+            env=environment | {"PYTHONPATH": str(clone), "NUMBA_CACHE_DIR": str(clone.parent / "kernels")},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

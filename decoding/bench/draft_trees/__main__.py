@@ -54,7 +54,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--prompts", type=int, default=3, help="prompts of each workload, which is also the number of rounds")
     add("--max-tokens", type=int, default=300, help="most new tokens for one prompt; half of it in sweeps")
     add("--widened", type=int, default=DEFAULT_MILLIONS, help="millions of parameters of the widened target")
-    add("--threads", type=int, help="default: what each target's size is worth")
+    add("--threads", type=int, help="default: measured for each model")
     add("--quick", action="store_true", help="a short run to see that everything works; its figures mean little")
     chosen = parser.parse_args(argv)
     if chosen.quick:

@@ -23,7 +23,7 @@ from decoding.drafting.draft_model.state import DraftModelState, Fallback, Growt
 from decoding.drafting.draft_model.vocabulary import check_same_vocabulary
 from decoding.model.checkpoint import BUNDLED_FOLDER
 from decoding.model.target_model import Progress, TargetModel
-from decoding.model.timing import calibrate
+from decoding.model.timing import Timing
 from decoding.sampling.top_tokens import top_tokens
 from decoding.stores.successor_table import NUM_SUCCESSORS
 
@@ -34,7 +34,7 @@ class DraftModel:
     def __init__(self, model: TargetModel, config: EngineConfig, num_slots: int, vocab_size: int) -> None:
         assert model.vocab_size >= NUM_SUCCESSORS, model.vocab_size
         self.model = model
-        self.calibration = calibrate(model)
+        self.calibration = Timing(model)
         self.store: KvStore = model.new_store(num_slots)
         self._vocab_size = min(vocab_size, model.vocab_size)
         self._chunk = config.prefill_chunk
@@ -159,5 +159,6 @@ def load_draft_model(config: EngineConfig, progress: Progress) -> TargetModel | 
         return None
     check_same_vocabulary(config, name)
     model = TargetModel.load(replace(config, model=name, max_model_len=None, revision=None, threads=None), progress)
-    model.threads = min(model.threads, config.threads or model.threads)  # its own size decides: small models want one
+    if config.threads is not None:
+        model.threads.limit(config.threads)  # and it may well be quicker on fewer
     return model

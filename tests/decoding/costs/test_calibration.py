@@ -45,18 +45,32 @@ def test_a_busy_start_is_forgotten_while_nobody_waits_and_then_it_is_enough() ->
     calibration = Calibration(SIZES, machine.measure)
     assert calibration.curve.row > 5 * ROW
     for _ in SIZES:
-        calibration.go_on()
+        calibration.refine()
     assert calibration.curve == Calibration(SIZES, Machine(busy_for=0).measure).curve
     for _ in range(2 * LATER_ROUNDS * len(SIZES)):
-        calibration.go_on()
+        calibration.refine()
     assert machine.num_measured == (ROUNDS + LATER_ROUNDS) * len(SIZES)
+
+
+def test_when_forwards_run_in_another_way_later_times_replace_quicker_ones() -> None:
+    machine = Machine(busy_for=0)
+    calibration = Calibration(SIZES, lambda rows, context: machine.measure(rows, context))
+    for _ in range(LATER_ROUNDS * len(SIZES)):
+        calibration.refine()
+    assert calibration.is_done
+    machine = Machine(busy_for=0, base=3 * BASE)
+    calibration.start_over()
+    assert not calibration.is_done
+    for _ in SIZES:
+        calibration.refine()
+    assert (calibration.curve.base, calibration.curve.row) == (pytest.approx(3 * BASE), pytest.approx(ROW))
 
 
 def test_nobody_waits_for_a_long_forward() -> None:
     machine = Machine(busy_for=0, base=2 * LONGEST_LATER)
     calibration = Calibration(SIZES, machine.measure)
     at_start = machine.num_measured
-    calibration.go_on()
+    calibration.refine()
     assert machine.num_measured == at_start
 
 
@@ -64,5 +78,5 @@ def test_an_engine_that_has_rested_gives_the_same_tokens() -> None:
     engine: Engine = new_engine()
     plain = reply(engine, request_of("plain", prompt_of(40), SAMPLED))
     for _ in range(3 * len(SIZES)):
-        engine.rest()
+        engine.on_idle()
     assert reply(engine, request_of("drafted", prompt_of(40), SAMPLED, "spine")) == plain

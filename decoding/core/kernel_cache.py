@@ -1,0 +1,111 @@
+"""Where compiled kernels are kept: a folder for each state of the sources that they are compiled from.
+
+Numba itself looks at a kernel's own file alone, and does not see an edit to a function inlined from another one.
+Knows nothing of what the kernels do. Standard library only, and quick: every process of Gander runs it first.
+Invariant: all kernels in a folder come from the same sources.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import hashlib
+import logging
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+PACKAGE = Path(__file__).parents[1]
+VARIABLE = "NUMBA_CACHE_DIR"
+FOLDER_NAME = re.compile("gander-[0-9a-f]{16}")
+NUM_KEPT = 4  # folders, the most recently used ones
+SECONDS_KEPT = 86_400.0  # since a process last started with a folder, which may be running still
+
+
+def use_kernel_cache() -> None:
+    """Have numba keep kernels in the folder of these sources, in this process and in those it starts.
+
+    To be called before the first kernel is defined. Where the folder cannot be written a temporary one serves.
+    """
+    name = folder_name(PACKAGE)
+    try:
+        folder = base_folder(os.environ) / name
+        _open(folder)
+    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home folder
+        folder = Path(tempfile.mkdtemp(prefix="gander-kernels-")) / name
+        folder.mkdir()
+        atexit.register(shutil.rmtree, folder.parent, ignore_errors=True)
+        logger.warning(
+            "Compiled kernels cannot be kept (%s): each start compiles them anew, for about a minute.", error
+        )
+    os.environ[VARIABLE] = str(folder)
+    if "numba" in sys.modules:  # which reads the variable when it is imported
+        sys.modules["numba"].config.CACHE_DIR = str(folder)
+
+
+def base_folder(environment: Mapping[str, str]) -> Path:
+    """The operator's, else the user's. Raises RuntimeError where there is neither."""
+    given = environment.get(VARIABLE)
+    if given:
+        folder = Path(given).absolute()
+        return folder.parent if FOLDER_NAME.fullmatch(folder.name) else folder  # the process before set its own
+    return Path(environment.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "gander" / "kernels"
+
+
+def folder_name(package: Path) -> str:
+    """Another one after any edit that could change a kernel of `package`."""
+    digest = hashlib.sha256()
+    for name, text in sorted(sources_of_kernels(package).items()):
+        digest.update(f"{name} {len(text)} ".encode() + text)
+    return f"gander-{digest.hexdigest()[:16]}"
+
+
+def sources_of_kernels(package: Path) -> dict[str, bytes]:
+    """Names and texts of the files that use numba and of all they import from `package`: code and constants."""
+    texts = {path.relative_to(package).as_posix(): path.read_bytes() for path in package.rglob("*.py")}
+    found: dict[str, bytes] = {}
+    waiting = [name for name, text in texts.items() if b"numba" in text]
+    while waiting:
+        name = waiting.pop()
+        if name in texts and name not in found:
+            found[name] = texts[name]
+            waiting += _imported(texts[name].decode(), package.name)
+    return found
+
+
+def _imported(text: str, package: str) -> list[str]:
+    """Files that the imports in `text` may mean: an imported name can be a module as well."""
+    files = []
+    statement = rf"^[ \t]*(?:from|import) {package}\b([\w.]*)(?: import (\([^)]*\)|.*))?"
+    for module, names in re.findall(statement, text, re.MULTILINE):
+        path = module.strip(".").replace(".", "/")
+        files += [f"{path}.py", f"{path}/__init__.py".lstrip("/")]
+        files += [f"{path}/{name}.py".lstrip("/") for name in re.findall(r"\w+", names)]
+    return files
+
+
+def _open(folder: Path) -> None:
+    """Make the folder, see that it can be written, and note that it is in use. Raises OSError."""
+    is_new = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    tempfile.TemporaryFile(dir=folder).close()
+    os.utime(folder)
+    if is_new:
+        remove_old_folders(folder.parent, time.time())
+
+
+def remove_old_folders(base: Path, now: float) -> None:
+    """Remove folders of earlier sources but for the last few. Another process may do the same at the same time."""
+    with contextlib.suppress(OSError):
+        folders = [path for path in base.iterdir() if FOLDER_NAME.fullmatch(path.name)]
+        folders.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+        for folder in folders[NUM_KEPT:]:
+            if now - folder.stat().st_mtime > SECONDS_KEPT:
+                shutil.rmtree(folder, ignore_errors=True)
