@@ -25,8 +25,7 @@ from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.stats import DraftOutcome, StepStats
-from decoding.core.tree import DraftTree
-from decoding.core.verdict import Verdict
+from decoding.core.tree import DraftTree, Verdict
 from decoding.costs.curve import CostCurve
 from decoding.engine import engine as engine_module
 from decoding.engine.engine import Engine

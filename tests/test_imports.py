@@ -18,9 +18,9 @@ DECODING = {
     "": "errors config",
     "core": """
         grammar kernel_cache layer sampling_params session_info speculation_params request stats
-        step_trace token_logprobs step_result top_tokens tree verdict
+        step_trace token_logprobs step_result top_tokens tree
     """,
-    "costs": "curve calibration price pricing",
+    "costs": "curve calibration price",
     "stores": "context earnings successor_table blend adjacency ngram session session_store",
     "cache": "store batch slab slot_pool",
     "attention": "backend lanes exact_kernel exact reference sdpa",
@@ -33,14 +33,14 @@ DECODING = {
         noise cpu_sampler rejection top_tokens logprobs torch_sampler verify sampler
     """,
     "drafting": """
-        auto drafter fields harvest baselines/lookup baselines/none draft_model/state
-        draft_model/vocabulary draft_model/draft_model revision/prediction revision/revision
-        revision/reviser stand/static_tree sources teacher sequence_drafter tree/beliefs tree/candidates
-        tree/frontier tree/nodes tree/growth baselines/isotropic baselines/recycle draft_model/priors
-        draft_model/growth draft_model/dynamic spine/paper_tree spine/priors spine/growth spine/spine
-        stand/priors stand/growth stand/stand registry drafting
+        auto drafter fields baselines/lookup baselines/none draft_model/state draft_model/vocabulary
+        draft_model/draft_model revision/prediction revision/revision revision/reviser stand/static_tree
+        sources harvest sequence_drafter tree/beliefs tree/candidates tree/frontier tree/nodes
+        tree/growth baselines/isotropic baselines/recycle draft_model/priors draft_model/growth
+        draft_model/dynamic spine/paper_tree spine/priors spine/growth spine/spine stand/priors
+        stand/growth stand/stand registry drafting
     """,
-    "engine": "admission sequence intake part scheduler tally tracing warm_up engine",
+    "engine": "admission sequence intake scheduler tally tracing warm_up engine",
     "worker": "messages worker __main__",
     "audit": "tiny_configs audit __main__",
     "training": """

@@ -91,7 +91,7 @@ class ExactAttention:
         plan: ExactPlan,
     ) -> torch.Tensor:
         _, num_heads, num_rows, _ = query_1HND.shape
-        make = torch.empty if num_rows == plan.batch.num_rows else torch.zeros
+        make = torch.empty if num_rows == plan.batch.num_tokens else torch.zeros
         out_1NHV = make(1, num_rows, num_heads, layer.value_dim, dtype=query_1HND.dtype)
         item = query_1HND.element_size()
         place = 0

@@ -36,7 +36,7 @@ class ReferenceAttention:
         batch, store = plan.batch, plan.batch.store
         query_HND, key_KND, value_KNV = query_1HND[0], key_1KND[0], value_1KNV[0]
         slots_M = plan.write_slots_M.to(key_KND.device)
-        store.write(layer.index, key_KND[:, : batch.num_rows], value_KNV[:, : batch.num_rows], slots_M)
+        store.write(layer.index, key_KND[:, : batch.num_tokens], value_KNV[:, : batch.num_tokens], slots_M)
         out_NHV = query_HND.new_zeros(query_HND.shape[1], query_HND.shape[0], layer.value_dim)
         for segment, handle in enumerate(batch.handles):
             first, end = batch.offsets[segment], batch.offsets[segment + 1]

@@ -47,9 +47,9 @@ class SdpaAttention:
         value_1KNV: torch.Tensor,
         plan: SdpaPlan,
     ) -> torch.Tensor:
-        num_rows, store = plan.batch.num_rows, plan.batch.store
+        num_tokens, store = plan.batch.num_tokens, plan.batch.store
         query_HND, key_KND, value_KNV = query_1HND[0], key_1KND[0], value_1KNV[0]
-        store.write(layer.index, key_KND[:, :num_rows], value_KNV[:, :num_rows], plan.write_slots_M)
+        store.write(layer.index, key_KND[:, :num_tokens], value_KNV[:, :num_tokens], plan.write_slots_M)
         out_NHV = query_HND.new_zeros(query_HND.shape[1], query_HND.shape[0], layer.value_dim)
         offsets = plan.batch.offsets.tolist()
         for segment, rows in enumerate(plan.rows):

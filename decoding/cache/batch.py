@@ -69,7 +69,7 @@ class StepBatch:
     logit_offsets: IntArray
 
     @property
-    def num_rows(self) -> int:
+    def num_tokens(self) -> int:
         return len(self.ids_M)
 
     @property

@@ -1,4 +1,4 @@
-"""The draft tree: what a drafter proposes and one target forward verifies.
+"""The draft tree: what a drafter proposes and one target forward verifies, and the verdict on it.
 
 Pure data. Node 0 is the root, the last known token, which is not yet in the KV cache.
 Invariant: `parents[i] < i`, so one pass in index order always sees a parent before its children.
@@ -110,3 +110,21 @@ def _depths(parents: IntArray) -> IntArray:
     for node in range(1, len(parents)):
         depths[node] = depths[parents[node]] + 1
     return depths
+
+
+ROOT_PATH: IntArray = np.zeros(1, np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """path: int32 [a+1], the accepted nodes from the root (always node 0) downwards.
+
+    tokens: int32 [a+1], the tokens to emit: the accepted nodes' tokens, then the bonus token.
+    """
+
+    path: IntArray
+    tokens: IntArray
+
+    @property
+    def num_accepted(self) -> int:
+        return len(self.path) - 1

@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from decoding.core.top_tokens import TopTokens
-from decoding.core.tree import DraftTree
-from decoding.core.verdict import Verdict
+from decoding.core.tree import DraftTree, Verdict
 from decoding.costs.price import DraftBudget
 
 __all__ = ["Drafter", "TopTokens"]

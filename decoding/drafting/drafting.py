@@ -16,12 +16,12 @@ from decoding.costs.price import DraftBudget
 from decoding.drafting.auto import AUTO, REVIEW_STEPS, STAND, Choice, candidates, choose
 from decoding.drafting.draft_model.draft_model import DraftModel
 from decoding.drafting.draft_model.state import DraftCost, Fallback, GrowthRequest
+from decoding.drafting.harvest import Teacher
 from decoding.drafting.registry import METHODS, StartDrafter, available
 from decoding.drafting.revision.reviser import Reviser
 from decoding.drafting.sequence_drafter import ActiveMethod, SequenceDrafter
 from decoding.drafting.sources import Sources
 from decoding.drafting.stand.static_tree import StaticTree
-from decoding.drafting.teacher import Teacher
 from decoding.errors import RequestRejected
 from decoding.stores.session import Session
 

@@ -1,4 +1,4 @@
-"""Feeding a step's top tokens back into the stores: the adjacency table, then the n-gram store.
+"""Feeding a step's top tokens back into the stores: the adjacency table, the n-gram store, and both whoever drafts.
 
 Knows which tokens precede which row: positions in a prefill, parent links in a tree, never flat order.
 """
@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
-from decoding.core.tree import DraftTree
-from decoding.core.verdict import Verdict
+from decoding.core.tree import DraftTree, Verdict
+from decoding.drafting.sources import DraftingStores
 from decoding.stores.adjacency import AdjacencyTable
+from decoding.stores.earnings import Promise
 from decoding.stores.ngram import LONGEST_NGRAM, NgramStore
-from decoding.stores.successor_table import NO_TOKEN
+from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS
 
 
 def harvest_prefill(table: AdjacencyTable, request: Request, start: int, top: TopTokens | None) -> None:
@@ -110,3 +111,33 @@ def _fill_contexts(
 ) -> None:
     for node in range(len(node_tokens)):
         path_context(tokens, node_tokens, parents, node, contexts[node])
+
+
+class Teacher:
+    """One request's. promise: of the n-gram store, written here; with_adjacency: where the method does not harvest."""
+
+    num_top = NUM_SUCCESSORS
+
+    def __init__(self, request: Request, stores: DraftingStores, promise: Promise, with_adjacency: bool) -> None:
+        self._request = request
+        self._ngrams = stores.ngrams
+        self._adjacency = stores.adjacency if with_adjacency else None
+        self._promise = promise
+        self._num_tokens = 0
+        self._before_root = -1
+
+    def observe_prefill(self, start: int, top: TopTokens | None) -> None:
+        teach_prompt(self._ngrams, self._request.tokens, start, top)
+        if self._adjacency is not None:
+            harvest_prefill(self._adjacency, self._request, start, top)
+
+    def begin(self) -> None:
+        """A tree is about to be proposed at the last token."""
+        self._num_tokens = self._request.num_tokens
+        self._before_root = token_before_root(self._request)
+
+    def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
+        num_foretold = teach_tree(self._ngrams, self._request.tokens[: self._num_tokens], tree, verdict, top)
+        if self._adjacency is not None:
+            harvest_tree(self._adjacency, self._before_root, tree, top)
+        self._promise.note(num_foretold, len(verdict.tokens))

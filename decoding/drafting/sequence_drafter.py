@@ -9,16 +9,13 @@ from dataclasses import dataclass, field
 
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
-from decoding.core.tree import DraftTree
-from decoding.core.verdict import Verdict
-from decoding.costs.price import DraftBudget, Pace
-from decoding.costs.pricing import Demand
+from decoding.core.tree import DraftTree, Verdict
+from decoding.costs.price import Demand, DraftBudget, Pace
 from decoding.drafting.auto import Choice
 from decoding.drafting.draft_model.state import DraftCost, DraftModelState
 from decoding.drafting.drafter import Drafter
+from decoding.drafting.harvest import Teacher
 from decoding.drafting.revision.reviser import Reviser
-from decoding.drafting.teacher import Teacher
-from decoding.stores.earnings import Ledger
 from decoding.stores.session import Session
 
 
@@ -45,16 +42,12 @@ class SequenceDrafter:
     def __init__(self, request: Request, session: Session, reviser: Reviser | None) -> None:
         self.request = request
         self.session = session
+        self.ledger = session.ledger(request.sampling.temperature > 0)  # of methods in requests of this kind
         self.refused: set[str] = set()  # methods that can do nothing more for it
         self.num_steps = 0
         self._reviser = reviser
         self._used: dict[str, ActiveMethod] = {}
         self._last_emitted = 0
-
-    @property
-    def ledger(self) -> Ledger:
-        """What methods earned in requests of this kind in the session."""
-        return self.session.ledger(self.request.sampling.temperature > 0)
 
     @property
     def num_top(self) -> int:

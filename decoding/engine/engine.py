@@ -20,7 +20,7 @@ from decoding.core.stats import EngineStats, RequestStats
 from decoding.core.step_result import Broken, Emitted, PromptScored, Retired, StepResult
 from decoding.core.top_tokens import TopTokens
 from decoding.costs.curve import CostCurve
-from decoding.costs.pricing import Pricing
+from decoding.costs.price import Pricing
 from decoding.drafting import registry
 from decoding.drafting.draft_model.draft_model import DraftModel, load_draft_model
 from decoding.drafting.drafting import Drafting, DraftRequest
@@ -29,9 +29,8 @@ from decoding.drafting.revision import prediction
 from decoding.drafting.stand.static_tree import read_tree
 from decoding.engine.admission import check_request
 from decoding.engine.intake import Intake
-from decoding.engine.part import SequencePart, VerifiedPart
 from decoding.engine.scheduler import Scheduler, Task
-from decoding.engine.sequence import Sequence
+from decoding.engine.sequence import Sequence, SequencePart, VerifiedPart
 from decoding.engine.tally import Emission, StepTally, outcome_of
 from decoding.engine.tracing import trace_step
 from decoding.engine.warm_up import seconds_beside_forwards
@@ -90,6 +89,7 @@ class Engine:
         """Nothing runs, nothing is remembered."""
         config = self.config
         tree = read_tree(config.tree) if config.tree else None
+        self.curve = self._curve()
         self._drafting = Drafting(self.draft_model, tree)
         self._pricing = Pricing(config.max_nodes, self.curve, self.draft_curve)
         self._scheduler = Scheduler(config, self.store, self._pricing)
@@ -181,7 +181,7 @@ class Engine:
         tally.end_phase("observe")
         self._review([each.part for each in verified], tally)
         num_prefill_tokens = sum(len(part.chunk) for part in parts)
-        result.stats = tally.stats(batch.num_rows, num_prefill_tokens, self.curve)
+        result.stats = tally.stats(batch.num_tokens, num_prefill_tokens, self.curve)
         return result
 
     def on_idle(self) -> None:
@@ -189,22 +189,24 @@ class Engine:
         self._calibration.refine()
         if self.draft_model is not None:
             self.draft_model.calibration.refine()
+        self.curve = self._curve()
         self._pricing.set_costs(self.curve, self.draft_curve)
-
-    @property
-    def curve(self) -> CostCurve:
-        """What a step costs, all in all."""
-        forward = self._calibration.curve
-        plain, draft = self._beside
-        return replace(forward, base=forward.base + plain, draft=draft)
 
     @property
     def draft_curve(self) -> CostCurve | None:
         """What a forward of the draft model costs, where there is one."""
         return self.draft_model.calibration.curve if self.draft_model else None
 
+    def _curve(self) -> CostCurve:
+        """What a step costs by what is known now, all in all."""
+        forward = self._calibration.curve
+        plain, draft = self._beside
+        return replace(forward, base=forward.base + plain, draft=draft)
+
     def _queue_ready(self, result: StepResult) -> None:
         """Let those wait for their turn whose grammar is compiled by now."""
+        if len(self._intake) == 0:
+            return
         ready, result.refused = self._intake.take_ready()
         for sequence in ready:
             self._scheduler.add(sequence)

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from decoding.cache.store import KvStore
 from decoding.config import EngineConfig
-from decoding.costs.price import DraftBudget
-from decoding.costs.pricing import Pricing
+from decoding.costs.price import DraftBudget, Pricing
 from decoding.engine.admission import room_needed
 from decoding.engine.sequence import Sequence
 

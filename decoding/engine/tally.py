@@ -9,8 +9,7 @@ import time
 from typing import NamedTuple
 
 from decoding.core.stats import DraftOutcome, MethodCounts, StepStats
-from decoding.core.tree import DraftTree, Source
-from decoding.core.verdict import Verdict
+from decoding.core.tree import DraftTree, Source, Verdict
 from decoding.costs.curve import CostCurve
 
 SOURCE_NAMES = [source.name.lower() for source in Source]

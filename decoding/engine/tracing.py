@@ -9,8 +9,7 @@ import torch
 
 from decoding.core.speculation_params import TRACE_TREES
 from decoding.core.step_trace import NodeTrace, StepTrace
-from decoding.core.tree import DraftTree, Source
-from decoding.core.verdict import Verdict
+from decoding.core.tree import DraftTree, Source, Verdict
 from decoding.engine.sequence import Sequence
 from decoding.engine.tally import SOURCE_NAMES
 from decoding.sampling.logprobs import token_logprobs

@@ -150,14 +150,14 @@ class TargetModel:
         started = time.perf_counter()
         use_threads(self.threads.count)
         logits_RV = self._run(batch)
-        self.threads.observe(batch.num_rows, time.perf_counter() - started)
+        self.threads.observe(batch.num_tokens, time.perf_counter() - started)
         return logits_RV
 
     def _run(self, batch: StepBatch) -> torch.Tensor:
         ids_1M, positions_1M = torch.from_numpy(batch.ids_M)[None], torch.from_numpy(batch.positions_M)[None]
         rows_R = torch.from_numpy(batch.logit_rows_R)
         num_logits = len(rows_R)
-        if batch.num_rows < self._min_rows:
+        if batch.num_tokens < self._min_rows:
             ids_1M, positions_1M = ids_1M.expand(1, self._min_rows), positions_1M.expand(1, self._min_rows)
         if num_logits < self._min_rows:  # padded as well: the head is a linear layer like the others
             rows_R = torch.cat([rows_R, rows_R.new_zeros(self._min_rows - num_logits)])

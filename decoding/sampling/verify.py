@@ -12,8 +12,7 @@ import numba as nb
 import numpy as np
 import torch
 
-from decoding.core.tree import DraftTree, IntArray
-from decoding.core.verdict import Verdict
+from decoding.core.tree import DraftTree, IntArray, Verdict
 
 
 class Sampler(Protocol):

@@ -25,8 +25,7 @@ from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.top_tokens import TopTokens
-from decoding.core.tree import DraftTree
-from decoding.core.verdict import Verdict
+from decoding.core.tree import DraftTree, Verdict
 from decoding.costs.price import DraftBudget
 from decoding.drafting.stand.stand import StandDrafter
 from decoding.drafting.stand.static_tree import StaticTree, initial_tree, pruned, write_tree

@@ -14,8 +14,7 @@ from decoding.bench.stand.trajectories import Contender
 from decoding.core.request import Request
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.top_tokens import TopTokens
-from decoding.core.tree import DraftTree
-from decoding.core.verdict import Verdict
+from decoding.core.tree import DraftTree, Verdict
 from decoding.drafting.harvest import tree_contexts
 from decoding.drafting.sources import DraftingStores
 from decoding.drafting.stand.stand import StandDrafter

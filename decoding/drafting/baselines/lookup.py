@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
-from decoding.core.tree import DraftTree, Source, chain
-from decoding.core.verdict import Verdict
+from decoding.core.tree import DraftTree, Source, Verdict, chain
 from decoding.costs.price import DraftBudget
 
 _MAX_NGRAM = 3

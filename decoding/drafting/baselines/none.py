@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
-from decoding.core.tree import DraftTree, root_only
-from decoding.core.verdict import Verdict
+from decoding.core.tree import DraftTree, Verdict, root_only
 from decoding.costs.price import DraftBudget
 
 

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
-from decoding.core.tree import DraftTree, Source
-from decoding.core.verdict import Verdict
+from decoding.core.tree import DraftTree, Source, Verdict
 from decoding.costs.price import DraftBudget
 from decoding.drafting.harvest import harvest_prefill, harvest_tree
 from decoding.drafting.sources import DraftingStores

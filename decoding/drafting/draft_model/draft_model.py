@@ -137,7 +137,7 @@ class DraftModel:
         top = top_tokens(self.model.forward(batch), NUM_SUCCESSORS)
         seconds = time.perf_counter() - started
         for state, segment in zip(states, segments, strict=True):
-            state.note_seconds(seconds * len(segment.tokens) / batch.num_rows)
+            state.note_seconds(seconds * len(segment.tokens) / batch.num_tokens)
         return [TopTokens(top.ids[a:b], top.probabilities[a:b]) for a, b in pairwise(batch.logit_offsets.tolist())]
 
 

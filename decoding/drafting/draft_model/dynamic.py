@@ -14,8 +14,7 @@ import numpy as np
 from decoding.core.request import Request
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.top_tokens import TopTokens
-from decoding.core.tree import DraftTree, IntArray, root_only
-from decoding.core.verdict import Verdict
+from decoding.core.tree import DraftTree, IntArray, Verdict, root_only
 from decoding.costs.price import DraftBudget
 from decoding.drafting.draft_model.growth import (
     ModelSource,

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
-from decoding.core.tree import DraftTree, Source, root_only
-from decoding.core.verdict import Verdict
+from decoding.core.tree import DraftTree, Source, Verdict, root_only
 from decoding.costs.price import DraftBudget
 from decoding.drafting.revision.prediction import Prediction
 from decoding.drafting.revision.revision import Revision

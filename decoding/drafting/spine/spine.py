@@ -11,8 +11,7 @@ import numpy as np
 from decoding.core.request import Request
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.top_tokens import TopTokens
-from decoding.core.tree import DraftTree, IntArray, Source
-from decoding.core.verdict import Verdict
+from decoding.core.tree import DraftTree, IntArray, Source, Verdict
 from decoding.costs.price import DraftBudget
 from decoding.drafting.harvest import harvest_prefill, harvest_tree, token_before_root
 from decoding.drafting.sources import DraftingStores

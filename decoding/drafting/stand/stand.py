@@ -14,8 +14,7 @@ import numpy as np
 from decoding.core.request import Request
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.top_tokens import TopTokens
-from decoding.core.tree import DraftTree
-from decoding.core.verdict import Verdict
+from decoding.core.tree import DraftTree, Verdict
 from decoding.costs.price import DraftBudget
 from decoding.drafting.fields import check_field, one_of
 from decoding.drafting.harvest import teach_prompt, teach_tree

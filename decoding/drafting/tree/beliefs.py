@@ -12,8 +12,7 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.core.tree import DraftTree, IntArray, Source
-from decoding.core.verdict import Verdict
+from decoding.core.tree import DraftTree, IntArray, Source, Verdict
 
 _PRIOR_WEIGHT = 16.0  # how many observations the prior counts for
 _CONTEXT = int(Source.CONTEXT)

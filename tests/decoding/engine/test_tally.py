@@ -6,8 +6,7 @@ import msgspec
 import numpy as np
 
 from decoding.core.stats import NODE_BOUNDS, DraftCounts, DraftOutcome, MethodCounts, NodeHistogram
-from decoding.core.tree import DraftTree, Source, root_only
-from decoding.core.verdict import Verdict
+from decoding.core.tree import DraftTree, Source, Verdict, root_only
 from decoding.costs.curve import CostCurve
 from decoding.engine.tally import Emission, StepTally, outcome_of
 

@@ -20,8 +20,7 @@ from decoding.config import EngineConfig
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
-from decoding.core.tree import DraftTree
-from decoding.core.verdict import Verdict
+from decoding.core.tree import DraftTree, Verdict
 from decoding.costs.price import DraftBudget
 from decoding.drafting.draft_model.draft_model import DraftModel
 from decoding.drafting.draft_model.dynamic import ModelDrafter, linear_rules
@@ -244,7 +243,7 @@ def test_a_chain_is_what_the_draft_model_says_step_by_step_and_no_token_goes_thr
         [tree] = draft_model.propose_batch([ask(request, state)])
         assert isinstance(tree, DraftTree)
         num_seen, num_expanded = request.num_tokens, num_expanded + length - 1
-        assert sum(batch.num_rows for batch in model.batches) == num_seen + num_expanded - num_kept
+        assert sum(batch.num_tokens for batch in model.batches) == num_seen + num_expanded - num_kept
         assert tree.parents.tolist() == list(range(-1, length))
         assert tree.tokens[1:].tolist() == greedy_reply(request.tokens, length)
         verdict = judge(tree, num_accepted)
@@ -266,7 +265,7 @@ def test_all_requests_of_a_depth_go_through_one_forward_and_rounds_stop_when_non
     model.batches.clear()
     trees = draft_model.propose_batch([ask(request, state) for request, state in zip(requests, states, strict=True)])
     assert [batch.num_segments for batch in model.batches] == [3, 3, 3, 2, 2, 1, 1]
-    assert [batch.num_rows for batch in model.batches] == [8 + 9 + 10, 3, 3, 2, 2, 1, 1]
+    assert [batch.num_tokens for batch in model.batches] == [8 + 9 + 10, 3, 3, 2, 2, 1, 1]
     assert [tree.num_drafted for tree in trees if isinstance(tree, DraftTree)] == [3, 5, 7]
     assert all(state.take_cost().seconds > 0 for state in states)
     assert all(state.take_cost().seconds == 0 for state in states)
@@ -307,7 +306,7 @@ def test_a_prompt_that_goes_on_is_followed_without_a_tree() -> None:
     model.batches.clear()
     assert draft_model.propose_batch([GrowthRequest(state, 32, None)]) == [None]
     assert state.num_committed == 32
-    assert [batch.num_rows for batch in model.batches] == [32]
+    assert [batch.num_tokens for batch in model.batches] == [32]
     assert len(model.batches[0].logit_rows_R) == 0
     state.close()
 
