@@ -97,7 +97,8 @@ class ThreadChoice:
         self._num_idle += 1
         if self._num_idle % NUM_IDLE == 0 and not self._is_trial:
             self._begin_window(TRIAL_SECONDS)
-        if self._window > DOUBT_SECONDS and not self._is_trial:
+        is_due = self._is_trial or self._window <= DOUBT_SECONDS
+        if not is_due:
             return False
         spent = 0.0
         while spent < IDLE_SECONDS:
