@@ -24,7 +24,7 @@ from server.config import ServerSettings
 from server.engine_client.client import RestartPolicy
 from server.service import Service
 
-FAKE_WORKER = (sys.executable, str(Path(__file__).parents[1] / "fake_worker.py"))
+FAKE_WORKER = (sys.executable, "-m", "tests.fake_worker")
 FAST_RESTARTS = RestartPolicy(attempts=3, first_delay=0.05, longest_delay=0.2)
 
 

@@ -183,7 +183,7 @@ import sys
 from server.config import ServerSettings
 from server.runner import run
 settings = ServerSettings(model=sys.argv[1], port=0, drain_seconds=float(sys.argv[2]))
-sys.exit(run(settings, (sys.executable, sys.argv[3])))
+sys.exit(run(settings, (sys.executable, "-m", "tests.fake_worker")))
 """
 
 
@@ -191,7 +191,7 @@ sys.exit(run(settings, (sys.executable, sys.argv[3])))
 def server_process(folder: Path, drain_seconds: float) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
     """`gander serve` in front of the scripted worker: the process, its address, its growing output."""
     process = subprocess.Popen(
-        [sys.executable, "-c", RUN_FAKE, str(folder), str(drain_seconds), str(ROOT / "tests" / "fake_worker.py")],
+        [sys.executable, "-c", RUN_FAKE, str(folder), str(drain_seconds)],
         stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,
