@@ -1,6 +1,8 @@
-"""What an engine can never serve, and what it says then. Knows nothing of steps."""
+"""What an engine can never serve, or not now, and what it says then. Knows nothing of steps."""
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 from decoding.cache.store import KvStore
 from decoding.config import EngineConfig
@@ -37,3 +39,11 @@ def check_request(request: Request, config: EngineConfig, model: TargetModel, st
         raise RequestRejected(
             f"the request needs {room} slots of KV cache, the server has {store.total}", param="max_tokens"
         )
+
+
+def check_queue(request: Request, in_flight: Collection[str], config: EngineConfig) -> None:
+    """Raise RequestRejected for an id that has not ended yet, and for one more request than may be open."""
+    if request.id in in_flight:
+        raise RequestRejected(f"a request with the id {request.id!r} has not ended yet", code="duplicate_request")
+    if len(in_flight) >= config.max_open:
+        raise RequestRejected("the request queue is full", code="queue_full")

@@ -18,7 +18,6 @@ from decoding.config import EngineConfig
 from decoding.core.request import FinishReason, Request
 from decoding.core.stats import EngineStats, RequestStats
 from decoding.core.step_result import Broken, Emitted, PromptScored, Retired, StepResult
-from decoding.core.top_tokens import TopTokens
 from decoding.costs.curve import CostCurve
 from decoding.costs.price import Pricing
 from decoding.drafting import registry
@@ -27,21 +26,20 @@ from decoding.drafting.drafting import Drafting, DraftRequest
 from decoding.drafting.registry import StartDrafter
 from decoding.drafting.revision import prediction
 from decoding.drafting.stand.static_tree import read_tree
-from decoding.engine.admission import check_request
+from decoding.engine.admission import check_queue, check_request
 from decoding.engine.intake import Intake
 from decoding.engine.scheduler import Scheduler, Task
-from decoding.engine.sequence import Sequence, SequencePart, VerifiedPart
+from decoding.engine.sequence import SequencePart, VerifiedPart
 from decoding.engine.tally import Emission, StepTally, outcome_of
 from decoding.engine.tracing import trace_step
 from decoding.engine.warm_up import seconds_beside_forwards
-from decoding.errors import BrokenLogits, RequestRejected
+from decoding.errors import BrokenLogits
 from decoding.model.memory import resident_bytes, slots_for
 from decoding.model.target_model import TargetModel
 from decoding.model.timing import Timing
 from decoding.sampling import logits_processors
 from decoding.sampling.grammar_builder import GrammarBuilder
 from decoding.sampling.grammar_compiler import GrammarCompiler
-from decoding.sampling.top_tokens import top_tokens
 from decoding.stores.session_store import SessionStore
 
 GRAMMAR_PATIENCE = 0.02  # seconds that a step waits for a grammar when nothing else is to be done
@@ -122,23 +120,16 @@ class Engine:
         """
         check_request(request, self.config, self.model, self.store)
         self._drafting.check(request.speculation.method)
-        self._check_queue(request.id)
+        check_queue(request, self.request_ids(), self.config)
         sequence = self._intake.take_on(request, start_drafter)
         if sequence is not None:
             self._scheduler.add(sequence)
-
-    def _check_queue(self, request_id: str) -> None:
-        in_flight = self.request_ids()
-        if request_id in in_flight:
-            raise RequestRejected(f"a request with the id {request_id!r} has not ended yet", code="duplicate_request")
-        if len(in_flight) >= self.config.max_open:
-            raise RequestRejected("the request queue is full", code="queue_full")
 
     def abort(self, request_id: str) -> Retired | None:
         """Stop a request and free its slots at once; None if it is not, or no longer, here."""
         sequence = self._scheduler.retire(request_id)
         if sequence is not None:
-            return _retired(sequence, FinishReason.ABORT)
+            return sequence.end(FinishReason.ABORT)
         request = self._intake.drop(request_id)
         if request is None:
             return None
@@ -171,7 +162,7 @@ class Engine:
         tally.end_phase("forward")
         rows = [logits_NV[first:end] for first, end in pairwise(batch.logit_offsets.tolist())]
         verified = self._verify(parts, rows, result)
-        tops = [_top_tokens(each) for each in verified]
+        tops = [each.top_tokens() for each in verified]
         tally.end_phase("sample")
         for each in verified:
             self._commit(each, tally, result)
@@ -263,7 +254,7 @@ class Engine:
         result.emitted.append(Emitted(request.id, tokens, logprobs and logprobs[:num_emitted]))
         if request.finish_reason is not None:
             self._scheduler.retire(request.id)
-            result.retired.append(_retired(sequence, request.finish_reason))
+            result.retired.append(sequence.end(request.finish_reason))
 
     def _review(self, parts: list[SequencePart], tally: StepTally) -> None:
         """Note what every method has earned in this step, and let methods be chosen again.
@@ -296,15 +287,3 @@ class Engine:
             draft_slots_total=draft.store.total if draft else 0,
             draft_bytes=draft.num_bytes if draft else 0,
         )
-
-
-def _top_tokens(verified: VerifiedPart) -> TopTokens | None:
-    """What the part's drafter harvests, taken from the raw logits."""
-    part = verified.part
-    return top_tokens(verified.rows_RV, part.sequence.drafter.num_top) if part.is_harvested else None
-
-
-def _retired(sequence: Sequence, reason: FinishReason) -> Retired:
-    request = sequence.request
-    stop_token_id = int(request.output[-1]) if reason is FinishReason.STOP else None
-    return Retired(request.id, reason, sequence.close(), stop_token_id)

@@ -15,8 +15,9 @@ import torch
 
 from decoding.cache.batch import LogitRows, Segment
 from decoding.cache.store import KvHandle
-from decoding.core.request import Request
+from decoding.core.request import FinishReason, Request
 from decoding.core.stats import DraftOutcome, RequestStats
+from decoding.core.step_result import Retired
 from decoding.core.token_logprobs import TokenLogprobs
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, IntArray, Verdict
@@ -26,6 +27,7 @@ from decoding.drafting.sequence_drafter import SequenceDrafter
 from decoding.sampling.logits_processors import LogitsProcessors
 from decoding.sampling.logprobs import token_logprobs
 from decoding.sampling.sampler import sampler_for
+from decoding.sampling.top_tokens import top_tokens
 from decoding.sampling.verify import verify
 
 
@@ -102,8 +104,13 @@ class Sequence:
         self.drafter.note_step(tree, verdict, num_emitted, cost)
         return num_emitted
 
+    def end(self, reason: FinishReason) -> Retired:
+        """Give back what drafting holds, and say what the sequence came to."""
+        stop_token_id = int(self.request.output[-1]) if reason is FinishReason.STOP else None
+        return Retired(self.request.id, reason, self.close(), stop_token_id)
+
     def close(self) -> RequestStats:
-        """Give back what drafting holds; the statistics of a sequence that ended."""
+        """Give back what drafting holds; the statistics."""
         self.drafter.close()
         choice, stats = self.drafter.choice, self.stats
         stats.method, stats.choice, stats.reason = choice.method, choice.kind, choice.reason
@@ -212,3 +219,7 @@ class VerifiedPart(NamedTuple):
     part: SequencePart
     verdict: Verdict | None
     rows_RV: torch.Tensor
+
+    def top_tokens(self) -> TopTokens | None:
+        """What the part's drafter harvests, taken from the raw logits."""
+        return top_tokens(self.rows_RV, self.part.sequence.drafter.num_top) if self.part.is_harvested else None
