@@ -62,7 +62,8 @@ def contestants_of(
         EngineContestant(engine, variant.label, variant.speculation, is_cold) for variant in (*variants, again)
     ]
     if stock_model is not None:
-        found += [GenerateContestant(stock_model), GenerateContestant(stock_model, LOOKUP_TOKENS)]
+        threads = engine.model.threads
+        found += [GenerateContestant(stock_model, threads), GenerateContestant(stock_model, threads, LOOKUP_TOKENS)]
     return found
 
 

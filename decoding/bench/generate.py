@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from decoding.bench.contestant import Reply, Task
+from decoding.model.threads import ThreadChoice, use_threads
 
 LOOKUP_TOKENS = 10  # what transformers' own guide uses
 
@@ -21,15 +22,16 @@ class GenerateContestant:
     """`model.generate` with `prompt_lookup_num_tokens=num_lookup`, or plain where that is 0.
 
     Greedy replies should equal ours up to rounding; sampled ones draw other noise, so rates are compared
-    per token. The model is in evaluation mode, on the CPU.
+    per token. The model is in evaluation mode, on the CPU. threads: it runs on as many as were chosen there.
     """
 
     is_ours = False
     budget: int | None = None
 
-    def __init__(self, model: Any, num_lookup: int = 0) -> None:
+    def __init__(self, model: Any, threads: ThreadChoice, num_lookup: int = 0) -> None:
         self.label = "generate + prompt lookup" if num_lookup else "generate"
         self._model = model
+        self._threads = threads
         self._num_lookup = num_lookup
 
     def answer(self, task: Task) -> Reply:
@@ -39,6 +41,7 @@ class GenerateContestant:
             lambda _module, _args, inputs: rows.append(inputs["input_ids"].shape[1]), with_kwargs=True
         )
         torch.manual_seed(task.seed)
+        use_threads(self._threads.chosen)
         started = time.perf_counter()
         try:
             output = self._model.generate(prompt, **self._options(task, prompt))

@@ -79,7 +79,7 @@ def measure_shape(
     task = Task(prompt=prompt, max_tokens=context - num_prompt, temperature=0.0, seed=0)
     engine = _engine(shape, dtype, context)
     none = EngineContestant(engine, "none", SpeculationParams(method="none", max_nodes=0))
-    contestants: list[Contestant] = [none, GenerateContestant(shape.build(dtype))]
+    contestants: list[Contestant] = [none, GenerateContestant(shape.build(dtype), engine.model.threads)]
     replies: list[list[Reply]] = [[] for _ in contestants]
     for contestant in contestants:
         contestant.answer(Task(prompt=prompt, max_tokens=8, temperature=0.0, seed=0))
