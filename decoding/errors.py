@@ -37,4 +37,4 @@ class BrokenLogits(GanderError):
     """The model gave NaN or infinity, or minus infinity for every token. position: of the token to draw."""
 
     def __init__(self, position: int) -> None:
-        super().__init__(f"the model gave numbers that are not finite at position {position}")
+        super().__init__(f"The model gave numbers that are not finite at position {position} of the text.")

@@ -2,7 +2,7 @@
 
 The last line of a prompt that is a JSON object is a script:
     say: the text to reply, then an end token · per_step: tokens a step · delay: seconds a step
-    crash_after: steps until the process dies · fail, reject: end that way, with this message · code: of the rejection
+    crash_after: steps until the process dies · fail, reject: end that way, with this message · code: of that end
     tell: reply with the request itself, as JSON
 Any other prompt gets letters drawn from its seed. Token ids are bytes; 256 is the end token. The log probability of
 token t is -t / 100, its rank t, and the likeliest tokens are 0, 1, 2, ... Every tenant has the sessions it has used.
@@ -83,7 +83,7 @@ class Running:
         if self.steps == script.get("crash_after"):
             os._exit(3)
         if "fail" in script:
-            return [Failed(request_id=request_id, message=script["fail"])]
+            return [Failed(request_id=request_id, message=script["fail"], code=script.get("code"))]
         if "reject" in script:
             return [
                 Rejected(

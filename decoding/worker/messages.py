@@ -132,10 +132,12 @@ class Rejected(msgspec.Struct, kw_only=True, frozen=True, tag=True):
 
 
 class Failed(msgspec.Struct, kw_only=True, frozen=True, tag=True):
-    """The engine broke while running the request."""
+    """The request could not go on. code: of what its caller may be told, with the message; None for what only our
+    log is for."""
 
     request_id: str
     message: str
+    code: str | None = None
 
 
 class Sessions(msgspec.Struct, kw_only=True, frozen=True, tag=True):

@@ -21,7 +21,7 @@ from transformers.utils.logging import disable_progress_bar
 from decoding.config import EngineConfig
 from decoding.core.request import Request
 from decoding.core.stats import StepStats
-from decoding.core.step_result import Emitted, PromptScored, Retired, StepResult
+from decoding.core.step_result import Broken, Emitted, PromptScored, Retired, StepResult
 from decoding.core.step_trace import StepTrace
 from decoding.engine.engine import Engine
 from decoding.errors import GanderError, RequestRejected
@@ -177,8 +177,12 @@ def step_messages(result: StepResult) -> list[messages.FromWorker]:
         *map(tokens_message, result.emitted),
         *map(finished_message, result.retired),
         *(rejected_message(refused.request_id, refused.error) for refused in result.refused),
-        *(messages.Failed(request_id=broken.request_id, message=broken.sentence) for broken in result.broken),
+        *map(failed_message, result.broken),
     ]
+
+
+def failed_message(broken: Broken) -> messages.Failed:
+    return messages.Failed(request_id=broken.request_id, message=broken.sentence, code="broken_logits")
 
 
 def rejected_message(request_id: str, error: RequestRejected) -> messages.Rejected:

@@ -77,5 +77,5 @@ def _require_finished(end: End | None) -> Finished | None:
             raise ApiError(429, end.message, end.param, end.code, 1)
         raise invalid(end.message, end.param, end.code)
     if isinstance(end, Failed):
-        raise internal_error(end.message)
+        raise internal_error() if end.code is None else ApiError(500, end.message, None, end.code)
     raise unavailable(end.message, end.code)

@@ -78,10 +78,9 @@ def unavailable(message: str, code: str, retry_after: int = 1) -> ApiError:
     return ApiError(503, message, None, code, retry_after)
 
 
-def internal_error(reason: str = "") -> ApiError:
+def internal_error() -> ApiError:
     """What a client learns of our own mistakes; the log has the rest under the request id."""
-    told = f": {reason}." if reason else "."
-    return ApiError(500, f"The server had an error while processing the request{told}", None, "internal_error")
+    return ApiError(500, "The server had an error while processing the request.", None, "internal_error")
 
 
 def from_validation(errors: Sequence[Mapping[str, Any]], content_type: str) -> ApiError:

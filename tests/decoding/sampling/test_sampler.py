@@ -161,5 +161,5 @@ BROKEN_ROWS = {
 def test_numbers_that_are_not_finite_raise_at_their_position(name: str, row_V: torch.Tensor) -> None:
     sampler = SAMPLERS[name]()
     assert 0 <= sampler.draw(broken(-np.inf, slice(9, None)), 0) < 9, "minus infinity is a token that cannot be drawn"
-    with pytest.raises(BrokenLogits, match="the model gave numbers that are not finite at position 8"):
+    with pytest.raises(BrokenLogits, match="The model gave numbers that are not finite at position 8"):
         sampler.draw(row_V, 0)

@@ -277,4 +277,7 @@ def test_an_engine_that_rejects_or_fails_answers_in_openai_shape(server: Running
         failed = server.post(prompt=script(fail="secret path /root"), stream=stream)
         assert failed.status_code == 500
         assert "secret" not in failed.text
+        told = server.post(prompt=script(fail="The model is broken.", code="broken_logits"), stream=stream)
+        assert (told.status_code, told.json()["error"]["code"]) == (500, "broken_logits")
+        assert told.json()["error"]["message"] == "The model is broken."
         assert failed.json()["error"]["code"] == "internal_error"
