@@ -40,7 +40,7 @@ DECODING = {
         draft_model/dynamic spine/paper_tree spine/priors spine/growth spine/spine stand/priors
         stand/growth stand/stand registry drafting
     """,
-    "engine": "admission sequence intake scheduler tally tracing warm_up engine",
+    "engine": "admission sequence intake scheduler step_costs tally tracing warm_up engine",
     "worker": "messages worker __main__",
     "audit": "tiny_configs audit __main__",
     "training": """

@@ -121,7 +121,7 @@ class Bench:
                 bar = bars.add_task(name, total=len(contestants) * len(workload.prompts))
                 found.append(compare(workload, temperature, contestants, lambda bar=bar: bars.advance(bar)))  # type: ignore[misc]
                 self.is_broken |= bool(found[-1].differing)
-                self.report.write("table", render(found), {"cost_curve": engine.curve, "comparisons": found})
+                self.report.write("table", render(found), {"cost_curve": engine.costs.curve, "comparisons": found})
         return check_comparisons(found)
 
     def shapes(self, bars: Progress) -> list[Expectation]:

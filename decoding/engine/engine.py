@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 
 import torch
@@ -18,26 +17,22 @@ from decoding.config import EngineConfig
 from decoding.core.request import FinishReason, Request
 from decoding.core.stats import EngineStats, RequestStats
 from decoding.core.step_result import Broken, Emitted, PromptScored, Retired, StepResult
-from decoding.costs.curve import CostCurve
 from decoding.costs.price import Pricing
-from decoding.drafting import registry
 from decoding.drafting.draft_model.draft_model import DraftModel, load_draft_model
 from decoding.drafting.drafting import Drafting, DraftRequest
 from decoding.drafting.registry import StartDrafter
-from decoding.drafting.revision import prediction
 from decoding.drafting.stand.static_tree import read_tree
 from decoding.engine.admission import check_queue, check_request
 from decoding.engine.intake import Intake
 from decoding.engine.scheduler import Scheduler, Task
 from decoding.engine.sequence import SequencePart, VerifiedPart
+from decoding.engine.step_costs import StepCosts
 from decoding.engine.tally import Emission, StepTally, outcome_of
 from decoding.engine.tracing import trace_step
-from decoding.engine.warm_up import seconds_beside_forwards
+from decoding.engine.warm_up import compile_kernels, seconds_beside_forwards
 from decoding.errors import BrokenLogits
 from decoding.model.memory import resident_bytes, slots_for
 from decoding.model.target_model import TargetModel
-from decoding.model.timing import Timing
-from decoding.sampling import logits_processors
 from decoding.sampling.grammar_builder import GrammarBuilder
 from decoding.sampling.grammar_compiler import GrammarCompiler
 from decoding.stores.session_store import SessionStore
@@ -67,29 +62,24 @@ class Engine:
         self.model = model
         self.config = config
         on_progress("Compiling the drafters", 0.8)
-        registry.warm_up()
-        logits_processors.warm_up()
-        prediction.warm_up()
+        compile_kernels()
         on_progress("Measuring what a token costs on this machine", 0.9)
-        self._calibration = Timing(model)
-        self._beside = (0.0, 0.0)  # seconds of plain steps beside forwards, and what drafting adds
         num_slots = slots_for(model, config, draft_model)
         self.store = model.new_store(num_slots)
         self.draft_model = DraftModel(draft_model, config, num_slots, model.vocab_size) if draft_model else None
+        self.costs = StepCosts(model, self.draft_model)
+        self._drafting = Drafting(self.draft_model, read_tree(config.tree) if config.tree else None)
         self._grammars = GrammarCompiler(GrammarBuilder(config, model.vocab_size, model.eos_token_ids).build)
         self._start_afresh()
         on_progress("Warming up", 0.95)
-        self._beside = seconds_beside_forwards(self, model, has_draft_model=draft_model is not None)
+        self.costs.note_beside(*seconds_beside_forwards(self, model, has_draft_model=draft_model is not None))
         self._start_afresh()
         self.load_seconds = time.perf_counter() - started
 
     def _start_afresh(self) -> None:
         """Nothing runs, nothing is remembered."""
         config = self.config
-        tree = read_tree(config.tree) if config.tree else None
-        self.curve = self._curve()
-        self._drafting = Drafting(self.draft_model, tree)
-        self._pricing = Pricing(config.max_nodes, self.curve, self.draft_curve)
+        self._pricing = Pricing(config.max_nodes, self.costs.curve, self.costs.draft_curve)
         self._scheduler = Scheduler(config, self.store, self._pricing)
         self.sessions = SessionStore(config.max_sessions, config.session_bytes, config.session_ttl)
         self._intake = Intake(self.model.vocab_size, self._drafting, self.sessions, self._grammars.compile)
@@ -172,27 +162,13 @@ class Engine:
         tally.end_phase("observe")
         self._review([each.part for each in verified], tally)
         num_prefill_tokens = sum(len(part.chunk) for part in parts)
-        result.stats = tally.stats(batch.num_tokens, num_prefill_tokens, self.curve)
+        result.stats = tally.stats(batch.num_tokens, num_prefill_tokens, self.costs.curve)
         return result
 
     def on_idle(self) -> None:
         """Measure on what steps cost, a moment, while nobody waits."""
-        self._calibration.refine()
-        if self.draft_model is not None:
-            self.draft_model.calibration.refine()
-        self.curve = self._curve()
-        self._pricing.set_costs(self.curve, self.draft_curve)
-
-    @property
-    def draft_curve(self) -> CostCurve | None:
-        """What a forward of the draft model costs, where there is one."""
-        return self.draft_model.calibration.curve if self.draft_model else None
-
-    def _curve(self) -> CostCurve:
-        """What a step costs by what is known now, all in all."""
-        forward = self._calibration.curve
-        plain, draft = self._beside
-        return replace(forward, base=forward.base + plain, draft=draft)
+        self.costs.refine()
+        self._pricing.set_costs(self.costs.curve, self.costs.draft_curve)
 
     def _queue_ready(self, result: StepResult) -> None:
         """Let those wait for their turn whose grammar is compiled by now."""
@@ -262,7 +238,7 @@ class Engine:
         Every part pays for its own rows, so that a prompt that runs beside them costs the others nothing.
         """
         seconds = tally.seconds - sum(part.cost.seconds for part in parts)
-        shares = self.curve.shares([part.num_tokens for part in parts], [part.start for part in parts])
+        shares = self.costs.curve.shares([part.num_tokens for part in parts], [part.start for part in parts])
         for part, share in zip(parts, shares, strict=True):
             if not part.is_decoding:
                 continue

@@ -13,7 +13,10 @@ from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.step_result import StepResult
+from decoding.drafting import registry
+from decoding.drafting.revision import prediction
 from decoding.model.target_model import TargetModel
+from decoding.sampling import logits_processors
 
 NUM_TOKENS = 12  # of prompts and replies
 
@@ -27,6 +30,13 @@ class Stepping(Protocol):
     def add(self, request: Request) -> None: ...
 
     def step(self) -> StepResult: ...
+
+
+def compile_kernels() -> None:
+    """Compile what drafters, logits processors and predictions call; cached on disk between starts."""
+    registry.warm_up()
+    logits_processors.warm_up()
+    prediction.warm_up()
 
 
 def seconds_beside_forwards(engine: Stepping, model: TargetModel, has_draft_model: bool) -> tuple[float, float]:

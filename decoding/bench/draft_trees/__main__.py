@@ -189,14 +189,14 @@ class DraftTrees:
 
 def draft_share(engine: Engine) -> float:
     """Seconds of one row through the draft model over seconds of one row through the target, as calibrated."""
-    assert engine.draft_curve is not None
-    draft = engine.draft_curve.step_seconds([1], [CONTEXT])
-    return draft / engine.curve.step_seconds([1], [CONTEXT])
+    assert engine.costs.draft_curve is not None
+    draft = engine.costs.draft_curve.step_seconds([1], [CONTEXT])
+    return draft / engine.costs.curve.step_seconds([1], [CONTEXT])
 
 
 def describe_ratio(engine: Engine) -> str:
     """Of the draft model's forward to the target's, in words."""
-    seconds = engine.curve.step_seconds([1], [CONTEXT])
+    seconds = engine.costs.curve.step_seconds([1], [CONTEXT])
     return f"a step of {1e3 * seconds:.1f} ms, a draft forward 1/{1 / draft_share(engine):.1f} of it"
 
 

@@ -25,6 +25,6 @@ def test_a_prompt_beside_a_decoding_request_is_not_charged_to_its_method() -> No
         assert stats is not None
         assert stats.prefill_rows == 150
         charged = earned.seconds - (1 - FORGETTING) * before
-        share = engine.curve.shares([1, 150], [14, 0])[0]
+        share = engine.costs.curve.shares([1, 150], [14, 0])[0]
         assert 0 < charged <= 1.05 * share * stats.step_seconds < 0.6 * stats.step_seconds
     finish(engine)
