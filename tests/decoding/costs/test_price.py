@@ -1,10 +1,12 @@
 """A node is drafted when it is likelier than its price."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from decoding.costs.curve import LEAST_ROW_SHARE, CostCurve, fit_cost_curve
-from decoding.costs.price import Pace, node_price, token_rate
+from decoding.costs.price import TRIAL_INTERVAL, Demand, Pace, Pricing, node_price, token_rate
 
 
 def test_the_fit_finds_the_curve_that_made_the_samples() -> None:
@@ -89,3 +91,44 @@ def test_plain_steps_are_counted_since_the_last_tree() -> None:
 def test_plain_seconds_are_those_of_one_row_per_request() -> None:
     curve = CostCurve(base=1.0, row=0.1, key=0.01)
     assert curve.plain_seconds(6, [10, 20]) == pytest.approx(3 * (1.0 + 0.2 + 0.3))
+
+
+def demand(max_nodes: int | None, tokens_left: int = 100, **pace: float) -> Demand:
+    return Demand(max_nodes=max_nodes, context=10, tokens_left=tokens_left, pace=Pace(**pace))  # type: ignore[arg-type]
+
+
+CHEAP = CostCurve(base=1.0, row=0.001, key=0.0)
+
+
+def test_budgets_that_are_asked_for_are_given_up_to_the_most_and_shrink_alike_where_room_is_short() -> None:
+    pricing = Pricing(64, CHEAP)
+    demands = [demand(8), demand(80), demand(24)]
+    assert [budget.max_nodes for budget in pricing.budgets(demands, 512)] == [8, 64, 24]
+    assert [budget.max_nodes for budget in pricing.budgets(demands, 48)] == [4, 32, 12]
+    assert [budget.max_nodes for budget in pricing.budgets(demands, 0)] == [0, 0, 0]
+    assert pricing.budgets([], 512) == []
+
+
+def test_a_sequence_with_one_token_to_go_drafts_nothing() -> None:
+    budgets = Pricing(64, CHEAP).budgets([demand(8, tokens_left=1), demand(None, tokens_left=1), demand(8)], 512)
+    assert [budget.max_nodes for budget in budgets] == [0, 0, 8]
+
+
+def test_where_drafting_has_not_paid_steps_are_plain_but_for_a_trial_now_and_then() -> None:
+    pricing = Pricing(64, CostCurve(base=1.0, row=0.5, key=0.0))
+    hopeless = {"drafted": 20.0, "accepted": 0.5}
+    sizes = [
+        pricing.budgets([demand(None, plain_steps=steps, **hopeless)], 512)[0].max_nodes
+        for steps in range(2 * TRIAL_INTERVAL)
+    ]
+    assert [step for step, size in enumerate(sizes) if size] == [TRIAL_INTERVAL - 1, 2 * TRIAL_INTERVAL - 1]
+    assert Pricing(64, CHEAP).budgets([demand(None, drafted=10.0, accepted=4.0)], 512)[0].max_nodes == 64
+
+
+def test_who_drafts_with_the_draft_model_pays_for_its_rounds_together() -> None:
+    pricing = Pricing(64, CHEAP, draft_curve=CostCurve(base=0.1, row=0.001, key=0.0))
+    runs = replace(demand(None, drafted=10.0, accepted=4.0), runs_draft_model=True)
+    alone, together = pricing.budgets([runs], 512)[0], pricing.budgets([runs, runs], 512)[0]
+    assert alone.round_price > 0
+    assert together.round_price == pytest.approx(alone.round_price, rel=0.05)  # twice the rate, shared by two
+    assert pricing.budgets([replace(runs, runs_draft_model=False)], 512)[0].round_price == 0
