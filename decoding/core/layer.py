@@ -37,8 +37,3 @@ class LayerSpec:
     def group(self) -> int:
         """Query heads per key-value head."""
         return self.num_query_heads // self.num_kv_heads
-
-    def first_visible(self, position: int) -> int:
-        """The lowest position that a row at `position` may attend to."""
-        first = max(0, position - self.window + 1) if self.window else 0
-        return max(first, position // self.chunk * self.chunk) if self.chunk else first
