@@ -22,7 +22,7 @@ DECODING = {
     """,
     "costs": "curve calibration price",
     "stores": "context earnings successor_table blend adjacency ngram session session_store",
-    "cache": "prefix_index block_pool kv_store batch",
+    "cache": "prefix_index block_pool kv_store kv_cache top_token_store batch",
     "attention": "backend lanes exact_kernel exact reference sdpa",
     "model": """
         checkpoint norms rowwise seam probe self_test threads linear/exact linear/packed target_model
@@ -40,7 +40,7 @@ DECODING = {
         draft_model/dynamic spine/paper_tree spine/priors spine/growth spine/spine stand/priors
         stand/growth stand/stand registry drafting
     """,
-    "engine": "admission sequence intake scheduler step_costs tally tracing warm_up engine",
+    "engine": "limits admission sequence intake scheduler step_costs tally tracing warm_up engine",
     "worker": "messages worker __main__",
     "audit": "tiny_configs audit __main__",
     "training": """

@@ -23,7 +23,7 @@ _NO_BLOCKS: IntArray = np.empty(0, np.int32)
 
 
 def num_blocks_for(num_tokens: int) -> int:
-    """Blocks that so many tokens need."""
+    """Blocks that hold so many tokens."""
     return -(-num_tokens // BLOCK_LEN)
 
 
@@ -68,7 +68,7 @@ class BlockPool:
 
     def __init__(self, num_blocks: int, index: PrefixIndex | None = None) -> None:
         self.num_blocks = num_blocks
-        self.stamps: NDArray[np.int64] = np.zeros(num_blocks, np.int64)
+        self.stamps: NDArray[np.int64] = np.ones(num_blocks, np.int64)
         self._index = index
         self._free = list(range(num_blocks - 1, -1, -1))
         self._idle: OrderedDict[int, None] = OrderedDict()  # in the index, held by nobody; least recently used first
@@ -140,6 +140,14 @@ class BlockPool:
         for digest in self._digests(table, tokens):
             self._index.add(digest, int(table.blocks[table.num_hashed]))
             table.digest, table.num_hashed = digest, table.num_hashed + 1
+
+    def forget(self) -> None:
+        """Nothing that nobody holds can be found any longer."""
+        while self._idle:
+            block, _ = self._idle.popitem()
+            assert self._index is not None, "only what the index knows is idle"
+            self._index.remove(block)
+            self._free.append(block)
 
     def fork(self, table: BlockTable, num_tokens: int) -> BlockTable | None:
         """A table that shares the full blocks of the first `num_tokens`; None where there is no room. A partly filled

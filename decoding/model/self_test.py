@@ -15,12 +15,15 @@ import numpy as np
 import torch
 
 from decoding.cache.batch import Segment, StepBatch, pack
-from decoding.cache.store import KvHandle, KvStore
+from decoding.cache.block_pool import num_blocks_for
+from decoding.cache.kv_cache import KvCache
+from decoding.cache.kv_store import KvRows, KvStore
 from decoding.core.tree import IntArray
 from decoding.errors import ModelRefused
 
 # Shape suffixes: R rows, V vocabulary.
 PROMPT_LEN, OTHER_LEN, CHUNK = 11, 4, 6
+ROOM = 32  # tokens of the longest of these sequences, with its tree
 FIRST_TREE: IntArray = np.array([-1, 0, 0, 1, 2, 2], np.int32)
 FIRST_PATH: IntArray = np.array([0, 2, 4], np.int32)
 SECOND_TREE: IntArray = np.array([-1, 0, 0, 2], np.int32)
@@ -33,7 +36,7 @@ class Testable(Protocol):
     dtype: torch.dtype
     vocab_size: int
 
-    def new_store(self, num_slots: int) -> KvStore: ...
+    def new_store(self, num_blocks: int) -> KvStore: ...
 
     def forward(self, batch: StepBatch) -> torch.Tensor: ...
 
@@ -93,8 +96,8 @@ def self_test(model: Testable, case: SelfTestCase, own: Sequence[torch.Tensor]) 
 def long_chain(model: Testable) -> StepBatch:
     """A chain from the first position on, in a store of its own."""
     tokens = _chain_tokens(model)
-    store = model.new_store(len(tokens))
-    return pack([Segment(_allocate(store, len(tokens)), tokens)], store)
+    cache = _new_cache(model, len(tokens))
+    return pack([Segment(cache.new_rows(len(tokens)), tokens)], cache.store)
 
 
 def _chain_tokens(model: Testable) -> IntArray:
@@ -105,11 +108,11 @@ def _is_row_invariant(model: Testable) -> bool:
     """Whether a chain gives the same bits whatever pieces it is run in."""
     tokens = _chain_tokens(model)
     whole_RV = model.forward(long_chain(model))
-    store = model.new_store(len(tokens))
-    pieces, start = _allocate(store, len(tokens)), 0
+    cache = _new_cache(model, len(tokens))
+    pieces, start = cache.new_rows(len(tokens)), 0
     for size in PIECES:
-        rows_RV = model.forward(pack([Segment(pieces, tokens[start : start + size])], store))
-        store.commit(pieces, np.arange(size, dtype=np.int32))
+        rows_RV = model.forward(pack([Segment(pieces, tokens[start : start + size])], cache.store))
+        cache.store.commit(pieces, np.arange(size, dtype=np.int32))
         if not torch.equal(rows_RV, whole_RV[start : start + size]):
             return False
         start += size
@@ -130,30 +133,29 @@ def _check(model: Testable, actual: Sequence[torch.Tensor], expected: Sequence[t
 
 def _decode_trees(model: Testable, case: SelfTestCase) -> list[torch.Tensor]:
     """Logits of both trees' rows, the first one sharing its step with another request."""
-    store = model.new_store(64)
-    handle, other_handle = _allocate(store), _allocate(store)
-    _prefill(model, store, handle, case.prompt)
-    segments = [Segment(other_handle, case.other, None, "none"), Segment(handle, case.first, FIRST_TREE)]
+    cache = _new_cache(model, ROOM, ROOM)
+    store, ours, others = cache.store, cache.new_rows(ROOM), cache.new_rows(ROOM)
+    _prefill(model, store, ours, case.prompt)
+    segments = [Segment(others, case.other, None, "none"), Segment(ours, case.first, FIRST_TREE)]
     rows = list(model.forward(pack(segments, store)))
-    store.commit(handle, FIRST_PATH)
-    store.commit(other_handle, np.arange(len(case.other), dtype=np.int32))
-    return rows + list(model.forward(pack([Segment(handle, case.second, SECOND_TREE)], store)))
+    store.commit(ours, FIRST_PATH)
+    store.commit(others, np.arange(len(case.other), dtype=np.int32))
+    return rows + list(model.forward(pack([Segment(ours, case.second, SECOND_TREE)], store)))
 
 
 def _decode_paths(model: Testable, prompt: IntArray, paths: Sequence[IntArray]) -> list[torch.Tensor]:
     """Logits at the end of each path, one token at a time. A path extends an earlier one by a token."""
-    store = model.new_store(len(paths) * 32 + 32)
-    trunk = _allocate(store)
-    _prefill(model, store, trunk, prompt)
-    decoded: dict[tuple[int, ...], KvHandle] = {(): trunk}
+    cache = _new_cache(model, *[ROOM] * (len(paths) + 1))
+    trunk = cache.new_rows(ROOM)
+    _prefill(model, cache.store, trunk, prompt)
+    decoded: dict[tuple[int, ...], KvRows] = {(): trunk}
     rows = []
     for path in paths:
         parent = decoded[tuple(path[:-1].tolist())]
-        handle = store.fork(parent, parent.length)
-        assert handle is not None
-        rows.append(model.forward(pack([Segment(handle, path[-1:])], store))[0])
-        store.commit(handle, np.zeros(1, np.int32))
-        decoded[tuple(path.tolist())] = handle
+        child = cache.fork(parent, ROOM)
+        rows.append(model.forward(pack([Segment(child, path[-1:])], cache.store))[0])
+        cache.store.commit(child, np.zeros(1, np.int32))
+        decoded[tuple(path.tolist())] = child
     return rows
 
 
@@ -165,14 +167,13 @@ def _paths(tokens: IntArray, parents: IntArray) -> list[IntArray]:
     return paths
 
 
-def _prefill(model: Testable, store: KvStore, handle: KvHandle, prompt: IntArray) -> None:
+def _prefill(model: Testable, store: KvStore, rows: KvRows, prompt: IntArray) -> None:
     for start in range(0, len(prompt), CHUNK):
         chunk = prompt[start : start + CHUNK]
-        model.forward(pack([Segment(handle, chunk, None, "none")], store))
-        store.commit(handle, np.arange(len(chunk), dtype=np.int32))
+        model.forward(pack([Segment(rows, chunk, None, "none")], store))
+        store.commit(rows, np.arange(len(chunk), dtype=np.int32))
 
 
-def _allocate(store: KvStore, num_rows: int = 32) -> KvHandle:
-    handle = store.allocate(num_rows)
-    assert handle is not None
-    return handle
+def _new_cache(model: Testable, *rooms: int) -> KvCache:
+    """For sequences of so many tokens."""
+    return KvCache(model.new_store(sum(map(num_blocks_for, rooms))))

@@ -24,9 +24,7 @@ from decoding.attention.exact import ExactAttention
 from decoding.attention.reference import ReferenceAttention
 from decoding.attention.sdpa import SdpaAttention
 from decoding.cache.batch import StepBatch
-from decoding.cache.slab import SlabStore
-from decoding.cache.slot_pool import SlotPool
-from decoding.cache.store import KvStore, bytes_per_slot
+from decoding.cache.kv_store import KvStore, bytes_per_slot
 from decoding.config import Attention, EngineConfig
 from decoding.core.layer import LayerSpec
 from decoding.errors import ConfigError
@@ -139,11 +137,9 @@ class TargetModel:
     def bytes_per_slot(self) -> int:
         return bytes_per_slot(self.layers, self.dtype)
 
-    def new_store(self, num_slots: int) -> KvStore:
-        """An empty KV store of the layout that suits the device."""
-        if self.device.type == "cpu":
-            return SlabStore(self.layers, num_slots, self.dtype)
-        return SlotPool(self.layers, num_slots, self.dtype, self.device)
+    def new_store(self, num_blocks: int) -> KvStore:
+        """Keys and values of so many blocks, empty."""
+        return KvStore(self.layers, num_blocks, self.dtype, self.device)
 
     def forward(self, batch: StepBatch) -> torch.Tensor:
         """float32 [R, V]: logits of the rows `batch.logit_rows_R`. Stores all rows' keys and values."""

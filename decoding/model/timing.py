@@ -11,7 +11,9 @@ from itertools import cycle
 import numpy as np
 
 from decoding.cache.batch import Segment, pack
-from decoding.cache.store import KvHandle
+from decoding.cache.block_pool import num_blocks_for
+from decoding.cache.kv_cache import KvCache
+from decoding.cache.kv_store import KvRows
 from decoding.costs.calibration import LONGEST_LATER, Calibration
 from decoding.costs.curve import CostCurve
 from decoding.model.target_model import TargetModel
@@ -22,24 +24,23 @@ STEP_ROWS = (1, 16)  # a plain step and one with a tree: what threads are chosen
 
 
 class Chains:
-    """A few prompts in a store of their own, and forwards of more rows after them."""
+    """A few prompts in a cache of their own, and forwards of more rows after them."""
 
     def __init__(self, model: TargetModel, contexts: tuple[int, ...], most_rows: int) -> None:
         self._model = model
-        self._store = model.new_store(sum(contexts) + len(contexts) * most_rows)
-        self._handles: dict[int, KvHandle] = {}
+        cache = KvCache(model.new_store(sum(num_blocks_for(context + most_rows) for context in contexts)))
+        self._store = cache.store
+        self._rows: dict[int, KvRows] = {}
         for context in contexts:
-            handle = self._store.allocate(context + most_rows)
-            assert handle is not None
-            self._handles[context] = handle
+            rows = self._rows[context] = cache.new_rows(context + most_rows)
             self.seconds(context, context)
-            self._store.commit(handle, np.arange(context, dtype=np.int32))
+            self._store.commit(rows, np.arange(context, dtype=np.int32))
 
     def seconds(self, num_rows: int, context: int) -> float:
         """Of a forward of a chain that is not kept."""
         tokens = np.arange(num_rows, dtype=np.int32) % self._model.vocab_size
         started = time.perf_counter()
-        logits_RV = self._model.forward(pack([Segment(self._handles[context], tokens)], self._store))
+        logits_RV = self._model.forward(pack([Segment(self._rows[context], tokens)], self._store))
         logits_RV[0, 0].item()  # waits for a device to finish
         return time.perf_counter() - started
 
