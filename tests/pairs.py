@@ -16,7 +16,7 @@ from decoding.engine.engine import Engine
 from decoding.model.target_model import TargetModel
 from tests.models import VOCAB_SIZE, correlated, tiny
 
-CONFIG = EngineConfig(max_model_len=400, kv_slots=8192, prefill_chunk=32, max_batch_rows=200, max_nodes=32, threads=1)
+CONFIG = EngineConfig(max_model_len=400, kv_slots=8192, max_batch_rows=200, max_nodes=32, threads=1)
 GREEDY = SamplingParams(max_tokens=32, temperature=0.0, ignore_eos=True)
 SAMPLED = SamplingParams(max_tokens=32, temperature=0.8, top_p=0.95, seed=1234, ignore_eos=True)
 NOISE = 0.02

@@ -32,12 +32,12 @@ class Limits:
 
 
 def limits_for(config: EngineConfig, curve: CostCurve, device_type: str, affordable_slots: int) -> Limits:
-    """On a CPU as many sequences as bring nine tenths of the tokens a second that any number could, and as many rows
+    """On a CPU as many sequences as bring four fifths of the tokens a second that any number could, and as many rows
     as let a long prompt run at nearly full speed: more would only make everybody wait for longer."""
     rows_per_base = curve.base / curve.row
     max_running, max_batch_rows = config.max_running, config.max_batch_rows
     if max_running is None:
-        by_costs = GPU_RUNNING if device_type != "cpu" else max(8, round(9 * rows_per_base))
+        by_costs = GPU_RUNNING if device_type != "cpu" else max(8, round(4 * rows_per_base))
         max_running = max(1, min(by_costs, MOST_RUNNING, affordable_slots // TOKENS_EACH))
     if max_batch_rows is None:
         by_costs = GPU_BATCH if device_type != "cpu" else round(rows_per_base / FIXED_SHARE)

@@ -12,7 +12,7 @@ from tests.models import tiny
 
 
 def test_a_prompt_beside_a_decoding_request_is_not_charged_to_its_method() -> None:
-    config = replace(CONFIG, prefill_chunk=150, max_batch_rows=400)
+    config = replace(CONFIG, max_batch_rows=400)
     engine = Engine(TargetModel.from_model(tiny("llama"), config), config)
     engine.add(request_of("decodes", prompt_of(10), GREEDY))
     for _ in range(4):

@@ -23,7 +23,7 @@ from decoding.model.target_model import TargetModel
 from tests.fakes import ScriptedDrafter
 from tests.models import EOS_TOKEN_ID, VOCAB_SIZE, tiny
 
-CONFIG = EngineConfig(max_model_len=400, kv_slots=8192, prefill_chunk=32, max_batch_rows=160, threads=1)
+CONFIG = EngineConfig(max_model_len=400, kv_slots=8192, max_batch_rows=160, threads=1)
 GREEDY = SamplingParams(max_tokens=48, temperature=0.0, ignore_eos=True)
 SAMPLED = SamplingParams(max_tokens=48, temperature=0.8, top_p=0.95, seed=1234, ignore_eos=True)
 METHODS = sorted(set(drafters.available(has_draft_model=False)) - {"none"})
