@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-
-from decoding.cache.batch import Segment, ancestor_bits, pack
 from decoding.cache.slab import SlabStore
 from decoding.cache.store import KvHandle
+
+from decoding.cache.batch import Segment, ancestor_bits, pack
 from decoding.core.layer import LayerSpec
 from tests.trees import random_parents
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-
 from decoding.cache.slab import SlabStore
 from decoding.cache.slot_pool import SlotPool
 from decoding.cache.store import KvHandle, KvStore, bytes_per_slot
+
 from decoding.core.layer import LayerSpec
 
 # Two layers of one shape and one of another, with keys wider than values.

@@ -1,0 +1,152 @@
+# ruff: noqa: ARG001 - an intrinsic receives the types of its arguments, which the signature fixes anyway
+"""The two products of exact attention over the cache's blocks: queries with keys, weights with values.
+
+Each kernel makes a few rows times a few vectors of sixteen numbers, all in registers. What differs between kernels
+is how many numbers are under way at a time; addresses are integers, in bytes, as in `lanes`.
+Invariant: a number of the result is one sum, a fused multiply-add per step, in order of width or of keys.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any, NamedTuple
+
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from decoding.attention.lanes import (
+    FLOAT,
+    INT,
+    VECTOR,
+    VECTOR_BYTES,
+    Builder,
+    Value,
+    emit_address,
+    emit_call,
+    emit_constant,
+    emit_load,
+    emit_offset,
+    emit_splat,
+    emit_store,
+    emit_times,
+)
+from decoding.cache.block_pool import BLOCK_LEN
+
+TILE_ROWS = 32  # (row, head) pairs that share a pass over keys and values
+FEW, SOME = 1, 4  # rows at a time
+FEW_BLOCKS, SOME_BLOCKS = 8, 4  # blocks of keys at a time, for so many rows
+WIDE, NARROW = 4, 2  # vectors of value columns at a time
+
+
+class Blocks(NamedTuple):
+    """One head's keys or values. table: int32 numbers of the blocks; base: where block 0 would be."""
+
+    table: int
+    base: int
+    block_step: int
+    row_step: int
+
+
+class Rows(NamedTuple):
+    """float32 rows: where the first begins, bytes from one to the next."""
+
+    start: int
+    step: int
+
+
+def _emit_step(builder: Builder, sums: list[list[Value]], scalars: list[Value], vectors: list[Value]) -> None:
+    """sums[r][v] += scalar r * vector v; sums are slots, scalars and vectors addresses."""
+    loaded = [emit_load(builder, vector, VECTOR) for vector in vectors]
+    for row, scalar in zip(sums, scalars, strict=True):
+        factor = emit_splat(builder, emit_load(builder, scalar, FLOAT))
+        for slot, vector in zip(row, loaded, strict=True):
+            builder.store(emit_call(builder, "fma", factor, vector, builder.load(slot)), slot)
+
+
+def _emit_block(builder: Builder, blocks: list[Value], place: Value) -> Value:
+    """The address of the block that stands at `place` in the table."""
+    table, base, block_step, _ = blocks
+    number = builder.sext(emit_load(builder, emit_address(builder, table, place, 4), INT), base.type)
+    return builder.add(base, builder.mul(number, block_step))
+
+
+def _emit_least(builder: Builder, one: Value, other: Value) -> Value:
+    return builder.select(builder.icmp_signed("<", one, other), one, other)
+
+
+def _emit_targets(builder: Builder, rows: list[Value], num_rows: int, num_vectors: int) -> list[list[Value]]:
+    """Addresses of vectors that lie side by side in each row."""
+    starts = [builder.add(rows[0], emit_times(builder, rows[1], row)) for row in range(num_rows)]
+    return [[emit_offset(builder, start, VECTOR_BYTES * place) for place in range(num_vectors)] for start in starts]
+
+
+def _score_kernel(num_rows: int, num_blocks: int) -> Any:
+    """scores[r, 16 b + k] = scale * <query r, key k of block b>, for blocks `first`, `first` + 1 .. of the table.
+
+    `last` stands for those beyond it. queries: float32 [width, TILE_ROWS]; a block: float32 [width, 16].
+    """
+
+    def score(
+        _context: Any, queries: Any, blocks: Any, first: Any, last: Any, width: Any, scale: Any, scores: Any
+    ) -> Any:
+        def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
+            queries, blocks, first, last, width, scale, scores = values
+            blocks = cgutils.unpack_tuple(builder, blocks)
+            places = [_emit_least(builder, emit_offset(builder, first, number), last) for number in range(num_blocks)]
+            keys = [_emit_block(builder, blocks, place) for place in places]
+            zero = emit_constant(0.0)
+            sums = [[cgutils.alloca_once_value(builder, zero) for _ in keys] for _ in range(num_rows)]
+            with cgutils.for_range(builder, width, intp=width.type) as loop:
+                query = emit_address(builder, queries, loop.index, 4 * TILE_ROWS)
+                scalars = [emit_offset(builder, query, 4 * row) for row in range(num_rows)]
+                vectors = [emit_address(builder, key, loop.index, VECTOR_BYTES) for key in keys]
+                _emit_step(builder, sums, scalars, vectors)
+            targets = _emit_targets(builder, cgutils.unpack_tuple(builder, scores), num_rows, num_blocks)
+            factor = emit_splat(builder, scale)
+            for slot, target in zip(chain(*sums), chain(*targets), strict=True):
+                emit_store(builder, builder.fmul(builder.load(slot), factor), target)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, blocks, *[types.int64] * 3, types.float32, scores), codegen
+
+    return intrinsic(score)
+
+
+def _value_kernel(num_rows: int, num_vectors: int) -> Any:
+    """sums[r, c] += weight[r, k] * value[k, c], for 16 `num_vectors` columns and `count` keys from block `first` on."""
+
+    def accumulate(_context: Any, weights: Any, blocks: Any, first: Any, count: Any, sums: Any) -> Any:
+        def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
+            weights, blocks, first, count, sums = values
+            (weight, weight_step), blocks = (cgutils.unpack_tuple(builder, each) for each in (weights, blocks))
+            targets = _emit_targets(builder, cgutils.unpack_tuple(builder, sums), num_rows, num_vectors)
+            slots = [
+                [cgutils.alloca_once_value(builder, emit_load(builder, target, VECTOR)) for target in row]
+                for row in targets
+            ]
+            block_len = ir.Constant(count.type, BLOCK_LEN)
+            num_blocks = builder.sdiv(emit_offset(builder, count, BLOCK_LEN - 1), block_len)
+            with cgutils.for_range(builder, num_blocks, intp=count.type) as block:
+                value = _emit_block(builder, blocks, builder.add(first, block.index))
+                done = builder.mul(block.index, block_len)
+                num_keys = _emit_least(builder, builder.sub(count, done), block_len)
+                with cgutils.for_range(builder, num_keys, intp=count.type) as key:
+                    scalar = emit_address(builder, weight, builder.add(done, key.index), 4)
+                    scalars = [builder.add(scalar, emit_times(builder, weight_step, row)) for row in range(num_rows)]
+                    row = builder.add(value, builder.mul(key.index, blocks[3]))
+                    vectors = [emit_offset(builder, row, VECTOR_BYTES * place) for place in range(num_vectors)]
+                    _emit_step(builder, slots, scalars, vectors)
+            for slot, target in zip(chain(*slots), chain(*targets), strict=True):
+                emit_store(builder, builder.load(slot), target)
+            return context.get_dummy_value()
+
+        return types.void(weights, blocks, types.int64, types.int64, sums), codegen
+
+    return intrinsic(accumulate)
+
+
+score_few, score_some = _score_kernel(FEW, FEW_BLOCKS), _score_kernel(SOME, SOME_BLOCKS)
+add_few_wide, add_few_narrow = _value_kernel(FEW, WIDE), _value_kernel(FEW, NARROW)
+add_some_wide, add_some_narrow = _value_kernel(SOME, WIDE), _value_kernel(SOME, NARROW)
