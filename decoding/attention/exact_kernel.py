@@ -246,14 +246,14 @@ def _stage(table: IntArray, layer: LayerTable, source: Blocks, width: int, room:
             lanes.widen(address, width, target)
         else:
             lanes.copy_bytes(target, address, 4 * size)
-    return Blocks(_address(layer.counting), _address(room), np.int64(4 * size), source.row_step)
+    return Blocks(_address(layer.counting), _address(room), 4 * size, source.row_step)
 
 
 @nb.njit(cache=True)
 def _head_blocks(layer: Table, table: IntArray, plane: int, head: int, width: int) -> Blocks:
     """One head's blocks in a plane [B, H, 16, width]. The rows' step is that of float32, staged or not."""
     size = BLOCK_LEN * width * layer[ITEM_SIZE]
-    return Blocks(_address(table), layer[plane] + head * size, layer[NUM_KV_HEADS] * size, np.int64(4 * width))
+    return Blocks(_address(table), layer[plane] + head * size, layer[NUM_KV_HEADS] * size, 4 * width)
 
 
 @nb.njit(cache=True)
@@ -297,7 +297,7 @@ def _add_values(
         for pair in range(0, tile[TILE_PAIRS], FEW if is_few else SOME):
             weights = Rows(_address(rooms.scores) + pair * score_step + 4 * BLOCK_LEN * done, score_step)
             for column in range(0, padded, WIDE * LANES):
-                target = Rows(_address(rooms.sums) + 4 * (pair * padded + column), np.int64(4 * padded))
+                target = Rows(_address(rooms.sums) + 4 * (pair * padded + column), 4 * padded)
                 part = Blocks(blocks.table, blocks.base + 4 * column, blocks.block_step, blocks.row_step)
                 is_wide = column + WIDE * LANES <= padded
                 if is_few and is_wide:

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
-
 from decoding.cache.slot_pool import SlotPool
 from decoding.cache.store import KvStore
+from numpy.typing import NDArray
+
 from decoding.config import EngineConfig
 from decoding.core.grammar import Grammar
 from decoding.core.request import FinishReason, Request

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from decoding.cache.slot_pool import SlotPool
+from decoding.cache.store import KvHandle, KvStore
 from numpy.typing import NDArray
 
 from decoding.cache.batch import Segment, pack
-from decoding.cache.slot_pool import SlotPool
-from decoding.cache.store import KvHandle, KvStore
 from decoding.config import EngineConfig
 from decoding.errors import ConfigError, ModelRefused
 from decoding.model.target_model import TargetModel

@@ -9,13 +9,13 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from decoding.cache.slab import SlabStore
+from decoding.cache.slot_pool import SlotPool
+from decoding.cache.store import KvHandle, KvStore
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from decoding.cache.batch import Segment, StepBatch, pack
-from decoding.cache.slab import SlabStore
-from decoding.cache.slot_pool import SlotPool
-from decoding.cache.store import KvHandle, KvStore
 from decoding.config import EngineConfig
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pytest
 import torch
-
 from decoding.cache.slab import SlabStore
+
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
