@@ -80,7 +80,7 @@ SERVER = {
         responses/input responses/items responses/serializer responses/route
     """,
     "bench": """
-        options connection call measured_server conversations closed_loop figures late_prompt report
+        errors options connection call measured_server conversations closed_loop figures late_prompt report
         started_servers bench __main__
     """,
     "": "app runner cli",

@@ -16,14 +16,11 @@ from rich.console import Console
 from decoding.bench.machine import describe_machine
 from server.bench.bench import Bench
 from server.bench.connection import Address
-from server.bench.conversations import PromptFileError
-from server.bench.late_prompt import LatePromptError
-from server.bench.measured_server import MeasuredServer, ServerError
+from server.bench.errors import BenchError
+from server.bench.measured_server import MeasuredServer
 from server.bench.options import BenchOptions, parse
 from server.bench.report import Table
-from server.bench.started_servers import StartError, running_gander
-
-FAULTS = (OSError, ValueError, PromptFileError, LatePromptError, ServerError, StartError)
+from server.bench.started_servers import running_gander
 
 WIDTH = 200  # characters, where the output goes to a file
 
@@ -37,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with ExitStack() as servers:
             tables, num_failed = asyncio.run(_measure(options, console, _urls(options, console, servers)))
-    except FAULTS as error:
+    except (BenchError, OSError) as error:
         console.print(f"[red]{type(error).__name__}:[/red] {error}", soft_wrap=True)
         return 1
     for table in tables:

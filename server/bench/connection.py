@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from server.bench.errors import AddressError
+
 OnBytes = Callable[[bytes], None]
 
 
@@ -29,10 +31,10 @@ class Address:
 
     @classmethod
     def of(cls, url: str, api_key: str | None) -> Address:
-        """url: with or without /v1 at its end. Raises ValueError where it is none of HTTP."""
+        """url: with or without /v1 at its end. Raises AddressError where it is none of HTTP."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"{url} is no address of the form http://host:port")
+            raise AddressError(f"{url} is no address of the form http://host:port")
         is_tls = parts.scheme == "https"
         headers = f"Host: {parts.netloc}\r\nContent-Type: application/json\r\nConnection: close\r\n"
         if api_key is not None:

@@ -15,12 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from decoding.training.texts.prompts import MAX_PROMPTS, MAX_SEED, held_out_prompts
+from server.bench.errors import PromptFileError
 
 Message = dict[str, Any]
-
-
-class PromptFileError(Exception):
-    """A prompt file that has no prompts, or a line without one."""
 
 
 @dataclass(frozen=True, slots=True)

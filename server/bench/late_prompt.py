@@ -15,6 +15,7 @@ from typing import Any
 from server.bench.call import Call
 from server.bench.closed_loop import ClosedLoop
 from server.bench.conversations import Conversation
+from server.bench.errors import LatePromptError
 from server.bench.measured_server import MeasuredServer
 from server.bench.options import BenchOptions
 
@@ -22,10 +23,6 @@ SETTLED_EVENTS = 10  # a stream, before the time counts
 SECONDS_BEFORE = 1.0
 SECONDS_AFTER = 0.3  # for every stream's next event
 POLL_SECONDS = 0.01
-
-
-class LatePromptError(Exception):
-    """The late prompt or a stream was not answered."""
 
 
 @dataclass(frozen=True, slots=True)

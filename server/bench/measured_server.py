@@ -13,12 +13,9 @@ import msgspec
 
 from server.bench.call import Call
 from server.bench.connection import Address
+from server.bench.errors import ServerError
 
 RESIDENT_BYTES = "gander_worker_resident_bytes"
-
-
-class ServerError(Exception):
-    """A server did not answer what the benchmark needs to know before it can begin."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,16 @@
 """The whole command, against a server in front of the scripted worker, and the processes it starts."""
 
 import json
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from server.bench.started_servers import StartError, free_port, running
+from server.bench.errors import StartError
+from server.bench.started_servers import free_port, running
 from server.cli import app
 from tests.server.servers import RunningServer
 
@@ -94,3 +97,25 @@ def test_a_process_that_ends_before_it_is_ready_is_told_with_its_last_words() ->
     command = (sys.executable, "-c", "print('no such model')")
     with pytest.raises(StartError, match="no such model"), running(command, "http://127.0.0.1:1/ready"):
         pass
+
+
+def test_a_started_process_is_gone_when_the_benchmark_is_told_to_end(tmp_path: Path) -> None:
+    (tmp_path / "ready").write_text("yes")
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    serving = (sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1", "--directory", str(tmp_path))
+    code = (
+        "import time\nfrom server.bench.started_servers import running\n"
+        f"with running({serving!r}, {url + '/ready'!r}):\n    print('up', flush=True)\n    time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        process.terminate()
+        assert process.wait(30) == 128 + signal.SIGTERM
+    assert "does not answer" in bench("--url", url)[1]
+
+
+def test_an_address_that_is_none_is_told() -> None:
+    status, output = bench("--url", "127.0.0.1:8000")
+    assert (status, "no address" in output) == (1, True)

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from server.bench.conversations import PromptFileError, make_conversations, read_rows
+from server.bench.conversations import make_conversations, read_rows
+from server.bench.errors import PromptFileError
 from server.bench.options import parse, split_servers
 
 
