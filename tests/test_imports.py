@@ -79,6 +79,10 @@ SERVER = {
         chat/serializer chat/route completions/options completions/serializer completions/route
         responses/input responses/items responses/serializer responses/route
     """,
+    "bench": """
+        errors options connection call measured_server conversations closed_loop figures late_prompt report
+        started_servers bench __main__
+    """,
     "": "app runner cli",
 }
 TOP = {"", "settings", "services"}  # not folders: files that stand beside the rooms
