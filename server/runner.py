@@ -154,7 +154,7 @@ class _StartupReport:
         )
         self._say(
             f"The KV cache has room for {engine.kv_slots:,} tokens; {engine.max_running} requests run at a time; "
-            f"the worker takes {engine.expected_bytes / 2**30:.1f} GiB at most."
+            f"once full, the worker takes {engine.expected_bytes / 2**30:.1f} GiB and what sessions remember."
         )
         if engine.context_note is not None:
             self._say(f"[yellow]{escape(engine.context_note)}[/yellow]")

@@ -234,11 +234,11 @@ MEMORY = Section(
         ),
         Panel(
             title="Memory of the processes",
-            description="Resident memory of the worker and of the server, and the most the worker said it will take on "
-            "its device.",
+            description="Resident memory of the worker and of the server, and what the worker said it takes of its "
+            "device once full, sessions apart.",
             queries=(
                 Query(_sum("gander_worker_resident_bytes"), "worker"),
-                Query(_sum("gander_worker_expected_bytes"), "worker, at most"),
+                Query(_sum("gander_worker_expected_bytes"), "worker, once full"),
                 Query(_sum("process_resident_memory_bytes"), "server"),
             ),
             unit="bytes",

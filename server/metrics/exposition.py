@@ -50,7 +50,7 @@ def ready_metrics(model_name: str, engine: Ready) -> Iterator[Metric]:
     yield InfoMetricFamily("gander", "What serves", {"model": model_name, "version": __version__} | labels)
     yield GaugeMetricFamily(
         "gander_worker_expected_bytes",
-        "The most memory the worker said at start that it will take on its device",
+        "Memory of its device that the worker said at start it takes once full; what sessions remember comes on top",
         engine.expected_bytes,
     )
 

@@ -80,7 +80,7 @@ class EngineCard(TypedDict):
     """is_exact: rows are proven independent of batch and tree on this machine. has_chat_template: it can chat.
 
     kv_slots: tokens of room in the KV cache; max_running: most requests decoded at the same time; expected_bytes: the
-    most memory the worker will take; model_context_len, context_note: as in ModelCard.
+    worker's memory once full, what sessions remember apart; model_context_len, context_note: as in ModelCard.
     """
 
     model: str
