@@ -49,7 +49,8 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     if name == "model":
         info: Any = typer.Argument(help=text, show_default=False)
     else:
-        flag = "--" + name.replace("_", "-")
+        words = name.replace("_", "-")
+        flag = f"--{words}/--no-{words}" if field.default is True else f"--{words}"
         panel = "Engine" if name in ENGINE_OPTIONS else "Server"
         info = typer.Option(flag, help=text, show_default=False, rich_help_panel=panel)
     annotation = operator.getitem(Annotated, (field.annotation | None, info))  # type: ignore[operator]
