@@ -25,7 +25,7 @@ DECODING = {
     "cache": "prefix_index block_pool kv_store kv_cache top_token_store batch",
     "attention": "backend lanes products step_table exact_kernel exact reference sdpa",
     "model": """
-        checkpoint norms rowwise seam probe self_test threads linear/exact linear/packed target_model
+        checkpoint norms rowwise seam probe self_test threads linear/exact linear/packed linear/row_counts target_model
         memory timing
     """,
     "sampling": """
