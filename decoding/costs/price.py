@@ -103,6 +103,13 @@ class Pricing:
         self._curve = curve
         self._draft_curve = draft_curve
 
+    @property
+    def harvest_rows(self) -> int:
+        """How many of a prompt's last rows are worth their logits."""
+        import os
+
+        return int(os.environ.get("HARV", "1000000"))
+
     def seconds_of_rows(self, num_rows: int, context: int, demand: Demand) -> float:
         """What a chain of so many rows after `context` tokens adds to a step of others."""
         keys = num_rows * (context + num_rows / 2)

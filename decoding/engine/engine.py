@@ -207,7 +207,9 @@ class Engine:
             sequence, start = task.sequence, task.sequence.num_committed
             chunk = sequence.request.tokens[start : start + task.chunk_len]
             budget = task.budget.max_nodes if task.budget else 0
-            parts.append(SequencePart(sequence, start, chunk, tree, cost, budget))
+            is_learnt_from = self.config.prefix_cache or sequence.drafter.num_top > 0
+            harvest_rows = self._pricing.harvest_rows if is_learnt_from else 0
+            parts.append(SequencePart(sequence, start, chunk, tree, cost, budget, harvest_rows))
         tally.end_draft(proposals.model_seconds)
         return parts
 

@@ -32,6 +32,7 @@ from decoding.sampling.logprobs import token_logprobs
 from decoding.sampling.sampler import sampler_for
 from decoding.sampling.top_tokens import top_tokens
 from decoding.sampling.verify import verify
+from decoding.stores.successor_table import NUM_SUCCESSORS
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -122,8 +123,10 @@ class Sequence:
         first = self.num_observed
         if first >= end or self.rows is None:
             return
-        for place, top in tops.read(slots_of(self.rows.table.blocks, np.arange(first, end))):
-            self.drafter.observe_prefill(first + place, top)
+        num_top = self.drafter.num_top
+        if num_top:
+            for place, top in tops.read(slots_of(self.rows.table.blocks, np.arange(first, end))):
+                self.drafter.observe_prefill(first + place, top.likeliest(num_top))
         self.num_observed = end
 
     def note_prompt_logprobs(self, logprobs: list[TokenLogprobs]) -> None:
@@ -170,14 +173,16 @@ class Sequence:
 @dataclass(frozen=True, slots=True)
 class SequencePart:
     """chunk: prompt tokens in a chain from position `start` on; tree: its root follows the chunk, None where the prompt
-    goes on in the next step. cost: the draft model's; budget: the nodes the tree was allowed."""
+    goes on in the next step. cost: the draft model's; budget: the nodes the tree was allowed; harvest_rows: how many of
+    the prompt's last rows are worth being learnt from."""
 
     sequence: Sequence
     start: int
     chunk: IntArray
     tree: DraftTree | None
     cost: DraftCost
-    budget: int = 0
+    budget: int
+    harvest_rows: int
 
     @property
     def num_tokens(self) -> int:
@@ -206,14 +211,16 @@ class SequencePart:
             return 0
         if sequence.request.sampling.prompt_logprobs is not None:
             return len(self.chunk)
-        if sequence.drafter.num_top == 0:
-            return 0
-        return max(0, self.end - max(self.start, sequence.num_observed))
+        first_worth = len(sequence.request.prompt) - 1 - self.harvest_rows
+        return max(0, self.end - max(self.start, sequence.num_observed, first_worth))
 
     @property
-    def is_harvested(self) -> bool:
-        """Whether the drafter is to see this part's logits. A plain step is not, or it would not be cheap."""
-        return self.sequence.drafter.num_top > 0 and (not self.is_plain or self.num_chunk_logits > 0)
+    def num_top(self) -> int:
+        """How many of the likeliest tokens after each row of logits are kept. After a plain step's none, or it would
+        not be cheap; after a prompt's also where the drafter does not ask, for those who find its rows."""
+        if self.num_chunk_logits > 0 and self.harvest_rows > 0:
+            return NUM_SUCCESSORS
+        return 0 if self.is_plain or self.tree is None else self.sequence.drafter.num_top
 
     def segment(self) -> Segment:
         """The rows of this part."""
@@ -273,16 +280,16 @@ class SequencePart:
         if count:
             assert rows is not None
             slots = slots_of(rows.table.blocks, np.arange(self.end - count, self.end))
-            tops.write(slots, TopTokens(top.ids[:count], top.probabilities[:count]))
+            tops.write(slots, top.rows(0, count))
 
     def observe(self, verdict: Verdict | None, top: TopTokens | None) -> None:
         """Give the drafter the outcome of its tree; `top` has a row for each row of logits, the tree's last."""
         if self.tree is None or verdict is None or self.is_plain:
             return
+        drafter = self.sequence.drafter
         if top is not None:
-            first = len(top.ids) - len(self.tree)
-            top = TopTokens(top.ids[first:], top.probabilities[first:])
-        self.sequence.drafter.observe(self.tree, verdict, top)
+            top = top.rows(len(top) - len(self.tree), len(top)).likeliest(drafter.num_top)
+        drafter.observe(self.tree, verdict, top)
 
 
 class VerifiedPart(NamedTuple):
@@ -293,5 +300,5 @@ class VerifiedPart(NamedTuple):
     rows_RV: torch.Tensor
 
     def top_tokens(self) -> TopTokens | None:
-        """What the part's drafter harvests, taken from the raw logits."""
-        return top_tokens(self.rows_RV, self.part.sequence.drafter.num_top) if self.part.is_harvested else None
+        """What is kept and learnt from, taken from the raw logits."""
+        return top_tokens(self.rows_RV, self.part.num_top) if self.part.num_top else None
