@@ -112,11 +112,11 @@ class Pricing:
 
     def seconds_of_rows(self, num_rows: int, context: int, demand: Demand) -> float:
         """What a chain of so many rows after `context` tokens adds to a step of others."""
-        keys = num_rows * (context + num_rows / 2)
         curves = [self._curve]
         if demand.runs_draft_model and self._draft_curve is not None:
             curves.append(self._draft_curve)
-        return sum(curve.row * num_rows + curve.key * keys for curve in curves)
+        num_keys = num_rows * (context + num_rows / 2)
+        return sum((curve.row - curve.head) * num_rows + curve.key * num_keys for curve in curves)
 
     def budgets(self, demands: Sequence[Demand], room: int) -> list[DraftBudget]:
         """A budget for each demand, of at most `room` nodes together: trees shrink alike before anybody waits."""
