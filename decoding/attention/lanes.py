@@ -18,7 +18,6 @@ from numba.extending import intrinsic
 
 LANES = 16
 IN_FLIGHT = 16  # independent sums at a time, to hide the latency of each
-ROWS_ADDED = 8  # at a time, for the same reason
 FLOAT, INT = ir.FloatType(), ir.IntType(32)
 VECTOR, INT_VECTOR = ir.VectorType(FLOAT, LANES), ir.VectorType(INT, LANES)
 HALF_VECTOR = ir.VectorType(ir.IntType(16), LANES)
@@ -184,7 +183,7 @@ def _total_kernel(num_rows: int) -> Any:
     return intrinsic(add_up)
 
 
-add_up_row, add_up_rows = _total_kernel(1), _total_kernel(ROWS_ADDED)
+add_up_row, add_up_rows = _total_kernel(1), _total_kernel(4)
 
 
 @intrinsic

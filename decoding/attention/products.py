@@ -35,8 +35,8 @@ from decoding.attention.lanes import (
 from decoding.cache.block_pool import BLOCK_LEN
 
 TILE_ROWS = 32  # (row, head) pairs that share a pass over keys and values
-FEW, SOME = 1, 4  # rows at a time
-FEW_BLOCKS, SOME_BLOCKS = 8, 4  # blocks of keys at a time, for so many rows
+SOME = 4  # rows at a time
+NUM_BLOCKS = 4  # blocks of keys at a time
 WIDE, NARROW = 4, 2  # vectors of value columns at a time
 
 
@@ -147,6 +147,6 @@ def _value_kernel(num_rows: int, num_vectors: int) -> Any:
     return intrinsic(accumulate)
 
 
-score_few, score_some = _score_kernel(FEW, FEW_BLOCKS), _score_kernel(SOME, SOME_BLOCKS)
-add_few_wide, add_few_narrow = _value_kernel(FEW, WIDE), _value_kernel(FEW, NARROW)
+score_one, score_some = _score_kernel(1, NUM_BLOCKS), _score_kernel(SOME, NUM_BLOCKS)
+add_one_wide, add_one_narrow = _value_kernel(1, WIDE), _value_kernel(1, NARROW)
 add_some_wide, add_some_narrow = _value_kernel(SOME, WIDE), _value_kernel(SOME, NARROW)
