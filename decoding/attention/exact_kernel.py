@@ -235,31 +235,31 @@ def _weigh(table: LayerTable, tile: Table, head: int, keys: tuple[int, int], sco
 
 
 @nb.njit(cache=True)
-def _stage(table: IntArray, layer: LayerTable, source: Blocks, width: int, room: Floats) -> Blocks:
-    """Copies of blocks as float32, whose rows may be read a little beyond their ends."""
-    size = BLOCK_LEN * width
-    for place in range(len(table)):
-        address = source.base + np.int64(table[place]) * source.block_step
-        target = _address(room) + 4 * size * place
-        if layer.integers[ITEM_SIZE] == 2:
-            lanes.widen(address, width, target)
-        else:
-            lanes.copy_bytes(target, address, 4 * size)
-    return Blocks(_address(layer.counting), _address(room), 4 * size, source.row_step)
+def _block_address(table: IntArray, source: Blocks, place: int) -> int:
+    return source.base + np.int64(table[min(place, source.last)]) * source.block_step
 
 
 @nb.njit(cache=True)
-def _fetch(table: IntArray, first: int, source: Blocks, size: int) -> None:
-    """Ask for the next few blocks to be brought near."""
-    for place in range(first, min(first + NUM_BLOCKS, len(table))):
-        lanes.prefetch(source.base + np.int64(table[place]) * source.block_step, size)
+def _stage(table: IntArray, first: int, layer: LayerTable, source: Blocks, width: int, room: Floats) -> Blocks:
+    """Copies of the next few blocks as float32, whose rows may be read a little beyond their ends."""
+    size = BLOCK_LEN * width
+    count = min(len(table) - first, NUM_BLOCKS)
+    for place in range(count):
+        address = _block_address(table, source, first + place)
+        target = _address(room) + 4 * size * place
+        if layer.integers[ITEM_SIZE] == 2:
+            lanes.widen(address, _block_address(table, source, first + place + NUM_BLOCKS), width, target)
+        else:
+            lanes.copy_bytes(target, address, 4 * size)
+    return Blocks(_address(layer.counting), count - 1, _address(room), 4 * size, source.row_step)
 
 
 @nb.njit(cache=True)
 def _head_blocks(layer: Table, table: IntArray, plane: int, head: int, width: int) -> Blocks:
     """One head's blocks in a plane [B, H, 16, width]. The rows' step is that of float32, staged or not."""
     size = BLOCK_LEN * width * layer[ITEM_SIZE]
-    return Blocks(_address(table), layer[plane] + head * size, layer[NUM_KV_HEADS] * size, 4 * width)
+    last = len(table) - 1
+    return Blocks(_address(table), last, layer[plane] + head * size, layer[NUM_KV_HEADS] * size, 4 * width)
 
 
 @nb.njit(cache=True)
@@ -269,17 +269,15 @@ def _score(layer: LayerTable, table: IntArray, tile: Table, head: int, rooms: Ro
     source = _head_blocks(layer.integers, table, KEYS, head, width)
     queries, scores, scaling = _address(rooms.queries), _address(rooms.scores), layer.numbers[SCALING]
     for done in range(0, len(table), NUM_BLOCKS):
-        _fetch(table, done + NUM_BLOCKS, source, BLOCK_LEN * width * layer.integers[ITEM_SIZE])
-        blocks, first, last = source, done, len(table) - 1
+        blocks, first = source, done
         if layer.integers[ITEM_SIZE] == 2:
-            taken = table[done : done + NUM_BLOCKS]
-            blocks, first, last = _stage(taken, layer, source, width, rooms.staged), 0, len(taken) - 1
+            blocks, first = _stage(table, done, layer, source, width, rooms.staged), 0
         for pair in range(0, tile[TILE_PAIRS], SOME):
             target = Rows(scores + pair * score_step + 4 * BLOCK_LEN * done, score_step)
             if tile[TILE_PAIRS] == 1:
-                products.score_one(queries + 4 * pair, blocks, first, last, width, scaling, target)
+                products.score_one(queries + 4 * pair, blocks, first, width, scaling, target)
             else:
-                products.score_some(queries + 4 * pair, blocks, first, last, width, scaling, target)
+                products.score_some(queries + 4 * pair, blocks, first, width, scaling, target)
 
 
 @nb.njit(cache=True)
@@ -294,17 +292,15 @@ def _add_values(
     rooms.sums[: _padded(tile[TILE_PAIRS], SOME) * padded] = 0
     is_one, is_staged = tile[TILE_PAIRS] == 1, layer.integers[ITEM_SIZE] == 2 or width != padded
     for done in range(0, len(table), NUM_BLOCKS):
-        taken = table[done : done + NUM_BLOCKS]
         num_keys = min(count - done * BLOCK_LEN, NUM_BLOCKS * BLOCK_LEN)
-        _fetch(table, done + NUM_BLOCKS, source, BLOCK_LEN * width * layer.integers[ITEM_SIZE])
         blocks, first = source, done
         if is_staged:
-            blocks, first = _stage(taken, layer, source, width, rooms.staged), 0
+            blocks, first = _stage(table, done, layer, source, width, rooms.staged), 0
         for pair in range(0, tile[TILE_PAIRS], SOME):
             weights = Rows(_address(rooms.scores) + pair * score_step + 4 * BLOCK_LEN * done, score_step)
             for column in range(0, padded, WIDE * LANES):
                 target = Rows(_address(rooms.sums) + 4 * (pair * padded + column), 4 * padded)
-                part = Blocks(blocks.table, blocks.base + 4 * column, blocks.block_step, blocks.row_step)
+                part = Blocks(blocks.table, blocks.last, blocks.base + 4 * column, blocks.block_step, blocks.row_step)
                 is_wide = column + WIDE * LANES <= padded
                 if is_one and is_wide:
                     products.add_one_wide(weights, part, first, num_keys, target)
