@@ -15,15 +15,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from decoding.attention.exact_kernel import STAGED, LayerTable, attend_parallel, attend_serial, scratch_words
+from decoding.attention.exact_kernel import NUM_BLOCKS, LayerTable, attend_parallel, attend_serial, scratch_words
+from decoding.attention.products import SOME
 from decoding.attention.step_table import StepTable, make_segments, make_step, make_tiles
 from decoding.cache.batch import StepBatch
 from decoding.cache.kv_store import KvStore
 from decoding.core.layer import LayerSpec
 
 # Shape suffixes: H query heads, K kv heads, N model rows, D key width, V value width.
-PARALLEL_WORK = 1 << 20  # multiply-adds below which waking another thread costs more than it saves
-COUNTING = np.arange(STAGED, dtype=np.int32)
+PARALLEL_WORK = 1 << 22  # multiply-adds below which waking another thread costs more than it saves
+COUNTING = np.arange(NUM_BLOCKS, dtype=np.int32)
 Table = NDArray[np.int64]
 
 
@@ -60,10 +61,8 @@ class ExactAttention:
         store = batch.store
         if store is not self._store:
             self._store, self._layers = store, [_layer_table(spec, store) for spec in self._specs]
-        num_keys = int((batch.prefix_lens + np.diff(batch.tree_offsets)).max())
-        return ExactPlan(
-            batch, self._layers, make_segments(batch), self._room(num_keys), num_keys, np.empty(10, np.int64)
-        )
+        segments, num_keys = make_segments(batch)
+        return ExactPlan(batch, self._layers, segments, self._room(num_keys), num_keys, np.empty(10, np.int64))
 
     def attend(
         self,
@@ -85,10 +84,9 @@ class ExactAttention:
             place += 3
         plan.call[place] = out_1NHV.data_ptr()
         step = plan.table(layer.group)
-        pairs = plan.batch.num_tokens * layer.num_query_heads
-        work = pairs * plan.num_keys * (layer.key_dim + layer.value_dim)
-        num_threads = nb.get_num_threads()
-        if work > PARALLEL_WORK and num_threads > 1:
+        num_pairs = max(plan.batch.num_tokens * layer.group, SOME * plan.batch.num_segments)
+        work = num_pairs * layer.num_kv_heads * plan.num_keys * (layer.key_dim + layer.value_dim)
+        if work > PARALLEL_WORK and (num_threads := nb.get_num_threads()) > 1:
             attend_parallel(plan.call, plan.layers[layer.index], step, plan.scratch, num_threads)
         else:
             attend_serial(plan.call, plan.layers[layer.index], step, plan.scratch)

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoding.attention import lanes, products
-from decoding.attention.lanes import LANES, ROWS_ADDED
-from decoding.attention.products import FEW, FEW_BLOCKS, NARROW, SOME, SOME_BLOCKS, TILE_ROWS, WIDE, Blocks, Rows
+from decoding.attention.lanes import LANES
+from decoding.attention.products import NARROW, NUM_BLOCKS, SOME, TILE_ROWS, WIDE, Blocks, Rows
 from decoding.attention.step_table import (
     FIRST_BLOCK,
     FIRST_NODE,
@@ -32,7 +32,6 @@ from decoding.cache.block_pool import BLOCK_LEN
 from decoding.core.tree import IntArray
 
 NEVER = np.float32(-np.inf)
-STAGED = max(FEW_BLOCKS, SOME_BLOCKS)  # blocks converted to float32 at a time
 Table = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
@@ -40,7 +39,7 @@ Floats = NDArray[np.float32]
 class LayerTable(NamedTuple):
     """One layer of one store. numbers: scaling, soft-cap, then one sink per query head if it has any.
 
-    counting: int32, 0, 1, .. up to `STAGED`, the table of staged blocks.
+    counting: int32, 0, 1, .. up to `NUM_BLOCKS`, the table of staged blocks.
     """
 
     integers: Table
@@ -64,14 +63,14 @@ def _padded(number: int, multiple: int) -> int:
 @nb.njit(cache=True)
 def _score_width(num_keys: int) -> int:
     """float32 numbers of a row of scores: whole groups of blocks, and an odd number of lines, lest rows share sets."""
-    return _padded(num_keys + BLOCK_LEN, STAGED * BLOCK_LEN) + LANES
+    return _padded(num_keys + BLOCK_LEN, NUM_BLOCKS * BLOCK_LEN) + LANES
 
 
 @nb.njit(cache=True)
 def _room_sizes(key_dim: int, value_dim: int) -> tuple[int, int, int]:
     """float32 numbers of queries, sums and staged blocks, which may be read a little beyond their ends."""
     sums = _padded(value_dim, NARROW * LANES) * TILE_ROWS
-    return key_dim * TILE_ROWS, sums, STAGED * BLOCK_LEN * max(key_dim, value_dim) + NARROW * LANES
+    return key_dim * TILE_ROWS, sums, NUM_BLOCKS * BLOCK_LEN * max(key_dim, value_dim) + NARROW * LANES
 
 
 @nb.njit(cache=True)
@@ -231,29 +230,36 @@ def _weigh(table: LayerTable, tile: Table, head: int, keys: tuple[int, int], sco
     if tile[TILE_PAIRS] == 1:
         lanes.add_up_row(_address(scores), step, end - start, _address(totals))
         return
-    for pair in range(0, tile[TILE_PAIRS], ROWS_ADDED):
+    for pair in range(0, tile[TILE_PAIRS], SOME):
         lanes.add_up_rows(_address(scores) + pair * step, step, end - start, _address(totals) + 4 * pair)
 
 
 @nb.njit(cache=True)
-def _stage(table: IntArray, layer: LayerTable, source: Blocks, width: int, room: Floats) -> Blocks:
-    """Copies of blocks as float32, whose rows may be read a little beyond their ends."""
+def _block_address(table: IntArray, source: Blocks, place: int) -> int:
+    return source.base + np.int64(table[min(place, source.last)]) * source.block_step
+
+
+@nb.njit(cache=True)
+def _stage(table: IntArray, first: int, layer: LayerTable, source: Blocks, width: int, room: Floats) -> Blocks:
+    """Copies of the next few blocks as float32, whose rows may be read a little beyond their ends."""
     size = BLOCK_LEN * width
-    for place in range(len(table)):
-        address = source.base + np.int64(table[place]) * source.block_step
+    count = min(len(table) - first, NUM_BLOCKS)
+    for place in range(count):
+        address = _block_address(table, source, first + place)
         target = _address(room) + 4 * size * place
         if layer.integers[ITEM_SIZE] == 2:
-            lanes.widen(address, width, target)
+            lanes.widen(address, _block_address(table, source, first + place + NUM_BLOCKS), width, target)
         else:
             lanes.copy_bytes(target, address, 4 * size)
-    return Blocks(_address(layer.counting), _address(room), 4 * size, source.row_step)
+    return Blocks(_address(layer.counting), count - 1, _address(room), 4 * size, source.row_step)
 
 
 @nb.njit(cache=True)
 def _head_blocks(layer: Table, table: IntArray, plane: int, head: int, width: int) -> Blocks:
     """One head's blocks in a plane [B, H, 16, width]. The rows' step is that of float32, staged or not."""
     size = BLOCK_LEN * width * layer[ITEM_SIZE]
-    return Blocks(_address(table), layer[plane] + head * size, layer[NUM_KV_HEADS] * size, 4 * width)
+    last = len(table) - 1
+    return Blocks(_address(table), last, layer[plane] + head * size, layer[NUM_KV_HEADS] * size, 4 * width)
 
 
 @nb.njit(cache=True)
@@ -262,19 +268,16 @@ def _score(layer: LayerTable, table: IntArray, tile: Table, head: int, rooms: Ro
     width = layer.integers[KEY_DIM]
     source = _head_blocks(layer.integers, table, KEYS, head, width)
     queries, scores, scaling = _address(rooms.queries), _address(rooms.scores), layer.numbers[SCALING]
-    is_few = tile[TILE_PAIRS] < SOME
-    rows, step = (FEW, FEW_BLOCKS) if is_few else (SOME, SOME_BLOCKS)
-    for done in range(0, len(table), step):
-        blocks, first, last = source, done, len(table) - 1
+    for done in range(0, len(table), NUM_BLOCKS):
+        blocks, first = source, done
         if layer.integers[ITEM_SIZE] == 2:
-            taken = table[done : done + step]
-            blocks, first, last = _stage(taken, layer, source, width, rooms.staged), 0, len(taken) - 1
-        for pair in range(0, tile[TILE_PAIRS], rows):
+            blocks, first = _stage(table, done, layer, source, width, rooms.staged), 0
+        for pair in range(0, tile[TILE_PAIRS], SOME):
             target = Rows(scores + pair * score_step + 4 * BLOCK_LEN * done, score_step)
-            if is_few:
-                products.score_few(queries + 4 * pair, blocks, first, last, width, scaling, target)
+            if tile[TILE_PAIRS] == 1:
+                products.score_one(queries + 4 * pair, blocks, first, width, scaling, target)
             else:
-                products.score_some(queries + 4 * pair, blocks, first, last, width, scaling, target)
+                products.score_some(queries + 4 * pair, blocks, first, width, scaling, target)
 
 
 @nb.njit(cache=True)
@@ -287,23 +290,22 @@ def _add_values(
     count, score_step = keys
     source = _head_blocks(layer.integers, table, VALUES, head, width)
     rooms.sums[: _padded(tile[TILE_PAIRS], SOME) * padded] = 0
-    is_few, is_staged = tile[TILE_PAIRS] < SOME, layer.integers[ITEM_SIZE] == 2 or width != padded
-    for done in range(0, len(table), SOME_BLOCKS):
-        taken = table[done : done + SOME_BLOCKS]
-        num_keys = min(count - done * BLOCK_LEN, SOME_BLOCKS * BLOCK_LEN)
+    is_one, is_staged = tile[TILE_PAIRS] == 1, layer.integers[ITEM_SIZE] == 2 or width != padded
+    for done in range(0, len(table), NUM_BLOCKS):
+        num_keys = min(count - done * BLOCK_LEN, NUM_BLOCKS * BLOCK_LEN)
         blocks, first = source, done
         if is_staged:
-            blocks, first = _stage(taken, layer, source, width, rooms.staged), 0
-        for pair in range(0, tile[TILE_PAIRS], FEW if is_few else SOME):
+            blocks, first = _stage(table, done, layer, source, width, rooms.staged), 0
+        for pair in range(0, tile[TILE_PAIRS], SOME):
             weights = Rows(_address(rooms.scores) + pair * score_step + 4 * BLOCK_LEN * done, score_step)
             for column in range(0, padded, WIDE * LANES):
                 target = Rows(_address(rooms.sums) + 4 * (pair * padded + column), 4 * padded)
-                part = Blocks(blocks.table, blocks.base + 4 * column, blocks.block_step, blocks.row_step)
+                part = Blocks(blocks.table, blocks.last, blocks.base + 4 * column, blocks.block_step, blocks.row_step)
                 is_wide = column + WIDE * LANES <= padded
-                if is_few and is_wide:
-                    products.add_few_wide(weights, part, first, num_keys, target)
-                elif is_few:
-                    products.add_few_narrow(weights, part, first, num_keys, target)
+                if is_one and is_wide:
+                    products.add_one_wide(weights, part, first, num_keys, target)
+                elif is_one:
+                    products.add_one_narrow(weights, part, first, num_keys, target)
                 elif is_wide:
                     products.add_some_wide(weights, part, first, num_keys, target)
                 else:

@@ -18,12 +18,10 @@ from numba.extending import intrinsic
 
 LANES = 16
 IN_FLIGHT = 16  # independent sums at a time, to hide the latency of each
-ROWS_ADDED = 8  # at a time, for the same reason
 FLOAT, INT = ir.FloatType(), ir.IntType(32)
 VECTOR, INT_VECTOR = ir.VectorType(FLOAT, LANES), ir.VectorType(INT, LANES)
 HALF_VECTOR = ir.VectorType(ir.IntType(16), LANES)
 VECTOR_BYTES = 4 * LANES
-CACHE_LINE = 64
 LOG2_E, LN_2_HIGH, LN_2_LOW = 1.4426950408889634, 0.693359375, -2.12194440e-4
 # exp(r) on [-ln2/2, ln2/2]: Cephes expf.
 EXP_COEFFICIENTS = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5)
@@ -51,6 +49,19 @@ def emit_offset(builder: Builder, base: Value, distance: int) -> Value:
 
 def emit_times(builder: Builder, number: Value, factor: int) -> Value:
     return builder.mul(number, ir.Constant(number.type, factor))
+
+
+def emit_least(builder: Builder, one: Value, other: Value) -> Value:
+    return builder.select(builder.icmp_signed("<", one, other), one, other)
+
+
+def emit_prefetch(builder: Builder, address: Value) -> None:
+    """Ask for the line of an address to be brought near; never faults."""
+    pointer = ir.IntType(8).as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [pointer, INT, INT, INT])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    read, locality, data = (ir.Constant(INT, number) for number in (0, 3, 1))
+    builder.call(function, [builder.inttoptr(address, pointer), read, locality, data])
 
 
 def emit_splat(builder: Builder, scalar: Value) -> Value:
@@ -184,7 +195,7 @@ def _total_kernel(num_rows: int) -> Any:
     return intrinsic(add_up)
 
 
-add_up_row, add_up_rows = _total_kernel(1), _total_kernel(ROWS_ADDED)
+add_up_row, add_up_rows = _total_kernel(1), _total_kernel(4)
 
 
 @intrinsic
@@ -207,18 +218,19 @@ def soft_cap(_context: Any, scores: Any, count: Any, cap: Any) -> Any:
 
 
 @intrinsic
-def widen(_context: Any, source: Any, count: Any, target: Any) -> Any:
-    """Write `count` * LANES bfloat16 numbers at `source` as float32 at `target`."""
+def widen(_context: Any, source: Any, ahead: Any, count: Any, target: Any) -> Any:
+    """Write `count` * LANES bfloat16 numbers at `source` as float32 at `target`; ask for as many at `ahead`."""
 
     def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
-        source, count, target = values
+        source, ahead, count, target = values
         with cgutils.for_range(builder, count, intp=count.type) as loop:
             half = emit_load(builder, emit_address(builder, source, loop.index, VECTOR_BYTES // 2), HALF_VECTOR)
             bits = builder.shl(builder.zext(half, INT_VECTOR), ir.Constant(INT_VECTOR, [16] * LANES))
+            emit_prefetch(builder, emit_address(builder, ahead, loop.index, VECTOR_BYTES // 2))
             emit_store(builder, builder.bitcast(bits, VECTOR), emit_address(builder, target, loop.index, VECTOR_BYTES))
         return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 3), codegen
+    return types.void(*[types.int64] * 4), codegen
 
 
 @intrinsic
@@ -283,22 +295,3 @@ def take_ticket(_context: Any, counter: Any) -> Any:
         return builder.atomic_rmw("add", pointer, ir.Constant(ir.IntType(64), 1), "monotonic")
 
     return types.int64(types.int64), codegen
-
-
-@intrinsic
-def prefetch(_context: Any, start: Any, size: Any) -> Any:
-    """Ask for `size` bytes at `start` to be brought near; never faults."""
-
-    def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
-        start, size = values
-        pointer = ir.IntType(8).as_pointer()
-        kind = ir.FunctionType(ir.VoidType(), [pointer, INT, INT, INT])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        lines = builder.udiv(size, ir.Constant(size.type, CACHE_LINE))
-        read, locality, data = (ir.Constant(INT, number) for number in (0, 3, 1))
-        with cgutils.for_range(builder, lines, intp=size.type) as loop:
-            address = emit_address(builder, start, loop.index, CACHE_LINE)
-            builder.call(function, [builder.inttoptr(address, pointer), read, locality, data])
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), codegen

@@ -26,8 +26,10 @@ from decoding.attention.lanes import (
     emit_address,
     emit_call,
     emit_constant,
+    emit_least,
     emit_load,
     emit_offset,
+    emit_prefetch,
     emit_splat,
     emit_store,
     emit_times,
@@ -35,15 +37,17 @@ from decoding.attention.lanes import (
 from decoding.cache.block_pool import BLOCK_LEN
 
 TILE_ROWS = 32  # (row, head) pairs that share a pass over keys and values
-FEW, SOME = 1, 4  # rows at a time
-FEW_BLOCKS, SOME_BLOCKS = 8, 4  # blocks of keys at a time, for so many rows
+SOME = 4  # rows at a time
+NUM_BLOCKS = 4  # blocks of keys at a time
+AHEAD = 4  # blocks of values between the one that is read and the one that is asked for
 WIDE, NARROW = 4, 2  # vectors of value columns at a time
 
 
 class Blocks(NamedTuple):
-    """One head's keys or values. table: int32 numbers of the blocks; base: where block 0 would be."""
+    """One head's keys or values. table: int32 numbers of the blocks up to place `last`; base: where block 0 would be."""
 
     table: int
+    last: int
     base: int
     block_step: int
     row_step: int
@@ -66,14 +70,11 @@ def _emit_step(builder: Builder, sums: list[list[Value]], scalars: list[Value], 
 
 
 def _emit_block(builder: Builder, blocks: list[Value], place: Value) -> Value:
-    """The address of the block that stands at `place` in the table."""
-    table, base, block_step, _ = blocks
+    """The address of the block that stands at `place` in the table, which is the last one's beyond it."""
+    table, last, base, block_step, _ = blocks
+    place = emit_least(builder, place, last)
     number = builder.sext(emit_load(builder, emit_address(builder, table, place, 4), INT), base.type)
     return builder.add(base, builder.mul(number, block_step))
-
-
-def _emit_least(builder: Builder, one: Value, other: Value) -> Value:
-    return builder.select(builder.icmp_signed("<", one, other), one, other)
 
 
 def _emit_targets(builder: Builder, rows: list[Value], num_rows: int, num_vectors: int) -> list[list[Value]]:
@@ -85,17 +86,16 @@ def _emit_targets(builder: Builder, rows: list[Value], num_rows: int, num_vector
 def _score_kernel(num_rows: int, num_blocks: int) -> Any:
     """scores[r, 16 b + k] = scale * <query r, key k of block b>, for blocks `first`, `first` + 1 .. of the table.
 
-    `last` stands for those beyond it. queries: float32 [width, TILE_ROWS]; a block: float32 [width, 16].
+    queries: float32 [width, TILE_ROWS]; a block: float32 [width, 16].
     """
 
-    def score(
-        _context: Any, queries: Any, blocks: Any, first: Any, last: Any, width: Any, scale: Any, scores: Any
-    ) -> Any:
+    def score(_context: Any, queries: Any, blocks: Any, first: Any, width: Any, scale: Any, scores: Any) -> Any:
         def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
-            queries, blocks, first, last, width, scale, scores = values
+            queries, blocks, first, width, scale, scores = values
             blocks = cgutils.unpack_tuple(builder, blocks)
-            places = [_emit_least(builder, emit_offset(builder, first, number), last) for number in range(num_blocks)]
-            keys = [_emit_block(builder, blocks, place) for place in places]
+            places = [emit_offset(builder, first, number) for number in range(2 * num_blocks)]
+            addresses = [_emit_block(builder, blocks, place) for place in places]
+            keys, next_keys = addresses[:num_blocks], addresses[num_blocks:]
             zero = emit_constant(0.0)
             sums = [[cgutils.alloca_once_value(builder, zero) for _ in keys] for _ in range(num_rows)]
             with cgutils.for_range(builder, width, intp=width.type) as loop:
@@ -103,13 +103,15 @@ def _score_kernel(num_rows: int, num_blocks: int) -> Any:
                 scalars = [emit_offset(builder, query, 4 * row) for row in range(num_rows)]
                 vectors = [emit_address(builder, key, loop.index, VECTOR_BYTES) for key in keys]
                 _emit_step(builder, sums, scalars, vectors)
+                for key in next_keys:
+                    emit_prefetch(builder, emit_address(builder, key, loop.index, VECTOR_BYTES))
             targets = _emit_targets(builder, cgutils.unpack_tuple(builder, scores), num_rows, num_blocks)
             factor = emit_splat(builder, scale)
             for slot, target in zip(chain(*sums), chain(*targets), strict=True):
                 emit_store(builder, builder.fmul(builder.load(slot), factor), target)
             return context.get_dummy_value()
 
-        return types.void(types.int64, blocks, *[types.int64] * 3, types.float32, scores), codegen
+        return types.void(types.int64, blocks, *[types.int64] * 2, types.float32, scores), codegen
 
     return intrinsic(score)
 
@@ -129,15 +131,20 @@ def _value_kernel(num_rows: int, num_vectors: int) -> Any:
             block_len = ir.Constant(count.type, BLOCK_LEN)
             num_blocks = builder.sdiv(emit_offset(builder, count, BLOCK_LEN - 1), block_len)
             with cgutils.for_range(builder, num_blocks, intp=count.type) as block:
-                value = _emit_block(builder, blocks, builder.add(first, block.index))
+                place = builder.add(first, block.index)
+                value = _emit_block(builder, blocks, place)
+                next_value = _emit_block(builder, blocks, emit_offset(builder, place, AHEAD))
                 done = builder.mul(block.index, block_len)
-                num_keys = _emit_least(builder, builder.sub(count, done), block_len)
+                num_keys = emit_least(builder, builder.sub(count, done), block_len)
                 with cgutils.for_range(builder, num_keys, intp=count.type) as key:
                     scalar = emit_address(builder, weight, builder.add(done, key.index), 4)
                     scalars = [builder.add(scalar, emit_times(builder, weight_step, row)) for row in range(num_rows)]
-                    row = builder.add(value, builder.mul(key.index, blocks[3]))
+                    row = builder.add(value, builder.mul(key.index, blocks[4]))
                     vectors = [emit_offset(builder, row, VECTOR_BYTES * place) for place in range(num_vectors)]
                     _emit_step(builder, slots, scalars, vectors)
+                    row = builder.add(next_value, builder.mul(key.index, blocks[4]))
+                    for place in range(num_vectors):
+                        emit_prefetch(builder, emit_offset(builder, row, VECTOR_BYTES * place))
             for slot, target in zip(chain(*slots), chain(*targets), strict=True):
                 emit_store(builder, builder.load(slot), target)
             return context.get_dummy_value()
@@ -147,6 +154,6 @@ def _value_kernel(num_rows: int, num_vectors: int) -> Any:
     return intrinsic(accumulate)
 
 
-score_few, score_some = _score_kernel(FEW, FEW_BLOCKS), _score_kernel(SOME, SOME_BLOCKS)
-add_few_wide, add_few_narrow = _value_kernel(FEW, WIDE), _value_kernel(FEW, NARROW)
+score_one, score_some = _score_kernel(1, NUM_BLOCKS), _score_kernel(SOME, NUM_BLOCKS)
+add_one_wide, add_one_narrow = _value_kernel(1, WIDE), _value_kernel(1, NARROW)
 add_some_wide, add_some_narrow = _value_kernel(SOME, WIDE), _value_kernel(SOME, NARROW)

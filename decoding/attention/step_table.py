@@ -36,18 +36,46 @@ class StepTable(NamedTuple):
     positions_P: Table
 
 
-def make_segments(batch: StepBatch) -> Table:
-    """int64 [B, 7], see the column names above."""
-    columns = (
-        batch.table_offsets[:-1],
-        batch.prefix_lens,
-        batch.offsets[:-1],
-        np.diff(batch.offsets),
-        batch.is_chain,
-        batch.tree_offsets[:-1],
-        batch.num_written,
+class SegmentColumns(NamedTuple):
+    """As in `StepBatch`."""
+
+    table_offsets: IntArray
+    prefix_lens: IntArray
+    offsets: IntArray
+    is_chain: NDArray[np.bool_]
+    tree_offsets: IntArray
+    num_written: IntArray
+
+
+def make_segments(batch: StepBatch) -> tuple[Table, int]:
+    """int64 [B, 7], see the column names above; the most keys that a row may have."""
+    return _fill_segments(
+        SegmentColumns(
+            batch.table_offsets,
+            batch.prefix_lens,
+            batch.offsets,
+            batch.is_chain,
+            batch.tree_offsets,
+            batch.num_written,
+        )
     )
-    return np.stack(columns, axis=1).astype(np.int64)
+
+
+@nb.njit(cache=True)
+def _fill_segments(columns: SegmentColumns) -> tuple[Table, int]:
+    num_segments, num_keys = len(columns.prefix_lens), 0
+    segments = np.empty((num_segments, 7), np.int64)
+    for segment in range(num_segments):
+        segments[segment, FIRST_BLOCK] = columns.table_offsets[segment]
+        segments[segment, PREFIX_LEN] = columns.prefix_lens[segment]
+        segments[segment, FIRST_ROW] = columns.offsets[segment]
+        segments[segment, NUM_ROWS] = columns.offsets[segment + 1] - columns.offsets[segment]
+        segments[segment, IS_CHAIN] = columns.is_chain[segment]
+        segments[segment, FIRST_NODE] = columns.tree_offsets[segment]
+        segments[segment, NUM_WRITTEN] = columns.num_written[segment]
+        tree_size = columns.tree_offsets[segment + 1] - columns.tree_offsets[segment]
+        num_keys = max(num_keys, columns.prefix_lens[segment] + tree_size)
+    return segments, num_keys
 
 
 def make_step(batch: StepBatch, segments: Table, group: int) -> StepTable:
