@@ -25,8 +25,8 @@ DECODING = {
     "cache": "store batch slab slot_pool",
     "attention": "backend lanes exact_kernel exact reference sdpa",
     "model": """
-        checkpoint norms rowwise seam probe self_test threads linear/exact linear/packed target_model
-        memory timing
+        checkpoint norms rowwise seam probe self_test threads linear/exact linear/row_limit linear/packed
+        target_model memory timing
     """,
     "sampling": """
         grammar_matcher grammar_builder grammar_compiler logits_kernel logits_row law logits_processors

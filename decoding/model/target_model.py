@@ -32,7 +32,8 @@ from decoding.core.layer import LayerSpec
 from decoding.errors import ConfigError
 from decoding.model.checkpoint import eos_token_ids, fingerprint, freeze_rope, max_model_len, resolve, resolve_attention
 from decoding.model.linear.exact import RowExactLinears, use_eager_experts
-from decoding.model.linear.packed import MIN_EXACT_ROWS, can_pack, pack_linears
+from decoding.model.linear.packed import can_pack, pack_linears
+from decoding.model.linear.row_limit import MIN_EXACT_ROWS
 from decoding.model.norms import fuse_norms
 from decoding.model.probe import probe
 from decoding.model.rowwise import make_row_safe
@@ -159,7 +160,7 @@ class TargetModel:
         num_logits = len(rows_R)
         if batch.num_tokens < self._min_rows:
             ids_1M, positions_1M = ids_1M.expand(1, self._min_rows), positions_1M.expand(1, self._min_rows)
-        if num_logits < self._min_rows:  # padded as well: the head is a linear layer like the others
+        if 0 < num_logits < self._min_rows:  # padded as well: the head is a linear layer like the others
             rows_R = torch.cat([rows_R, rows_R.new_zeros(self._min_rows - num_logits)])
         with torch.inference_mode(), self._linears, self._seam.running(batch):
             logits_1RV: torch.Tensor = self._model(
