@@ -1,7 +1,7 @@
 """The self-test: a small tree against one-token-at-a-time decoding, and against the model's own forward.
 
 It runs at load, on short prompts, and covers prefill in chunks, two requests in one step, a tree, a commit of
-a path that is not contiguous, and a second tree on top.
+a path that is not contiguous, a second tree on top, and as long a chain as the model's size leaves time for.
 Invariant: a model that passes gives every tree row the logits of its root-to-node path.
 """
 
@@ -28,6 +28,13 @@ FIRST_TREE: IntArray = np.array([-1, 0, 0, 1, 2, 2], np.int32)
 FIRST_PATH: IntArray = np.array([0, 2, 4], np.int32)
 SECOND_TREE: IntArray = np.array([-1, 0, 0, 2], np.int32)
 PIECES = (1, 2, 3, 5, 7, 16, 33)
+LONG_PIECES = (
+    16,
+    128,
+    304,
+    64,
+)  # 512 rows; only the last piece's go through the head, which may cost as much as all layers
+LONG_WORK = 1 << 39  # parameters times rows of a forward, about a second on two cores; no long pieces above it
 # Largest allowed difference, as a share of the largest logit. A wrong mask or position is of order one.
 TOLERANCES = {torch.float64: 1e-5, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
 
@@ -35,6 +42,8 @@ TOLERANCES = {torch.float64: 1e-5, torch.float32: 1e-3, torch.bfloat16: 0.1, tor
 class Testable(Protocol):
     dtype: torch.dtype
     vocab_size: int
+    num_parameters: int
+    max_model_len: int
 
     def new_store(self, num_blocks: int) -> KvStore: ...
 
@@ -93,30 +102,37 @@ def self_test(model: Testable, case: SelfTestCase, own: Sequence[torch.Tensor]) 
     return SelfTestReport(is_exact and _is_row_invariant(model), difference)
 
 
-def long_chain(model: Testable) -> StepBatch:
-    """A chain from the first position on, in a store of its own."""
-    tokens = _chain_tokens(model)
-    cache = _new_cache(model, len(tokens))
-    return pack([Segment(cache.new_rows(len(tokens)), tokens)], cache.store)
+def long_chain(model: Testable, num_rows: int = sum(PIECES), num_logits: int = sum(PIECES)) -> StepBatch:
+    """A chain from the first position on, in a cache of its own, with logits of its last rows."""
+    cache = _new_cache(model, num_rows)
+    return pack([Segment(cache.new_rows(num_rows), _chain_tokens(model, num_rows), None, num_logits)], cache.store)
 
 
-def _chain_tokens(model: Testable) -> IntArray:
-    return np.random.default_rng(1).integers(0, model.vocab_size, sum(PIECES), dtype=np.int32)
+def _chain_tokens(model: Testable, num_rows: int) -> IntArray:
+    return np.random.default_rng(1).integers(0, model.vocab_size, num_rows, dtype=np.int32)
 
 
 def _is_row_invariant(model: Testable) -> bool:
     """Whether a chain gives the same bits whatever pieces it is run in."""
-    tokens = _chain_tokens(model)
-    whole_RV = model.forward(long_chain(model))
-    cache = _new_cache(model, len(tokens))
-    pieces, start = cache.new_rows(len(tokens)), 0
-    for size in PIECES:
-        rows_RV = model.forward(pack([Segment(pieces, tokens[start : start + size])], cache.store))
+    if not _is_same_in_pieces(model, PIECES, sum(PIECES)):
+        return False
+    most_rows = min(model.max_model_len, LONG_WORK // model.num_parameters)
+    return sum(LONG_PIECES) > most_rows or _is_same_in_pieces(model, LONG_PIECES, LONG_PIECES[-1])
+
+
+def _is_same_in_pieces(model: Testable, sizes: Sequence[int], num_compared: int) -> bool:
+    """Whether the last `num_compared` rows of a chain have the same logits in one forward and in several."""
+    num_rows = sum(sizes)
+    tokens, whole_RV = _chain_tokens(model, num_rows), model.forward(long_chain(model, num_rows, num_compared))
+    cache = _new_cache(model, num_rows)
+    pieces, logits, start = cache.new_rows(num_rows), [], 0
+    for size in sizes:
+        end = start + size
+        num_logits = min(size, max(0, end - (num_rows - num_compared)))
+        logits.append(model.forward(pack([Segment(pieces, tokens[start:end], None, num_logits)], cache.store)))
         cache.store.commit(pieces, np.arange(size, dtype=np.int32))
-        if not torch.equal(rows_RV, whole_RV[start : start + size]):
-            return False
-        start += size
-    return True
+        start = end
+    return torch.equal(torch.cat(logits), whole_RV)
 
 
 def _check(model: Testable, actual: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], what: str) -> float:

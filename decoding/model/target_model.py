@@ -31,8 +31,9 @@ from decoding.core.layer import LayerSpec
 from decoding.errors import ConfigError
 from decoding.model.checkpoint import eos_token_ids, fingerprint, freeze_rope, max_model_len, resolve, resolve_attention
 from decoding.model.linear.exact import RowExactLinears, use_eager_experts
-from decoding.model.linear.packed import MIN_EXACT_ROWS, can_pack, pack_linears
+from decoding.model.linear.packed import can_pack, pack_linears
 from decoding.model.linear.row_counts import padded_rows
+from decoding.model.linear.row_limit import MIN_EXACT_ROWS
 from decoding.model.norms import fuse_norms
 from decoding.model.probe import probe
 from decoding.model.rowwise import make_row_safe
@@ -168,8 +169,10 @@ class TargetModel:
         return logits_1RV[0, :num_logits].float().contiguous()
 
     def _padded(self, numbers_M: torch.Tensor) -> torch.Tensor:
-        """With zeros behind, up to a number of rows that packed layers are run with."""
-        num_rows = max(padded_rows(len(numbers_M)), MIN_EXACT_ROWS) if self._is_packed else len(numbers_M)
+        """With zeros behind, up to a number of rows that packed layers are run with; none stay none."""
+        if not self._is_packed or len(numbers_M) == 0:
+            return numbers_M
+        num_rows = max(padded_rows(len(numbers_M)), MIN_EXACT_ROWS)
         return functional.pad(numbers_M, (0, num_rows - len(numbers_M)))
 
 

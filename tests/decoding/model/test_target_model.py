@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from decoding.cache.batch import Segment, pack
 from decoding.config import EngineConfig
 from decoding.errors import ConfigError, ModelRefused
+from decoding.model.linear.exact import row_exact_linear
 from decoding.model.target_model import TargetModel
 from tests.models import EOS_TOKEN_ID, VOCAB_SIZE, tiny
 from tests.trees import path_to, random_parents
@@ -148,6 +149,43 @@ def test_the_slot_pool_gives_what_the_slab_gives() -> None:
         prefill(model, store, handle, prompt)
         results.append(model.forward(pack([Segment(handle, tokens, parents)], store)))
     torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
+
+
+class ScriptedLinear(torch.nn.Linear):
+    """Row-exact, but in calls with more than `most` rows a number of each is another. counts: rows of each call."""
+
+    def __init__(self, linear: torch.nn.Linear, most: int) -> None:
+        super().__init__(linear.in_features, linear.out_features, bias=False)
+        self.weight = linear.weight
+        self.most, self.counts = most, list[int]()
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        output = row_exact_linear(input, self.weight)
+        self.counts.append(input.shape[-2])
+        if self.counts[-1] > self.most:
+            output[..., 3] *= 1.0001
+        return output
+
+
+@pytest.mark.parametrize(
+    ("most", "is_exact"), [(6, False), (33, False), (70, False), (130, False), (400, False), (512, True)]
+)
+def test_a_model_that_rounds_otherwise_from_some_row_count_on_is_not_exact(most: int, is_exact: bool) -> None:
+    model = tiny("llama")
+    model.model.layers[1].mlp.down_proj = ScriptedLinear(model.model.layers[1].mlp.down_proj, most)
+    assert TargetModel.from_model(model, EngineConfig()).is_exact == is_exact
+
+
+def test_rows_whose_logits_nobody_asked_for_do_not_go_through_the_head() -> None:
+    stock = tiny("llama")
+    stock.lm_head = head = ScriptedLinear(stock.lm_head, 512)
+    model = TargetModel.from_model(stock, EngineConfig())
+    store = model.new_store(64)
+    handle = allocate(store, 64)
+    head.counts.clear()
+    prefill(model, store, handle, random_tokens(40, 0), chunk=20)
+    model.forward(pack([Segment(handle, random_tokens(9, 1), None, 5)], store))
+    assert head.counts == [0, 0, 5]
 
 
 def test_two_models_alternate_in_one_process() -> None:
