@@ -48,19 +48,17 @@ def request_of(
 
 
 def finish(engine: Engine) -> tuple[dict[str, RequestStats], list[StepStats]]:
-    """Run until nothing is left; what each request cost, and each step. Both stores must be empty then."""
-    assert engine.draft_model is not None
+    """Run until nothing is left; what each request cost, and each step. Nobody holds a block then."""
     ended, steps = {}, []
     for _ in range(5000):
         if not engine.has_work:
             break
         result = engine.step()
-        engine.store.check_integrity()
-        engine.draft_model.store.check_integrity()
+        engine.pool.check_integrity()
         ended.update({retired.request_id: retired.stats for retired in result.retired})
         steps += [result.stats] if result.stats else []
     assert not engine.has_work
-    assert engine.store.used == engine.draft_model.store.used == 0
+    assert engine.pool.num_held == 0
     return ended, steps
 
 
