@@ -251,6 +251,19 @@ def test_more_requests_than_room_wait_their_turn_and_get_what_they_get_alone(flo
     assert [request.output.tolist() for request in requests] == alone
 
 
+def test_trees_let_a_request_in_that_finds_room_without_them() -> None:
+    engine = new_engine(kv_slots=14 * BLOCK_LEN, max_running=3, max_model_len=200)
+    for seed in range(2):
+        engine.add(request_of(f"drafts{seed}", prompt_of(36, seed), GREEDY, "isotropic", max_nodes=64))
+    for _ in range(3):
+        engine.step()
+    assert engine.pool.num_available == 0
+    engine.add(request_of("late", prompt_of(30, 2), GREEDY))
+    engine.step()
+    assert engine.stats().running == 3
+    finish(engine)
+
+
 @pytest.mark.parametrize(
     ("change", "field"),
     [
