@@ -37,7 +37,7 @@ def free_bytes(device: torch.device) -> int:
 
 
 def expected_bytes(device: torch.device, cache_bytes: int) -> int:
-    """The most that a loaded worker takes where its cache is, when that is full; sessions come on top."""
+    """What a loaded worker takes where its cache is, once that is full; what sessions remember comes on top."""
     if device.type == "cuda":
         return torch.cuda.memory_reserved(device)
     return resident_bytes() + cache_bytes  # whose pages are taken when they are first written
