@@ -105,6 +105,8 @@ class Scheduler:
     def next_tasks(self) -> list[Task]:
         """Every decoding sequence, prompts as far as they may delay those, and trees in what room is left."""
         self.reuse = Reuse()
+        for sequence in self._running.values():  # the last step's trees are done with
+            _trim(sequence, self._pool)
         self._admit()
         plan = _Plan(self._limits.max_batch_rows)
         self._plan_decoding(plan)
@@ -194,6 +196,12 @@ class Scheduler:
     def _seconds(self, sequence: Sequence, num_tokens: int) -> float:
         """What so many of its next tokens add to a step."""
         return self._pricing.seconds_of_rows(num_tokens, sequence.num_committed, sequence.drafter.demand)
+
+
+def _trim(sequence: Sequence, pool: BlockPool) -> None:
+    """Leave a running sequence the blocks that it has tokens in."""
+    assert sequence.rows is not None
+    pool.resize(sequence.rows.table, sequence.num_committed)
 
 
 def _blocks_owed(sequence: Sequence) -> int:
