@@ -25,8 +25,8 @@ DECODING = {
     "cache": "prefix_index block_pool kv_store kv_cache top_token_store batch",
     "attention": "backend lanes products step_table exact_kernel exact reference sdpa",
     "model": """
-        checkpoint norms rowwise seam probe self_test threads linear/exact linear/row_counts
-        linear/row_limit linear/packed target_model memory timing
+        checkpoint memory norms rowwise seam probe self_test threads linear/exact linear/row_counts
+        linear/row_limit linear/packed target_model timing
     """,
     "sampling": """
         grammar_matcher grammar_builder grammar_compiler logits_kernel logits_row law logits_processors

@@ -75,7 +75,7 @@ class Engine:
         slot_bytes += TopTokenStore.bytes_per_slot(NUM_SUCCESSORS)
         slots = affordable_slots(config, model.device, slot_bytes)
         self.limits = limits_for(config, self.costs.curve, model.device.type, slots)
-        self.room = room_for(model, config, slots, self.limits.max_running)
+        self.room = room_for(model.max_model_len, config, slots, self.limits.max_running)
         self.store = model.new_store(self.room.num_slots // BLOCK_LEN)
         self.pool = BlockPool(self.store.num_blocks, PrefixIndex() if config.prefix_cache else None)
         self.draft_model = None

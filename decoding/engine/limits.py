@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from decoding.cache.block_pool import BLOCK_LEN
 from decoding.config import EngineConfig
 from decoding.costs.curve import CostCurve
+from decoding.errors import ConfigError
 
 GPU_RUNNING, GPU_BATCH = 256, 4096
 MOST_RUNNING = 256
@@ -32,7 +33,10 @@ class Limits:
 
 
 def limits_for(config: EngineConfig, curve: CostCurve, device_type: str, affordable_slots: int) -> Limits:
-    """On a CPU as many sequences as bring four fifths of the tokens a second that any number could, and as many rows
+    """As configured, but no more sequences than a step has rows for beside a block of a prompt. Raises ConfigError for
+    fewer rows than that.
+
+    On a CPU as many sequences as bring four fifths of the tokens a second that any number could, and as many rows
     as let a long prompt run at nearly full speed: more would only make everybody wait for longer."""
     rows_per_base = curve.base / curve.row
     max_running, max_batch_rows = config.max_running, config.max_batch_rows
@@ -42,5 +46,8 @@ def limits_for(config: EngineConfig, curve: CostCurve, device_type: str, afforda
     if max_batch_rows is None:
         by_costs = GPU_BATCH if device_type != "cpu" else round(rows_per_base / FIXED_SHARE)
         most = GPU_BATCH if device_type != "cpu" else MOST_BATCH
-        max_batch_rows = max(LEAST_BATCH, max_running, min(by_costs, most) // BLOCK_LEN * BLOCK_LEN)
+        max_batch_rows = max(LEAST_BATCH, max_running + BLOCK_LEN, min(by_costs, most) // BLOCK_LEN * BLOCK_LEN)
+    if max_batch_rows <= BLOCK_LEN:
+        raise ConfigError(f"max_batch_rows is {max_batch_rows}, it must be more than {BLOCK_LEN}")
+    max_running = min(max_running, max_batch_rows - BLOCK_LEN)
     return Limits(max_running, max_batch_rows, config.max_waiting, config.max_step_ms / 1000)

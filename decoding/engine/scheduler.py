@@ -105,8 +105,7 @@ class Scheduler:
     def next_tasks(self) -> list[Task]:
         """Every decoding sequence, prompts as far as they may delay those, and trees in what room is left."""
         self.reuse = Reuse()
-        for sequence in self._running.values():  # the last step's trees are done with
-            _trim(sequence, self._pool)
+        self._drop_trees()
         self._admit()
         plan = _Plan(self._limits.max_batch_rows)
         self._plan_decoding(plan)
@@ -116,6 +115,12 @@ class Scheduler:
         budgets = self._pricing.budgets([each.drafter.demand for each in drafting], max(plan.tokens_left, 0))
         trees = [Task(each, each.num_pending - 1, budget) for each, budget in zip(drafting, budgets, strict=True)]
         return chunks + [self._with_room(task) for task in trees]
+
+    def _drop_trees(self) -> None:
+        """Leave running sequences the blocks that they have tokens in: the last step's trees are done with."""
+        for sequence in self._running.values():
+            assert sequence.rows is not None
+            self._pool.resize(sequence.rows.table, sequence.num_committed)
 
     def _admit(self) -> None:
         """Who came first, as long as the tokens it has find room beside what is owed to those that run."""
@@ -144,7 +149,6 @@ class Scheduler:
         Beside sequences that decode they get the seconds they may take, or a block's tokens where that is more.
         """
         now, seconds_left = time.monotonic(), self._limits.max_step_seconds if plan.sizes else float("inf")
-        plan.tokens_left = max(plan.tokens_left, BLOCK_LEN)
         prompts = [each for each in self._running.values() if each.num_pending > 1]
         waits = {each: self._seconds(each, each.num_pending) - (now - each.arrived) for each in prompts}
         is_first = True
@@ -166,9 +170,10 @@ class Scheduler:
     def _with_room(self, task: Task) -> Task:
         """The task with as much of its budget as there are blocks for."""
         assert task.budget is not None
-        if self._pool.resize(task.table, task.end + task.budget.max_nodes):
-            return task
-        return replace(task, budget=replace(task.budget, max_nodes=task.table.capacity - task.end))
+        room = task.table.capacity + self._pool.num_available * BLOCK_LEN - task.end
+        budget = replace(task.budget, max_nodes=min(task.budget.max_nodes, room))
+        self._pool.resize(task.table, task.end + budget.max_nodes)
+        return replace(task, budget=budget)
 
     def _make_room(self, sequence: Sequence, size: int, plan: _Plan) -> bool:
         """Blocks for the next `size` tokens, if need be of younger sequences; False where there are none to be had.
@@ -196,12 +201,6 @@ class Scheduler:
     def _seconds(self, sequence: Sequence, num_tokens: int) -> float:
         """What so many of its next tokens add to a step."""
         return self._pricing.seconds_of_rows(num_tokens, sequence.num_committed, sequence.drafter.demand)
-
-
-def _trim(sequence: Sequence, pool: BlockPool) -> None:
-    """Leave a running sequence the blocks that it has tokens in."""
-    assert sequence.rows is not None
-    pool.resize(sequence.rows.table, sequence.num_committed)
 
 
 def _blocks_owed(sequence: Sequence) -> int:

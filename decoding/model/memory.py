@@ -11,7 +11,6 @@ import torch
 from decoding.cache.block_pool import BLOCK_LEN
 from decoding.config import EngineConfig
 from decoding.errors import ConfigError
-from decoding.model.target_model import TargetModel
 
 PAGE_BYTES = 4096
 CONTROL_GROUPS = (  # as a container sees its own: the folder, and the files of limit and usage
@@ -64,18 +63,17 @@ def affordable_slots(config: EngineConfig, device: torch.device, slot_bytes: int
     return int(wanted if wanted > 1 else wanted * free) // slot_bytes
 
 
-def room_for(model: TargetModel, config: EngineConfig, affordable: int, max_running: int) -> CacheRoom:
-    """What the cache is made for: no more than `max_running` sequences of full length can use.
+def room_for(longest: int, config: EngineConfig, affordable: int, max_running: int) -> CacheRoom:
+    """What the cache is made for: no more than `max_running` sequences of the model's `longest` can use.
 
     Raises ConfigError where not even a block fits, or not the `max_model_len` that is asked for.
     """
-    longest = model.max_model_len
     useful = -(-longest // BLOCK_LEN) * max_running * BLOCK_LEN if config.kv_slots is None else affordable
     num_slots = min(affordable, useful) // BLOCK_LEN * BLOCK_LEN
     if num_slots == 0:
         raise ConfigError(
-            f"the KV cache has room for {affordable} tokens and needs at least {BLOCK_LEN}: "
-            f"the model's weights take {_gib(model.num_bytes)}, {_gib(free_bytes(model.device))} are left"
+            f"the KV cache has room for {affordable} tokens and needs at least {BLOCK_LEN}: what is left beside the "
+            "model's weights is not enough; see kv_memory"
         )
     if num_slots >= longest:
         return CacheRoom(num_slots, longest, None)

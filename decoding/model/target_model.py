@@ -29,11 +29,20 @@ from decoding.cache.kv_store import KvStore, bytes_per_slot
 from decoding.config import Attention, EngineConfig
 from decoding.core.layer import LayerSpec
 from decoding.errors import ConfigError
-from decoding.model.checkpoint import eos_token_ids, fingerprint, freeze_rope, max_model_len, resolve, resolve_attention
+from decoding.model.checkpoint import (
+    eos_token_ids,
+    fingerprint,
+    freeze_rope,
+    max_model_len,
+    num_parameters,
+    resolve,
+    resolve_attention,
+)
 from decoding.model.linear.exact import RowExactLinears, use_eager_experts
 from decoding.model.linear.packed import can_pack, pack_linears
 from decoding.model.linear.row_counts import padded_rows
 from decoding.model.linear.row_limit import MIN_EXACT_ROWS
+from decoding.model.memory import check_weights_fit
 from decoding.model.norms import fuse_norms
 from decoding.model.probe import probe
 from decoding.model.rowwise import make_row_safe
@@ -89,14 +98,11 @@ class TargetModel:
         """Load by hub name, folder or "gosling". Raises ConfigError and ModelRefused."""
         config, folder = resolve(config)
         progress(f"Loading {config.model}", 0.0)
+        dtype = getattr(torch, config.dtype)
+        origin = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
         try:
-            model = AutoModelForCausalLM.from_pretrained(
-                folder,
-                dtype=getattr(torch, config.dtype),
-                revision=config.revision,
-                trust_remote_code=config.trust_remote_code,
-                attn_implementation="eager",
-            )
+            check_weights_fit(num_parameters(folder, origin) * dtype.itemsize, torch.device(config.device))
+            model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager", **origin)
         except (OSError, ValueError, KeyError, ImportError) as error:
             raise ConfigError(f"model {config.model!r} cannot be loaded: {error}") from error
         return cls(model.eval().to(config.device), config, progress)

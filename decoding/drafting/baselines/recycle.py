@@ -18,7 +18,7 @@ from decoding.drafting.sources import DraftingStores
 from decoding.drafting.tree.growth import Limits, limits_of
 from decoding.drafting.tree.nodes import Nodes, allocate, put_node, put_root, to_tree
 from decoding.stores.adjacency import find_successors
-from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS, SuccessorArrays
+from decoding.stores.successor_table import NO_TOKEN, SuccessorArrays
 
 _ADJACENCY = int(Source.ADJACENCY)
 
@@ -66,7 +66,7 @@ class RecycleDrafter:
     rows are harvested too, and a token never seen drafts nothing instead of token 0.
     """
 
-    num_top = NUM_SUCCESSORS
+    num_top = 8
 
     def __init__(self, request: Request, session: DraftingStores) -> None:
         self._request = request

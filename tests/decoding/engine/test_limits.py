@@ -8,6 +8,7 @@ from decoding.cache.block_pool import BLOCK_LEN
 from decoding.config import EngineConfig
 from decoding.costs.curve import CostCurve
 from decoding.engine.limits import LEAST_BATCH, MOST_BATCH, MOST_RUNNING, TOKENS_EACH, Limits, limits_for
+from decoding.errors import ConfigError
 
 MUCH = 10**9  # slots
 
@@ -39,13 +40,19 @@ def test_who_runs_should_find_room() -> None:
     assert limits_of(device="cuda", slots=10 * TOKENS_EACH).max_running == 10
 
 
-def test_a_step_has_whole_blocks_of_rows_and_at_least_one_for_everybody_who_runs() -> None:
+def test_a_step_has_whole_blocks_of_rows_and_one_for_everybody_who_runs() -> None:
     rows = [limits_of(rows_per_base).max_batch_rows for rows_per_base in (0.5, 5.3, 11.7, 1000.0)]
     assert rows == sorted(rows)
     assert (rows[0], rows[-1]) == (LEAST_BATCH, MOST_BATCH)
     assert LEAST_BATCH < rows[1] < rows[2] < MOST_BATCH
     assert all(count % BLOCK_LEN == 0 for count in rows)
-    assert limits_of(max_running=2000).max_batch_rows == 2000
+    assert limits_of(max_running=2000).max_batch_rows == 2000 + BLOCK_LEN
+
+
+def test_no_more_run_than_a_step_has_rows_for_beside_a_block_of_a_prompt() -> None:
+    assert limits_of(max_batch_rows=40, max_running=100).max_running == 24
+    with pytest.raises(ConfigError, match="max_batch_rows is 16, it must be more than 16"):
+        limits_of(max_batch_rows=16)
 
 
 def test_a_gpu_takes_more_whatever_its_curve_says() -> None:
