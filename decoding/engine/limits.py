@@ -11,7 +11,7 @@ from decoding.errors import ConfigError
 
 GPU_RUNNING, GPU_BATCH = 256, 4096
 MOST_RUNNING = 256
-TOKENS_EACH = 256  # of room, that a further running sequence should find
+TOKENS_EACH = 2 * BLOCK_LEN  # of room, that a further running sequence should find
 FIXED_SHARE = 0.05  # of a forward's time that may go to what does not grow with its rows
 LEAST_BATCH, MOST_BATCH = 64, 512
 
