@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from decoding.attention import lanes, products
 from decoding.attention.lanes import LANES
-from decoding.attention.products import NARROW, NUM_BLOCKS, SOME, TILE_ROWS, WIDE, Blocks, Rows
+from decoding.attention.products import NARROW, NUM_BLOCKS, SOME, TILE_ROWS, WIDE, Blocks, Rows, Sums
 from decoding.attention.step_table import (
     FIRST_BLOCK,
     FIRST_NODE,
@@ -67,9 +67,16 @@ def _score_width(num_keys: int) -> int:
 
 
 @nb.njit(cache=True)
+def _sum_widths(value_dim: int) -> tuple[int, int]:
+    """float32 numbers of a row of sums: without, and with the totals, one for each `WIDE` vectors of columns."""
+    padded = _padded(value_dim, NARROW * LANES)
+    return padded, padded + _padded(value_dim, WIDE * LANES) // (WIDE * LANES)
+
+
+@nb.njit(cache=True)
 def _room_sizes(key_dim: int, value_dim: int) -> tuple[int, int, int]:
     """float32 numbers of queries, sums and staged blocks, which may be read a little beyond their ends."""
-    sums = _padded(value_dim, NARROW * LANES) * TILE_ROWS
+    sums = _sum_widths(value_dim)[1] * TILE_ROWS
     return key_dim * TILE_ROWS, sums, NUM_BLOCKS * BLOCK_LEN * max(key_dim, value_dim) + NARROW * LANES
 
 
@@ -77,13 +84,12 @@ def _room_sizes(key_dim: int, value_dim: int) -> tuple[int, int, int]:
 def scratch_words(num_keys: int, key_dim: int, value_dim: int) -> int:
     """float32 numbers that one tile needs."""
     queries, sums, staged = _room_sizes(key_dim, value_dim)
-    return TILE_ROWS + queries + sums + staged + _score_width(num_keys) * TILE_ROWS
+    return queries + sums + staged + _score_width(num_keys) * TILE_ROWS
 
 
 class Rooms(NamedTuple):
     """Parts of a thread's scratch."""
 
-    totals: Floats
     queries: Floats
     sums: Floats
     staged: Floats
@@ -93,13 +99,11 @@ class Rooms(NamedTuple):
 @nb.njit(cache=True)
 def _rooms(layer: Table, scratch: Floats) -> Rooms:
     queries, sums, staged = _room_sizes(layer[KEY_DIM], layer[VALUE_DIM])
-    sums_at = TILE_ROWS + queries
-    staged_at = sums_at + sums
+    staged_at = queries + sums
     scores_at = staged_at + staged
     return Rooms(
-        scratch[:TILE_ROWS],
-        scratch[TILE_ROWS:sums_at],
-        scratch[sums_at:staged_at],
+        scratch[:queries],
+        scratch[queries:staged_at],
         scratch[staged_at:scores_at],
         scratch[scores_at:],
     )
@@ -156,23 +160,22 @@ def _load_queries(call: Table, layer: Table, tile: Table, first_row: int, head: 
 
 
 @nb.njit(cache=True)
-def _save(call: Table, layer: Table, tile: Table, first_row: int, head: int, sums: tuple[Floats, Floats]) -> None:
+def _save(call: Table, layer: Table, tile: Table, first_row: int, head: int, sums: Floats) -> None:
     """Divide the weighted sums by the weights' totals and write them where the model wants them."""
-    results, totals = sums
     group, width = layer[GROUP], layer[VALUE_DIM]
-    step = _padded(width, NARROW * LANES)
+    padded, step = _sum_widths(width)
     num_heads = layer[NUM_KV_HEADS] * group
     for place in range(tile[TILE_PAIRS]):
         pair = tile[TILE_FIRST] + place
         row = (first_row + pair // group) * num_heads + head * group + pair % group
         address = call[OUT] + row * width * layer[ITEM_SIZE]
-        share = np.float32(1) / totals[place]
+        share = np.float32(1) / sums[place * step + padded]
         if layer[ITEM_SIZE] == 4:
             for column in range(width):
-                lanes.store_float(address + 4 * column, results[place * step + column] * share)
+                lanes.store_float(address + 4 * column, sums[place * step + column] * share)
         else:
             for column in range(width):
-                bits = lanes.bits_of_float(results[place * step + column] * share)
+                bits = lanes.bits_of_float(sums[place * step + column] * share)
                 rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16  # to the nearest, ties to even
                 lanes.store_half(address + 2 * column, np.uint16(rounded))
 
@@ -216,9 +219,10 @@ def _mask(layer: Table, step: StepTable, tile: Table, keys: tuple[int, int], sco
 
 
 @nb.njit(cache=True)
-def _weigh(table: LayerTable, tile: Table, head: int, keys: tuple[int, int], scores: Floats, totals: Floats) -> None:
-    """Turn scores into weights relative to the largest, and add them up."""
+def _weigh(table: LayerTable, tile: Table, head: int, keys: tuple[int, int], scores: Floats, sums: Floats) -> None:
+    """Turn scores into weights relative to the largest; sums begin with nothing, totals with the sink's weight."""
     group, (start, end) = table.integers[GROUP], keys
+    padded, width = _sum_widths(table.integers[VALUE_DIM])
     num_vectors, step = _padded(end - start, LANES) // LANES, 4 * _score_width(end - start)
     for pair in range(tile[TILE_PAIRS]):
         row, sink = _address(scores) + pair * step, NEVER
@@ -226,12 +230,9 @@ def _weigh(table: LayerTable, tile: Table, head: int, keys: tuple[int, int], sco
             sink = table.numbers[FIRST_SINK + head * group + (tile[TILE_FIRST] + pair) % group]
         largest = lanes.find_largest(row, num_vectors, sink)
         lanes.weigh(row, num_vectors, largest)
-        totals[pair] = lanes.exp(sink - largest) if table.integers[HAS_SINKS] else np.float32(0)
-    if tile[TILE_PAIRS] == 1:
-        lanes.add_up_row(_address(scores), step, end - start, _address(totals))
-        return
-    for pair in range(0, tile[TILE_PAIRS], SOME):
-        lanes.add_up_rows(_address(scores) + pair * step, step, end - start, _address(totals) + 4 * pair)
+        sums[pair * width : (pair + 1) * width] = 0
+        if table.integers[HAS_SINKS]:
+            sums[pair * width + padded : (pair + 1) * width] = lanes.exp(sink - largest)
 
 
 @nb.njit(cache=True)
@@ -286,10 +287,9 @@ def _add_values(
 ) -> None:
     """sums [TILE_ROWS, V padded]: the values of `count` keys, weighted and added in order."""
     width = layer.integers[VALUE_DIM]
-    padded = _padded(width, NARROW * LANES)
+    padded, sum_width = _sum_widths(width)
     count, score_step = keys
     source = _head_blocks(layer.integers, table, VALUES, head, width)
-    rooms.sums[: _padded(tile[TILE_PAIRS], SOME) * padded] = 0
     is_one, is_staged = tile[TILE_PAIRS] == 1, layer.integers[ITEM_SIZE] == 2 or width != padded
     for done in range(0, len(table), NUM_BLOCKS):
         num_keys = min(count - done * BLOCK_LEN, NUM_BLOCKS * BLOCK_LEN)
@@ -299,7 +299,9 @@ def _add_values(
         for pair in range(0, tile[TILE_PAIRS], SOME):
             weights = Rows(_address(rooms.scores) + pair * score_step + 4 * BLOCK_LEN * done, score_step)
             for column in range(0, padded, WIDE * LANES):
-                target = Rows(_address(rooms.sums) + 4 * (pair * padded + column), 4 * padded)
+                start = _address(rooms.sums) + 4 * pair * sum_width
+                total = start + 4 * (padded + column // (WIDE * LANES))
+                target = Sums(start + 4 * column, 4 * sum_width, total)
                 part = Blocks(blocks.table, blocks.last, blocks.base + 4 * column, blocks.block_step, blocks.row_step)
                 is_wide = column + WIDE * LANES <= padded
                 if is_one and is_wide:
@@ -330,9 +332,9 @@ def _attend_tile(call: Table, table: LayerTable, step: StepTable, task: tuple[in
             row = _address(rooms.scores) + pair * score_step
             lanes.soft_cap(row, len(blocks_T), table.numbers[SOFTCAP])
     _mask(layer, step, tile, (start, end), rooms.scores)
-    _weigh(table, tile, head, (start, end), rooms.scores, rooms.totals)
+    _weigh(table, tile, head, (start, end), rooms.scores, rooms.sums)
     _add_values(table, blocks_T, tile, head, rooms, (count, score_step))
-    _save(call, layer, tile, segment[FIRST_ROW], head, (rooms.sums, rooms.totals))
+    _save(call, layer, tile, segment[FIRST_ROW], head, rooms.sums)
 
 
 @nb.njit(cache=True)

@@ -173,31 +173,6 @@ def exp(_context: Any, number: Any) -> Any:
     return types.float32(types.float32), codegen
 
 
-def _total_kernel(num_rows: int) -> Any:
-    """totals[r] += the `count` numbers of row r, one by one; rows are `row_step` bytes apart, `totals` float32."""
-
-    def add_up(_context: Any, row: Any, row_step: Any, count: Any, totals: Any) -> Any:
-        def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
-            row, row_step, count, totals = values
-            rows = [builder.add(row, emit_times(builder, row_step, place)) for place in range(num_rows)]
-            targets = [emit_offset(builder, totals, 4 * place) for place in range(num_rows)]
-            sums = [cgutils.alloca_once_value(builder, emit_load(builder, target, FLOAT)) for target in targets]
-            with cgutils.for_range(builder, count, intp=count.type) as loop:
-                for slot, base in zip(sums, rows, strict=True):
-                    number = emit_load(builder, emit_address(builder, base, loop.index, 4), FLOAT)
-                    builder.store(builder.fadd(builder.load(slot), number), slot)
-            for slot, target in zip(sums, targets, strict=True):
-                emit_store(builder, builder.load(slot), target)
-            return context.get_dummy_value()
-
-        return types.void(*[types.int64] * 4), codegen
-
-    return intrinsic(add_up)
-
-
-add_up_row, add_up_rows = _total_kernel(1), _total_kernel(4)
-
-
 @intrinsic
 def soft_cap(_context: Any, scores: Any, count: Any, cap: Any) -> Any:
     """scores[n] becomes cap * tanh(scores[n] / cap), with tanh(x) = sign(x) (1 - exp(-2|x|)) / (1 + exp(-2|x|))."""

@@ -60,13 +60,25 @@ class Rows(NamedTuple):
     step: int
 
 
-def _emit_step(builder: Builder, sums: list[list[Value]], scalars: list[Value], vectors: list[Value]) -> None:
-    """sums[r][v] += scalar r * vector v; sums are slots, scalars and vectors addresses."""
+class Sums(NamedTuple):
+    """Rows of weighted sums, and where the first row's total of weights is, as far from the next as the rows are."""
+
+    start: int
+    step: int
+    totals: int
+
+
+def _emit_step(builder: Builder, sums: list[list[Value]], factors: list[Value], vectors: list[Value]) -> None:
+    """sums[r][v] += factor r * vector v; sums are slots, vectors addresses."""
     loaded = [emit_load(builder, vector, VECTOR) for vector in vectors]
-    for row, scalar in zip(sums, scalars, strict=True):
-        factor = emit_splat(builder, emit_load(builder, scalar, FLOAT))
+    for row, factor in zip(sums, factors, strict=True):
         for slot, vector in zip(row, loaded, strict=True):
             builder.store(emit_call(builder, "fma", factor, vector, builder.load(slot)), slot)
+
+
+def _emit_factor(builder: Builder, address: Value) -> Value:
+    """The float32 at an address, in all lanes."""
+    return emit_splat(builder, emit_load(builder, address, FLOAT))
 
 
 def _emit_block(builder: Builder, blocks: list[Value], place: Value) -> Value:
@@ -100,9 +112,9 @@ def _score_kernel(num_rows: int, num_blocks: int) -> Any:
             sums = [[cgutils.alloca_once_value(builder, zero) for _ in keys] for _ in range(num_rows)]
             with cgutils.for_range(builder, width, intp=width.type) as loop:
                 query = emit_address(builder, queries, loop.index, 4 * TILE_ROWS)
-                scalars = [emit_offset(builder, query, 4 * row) for row in range(num_rows)]
+                factors = [_emit_factor(builder, emit_offset(builder, query, 4 * row)) for row in range(num_rows)]
                 vectors = [emit_address(builder, key, loop.index, VECTOR_BYTES) for key in keys]
-                _emit_step(builder, sums, scalars, vectors)
+                _emit_step(builder, sums, factors, vectors)
                 for key in next_keys:
                     emit_prefetch(builder, emit_address(builder, key, loop.index, VECTOR_BYTES))
             targets = _emit_targets(builder, cgutils.unpack_tuple(builder, scores), num_rows, num_blocks)
@@ -117,13 +129,19 @@ def _score_kernel(num_rows: int, num_blocks: int) -> Any:
 
 
 def _value_kernel(num_rows: int, num_vectors: int) -> Any:
-    """sums[r, c] += weight[r, k] * value[k, c], for 16 `num_vectors` columns and `count` keys from block `first` on."""
+    """sums[r, c] += weight[r, k] * value[k, c], for 16 `num_vectors` columns and `count` keys from block `first` on.
+
+    The weights themselves are added up beside it.
+    """
 
     def accumulate(_context: Any, weights: Any, blocks: Any, first: Any, count: Any, sums: Any) -> Any:
         def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
             weights, blocks, first, count, sums = values
             (weight, weight_step), blocks = (cgutils.unpack_tuple(builder, each) for each in (weights, blocks))
-            targets = _emit_targets(builder, cgutils.unpack_tuple(builder, sums), num_rows, num_vectors)
+            start, step, total = cgutils.unpack_tuple(builder, sums)
+            targets = _emit_targets(builder, [start, step], num_rows, num_vectors)
+            totals = [builder.add(total, emit_times(builder, step, row)) for row in range(num_rows)]
+            added = [cgutils.alloca_once_value(builder, _emit_factor(builder, total)) for total in totals]
             slots = [
                 [cgutils.alloca_once_value(builder, emit_load(builder, target, VECTOR)) for target in row]
                 for row in targets
@@ -138,15 +156,20 @@ def _value_kernel(num_rows: int, num_vectors: int) -> Any:
                 num_keys = emit_least(builder, builder.sub(count, done), block_len)
                 with cgutils.for_range(builder, num_keys, intp=count.type) as key:
                     scalar = emit_address(builder, weight, builder.add(done, key.index), 4)
-                    scalars = [builder.add(scalar, emit_times(builder, weight_step, row)) for row in range(num_rows)]
+                    addresses = [builder.add(scalar, emit_times(builder, weight_step, row)) for row in range(num_rows)]
+                    factors = [_emit_factor(builder, address) for address in addresses]
+                    for slot, number in zip(added, factors, strict=True):
+                        builder.store(builder.fadd(builder.load(slot), number), slot)
                     row = builder.add(value, builder.mul(key.index, blocks[4]))
                     vectors = [emit_offset(builder, row, VECTOR_BYTES * place) for place in range(num_vectors)]
-                    _emit_step(builder, slots, scalars, vectors)
+                    _emit_step(builder, slots, factors, vectors)
                     row = builder.add(next_value, builder.mul(key.index, blocks[4]))
                     for place in range(num_vectors):
                         emit_prefetch(builder, emit_offset(builder, row, VECTOR_BYTES * place))
             for slot, target in zip(chain(*slots), chain(*targets), strict=True):
                 emit_store(builder, builder.load(slot), target)
+            for slot, target in zip(added, totals, strict=True):
+                emit_store(builder, builder.extract_element(builder.load(slot), ir.Constant(INT, 0)), target)
             return context.get_dummy_value()
 
         return types.void(weights, blocks, types.int64, types.int64, sums), codegen
