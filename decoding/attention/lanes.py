@@ -40,7 +40,7 @@ def emit_load(builder: Builder, address: Value, kind: Any) -> Value:
 
 
 def emit_store(builder: Builder, value: Value, address: Value) -> None:
-    builder.store(value, builder.inttoptr(address, value.type.as_pointer()), align=4)
+    builder.store(value, builder.inttoptr(address, value.type.as_pointer()), align=2)
 
 
 def emit_offset(builder: Builder, base: Value, distance: int) -> Value:
@@ -193,6 +193,40 @@ def soft_cap(_context: Any, scores: Any, count: Any, cap: Any) -> Any:
 
 
 @intrinsic
+def scale(_context: Any, numbers: Any, count: Any, factor: Any) -> Any:
+    """The numbers of a lane array are multiplied by `factor`."""
+
+    def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
+        numbers, count, factor = values
+        splat = emit_splat(builder, factor)
+        with cgutils.for_range(builder, count, intp=count.type) as loop:
+            address = emit_address(builder, numbers, loop.index, VECTOR_BYTES)
+            emit_store(builder, builder.fmul(emit_load(builder, address, VECTOR), splat), address)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.float32), codegen
+
+
+@intrinsic
+def narrow(_context: Any, source: Any, count: Any, target: Any) -> Any:
+    """Write a lane array as bfloat16 numbers, to the nearest, ties to even; `target` may be `source`."""
+
+    def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
+        source, count, target = values
+        sixteen, one, almost_half = (ir.Constant(INT_VECTOR, [number] * LANES) for number in (16, 1, 0x7FFF))
+        with cgutils.for_range(builder, count, intp=count.type) as loop:
+            numbers = emit_load(builder, emit_address(builder, source, loop.index, VECTOR_BYTES), VECTOR)
+            bits = builder.bitcast(numbers, INT_VECTOR)
+            is_odd = builder.and_(builder.lshr(bits, sixteen), one)
+            rounded = builder.add(builder.add(bits, almost_half), is_odd)
+            half = builder.trunc(builder.lshr(rounded, sixteen), HALF_VECTOR)
+            emit_store(builder, half, emit_address(builder, target, loop.index, VECTOR_BYTES // 2))
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 3), codegen
+
+
+@intrinsic
 def widen(_context: Any, source: Any, ahead: Any, count: Any, target: Any) -> Any:
     """Write `count` * LANES bfloat16 numbers at `source` as float32 at `target`; ask for as many at `ahead`."""
 
@@ -241,24 +275,6 @@ def _scalar_access(kind: Any, ir_kind: Any) -> tuple[Any, Any]:
 
 load_float, store_float = _scalar_access(types.float32, FLOAT)
 load_half, store_half = _scalar_access(types.uint16, ir.IntType(16))
-
-
-@intrinsic
-def float_of_bits(_context: Any, bits: Any) -> Any:
-    """The float32 whose bits are the low 32 of an integer."""
-
-    def codegen(_context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
-        return builder.bitcast(builder.trunc(values[0], INT), FLOAT)
-
-    return types.float32(types.int64), codegen
-
-
-@intrinsic
-def bits_of_float(_context: Any, number: Any) -> Any:
-    def codegen(_context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
-        return builder.zext(builder.bitcast(values[0], INT), ir.IntType(64))
-
-    return types.int64(types.float32), codegen
 
 
 @intrinsic

@@ -38,13 +38,17 @@ from decoding.cache.block_pool import BLOCK_LEN
 
 TILE_ROWS = 32  # (row, head) pairs that share a pass over keys and values
 SOME = 4  # rows at a time
-NUM_BLOCKS = 4  # blocks of keys at a time
+NUM_BLOCKS = 4  # blocks of keys at a time, of staged ones too
+NUM_BLOCKS = 4  # for so many rows
 AHEAD = 4  # blocks of values between the one that is read and the one that is asked for
 WIDE, NARROW = 4, 2  # vectors of value columns at a time
 
 
 class Blocks(NamedTuple):
-    """One head's keys or values. table: int32 numbers of the blocks up to place `last`; base: where block 0 would be."""
+    """One head's keys or values. table: int32 numbers of blocks, at places up to `last`; base: where block 0 would be.
+
+    The other fields are bytes from one block or row to the next.
+    """
 
     table: int
     last: int
@@ -89,16 +93,20 @@ def _emit_block(builder: Builder, blocks: list[Value], place: Value) -> Value:
     return builder.add(base, builder.mul(number, block_step))
 
 
+def _emit_starts(builder: Builder, rows: list[Value], num_rows: int) -> list[Value]:
+    return [builder.add(rows[0], emit_times(builder, rows[1], row)) for row in range(num_rows)]
+
+
 def _emit_targets(builder: Builder, rows: list[Value], num_rows: int, num_vectors: int) -> list[list[Value]]:
     """Addresses of vectors that lie side by side in each row."""
-    starts = [builder.add(rows[0], emit_times(builder, rows[1], row)) for row in range(num_rows)]
+    starts = _emit_starts(builder, rows, num_rows)
     return [[emit_offset(builder, start, VECTOR_BYTES * place) for place in range(num_vectors)] for start in starts]
 
 
 def _score_kernel(num_rows: int, num_blocks: int) -> Any:
     """scores[r, 16 b + k] = scale * <query r, key k of block b>, for blocks `first`, `first` + 1 .. of the table.
 
-    queries: float32 [width, TILE_ROWS]; a block: float32 [width, 16].
+    A block: float32 [width, 16].
     """
 
     def score(_context: Any, queries: Any, blocks: Any, first: Any, width: Any, scale: Any, scores: Any) -> Any:
@@ -108,11 +116,11 @@ def _score_kernel(num_rows: int, num_blocks: int) -> Any:
             places = [emit_offset(builder, first, number) for number in range(2 * num_blocks)]
             addresses = [_emit_block(builder, blocks, place) for place in places]
             keys, next_keys = addresses[:num_blocks], addresses[num_blocks:]
+            starts = _emit_starts(builder, cgutils.unpack_tuple(builder, queries), num_rows)
             zero = emit_constant(0.0)
             sums = [[cgutils.alloca_once_value(builder, zero) for _ in keys] for _ in range(num_rows)]
             with cgutils.for_range(builder, width, intp=width.type) as loop:
-                query = emit_address(builder, queries, loop.index, 4 * TILE_ROWS)
-                factors = [_emit_factor(builder, emit_offset(builder, query, 4 * row)) for row in range(num_rows)]
+                factors = [_emit_factor(builder, emit_address(builder, query, loop.index, 4)) for query in starts]
                 vectors = [emit_address(builder, key, loop.index, VECTOR_BYTES) for key in keys]
                 _emit_step(builder, sums, factors, vectors)
                 for key in next_keys:
@@ -123,7 +131,7 @@ def _score_kernel(num_rows: int, num_blocks: int) -> Any:
                 emit_store(builder, builder.fmul(builder.load(slot), factor), target)
             return context.get_dummy_value()
 
-        return types.void(types.int64, blocks, *[types.int64] * 2, types.float32, scores), codegen
+        return types.void(queries, blocks, types.int64, types.int64, types.float32, scores), codegen
 
     return intrinsic(score)
 
@@ -137,10 +145,11 @@ def _value_kernel(num_rows: int, num_vectors: int) -> Any:
     def accumulate(_context: Any, weights: Any, blocks: Any, first: Any, count: Any, sums: Any) -> Any:
         def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
             weights, blocks, first, count, sums = values
-            (weight, weight_step), blocks = (cgutils.unpack_tuple(builder, each) for each in (weights, blocks))
+            weights, blocks = (cgutils.unpack_tuple(builder, each) for each in (weights, blocks))
             start, step, total = cgutils.unpack_tuple(builder, sums)
+            starts = _emit_starts(builder, weights, num_rows)
             targets = _emit_targets(builder, [start, step], num_rows, num_vectors)
-            totals = [builder.add(total, emit_times(builder, step, row)) for row in range(num_rows)]
+            totals = _emit_starts(builder, [total, step], num_rows)
             added = [cgutils.alloca_once_value(builder, _emit_factor(builder, total)) for total in totals]
             slots = [
                 [cgutils.alloca_once_value(builder, emit_load(builder, target, VECTOR)) for target in row]
@@ -155,9 +164,8 @@ def _value_kernel(num_rows: int, num_vectors: int) -> Any:
                 done = builder.mul(block.index, block_len)
                 num_keys = emit_least(builder, builder.sub(count, done), block_len)
                 with cgutils.for_range(builder, num_keys, intp=count.type) as key:
-                    scalar = emit_address(builder, weight, builder.add(done, key.index), 4)
-                    addresses = [builder.add(scalar, emit_times(builder, weight_step, row)) for row in range(num_rows)]
-                    factors = [_emit_factor(builder, address) for address in addresses]
+                    place = builder.add(done, key.index)
+                    factors = [_emit_factor(builder, emit_address(builder, weight, place, 4)) for weight in starts]
                     for slot, number in zip(added, factors, strict=True):
                         builder.store(builder.fadd(builder.load(slot), number), slot)
                     row = builder.add(value, builder.mul(key.index, blocks[4]))
