@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from decoding.attention import lanes, products
 from decoding.attention.lanes import LANES
-from decoding.attention.products import NARROW, NUM_BLOCKS, SOME, TILE_ROWS, WIDE, Blocks, Rows
+from decoding.attention.products import NARROW, NUM_BLOCKS, SOME, TILE_ROWS, WIDE, Blocks, Rows, Sums
 from decoding.attention.step_table import (
     FIRST_BLOCK,
     FIRST_NODE,
@@ -67,23 +67,29 @@ def _score_width(num_keys: int) -> int:
 
 
 @nb.njit(cache=True)
+def _sum_widths(value_dim: int) -> tuple[int, int]:
+    """float32 numbers of a row of sums: without, and with the totals, one for each `WIDE` vectors of columns."""
+    padded = _padded(value_dim, NARROW * LANES)
+    return padded, padded + _padded(value_dim, WIDE * LANES) // (WIDE * LANES)
+
+
+@nb.njit(cache=True)
 def _room_sizes(key_dim: int, value_dim: int) -> tuple[int, int, int]:
     """float32 numbers of queries, sums and staged blocks, which may be read a little beyond their ends."""
-    sums = _padded(value_dim, NARROW * LANES) * TILE_ROWS
-    return key_dim * TILE_ROWS, sums, NUM_BLOCKS * BLOCK_LEN * max(key_dim, value_dim) + NARROW * LANES
+    sums = _sum_widths(value_dim)[1] * TILE_ROWS
+    return _padded(key_dim, LANES) * TILE_ROWS, sums, NUM_BLOCKS * BLOCK_LEN * max(key_dim, value_dim) + NARROW * LANES
 
 
 @nb.njit(cache=True)
 def scratch_words(num_keys: int, key_dim: int, value_dim: int) -> int:
     """float32 numbers that one tile needs."""
     queries, sums, staged = _room_sizes(key_dim, value_dim)
-    return TILE_ROWS + queries + sums + staged + _score_width(num_keys) * TILE_ROWS
+    return queries + sums + staged + _score_width(num_keys) * TILE_ROWS
 
 
 class Rooms(NamedTuple):
     """Parts of a thread's scratch."""
 
-    totals: Floats
     queries: Floats
     sums: Floats
     staged: Floats
@@ -93,13 +99,11 @@ class Rooms(NamedTuple):
 @nb.njit(cache=True)
 def _rooms(layer: Table, scratch: Floats) -> Rooms:
     queries, sums, staged = _room_sizes(layer[KEY_DIM], layer[VALUE_DIM])
-    sums_at = TILE_ROWS + queries
-    staged_at = sums_at + sums
+    staged_at = queries + sums
     scores_at = staged_at + staged
     return Rooms(
-        scratch[:TILE_ROWS],
-        scratch[TILE_ROWS:sums_at],
-        scratch[sums_at:staged_at],
+        scratch[:queries],
+        scratch[queries:staged_at],
         scratch[staged_at:scores_at],
         scratch[scores_at:],
     )
@@ -108,6 +112,12 @@ def _rooms(layer: Table, scratch: Floats) -> Rooms:
 @nb.njit(cache=True)
 def _address(array: Any) -> Any:
     return np.int64(array.ctypes.data)  # signed: numba adds signed and unsigned as floats
+
+
+@nb.njit(cache=True)
+def _fill(numbers: Floats, start: int, end: int, number: float) -> None:
+    for place in range(start, end):
+        numbers[place] = number
 
 
 @nb.njit(cache=True)
@@ -137,44 +147,32 @@ def _first_visible(layer: Table, position: int) -> int:
 
 @nb.njit(cache=True)
 def _load_queries(call: Table, layer: Table, tile: Table, first_row: int, head: int, queries: Floats) -> None:
-    """queries [D, TILE_ROWS]: the tile's queries side by side, zeros where a kernel takes more than there are."""
-    group, width = layer[GROUP], layer[KEY_DIM]
+    """queries [TILE_ROWS, D padded]: zeros where a kernel takes more rows than there are."""
+    group, width, step = layer[GROUP], layer[KEY_DIM], _padded(layer[KEY_DIM], LANES)
     for place in range(_padded(tile[TILE_PAIRS], SOME)):
-        pair = tile[TILE_FIRST] + place
-        address = call[QUERY] + (head * group + pair % group) * call[QUERY_HEAD]
-        address += (first_row + pair // group) * call[QUERY_ROW]
+        pair, target = tile[TILE_FIRST] + place, _address(queries) + 4 * place * step
+        source = call[QUERY] + (head * group + pair % group) * call[QUERY_HEAD]
+        source += (first_row + pair // group) * call[QUERY_ROW]
         if place >= tile[TILE_PAIRS]:
-            for column in range(width):
-                queries[column * TILE_ROWS + place] = 0
+            _fill(queries, place * step, (place + 1) * step, np.float32(0))
         elif layer[ITEM_SIZE] == 4:
-            for column in range(width):
-                queries[column * TILE_ROWS + place] = lanes.load_float(address + 4 * column)
+            lanes.copy_bytes(target, source, 4 * width)
         else:
-            for column in range(width):
-                bits = np.int64(lanes.load_half(address + 2 * column)) << 16
-                queries[column * TILE_ROWS + place] = lanes.float_of_bits(bits)
+            lanes.widen(source, source, step // LANES, target)
 
 
 @nb.njit(cache=True)
-def _save(call: Table, layer: Table, tile: Table, first_row: int, head: int, sums: tuple[Floats, Floats]) -> None:
+def _save(call: Table, layer: Table, tile: Table, first_row: int, head: int, sums: Floats) -> None:
     """Divide the weighted sums by the weights' totals and write them where the model wants them."""
-    results, totals = sums
-    group, width = layer[GROUP], layer[VALUE_DIM]
-    step = _padded(width, NARROW * LANES)
-    num_heads = layer[NUM_KV_HEADS] * group
+    group, width, item = layer[GROUP], layer[VALUE_DIM], layer[ITEM_SIZE]
+    padded, step = _sum_widths(width)
     for place in range(tile[TILE_PAIRS]):
-        pair = tile[TILE_FIRST] + place
-        row = (first_row + pair // group) * num_heads + head * group + pair % group
-        address = call[OUT] + row * width * layer[ITEM_SIZE]
-        share = np.float32(1) / totals[place]
-        if layer[ITEM_SIZE] == 4:
-            for column in range(width):
-                lanes.store_float(address + 4 * column, results[place * step + column] * share)
-        else:
-            for column in range(width):
-                bits = lanes.bits_of_float(results[place * step + column] * share)
-                rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16  # to the nearest, ties to even
-                lanes.store_half(address + 2 * column, np.uint16(rounded))
+        pair, row = tile[TILE_FIRST] + place, _address(sums) + 4 * place * step
+        number = (first_row + pair // group) * layer[NUM_KV_HEADS] * group + head * group + pair % group
+        lanes.scale(row, padded // LANES, np.float32(1) / sums[place * step + padded])
+        if item == 2:
+            lanes.narrow(row, padded // LANES, row)
+        lanes.copy_bytes(call[OUT] + number * width * item, row, width * item)
 
 
 @nb.njit(cache=True)
@@ -199,39 +197,40 @@ def _mask(layer: Table, step: StepTable, tile: Table, keys: tuple[int, int], sco
     prefix_len, first_node = segment[PREFIX_LEN], segment[FIRST_NODE]
     width, count = _score_width(end - start), _padded(end - start, LANES)
     for pair in range(tile[TILE_PAIRS]):
-        row = scores[pair * width : pair * width + count]
+        zero = pair * width - start  # where the request's first key would be
         node = segment[NUM_WRITTEN] + (tile[TILE_FIRST] + pair) // layer[GROUP]
         low = _first_visible(layer, step.positions_P[first_node + node])
-        row[prefix_len + node + 1 - start :] = NEVER
+        _fill(scores, zero + prefix_len + node + 1, zero + start + count, NEVER)
         if segment[IS_CHAIN]:
-            row[: max(low - start, 0)] = NEVER
+            _fill(scores, zero + start, zero + low, NEVER)
             continue
-        row[: max(min(low, prefix_len) - start, 0)] = NEVER
+        _fill(scores, zero + start, zero + min(low, prefix_len), NEVER)
         for other in range(node, -1, -1):  # climb to the root, hiding all between a node and its parent
             is_seen = other == node and step.positions_P[first_node + other] >= low
             if other == node:
                 node = step.parents_P[first_node + other]
             if not is_seen:
-                row[prefix_len + other - start] = NEVER
+                scores[zero + prefix_len + other] = NEVER
 
 
 @nb.njit(cache=True)
-def _weigh(table: LayerTable, tile: Table, head: int, keys: tuple[int, int], scores: Floats, totals: Floats) -> None:
-    """Turn scores into weights relative to the largest, and add them up."""
+def _weigh(table: LayerTable, tile: Table, head: int, keys: tuple[int, int], scores: Floats, sums: Floats) -> None:
+    """Turn scores into weights relative to the largest; sums begin with nothing, totals with the sink's weight."""
     group, (start, end) = table.integers[GROUP], keys
+    padded, width = _sum_widths(table.integers[VALUE_DIM])
     num_vectors, step = _padded(end - start, LANES) // LANES, 4 * _score_width(end - start)
     for pair in range(tile[TILE_PAIRS]):
-        row, sink = _address(scores) + pair * step, NEVER
+        sink = NEVER
         if table.integers[HAS_SINKS]:
             sink = table.numbers[FIRST_SINK + head * group + (tile[TILE_FIRST] + pair) % group]
-        largest = lanes.find_largest(row, num_vectors, sink)
-        lanes.weigh(row, num_vectors, largest)
-        totals[pair] = lanes.exp(sink - largest) if table.integers[HAS_SINKS] else np.float32(0)
-    if tile[TILE_PAIRS] == 1:
-        lanes.add_up_row(_address(scores), step, end - start, _address(totals))
-        return
-    for pair in range(0, tile[TILE_PAIRS], SOME):
-        lanes.add_up_rows(_address(scores) + pair * step, step, end - start, _address(totals) + 4 * pair)
+        largest = lanes.find_largest(_address(scores) + pair * step, num_vectors, sink)
+        sums[pair * width] = largest
+        sums[pair * width + padded] = lanes.exp(sink - largest) if table.integers[HAS_SINKS] else np.float32(0)
+    for pair in range(tile[TILE_PAIRS]):
+        lanes.weigh(_address(scores) + pair * step, num_vectors, sums[pair * width])
+        total = sums[pair * width + padded]
+        _fill(sums, pair * width, pair * width + padded, np.float32(0))
+        _fill(sums, pair * width + padded, (pair + 1) * width, total)
 
 
 @nb.njit(cache=True)
@@ -268,16 +267,18 @@ def _score(layer: LayerTable, table: IntArray, tile: Table, head: int, rooms: Ro
     width = layer.integers[KEY_DIM]
     source = _head_blocks(layer.integers, table, KEYS, head, width)
     queries, scores, scaling = _address(rooms.queries), _address(rooms.scores), layer.numbers[SCALING]
+    query_step = 4 * _padded(width, LANES)
     for done in range(0, len(table), NUM_BLOCKS):
         blocks, first = source, done
         if layer.integers[ITEM_SIZE] == 2:
             blocks, first = _stage(table, done, layer, source, width, rooms.staged), 0
         for pair in range(0, tile[TILE_PAIRS], SOME):
+            rows = Rows(queries + pair * query_step, query_step)
             target = Rows(scores + pair * score_step + 4 * BLOCK_LEN * done, score_step)
             if tile[TILE_PAIRS] == 1:
-                products.score_one(queries + 4 * pair, blocks, first, width, scaling, target)
+                products.score_one(rows, blocks, first, width, scaling, target)
             else:
-                products.score_some(queries + 4 * pair, blocks, first, width, scaling, target)
+                products.score_some(rows, blocks, first, width, scaling, target)
 
 
 @nb.njit(cache=True)
@@ -286,10 +287,9 @@ def _add_values(
 ) -> None:
     """sums [TILE_ROWS, V padded]: the values of `count` keys, weighted and added in order."""
     width = layer.integers[VALUE_DIM]
-    padded = _padded(width, NARROW * LANES)
+    padded, sum_width = _sum_widths(width)
     count, score_step = keys
     source = _head_blocks(layer.integers, table, VALUES, head, width)
-    rooms.sums[: _padded(tile[TILE_PAIRS], SOME) * padded] = 0
     is_one, is_staged = tile[TILE_PAIRS] == 1, layer.integers[ITEM_SIZE] == 2 or width != padded
     for done in range(0, len(table), NUM_BLOCKS):
         num_keys = min(count - done * BLOCK_LEN, NUM_BLOCKS * BLOCK_LEN)
@@ -299,7 +299,9 @@ def _add_values(
         for pair in range(0, tile[TILE_PAIRS], SOME):
             weights = Rows(_address(rooms.scores) + pair * score_step + 4 * BLOCK_LEN * done, score_step)
             for column in range(0, padded, WIDE * LANES):
-                target = Rows(_address(rooms.sums) + 4 * (pair * padded + column), 4 * padded)
+                start = _address(rooms.sums) + 4 * pair * sum_width
+                total = start + 4 * (padded + column // (WIDE * LANES))
+                target = Sums(start + 4 * column, 4 * sum_width, total)
                 part = Blocks(blocks.table, blocks.last, blocks.base + 4 * column, blocks.block_step, blocks.row_step)
                 is_wide = column + WIDE * LANES <= padded
                 if is_one and is_wide:
@@ -330,9 +332,9 @@ def _attend_tile(call: Table, table: LayerTable, step: StepTable, task: tuple[in
             row = _address(rooms.scores) + pair * score_step
             lanes.soft_cap(row, len(blocks_T), table.numbers[SOFTCAP])
     _mask(layer, step, tile, (start, end), rooms.scores)
-    _weigh(table, tile, head, (start, end), rooms.scores, rooms.totals)
+    _weigh(table, tile, head, (start, end), rooms.scores, rooms.sums)
     _add_values(table, blocks_T, tile, head, rooms, (count, score_step))
-    _save(call, layer, tile, segment[FIRST_ROW], head, (rooms.sums, rooms.totals))
+    _save(call, layer, tile, segment[FIRST_ROW], head, rooms.sums)
 
 
 @nb.njit(cache=True)

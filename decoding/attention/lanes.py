@@ -40,7 +40,7 @@ def emit_load(builder: Builder, address: Value, kind: Any) -> Value:
 
 
 def emit_store(builder: Builder, value: Value, address: Value) -> None:
-    builder.store(value, builder.inttoptr(address, value.type.as_pointer()), align=4)
+    builder.store(value, builder.inttoptr(address, value.type.as_pointer()), align=2)
 
 
 def emit_offset(builder: Builder, base: Value, distance: int) -> Value:
@@ -173,31 +173,6 @@ def exp(_context: Any, number: Any) -> Any:
     return types.float32(types.float32), codegen
 
 
-def _total_kernel(num_rows: int) -> Any:
-    """totals[r] += the `count` numbers of row r, one by one; rows are `row_step` bytes apart, `totals` float32."""
-
-    def add_up(_context: Any, row: Any, row_step: Any, count: Any, totals: Any) -> Any:
-        def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
-            row, row_step, count, totals = values
-            rows = [builder.add(row, emit_times(builder, row_step, place)) for place in range(num_rows)]
-            targets = [emit_offset(builder, totals, 4 * place) for place in range(num_rows)]
-            sums = [cgutils.alloca_once_value(builder, emit_load(builder, target, FLOAT)) for target in targets]
-            with cgutils.for_range(builder, count, intp=count.type) as loop:
-                for slot, base in zip(sums, rows, strict=True):
-                    number = emit_load(builder, emit_address(builder, base, loop.index, 4), FLOAT)
-                    builder.store(builder.fadd(builder.load(slot), number), slot)
-            for slot, target in zip(sums, targets, strict=True):
-                emit_store(builder, builder.load(slot), target)
-            return context.get_dummy_value()
-
-        return types.void(*[types.int64] * 4), codegen
-
-    return intrinsic(add_up)
-
-
-add_up_row, add_up_rows = _total_kernel(1), _total_kernel(4)
-
-
 @intrinsic
 def soft_cap(_context: Any, scores: Any, count: Any, cap: Any) -> Any:
     """scores[n] becomes cap * tanh(scores[n] / cap), with tanh(x) = sign(x) (1 - exp(-2|x|)) / (1 + exp(-2|x|))."""
@@ -215,6 +190,40 @@ def soft_cap(_context: Any, scores: Any, count: Any, cap: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.float32), codegen
+
+
+@intrinsic
+def scale(_context: Any, numbers: Any, count: Any, factor: Any) -> Any:
+    """The numbers of a lane array are multiplied by `factor`."""
+
+    def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
+        numbers, count, factor = values
+        splat = emit_splat(builder, factor)
+        with cgutils.for_range(builder, count, intp=count.type) as loop:
+            address = emit_address(builder, numbers, loop.index, VECTOR_BYTES)
+            emit_store(builder, builder.fmul(emit_load(builder, address, VECTOR), splat), address)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.float32), codegen
+
+
+@intrinsic
+def narrow(_context: Any, source: Any, count: Any, target: Any) -> Any:
+    """Write a lane array as bfloat16 numbers, to the nearest, ties to even; `target` may be `source`."""
+
+    def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
+        source, count, target = values
+        sixteen, one, almost_half = (ir.Constant(INT_VECTOR, [number] * LANES) for number in (16, 1, 0x7FFF))
+        with cgutils.for_range(builder, count, intp=count.type) as loop:
+            numbers = emit_load(builder, emit_address(builder, source, loop.index, VECTOR_BYTES), VECTOR)
+            bits = builder.bitcast(numbers, INT_VECTOR)
+            is_odd = builder.and_(builder.lshr(bits, sixteen), one)
+            rounded = builder.add(builder.add(bits, almost_half), is_odd)
+            half = builder.trunc(builder.lshr(rounded, sixteen), HALF_VECTOR)
+            emit_store(builder, half, emit_address(builder, target, loop.index, VECTOR_BYTES // 2))
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 3), codegen
 
 
 @intrinsic
@@ -266,24 +275,6 @@ def _scalar_access(kind: Any, ir_kind: Any) -> tuple[Any, Any]:
 
 load_float, store_float = _scalar_access(types.float32, FLOAT)
 load_half, store_half = _scalar_access(types.uint16, ir.IntType(16))
-
-
-@intrinsic
-def float_of_bits(_context: Any, bits: Any) -> Any:
-    """The float32 whose bits are the low 32 of an integer."""
-
-    def codegen(_context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
-        return builder.bitcast(builder.trunc(values[0], INT), FLOAT)
-
-    return types.float32(types.int64), codegen
-
-
-@intrinsic
-def bits_of_float(_context: Any, number: Any) -> Any:
-    def codegen(_context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
-        return builder.zext(builder.bitcast(values[0], INT), ir.IntType(64))
-
-    return types.int64(types.float32), codegen
 
 
 @intrinsic

@@ -38,13 +38,17 @@ from decoding.cache.block_pool import BLOCK_LEN
 
 TILE_ROWS = 32  # (row, head) pairs that share a pass over keys and values
 SOME = 4  # rows at a time
-NUM_BLOCKS = 4  # blocks of keys at a time
+NUM_BLOCKS = 4  # blocks of keys at a time, of staged ones too
+NUM_BLOCKS = 4  # for so many rows
 AHEAD = 4  # blocks of values between the one that is read and the one that is asked for
 WIDE, NARROW = 4, 2  # vectors of value columns at a time
 
 
 class Blocks(NamedTuple):
-    """One head's keys or values. table: int32 numbers of the blocks up to place `last`; base: where block 0 would be."""
+    """One head's keys or values. table: int32 numbers of blocks, at places up to `last`; base: where block 0 would be.
+
+    The other fields are bytes from one block or row to the next.
+    """
 
     table: int
     last: int
@@ -60,13 +64,25 @@ class Rows(NamedTuple):
     step: int
 
 
-def _emit_step(builder: Builder, sums: list[list[Value]], scalars: list[Value], vectors: list[Value]) -> None:
-    """sums[r][v] += scalar r * vector v; sums are slots, scalars and vectors addresses."""
+class Sums(NamedTuple):
+    """Rows of weighted sums, and where the first row's total of weights is, as far from the next as the rows are."""
+
+    start: int
+    step: int
+    totals: int
+
+
+def _emit_step(builder: Builder, sums: list[list[Value]], factors: list[Value], vectors: list[Value]) -> None:
+    """sums[r][v] += factor r * vector v; sums are slots, vectors addresses."""
     loaded = [emit_load(builder, vector, VECTOR) for vector in vectors]
-    for row, scalar in zip(sums, scalars, strict=True):
-        factor = emit_splat(builder, emit_load(builder, scalar, FLOAT))
+    for row, factor in zip(sums, factors, strict=True):
         for slot, vector in zip(row, loaded, strict=True):
             builder.store(emit_call(builder, "fma", factor, vector, builder.load(slot)), slot)
+
+
+def _emit_factor(builder: Builder, address: Value) -> Value:
+    """The float32 at an address, in all lanes."""
+    return emit_splat(builder, emit_load(builder, address, FLOAT))
 
 
 def _emit_block(builder: Builder, blocks: list[Value], place: Value) -> Value:
@@ -77,16 +93,20 @@ def _emit_block(builder: Builder, blocks: list[Value], place: Value) -> Value:
     return builder.add(base, builder.mul(number, block_step))
 
 
+def _emit_starts(builder: Builder, rows: list[Value], num_rows: int) -> list[Value]:
+    return [builder.add(rows[0], emit_times(builder, rows[1], row)) for row in range(num_rows)]
+
+
 def _emit_targets(builder: Builder, rows: list[Value], num_rows: int, num_vectors: int) -> list[list[Value]]:
     """Addresses of vectors that lie side by side in each row."""
-    starts = [builder.add(rows[0], emit_times(builder, rows[1], row)) for row in range(num_rows)]
+    starts = _emit_starts(builder, rows, num_rows)
     return [[emit_offset(builder, start, VECTOR_BYTES * place) for place in range(num_vectors)] for start in starts]
 
 
 def _score_kernel(num_rows: int, num_blocks: int) -> Any:
     """scores[r, 16 b + k] = scale * <query r, key k of block b>, for blocks `first`, `first` + 1 .. of the table.
 
-    queries: float32 [width, TILE_ROWS]; a block: float32 [width, 16].
+    A block: float32 [width, 16].
     """
 
     def score(_context: Any, queries: Any, blocks: Any, first: Any, width: Any, scale: Any, scores: Any) -> Any:
@@ -96,13 +116,13 @@ def _score_kernel(num_rows: int, num_blocks: int) -> Any:
             places = [emit_offset(builder, first, number) for number in range(2 * num_blocks)]
             addresses = [_emit_block(builder, blocks, place) for place in places]
             keys, next_keys = addresses[:num_blocks], addresses[num_blocks:]
+            starts = _emit_starts(builder, cgutils.unpack_tuple(builder, queries), num_rows)
             zero = emit_constant(0.0)
             sums = [[cgutils.alloca_once_value(builder, zero) for _ in keys] for _ in range(num_rows)]
             with cgutils.for_range(builder, width, intp=width.type) as loop:
-                query = emit_address(builder, queries, loop.index, 4 * TILE_ROWS)
-                scalars = [emit_offset(builder, query, 4 * row) for row in range(num_rows)]
+                factors = [_emit_factor(builder, emit_address(builder, query, loop.index, 4)) for query in starts]
                 vectors = [emit_address(builder, key, loop.index, VECTOR_BYTES) for key in keys]
-                _emit_step(builder, sums, scalars, vectors)
+                _emit_step(builder, sums, factors, vectors)
                 for key in next_keys:
                     emit_prefetch(builder, emit_address(builder, key, loop.index, VECTOR_BYTES))
             targets = _emit_targets(builder, cgutils.unpack_tuple(builder, scores), num_rows, num_blocks)
@@ -111,19 +131,26 @@ def _score_kernel(num_rows: int, num_blocks: int) -> Any:
                 emit_store(builder, builder.fmul(builder.load(slot), factor), target)
             return context.get_dummy_value()
 
-        return types.void(types.int64, blocks, *[types.int64] * 2, types.float32, scores), codegen
+        return types.void(queries, blocks, types.int64, types.int64, types.float32, scores), codegen
 
     return intrinsic(score)
 
 
 def _value_kernel(num_rows: int, num_vectors: int) -> Any:
-    """sums[r, c] += weight[r, k] * value[k, c], for 16 `num_vectors` columns and `count` keys from block `first` on."""
+    """sums[r, c] += weight[r, k] * value[k, c], for 16 `num_vectors` columns and `count` keys from block `first` on.
+
+    The weights themselves are added up beside it.
+    """
 
     def accumulate(_context: Any, weights: Any, blocks: Any, first: Any, count: Any, sums: Any) -> Any:
         def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
             weights, blocks, first, count, sums = values
-            (weight, weight_step), blocks = (cgutils.unpack_tuple(builder, each) for each in (weights, blocks))
-            targets = _emit_targets(builder, cgutils.unpack_tuple(builder, sums), num_rows, num_vectors)
+            weights, blocks = (cgutils.unpack_tuple(builder, each) for each in (weights, blocks))
+            start, step, total = cgutils.unpack_tuple(builder, sums)
+            starts = _emit_starts(builder, weights, num_rows)
+            targets = _emit_targets(builder, [start, step], num_rows, num_vectors)
+            totals = _emit_starts(builder, [total, step], num_rows)
+            added = [cgutils.alloca_once_value(builder, _emit_factor(builder, total)) for total in totals]
             slots = [
                 [cgutils.alloca_once_value(builder, emit_load(builder, target, VECTOR)) for target in row]
                 for row in targets
@@ -137,16 +164,20 @@ def _value_kernel(num_rows: int, num_vectors: int) -> Any:
                 done = builder.mul(block.index, block_len)
                 num_keys = emit_least(builder, builder.sub(count, done), block_len)
                 with cgutils.for_range(builder, num_keys, intp=count.type) as key:
-                    scalar = emit_address(builder, weight, builder.add(done, key.index), 4)
-                    scalars = [builder.add(scalar, emit_times(builder, weight_step, row)) for row in range(num_rows)]
+                    place = builder.add(done, key.index)
+                    factors = [_emit_factor(builder, emit_address(builder, weight, place, 4)) for weight in starts]
+                    for slot, number in zip(added, factors, strict=True):
+                        builder.store(builder.fadd(builder.load(slot), number), slot)
                     row = builder.add(value, builder.mul(key.index, blocks[4]))
                     vectors = [emit_offset(builder, row, VECTOR_BYTES * place) for place in range(num_vectors)]
-                    _emit_step(builder, slots, scalars, vectors)
+                    _emit_step(builder, slots, factors, vectors)
                     row = builder.add(next_value, builder.mul(key.index, blocks[4]))
                     for place in range(num_vectors):
                         emit_prefetch(builder, emit_offset(builder, row, VECTOR_BYTES * place))
             for slot, target in zip(chain(*slots), chain(*targets), strict=True):
                 emit_store(builder, builder.load(slot), target)
+            for slot, target in zip(added, totals, strict=True):
+                emit_store(builder, builder.extract_element(builder.load(slot), ir.Constant(INT, 0)), target)
             return context.get_dummy_value()
 
         return types.void(weights, blocks, types.int64, types.int64, sums), codegen
