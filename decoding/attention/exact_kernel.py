@@ -234,7 +234,7 @@ def _weigh(table: LayerTable, tile: Table, head: int, keys: tuple[int, int], sco
 
 
 @nb.njit(cache=True)
-def _block_address(table: IntArray, source: Blocks, place: int) -> int:
+def _block_address(table: IntArray, source: Blocks, place: int) -> Any:
     return source.base + np.int64(table[min(place, source.last)]) * source.block_step
 
 
@@ -277,6 +277,8 @@ def _score(layer: LayerTable, table: IntArray, tile: Table, head: int, rooms: Ro
             target = Rows(scores + pair * score_step + 4 * BLOCK_LEN * done, score_step)
             if tile[TILE_PAIRS] == 1:
                 products.score_one(rows, blocks, first, width, scaling, target)
+            elif len(table) - done <= NUM_BLOCKS // 2:
+                products.score_last(rows, blocks, first, width, scaling, target)
             else:
                 products.score_some(rows, blocks, first, width, scaling, target)
 
@@ -349,15 +351,24 @@ def attend_serial(call: Table, table: LayerTable, step: StepTable, scratch: Floa
 
 @nb.njit(cache=True, parallel=True)
 def attend_parallel(call: Table, table: LayerTable, step: StepTable, scratch: Floats, num_threads: int) -> None:
-    """As `attend_serial`, heads and tiles shared among numba's threads, the tiles of most keys first."""
+    """As `attend_serial`, heads and tiles shared among numba's threads, the tiles of most keys first.
+
+    A thread takes whatever is next, so that one which the system keeps waiting holds up nobody. All rows are stored
+    before any attends.
+    """
     num_heads, num_tiles = table.integers[NUM_KV_HEADS], len(step.tiles)
-    for head in nb.prange(num_heads):
-        _store_head(call, table.integers, step.write_slots_M, head)
-    counter = np.zeros(1, np.int64)
+    counters = np.zeros(2, np.int64)
+    taken, stored = _address(counters), _address(counters[1:])
     for _ in nb.prange(num_threads):
         room = scratch[nb.get_thread_id()]
-        ticket = lanes.take_ticket(_address(counter))
-        while ticket < num_tiles * num_heads:
-            task = (num_tiles - 1 - ticket % num_tiles, ticket // num_tiles)
-            _attend_tile(call, table, step, task, room)
-            ticket = lanes.take_ticket(_address(counter))
+        ticket = lanes.raise_counter(taken, 1)
+        while ticket < num_heads:
+            _store_head(call, table.integers, step.write_slots_M, ticket)
+            lanes.raise_counter(stored, 1)
+            ticket = lanes.raise_counter(taken, 1)
+        while lanes.raise_counter(stored, 0) < num_heads:
+            pass
+        while ticket < num_heads + num_tiles * num_heads:
+            head, tile = divmod(ticket - num_heads, num_tiles)
+            _attend_tile(call, table, step, (num_tiles - 1 - tile, head), room)
+            ticket = lanes.raise_counter(taken, 1)

@@ -186,5 +186,6 @@ def _value_kernel(num_rows: int, num_vectors: int) -> Any:
 
 
 score_one, score_some = _score_kernel(1, NUM_BLOCKS), _score_kernel(SOME, NUM_BLOCKS)
+score_last = _score_kernel(SOME, NUM_BLOCKS // 2)
 add_one_wide, add_one_narrow = _value_kernel(1, WIDE), _value_kernel(1, NARROW)
 add_some_wide, add_some_narrow = _value_kernel(SOME, WIDE), _value_kernel(SOME, NARROW)
