@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from decoding.attention import lanes, products
 from decoding.attention.lanes import LANES
-from decoding.attention.products import NARROW, NUM_BLOCKS, SOME, TILE_ROWS, WIDE, Blocks, Rows, Sums
+from decoding.attention.products import NARROW, NUM_BLOCKS, SOME, SOME_BLOCKS, TILE_ROWS, WIDE, Blocks, Rows, Sums
 from decoding.attention.step_table import (
     FIRST_BLOCK,
     FIRST_NODE,
@@ -275,12 +275,15 @@ def _score(layer: LayerTable, table: IntArray, tile: Table, head: int, rooms: Ro
         for pair in range(0, tile[TILE_PAIRS], SOME):
             rows = Rows(queries + pair * query_step, query_step)
             target = Rows(scores + pair * score_step + 4 * BLOCK_LEN * done, score_step)
+            left = min(len(table) - done, NUM_BLOCKS)
             if tile[TILE_PAIRS] == 1:
                 products.score_one(rows, blocks, first, width, scaling, target)
-            elif len(table) - done <= NUM_BLOCKS // 2:
+            elif left <= SOME_BLOCKS // 2:
                 products.score_last(rows, blocks, first, width, scaling, target)
             else:
-                products.score_some(rows, blocks, first, width, scaling, target)
+                for part in range(0, left, SOME_BLOCKS):
+                    target = Rows(scores + pair * score_step + 4 * BLOCK_LEN * (done + part), score_step)
+                    products.score_some(rows, blocks, first + part, width, scaling, target)
 
 
 @nb.njit(cache=True)
