@@ -23,7 +23,7 @@ DECODING = {
     "costs": "curve calibration price",
     "stores": "context earnings successor_table blend adjacency ngram session session_store",
     "cache": "prefix_index block_pool kv_store batch",
-    "attention": "backend lanes products step_table exact_kernel exact reference sdpa",
+    "attention": "backend lanes products step_table tile_scratch exact_kernel exact reference sdpa",
     "model": """
         checkpoint norms rowwise seam probe self_test threads linear/exact linear/packed target_model
         memory timing
