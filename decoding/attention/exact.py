@@ -15,9 +15,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from decoding.attention.exact_kernel import NUM_BLOCKS, LayerTable, attend_parallel, attend_serial, scratch_words
-from decoding.attention.products import SOME
+from decoding.attention.exact_kernel import LayerTable, attend_parallel, attend_serial
+from decoding.attention.products import NUM_BLOCKS, SOME
 from decoding.attention.step_table import StepTable, make_segments, make_step, make_tiles
+from decoding.attention.tile_scratch import scratch_words
 from decoding.cache.batch import StepBatch
 from decoding.cache.kv_store import KvStore
 from decoding.core.layer import LayerSpec

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from decoding.attention import lanes, products
 from decoding.attention.lanes import LANES
-from decoding.attention.products import NARROW, NUM_BLOCKS, SOME, TILE_ROWS, WIDE, Blocks, Rows, Sums
+from decoding.attention.products import NUM_BLOCKS, SOME, SOME_BLOCKS, WIDE, Blocks, Rows, Sums
 from decoding.attention.step_table import (
     FIRST_BLOCK,
     FIRST_NODE,
@@ -28,12 +28,12 @@ from decoding.attention.step_table import (
     TILE_SEGMENT,
     StepTable,
 )
+from decoding.attention.tile_scratch import Floats, Rooms, fill, make_rooms, round_up, score_width, sum_widths
 from decoding.cache.block_pool import BLOCK_LEN
 from decoding.core.tree import IntArray
 
 NEVER = np.float32(-np.inf)
 Table = NDArray[np.int64]
-Floats = NDArray[np.float32]
 
 
 class LayerTable(NamedTuple):
@@ -56,68 +56,8 @@ QUERY, QUERY_HEAD, QUERY_ROW, KEY, KEY_HEAD, KEY_ROW, VALUE, VALUE_HEAD, VALUE_R
 
 
 @nb.njit(cache=True)
-def _padded(number: int, multiple: int) -> int:
-    return (number + multiple - 1) // multiple * multiple
-
-
-@nb.njit(cache=True)
-def _score_width(num_keys: int) -> int:
-    """float32 numbers of a row of scores: whole groups of blocks, and an odd number of lines, lest rows share sets."""
-    return _padded(num_keys + BLOCK_LEN, NUM_BLOCKS * BLOCK_LEN) + LANES
-
-
-@nb.njit(cache=True)
-def _sum_widths(value_dim: int) -> tuple[int, int]:
-    """float32 numbers of a row of sums: without, and with the totals, one for each `WIDE` vectors of columns."""
-    padded = _padded(value_dim, NARROW * LANES)
-    return padded, padded + _padded(value_dim, WIDE * LANES) // (WIDE * LANES)
-
-
-@nb.njit(cache=True)
-def _room_sizes(key_dim: int, value_dim: int) -> tuple[int, int, int]:
-    """float32 numbers of queries, sums and staged blocks, which may be read a little beyond their ends."""
-    sums = _sum_widths(value_dim)[1] * TILE_ROWS
-    return _padded(key_dim, LANES) * TILE_ROWS, sums, NUM_BLOCKS * BLOCK_LEN * max(key_dim, value_dim) + NARROW * LANES
-
-
-@nb.njit(cache=True)
-def scratch_words(num_keys: int, key_dim: int, value_dim: int) -> int:
-    """float32 numbers that one tile needs."""
-    queries, sums, staged = _room_sizes(key_dim, value_dim)
-    return queries + sums + staged + _score_width(num_keys) * TILE_ROWS
-
-
-class Rooms(NamedTuple):
-    """Parts of a thread's scratch."""
-
-    queries: Floats
-    sums: Floats
-    staged: Floats
-    scores: Floats
-
-
-@nb.njit(cache=True)
-def _rooms(layer: Table, scratch: Floats) -> Rooms:
-    queries, sums, staged = _room_sizes(layer[KEY_DIM], layer[VALUE_DIM])
-    staged_at = queries + sums
-    scores_at = staged_at + staged
-    return Rooms(
-        scratch[:queries],
-        scratch[queries:staged_at],
-        scratch[staged_at:scores_at],
-        scratch[scores_at:],
-    )
-
-
-@nb.njit(cache=True)
 def _address(array: Any) -> Any:
     return np.int64(array.ctypes.data)  # signed: numba adds signed and unsigned as floats
-
-
-@nb.njit(cache=True)
-def _fill(numbers: Floats, start: int, end: int, number: float) -> None:
-    for place in range(start, end):
-        numbers[place] = number
 
 
 @nb.njit(cache=True)
@@ -148,24 +88,25 @@ def _first_visible(layer: Table, position: int) -> int:
 @nb.njit(cache=True)
 def _load_queries(call: Table, layer: Table, tile: Table, first_row: int, head: int, queries: Floats) -> None:
     """queries [TILE_ROWS, D padded]: zeros where a kernel takes more rows than there are."""
-    group, width, step = layer[GROUP], layer[KEY_DIM], _padded(layer[KEY_DIM], LANES)
-    for place in range(_padded(tile[TILE_PAIRS], SOME)):
+    group, width, step = layer[GROUP], layer[KEY_DIM], round_up(layer[KEY_DIM], LANES)
+    for place in range(round_up(tile[TILE_PAIRS], SOME)):
         pair, target = tile[TILE_FIRST] + place, _address(queries) + 4 * place * step
         source = call[QUERY] + (head * group + pair % group) * call[QUERY_HEAD]
         source += (first_row + pair // group) * call[QUERY_ROW]
         if place >= tile[TILE_PAIRS]:
-            _fill(queries, place * step, (place + 1) * step, np.float32(0))
+            fill(queries, place * step, (place + 1) * step, np.float32(0))
         elif layer[ITEM_SIZE] == 4:
             lanes.copy_bytes(target, source, 4 * width)
-        else:
-            lanes.widen(source, source, step // LANES, target)
+        else:  # from a copy in the row's second half, since whole vectors are read
+            lanes.copy_bytes(target + 2 * step, source, 2 * width)
+            lanes.widen(target + 2 * step, target, step // LANES, target)
 
 
 @nb.njit(cache=True)
 def _save(call: Table, layer: Table, tile: Table, first_row: int, head: int, sums: Floats) -> None:
     """Divide the weighted sums by the weights' totals and write them where the model wants them."""
     group, width, item = layer[GROUP], layer[VALUE_DIM], layer[ITEM_SIZE]
-    padded, step = _sum_widths(width)
+    padded, step = sum_widths(width)
     for place in range(tile[TILE_PAIRS]):
         pair, row = tile[TILE_FIRST] + place, _address(sums) + 4 * place * step
         number = (first_row + pair // group) * layer[NUM_KV_HEADS] * group + head * group + pair % group
@@ -195,16 +136,16 @@ def _mask(layer: Table, step: StepTable, tile: Table, keys: tuple[int, int], sco
     """Hide from each pair what its row may not see, and what lies beyond the last key in its block."""
     segment, (start, end) = step.segments[tile[TILE_SEGMENT]], keys
     prefix_len, first_node = segment[PREFIX_LEN], segment[FIRST_NODE]
-    width, count = _score_width(end - start), _padded(end - start, LANES)
+    width, count = score_width(end - start), round_up(end - start, LANES)
     for pair in range(tile[TILE_PAIRS]):
         zero = pair * width - start  # where the request's first key would be
         node = segment[NUM_WRITTEN] + (tile[TILE_FIRST] + pair) // layer[GROUP]
         low = _first_visible(layer, step.positions_P[first_node + node])
-        _fill(scores, zero + prefix_len + node + 1, zero + start + count, NEVER)
+        fill(scores, zero + prefix_len + node + 1, zero + start + count, NEVER)
         if segment[IS_CHAIN]:
-            _fill(scores, zero + start, zero + low, NEVER)
+            fill(scores, zero + start, zero + low, NEVER)
             continue
-        _fill(scores, zero + start, zero + min(low, prefix_len), NEVER)
+        fill(scores, zero + start, zero + min(low, prefix_len), NEVER)
         for other in range(node, -1, -1):  # climb to the root, hiding all between a node and its parent
             is_seen = other == node and step.positions_P[first_node + other] >= low
             if other == node:
@@ -217,8 +158,8 @@ def _mask(layer: Table, step: StepTable, tile: Table, keys: tuple[int, int], sco
 def _weigh(table: LayerTable, tile: Table, head: int, keys: tuple[int, int], scores: Floats, sums: Floats) -> None:
     """Turn scores into weights relative to the largest; sums begin with nothing, totals with the sink's weight."""
     group, (start, end) = table.integers[GROUP], keys
-    padded, width = _sum_widths(table.integers[VALUE_DIM])
-    num_vectors, step = _padded(end - start, LANES) // LANES, 4 * _score_width(end - start)
+    padded, width = sum_widths(table.integers[VALUE_DIM])
+    num_vectors, step = round_up(end - start, LANES) // LANES, 4 * score_width(end - start)
     for pair in range(tile[TILE_PAIRS]):
         sink = NEVER
         if table.integers[HAS_SINKS]:
@@ -229,12 +170,12 @@ def _weigh(table: LayerTable, tile: Table, head: int, keys: tuple[int, int], sco
     for pair in range(tile[TILE_PAIRS]):
         lanes.weigh(_address(scores) + pair * step, num_vectors, sums[pair * width])
         total = sums[pair * width + padded]
-        _fill(sums, pair * width, pair * width + padded, np.float32(0))
-        _fill(sums, pair * width + padded, (pair + 1) * width, total)
+        fill(sums, pair * width, pair * width + padded, np.float32(0))
+        fill(sums, pair * width + padded, (pair + 1) * width, total)
 
 
 @nb.njit(cache=True)
-def _block_address(table: IntArray, source: Blocks, place: int) -> int:
+def _block_address(table: IntArray, source: Blocks, place: int) -> Any:
     return source.base + np.int64(table[min(place, source.last)]) * source.block_step
 
 
@@ -267,7 +208,7 @@ def _score(layer: LayerTable, table: IntArray, tile: Table, head: int, rooms: Ro
     width = layer.integers[KEY_DIM]
     source = _head_blocks(layer.integers, table, KEYS, head, width)
     queries, scores, scaling = _address(rooms.queries), _address(rooms.scores), layer.numbers[SCALING]
-    query_step = 4 * _padded(width, LANES)
+    query_step = 4 * round_up(width, LANES)
     for done in range(0, len(table), NUM_BLOCKS):
         blocks, first = source, done
         if layer.integers[ITEM_SIZE] == 2:
@@ -275,10 +216,15 @@ def _score(layer: LayerTable, table: IntArray, tile: Table, head: int, rooms: Ro
         for pair in range(0, tile[TILE_PAIRS], SOME):
             rows = Rows(queries + pair * query_step, query_step)
             target = Rows(scores + pair * score_step + 4 * BLOCK_LEN * done, score_step)
+            left = min(len(table) - done, NUM_BLOCKS)
             if tile[TILE_PAIRS] == 1:
                 products.score_one(rows, blocks, first, width, scaling, target)
+            elif left <= SOME_BLOCKS // 2:
+                products.score_last(rows, blocks, first, width, scaling, target)
             else:
-                products.score_some(rows, blocks, first, width, scaling, target)
+                for part in range(0, left, SOME_BLOCKS):
+                    target = Rows(scores + pair * score_step + 4 * BLOCK_LEN * (done + part), score_step)
+                    products.score_some(rows, blocks, first + part, width, scaling, target)
 
 
 @nb.njit(cache=True)
@@ -287,7 +233,7 @@ def _add_values(
 ) -> None:
     """sums [TILE_ROWS, V padded]: the values of `count` keys, weighted and added in order."""
     width = layer.integers[VALUE_DIM]
-    padded, sum_width = _sum_widths(width)
+    padded, sum_width = sum_widths(width)
     count, score_step = keys
     source = _head_blocks(layer.integers, table, VALUES, head, width)
     is_one, is_staged = tile[TILE_PAIRS] == 1, layer.integers[ITEM_SIZE] == 2 or width != padded
@@ -321,8 +267,8 @@ def _attend_tile(call: Table, table: LayerTable, step: StepTable, task: tuple[in
     tile = step.tiles[number]
     segment = step.segments[tile[TILE_SEGMENT]]
     start, end = _key_range(layer, step, tile)
-    count, score_step = end - start, 4 * _score_width(end - start)
-    rooms = _rooms(layer, scratch)
+    count, score_step = end - start, 4 * score_width(end - start)
+    rooms = make_rooms(layer[KEY_DIM], layer[VALUE_DIM], scratch)
     first_block = segment[FIRST_BLOCK] + start // BLOCK_LEN
     blocks_T = step.blocks_T[first_block : first_block + (count + BLOCK_LEN - 1) // BLOCK_LEN]
     _load_queries(call, layer, tile, segment[FIRST_ROW], head, rooms.queries)
@@ -349,15 +295,24 @@ def attend_serial(call: Table, table: LayerTable, step: StepTable, scratch: Floa
 
 @nb.njit(cache=True, parallel=True)
 def attend_parallel(call: Table, table: LayerTable, step: StepTable, scratch: Floats, num_threads: int) -> None:
-    """As `attend_serial`, heads and tiles shared among numba's threads, the tiles of most keys first."""
+    """As `attend_serial`, heads and tiles shared among numba's threads, the tiles of most keys first.
+
+    A thread takes whatever is next, so that one which the system keeps waiting holds up nobody. All rows are stored
+    before any attends.
+    """
     num_heads, num_tiles = table.integers[NUM_KV_HEADS], len(step.tiles)
-    for head in nb.prange(num_heads):
-        _store_head(call, table.integers, step.write_slots_M, head)
-    counter = np.zeros(1, np.int64)
+    counters = np.zeros(2, np.int64)
+    taken, stored = _address(counters), _address(counters[1:])
     for _ in nb.prange(num_threads):
         room = scratch[nb.get_thread_id()]
-        ticket = lanes.take_ticket(_address(counter))
-        while ticket < num_tiles * num_heads:
-            task = (num_tiles - 1 - ticket % num_tiles, ticket // num_tiles)
-            _attend_tile(call, table, step, task, room)
-            ticket = lanes.take_ticket(_address(counter))
+        ticket = lanes.raise_counter(taken, 1)
+        while ticket < num_heads:
+            _store_head(call, table.integers, step.write_slots_M, ticket)
+            lanes.raise_counter(stored, 1)
+            ticket = lanes.raise_counter(taken, 1)
+        while lanes.raise_counter(stored, 0) < num_heads:
+            pass
+        while ticket < num_heads + num_tiles * num_heads:
+            head, tile = divmod(ticket - num_heads, num_tiles)
+            _attend_tile(call, table, step, (num_tiles - 1 - tile, head), room)
+            ticket = lanes.raise_counter(taken, 1)

@@ -278,11 +278,11 @@ load_half, store_half = _scalar_access(types.uint16, ir.IntType(16))
 
 
 @intrinsic
-def take_ticket(_context: Any, counter: Any) -> Any:
-    """The int64 at an address, which every thread that asks finds one larger than the last."""
+def raise_counter(_context: Any, counter: Any, amount: Any) -> Any:
+    """Add to the int64 at an address, which threads share; what it was before. Orders all other reads and writes."""
 
     def codegen(_context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
         pointer = builder.inttoptr(values[0], ir.IntType(64).as_pointer())
-        return builder.atomic_rmw("add", pointer, ir.Constant(ir.IntType(64), 1), "monotonic")
+        return builder.atomic_rmw("add", pointer, values[1], "acq_rel")
 
-    return types.int64(types.int64), codegen
+    return types.int64(types.int64, types.int64), codegen

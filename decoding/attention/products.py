@@ -12,6 +12,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from llvmlite import ir  # type: ignore[import-untyped]
+from llvmlite.binding import get_host_cpu_features  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -37,11 +38,12 @@ from decoding.attention.lanes import (
 from decoding.cache.block_pool import BLOCK_LEN
 
 TILE_ROWS = 32  # (row, head) pairs that share a pass over keys and values
-SOME = 4  # rows at a time
-NUM_BLOCKS = 4  # blocks of keys at a time, of staged ones too
-NUM_BLOCKS = 4  # for so many rows
+NUM_BLOCKS = 4  # blocks of keys at a time for one row, and blocks staged at a time
 AHEAD = 4  # blocks of values between the one that is read and the one that is asked for
-WIDE, NARROW = 4, 2  # vectors of value columns at a time
+# Rows at a time where a tile has more than one, blocks of keys and vectors of value columns at a time for so many
+# rows: their sums must fit the processor's registers, 32 of sixteen numbers or 16 of eight.
+SOME = SOME_BLOCKS = WIDE = 4 if get_host_cpu_features().get("avx512f") else 2
+NARROW = 2  # vectors of the last columns
 
 
 class Blocks(NamedTuple):
@@ -185,6 +187,7 @@ def _value_kernel(num_rows: int, num_vectors: int) -> Any:
     return intrinsic(accumulate)
 
 
-score_one, score_some = _score_kernel(1, NUM_BLOCKS), _score_kernel(SOME, NUM_BLOCKS)
+score_one, score_some = _score_kernel(1, NUM_BLOCKS), _score_kernel(SOME, SOME_BLOCKS)
+score_last = _score_kernel(SOME, SOME_BLOCKS // 2)
 add_one_wide, add_one_narrow = _value_kernel(1, WIDE), _value_kernel(1, NARROW)
 add_some_wide, add_some_narrow = _value_kernel(SOME, WIDE), _value_kernel(SOME, NARROW)

@@ -135,7 +135,7 @@ class BlockPool:
     def publish(self, table: BlockTable, tokens: IntArray) -> None:
         """Let the table's full blocks be found by the tokens they hold, or will after the next forward. `tokens` are
         the sequence's first ones."""
-        if self._index is None:
+        if self._index is None or len(tokens) // BLOCK_LEN == table.num_hashed:
             return
         for digest in self._digests(table, tokens):
             self._index.add(digest, int(table.blocks[table.num_hashed]))

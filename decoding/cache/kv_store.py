@@ -56,6 +56,12 @@ class KvStore:
             for shape in sorted(set(shapes))
             for heads, key_dim, value_dim in [shape]
         }
+        bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
+        self._arrays = [  # what compiled code moves, on the CPU
+            (keys_PBHDS.view(bits).numpy(), values_PBHSV.view(bits).numpy())
+            for keys_PBHDS, values_PBHSV in self._groups.values()
+            if device.type == "cpu"
+        ]
         places = [shapes[:place].count(shape) for place, shape in enumerate(shapes)]
         self._planes = [
             (self._groups[shape][0][place], self._groups[shape][1][place])
@@ -98,15 +104,15 @@ class KvStore:
             values_PBHSV[:, target] = values_PBHSV[:, source]
 
     def _move(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
+        for keys, values in self._arrays:
+            _move_rows(keys, values, source, target)
+        if self._arrays:
+            return
+        blocks, places = np.divmod(np.stack((source, target)), BLOCK_LEN)
+        (from_block, to_block), (from_place, to_place) = (
+            torch.from_numpy(each).to(self.device, non_blocking=True) for each in (blocks, places)
+        )
         for keys_PBHDS, values_PBHSV in self._groups.values():
-            if self.device.type == "cpu":
-                bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[self.dtype.itemsize]
-                _move_rows(keys_PBHDS.view(bits).numpy(), values_PBHSV.view(bits).numpy(), source, target)
-                continue
-            blocks, places = np.divmod(np.stack((source, target)), BLOCK_LEN)
-            (from_block, to_block), (from_place, to_place) = (
-                torch.from_numpy(each).to(self.device, non_blocking=True) for each in (blocks, places)
-            )
             keys_PBHDS[:, to_block, :, :, to_place] = keys_PBHDS[:, from_block, :, :, from_place]
             values_PBHSV[:, to_block, :, to_place] = values_PBHSV[:, from_block, :, from_place]
 

@@ -170,10 +170,11 @@ class Scheduler:
     def _with_room(self, task: Task) -> Task:
         """The task with as much of its budget as there are blocks for."""
         assert task.budget is not None
-        room = task.table.capacity + self._pool.num_available * BLOCK_LEN - task.end
-        budget = replace(task.budget, max_nodes=min(task.budget.max_nodes, room))
-        self._pool.resize(task.table, task.end + budget.max_nodes)
-        return replace(task, budget=budget)
+        table, end = task.table, task.end
+        if self._pool.resize(table, end + task.budget.max_nodes):
+            return task
+        self._pool.resize(table, table.capacity + self._pool.num_available * BLOCK_LEN)
+        return replace(task, budget=replace(task.budget, max_nodes=table.capacity - end))
 
     def _make_room(self, sequence: Sequence, size: int, plan: _Plan) -> bool:
         """Blocks for the next `size` tokens, if need be of younger sequences; False where there are none to be had.

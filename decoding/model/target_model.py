@@ -178,8 +178,8 @@ class TargetModel:
         """With zeros behind, up to a number of rows that packed layers are run with; none stay none."""
         if not self._is_packed or len(numbers_M) == 0:
             return numbers_M
-        num_rows = max(padded_rows(len(numbers_M)), MIN_EXACT_ROWS)
-        return functional.pad(numbers_M, (0, num_rows - len(numbers_M)))
+        num_missing = max(padded_rows(len(numbers_M)), MIN_EXACT_ROWS) - len(numbers_M)
+        return functional.pad(numbers_M, (0, num_missing)) if num_missing else numbers_M
 
 
 def _eager_logits(model: PreTrainedModel, tokens: NDArray[np.int32]) -> torch.Tensor:

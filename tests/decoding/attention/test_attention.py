@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+import numba as nb
 import numpy as np
 import pytest
 import torch
@@ -24,6 +25,17 @@ from tests.trees import path_to, random_parents
 CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.bfloat16]
 NUM_BLOCKS = 128
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    """All that the kernel can have; one for torch, which has only small operations to run here."""
+    of_torch, of_numba = torch.get_num_threads(), nb.get_num_threads()
+    torch.set_num_threads(1)
+    nb.set_num_threads(nb.config.NUMBA_NUM_THREADS)
+    yield
+    torch.set_num_threads(of_torch)
+    nb.set_num_threads(of_numba)
 
 
 def layer(**overrides: object) -> LayerSpec:
@@ -235,10 +247,10 @@ def test_a_tree_that_grows_over_forwards_has_the_bits_of_one_that_runs_at_once(
     assert torch.equal(torch.cat(found), expected)
 
 
+@pytest.mark.parametrize("feature", ["window, soft-cap and sinks", "two heads per key head"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_threads_change_no_bit(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
-    spec = FEATURES["window, soft-cap and sinks"]
-    results = []
+def test_threads_change_no_bit(monkeypatch: pytest.MonkeyPatch, feature: str, dtype: torch.dtype) -> None:
+    spec, results = FEATURES[feature], []
     for least_work in (0, 1 << 60):
         monkeypatch.setattr(exact, "PARALLEL_WORK", least_work)
         results.append(run_requests(Cache(ExactAttention([spec]), spec, dtype), SHAPES))
