@@ -22,13 +22,8 @@ DECODING = {
     """,
     "costs": "curve calibration price",
     "stores": "context earnings successor_table blend adjacency ngram session session_store",
-<<<<<<< HEAD
     "cache": "prefix_index block_pool kv_store kv_cache top_token_store batch",
-    "attention": "backend lanes products step_table exact_kernel exact reference sdpa",
-=======
-    "cache": "prefix_index block_pool kv_store batch",
     "attention": "backend lanes products step_table tile_scratch exact_kernel exact reference sdpa",
->>>>>>> kernel
     "model": """
         checkpoint memory norms rowwise seam probe self_test threads linear/exact linear/row_counts
         linear/row_limit linear/packed target_model timing
