@@ -18,10 +18,11 @@ BUNDLED_MODEL = "gosling"
 class EngineConfig:
     """Everything the engine needs to start.
 
-    model: a hub name, a folder, or "gosling" for the bundled model. max_batch_rows: most rows of one
-    packed forward, prefill included. prefill_chunk: most prompt rows one request brings to one step.
-    kv_slots: tokens of room in the KV store; None takes `kv_memory_share` of the free memory.
-    max_nodes: the largest budget a request may ask for. session_bytes: each store of one session;
+    model: a hub name, a folder, or "gosling" for the bundled model. max_running, max_batch_rows: most requests in, and
+    most rows of, one packed forward, prefill included; None takes what suits the machine. max_step_ms: by how much
+    prompts may delay a step of those that decode. kv_slots: tokens of room in the KV cache; None takes `kv_memory`: a
+    share of the free memory, bytes if above 1; None is 0.5 on a CPU and 0.85 on a GPU. prefix_cache: run what prompts
+    have in common once. max_nodes: the largest budget a request may ask for. session_bytes: each store of one session;
     max_sessions: beyond that whoever has most loses the least recently used. threads: None takes the quickest number.
     tree: the file of a static tree that the stand method drafts along, instead of growing its own.
     draft_model: a hub name or folder, "none", or "auto": the bundled model's own draft with it, else none.
@@ -32,12 +33,13 @@ class EngineConfig:
     dtype: Dtype = "auto"
     attention: Attention = "auto"
     max_model_len: int | None = None
-    max_running: int = 32
+    max_running: int | None = None
     max_waiting: int = 1024
-    max_batch_rows: int = 512
-    prefill_chunk: int = 256
+    max_batch_rows: int | None = None
+    max_step_ms: float = 100.0
     kv_slots: int | None = None
-    kv_memory_share: float = 0.3
+    kv_memory: float | None = None
+    prefix_cache: bool = True
     max_nodes: int = 64
     session_bytes: int = 16 * 2**20
     max_sessions: int = 64
@@ -47,8 +49,3 @@ class EngineConfig:
     threads: int | None = None
     trust_remote_code: bool = False
     revision: str | None = None
-
-    @property
-    def max_open(self) -> int:
-        """The most requests that have not ended: a further one is refused."""
-        return self.max_running + self.max_waiting

@@ -29,6 +29,7 @@ from decoding.core.tree import DraftTree, Verdict
 from decoding.costs.curve import CostCurve
 from decoding.engine import engine as engine_module
 from decoding.engine.engine import Engine
+from decoding.engine.scheduler import Reuse
 from decoding.engine.tally import Emission, StepTally, outcome_of
 from decoding.model.checkpoint import BUNDLED_FOLDER
 from decoding.worker.messages import Batch, StepReport
@@ -89,8 +90,8 @@ class TimedTally(StepTally):
     def add(self, emission: Emission, outcome: DraftOutcome | None) -> None:
         self.watch.run(super().add, emission, outcome)
 
-    def stats(self, num_rows: int, num_prefill_rows: int, curve: CostCurve) -> StepStats:
-        return self.watch.run(super().stats, num_rows, num_prefill_rows, curve)
+    def stats(self, num_rows: int, num_prefill_rows: int, reuse: Reuse, curve: CostCurve) -> StepStats:
+        return self.watch.run(super().stats, num_rows, num_prefill_rows, reuse, curve)
 
 
 def timed_outcome_of(tree: DraftTree, verdict: Verdict) -> DraftOutcome | None:

@@ -19,7 +19,12 @@ from decoding import __version__
 from server.config import ENGINE_OPTIONS, ServerSettings
 
 app = typer.Typer(help="An OpenAI-compatible server with tree speculative decoding.", no_args_is_help=True)
-PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+PASS_THROUGH = {
+    "allow_extra_args": True,
+    "allow_interspersed_args": False,  # or `--` would be lost
+    "ignore_unknown_options": True,
+    "help_option_names": [],
+}
 
 
 def serve(**options: Any) -> None:
@@ -44,7 +49,8 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     if name == "model":
         info: Any = typer.Argument(help=text, show_default=False)
     else:
-        flag = "--" + name.replace("_", "-")
+        words = name.replace("_", "-")
+        flag = f"--{words}/--no-{words}" if field.default is True else f"--{words}"
         panel = "Engine" if name in ENGINE_OPTIONS else "Server"
         info = typer.Option(flag, help=text, show_default=False, rich_help_panel=panel)
     annotation = operator.getitem(Annotated, (field.annotation | None, info))  # type: ignore[operator]
@@ -63,9 +69,10 @@ app.command("serve")(_with_settings_flags(serve))
 
 @app.command("bench", context_settings=PASS_THROUGH)
 def bench(context: typer.Context) -> None:
-    """Measure speed and acceptance; the arguments are those of `python -m decoding.bench`."""
-    module = importlib.import_module("decoding.bench.__main__")
-    raise typer.Exit(module.main(context.args))
+    """Measure the engine; the arguments are those of `python -m decoding.bench`. `bench serve` measures a server."""
+    is_serve = context.args[:1] == ["serve"]
+    module = importlib.import_module("server.bench.__main__" if is_serve else "decoding.bench.__main__")
+    raise typer.Exit(module.main(context.args[is_serve:]))
 
 
 @app.command("tune-tree", context_settings=PASS_THROUGH)

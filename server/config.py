@@ -6,11 +6,14 @@ Owns names, defaults and bounds. The engine's own options keep the engine's name
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, field_validator
+from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from decoding.config import BUNDLED_MODEL, Attention, Dtype, EngineConfig
@@ -22,6 +25,12 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 ENGINE = EngineConfig()  # its defaults are ours
 ENGINE_OPTIONS = frozenset(option.name for option in fields(EngineConfig))
+BYTES = {"": 1, "b": 1} | {
+    letter + mark: base**power
+    for power, letter in enumerate("kmgt", start=1)
+    for mark, base in (("b", 1000), ("ib", 1024))
+}
+SMALLEST_CACHE = 2**20  # bytes; a smaller number is a mistake, such as 8 for 8GiB
 
 
 class ServerSettings(BaseSettings):
@@ -42,22 +51,35 @@ class ServerSettings(BaseSettings):
     max_model_len: int | None = Field(
         default=ENGINE.max_model_len, ge=1, description="Longest prompt plus reply, in tokens"
     )
-    max_running: int = Field(default=ENGINE.max_running, ge=1, description="Most requests decoded at the same time")
+    max_running: int | None = Field(
+        default=ENGINE.max_running,
+        ge=1,
+        description="Most requests decoded at the same time; by default what suits the machine",
+    )
     max_waiting: int = Field(
         default=ENGINE.max_waiting, ge=0, description="Most requests waiting; more are answered 429"
     )
-    max_batch_rows: int = Field(
-        default=ENGINE.max_batch_rows, ge=1, description="Most rows of one packed forward, prefill included"
+    max_batch_rows: int | None = Field(
+        default=ENGINE.max_batch_rows,
+        ge=1,
+        description="Most rows of one packed forward, prefill included; by default what suits the machine",
     )
-    prefill_chunk: int = Field(
-        default=ENGINE.prefill_chunk, ge=1, description="Most prompt rows one request brings to one step"
-    )
-    kv_slots: int | None = Field(default=ENGINE.kv_slots, ge=1, description="Room in the KV store, in tokens")
-    kv_memory_share: float = Field(
-        default=ENGINE.kv_memory_share,
+    max_step_ms: float = Field(
+        default=ENGINE.max_step_ms,
         gt=0,
-        le=1,
-        description="Share of free memory for the KV store if --kv-slots is absent",
+        allow_inf_nan=False,
+        description="Milliseconds by which prompts may delay a step of the replies that are being written",
+    )
+    kv_slots: int | None = Field(
+        default=ENGINE.kv_slots, ge=1, description="Room in the KV cache, in tokens; by default what --kv-memory holds"
+    )
+    kv_memory: str | None = Field(
+        default=None,
+        description="Memory of the KV cache: a share of what is free, up to 1, or bytes, such as 8GiB; "
+        "by default 0.5 on a CPU and 0.85 on a GPU",
+    )
+    prefix_cache: bool = Field(
+        default=ENGINE.prefix_cache, description="Run once what prompts have in common; it changes no reply"
     )
     max_nodes: int = Field(default=ENGINE.max_nodes, ge=0, description="Largest draft tree a request may ask for")
     session_bytes: int = Field(
@@ -124,6 +146,13 @@ class ServerSettings(BaseSettings):
         """Settings are shown and logged; keys must not be."""
         return None if keys is None else ",".join(hashed(key.strip()) for key in keys.split(",") if key.strip())
 
+    @field_validator("kv_memory")
+    @classmethod
+    def _check_memory(cls, text: str | None) -> str | None:
+        if text is not None:
+            amount_of(text)
+        return text
+
     @property
     def model_name(self) -> str:
         """The id under which the model is served."""
@@ -133,4 +162,22 @@ class ServerSettings(BaseSettings):
         return folder.resolve().name if folder.is_dir() else self.model
 
     def engine_config(self) -> EngineConfig:
-        return EngineConfig(**{name: getattr(self, name) for name in ENGINE_OPTIONS})
+        """What the worker is started with."""
+        options = {name: getattr(self, name) for name in ENGINE_OPTIONS}
+        options["kv_memory"] = None if self.kv_memory is None else amount_of(self.kv_memory)
+        return EngineConfig(**options)
+
+
+def amount_of(text: str) -> float:
+    """A share of the free memory (0.5) as it is, or bytes with or without a unit (8GiB, 500MB, 8000000000) in bytes.
+
+    Without a unit up to 1 is a share. Raises PydanticCustomError for anything else, and for less than a mebibyte.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)\s*([a-z]*)", text.strip().lower(), re.ASCII)
+    number, unit = match.groups() if match is not None else ("0", "")
+    amount = float(number) * BYTES.get(unit, 0)
+    is_share = unit == "" and 0 < amount <= 1
+    if not is_share and not SMALLEST_CACHE <= amount < math.inf:
+        wrong = f"'{text}' is neither a share of the free memory, such as 0.5, nor bytes from 1MiB on, such as 8GiB."
+        raise PydanticCustomError("memory", "{text}", {"text": wrong})
+    return amount

@@ -152,6 +152,12 @@ class _StartupReport:
             highlight=False,
             soft_wrap=True,
         )
+        self._say(
+            f"The KV cache has room for {engine.kv_slots:,} tokens; {engine.max_running} requests run at a time; "
+            f"once full, the worker takes {engine.expected_bytes / 2**30:.1f} GiB and what sessions remember."
+        )
+        if engine.context_note is not None:
+            self._say(f"[yellow]{escape(engine.context_note)}[/yellow]")
         self._say(f"Open [bold cyan]{self._url}[/bold cyan] and press Race.")
         self._say(f"The API is at [bold cyan]{self._url}/v1[/bold cyan]. Try it:")
         body = json.dumps(EXAMPLE)

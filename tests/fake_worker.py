@@ -3,10 +3,11 @@
 The last line of a prompt that is a JSON object is a script:
     say: the text to reply, then an end token · per_step: tokens a step · delay: seconds a step
     crash_after: steps until the process dies · fail, reject: end that way, with this message · code: of that end
-    tell: reply with the request itself, as JSON
+    tell: reply with the request itself, as JSON · preemptions: of the request
+    cached: tokens of the prompt that need not be run, one number for each choice of a call
 Any other prompt gets letters drawn from its seed. Token ids are bytes; 256 is the end token. The log probability of
 token t is -t / 100, its rank t, and the likeliest tokens are 0, 1, 2, ... Every tenant has the sessions it has used.
-The model folder may hold fake.json: {"load_seconds", "load_failed", "crash_on_load"}.
+The model folder may hold fake.json: {"load_seconds", "load_failed", "crash_on_load", "context_note"}.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ from decoding.worker.messages import (
 END_TOKEN = 256
 VOCAB_SIZE = 257
 MAX_MODEL_LEN = 4096
+MAX_RUNNING = 32
+KV_SLOTS = 1000
 LETTERS = b"abcdefghijklmnopqrstuvwxyz \n"
 
 
@@ -76,6 +79,11 @@ class Running:
         rng = random.Random(f"{self.submit.sampling.seed} {self.submit.prompt}")
         while True:
             yield rng.choice(LETTERS)
+
+    @property
+    def cached_tokens(self) -> int:
+        counts = self.script.get("cached", [0])
+        return int(counts[int(self.submit.request_id.rsplit("-", 1)[1]) % len(counts)])
 
     def step(self) -> list[FromWorker]:
         self.steps += 1
@@ -138,6 +146,8 @@ class Running:
             method="spine",
             reason="scripted",
             prompt_tokens=len(self.submit.prompt),
+            cached_tokens=self.cached_tokens,
+            preemptions=self.script.get("preemptions", 0),
             emitted=self.emitted,
             target_forwards=self.steps,
             prefill_chunks=1,
@@ -204,6 +214,12 @@ class FakeWorker:
         ready = Ready(
             model="fake",
             max_model_len=MAX_MODEL_LEN,
+            model_context_len=2 * MAX_MODEL_LEN if "context_note" in options else MAX_MODEL_LEN,
+            context_note=options.get("context_note"),
+            max_running=self._config["max_running"] or MAX_RUNNING,
+            max_batch_rows=self._config["max_batch_rows"] or 512,
+            kv_slots=KV_SLOTS,
+            expected_bytes=3 * 2**30,
             vocab_size=VOCAB_SIZE,
             eos_token_ids=[END_TOKEN],
             methods=["none", "spine"],
@@ -253,6 +269,7 @@ class FakeWorker:
         time.sleep(max(running.script.get("delay", 0.0) for running in self._running.values()))
         messages: list[FromWorker] = []
         requests = len(self._running)
+        started = [running for running in self._running.values() if not running.steps]
         for request_id, running in list(self._running.items()):
             news = running.step()
             messages += news
@@ -267,6 +284,9 @@ class FakeWorker:
             prefill_rows=0,
             step_seconds=0.001,
             plain_seconds=0.002,
+            prefix_queries=sum(len(running.submit.prompt) for running in started),
+            prefix_hits=sum(running.cached_tokens for running in started),
+            preemptions=sum(running.script.get("preemptions", 0) for running in started),
             phase_seconds={"forward": 0.0008, "draft": 0.0002},
             counts_by_method={
                 "spine": MethodCounts(
@@ -290,7 +310,8 @@ class FakeWorker:
             running=len(self._running),
             waiting=0,
             slots_used=10 * len(self._running),
-            slots_total=1000,
+            slots_cached=20,
+            slots_total=KV_SLOTS,
             sessions=1,
             session_bytes=1000,
             resident_bytes=2000,

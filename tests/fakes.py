@@ -9,6 +9,7 @@ from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, Source, Verdict
 from decoding.costs.price import DraftBudget
+from decoding.stores.successor_table import NUM_SUCCESSORS
 
 
 class ScriptedDrafter:
@@ -18,7 +19,7 @@ class ScriptedDrafter:
     every node also has `num_wrong` children that are surely wrong.
     """
 
-    num_top = 5
+    num_top = NUM_SUCCESSORS
 
     def __init__(
         self, request: Request, reply: NDArray[np.int32], vocab_size: int, accuracy: float = 0.8, seed: int = 0
@@ -29,13 +30,15 @@ class ScriptedDrafter:
         self._accuracy = accuracy
         self._random = np.random.default_rng(seed)
         self.num_prefilled = 0
+        self._prefilled_to = 0
         self.num_accepted = 0
         self.num_rejected = 0
 
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
-        assert start == self.num_prefilled
+        assert start >= self._prefilled_to
         assert top is not None
         self.num_prefilled += len(top.ids)
+        self._prefilled_to = start + len(top.ids)
 
     def propose(self, budget: DraftBudget) -> DraftTree:
         tokens, parents = [int(self._request.tokens[-1])], [-1]

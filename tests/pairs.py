@@ -16,7 +16,7 @@ from decoding.engine.engine import Engine
 from decoding.model.target_model import TargetModel
 from tests.models import VOCAB_SIZE, correlated, tiny
 
-CONFIG = EngineConfig(max_model_len=400, kv_slots=8192, prefill_chunk=32, max_batch_rows=200, max_nodes=32, threads=1)
+CONFIG = EngineConfig(max_model_len=400, kv_slots=8192, max_batch_rows=200, max_nodes=32, threads=1)
 GREEDY = SamplingParams(max_tokens=32, temperature=0.0, ignore_eos=True)
 SAMPLED = SamplingParams(max_tokens=32, temperature=0.8, top_p=0.95, seed=1234, ignore_eos=True)
 NOISE = 0.02
@@ -48,19 +48,17 @@ def request_of(
 
 
 def finish(engine: Engine) -> tuple[dict[str, RequestStats], list[StepStats]]:
-    """Run until nothing is left; what each request cost, and each step. Both stores must be empty then."""
-    assert engine.draft_model is not None
+    """Run until nothing is left; what each request cost, and each step. Nobody holds a block then."""
     ended, steps = {}, []
     for _ in range(5000):
         if not engine.has_work:
             break
         result = engine.step()
-        engine.store.check_integrity()
-        engine.draft_model.store.check_integrity()
+        engine.pool.check_integrity()
         ended.update({retired.request_id: retired.stats for retired in result.retired})
         steps += [result.stats] if result.stats else []
     assert not engine.has_work
-    assert engine.store.used == engine.draft_model.store.used == 0
+    assert engine.pool.num_held == 0
     return ended, steps
 
 

@@ -43,7 +43,7 @@ def test_no_assert_changes_anything(folder: str) -> None:
 @pytest.mark.parametrize(
     "statement",
     [
-        "assert self._live.pop(handle.start) is handle, handle",
+        "assert self._running.pop(sequence.id) is sequence, sequence",
         "assert self._matcher.rollback(3), self._matcher.get_error()",
         "assert (found := 3) == 3",
         "assert functions[0]()",

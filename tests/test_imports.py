@@ -22,11 +22,11 @@ DECODING = {
     """,
     "costs": "curve calibration price",
     "stores": "context earnings successor_table blend adjacency ngram session session_store",
-    "cache": "store batch slab slot_pool",
-    "attention": "backend lanes exact_kernel exact reference sdpa",
+    "cache": "prefix_index block_pool kv_store kv_cache top_token_store batch",
+    "attention": "backend lanes products step_table tile_scratch exact_kernel exact reference sdpa",
     "model": """
-        checkpoint norms rowwise seam probe self_test threads linear/exact linear/packed target_model
-        memory timing
+        checkpoint memory norms rowwise seam probe self_test threads linear/exact linear/row_counts
+        linear/row_limit linear/packed target_model timing
     """,
     "sampling": """
         grammar_matcher grammar_builder grammar_compiler logits_kernel logits_row law logits_processors
@@ -40,7 +40,7 @@ DECODING = {
         draft_model/dynamic spine/paper_tree spine/priors spine/growth spine/spine stand/priors
         stand/growth stand/stand registry drafting
     """,
-    "engine": "admission sequence intake scheduler step_costs tally tracing warm_up engine",
+    "engine": "limits admission sequence intake scheduler step_costs tally tracing warm_up engine",
     "worker": "messages worker __main__",
     "audit": "tiny_configs audit __main__",
     "training": """
@@ -78,6 +78,10 @@ SERVER = {
         health openapi metrics models page sessions tokens chat/rendered_chat chat/options
         chat/serializer chat/route completions/options completions/serializer completions/route
         responses/input responses/items responses/serializer responses/route
+    """,
+    "bench": """
+        errors options connection call measured_server conversations closed_loop figures late_prompt report
+        started_servers bench __main__
     """,
     "": "app runner cli",
 }

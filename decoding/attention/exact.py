@@ -15,25 +15,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from decoding.attention.exact_kernel import (
-    NUM_ROWS,
-    NUM_WRITTEN,
-    PREFIX_LEN,
-    LayerTable,
-    SegmentTables,
-    StepTable,
-    attend_parallel,
-    attend_serial,
-    make_segments,
-    make_tiles,
-    scratch_words,
-)
+from decoding.attention.exact_kernel import LayerTable, attend_parallel, attend_serial
+from decoding.attention.products import NUM_BLOCKS, SOME
+from decoding.attention.step_table import StepTable, make_segments, make_step, make_tiles
+from decoding.attention.tile_scratch import scratch_words
 from decoding.cache.batch import StepBatch
-from decoding.cache.slab import SlabStore
+from decoding.cache.kv_store import KvStore
 from decoding.core.layer import LayerSpec
 
 # Shape suffixes: H query heads, K kv heads, N model rows, D key width, V value width.
-PARALLEL_WORK = 1 << 20  # lane-wise multiply-adds below which waking another thread costs more than it saves
+PARALLEL_WORK = 1 << 22  # multiply-adds below which waking another thread costs more than it saves
+COUNTING = np.arange(NUM_BLOCKS, dtype=np.int32)
 Table = NDArray[np.int64]
 
 
@@ -52,34 +44,25 @@ class ExactPlan:
     def table(self, group: int) -> StepTable:
         table = self.tables.get(group)
         if table is None:
-            tiles = make_tiles(self.segments, group)
-            table = StepTable(self.segments, tiles, self.batch.parents_P, self.batch.positions_P)
-            self.tables[group] = table
+            table = self.tables[group] = make_step(self.batch, self.segments, group)
         return table
 
 
 class ExactAttention:
-    """Needs a `SlabStore` of float32 or bfloat16. Tables that depend on layer and store alone are made once."""
+    """Needs a `KvStore` of float32 or bfloat16. Tables that depend on layer and store alone are made once."""
 
     def __init__(self, layers: Sequence[LayerSpec]) -> None:
         self._specs = layers
-        self._store: SlabStore | None = None
+        self._store: KvStore | None = None
         self._layers: list[LayerTable] = []
         self._scratch = np.empty((1, 0), np.float32)
         _compile()
 
     def prepare(self, batch: StepBatch) -> ExactPlan:
         store = batch.store
-        assert isinstance(store, SlabStore), type(store)
         if store is not self._store:
             self._store, self._layers = store, [_layer_table(spec, store) for spec in self._specs]
-        starts = np.array([handle.start for handle in batch.handles], np.int64)
-        segments = make_segments(
-            SegmentTables(
-                starts, batch.prefix_lens, batch.offsets, batch.is_chain, batch.tree_offsets, batch.num_written
-            )
-        )
-        num_keys = int((segments[:, PREFIX_LEN] + segments[:, NUM_WRITTEN] + segments[:, NUM_ROWS]).max())
+        segments, num_keys = make_segments(batch)
         return ExactPlan(batch, self._layers, segments, self._room(num_keys), num_keys, np.empty(10, np.int64))
 
     def attend(
@@ -102,9 +85,10 @@ class ExactAttention:
             place += 3
         plan.call[place] = out_1NHV.data_ptr()
         step = plan.table(layer.group)
-        work = len(step.tiles) * layer.num_kv_heads * plan.num_keys * (layer.key_dim + layer.value_dim)
-        if work > PARALLEL_WORK and torch.get_num_threads() > 1:
-            attend_parallel(plan.call, plan.layers[layer.index], step, plan.scratch)
+        num_pairs = max(plan.batch.num_tokens * layer.group, SOME * plan.batch.num_segments)
+        work = num_pairs * layer.num_kv_heads * plan.num_keys * (layer.key_dim + layer.value_dim)
+        if work > PARALLEL_WORK and (num_threads := nb.get_num_threads()) > 1:
+            attend_parallel(plan.call, plan.layers[layer.index], step, plan.scratch, num_threads)
         else:
             attend_serial(plan.call, plan.layers[layer.index], step, plan.scratch)
         return out_1NHV
@@ -120,28 +104,29 @@ class ExactAttention:
 def _compile() -> None:
     """Compile both kernels on nothing, or load them from numba's cache, so that no request has to wait."""
     nothing, floats = np.zeros((0, 7), np.int64), np.zeros(16, np.float32)
-    step = StepTable(nothing, make_tiles(nothing, 1), np.zeros(0, np.int32), np.zeros(0, np.int64))
-    for attend in (attend_serial, attend_parallel):
-        attend(np.zeros(10, np.int64), LayerTable(np.ones(11, np.int64), floats), step, floats.reshape(1, -1))
+    numbers, places = np.zeros(0, np.int32), np.zeros(0, np.int64)
+    step = StepTable(nothing, make_tiles(nothing, 1), numbers, places, numbers, places)
+    call, table = np.zeros(10, np.int64), LayerTable(np.ones(10, np.int64), floats, COUNTING)
+    attend_serial(call, table, step, floats.reshape(1, -1))
+    attend_parallel(call, table, step, floats.reshape(1, -1), 1)
 
 
-def _layer_table(spec: LayerSpec, store: SlabStore) -> LayerTable:
-    keys_KSD, values_KSV = store.planes(spec.index)
+def _layer_table(spec: LayerSpec, store: KvStore) -> LayerTable:
+    keys_BHDS, values_BHSV = store.planes(spec.index)
     sinks = [] if spec.sinks is None else spec.sinks.float().tolist()
     integers = np.array(
         [
-            keys_KSD.data_ptr(),
-            values_KSV.data_ptr(),
-            keys_KSD.shape[1],
+            keys_BHDS.data_ptr(),
+            values_BHSV.data_ptr(),
             spec.num_kv_heads,
             spec.group,
             spec.key_dim,
             spec.value_dim,
-            keys_KSD.element_size(),
+            keys_BHDS.element_size(),
             spec.window,
             spec.chunk,
             len(sinks) > 0,
         ],
         np.int64,
     )
-    return LayerTable(integers, np.array([spec.scaling, spec.softcap, *sinks], np.float32))
+    return LayerTable(integers, np.array([spec.scaling, spec.softcap, *sinks], np.float32), COUNTING)

@@ -1,8 +1,8 @@
 """The compiled half of exact attention: store a step's keys and values, then attend, in one call per layer.
 
-A tile is up to sixteen (row, head) pairs of one request that share a kv head. Integer tables say where
-everything lies; the constants below name their columns. Addresses and steps are in bytes.
-Invariant: a lane adds its keys one by one in logical order, so neither tiles, blocks nor threads can change it.
+Integer tables say where everything lies; the constants below and in `step_table` name their columns. Addresses and
+steps are in bytes. A tile's scores stay in scratch, one row of keys for each (row, head) pair.
+Invariant: a pair adds its keys one by one in logical order, so neither tiles, blocks nor threads can change it.
 """
 
 from __future__ import annotations
@@ -13,113 +13,70 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.attention import lanes
-from decoding.attention.lanes import IN_FLIGHT, LANES, VECTOR_BYTES
+from decoding.attention import lanes, products
+from decoding.attention.lanes import LANES
+from decoding.attention.products import NUM_BLOCKS, SOME, SOME_BLOCKS, WIDE, Blocks, Rows, Sums
+from decoding.attention.step_table import (
+    FIRST_BLOCK,
+    FIRST_NODE,
+    FIRST_ROW,
+    IS_CHAIN,
+    NUM_WRITTEN,
+    PREFIX_LEN,
+    TILE_FIRST,
+    TILE_PAIRS,
+    TILE_SEGMENT,
+    StepTable,
+)
+from decoding.attention.tile_scratch import Floats, Rooms, fill, make_rooms, round_up, score_width, sum_widths
+from decoding.cache.block_pool import BLOCK_LEN
 from decoding.core.tree import IntArray
 
-BLOCK = 64  # keys converted to float32 at a time
 NEVER = np.float32(-np.inf)
 Table = NDArray[np.int64]
-Floats = NDArray[np.float32]
 
 
 class LayerTable(NamedTuple):
-    """One layer of one store. numbers: scaling, soft-cap, then one sink per query head if it has any."""
+    """One layer of one store. numbers: scaling, soft-cap, then one sink per query head if it has any.
+
+    counting: int32, 0, 1, .. up to `NUM_BLOCKS`, the table of staged blocks.
+    """
 
     integers: Table
     numbers: Floats
+    counting: IntArray
 
 
-class StepTable(NamedTuple):
-    """segments: int64 [B, 7]; tiles: int64 [T, 3], for the layer's group; parents and positions of the trees."""
-
-    segments: Table
-    tiles: Table
-    parents_P: IntArray
-    positions_P: Table
-
-
-# A segment: slot of its first key, committed tokens, its rows in the step, where its tree begins, and how many
-# rows of the tree come before the step's.
-START, PREFIX_LEN, FIRST_ROW, NUM_ROWS, IS_CHAIN, FIRST_NODE, NUM_WRITTEN = range(7)
-# A layer: addresses of its planes [K, S, D], sizes, masks. ITEM_SIZE is 4 for float32, 2 for bfloat16.
-KEYS, VALUES, NUM_SLOTS, NUM_KV_HEADS, GROUP, KEY_DIM, VALUE_DIM, ITEM_SIZE, WINDOW, CHUNK, HAS_SINKS = range(11)
+# A layer: addresses of its keys [B, H, D, 16] and values [B, H, 16, V], sizes, masks. ITEM_SIZE is 4 for float32,
+# 2 for bfloat16.
+KEYS, VALUES, NUM_KV_HEADS, GROUP, KEY_DIM, VALUE_DIM, ITEM_SIZE, WINDOW, CHUNK, HAS_SINKS = range(10)
 SCALING, SOFTCAP, FIRST_SINK = range(3)
 # A call: addresses, and steps from head to head and from row to row. OUT is [N, H, V], contiguous.
 QUERY, QUERY_HEAD, QUERY_ROW, KEY, KEY_HEAD, KEY_ROW, VALUE, VALUE_HEAD, VALUE_ROW, OUT = range(10)
-# A tile: its segment, its first (row, head) pair, how many.
-TILE_SEGMENT, TILE_FIRST, TILE_LANES = range(3)
-
-
-class SegmentTables(NamedTuple):
-    """Per segment, as in `StepBatch`; starts: int64 [B], the slot of each one's first key."""
-
-    starts: Table
-    prefix_lens: IntArray
-    offsets: IntArray
-    is_chain: NDArray[np.bool_]
-    tree_offsets: IntArray
-    num_written: IntArray
 
 
 @nb.njit(cache=True)
-def make_segments(tables: SegmentTables) -> Table:
-    """int64 [B, 7], see the column names above."""
-    segments = np.empty((len(tables.starts), 7), np.int64)
-    for segment in range(len(tables.starts)):
-        segments[segment, START] = tables.starts[segment]
-        segments[segment, PREFIX_LEN] = tables.prefix_lens[segment]
-        segments[segment, FIRST_ROW] = tables.offsets[segment]
-        segments[segment, NUM_ROWS] = tables.offsets[segment + 1] - tables.offsets[segment]
-        segments[segment, IS_CHAIN] = tables.is_chain[segment]
-        segments[segment, FIRST_NODE] = tables.tree_offsets[segment]
-        segments[segment, NUM_WRITTEN] = tables.num_written[segment]
-    return segments
-
-
-@nb.njit(cache=True)
-def make_tiles(segments: Table, group: int) -> Table:
-    """int64 [n, 3]: the (row, head) pairs of every segment, for one kv head, sixteen to a tile."""
-    num_tiles = 0
-    for segment in range(len(segments)):
-        num_tiles += (segments[segment, NUM_ROWS] * group + LANES - 1) // LANES
-    tiles = np.empty((num_tiles, 3), np.int64)
-    tile = 0
-    for segment in range(len(segments)):
-        num_pairs = segments[segment, NUM_ROWS] * group
-        for first in range(0, num_pairs, LANES):
-            tiles[tile, TILE_SEGMENT] = segment
-            tiles[tile, TILE_FIRST] = first
-            tiles[tile, TILE_LANES] = min(LANES, num_pairs - first)
-            tile += 1
-    return tiles
-
-
-@nb.njit(cache=True)
-def scratch_words(num_keys: int, key_dim: int, value_dim: int) -> int:
-    """float32 words that one tile needs: scores, query, result, three lane arrays and a converted block."""
-    padded_keys = num_keys + 2 * IN_FLIGHT
-    return LANES * (padded_keys + key_dim + value_dim + 4) + (BLOCK + IN_FLIGHT) * max(key_dim, value_dim)
-
-
-@nb.njit(cache=True)
-def _address(array: Floats) -> Any:
+def _address(array: Any) -> Any:
     return np.int64(array.ctypes.data)  # signed: numba adds signed and unsigned as floats
 
 
 @nb.njit(cache=True)
-def _store_rows(call: Table, layer: Table, segments: Table) -> None:
-    item = layer[ITEM_SIZE]
-    key_bytes, value_bytes = layer[KEY_DIM] * item, layer[VALUE_DIM] * item
-    for segment in range(len(segments)):
-        first_slot = segments[segment, START] + segments[segment, PREFIX_LEN] + segments[segment, NUM_WRITTEN]
-        for head in range(layer[NUM_KV_HEADS]):
-            for index in range(segments[segment, NUM_ROWS]):
-                row, slot = segments[segment, FIRST_ROW] + index, head * layer[NUM_SLOTS] + first_slot + index
-                key = call[KEY] + head * call[KEY_HEAD] + row * call[KEY_ROW]
-                lanes.copy_bytes(layer[KEYS] + slot * key_bytes, key, key_bytes)
-                value = call[VALUE] + head * call[VALUE_HEAD] + row * call[VALUE_ROW]
-                lanes.copy_bytes(layer[VALUES] + slot * value_bytes, value, value_bytes)
+def _store_head(call: Table, layer: Table, write_slots_M: Table, head: int) -> None:
+    """Write the step's rows of one kv head to their slots."""
+    item, key_dim, value_dim = layer[ITEM_SIZE], layer[KEY_DIM], layer[VALUE_DIM]
+    for row in range(len(write_slots_M)):
+        block, place = divmod(write_slots_M[row], BLOCK_LEN)
+        first = (block * layer[NUM_KV_HEADS] + head) * BLOCK_LEN
+        source = call[KEY] + head * call[KEY_HEAD] + row * call[KEY_ROW]
+        target = layer[KEYS] + (first * key_dim + place) * item
+        if item == 4:
+            for column in range(key_dim):
+                lanes.store_float(target + 4 * BLOCK_LEN * column, lanes.load_float(source + 4 * column))
+        else:
+            for column in range(key_dim):
+                lanes.store_half(target + 2 * BLOCK_LEN * column, lanes.load_half(source + 2 * column))
+        source = call[VALUE] + head * call[VALUE_HEAD] + row * call[VALUE_ROW]
+        lanes.copy_bytes(layer[VALUES] + (first + place) * value_dim * item, source, value_dim * item)
 
 
 @nb.njit(cache=True)
@@ -129,188 +86,233 @@ def _first_visible(layer: Table, position: int) -> int:
 
 
 @nb.njit(cache=True)
-def _load_query(call: Table, layer: Table, tile: Table, first_row: int, head: int, query: Floats) -> None:
-    """query [D, LANES]: the tile's queries side by side, zeros in unused lanes."""
-    group, width = layer[GROUP], layer[KEY_DIM]
-    for lane in range(LANES):
-        pair = tile[TILE_FIRST] + lane
-        address = call[QUERY] + (head * group + pair % group) * call[QUERY_HEAD]
-        address += (first_row + pair // group) * call[QUERY_ROW]
-        if lane >= tile[TILE_LANES]:
-            for column in range(width):
-                query[column * LANES + lane] = 0
+def _load_queries(call: Table, layer: Table, tile: Table, first_row: int, head: int, queries: Floats) -> None:
+    """queries [TILE_ROWS, D padded]: zeros where a kernel takes more rows than there are."""
+    group, width, step = layer[GROUP], layer[KEY_DIM], round_up(layer[KEY_DIM], LANES)
+    for place in range(round_up(tile[TILE_PAIRS], SOME)):
+        pair, target = tile[TILE_FIRST] + place, _address(queries) + 4 * place * step
+        source = call[QUERY] + (head * group + pair % group) * call[QUERY_HEAD]
+        source += (first_row + pair // group) * call[QUERY_ROW]
+        if place >= tile[TILE_PAIRS]:
+            fill(queries, place * step, (place + 1) * step, np.float32(0))
         elif layer[ITEM_SIZE] == 4:
-            for column in range(width):
-                query[column * LANES + lane] = lanes.load_float(address + 4 * column)
-        else:
-            for column in range(width):
-                bits = np.int64(lanes.load_half(address + 2 * column)) << 16
-                query[column * LANES + lane] = lanes.float_of_bits(bits)
+            lanes.copy_bytes(target, source, 4 * width)
+        else:  # from a copy in the row's second half, since whole vectors are read
+            lanes.copy_bytes(target + 2 * step, source, 2 * width)
+            lanes.widen(target + 2 * step, target, step // LANES, target)
 
 
 @nb.njit(cache=True)
-def _save(call: Table, layer: Table, tile: Table, first_row: int, head: int, sums: tuple[Floats, Floats]) -> None:
+def _save(call: Table, layer: Table, tile: Table, first_row: int, head: int, sums: Floats) -> None:
     """Divide the weighted sums by the weights' totals and write them where the model wants them."""
-    result, total = sums
-    group, width = layer[GROUP], layer[VALUE_DIM]
-    num_heads = layer[NUM_KV_HEADS] * group
-    for lane in range(tile[TILE_LANES]):
-        pair = tile[TILE_FIRST] + lane
-        row = (first_row + pair // group) * num_heads + head * group + pair % group
-        address = call[OUT] + row * width * layer[ITEM_SIZE]
-        share = np.float32(1) / total[lane]
-        if layer[ITEM_SIZE] == 4:
-            for column in range(width):
-                lanes.store_float(address + 4 * column, result[column * LANES + lane] * share)
-        else:
-            for column in range(width):
-                bits = lanes.bits_of_float(result[column * LANES + lane] * share)
-                rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16  # to the nearest, ties to even
-                lanes.store_half(address + 2 * column, np.uint16(rounded))
+    group, width, item = layer[GROUP], layer[VALUE_DIM], layer[ITEM_SIZE]
+    padded, step = sum_widths(width)
+    for place in range(tile[TILE_PAIRS]):
+        pair, row = tile[TILE_FIRST] + place, _address(sums) + 4 * place * step
+        number = (first_row + pair // group) * layer[NUM_KV_HEADS] * group + head * group + pair % group
+        lanes.scale(row, padded // LANES, np.float32(1) / sums[place * step + padded])
+        if item == 2:
+            lanes.narrow(row, padded // LANES, row)
+        lanes.copy_bytes(call[OUT] + number * width * item, row, width * item)
 
 
 @nb.njit(cache=True)
 def _key_range(layer: Table, step: StepTable, tile: Table) -> tuple[int, int]:
-    """The keys, counted from the request's first, that some lane of the tile may see."""
+    """The keys that some row of the tile may see, counted from the request's first, from the first's block on."""
     segment = step.segments[tile[TILE_SEGMENT]]
     first = segment[NUM_WRITTEN] + tile[TILE_FIRST] // layer[GROUP]
-    last = segment[NUM_WRITTEN] + (tile[TILE_FIRST] + tile[TILE_LANES] - 1) // layer[GROUP]
+    last = segment[NUM_WRITTEN] + (tile[TILE_FIRST] + tile[TILE_PAIRS] - 1) // layer[GROUP]
     end = segment[PREFIX_LEN] + last + 1
     start = end
     for node in range(first, last + 1):
         start = min(start, _first_visible(layer, step.positions_P[segment[FIRST_NODE] + node]))
     if not segment[IS_CHAIN]:  # only the prefix is stored by position
         start = min(start, segment[PREFIX_LEN])
-    return start, end
+    return start // BLOCK_LEN * BLOCK_LEN, end
 
 
 @nb.njit(cache=True)
-def _hide(scores: Floats, lane: int, start: int, end: int) -> None:
-    for key in range(start, end):
-        scores[key * LANES + lane] = NEVER
-
-
-@nb.njit(cache=True)
-def _mask(layer: Table, step: StepTable, tile: Table, start: int, end: int, scores: Floats) -> None:
-    """Hide from each lane what its row may not see among the keys from `start` to `end`."""
-    segment = step.segments[tile[TILE_SEGMENT]]
+def _mask(layer: Table, step: StepTable, tile: Table, keys: tuple[int, int], scores: Floats) -> None:
+    """Hide from each pair what its row may not see, and what lies beyond the last key in its block."""
+    segment, (start, end) = step.segments[tile[TILE_SEGMENT]], keys
     prefix_len, first_node = segment[PREFIX_LEN], segment[FIRST_NODE]
-    for lane in range(tile[TILE_LANES]):
-        node = segment[NUM_WRITTEN] + (tile[TILE_FIRST] + lane) // layer[GROUP]
+    width, count = score_width(end - start), round_up(end - start, LANES)
+    for pair in range(tile[TILE_PAIRS]):
+        zero = pair * width - start  # where the request's first key would be
+        node = segment[NUM_WRITTEN] + (tile[TILE_FIRST] + pair) // layer[GROUP]
         low = _first_visible(layer, step.positions_P[first_node + node])
+        fill(scores, zero + prefix_len + node + 1, zero + start + count, NEVER)
         if segment[IS_CHAIN]:
-            _hide(scores, lane, 0, low - start)
-            _hide(scores, lane, prefix_len + node + 1 - start, end - start)
+            fill(scores, zero + start, zero + low, NEVER)
             continue
-        _hide(scores, lane, 0, min(low, prefix_len) - start)
-        for other in range(end - prefix_len - 1, -1, -1):  # climb to the root, hiding all between a node and its parent
+        fill(scores, zero + start, zero + min(low, prefix_len), NEVER)
+        for other in range(node, -1, -1):  # climb to the root, hiding all between a node and its parent
             is_seen = other == node and step.positions_P[first_node + other] >= low
             if other == node:
                 node = step.parents_P[first_node + other]
             if not is_seen:
-                scores[(prefix_len + other - start) * LANES + lane] = NEVER
+                scores[zero + prefix_len + other] = NEVER
 
 
 @nb.njit(cache=True)
-def _score(table: LayerTable, keys_at: int, count: int, query: Floats, scores: Floats, block: Floats) -> None:
-    """Scores of `count` keys for all lanes; also of up to 15 rows beyond, which nobody reads."""
-    width, item = table.integers[KEY_DIM], table.integers[ITEM_SIZE]
-    size = 4 * width
-    scaling, queries, scores_at = table.numbers[SCALING], _address(query), _address(scores)
-    for done in range(0, count, BLOCK):
-        num_keys = min(BLOCK, count - done)
-        keys = keys_at + done * width * item
-        if item == 2:
-            lanes.widen(keys, (num_keys * width + LANES - 1) // LANES, _address(block))
-            keys = _address(block)
-        for key in range(0, num_keys, IN_FLIGHT):
-            if item == 4:
-                lanes.prefetch(keys + (key + 2 * IN_FLIGHT) * size, IN_FLIGHT * size)
-            target = scores_at + (done + key) * VECTOR_BYTES
-            lanes.score_keys(queries, keys + key * size, size, width, scaling, target)
+def _weigh(table: LayerTable, tile: Table, head: int, keys: tuple[int, int], scores: Floats, sums: Floats) -> None:
+    """Turn scores into weights relative to the largest; sums begin with nothing, totals with the sink's weight."""
+    group, (start, end) = table.integers[GROUP], keys
+    padded, width = sum_widths(table.integers[VALUE_DIM])
+    num_vectors, step = round_up(end - start, LANES) // LANES, 4 * score_width(end - start)
+    for pair in range(tile[TILE_PAIRS]):
+        sink = NEVER
+        if table.integers[HAS_SINKS]:
+            sink = table.numbers[FIRST_SINK + head * group + (tile[TILE_FIRST] + pair) % group]
+        largest = lanes.find_largest(_address(scores) + pair * step, num_vectors, sink)
+        sums[pair * width] = largest
+        sums[pair * width + padded] = lanes.exp(sink - largest) if table.integers[HAS_SINKS] else np.float32(0)
+    for pair in range(tile[TILE_PAIRS]):
+        lanes.weigh(_address(scores) + pair * step, num_vectors, sums[pair * width])
+        total = sums[pair * width + padded]
+        fill(sums, pair * width, pair * width + padded, np.float32(0))
+        fill(sums, pair * width + padded, (pair + 1) * width, total)
 
 
 @nb.njit(cache=True)
-def _weigh(table: LayerTable, tile: Table, head: int, scores: Floats, count: int, sums: Floats) -> Floats:
-    """Turn scores into weights relative to the largest; return their totals [LANES]. sums: three lane arrays."""
-    maximum, total, sink = sums[:LANES], sums[LANES : 2 * LANES], sums[2 * LANES : 3 * LANES]
-    total[:] = 0
-    maximum[:] = NEVER
-    has_sinks, group = table.integers[HAS_SINKS], table.integers[GROUP]
-    if has_sinks:
-        sink[:] = 0
-        for lane in range(tile[TILE_LANES]):
-            sink[lane] = table.numbers[FIRST_SINK + head * group + (tile[TILE_FIRST] + lane) % group]
-        maximum[:] = sink
-    lanes.raise_maximum(_address(scores), count, _address(maximum))
-    if has_sinks:
-        lanes.weigh(_address(sink), 1, _address(maximum), _address(total))
-    lanes.weigh(_address(scores), count, _address(maximum), _address(total))
-    return total
+def _block_address(table: IntArray, source: Blocks, place: int) -> Any:
+    return source.base + np.int64(table[min(place, source.last)]) * source.block_step
 
 
 @nb.njit(cache=True)
-def _add_values(layer: Table, values_at: int, count: int, weights: Floats, result: Floats, block: Floats) -> None:
-    """result [V, LANES]: the values of `count` keys, weighted and added in order."""
-    width, item = layer[VALUE_DIM], layer[ITEM_SIZE]
-    size = 4 * width
-    result[:] = 0
-    for done in range(0, count, BLOCK):
-        num_keys = min(BLOCK, count - done)
-        values, weight = values_at + done * width * item, _address(weights) + done * VECTOR_BYTES
-        if item == 2:
-            lanes.widen(values, (num_keys * width + LANES - 1) // LANES, _address(block))
-            values = _address(block)
+def _stage(table: IntArray, first: int, layer: LayerTable, source: Blocks, width: int, room: Floats) -> Blocks:
+    """Copies of the next few blocks as float32, whose rows may be read a little beyond their ends."""
+    size = BLOCK_LEN * width
+    count = min(len(table) - first, NUM_BLOCKS)
+    for place in range(count):
+        address = _block_address(table, source, first + place)
+        target = _address(room) + 4 * size * place
+        if layer.integers[ITEM_SIZE] == 2:
+            lanes.widen(address, _block_address(table, source, first + place + NUM_BLOCKS), width, target)
         else:
-            lanes.prefetch(values + BLOCK * size, BLOCK * size)
-        column = 0
-        while column + IN_FLIGHT <= width:
-            target = _address(result) + column * VECTOR_BYTES
-            lanes.add_columns(weight, values + 4 * column, size, num_keys, target)
-            column += IN_FLIGHT
-        for rest in range(column, width):
-            lanes.add_column(weight, values + 4 * rest, size, num_keys, _address(result) + rest * VECTOR_BYTES)
+            lanes.copy_bytes(target, address, 4 * size)
+    return Blocks(_address(layer.counting), count - 1, _address(room), 4 * size, source.row_step)
 
 
 @nb.njit(cache=True)
-def _attend_tile(call: Table, table: LayerTable, step: StepTable, tile: Table, head: int, scratch: Floats) -> None:
-    layer = table.integers
+def _head_blocks(layer: Table, table: IntArray, plane: int, head: int, width: int) -> Blocks:
+    """One head's blocks in a plane [B, H, 16, width]. The rows' step is that of float32, staged or not."""
+    size = BLOCK_LEN * width * layer[ITEM_SIZE]
+    last = len(table) - 1
+    return Blocks(_address(table), last, layer[plane] + head * size, layer[NUM_KV_HEADS] * size, 4 * width)
+
+
+@nb.njit(cache=True)
+def _score(layer: LayerTable, table: IntArray, tile: Table, head: int, rooms: Rooms, score_step: int) -> None:
+    """Scores of every key in the blocks of `table`, and of a few beyond, which nobody reads."""
+    width = layer.integers[KEY_DIM]
+    source = _head_blocks(layer.integers, table, KEYS, head, width)
+    queries, scores, scaling = _address(rooms.queries), _address(rooms.scores), layer.numbers[SCALING]
+    query_step = 4 * round_up(width, LANES)
+    for done in range(0, len(table), NUM_BLOCKS):
+        blocks, first = source, done
+        if layer.integers[ITEM_SIZE] == 2:
+            blocks, first = _stage(table, done, layer, source, width, rooms.staged), 0
+        for pair in range(0, tile[TILE_PAIRS], SOME):
+            rows = Rows(queries + pair * query_step, query_step)
+            target = Rows(scores + pair * score_step + 4 * BLOCK_LEN * done, score_step)
+            left = min(len(table) - done, NUM_BLOCKS)
+            if tile[TILE_PAIRS] == 1:
+                products.score_one(rows, blocks, first, width, scaling, target)
+            elif left <= SOME_BLOCKS // 2:
+                products.score_last(rows, blocks, first, width, scaling, target)
+            else:
+                for part in range(0, left, SOME_BLOCKS):
+                    target = Rows(scores + pair * score_step + 4 * BLOCK_LEN * (done + part), score_step)
+                    products.score_some(rows, blocks, first + part, width, scaling, target)
+
+
+@nb.njit(cache=True)
+def _add_values(
+    layer: LayerTable, table: IntArray, tile: Table, head: int, rooms: Rooms, keys: tuple[int, int]
+) -> None:
+    """sums [TILE_ROWS, V padded]: the values of `count` keys, weighted and added in order."""
+    width = layer.integers[VALUE_DIM]
+    padded, sum_width = sum_widths(width)
+    count, score_step = keys
+    source = _head_blocks(layer.integers, table, VALUES, head, width)
+    is_one, is_staged = tile[TILE_PAIRS] == 1, layer.integers[ITEM_SIZE] == 2 or width != padded
+    for done in range(0, len(table), NUM_BLOCKS):
+        num_keys = min(count - done * BLOCK_LEN, NUM_BLOCKS * BLOCK_LEN)
+        blocks, first = source, done
+        if is_staged:
+            blocks, first = _stage(table, done, layer, source, width, rooms.staged), 0
+        for pair in range(0, tile[TILE_PAIRS], SOME):
+            weights = Rows(_address(rooms.scores) + pair * score_step + 4 * BLOCK_LEN * done, score_step)
+            for column in range(0, padded, WIDE * LANES):
+                start = _address(rooms.sums) + 4 * pair * sum_width
+                total = start + 4 * (padded + column // (WIDE * LANES))
+                target = Sums(start + 4 * column, 4 * sum_width, total)
+                part = Blocks(blocks.table, blocks.last, blocks.base + 4 * column, blocks.block_step, blocks.row_step)
+                is_wide = column + WIDE * LANES <= padded
+                if is_one and is_wide:
+                    products.add_one_wide(weights, part, first, num_keys, target)
+                elif is_one:
+                    products.add_one_narrow(weights, part, first, num_keys, target)
+                elif is_wide:
+                    products.add_some_wide(weights, part, first, num_keys, target)
+                else:
+                    products.add_some_narrow(weights, part, first, num_keys, target)
+
+
+@nb.njit(cache=True)
+def _attend_tile(call: Table, table: LayerTable, step: StepTable, task: tuple[int, int], scratch: Floats) -> None:
+    """task: the number of a tile and a kv head."""
+    layer, (number, head) = table.integers, task
+    tile = step.tiles[number]
     segment = step.segments[tile[TILE_SEGMENT]]
-    first_row, key_dim, value_dim = segment[FIRST_ROW], layer[KEY_DIM], layer[VALUE_DIM]
     start, end = _key_range(layer, step, tile)
-    count = end - start
-
-    after_query = key_dim * LANES
-    after_result = after_query + value_dim * LANES
-    after_block = after_result + (BLOCK + IN_FLIGHT) * max(key_dim, value_dim)
-    query, result, block = scratch[:after_query], scratch[after_query:after_result], scratch[after_result:after_block]
-    sums, scores = scratch[after_block : after_block + 3 * LANES], scratch[after_block + 3 * LANES :]
-
-    slot = head * layer[NUM_SLOTS] + segment[START] + start
-    _load_query(call, layer, tile, first_row, head, query)
-    _score(table, layer[KEYS] + slot * key_dim * layer[ITEM_SIZE], count, query, scores, block)
+    count, score_step = end - start, 4 * score_width(end - start)
+    rooms = make_rooms(layer[KEY_DIM], layer[VALUE_DIM], scratch)
+    first_block = segment[FIRST_BLOCK] + start // BLOCK_LEN
+    blocks_T = step.blocks_T[first_block : first_block + (count + BLOCK_LEN - 1) // BLOCK_LEN]
+    _load_queries(call, layer, tile, segment[FIRST_ROW], head, rooms.queries)
+    _score(table, blocks_T, tile, head, rooms, score_step)
     if table.numbers[SOFTCAP] > 0:
-        lanes.soft_cap(_address(scores), count, table.numbers[SOFTCAP])
-    _mask(layer, step, tile, start, end, scores)
-    total = _weigh(table, tile, head, scores, count, sums)
-    _add_values(layer, layer[VALUES] + slot * value_dim * layer[ITEM_SIZE], count, scores, result, block)
-    _save(call, layer, tile, first_row, head, (result, total))
+        for pair in range(tile[TILE_PAIRS]):
+            row = _address(rooms.scores) + pair * score_step
+            lanes.soft_cap(row, len(blocks_T), table.numbers[SOFTCAP])
+    _mask(layer, step, tile, (start, end), rooms.scores)
+    _weigh(table, tile, head, (start, end), rooms.scores, rooms.sums)
+    _add_values(table, blocks_T, tile, head, rooms, (count, score_step))
+    _save(call, layer, tile, segment[FIRST_ROW], head, rooms.sums)
 
 
 @nb.njit(cache=True)
 def attend_serial(call: Table, table: LayerTable, step: StepTable, scratch: Floats) -> None:
     """scratch: float32 [threads, words], see `scratch_words`."""
-    _store_rows(call, table.integers, step.segments)
-    num_heads = table.integers[NUM_KV_HEADS]
-    for task in range(len(step.tiles) * num_heads):
-        _attend_tile(call, table, step, step.tiles[task // num_heads], task % num_heads, scratch[0])
+    num_heads, num_tiles = table.integers[NUM_KV_HEADS], len(step.tiles)
+    for head in range(num_heads):
+        _store_head(call, table.integers, step.write_slots_M, head)
+    for ticket in range(num_tiles * num_heads):
+        _attend_tile(call, table, step, (ticket % num_tiles, ticket // num_tiles), scratch[0])
 
 
 @nb.njit(cache=True, parallel=True)
-def attend_parallel(call: Table, table: LayerTable, step: StepTable, scratch: Floats) -> None:
-    """As `attend_serial`, tiles and heads shared among numba's threads."""
-    _store_rows(call, table.integers, step.segments)
-    num_heads = table.integers[NUM_KV_HEADS]
-    for task in nb.prange(len(step.tiles) * num_heads):
+def attend_parallel(call: Table, table: LayerTable, step: StepTable, scratch: Floats, num_threads: int) -> None:
+    """As `attend_serial`, heads and tiles shared among numba's threads, the tiles of most keys first.
+
+    A thread takes whatever is next, so that one which the system keeps waiting holds up nobody. All rows are stored
+    before any attends.
+    """
+    num_heads, num_tiles = table.integers[NUM_KV_HEADS], len(step.tiles)
+    counters = np.zeros(2, np.int64)
+    taken, stored = _address(counters), _address(counters[1:])
+    for _ in nb.prange(num_threads):
         room = scratch[nb.get_thread_id()]
-        _attend_tile(call, table, step, step.tiles[task // num_heads], task % num_heads, room)
+        ticket = lanes.raise_counter(taken, 1)
+        while ticket < num_heads:
+            _store_head(call, table.integers, step.write_slots_M, ticket)
+            lanes.raise_counter(stored, 1)
+            ticket = lanes.raise_counter(taken, 1)
+        while lanes.raise_counter(stored, 0) < num_heads:
+            pass
+        while ticket < num_heads + num_tiles * num_heads:
+            head, tile = divmod(ticket - num_heads, num_tiles)
+            _attend_tile(call, table, step, (num_tiles - 1 - tile, head), room)
+            ticket = lanes.raise_counter(taken, 1)

@@ -1,5 +1,5 @@
 # ruff: noqa: ARG001 - an intrinsic receives the types of its arguments, which the signature fixes anyway
-"""Vector primitives of the exact kernel: sixteen lanes, each the private arithmetic of one (row, head).
+"""Vector primitives of the exact kernels: sixteen lanes, each the private arithmetic of one number of the result.
 
 Emitted as LLVM vector instructions, so that speed does not hang on the auto-vectoriser and rounding not on
 any optimiser: no fast-math, every sum runs in the order of its loop, one fused multiply-add per step.
@@ -22,7 +22,6 @@ FLOAT, INT = ir.FloatType(), ir.IntType(32)
 VECTOR, INT_VECTOR = ir.VectorType(FLOAT, LANES), ir.VectorType(INT, LANES)
 HALF_VECTOR = ir.VectorType(ir.IntType(16), LANES)
 VECTOR_BYTES = 4 * LANES
-CACHE_LINE = 64
 LOG2_E, LN_2_HIGH, LN_2_LOW = 1.4426950408889634, 0.693359375, -2.12194440e-4
 # exp(r) on [-ln2/2, ln2/2]: Cephes expf.
 EXP_COEFFICIENTS = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5)
@@ -32,87 +31,91 @@ Builder = Any
 Value = Any
 
 
-def _address(builder: Builder, base: Value, index: Value, stride: int) -> Value:
+def emit_address(builder: Builder, base: Value, index: Value, stride: int) -> Value:
     return builder.add(base, builder.mul(index, ir.Constant(base.type, stride)))
 
 
-def _load(builder: Builder, address: Value, kind: Any) -> Value:
+def emit_load(builder: Builder, address: Value, kind: Any) -> Value:
     return builder.load(builder.inttoptr(address, kind.as_pointer()), align=2)
 
 
-def _store(builder: Builder, value: Value, address: Value) -> None:
-    builder.store(value, builder.inttoptr(address, value.type.as_pointer()), align=4)
+def emit_store(builder: Builder, value: Value, address: Value) -> None:
+    builder.store(value, builder.inttoptr(address, value.type.as_pointer()), align=2)
 
 
-def _splat(builder: Builder, scalar: Value) -> Value:
+def emit_offset(builder: Builder, base: Value, distance: int) -> Value:
+    return builder.add(base, ir.Constant(base.type, distance))
+
+
+def emit_times(builder: Builder, number: Value, factor: int) -> Value:
+    return builder.mul(number, ir.Constant(number.type, factor))
+
+
+def emit_least(builder: Builder, one: Value, other: Value) -> Value:
+    return builder.select(builder.icmp_signed("<", one, other), one, other)
+
+
+def emit_prefetch(builder: Builder, address: Value) -> None:
+    """Ask for the line of an address to be brought near; never faults."""
+    pointer = ir.IntType(8).as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [pointer, INT, INT, INT])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    read, locality, data = (ir.Constant(INT, number) for number in (0, 3, 1))
+    builder.call(function, [builder.inttoptr(address, pointer), read, locality, data])
+
+
+def emit_splat(builder: Builder, scalar: Value) -> Value:
     first = builder.insert_element(ir.Constant(VECTOR, ir.Undefined), scalar, ir.Constant(INT, 0))
     zeros = ir.Constant(INT_VECTOR, [0] * LANES)
     return builder.shuffle_vector(first, ir.Constant(VECTOR, ir.Undefined), zeros)
 
 
-def _constant(number: float) -> Value:
+def emit_constant(number: float) -> Value:
     return ir.Constant(VECTOR, [number] * LANES)
 
 
-def _call(builder: Builder, name: str, *operands: Value) -> Value:
+def emit_call(builder: Builder, name: str, *operands: Value) -> Value:
     kind = ir.FunctionType(VECTOR, [VECTOR] * len(operands))
     function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.v{LANES}f32")
     return builder.call(function, operands)
 
 
-def _exp(builder: Builder, x: Value) -> Value:
+def emit_exp(builder: Builder, x: Value) -> Value:
     """exp(x) for x <= 0, to about one unit in the last place; 0 below SMALLEST_EXPONENT."""
-    is_zero = builder.fcmp_ordered("<", x, _constant(SMALLEST_EXPONENT))
-    x = builder.select(is_zero, _constant(0.0), x)
-    whole = _call(builder, "floor", _call(builder, "fma", x, _constant(LOG2_E), _constant(0.5)))
-    rest = _call(builder, "fma", whole, _constant(-LN_2_HIGH), x)
-    rest = _call(builder, "fma", whole, _constant(-LN_2_LOW), rest)
-    series = _constant(EXP_COEFFICIENTS[0])
+    is_zero = builder.fcmp_ordered("<", x, emit_constant(SMALLEST_EXPONENT))
+    x = builder.select(is_zero, emit_constant(0.0), x)
+    whole = emit_call(builder, "floor", emit_call(builder, "fma", x, emit_constant(LOG2_E), emit_constant(0.5)))
+    rest = emit_call(builder, "fma", whole, emit_constant(-LN_2_HIGH), x)
+    rest = emit_call(builder, "fma", whole, emit_constant(-LN_2_LOW), rest)
+    series = emit_constant(EXP_COEFFICIENTS[0])
     for coefficient in EXP_COEFFICIENTS[1:]:
-        series = _call(builder, "fma", series, rest, _constant(coefficient))
-    series = _call(builder, "fma", builder.fmul(series, rest), rest, rest)
-    series = builder.fadd(series, _constant(1.0))
+        series = emit_call(builder, "fma", series, rest, emit_constant(coefficient))
+    series = emit_call(builder, "fma", builder.fmul(series, rest), rest, rest)
+    series = builder.fadd(series, emit_constant(1.0))
     exponent = builder.add(builder.fptosi(whole, INT_VECTOR), ir.Constant(INT_VECTOR, [127] * LANES))
     power = builder.bitcast(builder.shl(exponent, ir.Constant(INT_VECTOR, [23] * LANES)), VECTOR)
-    return builder.select(is_zero, _constant(0.0), builder.fmul(series, power))
-
-
-def _emit_sums(
-    builder: Builder, count: Value, start: Value, step: Any, lanes: Value, scalars: list[Value]
-) -> list[Value]:
-    """sums[i] = start[i] + sum over n < count of lanes[n] * scalars[i] at n * step bytes, each in order of n.
-
-    lanes: address of a lane array; start: address of one, or None for zeros; scalars: addresses of float32.
-    """
-    sums = []
-    for place in range(len(scalars)):
-        initial = _constant(0.0) if start is None else _load(builder, _offset(builder, start, place), VECTOR)
-        sums.append(cgutils.alloca_once_value(builder, initial))
-    with cgutils.for_range(builder, count, intp=count.type) as loop:
-        vector = _load(builder, _address(builder, lanes, loop.index, VECTOR_BYTES), VECTOR)
-        for slot, base in zip(sums, scalars, strict=True):
-            address = builder.add(base, builder.mul(loop.index, step))
-            scalar = _splat(builder, _load(builder, address, FLOAT))
-            builder.store(_call(builder, "fma", vector, scalar, builder.load(slot)), slot)
-    return [builder.load(slot) for slot in sums]
-
-
-def _offset(builder: Builder, base: Value, place: int) -> Value:
-    return builder.add(base, ir.Constant(base.type, place * VECTOR_BYTES))
+    return builder.select(is_zero, emit_constant(0.0), builder.fmul(series, power))
 
 
 def _score_kernel(num_keys: int) -> Any:
-    """scores[k] = scale * <query, key k> for `num_keys` keys, `key_step` bytes apart; the sum runs over width."""
+    """scores[k] = scale * <query, key k> for `num_keys` keys, `key_step` bytes apart; the sum runs over width.
+
+    query: address of a lane array, a query to a lane; keys: addresses of float32.
+    """
 
     def score(_context: Any, query: Any, key: Any, key_step: Any, width: Any, scale: Any, scores: Any) -> Any:
         def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
             query, key, key_step, width, scale, scores = values
-            steps = [builder.mul(key_step, ir.Constant(key_step.type, place)) for place in range(num_keys)]
-            keys = [builder.add(key, step) for step in steps]
-            sums = _emit_sums(builder, width, None, ir.Constant(key.type, 4), query, keys)
-            for place, total in enumerate(sums):
-                scaled = builder.fmul(total, _splat(builder, scale))
-                _store(builder, scaled, _offset(builder, scores, place))
+            keys = [builder.add(key, emit_times(builder, key_step, place)) for place in range(num_keys)]
+            sums = [cgutils.alloca_once_value(builder, emit_constant(0.0)) for _ in keys]
+            with cgutils.for_range(builder, width, intp=width.type) as loop:
+                vector = emit_load(builder, emit_address(builder, query, loop.index, VECTOR_BYTES), VECTOR)
+                for slot, base in zip(sums, keys, strict=True):
+                    scalar = emit_splat(builder, emit_load(builder, emit_address(builder, base, loop.index, 4), FLOAT))
+                    builder.store(emit_call(builder, "fma", vector, scalar, builder.load(slot)), slot)
+            for place, slot in enumerate(sums):
+                scaled = builder.fmul(builder.load(slot), emit_splat(builder, scale))
+                emit_store(builder, scaled, emit_offset(builder, scores, place * VECTOR_BYTES))
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 4, types.float32, types.int64), codegen
@@ -120,62 +123,54 @@ def _score_kernel(num_keys: int) -> Any:
     return intrinsic(score)
 
 
-def _value_kernel(num_columns: int) -> Any:
-    """out[c] += weight of key k * value[k, c], for `num_columns` columns, over `count` keys in order."""
-
-    def accumulate(_context: Any, weights: Any, value: Any, value_step: Any, count: Any, out: Any) -> Any:
-        def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
-            weights, value, value_step, count, out = values
-            columns = [builder.add(value, ir.Constant(value.type, 4 * place)) for place in range(num_columns)]
-            sums = _emit_sums(builder, count, out, value_step, weights, columns)
-            for place, total in enumerate(sums):
-                _store(builder, total, _offset(builder, out, place))
-            return context.get_dummy_value()
-
-        return types.void(*[types.int64] * 5), codegen
-
-    return intrinsic(accumulate)
-
-
 score_keys, score_key = _score_kernel(IN_FLIGHT), _score_kernel(1)
-add_columns, add_column = _value_kernel(IN_FLIGHT), _value_kernel(1)
 
 
 @intrinsic
-def raise_maximum(_context: Any, scores: Any, count: Any, maximum: Any) -> Any:
-    """maximum[lane] = max(maximum[lane], scores[n, lane] for n < count); addresses of lane arrays."""
+def find_largest(_context: Any, scores: Any, count: Any, least: Any) -> Any:
+    """The largest of `least` and the numbers of a lane array."""
+
+    def codegen(_context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
+        scores, count, least = values
+        slot = cgutils.alloca_once_value(builder, emit_splat(builder, least))
+        with cgutils.for_range(builder, count, intp=count.type) as loop:
+            score = emit_load(builder, emit_address(builder, scores, loop.index, VECTOR_BYTES), VECTOR)
+            largest = builder.load(slot)
+            builder.store(builder.select(builder.fcmp_ordered(">", score, largest), score, largest), slot)
+        largest, half = builder.load(slot), LANES // 2
+        while half:
+            places = ir.Constant(INT_VECTOR, [(lane + half) % LANES for lane in range(LANES)])
+            other = builder.shuffle_vector(largest, largest, places)
+            largest = builder.select(builder.fcmp_ordered(">", other, largest), other, largest)
+            half //= 2
+        return builder.extract_element(largest, ir.Constant(INT, 0))
+
+    return types.float32(types.int64, types.int64, types.float32), codegen
+
+
+@intrinsic
+def weigh(_context: Any, scores: Any, count: Any, maximum: Any) -> Any:
+    """The numbers x of a lane array become exp(x - maximum)."""
 
     def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
         scores, count, maximum = values
-        slot = cgutils.alloca_once_value(builder, _load(builder, maximum, VECTOR))
+        largest = emit_splat(builder, maximum)
         with cgutils.for_range(builder, count, intp=count.type) as loop:
-            score = _load(builder, _address(builder, scores, loop.index, VECTOR_BYTES), VECTOR)
-            largest = builder.load(slot)
-            is_larger = builder.fcmp_ordered(">", score, largest)
-            builder.store(builder.select(is_larger, score, largest), slot)
-        _store(builder, builder.load(slot), maximum)
+            address = emit_address(builder, scores, loop.index, VECTOR_BYTES)
+            emit_store(builder, emit_exp(builder, builder.fsub(emit_load(builder, address, VECTOR), largest)), address)
         return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 3), codegen
+    return types.void(types.int64, types.int64, types.float32), codegen
 
 
 @intrinsic
-def weigh(_context: Any, scores: Any, count: Any, maximum: Any, total: Any) -> Any:
-    """scores[n] becomes exp(scores[n] - maximum); total += their sum, in order of n. Addresses of lane arrays."""
+def exp(_context: Any, number: Any) -> Any:
+    """As a lane of `weigh` computes it."""
 
-    def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
-        scores, count, maximum, total = values
-        slot = cgutils.alloca_once_value(builder, _load(builder, total, VECTOR))
-        largest = _load(builder, maximum, VECTOR)
-        with cgutils.for_range(builder, count, intp=count.type) as loop:
-            address = _address(builder, scores, loop.index, VECTOR_BYTES)
-            weight = _exp(builder, builder.fsub(_load(builder, address, VECTOR), largest))
-            _store(builder, weight, address)
-            builder.store(builder.fadd(builder.load(slot), weight), slot)
-        _store(builder, builder.load(slot), total)
-        return context.get_dummy_value()
+    def codegen(_context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
+        return builder.extract_element(emit_exp(builder, emit_splat(builder, values[0])), ir.Constant(INT, 0))
 
-    return types.void(*[types.int64] * 4), codegen
+    return types.float32(types.float32), codegen
 
 
 @intrinsic
@@ -185,31 +180,66 @@ def soft_cap(_context: Any, scores: Any, count: Any, cap: Any) -> Any:
     def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
         scores, count, cap = values
         with cgutils.for_range(builder, count, intp=count.type) as loop:
-            address = _address(builder, scores, loop.index, VECTOR_BYTES)
-            x = builder.fdiv(_load(builder, address, VECTOR), _splat(builder, cap))
-            power = _exp(builder, builder.fmul(_call(builder, "fabs", x), _constant(-2.0)))
-            one = _constant(1.0)
+            address = emit_address(builder, scores, loop.index, VECTOR_BYTES)
+            x = builder.fdiv(emit_load(builder, address, VECTOR), emit_splat(builder, cap))
+            power = emit_exp(builder, builder.fmul(emit_call(builder, "fabs", x), emit_constant(-2.0)))
+            one = emit_constant(1.0)
             size = builder.fdiv(builder.fsub(one, power), builder.fadd(one, power))
-            tanh = _call(builder, "copysign", size, x)
-            _store(builder, builder.fmul(tanh, _splat(builder, cap)), address)
+            tanh = emit_call(builder, "copysign", size, x)
+            emit_store(builder, builder.fmul(tanh, emit_splat(builder, cap)), address)
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.float32), codegen
 
 
 @intrinsic
-def widen(_context: Any, source: Any, count: Any, target: Any) -> Any:
-    """Write `count` * LANES bfloat16 numbers at `source` as float32 at `target`."""
+def scale(_context: Any, numbers: Any, count: Any, factor: Any) -> Any:
+    """The numbers of a lane array are multiplied by `factor`."""
+
+    def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
+        numbers, count, factor = values
+        splat = emit_splat(builder, factor)
+        with cgutils.for_range(builder, count, intp=count.type) as loop:
+            address = emit_address(builder, numbers, loop.index, VECTOR_BYTES)
+            emit_store(builder, builder.fmul(emit_load(builder, address, VECTOR), splat), address)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.float32), codegen
+
+
+@intrinsic
+def narrow(_context: Any, source: Any, count: Any, target: Any) -> Any:
+    """Write a lane array as bfloat16 numbers, to the nearest, ties to even; `target` may be `source`."""
 
     def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
         source, count, target = values
+        sixteen, one, almost_half = (ir.Constant(INT_VECTOR, [number] * LANES) for number in (16, 1, 0x7FFF))
         with cgutils.for_range(builder, count, intp=count.type) as loop:
-            half = _load(builder, _address(builder, source, loop.index, VECTOR_BYTES // 2), HALF_VECTOR)
-            bits = builder.shl(builder.zext(half, INT_VECTOR), ir.Constant(INT_VECTOR, [16] * LANES))
-            _store(builder, builder.bitcast(bits, VECTOR), _address(builder, target, loop.index, VECTOR_BYTES))
+            numbers = emit_load(builder, emit_address(builder, source, loop.index, VECTOR_BYTES), VECTOR)
+            bits = builder.bitcast(numbers, INT_VECTOR)
+            is_odd = builder.and_(builder.lshr(bits, sixteen), one)
+            rounded = builder.add(builder.add(bits, almost_half), is_odd)
+            half = builder.trunc(builder.lshr(rounded, sixteen), HALF_VECTOR)
+            emit_store(builder, half, emit_address(builder, target, loop.index, VECTOR_BYTES // 2))
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 3), codegen
+
+
+@intrinsic
+def widen(_context: Any, source: Any, ahead: Any, count: Any, target: Any) -> Any:
+    """Write `count` * LANES bfloat16 numbers at `source` as float32 at `target`; ask for as many at `ahead`."""
+
+    def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
+        source, ahead, count, target = values
+        with cgutils.for_range(builder, count, intp=count.type) as loop:
+            half = emit_load(builder, emit_address(builder, source, loop.index, VECTOR_BYTES // 2), HALF_VECTOR)
+            bits = builder.shl(builder.zext(half, INT_VECTOR), ir.Constant(INT_VECTOR, [16] * LANES))
+            emit_prefetch(builder, emit_address(builder, ahead, loop.index, VECTOR_BYTES // 2))
+            emit_store(builder, builder.bitcast(bits, VECTOR), emit_address(builder, target, loop.index, VECTOR_BYTES))
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 4), codegen
 
 
 @intrinsic
@@ -229,7 +259,7 @@ def copy_bytes(_context: Any, target: Any, source: Any, count: Any) -> Any:
 def _scalar_access(kind: Any, ir_kind: Any) -> tuple[Any, Any]:
     def load(_context: Any, address: Any) -> Any:
         def codegen(_context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
-            return _load(builder, values[0], ir_kind)
+            return emit_load(builder, values[0], ir_kind)
 
         return kind(types.int64), codegen
 
@@ -248,37 +278,11 @@ load_half, store_half = _scalar_access(types.uint16, ir.IntType(16))
 
 
 @intrinsic
-def float_of_bits(_context: Any, bits: Any) -> Any:
-    """The float32 whose bits are the low 32 of an integer."""
+def raise_counter(_context: Any, counter: Any, amount: Any) -> Any:
+    """Add to the int64 at an address, which threads share; what it was before. Orders all other reads and writes."""
 
     def codegen(_context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
-        return builder.bitcast(builder.trunc(values[0], INT), FLOAT)
+        pointer = builder.inttoptr(values[0], ir.IntType(64).as_pointer())
+        return builder.atomic_rmw("add", pointer, values[1], "acq_rel")
 
-    return types.float32(types.int64), codegen
-
-
-@intrinsic
-def bits_of_float(_context: Any, number: Any) -> Any:
-    def codegen(_context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
-        return builder.zext(builder.bitcast(values[0], INT), ir.IntType(64))
-
-    return types.int64(types.float32), codegen
-
-
-@intrinsic
-def prefetch(_context: Any, start: Any, size: Any) -> Any:
-    """Ask for `size` bytes at `start` to be brought near; never faults."""
-
-    def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
-        start, size = values
-        pointer = ir.IntType(8).as_pointer()
-        kind = ir.FunctionType(ir.VoidType(), [pointer, INT, INT, INT])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        lines = builder.udiv(size, ir.Constant(size.type, CACHE_LINE))
-        read, locality, data = (ir.Constant(INT, number) for number in (0, 3, 1))
-        with cgutils.for_range(builder, lines, intp=size.type) as loop:
-            address = _address(builder, start, loop.index, CACHE_LINE)
-            builder.call(function, [builder.inttoptr(address, pointer), read, locality, data])
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), codegen
+    return types.int64(types.int64, types.int64), codegen

@@ -20,7 +20,7 @@ class ReferencePlan:
 
 
 class ReferenceAttention:
-    """Works with both stores, on any device, in any dtype."""
+    """On any device, in any dtype."""
 
     def prepare(self, batch: StepBatch) -> ReferencePlan:
         return ReferencePlan(batch, torch.from_numpy(batch.write_slots_M))
@@ -38,10 +38,10 @@ class ReferenceAttention:
         slots_M = plan.write_slots_M.to(key_KND.device)
         store.write(layer.index, key_KND[:, : batch.num_tokens], value_KNV[:, : batch.num_tokens], slots_M)
         out_NHV = query_HND.new_zeros(query_HND.shape[1], query_HND.shape[0], layer.value_dim)
-        for segment, handle in enumerate(batch.handles):
+        for segment in range(batch.num_segments):
             first, end = batch.offsets[segment], batch.offsets[segment + 1]
-            num_keys = batch.num_keys(segment)
-            keys_KTD, values_KTV = store.gather(layer.index, store.rows(handle, num_keys))
+            blocks = torch.from_numpy(batch.blocks(segment)).to(store.device, torch.int64)
+            keys_KTD, values_KTV = store.gather(layer.index, blocks, batch.num_keys(segment))
             visible = torch.from_numpy(visible_keys(batch, segment, layer.window, layer.chunk)).to(keys_KTD.device)
             for row in range(first, end):
                 is_seen = visible[row - first]

@@ -1,4 +1,4 @@
-"""Attention through torch's scaled_dot_product_attention, one call per request. Works with both stores.
+"""Attention through torch's scaled_dot_product_attention, one call per request.
 
 Knows nothing of exactness: rounding depends on how many rows a request brings.
 Invariant: masks are built once per step and (window, chunk), never per layer.
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
 from decoding.attention.backend import visible_keys
 from decoding.cache.batch import StepBatch
+from decoding.cache.block_pool import num_blocks_for
 from decoding.core.layer import LayerSpec
 
 # Shape suffixes: H query heads, K kv heads, G = H / K, N model rows, M batch rows, n rows of one segment, T keys.
@@ -20,11 +22,12 @@ from decoding.core.layer import LayerSpec
 
 @dataclass(frozen=True, slots=True)
 class SdpaPlan:
-    """masks: bool [G * n, T] by (segment, window, chunk, G), or None where every row sees every key."""
+    """blocks: int64, of each segment's keys. masks: bool [G * n, T] by (segment, window, chunk, G), or None where
+    every row sees every key."""
 
     batch: StepBatch
     write_slots_M: torch.Tensor
-    rows: tuple[slice | torch.Tensor, ...]
+    blocks: tuple[torch.Tensor, ...]
     masks: dict[tuple[int, int, int, int], torch.Tensor | None] = field(default_factory=dict)
 
 
@@ -35,9 +38,12 @@ class SdpaAttention:
         self.device = device
 
     def prepare(self, batch: StepBatch) -> SdpaPlan:
-        rows = tuple(batch.store.rows(handle, batch.num_keys(place)) for place, handle in enumerate(batch.handles))
         write_slots_M = torch.from_numpy(batch.write_slots_M).to(self.device, non_blocking=True)
-        return SdpaPlan(batch, write_slots_M, rows)
+        blocks_T = torch.from_numpy(batch.blocks_T.astype(np.int64)).to(self.device, non_blocking=True)
+        lengths = [num_blocks_for(batch.num_keys(segment)) for segment in range(batch.num_segments)]
+        starts = batch.table_offsets.tolist()
+        blocks = tuple(blocks_T[start : start + length] for start, length in zip(starts[:-1], lengths, strict=True))
+        return SdpaPlan(batch, write_slots_M, blocks)
 
     def attend(
         self,
@@ -52,9 +58,9 @@ class SdpaAttention:
         store.write(layer.index, key_KND[:, :num_tokens], value_KNV[:, :num_tokens], plan.write_slots_M)
         out_NHV = query_HND.new_zeros(query_HND.shape[1], query_HND.shape[0], layer.value_dim)
         offsets = plan.batch.offsets.tolist()
-        for segment, rows in enumerate(plan.rows):
+        for segment, blocks in enumerate(plan.blocks):
             first, end = offsets[segment], offsets[segment + 1]
-            keys_KTD, values_KTV = store.gather(layer.index, rows)
+            keys_KTD, values_KTV = store.gather(layer.index, blocks, plan.batch.num_keys(segment))
             # The heads that share keys become extra rows, so keys are read once and never repeated.
             query_KXD = query_HND[:, first:end].reshape(layer.num_kv_heads, -1, layer.key_dim)
             mask = self._mask(layer, segment, plan)

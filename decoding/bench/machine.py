@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import os
 import platform
+from importlib.metadata import version
 from pathlib import Path
-
-import torch
-import transformers
 
 
 def describe_machine() -> str:
     """One line for the head of a report."""
-    versions = f"Python {platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}"
-    return f"{os.cpu_count()} x {_processor()}; {versions}"
+    versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers"))
+    return f"{os.cpu_count()} x {_processor()}; Python {platform.python_version()}, {versions}"
 
 
 def _processor() -> str:

@@ -18,6 +18,8 @@ from decoding.bench.contestant import Contestant, EngineContestant, Reply, Task
 from decoding.bench.generate import GenerateContestant
 from decoding.bench.tables.figures import pool
 from decoding.cache.batch import Segment, pack
+from decoding.cache.block_pool import num_blocks_for
+from decoding.cache.kv_cache import KvCache
 from decoding.config import EngineConfig
 from decoding.core.speculation_params import SpeculationParams
 from decoding.engine.engine import Engine
@@ -108,15 +110,14 @@ def _engine(shape: Shape, dtype: str, context: int) -> Engine:
 
 def verify_curve(model: TargetModel, context: int, repeats: int = 9) -> tuple[float, list[float]]:
     """Seconds of a forward of one row at `context`, and t(n) / t(1) for `ROWS`, medians of interleaved forwards."""
-    store = model.new_store(context + max(ROWS))
-    handle = store.allocate(context + max(ROWS))
-    assert handle is not None
-    model.forward(pack([Segment(handle, np.zeros(context, np.int32))], store))
-    store.commit(handle, np.arange(context, dtype=np.int32))
+    cache = KvCache(model.new_store(num_blocks_for(context + max(ROWS))))
+    store, rows = cache.store, cache.new_rows(context + max(ROWS))
+    model.forward(pack([Segment(rows, np.zeros(context, np.int32))], store))
+    store.commit(rows, np.arange(context, dtype=np.int32))
     seconds: dict[int, list[float]] = {num_rows: [] for num_rows in ROWS}
     for _ in range(repeats):
         for num_rows in ROWS:
-            batch = pack([Segment(handle, np.zeros(num_rows, np.int32))], store)
+            batch = pack([Segment(rows, np.zeros(num_rows, np.int32))], store)
             started = time.perf_counter()
             model.forward(batch)[0, 0].item()
             seconds[num_rows].append(time.perf_counter() - started)

@@ -30,7 +30,8 @@ class Request:
     """A running generation.
 
     prompt: int32 [p]; eos_token_ids: the model's end tokens (empty set when the model has none).
-    prediction: int32, what the caller expects the reply to be; a draft, never a promise.
+    cache_salt: prompts of another salt, or another tenant, share nothing with this one. prediction: int32, what the
+    caller expects the reply to be; a draft, never a promise.
     """
 
     id: str
@@ -39,6 +40,7 @@ class Request:
     speculation: SpeculationParams
     eos_token_ids: frozenset[int] = frozenset()
     tenant: str = ""
+    cache_salt: str = ""
     session_id: str = "local"
     prediction: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
     num_tokens: int = field(init=False)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 NODE_BOUNDS = (0, 1, 2, 4, 8, 16, 32, 64, 128)
-REFUSAL_REASONS = ("context", "vocabulary", "slots", "nan")  # why a draft model gives a request up
+REFUSAL_REASONS = ("context", "vocabulary", "nan")  # why a draft model gives a request up
 
 
 class DraftOutcome(NamedTuple):
@@ -85,7 +85,9 @@ class MethodCounts(DraftCounts, kw_only=True, array_like=True):
 class RequestStats(msgspec.Struct, kw_only=True):
     """What one finished request cost. Times are seconds, on the worker's monotonic clock differences.
 
-    target_forwards counts the steps that verified a root, so acceptance length is emitted / target_forwards;
+    cached_tokens: of the prompt, those that need not be run, since another request did. preemptions: how often it gave
+    up its room and was run again. target_forwards counts the steps that verified a root, so acceptance length is
+    emitted / target_forwards;
     prompt chunks that end before the root are prefill_chunks. accepted_prediction_tokens are the tokens of the
     request's prediction that the reply contains where it was found to follow it, rejected_prediction_tokens the
     others (OpenAI's definition): a fact of prediction and reply, whatever was drafted; together they are its length.
@@ -96,6 +98,8 @@ class RequestStats(msgspec.Struct, kw_only=True):
     reason: str = ""  # why this method was chosen, a sentence
     steps_by_method: dict[str, int] = {}
     prompt_tokens: int
+    cached_tokens: int = 0
+    preemptions: int = 0
     emitted: int = 0
     target_forwards: int = 0
     prefill_chunks: int = 0
@@ -114,6 +118,8 @@ class StepStats(msgspec.Struct, kw_only=True, array_like=True):
 
     plain_seconds: what plain decoding would have needed for the tokens of this step, from the measured
     cost of a plain step at the same number of requests and context; 0 for a step that only prefilled.
+    prefix_queries, prefix_hits: tokens of the prompts that were started, and those of them that need not be run.
+    preemptions: sequences that gave up their room to older ones.
     """
 
     rows: int
@@ -123,18 +129,21 @@ class StepStats(msgspec.Struct, kw_only=True, array_like=True):
     phase_seconds: dict[str, float]
     counts_by_method: dict[str, MethodCounts]
     refusals: dict[str, int] = {}  # by reason: requests the draft model could do nothing more for
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+    preemptions: int = 0
 
 
 class EngineStats(msgspec.Struct, kw_only=True):
-    """Gauges: the engine now."""
+    """Gauges: the engine now. slots_used: of blocks that some request holds; slots_cached: of those that nobody holds
+    and whose tokens a later prompt may find."""
 
     running: int
     waiting: int
     slots_used: int
+    slots_cached: int
     slots_total: int
     sessions: int
     session_bytes: int
     resident_bytes: int
-    draft_slots_used: int = 0
-    draft_slots_total: int = 0
-    draft_bytes: int = 0  # weights of the draft model and its slots
+    draft_bytes: int = 0  # weights of the draft model and its part of all slots

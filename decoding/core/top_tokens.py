@@ -18,3 +18,14 @@ class TopTokens:
 
     ids: NDArray[np.int32]
     probabilities: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def rows(self, first: int, end: int) -> TopTokens:
+        """Of some of the rows."""
+        return TopTokens(self.ids[first:end], self.probabilities[first:end])
+
+    def likeliest(self, num_top: int) -> TopTokens:
+        """Fewer of each row."""
+        return TopTokens(self.ids[:, :num_top], self.probabilities[:, :num_top])

@@ -17,13 +17,15 @@ LEAST_ROW_SHARE = 0.005
 class CostCurve:
     """Seconds of one step: base + row * rows + key * (rows summed over their context lengths).
 
-    draft: seconds beside the forward for each request that drafts: proposing, harvesting, observing.
+    draft: seconds beside the forward for each request that drafts: proposing, harvesting, observing. head: the part of
+    `row` that goes into its logits, which rows of a prompt can do without.
     """
 
     base: float
     row: float
     key: float
     draft: float = 0.0
+    head: float = 0.0
 
     def step_seconds(self, rows: Sequence[float], contexts: Sequence[int]) -> float:
         """A step in which request i brings rows[i] rows at contexts[i] committed tokens."""

@@ -76,6 +76,11 @@ def node_price(curve: CostCurve, rate: float, context: int) -> float:
     return rate * (curve.row + curve.key * context)
 
 
+# On the bundled model's workloads stores that learn from the prompt make replies a tenth shorter in steps (tau 3.28
+# against 2.88 on code, 1.91 and 1.68, 1.30 and 1.24, 1.83 and 1.60), of which its last 128 rows bring three quarters.
+HARVEST_STEPS = 6  # plain steps that a reply of some hundred tokens saves so
+MOST_HARVEST = 1 << 20
+TINY = 1e-9  # seconds
 TRIAL_INTERVAL = 16  # plain steps of a request after which one tree is drafted although trees have not paid
 
 
@@ -102,6 +107,20 @@ class Pricing:
         """Let budgets follow these costs from here on."""
         self._curve = curve
         self._draft_curve = draft_curve
+
+    @property
+    def harvest_rows(self) -> int:
+        """How many of a prompt's last rows are worth their logits to drafting."""
+        curve = self._curve
+        return int(min(HARVEST_STEPS * (curve.base + curve.row) / max(curve.head, TINY), MOST_HARVEST))
+
+    def seconds_of_rows(self, num_rows: int, context: int, demand: Demand) -> float:
+        """What a chain of so many rows after `context` tokens adds to a step of others."""
+        curves = [self._curve]
+        if demand.runs_draft_model and self._draft_curve is not None:
+            curves.append(self._draft_curve)
+        num_keys = num_rows * (context + num_rows / 2)
+        return sum((curve.row - curve.head) * num_rows + curve.key * num_keys for curve in curves)
 
     def budgets(self, demands: Sequence[Demand], room: int) -> list[DraftBudget]:
         """A budget for each demand, of at most `room` nodes together: trees shrink alike before anybody waits."""

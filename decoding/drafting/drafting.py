@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from decoding.cache.block_pool import BlockTable
 from decoding.core.request import Request
 from decoding.core.tree import DraftTree, root_only
 from decoding.costs.price import DraftBudget
@@ -30,10 +31,11 @@ logger = logging.getLogger("gander.engine")
 
 @dataclass(frozen=True, slots=True)
 class DraftRequest:
-    """One sequence's part of a step. end: how many of its tokens the target will know by then; budget: None where the
-    prompt goes on, so that there is nothing to draft yet."""
+    """One sequence's part of a step. table: its blocks; end: how many of its tokens the target will know by then;
+    budget: None where the prompt goes on, so that there is nothing to draft yet."""
 
     drafter: SequenceDrafter
+    table: BlockTable
     end: int
     budget: DraftBudget | None
 
@@ -159,7 +161,7 @@ def _growth(request: DraftRequest, budget: DraftBudget | None) -> GrowthRequest 
     state = request.drafter.active.state
     if state is None or (budget is not None and budget.max_nodes == 0):
         return None
-    return GrowthRequest(state, request.end, budget)
+    return GrowthRequest(state, request.table, request.end, budget)
 
 
 def _tree(request: DraftRequest, budget: DraftBudget | None, grown: DraftTree | None) -> DraftTree | None:

@@ -31,6 +31,7 @@ from decoding.drafting.spine import spine
 from decoding.drafting.spine.spine import SpineDrafter
 from decoding.drafting.stand import stand
 from decoding.drafting.stand.stand import StandDrafter
+from decoding.sampling import top_tokens
 from decoding.sampling.verify import walk
 from decoding.stores.adjacency import AdjacencyTable
 from decoding.stores.ngram import NgramStore
@@ -144,6 +145,7 @@ def warm_up() -> None:
 
     Cached on disk between starts.
     """
+    top_tokens.warm_up()
     tokens = np.concatenate((np.arange(600, dtype=np.int32), np.tile(np.arange(7, dtype=np.int32), 6)))
     for method in available(has_draft_model=False):
         for without in (frozenset[str](), frozenset(("best_first",))):

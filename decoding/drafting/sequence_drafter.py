@@ -82,9 +82,8 @@ class SequenceDrafter:
         self.active, self.choice = self._used[choice.method], choice
 
     def refuse(self, methods: set[str]) -> None:
-        """These methods can do nothing more for it; what the draft model keeps of it goes."""
+        """These methods can do nothing more for it."""
         self.refused |= methods
-        self.close()
 
     def begin(self, budget: DraftBudget) -> DraftBudget:
         """A tree is about to be drafted; what is left of the budget for the method."""
@@ -131,8 +130,8 @@ class SequenceDrafter:
         """Tell the session what the method earned in the last step. seconds: this sequence's part of its time."""
         self.ledger.note(self.active.name, self._last_emitted, seconds)
 
-    def close(self) -> None:
-        """Give back what the draft model keeps of it."""
+    def forget_rows(self) -> None:
+        """The sequence gives its blocks back, and the draft model's rows with them."""
         for method in self._used.values():
             if method.state is not None:
-                method.state.close()
+                method.state.forget_rows()

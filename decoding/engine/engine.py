@@ -13,10 +13,14 @@ from itertools import pairwise
 import torch
 
 from decoding.cache.batch import pack
+from decoding.cache.block_pool import BLOCK_LEN, BlockPool
+from decoding.cache.prefix_index import PrefixIndex
+from decoding.cache.top_token_store import TopTokenStore
 from decoding.config import EngineConfig
 from decoding.core.request import FinishReason, Request
 from decoding.core.stats import EngineStats, RequestStats
 from decoding.core.step_result import Broken, Emitted, PromptScored, Retired, StepResult
+from decoding.core.top_tokens import TopTokens
 from decoding.costs.price import Pricing
 from decoding.drafting.draft_model.draft_model import DraftModel, load_draft_model
 from decoding.drafting.drafting import Drafting, DraftRequest
@@ -24,6 +28,7 @@ from decoding.drafting.registry import StartDrafter
 from decoding.drafting.stand.static_tree import read_tree
 from decoding.engine.admission import check_queue, check_request
 from decoding.engine.intake import Intake
+from decoding.engine.limits import limits_for
 from decoding.engine.scheduler import Scheduler, Task
 from decoding.engine.sequence import SequencePart, VerifiedPart
 from decoding.engine.step_costs import StepCosts
@@ -31,11 +36,12 @@ from decoding.engine.tally import Emission, StepTally, outcome_of
 from decoding.engine.tracing import trace_step
 from decoding.engine.warm_up import compile_kernels, seconds_beside_forwards
 from decoding.errors import BrokenLogits
-from decoding.model.memory import resident_bytes, slots_for
+from decoding.model.memory import affordable_slots, expected_bytes, resident_bytes, room_for
 from decoding.model.target_model import TargetModel
 from decoding.sampling.grammar_builder import GrammarBuilder
 from decoding.sampling.grammar_compiler import GrammarCompiler
 from decoding.stores.session_store import SessionStore
+from decoding.stores.successor_table import NUM_SUCCESSORS
 
 GRAMMAR_PATIENCE = 0.02  # seconds that a step waits for a grammar when nothing else is to be done
 
@@ -64,23 +70,33 @@ class Engine:
         on_progress("Compiling the drafters", 0.8)
         compile_kernels()
         on_progress("Measuring what a token costs on this machine", 0.9)
-        num_slots = slots_for(model, config, draft_model)
-        self.store = model.new_store(num_slots)
-        self.draft_model = DraftModel(draft_model, config, num_slots, model.vocab_size) if draft_model else None
-        self.costs = StepCosts(model, self.draft_model)
+        self.costs = StepCosts(model, draft_model)
+        slot_bytes = sum(each.bytes_per_slot for each in (model, draft_model) if each)
+        slot_bytes += TopTokenStore.bytes_per_slot(NUM_SUCCESSORS)
+        slots = affordable_slots(config, model.device, slot_bytes)
+        self.limits = limits_for(config, self.costs.curve, model.device.type, slots)
+        self.room = room_for(model.max_model_len, config, slots, self.limits.max_running)
+        self.store = model.new_store(self.room.num_slots // BLOCK_LEN)
+        self.pool = BlockPool(self.store.num_blocks, PrefixIndex() if config.prefix_cache else None)
+        self.draft_model = None
+        if draft_model is not None:
+            self.draft_model = DraftModel(draft_model, self.pool, self.limits.max_batch_rows, model.vocab_size)
         self._drafting = Drafting(self.draft_model, read_tree(config.tree) if config.tree else None)
+        self._tops = TopTokenStore(self.pool, NUM_SUCCESSORS)
         self._grammars = GrammarCompiler(GrammarBuilder(config, model.vocab_size, model.eos_token_ids).build)
         self._start_afresh()
         on_progress("Warming up", 0.95)
         self.costs.note_beside(*seconds_beside_forwards(self, model, has_draft_model=draft_model is not None))
         self._start_afresh()
+        self.expected_bytes = expected_bytes(model.device, self.room.num_slots * slot_bytes)
         self.load_seconds = time.perf_counter() - started
 
     def _start_afresh(self) -> None:
         """Nothing runs, nothing is remembered."""
         config = self.config
         self._pricing = Pricing(config.max_nodes, self.costs.curve, self.costs.draft_curve)
-        self._scheduler = Scheduler(config, self.store, self._pricing)
+        self.pool.forget()
+        self._scheduler = Scheduler(self.limits, self.pool, self._pricing)
         self.sessions = SessionStore(config.max_sessions, config.session_bytes, config.session_ttl)
         self._intake = Intake(self.model.vocab_size, self._drafting, self.sessions, self._grammars.compile)
 
@@ -108,15 +124,15 @@ class Engine:
 
         start_drafter: makes a drafter of the caller's own instead of the method's, for experiments.
         """
-        check_request(request, self.config, self.model, self.store)
+        check_request(request, self.config, self.model.vocab_size, self.room)
         self._drafting.check(request.speculation.method)
-        check_queue(request, self.request_ids(), self.config)
+        check_queue(request, self.request_ids(), self.limits)
         sequence = self._intake.take_on(request, start_drafter)
         if sequence is not None:
             self._scheduler.add(sequence)
 
     def abort(self, request_id: str) -> Retired | None:
-        """Stop a request and free its slots at once; None if it is not, or no longer, here."""
+        """Stop a request and free its blocks at once; None if it is not, or no longer, here."""
         sequence = self._scheduler.retire(request_id)
         if sequence is not None:
             return sequence.end(FinishReason.ABORT)
@@ -154,6 +170,7 @@ class Engine:
         verified = self._verify(parts, rows, result)
         tops = [each.top_tokens() for each in verified]
         tally.end_phase("sample")
+        self._learn_prompts([each.part for each in verified], tops)
         for each in verified:
             self._commit(each, tally, result)
         tally.end_phase("commit")
@@ -162,7 +179,7 @@ class Engine:
         tally.end_phase("observe")
         self._review([each.part for each in verified], tally)
         num_prefill_tokens = sum(len(part.chunk) for part in parts)
-        result.stats = tally.stats(batch.num_tokens, num_prefill_tokens, self.costs.curve)
+        result.stats = tally.stats(batch.num_tokens, num_prefill_tokens, self._scheduler.reuse, self.costs.curve)
         return result
 
     def on_idle(self) -> None:
@@ -181,7 +198,7 @@ class Engine:
     def _draft(self, tasks: list[Task], tally: StepTally) -> list[SequencePart]:
         """Each sequence's part of the step, its tree drafted."""
         proposals = self._drafting.propose_batch(
-            [DraftRequest(task.sequence.drafter, task.end, task.budget) for task in tasks]
+            [DraftRequest(task.sequence.drafter, task.table, task.end, task.budget) for task in tasks]
         )
         for reason in proposals.refusals:
             tally.note_refusal(reason)
@@ -190,7 +207,9 @@ class Engine:
             sequence, start = task.sequence, task.sequence.num_committed
             chunk = sequence.request.tokens[start : start + task.chunk_len]
             budget = task.budget.max_nodes if task.budget else 0
-            parts.append(SequencePart(sequence, start, chunk, tree, cost, budget))
+            is_learnt_from = self.config.prefix_cache or sequence.drafter.num_top > 0
+            harvest_rows = self._pricing.harvest_rows if is_learnt_from else 0
+            parts.append(SequencePart(sequence, start, chunk, tree, cost, budget, harvest_rows))
         tally.end_draft(proposals.model_seconds)
         return parts
 
@@ -207,13 +226,21 @@ class Engine:
                 result.broken.append(Broken(sequence.request.id, str(error)))
         return verified
 
+    def _learn_prompts(self, parts: list[SequencePart], tops: list[TopTokens | None]) -> None:
+        """Let drafting learn from the rows of prompts that were run, and from those that need not be."""
+        for part, top in zip(parts, tops, strict=True):
+            if top is not None:
+                part.keep_top(top, self._tops)
+        for part in parts:
+            part.sequence.learn_prompt(part.end, self._tops)
+
     def _commit(self, verified: VerifiedPart, tally: StepTally, result: StepResult) -> None:
         """Keep the accepted rows, extend the sequence, and say what it was given."""
         part, verdict, rows_RV = verified
         sequence, request = part.sequence, part.sequence.request
         sequence.note_prompt_logprobs(part.prompt_logprobs(rows_RV))
-        assert sequence.handle is not None, request.id
-        self.store.commit(sequence.handle, part.kept_rows(verdict))
+        assert sequence.rows is not None, request.id
+        self.store.commit(sequence.rows, part.kept_rows(verdict))
         if verdict is None or part.tree is None:
             sequence.note_chunk()
             return
@@ -254,12 +281,11 @@ class Engine:
         return EngineStats(
             running=self._scheduler.num_running,
             waiting=self._num_waiting,
-            slots_used=self.store.used,
-            slots_total=self.store.total,
+            slots_used=self.pool.num_held * BLOCK_LEN,
+            slots_cached=self.pool.num_idle * BLOCK_LEN,
+            slots_total=self.room.num_slots,
             sessions=len(self.sessions),
             session_bytes=self.sessions.num_bytes,
             resident_bytes=resident_bytes(),
-            draft_slots_used=draft.store.used if draft else 0,
-            draft_slots_total=draft.store.total if draft else 0,
             draft_bytes=draft.num_bytes if draft else 0,
         )

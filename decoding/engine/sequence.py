@@ -1,6 +1,6 @@
 """A sequence: one request the engine has taken on, with everything that belongs to it; and its part of one step.
 
-Owns its room in the KV store, its processors and its counts, and changes by its verbs alone. A part is pure: what it
+Owns its rows in the KV cache, its processors and its counts, and changes by its verbs alone. A part is pure: what it
 says of logits is told to the sequence by the engine.
 """
 
@@ -14,7 +14,10 @@ import numpy as np
 import torch
 
 from decoding.cache.batch import LogitRows, Segment
-from decoding.cache.store import KvHandle
+from decoding.cache.block_pool import BLOCK_LEN, BlockPool
+from decoding.cache.kv_store import KvRows, slots_of
+from decoding.cache.prefix_index import namespace_digest
+from decoding.cache.top_token_store import TopTokenStore
 from decoding.core.request import FinishReason, Request
 from decoding.core.stats import DraftOutcome, RequestStats
 from decoding.core.step_result import Retired
@@ -29,6 +32,7 @@ from decoding.sampling.logprobs import token_logprobs
 from decoding.sampling.sampler import sampler_for
 from decoding.sampling.top_tokens import top_tokens
 from decoding.sampling.verify import verify
+from decoding.stores.successor_table import NUM_SUCCESSORS
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -42,7 +46,8 @@ class Sequence:
     drafter: SequenceDrafter
     processors: LogitsProcessors | None = None
     prediction: Prediction | None = None
-    handle: KvHandle | None = None
+    rows: KvRows | None = None  # None while it waits
+    num_observed: int = 0  # rows of the prompt that drafting has learnt from, or never will
     prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=lambda: [None])  # of tokens run so far
     arrived: float = field(default_factory=time.monotonic)
     first_token: float = 0.0
@@ -53,7 +58,15 @@ class Sequence:
 
     @property
     def num_committed(self) -> int:
-        return self.handle.length if self.handle else 0
+        return self.rows.length if self.rows else 0
+
+    @property
+    def tokens_to_find(self) -> IntArray:
+        """Those whose rows another sequence may have run: not the last, which is the next root, and none whose log
+        probabilities are still to be told."""
+        if self.request.sampling.prompt_logprobs is not None and self.request.num_output == 0:
+            return self.request.tokens[: len(self.prompt_logprobs) - 1]
+        return self.request.tokens[:-1]
 
     @property
     def num_pending(self) -> int:
@@ -65,19 +78,56 @@ class Sequence:
         """What the root's row goes through; None for nothing."""
         return self.processors if self.processors is not None and self.processors.is_needed else None
 
-    def admit(self, handle: KvHandle) -> None:
-        """Run from here on, with rows in `handle`."""
-        self.handle = handle
-        self.stats.queue_seconds = time.monotonic() - self.arrived
+    def find_rows(self, pool: BlockPool) -> int:
+        """Take over blocks that hold its next tokens, be they run by now or in the coming step; how many tokens."""
+        if self.rows is None:
+            names = (self.request.tenant, self.request.cache_salt)
+            self.rows = KvRows(pool.open(namespace_digest(*names)))
+        num_found = pool.find(self.rows.table, self.tokens_to_find) * BLOCK_LEN
+        self.rows.length += num_found
+        return num_found
 
-    def release(self) -> KvHandle | None:
-        """Give up the room it had, if it was admitted."""
-        handle, self.handle = self.handle, None
-        return handle
+    def note_admission(self) -> int:
+        """It runs from here on; the tokens of its prompt, 0 if it has run before."""
+        if self.stats.preemptions:
+            return 0
+        self.stats.queue_seconds = time.monotonic() - self.arrived
+        return len(self.request.prompt)
+
+    def note_found(self, num_found: int) -> int:
+        """So many tokens need not be run; how many of them are news, 0 if it has run before."""
+        if self.stats.preemptions:
+            return 0
+        self.stats.cached_tokens += num_found
+        return num_found
+
+    def release(self, pool: BlockPool) -> None:
+        """Give up its blocks, if it has any; they can be found by the tokens they hold."""
+        if self.rows is not None:
+            pool.publish(self.rows.table, self.request.tokens[: self.rows.length])
+            pool.release(self.rows.table)
+            self.rows = None
+            self.drafter.forget_rows()
+
+    def note_preemption(self) -> None:
+        """Its room went to an older one; it is run again later."""
+        self.stats.preemptions += 1
 
     def note_chunk(self) -> None:
         """A chunk of the prompt was run that ends before the root."""
         self.stats.prefill_chunks += 1
+
+    def learn_prompt(self, end: int, tops: TopTokenStore) -> None:
+        """Let drafting learn from the prompt's rows before `end`, whoever ran them."""
+        end = min(end, len(self.request.prompt) - 1)
+        first = self.num_observed
+        if first >= end or self.rows is None:
+            return
+        num_top = self.drafter.num_top
+        if num_top:
+            for place, top in tops.read(slots_of(self.rows.table.blocks, np.arange(first, end))):
+                self.drafter.observe_prefill(first + place, top.likeliest(num_top))
+        self.num_observed = end
 
     def note_prompt_logprobs(self, logprobs: list[TokenLogprobs]) -> None:
         """Of the prompt's next tokens."""
@@ -105,13 +155,12 @@ class Sequence:
         return num_emitted
 
     def end(self, reason: FinishReason) -> Retired:
-        """Give back what drafting holds, and say what the sequence came to."""
+        """Say what the sequence came to."""
         stop_token_id = int(self.request.output[-1]) if reason is FinishReason.STOP else None
         return Retired(self.request.id, reason, self.close(), stop_token_id)
 
     def close(self) -> RequestStats:
-        """Give back what drafting holds; the statistics."""
-        self.drafter.close()
+        """The statistics, all told."""
         choice, stats = self.drafter.choice, self.stats
         stats.method, stats.choice, stats.reason = choice.method, choice.kind, choice.reason
         if self.prediction is not None:
@@ -124,14 +173,16 @@ class Sequence:
 @dataclass(frozen=True, slots=True)
 class SequencePart:
     """chunk: prompt tokens in a chain from position `start` on; tree: its root follows the chunk, None where the prompt
-    goes on in the next step. cost: the draft model's; budget: the nodes the tree was allowed."""
+    goes on in the next step. cost: the draft model's; budget: the nodes the tree was allowed; harvest_rows: how many of
+    the prompt's last rows are worth being learnt from."""
 
     sequence: Sequence
     start: int
     chunk: IntArray
     tree: DraftTree | None
     cost: DraftCost
-    budget: int = 0
+    budget: int
+    harvest_rows: int
 
     @property
     def num_tokens(self) -> int:
@@ -148,25 +199,43 @@ class SequencePart:
         return self.tree is not None and self.budget == 0
 
     @property
-    def is_harvested(self) -> bool:
-        """Whether the drafter is to see this part's logits. A plain step is not, or it would not be cheap."""
-        return self.sequence.drafter.num_top > 0 and (not self.is_plain or len(self.chunk) > 0)
+    def end(self) -> int:
+        """How many of the sequence's tokens precede the tree."""
+        return self.start + len(self.chunk)
+
+    @property
+    def num_chunk_logits(self) -> int:
+        """Of the chunk's rows those whose logits are wanted: the last ones."""
+        sequence = self.sequence
+        if sequence.request.num_output:  # run again after a preemption
+            return 0
+        if sequence.request.sampling.prompt_logprobs is not None:
+            return len(self.chunk)
+        first_worth = len(sequence.request.prompt) - 1 - self.harvest_rows
+        return max(0, self.end - max(self.start, sequence.num_observed, first_worth))
+
+    @property
+    def num_top(self) -> int:
+        """How many of the likeliest tokens after each row of logits are kept. After a plain step's none, or it would
+        not be cheap; after a prompt's also where the drafter does not ask, for those who find its rows."""
+        if self.num_chunk_logits > 0 and self.harvest_rows > 0:
+            return NUM_SUCCESSORS
+        return 0 if self.is_plain or self.tree is None else self.sequence.drafter.num_top
 
     def segment(self) -> Segment:
-        """The rows of this part. Logits: all rows if the drafter harvests, else the tree's alone."""
-        handle = self.sequence.handle
-        assert handle is not None
+        """The rows of this part."""
+        rows = self.sequence.rows
+        assert rows is not None
         num_chunk = len(self.chunk)
-        wants_all = self.is_harvested or self.sequence.request.sampling.prompt_logprobs is not None
         if self.tree is None:
-            return Segment(handle, self.chunk, None, "all" if wants_all else "none")
-        logits: LogitRows = "all" if wants_all else len(self.tree)
+            return Segment(rows, self.chunk, None, self.num_chunk_logits)
+        logits: LogitRows = self.num_chunk_logits + len(self.tree)
         if num_chunk == 0:
-            return Segment(handle, self.tree.tokens, self.tree.parents, logits)
+            return Segment(rows, self.tree.tokens, self.tree.parents, logits)
         tokens = np.concatenate((self.chunk, self.tree.tokens))
         chunk_parents = np.arange(-1, num_chunk - 1, dtype=np.int32)
         parents = np.concatenate((chunk_parents, self.tree.parents + np.int32(num_chunk)))
-        return Segment(handle, tokens, parents, logits)
+        return Segment(rows, tokens, parents, logits)
 
     def verify(self, rows_RV: torch.Tensor) -> Verdict | None:
         """The target's own tokens along the tree; None where there is none. Raises BrokenLogits."""
@@ -190,12 +259,13 @@ class SequencePart:
         return chunk if verdict is None else np.concatenate((chunk, verdict.path + np.int32(num_chunk)))
 
     def prompt_logprobs(self, rows_RV: torch.Tensor) -> list[TokenLogprobs]:
-        """Of the prompt's tokens that follow this part's chunk, if they are asked for."""
-        request = self.sequence.request
-        if request.sampling.prompt_logprobs is None:
+        """Of the prompt's tokens that follow this part's rows, if they are asked for and not yet told."""
+        request, first = self.sequence.request, len(self.sequence.prompt_logprobs)
+        tokens = request.prompt[first : self.end + 1]
+        if request.sampling.prompt_logprobs is None or len(tokens) == 0:
             return []
-        tokens = request.prompt[self.start + 1 : self.start + 1 + len(self.chunk)]
-        return token_logprobs(rows_RV[: len(tokens)], tokens, request.sampling.prompt_logprobs)
+        rows_RV = rows_RV[first - 1 - self.start :][: len(tokens)]
+        return token_logprobs(rows_RV, tokens, request.sampling.prompt_logprobs)
 
     def logprobs(self, verdict: Verdict, rows_RV: torch.Tensor) -> list[TokenLogprobs] | None:
         """Of the verdict's tokens, if they are asked for."""
@@ -204,13 +274,22 @@ class SequencePart:
             return None
         return token_logprobs(self.tree_rows(rows_RV)[torch.from_numpy(verdict.path)], verdict.tokens, num_top)
 
+    def keep_top(self, top: TopTokens, tops: TopTokenStore) -> None:
+        """Note what follows the chunk's rows for all who share them. `top` has a row for each row of logits."""
+        rows, count = self.sequence.rows, self.num_chunk_logits
+        if count:
+            assert rows is not None
+            slots = slots_of(rows.table.blocks, np.arange(self.end - count, self.end))
+            tops.write(slots, top.rows(0, count))
+
     def observe(self, verdict: Verdict | None, top: TopTokens | None) -> None:
-        """Give the drafter the step's outcome; `top` has a row for each row of the segment."""
-        drafter, num_chunk = self.sequence.drafter, len(self.chunk)
-        if num_chunk:
-            drafter.observe_prefill(self.start, top and TopTokens(top.ids[:num_chunk], top.probabilities[:num_chunk]))
-        if self.tree is not None and verdict is not None and not self.is_plain:
-            drafter.observe(self.tree, verdict, top and TopTokens(top.ids[num_chunk:], top.probabilities[num_chunk:]))
+        """Give the drafter the outcome of its tree; `top` has a row for each row of logits, the tree's last."""
+        if self.tree is None or verdict is None or self.is_plain:
+            return
+        drafter = self.sequence.drafter
+        if top is not None:
+            top = top.rows(len(top) - len(self.tree), len(top)).likeliest(drafter.num_top)
+        drafter.observe(self.tree, verdict, top)
 
 
 class VerifiedPart(NamedTuple):
@@ -221,5 +300,5 @@ class VerifiedPart(NamedTuple):
     rows_RV: torch.Tensor
 
     def top_tokens(self) -> TopTokens | None:
-        """What the part's drafter harvests, taken from the raw logits."""
-        return top_tokens(self.rows_RV, self.part.sequence.drafter.num_top) if self.part.is_harvested else None
+        """What is kept and learnt from, taken from the raw logits."""
+        return top_tokens(self.rows_RV, self.part.num_top) if self.part.num_top else None

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from decoding.costs.curve import CostCurve
-from decoding.drafting.draft_model.draft_model import DraftModel
 from decoding.model.target_model import TargetModel
 from decoding.model.timing import Timing
 
@@ -19,9 +18,9 @@ class StepCosts:
     curve: CostCurve
     draft_curve: CostCurve | None
 
-    def __init__(self, model: TargetModel, draft_model: DraftModel | None) -> None:
+    def __init__(self, model: TargetModel, draft_model: TargetModel | None) -> None:
         self._timing = Timing(model)
-        self._draft_timing = draft_model.calibration if draft_model else None
+        self._draft_timing = Timing(draft_model) if draft_model else None
         self._plain, self._drafting = 0.0, 0.0
         self._take_curves()
 

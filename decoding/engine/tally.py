@@ -11,6 +11,7 @@ from typing import NamedTuple
 from decoding.core.stats import DraftOutcome, MethodCounts, StepStats
 from decoding.core.tree import DraftTree, Source, Verdict
 from decoding.costs.curve import CostCurve
+from decoding.engine.scheduler import Reuse
 
 SOURCE_NAMES = [source.name.lower() for source in Source]
 
@@ -79,7 +80,7 @@ class StepTally:
     def note_refusal(self, reason: str) -> None:
         self._refusals[reason] = self._refusals.get(reason, 0) + 1
 
-    def stats(self, num_rows: int, num_prefill_rows: int, curve: CostCurve) -> StepStats:
+    def stats(self, num_rows: int, num_prefill_rows: int, reuse: Reuse, curve: CostCurve) -> StepStats:
         """The finished step."""
         emitted = sum(counts.emitted for counts in self._counts.values())
         return StepStats(
@@ -90,4 +91,7 @@ class StepTally:
             phase_seconds=self._phase_seconds,
             counts_by_method=self._counts,
             refusals=self._refusals,
+            prefix_queries=reuse.queries,
+            prefix_hits=reuse.hits,
+            preemptions=reuse.preemptions,
         )

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from transformers import AutoConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from decoding.config import BUNDLED_MODEL, Attention, EngineConfig
 from decoding.errors import ConfigError
@@ -76,6 +76,13 @@ def max_model_len(config: Any, wanted: int | None) -> int:
     if wanted is not None and wanted > supported:
         raise ConfigError(f"max_model_len {wanted} is more than the {supported} tokens that the model supports")
     return int(wanted or supported)
+
+
+def num_parameters(source: str, origin: dict[str, Any]) -> int:
+    """Of the checkpoint in a folder or on the hub, told by its configuration alone. origin: what else says which."""
+    config = AutoConfig.from_pretrained(source, **origin)
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config, trust_remote_code=origin["trust_remote_code"]).num_parameters()
 
 
 def eos_token_ids(model: PreTrainedModel) -> frozenset[int]:

@@ -1,7 +1,7 @@
 """The self-test: a small tree against one-token-at-a-time decoding, and against the model's own forward.
 
 It runs at load, on short prompts, and covers prefill in chunks, two requests in one step, a tree, a commit of
-a path that is not contiguous, and a second tree on top.
+a path that is not contiguous, a second tree on top, and as long a chain as the model's size leaves time for.
 Invariant: a model that passes gives every tree row the logits of its root-to-node path.
 """
 
@@ -15,16 +15,26 @@ import numpy as np
 import torch
 
 from decoding.cache.batch import Segment, StepBatch, pack
-from decoding.cache.store import KvHandle, KvStore
+from decoding.cache.block_pool import num_blocks_for
+from decoding.cache.kv_cache import KvCache
+from decoding.cache.kv_store import KvRows, KvStore
 from decoding.core.tree import IntArray
 from decoding.errors import ModelRefused
 
 # Shape suffixes: R rows, V vocabulary.
 PROMPT_LEN, OTHER_LEN, CHUNK = 11, 4, 6
+ROOM = 32  # tokens of the longest of these sequences, with its tree
 FIRST_TREE: IntArray = np.array([-1, 0, 0, 1, 2, 2], np.int32)
 FIRST_PATH: IntArray = np.array([0, 2, 4], np.int32)
 SECOND_TREE: IntArray = np.array([-1, 0, 0, 2], np.int32)
 PIECES = (1, 2, 3, 5, 7, 16, 33)
+LONG_PIECES = (
+    16,
+    128,
+    304,
+    64,
+)  # 512 rows; only the last piece's go through the head, which may cost as much as all layers
+LONG_WORK = 1 << 39  # parameters times rows of a forward, about a second on two cores; no long pieces above it
 # Largest allowed difference, as a share of the largest logit. A wrong mask or position is of order one.
 TOLERANCES = {torch.float64: 1e-5, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
 
@@ -32,8 +42,10 @@ TOLERANCES = {torch.float64: 1e-5, torch.float32: 1e-3, torch.bfloat16: 0.1, tor
 class Testable(Protocol):
     dtype: torch.dtype
     vocab_size: int
+    num_parameters: int
+    max_model_len: int
 
-    def new_store(self, num_slots: int) -> KvStore: ...
+    def new_store(self, num_blocks: int) -> KvStore: ...
 
     def forward(self, batch: StepBatch) -> torch.Tensor: ...
 
@@ -90,30 +102,37 @@ def self_test(model: Testable, case: SelfTestCase, own: Sequence[torch.Tensor]) 
     return SelfTestReport(is_exact and _is_row_invariant(model), difference)
 
 
-def long_chain(model: Testable) -> StepBatch:
-    """A chain from the first position on, in a store of its own."""
-    tokens = _chain_tokens(model)
-    store = model.new_store(len(tokens))
-    return pack([Segment(_allocate(store, len(tokens)), tokens)], store)
+def long_chain(model: Testable, num_rows: int = sum(PIECES), num_logits: int = sum(PIECES)) -> StepBatch:
+    """A chain from the first position on, in a cache of its own, with logits of its last rows."""
+    cache = _new_cache(model, num_rows)
+    return pack([Segment(cache.new_rows(num_rows), _chain_tokens(model, num_rows), None, num_logits)], cache.store)
 
 
-def _chain_tokens(model: Testable) -> IntArray:
-    return np.random.default_rng(1).integers(0, model.vocab_size, sum(PIECES), dtype=np.int32)
+def _chain_tokens(model: Testable, num_rows: int) -> IntArray:
+    return np.random.default_rng(1).integers(0, model.vocab_size, num_rows, dtype=np.int32)
 
 
 def _is_row_invariant(model: Testable) -> bool:
     """Whether a chain gives the same bits whatever pieces it is run in."""
-    tokens = _chain_tokens(model)
-    whole_RV = model.forward(long_chain(model))
-    store = model.new_store(len(tokens))
-    pieces, start = _allocate(store, len(tokens)), 0
-    for size in PIECES:
-        rows_RV = model.forward(pack([Segment(pieces, tokens[start : start + size])], store))
-        store.commit(pieces, np.arange(size, dtype=np.int32))
-        if not torch.equal(rows_RV, whole_RV[start : start + size]):
-            return False
-        start += size
-    return True
+    if not _is_same_in_pieces(model, PIECES, sum(PIECES)):
+        return False
+    most_rows = min(model.max_model_len, LONG_WORK // model.num_parameters)
+    return sum(LONG_PIECES) > most_rows or _is_same_in_pieces(model, LONG_PIECES, LONG_PIECES[-1])
+
+
+def _is_same_in_pieces(model: Testable, sizes: Sequence[int], num_compared: int) -> bool:
+    """Whether the last `num_compared` rows of a chain have the same logits in one forward and in several."""
+    num_rows = sum(sizes)
+    tokens, whole_RV = _chain_tokens(model, num_rows), model.forward(long_chain(model, num_rows, num_compared))
+    cache = _new_cache(model, num_rows)
+    pieces, logits, start = cache.new_rows(num_rows), [], 0
+    for size in sizes:
+        end = start + size
+        num_logits = min(size, max(0, end - (num_rows - num_compared)))
+        logits.append(model.forward(pack([Segment(pieces, tokens[start:end], None, num_logits)], cache.store)))
+        cache.store.commit(pieces, np.arange(size, dtype=np.int32))
+        start = end
+    return torch.equal(torch.cat(logits), whole_RV)
 
 
 def _check(model: Testable, actual: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], what: str) -> float:
@@ -130,30 +149,29 @@ def _check(model: Testable, actual: Sequence[torch.Tensor], expected: Sequence[t
 
 def _decode_trees(model: Testable, case: SelfTestCase) -> list[torch.Tensor]:
     """Logits of both trees' rows, the first one sharing its step with another request."""
-    store = model.new_store(64)
-    handle, other_handle = _allocate(store), _allocate(store)
-    _prefill(model, store, handle, case.prompt)
-    segments = [Segment(other_handle, case.other, None, "none"), Segment(handle, case.first, FIRST_TREE)]
+    cache = _new_cache(model, ROOM, ROOM)
+    store, ours, others = cache.store, cache.new_rows(ROOM), cache.new_rows(ROOM)
+    _prefill(model, store, ours, case.prompt)
+    segments = [Segment(others, case.other, None, "none"), Segment(ours, case.first, FIRST_TREE)]
     rows = list(model.forward(pack(segments, store)))
-    store.commit(handle, FIRST_PATH)
-    store.commit(other_handle, np.arange(len(case.other), dtype=np.int32))
-    return rows + list(model.forward(pack([Segment(handle, case.second, SECOND_TREE)], store)))
+    store.commit(ours, FIRST_PATH)
+    store.commit(others, np.arange(len(case.other), dtype=np.int32))
+    return rows + list(model.forward(pack([Segment(ours, case.second, SECOND_TREE)], store)))
 
 
 def _decode_paths(model: Testable, prompt: IntArray, paths: Sequence[IntArray]) -> list[torch.Tensor]:
     """Logits at the end of each path, one token at a time. A path extends an earlier one by a token."""
-    store = model.new_store(len(paths) * 32 + 32)
-    trunk = _allocate(store)
-    _prefill(model, store, trunk, prompt)
-    decoded: dict[tuple[int, ...], KvHandle] = {(): trunk}
+    cache = _new_cache(model, *[ROOM] * (len(paths) + 1))
+    trunk = cache.new_rows(ROOM)
+    _prefill(model, cache.store, trunk, prompt)
+    decoded: dict[tuple[int, ...], KvRows] = {(): trunk}
     rows = []
     for path in paths:
         parent = decoded[tuple(path[:-1].tolist())]
-        handle = store.fork(parent, parent.length)
-        assert handle is not None
-        rows.append(model.forward(pack([Segment(handle, path[-1:])], store))[0])
-        store.commit(handle, np.zeros(1, np.int32))
-        decoded[tuple(path.tolist())] = handle
+        child = cache.fork(parent, ROOM)
+        rows.append(model.forward(pack([Segment(child, path[-1:])], cache.store))[0])
+        cache.store.commit(child, np.zeros(1, np.int32))
+        decoded[tuple(path.tolist())] = child
     return rows
 
 
@@ -165,14 +183,13 @@ def _paths(tokens: IntArray, parents: IntArray) -> list[IntArray]:
     return paths
 
 
-def _prefill(model: Testable, store: KvStore, handle: KvHandle, prompt: IntArray) -> None:
+def _prefill(model: Testable, store: KvStore, rows: KvRows, prompt: IntArray) -> None:
     for start in range(0, len(prompt), CHUNK):
         chunk = prompt[start : start + CHUNK]
-        model.forward(pack([Segment(handle, chunk, None, "none")], store))
-        store.commit(handle, np.arange(len(chunk), dtype=np.int32))
+        model.forward(pack([Segment(rows, chunk, None, "none")], store))
+        store.commit(rows, np.arange(len(chunk), dtype=np.int32))
 
 
-def _allocate(store: KvStore, num_rows: int = 32) -> KvHandle:
-    handle = store.allocate(num_rows)
-    assert handle is not None
-    return handle
+def _new_cache(model: Testable, *rooms: int) -> KvCache:
+    """For sequences of so many tokens."""
+    return KvCache(model.new_store(sum(map(num_blocks_for, rooms))))

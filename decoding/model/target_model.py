@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn import functional
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from decoding.attention.backend import AttentionBackend
@@ -24,15 +25,24 @@ from decoding.attention.exact import ExactAttention
 from decoding.attention.reference import ReferenceAttention
 from decoding.attention.sdpa import SdpaAttention
 from decoding.cache.batch import StepBatch
-from decoding.cache.slab import SlabStore
-from decoding.cache.slot_pool import SlotPool
-from decoding.cache.store import KvStore, bytes_per_slot
+from decoding.cache.kv_store import KvStore, bytes_per_slot
 from decoding.config import Attention, EngineConfig
 from decoding.core.layer import LayerSpec
 from decoding.errors import ConfigError
-from decoding.model.checkpoint import eos_token_ids, fingerprint, freeze_rope, max_model_len, resolve, resolve_attention
+from decoding.model.checkpoint import (
+    eos_token_ids,
+    fingerprint,
+    freeze_rope,
+    max_model_len,
+    num_parameters,
+    resolve,
+    resolve_attention,
+)
 from decoding.model.linear.exact import RowExactLinears, use_eager_experts
-from decoding.model.linear.packed import MIN_EXACT_ROWS, can_pack, pack_linears
+from decoding.model.linear.packed import can_pack, pack_linears
+from decoding.model.linear.row_counts import padded_rows
+from decoding.model.linear.row_limit import MIN_EXACT_ROWS
+from decoding.model.memory import check_weights_fit
 from decoding.model.norms import fuse_norms
 from decoding.model.probe import probe
 from decoding.model.rowwise import make_row_safe
@@ -72,7 +82,7 @@ class TargetModel:
         self.layers = tuple(layer for _, layer in layers)
         self._seam = Seam(layers, _backend(self.attention, self.device, self.layers))
         set_implementation(model, SERVING)
-        self._min_rows = 1
+        self._is_packed = False
         self._linears: AbstractContextManager[Any] = nullcontext()
         if can_pack(self.device, self.dtype):
             progress("Packing linear layers", 0.7)
@@ -88,14 +98,11 @@ class TargetModel:
         """Load by hub name, folder or "gosling". Raises ConfigError and ModelRefused."""
         config, folder = resolve(config)
         progress(f"Loading {config.model}", 0.0)
+        dtype = getattr(torch, config.dtype)
+        origin = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
         try:
-            model = AutoModelForCausalLM.from_pretrained(
-                folder,
-                dtype=getattr(torch, config.dtype),
-                revision=config.revision,
-                trust_remote_code=config.trust_remote_code,
-                attn_implementation="eager",
-            )
+            check_weights_fit(num_parameters(folder, origin) * dtype.itemsize, torch.device(config.device))
+            model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager", **origin)
         except (OSError, ValueError, KeyError, ImportError) as error:
             raise ConfigError(f"model {config.model!r} cannot be loaded: {error}") from error
         return cls(model.eval().to(config.device), config, progress)
@@ -112,7 +119,7 @@ class TargetModel:
         pack_linears(self._model)
         make_row_safe(self._model)
         fuse_norms(self._model, self.dtype)
-        self._min_rows = MIN_EXACT_ROWS
+        self._is_packed = True
         if self.dtype == torch.float32 and self._has_experts:
             self._linears = RowExactLinears()
 
@@ -139,11 +146,9 @@ class TargetModel:
     def bytes_per_slot(self) -> int:
         return bytes_per_slot(self.layers, self.dtype)
 
-    def new_store(self, num_slots: int) -> KvStore:
-        """An empty KV store of the layout that suits the device."""
-        if self.device.type == "cpu":
-            return SlabStore(self.layers, num_slots, self.dtype)
-        return SlotPool(self.layers, num_slots, self.dtype, self.device)
+    def new_store(self, num_blocks: int) -> KvStore:
+        """Keys and values of so many blocks, empty."""
+        return KvStore(self.layers, num_blocks, self.dtype, self.device)
 
     def forward(self, batch: StepBatch) -> torch.Tensor:
         """float32 [R, V]: logits of the rows `batch.logit_rows_R`. Stores all rows' keys and values."""
@@ -154,13 +159,10 @@ class TargetModel:
         return logits_RV
 
     def _run(self, batch: StepBatch) -> torch.Tensor:
-        ids_1M, positions_1M = torch.from_numpy(batch.ids_M)[None], torch.from_numpy(batch.positions_M)[None]
-        rows_R = torch.from_numpy(batch.logit_rows_R)
-        num_logits = len(rows_R)
-        if batch.num_tokens < self._min_rows:
-            ids_1M, positions_1M = ids_1M.expand(1, self._min_rows), positions_1M.expand(1, self._min_rows)
-        if num_logits < self._min_rows:  # padded as well: the head is a linear layer like the others
-            rows_R = torch.cat([rows_R, rows_R.new_zeros(self._min_rows - num_logits)])
+        ids_1M = self._padded(torch.from_numpy(batch.ids_M))[None]
+        positions_1M = self._padded(torch.from_numpy(batch.positions_M))[None]
+        rows_R = self._padded(torch.from_numpy(batch.logit_rows_R))  # the head is a linear layer like the others
+        num_logits = len(batch.logit_rows_R)
         with torch.inference_mode(), self._linears, self._seam.running(batch):
             logits_1RV: torch.Tensor = self._model(
                 input_ids=ids_1M.to(self.device, non_blocking=True),
@@ -171,6 +173,13 @@ class TargetModel:
         if logits_1RV.shape[1] != len(rows_R):  # a model that does not know `logits_to_keep` gives all rows
             logits_1RV = logits_1RV[:, rows_R]
         return logits_1RV[0, :num_logits].float().contiguous()
+
+    def _padded(self, numbers_M: torch.Tensor) -> torch.Tensor:
+        """With zeros behind, up to a number of rows that packed layers are run with; none stay none."""
+        if not self._is_packed or len(numbers_M) == 0:
+            return numbers_M
+        num_missing = max(padded_rows(len(numbers_M)), MIN_EXACT_ROWS) - len(numbers_M)
+        return functional.pad(numbers_M, (0, num_missing)) if num_missing else numbers_M
 
 
 def _eager_logits(model: PreTrainedModel, tokens: NDArray[np.int32]) -> torch.Tensor:

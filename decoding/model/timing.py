@@ -6,40 +6,44 @@ Knows nothing of requests. Invariant: the curve is timed on the chosen number of
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from itertools import cycle
 
 import numpy as np
 
-from decoding.cache.batch import Segment, pack
-from decoding.cache.store import KvHandle
+from decoding.cache.batch import LogitRows, Segment, pack
+from decoding.cache.block_pool import num_blocks_for
+from decoding.cache.kv_cache import KvCache
+from decoding.cache.kv_store import KvRows
 from decoding.costs.calibration import LONGEST_LATER, Calibration
 from decoding.costs.curve import CostCurve
 from decoding.model.target_model import TargetModel
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 SHORT_CONTEXT, LONG_CONTEXT = 8, 512
+HEAD_ROUNDS = 5
+MOST_HEAD = 0.8  # of what a row costs: a measurement that says more was disturbed
 STEP_ROWS = (1, 16)  # a plain step and one with a tree: what threads are chosen by
 
 
 class Chains:
-    """A few prompts in a store of their own, and forwards of more rows after them."""
+    """A few prompts in a cache of their own, and forwards of more rows after them."""
 
     def __init__(self, model: TargetModel, contexts: tuple[int, ...], most_rows: int) -> None:
         self._model = model
-        self._store = model.new_store(sum(contexts) + len(contexts) * most_rows)
-        self._handles: dict[int, KvHandle] = {}
+        cache = KvCache(model.new_store(sum(num_blocks_for(context + most_rows) for context in contexts)))
+        self._store = cache.store
+        self._rows: dict[int, KvRows] = {}
         for context in contexts:
-            handle = self._store.allocate(context + most_rows)
-            assert handle is not None
-            self._handles[context] = handle
+            rows = self._rows[context] = cache.new_rows(context + most_rows)
             self.seconds(context, context)
-            self._store.commit(handle, np.arange(context, dtype=np.int32))
+            self._store.commit(rows, np.arange(context, dtype=np.int32))
 
-    def seconds(self, num_rows: int, context: int) -> float:
+    def seconds(self, num_rows: int, context: int, logits: LogitRows = "all") -> float:
         """Of a forward of a chain that is not kept."""
         tokens = np.arange(num_rows, dtype=np.int32) % self._model.vocab_size
         started = time.perf_counter()
-        logits_RV = self._model.forward(pack([Segment(self._handles[context], tokens)], self._store))
+        logits_RV = self._model.forward(pack([Segment(self._rows[context], tokens, None, logits)], self._store))
         logits_RV[0, 0].item()  # waits for a device to finish
         return time.perf_counter() - started
 
@@ -57,10 +61,12 @@ class Timing:
         self._num_threads = self._threads.chosen
         self._chains: Chains | None = None
         self._calibration = Calibration(self._sizes(), self._seconds)
+        self._head = self._head_seconds()
 
     @property
     def curve(self) -> CostCurve:
-        return self._calibration.curve
+        curve = self._calibration.curve
+        return replace(curve, head=min(self._head, MOST_HEAD * curve.row))
 
     def refine(self) -> None:
         """Measure on, for a moment."""
@@ -72,6 +78,14 @@ class Timing:
         self._calibration.refine()
         if self._calibration.is_done:
             self._chains = None  # and the slots it holds
+
+    def _head_seconds(self) -> float:
+        """Of one row's logits: what rows take with them that they do not take without."""
+        num_rows, rounds = max(STEP_ROWS), range(HEAD_ROUNDS)
+        kinds: tuple[LogitRows, ...] = ("all", "last")
+        times = [[self._steps.seconds(num_rows, SHORT_CONTEXT, kind) for kind in kinds] for _ in rounds]
+        with_all, with_last = (min(column) for column in zip(*times, strict=True))
+        return max(0.0, with_all - with_last) / (num_rows - 1)
 
     def _step(self) -> float:
         return self._steps.seconds(next(self._step_rows), SHORT_CONTEXT)

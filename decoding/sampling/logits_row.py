@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from decoding.errors import BrokenLogits
 
 EXPONENT_FLOOR = np.float32(-87.0)  # exp of less is not a normal float32
+MASS_BLOCK = 1024
 ALL_BUT_SIGN = np.int32(0x7FFFFFFF)
 KEY_OF_INFINITY, KEY_OF_MINUS_INFINITY = np.int32(0x7F800000), np.int32(0x807FFFFF - 2**32)
 
@@ -33,21 +34,35 @@ def exp(x: np.float32) -> np.float32:
     return np.float32(p * power_of_two)
 
 
+@nb.njit(cache=True, inline="always")
+def key_of(bits: np.int32) -> np.int32:
+    """An integer in the order of the float32 that has these bits: its own inverse, with the NaNs at both ends."""
+    return np.int32(bits ^ ((bits >> np.int32(31)) & ALL_BUT_SIGN))
+
+
+@nb.njit(cache=True)
+def highest_key(bits: NDArray[np.int32]) -> np.int32:
+    """The highest `key_of`, at least that of minus infinity."""
+    most = KEY_OF_MINUS_INFINITY
+    for token in range(len(bits)):
+        most = max(most, key_of(bits[token]))
+    return most
+
+
 @nb.njit(cache=True)
 def highest(row: NDArray[np.float32]) -> np.float32:
     """The highest value; NaN where one is NaN or infinite, or all are minus infinity.
 
-    Bits of floats, but for the sign of negative ones, order as integers do, with the NaNs at both ends: one pass that
-    becomes vector code, where a maximum of floats does not.
+    One pass over integers becomes vector code, where a maximum of floats does not.
     """
     bits = row.view(np.int32)
     most, least = KEY_OF_MINUS_INFINITY, KEY_OF_INFINITY
     for token in range(len(bits)):
-        key = bits[token] ^ ((bits[token] >> np.int32(31)) & ALL_BUT_SIGN)
+        key = key_of(bits[token])
         most, least = max(most, key), min(least, key)
     if least < KEY_OF_MINUS_INFINITY or most >= KEY_OF_INFINITY or most == KEY_OF_MINUS_INFINITY:
         return np.float32(np.nan)
-    return np.int32(most ^ ((most >> np.int32(31)) & ALL_BUT_SIGN)).view(np.float32)
+    return np.int32(key_of(most)).view(np.float32)
 
 
 @nb.njit(cache=True)
@@ -68,13 +83,19 @@ def first_of(row: NDArray[np.float32], value: np.float32) -> int:
     return token
 
 
-@nb.njit(cache=True, fastmath={"contract", "nnan", "nsz", "reassoc"})
+@nb.njit(cache=True)
 def mass(row: NDArray[np.float32], best: np.float32, scale: np.float32) -> float:
     """Sum of exp((row - best) * scale), in float64 over blocks that are summed in float32."""
     total = 0.0
-    for start in range(0, len(row), 1024):
-        part = np.float32(0.0)
-        for token in range(start, min(start + 1024, len(row))):
-            part += exp((row[token] - best) * scale)
-        total += np.float64(part)
+    for start in range(0, len(row), MASS_BLOCK):
+        total += np.float64(_block_mass(row[start : start + MASS_BLOCK], best, scale))
+    return total
+
+
+@nb.njit(cache=True, fastmath={"contract", "nnan", "nsz", "reassoc"})
+def _block_mass(block: NDArray[np.float32], best: np.float32, scale: np.float32) -> np.float32:
+    """A slice of its own: a loop from another start than zero does not become vector code."""
+    total = np.float32(0.0)
+    for token in range(len(block)):
+        total += exp((block[token] - best) * scale)
     return total

@@ -10,9 +10,12 @@ import torch
 from numpy.typing import NDArray
 
 from decoding.core.top_tokens import TopTokens
-from decoding.sampling.logits_row import mass
+from decoding.sampling.logits_row import KEY_OF_MINUS_INFINITY, highest_key, key_of, mass
 
 # R rows, V vocabulary, K most likely tokens
+BLOCK = 64  # tokens of which most blocks hold none of the best: one comparison then does for all
+PARALLEL_LOGITS = 1 << 19  # of all rows, below which waking another thread costs more than it saves
+Floats = NDArray[np.float32]
 
 
 def top_tokens(logits_RV: torch.Tensor, num_top: int) -> TopTokens:
@@ -24,28 +27,51 @@ def top_tokens(logits_RV: torch.Tensor, num_top: int) -> TopTokens:
         return TopTokens(best.indices.int().cpu().numpy(), (best.values - log_norm).exp().cpu().numpy())
     ids = np.empty((len(logits_RV), num_top), np.int32)
     probabilities = np.empty((len(logits_RV), num_top), np.float32)
-    _fill(logits_RV.numpy(), ids, probabilities)
+    is_parallel = logits_RV.numel() > PARALLEL_LOGITS and len(logits_RV) > 1 and torch.get_num_threads() > 1
+    fill = _fill_parallel if is_parallel else _fill
+    fill(logits_RV.numpy(), ids, probabilities)
     return TopTokens(ids, probabilities)
 
 
+def warm_up() -> None:
+    """Compile what only many rows at once go through."""
+    nothing = np.zeros((0, 1), np.float32)
+    _fill_parallel(nothing, np.zeros((0, 1), np.int32), nothing)
+
+
 @nb.njit(cache=True)
-def _fill(logits_RV: NDArray[np.float32], ids_RK: NDArray[np.int32], probabilities_RK: NDArray[np.float32]) -> None:
-    num_top = ids_RK.shape[1]
-    values = np.empty(num_top, np.float32)
+def _fill(logits_RV: Floats, ids_RK: NDArray[np.int32], probabilities_RK: Floats) -> None:
     for r in range(len(logits_RV)):
-        row, ids = logits_RV[r], ids_RK[r]
-        values[:] = -np.inf
-        ids[:] = 0
-        for token in range(len(row)):
+        _fill_row(logits_RV[r], ids_RK[r], probabilities_RK[r])
+
+
+@nb.njit(cache=True, parallel=True)
+def _fill_parallel(logits_RV: Floats, ids_RK: NDArray[np.int32], probabilities_RK: Floats) -> None:
+    for r in nb.prange(len(logits_RV)):
+        _fill_row(logits_RV[r], ids_RK[r], probabilities_RK[r])
+
+
+@nb.njit(cache=True)
+def _fill_row(row: Floats, ids: NDArray[np.int32], probabilities: Floats) -> None:
+    """One row's tokens in order, of equal ones the lowest id first."""
+    last = len(ids) - 1
+    values = np.full(last + 1, -np.inf, np.float32)
+    ids[:] = 0
+    bits, value_bits, bound = row.view(np.int32), values.view(np.int32), KEY_OF_MINUS_INFINITY
+    for start in range(0, len(row), BLOCK):
+        if highest_key(bits[start : start + BLOCK]) <= bound:
+            continue
+        for token in range(start, min(start + BLOCK, len(row))):
             value = row[token]
-            if value > values[num_top - 1]:
-                slot = num_top - 1
+            if value > values[last]:
+                slot = last
                 while slot > 0 and value > values[slot - 1]:
                     values[slot] = values[slot - 1]
                     ids[slot] = ids[slot - 1]
                     slot -= 1
                 values[slot] = value
                 ids[slot] = token
-        whole = mass(row, values[0], np.float32(1.0))
-        for slot in range(num_top):
-            probabilities_RK[r, slot] = math.exp(np.float64(values[slot]) - np.float64(values[0])) / whole
+        bound = key_of(value_bits[last])
+    whole = mass(row, values[0], np.float32(1.0))
+    for slot in range(last + 1):
+        probabilities[slot] = math.exp(np.float64(values[slot]) - np.float64(values[0])) / whole

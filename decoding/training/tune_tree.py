@@ -156,7 +156,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     tree, kept = initial_tree(), chosen.out.with_suffix(".counts.json")
     counts = load_counts(kept, plan, len(tree))
-    config = EngineConfig(model=chosen.model, max_nodes=len(tree), max_batch_rows=2 * len(tree))
+    config = EngineConfig(prefix_cache=False, model=chosen.model, max_nodes=len(tree), max_batch_rows=2 * len(tree))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     if counts.samples < plan.samples:
         engine = Engine.load(config)

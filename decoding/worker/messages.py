@@ -25,6 +25,7 @@ class Submit(msgspec.Struct, kw_only=True, frozen=True, tag=True):
     sampling: SamplingParams
     speculation: SpeculationParams
     tenant: str = ""
+    cache_salt: str = ""
     session_id: str = "local"
     prediction: list[int] = []
 
@@ -55,10 +56,20 @@ class DeleteSession(msgspec.Struct, kw_only=True, frozen=True, tag=True):
 
 
 class Ready(msgspec.Struct, kw_only=True, frozen=True, tag=True):
-    """First message of a worker: the model is loaded, tested and warm."""
+    """First message of a worker: the model is loaded, tested and warm.
+
+    max_model_len: longest prompt and reply together; model_context_len: what the model itself could; context_note: a
+    sentence where the first is less. expected_bytes: the most memory the worker will take on its device.
+    """
 
     model: str
     max_model_len: int
+    model_context_len: int
+    context_note: str | None
+    max_running: int
+    max_batch_rows: int
+    kv_slots: int
+    expected_bytes: int
     vocab_size: int
     eos_token_ids: list[int]
     methods: list[str]

@@ -46,6 +46,7 @@ def request_of(submit: messages.Submit, eos_token_ids: frozenset[int]) -> Reques
         speculation=submit.speculation,
         eos_token_ids=eos_token_ids,
         tenant=submit.tenant,
+        cache_salt=submit.cache_salt,
         session_id=submit.session_id,
         prediction=np.array(submit.prediction, np.int32),
     )
@@ -153,7 +154,13 @@ def ready_message(engine: Engine, config: EngineConfig) -> messages.Ready:
     model = engine.model
     return messages.Ready(
         model=config.model,
-        max_model_len=model.max_model_len,
+        max_model_len=engine.room.max_model_len,
+        model_context_len=model.max_model_len,
+        context_note=engine.room.note,
+        max_running=engine.limits.max_running,
+        max_batch_rows=engine.limits.max_batch_rows,
+        kv_slots=engine.room.num_slots,
+        expected_bytes=engine.expected_bytes,
         vocab_size=model.vocab_size,
         eos_token_ids=sorted(model.eos_token_ids),
         methods=engine.methods,

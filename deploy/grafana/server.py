@@ -39,8 +39,8 @@ STATE = Section(
         ),
         Panel(
             kind="stat",
-            title="KV store in use",
-            description="Share of the KV slots that are taken, for the longest their requests can become.",
+            title="KV cache in use",
+            description="Share of the KV slots that requests hold; what is kept for prompts to come is not counted.",
             queries=(Query(f"{_sum('gander_slots_used')} / {_sum('gander_slots_total')}", "used"),),
             unit="percentunit",
             width=4,
@@ -61,7 +61,7 @@ STATE = Section(
         Panel(
             kind="stat",
             title="Memory of the worker",
-            description="Resident memory of the worker process: model, KV store and sessions.",
+            description="Resident memory of the worker process: model, KV cache and sessions.",
             queries=(Query(_sum("gander_worker_resident_bytes"), "resident"),),
             unit="bytes",
             width=4,
@@ -130,7 +130,7 @@ LOAD = Section(
         Panel(
             title="Requests running and waiting",
             description="Requests in the engine; every choice of a call is one. What waits has no room in the KV "
-            "store, or too many run.",
+            "cache, or too many run.",
             queries=(Query(_sum("gander_running"), "running"), Query(_sum("gander_waiting"), "waiting")),
             unit="none",
         ),
@@ -176,7 +176,7 @@ MEMORY = Section(
     (
         Panel(
             title="KV slots in use",
-            description="Share of the KV store's slots that are taken, by server.",
+            description="Share of the KV cache's slots that requests hold, by server.",
             queries=(
                 Query(
                     f"gander_slots_used{{{INSTANCE}}} / gander_slots_total{{{INSTANCE}}}",
@@ -187,14 +187,35 @@ MEMORY = Section(
             limit=1,
         ),
         Panel(
-            title="Draft model slots",
-            description="Slots of the draft model, taken and there are; a slot is room for one token. Both are 0 where "
-            "there is no draft model.",
+            title="KV slots held and kept",
+            description="Slots that requests hold, and those that are kept for prompts to come until room is needed; a "
+            "slot is room for one token.",
             queries=(
-                Query(_sum("gander_draft_slots_used"), "used"),
-                Query(_sum("gander_draft_slots_total"), "total"),
+                Query(_sum("gander_slots_used"), "held"),
+                Query(_sum("gander_slots_cached"), "kept"),
             ),
             unit="short",
+            is_stacked=True,
+        ),
+        Panel(
+            title="Prompt tokens found in the cache",
+            description="Share of the prompts' tokens that were not run, since a request of the same key and salt had.",
+            queries=(
+                Query(
+                    f"{sum_rate('gander_prefix_cache_hits_tokens_total')} "
+                    f"/ {sum_rate('gander_prefix_cache_queries_tokens_total')}",
+                    "found",
+                ),
+            ),
+            unit="percentunit",
+            limit=1,
+        ),
+        Panel(
+            title="Preemptions",
+            description="Requests per second that gave up their room to older ones, to be run again: the KV cache is "
+            "too small for what runs.",
+            queries=(Query(sum_rate("gander_preemptions_total", by="instance"), "{{instance}}"),),
+            unit="reqps",
         ),
         Panel(
             title="Sessions",
@@ -204,7 +225,7 @@ MEMORY = Section(
         ),
         Panel(
             title="Bytes of the stores",
-            description="What drafting remembers of all sessions, and the draft model's weights and slots.",
+            description="What drafting remembers of all sessions, and the draft model's weights and part of the slots.",
             queries=(
                 Query(_sum("gander_session_bytes"), "sessions"),
                 Query(_sum("gander_draft_bytes"), "draft model"),
@@ -213,9 +234,11 @@ MEMORY = Section(
         ),
         Panel(
             title="Memory of the processes",
-            description="Resident memory of the worker and of the server.",
+            description="Resident memory of the worker and of the server, and what the worker said it takes of its "
+            "device once full, sessions apart.",
             queries=(
                 Query(_sum("gander_worker_resident_bytes"), "worker"),
+                Query(_sum("gander_worker_expected_bytes"), "worker, once full"),
                 Query(_sum("process_resident_memory_bytes"), "server"),
             ),
             unit="bytes",

@@ -63,9 +63,15 @@ def _describe(service: Service) -> dict[str, Any]:
             "attention": engine.attention,
             "is_exact": engine.is_exact,
             "max_model_len": engine.max_model_len,
+            "kv_slots": engine.kv_slots,
+            "max_running": engine.max_running,
+            "max_batch_rows": engine.max_batch_rows,
+            "expected_bytes": engine.expected_bytes,
             "methods": engine.methods,
             "max_nodes": engine.max_nodes,
             "has_chat_template": service.chat_template is not None,
             "load_seconds": engine.load_seconds,
         }
+        if engine.context_note is not None:
+            body["engine"] |= {"model_context_len": engine.model_context_len, "context_note": engine.context_note}
     return body

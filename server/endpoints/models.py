@@ -28,10 +28,13 @@ async def get_model(model: str, request: Request) -> ModelCard:
 
 def _card(service: Service) -> ModelCard:
     ready = service.client.ready
-    return ModelCard(
+    card = ModelCard(
         id=service.settings.model_name,
         object="model",
         created=service.created,
         owned_by="gander",
         max_model_len=None if ready is None else ready.max_model_len,
     )
+    if ready is not None and ready.context_note is not None:
+        card["model_context_len"], card["context_note"] = ready.model_context_len, ready.context_note
+    return card

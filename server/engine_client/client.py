@@ -107,6 +107,12 @@ class EngineClient:
         self.desk = SessionDesk(self._send)
 
     @property
+    def max_open(self) -> int:
+        """The most requests without an end, the engine's own rule. Only while the engine is ready."""
+        assert self.ready is not None
+        return self.ready.max_running + self._config.max_waiting
+
+    @property
     def num_open(self) -> int:
         """Requests without an end."""
         return len(self._tickets)
@@ -123,8 +129,8 @@ class EngineClient:
         status, worker = self.status, self._worker
         if status.state != "ready" or worker is None:
             raise unavailable(f"The engine is not ready: {status.sentence}.", f"engine_{status.state}", 2)
-        # The engine's own rule. A ticket ends after the engine's part is over, so what passes here passes there.
-        if self.num_open + len(requests) > self._config.max_open:
+        # A ticket ends after the engine's part is over, so what passes here passes there.
+        if self.num_open + len(requests) > self.max_open:
             raise ApiError(429, "Too many requests are waiting; try again later.", None, "queue_full", 1)
         replies = Replies([request.request_id for request in requests], self.abort, self._patience)
         now = time.perf_counter()
@@ -243,6 +249,8 @@ class EngineClient:
             case Ready():
                 self.ready, self._ready_since = message, time.monotonic()
                 LOG.info("Worker %s serves %s.", self.status.worker_pid, message.model)
+                if message.context_note is not None:
+                    LOG.warning("Worker %s: %s", self.status.worker_pid, message.context_note)
                 if self.status.state != "draining":
                     self._set_status(state="ready", sentence=f"serving {message.model}", fraction=1.0)
             case LoadFailed():

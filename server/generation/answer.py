@@ -35,7 +35,7 @@ async def answer(
 ) -> Response:
     """Run the call. Raises ApiError for what goes wrong before the first byte; on_error is told of what does after."""
     choices = [Choice(index, plan, call.tokenizer) for index, plan in enumerate(call.plans)]
-    usage = UsageCount(call.prompt_tokens)
+    usage = UsageCount(call.prompt_tokens, call.num_choices)
     with naming(call.names):
         deltas = choice_deltas(client.submit([plan.request for plan in call.plans]), choices)
         if call.is_streamed:

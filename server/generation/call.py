@@ -13,7 +13,7 @@ from server.prompts.tokenizer import Tokenizer
 class GenerationCall:
     """What all replies of one HTTP call repeat, and the choices to run.
 
-    created: seconds since 1970; prompt_tokens counts every prompt once; names: see `GenerationOptions`.
+    created: seconds since 1970; prompt_tokens counts every prompt once; num_choices, names: see `GenerationOptions`.
     """
 
     id: str
@@ -21,6 +21,7 @@ class GenerationCall:
     model: str
     fingerprint: str
     prompt_tokens: int
+    num_choices: int
     tokenizer: Tokenizer
     is_streamed: bool
     plans: Sequence[ChoicePlan]

@@ -61,6 +61,7 @@ async def plan_choices(
                 sampling=replace(sampling, max_tokens=max_tokens, seed=seed),
                 speculation=speculation,
                 tenant=session.tenant,
+                cache_salt=body.cache_salt or "",
                 session_id=session.session_id,
                 prediction=prediction,
             )

@@ -29,6 +29,7 @@ async def prepare(
         model=model.name,
         fingerprint=model.engine.fingerprint,
         prompt_tokens=sum(len(prompt.token_ids) for prompt in options.prompts),
+        num_choices=options.num_choices,
         tokenizer=model.tokenizer,
         is_streamed=body.stream,
         plans=plans,

@@ -23,6 +23,8 @@ def speculation_report(stats: RequestStats) -> SpeculationReport:
         "accepted_by_source": counts.accepted_by_source,
         "accepted_by_depth": counts.accepted_by_depth,
         "prefill_chunks": stats.prefill_chunks,
+        "cached_tokens": stats.cached_tokens,
+        "preemptions": stats.preemptions,
         "queue_seconds": stats.queue_seconds,
         "time_to_first_token": stats.time_to_first_token,
         "decode_seconds": stats.decode_seconds,

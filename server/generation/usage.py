@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from server.generation.choice import ChoiceDelta
 from server.schemas.replies import Usage
 
 
 class UsageCount:
-    """Sums what the choices of a call have used so far."""
+    """Sums what the choices of a call have used so far. num_choices: generated for each prompt."""
 
-    def __init__(self, prompt_tokens: int) -> None:
+    def __init__(self, prompt_tokens: int, num_choices: int) -> None:
         self._prompt_tokens = prompt_tokens
+        self._num_choices = num_choices
         self._last: dict[int, ChoiceDelta] = {}
 
     def add(self, delta: ChoiceDelta) -> None:
@@ -24,9 +27,18 @@ class UsageCount:
             "prompt_tokens": self._prompt_tokens,
             "completion_tokens": completion_tokens,
             "total_tokens": self._prompt_tokens + completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self._cached_tokens()},
             "completion_tokens_details": {
                 "accepted_prediction_tokens": sum(each.accepted_prediction_tokens for each in stats),
                 "rejected_prediction_tokens": sum(each.rejected_prediction_tokens for each in stats),
                 "reasoning_tokens": sum(delta.num_reasoning for delta in last),
             },
         }
+
+    def _cached_tokens(self) -> int:
+        """Of each prompt what even the choice that had to run most need not run; 0 until all of its choices ended."""
+        cached = defaultdict[int, list[int]](list)
+        for index, delta in self._last.items():
+            if delta.stats is not None:
+                cached[index // self._num_choices].append(delta.stats.cached_tokens)
+        return sum(min(counts) for counts in cached.values() if len(counts) == self._num_choices)

@@ -44,10 +44,15 @@ def status_metrics(status: EngineStatus) -> Iterator[Metric]:
     yield GaugeMetricFamily("gander_ready", "1 if requests are served now", int(is_ready))
 
 
-def info_metric(model_name: str, engine: Ready) -> Metric:
-    """What serves, as labels of a constant 1."""
+def ready_metrics(model_name: str, engine: Ready) -> Iterator[Metric]:
+    """What serves, as labels of a constant 1, and what it said of itself when it was ready."""
     labels = {"device": engine.device, "dtype": engine.dtype, "attention": engine.attention}
-    return InfoMetricFamily("gander", "What serves", {"model": model_name, "version": __version__} | labels)
+    yield InfoMetricFamily("gander", "What serves", {"model": model_name, "version": __version__} | labels)
+    yield GaugeMetricFamily(
+        "gander_worker_expected_bytes",
+        "Memory of its device that the worker said at start it takes once full; what sessions remember comes on top",
+        engine.expected_bytes,
+    )
 
 
 def _gauges(totals: StepTotals) -> Iterator[Metric]:
@@ -55,14 +60,13 @@ def _gauges(totals: StepTotals) -> Iterator[Metric]:
     rows: tuple[tuple[str, str, float], ...] = (
         ("running", "Requests being decoded or prefilled", engine.running),
         ("waiting", "Requests waiting in the engine", engine.waiting),
-        ("slots_used", "Slots of the KV store in use; a slot is room for one token", engine.slots_used),
-        ("slots_total", "Slots of the KV store", engine.slots_total),
+        ("slots_used", "Slots of the KV cache that requests hold; a slot is room for one token", engine.slots_used),
+        ("slots_cached", "Slots that no request holds and whose tokens a prompt may find", engine.slots_cached),
+        ("slots_total", "Slots of the KV cache", engine.slots_total),
         ("sessions", "Sessions whose stores are kept", engine.sessions),
         ("session_bytes", "Bytes of all sessions' stores", engine.session_bytes),
         ("worker_resident_bytes", "Resident memory of the worker process", engine.resident_bytes),
-        ("draft_slots_used", "Slots of the draft model in use", engine.draft_slots_used),
-        ("draft_slots_total", "Slots of the draft model", engine.draft_slots_total),
-        ("draft_bytes", "Bytes of the draft model's weights and slots", engine.draft_bytes),
+        ("draft_bytes", "Bytes of the draft model's weights and its part of the slots", engine.draft_bytes),
         ("speedup", SPEEDUP, totals.speedup),
     )
     for name, text, value in rows:
@@ -74,6 +78,9 @@ def _counters(totals: StepTotals) -> Iterator[Metric]:
         ("steps", "Engine steps, each one packed forward", totals.steps),
         ("rows", "Rows of all packed forwards, padding left out", totals.rows),
         ("prefill_rows", "Rows that were prompt tokens", totals.prefill_rows),
+        ("prefix_cache_queries_tokens", "Tokens of prompts that were looked up in the cache", totals.prefix_queries),
+        ("prefix_cache_hits_tokens", "Tokens of prompts found in the cache, so not run", totals.prefix_hits),
+        ("preemptions", "Requests that gave up their room to older ones, to be run again", totals.preemptions),
         ("step_seconds", "Seconds spent in steps", totals.step_seconds),
         ("decode_seconds", f"Seconds spent in {DECODE_STEPS}", totals.decode_seconds),
         (
@@ -147,6 +154,9 @@ def _vllm(totals: StepTotals, labels: dict[str, str], prompt_tokens: int) -> Ite
         ("spec_decode_num_accepted_tokens", "Accepted tokens", totals.accepted.total()),
         ("prompt_tokens", "Prompt tokens of finished requests", prompt_tokens),
         ("generation_tokens", "Tokens emitted", totals.emitted.total()),
+        ("prefix_cache_queries", "Prompt tokens looked up in the cache", totals.prefix_queries),
+        ("prefix_cache_hits", "Prompt tokens found in the cache", totals.prefix_hits),
+        ("num_preemptions", "Preemptions", totals.preemptions),
     )
     for name, text, number in counters:
         counter = CounterMetricFamily(f"vllm:{name}", f"vLLM's name: {text}", labels=names)
@@ -166,7 +176,11 @@ def _vllm(totals: StepTotals, labels: dict[str, str], prompt_tokens: int) -> Ite
     gauges = (
         ("num_requests_running", "Requests running", engine.running),
         ("num_requests_waiting", "Requests waiting", engine.waiting),
-        ("kv_cache_usage_perc", "KV slots in use, 1 being all", engine.slots_used / (engine.slots_total or 1)),
+        (
+            "kv_cache_usage_perc",
+            "KV slots requests hold, 1 being all",
+            engine.slots_used / (engine.slots_total or 1),
+        ),
     )
     for name, text, value in gauges:
         gauge = GaugeMetricFamily(f"vllm:{name}", f"vLLM's name: {text}", labels=names)

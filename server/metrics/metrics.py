@@ -18,7 +18,7 @@ from server.engine_client.client import Ticket
 from server.engine_client.replies import End
 from server.engine_client.status import EngineStatus
 from server.http.errors import ApiError
-from server.metrics.exposition import engine_metrics, info_metric, status_metrics
+from server.metrics.exposition import engine_metrics, ready_metrics, status_metrics
 from server.metrics.totals import StepTotals
 
 LATENCY_BUCKETS = (
@@ -95,7 +95,7 @@ class Metrics:
         yield from engine_metrics(self.totals, self.model_name, self.prompt_tokens)
         yield from status_metrics(status)
         if engine is not None:
-            yield info_metric(self.model_name, engine)
+            yield from ready_metrics(self.model_name, engine)
 
     def _add_request_metrics(self) -> None:
         def histogram(name: str, text: str, buckets: Iterable[float] = LATENCY_BUCKETS) -> Histogram:

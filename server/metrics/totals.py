@@ -27,6 +27,9 @@ class StepTotals:
         self.steps = 0
         self.rows = 0
         self.prefill_rows = 0
+        self.prefix_queries = 0
+        self.prefix_hits = 0
+        self.preemptions = 0
         self.step_seconds = 0.0
         self.decode_seconds = 0.0
         self.plain_seconds = 0.0
@@ -61,6 +64,9 @@ class StepTotals:
         self.steps += 1
         self.rows += step.rows
         self.prefill_rows += step.prefill_rows
+        self.prefix_queries += step.prefix_queries
+        self.prefix_hits += step.prefix_hits
+        self.preemptions += step.preemptions
         self.step_seconds += step.step_seconds
         _add_all(self.phase_seconds, step.phase_seconds)
         if step.refusals:

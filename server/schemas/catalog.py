@@ -17,11 +17,17 @@ from server.schemas.tools import Tool
 
 
 class ModelCard(TypedDict):
+    """max_model_len: what is served, in tokens; model_context_len: what the model itself could, with context_note, the
+    reason, where that is more.
+    """
+
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
     max_model_len: int | None
+    model_context_len: NotRequired[int]
+    context_note: NotRequired[str]
 
 
 class ModelList(TypedDict):
@@ -71,7 +77,11 @@ class VersionReply(TypedDict):
 
 
 class EngineCard(TypedDict):
-    """is_exact: rows are proven independent of batch and tree on this machine. has_chat_template: it can chat."""
+    """is_exact: rows are proven independent of batch and tree on this machine. has_chat_template: it can chat.
+
+    kv_slots: tokens of room in the KV cache; max_running: most requests decoded at the same time; expected_bytes: the
+    worker's memory once full, what sessions remember apart; model_context_len, context_note: as in ModelCard.
+    """
 
     model: str
     device: str
@@ -79,6 +89,12 @@ class EngineCard(TypedDict):
     attention: str
     is_exact: bool
     max_model_len: int
+    model_context_len: NotRequired[int]
+    context_note: NotRequired[str]
+    kv_slots: int
+    max_running: int
+    max_batch_rows: int
+    expected_bytes: int
     methods: list[str]
     max_nodes: int
     has_chat_template: bool

@@ -166,6 +166,9 @@ class SamplingRequest(WireModel):
     guided_choice: Choices | None = None
     guided_grammar: str | None = None
     session_id: str | None = Field(default=None, min_length=1, max_length=128)
+    cache_salt: str | None = Field(
+        default=None, min_length=1, max_length=256, description="Share no work with requests of another salt"
+    )
     speculation: SpeculationOptions = SpeculationOptions()
 
 

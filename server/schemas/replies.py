@@ -7,6 +7,12 @@ from typing import NotRequired  # pydantic wants TypedDict from elsewhere before
 from typing_extensions import TypedDict
 
 
+class PromptTokensDetails(TypedDict):
+    """cached_tokens: those that were not run, since an earlier request with the same beginning had."""
+
+    cached_tokens: int
+
+
 class CompletionTokensDetails(TypedDict):
     accepted_prediction_tokens: int
     rejected_prediction_tokens: int
@@ -19,13 +25,15 @@ class Usage(TypedDict):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
     completion_tokens_details: CompletionTokensDetails
 
 
 class SpeculationReport(TypedDict):
     """What drafting did for one choice. method: the last one that drafted; choice, reason: why it did.
 
-    acceptance_length: τ, tokens emitted per target forward; plain decoding has exactly 1.
+    acceptance_length: τ, tokens emitted per target forward; plain decoding has exactly 1. cached_tokens: of the prompt,
+    those that were not run; preemptions: how often it gave up its room and was run again.
     """
 
     method: str
@@ -41,6 +49,8 @@ class SpeculationReport(TypedDict):
     accepted_by_source: dict[str, int]
     accepted_by_depth: list[int]
     prefill_chunks: int
+    cached_tokens: int
+    preemptions: int
     queue_seconds: float
     time_to_first_token: float
     decode_seconds: float

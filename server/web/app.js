@@ -26,6 +26,7 @@ function showEngine() {
   place.dataset.state = state;
   const sentence = part(place, "sentence");
   if (sentence.textContent !== engine.sentence) sentence.textContent = engine.sentence;
+  place.title = engine.health?.engine?.context_note ?? "";
   loading.hidden = state !== "loading";
   loading.value = engine.health?.fraction ?? 0;
 }

@@ -51,10 +51,11 @@ def test_no_port_is_open_to_other_machines_unless_asked_for() -> None:
 
 
 def test_settings_of_the_shell_reach_the_server() -> None:
-    done = resolved(BASE, GANDER_MODEL="org/name", GANDER_API_KEYS="a,b")
+    done = resolved(BASE, GANDER_MODEL="org/name", GANDER_API_KEYS="a,b", GANDER_KV_MEMORY="8GiB")
     environment = yaml.safe_load(done.stdout)["services"]["gander"]["environment"]
     assert environment["GANDER_MODEL"] == "org/name"
     assert environment["GANDER_API_KEYS"] == "a,b"
+    assert environment["GANDER_KV_MEMORY"] == "8GiB"
 
 
 def test_cuda_changes_the_build_and_asks_for_a_gpu() -> None:

@@ -5,6 +5,12 @@ from decoding.worker.messages import Ready
 READY = Ready(
     model="fake",
     max_model_len=100,
+    model_context_len=100,
+    context_note=None,
+    max_running=8,
+    max_batch_rows=64,
+    kv_slots=1000,
+    expected_bytes=3000,
     vocab_size=257,
     eos_token_ids=[256],
     methods=["none", "spine"],

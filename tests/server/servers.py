@@ -91,6 +91,13 @@ class RunningServer:
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0].split(" ")[0] == name)
 
 
+def but_for_the_cache(usage: Any) -> dict[str, Any]:
+    """What a call used, as far as calls before it make no difference. usage: a dictionary or the client's model."""
+    counts: dict[str, Any] = usage if isinstance(usage, dict) else usage.model_dump()
+    details = ("prompt_tokens_details", "input_tokens_details")
+    return {name: value for name, value in counts.items() if name not in details}
+
+
 def wait_until(condition: Any, seconds: float = 10.0) -> Any:
     """Poll until `condition()` is true; its value."""
     end = time.monotonic() + seconds

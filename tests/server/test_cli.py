@@ -49,6 +49,23 @@ def test_variables_are_read(started: list[ServerSettings], monkeypatch: pytest.M
     assert started[0].model == "from/env"
 
 
+def test_what_is_on_by_default_has_a_flag_to_turn_it_off(
+    started: list[ServerSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert invoke("serve", "--no-prefix-cache").exit_code == 0
+    monkeypatch.setenv("GANDER_PREFIX_CACHE", "false")
+    assert invoke("serve").exit_code == 0
+    assert invoke("serve", "--prefix-cache").exit_code == 0
+    assert [settings.prefix_cache for settings in started] == [False, False, True]
+
+
+def test_a_memory_that_is_none_is_named_with_what_would_be_one(started: list[ServerSettings]) -> None:
+    result = invoke("serve", "--kv-memory", "8")
+    assert (result.exit_code, started) == (2, [])
+    said = " ".join(result.output.split())
+    assert said.startswith("--kv-memory: '8' is neither a share of the free memory, such as 0.5, nor bytes")
+
+
 @pytest.mark.parametrize(
     "arguments", [("--port", "99999"), ("--dtype", "int4"), ("--port", "x"), ("--surprise", "1"), ("a", "b")]
 )
@@ -57,9 +74,11 @@ def test_wrong_flags_end_with_status_2(started: list[ServerSettings], arguments:
     assert not started
 
 
-def test_help_names_every_setting_and_variable() -> None:
+def test_help_names_every_setting_and_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     text = invoke("serve", "--help").output
-    assert "--kv-memory-share" in text
+    assert "--kv-memory " in text
+    assert "--no-prefix-cache" in text
     assert invoke("version").output.startswith("gander ")
 
 

@@ -70,7 +70,11 @@ class DraftTrees:
         self.report = report
         self.console = console
         self.config = EngineConfig(
-            model=chosen.model, draft_model=chosen.draft_model, threads=chosen.threads, max_sessions=256
+            prefix_cache=False,
+            model=chosen.model,
+            draft_model=chosen.draft_model,
+            threads=chosen.threads,
+            max_sessions=256,
         )
         self.tokenizer = Tokenizer.from_file(str(Path(resolve(self.config)[1]) / "tokenizer.json"))
         self.is_broken = False

@@ -46,8 +46,8 @@ def footprint(method: str, draft_model: str) -> Footprint:
     draft = engine.draft_model
     return Footprint(
         method=method,
-        slots=engine.store.total,
-        draft_slots=draft.store.total if draft else 0,
+        slots=engine.room.num_slots,
+        draft_slots=engine.room.num_slots if draft else 0,
         slot_bytes=engine.model.bytes_per_slot,
         draft_slot_bytes=draft.model.bytes_per_slot if draft else 0,
         draft_weight_bytes=draft.model.num_bytes if draft else 0,

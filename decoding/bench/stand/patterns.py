@@ -59,7 +59,13 @@ class Patterns:
     def __init__(self, chosen: argparse.Namespace, report: Report) -> None:
         self.chosen = chosen
         self.report = report
-        config = EngineConfig(model=chosen.model, max_nodes=max(64, chosen.nodes), max_batch_rows=1024, max_sessions=16)
+        config = EngineConfig(
+            prefix_cache=False,
+            model=chosen.model,
+            max_nodes=max(64, chosen.nodes),
+            max_batch_rows=1024,
+            max_sessions=16,
+        )
         self.engine = Engine.load(config)
         self.tokenizer = Tokenizer.from_file(str(Path(resolve(config)[1]) / "tokenizer.json"))
         self.answering = Answering(self.engine, self.tokenizer, chosen.max_tokens, chosen.temperature, read_number)

@@ -1,6 +1,7 @@
 """The draft model: what it remembers of each sequence, and the rounds in which trees grow, all together.
 
-Owns the draft model, its KV store and each sequence's state in it. Knows nothing of how a tree grows: growers do.
+Owns the draft model, its keys and values in the target's blocks, and each sequence's state. Knows nothing of how a
+tree grows: growers do.
 Invariant: a state's committed rows are the first tokens of its sequence, and no token is ever forwarded twice.
 """
 
@@ -14,7 +15,8 @@ from itertools import pairwise
 import numpy as np
 
 from decoding.cache.batch import Segment, pack
-from decoding.cache.store import KvHandle, KvStore
+from decoding.cache.block_pool import BLOCK_LEN, BlockPool
+from decoding.cache.kv_store import KvStore
 from decoding.config import BUNDLED_MODEL, EngineConfig
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
@@ -23,42 +25,40 @@ from decoding.drafting.draft_model.state import DraftModelState, Fallback, Growt
 from decoding.drafting.draft_model.vocabulary import check_same_vocabulary
 from decoding.model.checkpoint import BUNDLED_FOLDER
 from decoding.model.target_model import Progress, TargetModel
-from decoding.model.timing import Timing
 from decoding.sampling.top_tokens import top_tokens
 from decoding.stores.successor_table import NUM_SUCCESSORS
 
 
 class DraftModel:
-    """model: ready to run; config: the engine's. vocab_size: the target's."""
+    """model: ready to run; pool: of the target's blocks, in which the draft model's rows lie as well. most_rows: of the
+    prompt that a sequence may bring to one forward; vocab_size: the target's."""
 
-    def __init__(self, model: TargetModel, config: EngineConfig, num_slots: int, vocab_size: int) -> None:
+    def __init__(self, model: TargetModel, pool: BlockPool, most_rows: int, vocab_size: int) -> None:
         assert model.vocab_size >= NUM_SUCCESSORS, model.vocab_size
         self.model = model
-        self.calibration = Timing(model)
-        self.store: KvStore = model.new_store(num_slots)
+        self.store: KvStore = model.new_store(pool.num_blocks)
+        self._pool = pool
+        self._filled = np.zeros(pool.num_blocks, np.int64)  # the block's stamp when all its rows were run here
         self._vocab_size = min(vocab_size, model.vocab_size)
-        self._chunk = config.prefill_chunk
-        self._extra_rows = config.max_nodes
+        self._most_rows = most_rows
 
     def open(self, request: Request) -> DraftModelState:
-        """What is kept of a new sequence; it takes slots when it is first drafted for."""
+        """What is kept of a new sequence."""
         return DraftModelState(request, self.store, self._vocab_size)
 
     @property
     def num_bytes(self) -> int:
-        """Of the weights and of all slots."""
-        return self.model.num_bytes + self.store.total * self.model.bytes_per_slot
+        """Of the weights and of its part of all slots."""
+        return self.model.num_bytes + self.store.num_blocks * BLOCK_LEN * self.model.bytes_per_slot
 
     def propose_batch(self, requests: Sequence[GrowthRequest]) -> list[DraftTree | Fallback | None]:
         """Bring every sequence up to date and grow the trees of those that are; None where there is no budget.
 
         One packed forward for what the draft model has not seen, then one for each depth of the trees. A sequence with
-        more than a chunk to catch up on gets a tree of its root alone.
+        more than `most_rows` to catch up on gets a tree of its root alone.
         """
         fallbacks = {request.state: found for request in requests if (found := self._fallback(request)) is not None}
-        growing = self._catch_up(
-            [each for each in requests if each.state not in fallbacks and each.end > each.state.num_committed]
-        )
+        growing = self._catch_up([each for each in requests if each.state not in fallbacks])
         while growing:
             growing = self._round(growing, fallbacks)
         return [fallbacks.get(request.state) or _proposal(request) for request in requests]
@@ -67,48 +67,39 @@ class DraftModel:
         state, longest = request.state, self.model.max_model_len
         if request.end >= longest:
             return Fallback("context", f"the draft model's context ends after {longest} tokens")
-        unseen = state.request.tokens[state.num_committed : request.end]
+        unseen = state.request.tokens[state.rows_in(request.table).length : request.end]
         if len(unseen) and unseen.max() >= self.model.vocab_size:
             return Fallback("vocabulary", f"the draft model knows no token {unseen.max()}")
-        if state.handle is None:
-            handle = self._allocate(min(state.request.max_total, longest))
-            if handle is None:
-                return Fallback("slots", "the draft model is out of slots")
-            state.take_room(handle)
-        return None
-
-    def _allocate(self, max_tokens: int) -> KvHandle | None:
-        """Room for the tokens and for trees, smaller ones where room is short."""
-        extra = self._extra_rows
-        while extra > 0:
-            handle = self.store.allocate(max_tokens + extra)
-            if handle is not None:
-                return handle
-            extra //= 2
         return None
 
     def _catch_up(self, requests: Sequence[GrowthRequest]) -> list[tuple[DraftModelState, TopTokens]]:
         """Forward what the draft model has not seen; what it says after the root of each sequence that is through."""
-        segments = [self._unseen(request) for request in requests]
-        tops = self._forward([request.state for request in requests], segments)
+        unseen = [(request, segment) for request in requests if len((segment := self._unseen(request)).tokens)]
+        tops = self._forward([request.state for request, _ in unseen], [segment for _, segment in unseen])
         ready = []
-        for request, segment, top in zip(requests, segments, tops, strict=True):
+        for (request, segment), top in zip(unseen, tops, strict=True):
             state = request.state
-            self.store.commit(segment.handle, np.arange(len(segment.tokens), dtype=np.int32))
+            self.store.commit(segment.rows, np.arange(len(segment.tokens), dtype=np.int32))
             state.note_read(len(segment.tokens))
             if segment.logits == "last" and request.budget is not None and state.grower is not None:
-                room = segment.handle.capacity - segment.handle.length
-                state.grower.begin(request.budget, room, self.model.max_model_len - request.end)
+                state.grower.begin(request.budget, segment.rows.room, self.model.max_model_len - request.end)
                 ready.append((state, top))
         return ready
 
     def _unseen(self, request: GrowthRequest) -> Segment:
-        handle = request.state.handle
-        assert handle is not None
-        end = min(request.end, handle.length + self._chunk)
+        """The next tokens to read, but for those in blocks that are filled, be it by another sequence of this step."""
+        rows = request.state.rows_in(request.table)
+        blocks = request.table.blocks
+        while rows.length + BLOCK_LEN < request.end and self._is_filled(blocks[rows.length // BLOCK_LEN]):
+            rows.length += BLOCK_LEN - rows.length % BLOCK_LEN
+        end = min(request.end, rows.length + self._most_rows)
+        full = blocks[: end // BLOCK_LEN]
+        self._filled[full] = self._pool.stamps[full]
         is_through = end == request.end and request.budget is not None
-        tokens = request.state.request.tokens[handle.length : end]
-        return Segment(handle, tokens, None, "last" if is_through else "none")
+        return Segment(rows, request.state.request.tokens[rows.length : end], None, "last" if is_through else "none")
+
+    def _is_filled(self, block: int) -> bool:
+        return bool(self._filled[block] == self._pool.stamps[block])
 
     def _round(
         self, growing: Sequence[tuple[DraftModelState, TopTokens]], fallbacks: dict[DraftModelState, Fallback]
@@ -120,12 +111,12 @@ class DraftModel:
                 fallbacks[state] = Fallback("nan", "the draft model gave numbers that are not finite")
                 continue
             assert state.grower is not None
-            assert state.handle is not None
-            rows = state.grower.grow(top)
-            if rows is not None:
-                num_written = len(rows.parents) - len(rows.tokens)
+            assert state.rows is not None
+            asked = state.grower.grow(top)
+            if asked is not None:
+                num_written = len(asked.parents) - len(asked.tokens)
                 states.append(state)
-                segments.append(Segment(state.handle, rows.tokens, rows.parents, "all", num_written))
+                segments.append(Segment(state.rows, asked.tokens, asked.parents, "all", num_written))
         return list(zip(states, self._forward(states, segments), strict=True))
 
     def _forward(self, states: Sequence[DraftModelState], segments: Sequence[Segment]) -> list[TopTokens]:

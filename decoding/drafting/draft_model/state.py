@@ -1,6 +1,7 @@
 """What the draft model keeps of one sequence, and what passes between it and the tree that grows there.
 
-Pure records; knows nothing of models. Invariant: the committed rows are the first tokens of the sequence.
+Knows nothing of models. Invariant: the committed rows are the first tokens of the sequence, in the blocks that hold
+the target's.
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from decoding.cache.store import KvHandle, KvStore
+from decoding.cache.block_pool import BlockTable
+from decoding.cache.kv_store import KvRows, KvStore
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, IntArray
@@ -53,21 +55,20 @@ class DraftModelState:
     store: KvStore
     vocab_size: int
     grower: Grower | None = None
-    handle: KvHandle | None = None
+    rows: KvRows | None = None
     _seconds: float = 0.0
     _num_read: int = 0
-
-    @property
-    def num_committed(self) -> int:
-        return self.handle.length if self.handle else 0
 
     def grow_with(self, grower: Grower) -> None:
         """Let `grower` say what grows here."""
         self.grower = grower
 
-    def take_room(self, handle: KvHandle) -> None:
-        """Keep rows in `handle` from here on."""
-        self.handle = handle
+    def rows_in(self, table: BlockTable) -> KvRows:
+        """The draft model's rows in the sequence's blocks."""
+        if self.rows is None:
+            self.rows = KvRows(table)
+        assert self.rows.table is table, self.request.id
+        return self.rows
 
     def note_read(self, num_tokens: int) -> None:
         """So many tokens are caught up on."""
@@ -85,22 +86,21 @@ class DraftModelState:
 
     def keep(self, rows: IntArray) -> None:
         """Keep these rows of the tree just grown: those of the accepted path, ascending."""
-        if self.handle is not None and len(rows):
-            self.store.commit(self.handle, rows)
+        if self.rows is not None and len(rows):
+            self.store.commit(self.rows, rows)
 
-    def close(self) -> None:
-        """Give the room back."""
-        if self.handle is not None:
-            self.store.free(self.handle)
-            self.handle = None
+    def forget_rows(self) -> None:
+        """The sequence gives its blocks back."""
+        self.rows = None
 
 
 @dataclass(frozen=True, slots=True)
 class GrowthRequest:
-    """One sequence's part of a step. end: how many of its tokens the target knows by then; budget: None where the
-    prompt goes on, so that there is nothing to draft yet."""
+    """One sequence's part of a step. table: its blocks, with room for the tree; end: how many of its tokens the target
+    knows by then; budget: None where the prompt goes on, so that there is nothing to draft yet."""
 
     state: DraftModelState
+    table: BlockTable
     end: int
     budget: DraftBudget | None
 

@@ -1,19 +1,24 @@
 """Linear layers prepacked by oneDNN, for the CPU in float32 and bfloat16.
 
 They are faster than stock ones at the few rows of a decode step and, unlike them, give a row the same bits
-whatever other rows the step holds, as long as there are at least two (see `MIN_EXACT_ROWS`).
+whatever other rows the step holds, as long as there are at least two; where that ends at some row count, they run
+their rows in pieces (see `row_limit`).
 Invariant: a packed layer keeps no second copy of its weight, except one tied to the embedding.
 """
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from decoding.model.linear.row_limit import exact_row_limit, run_in_pieces
+
 # Shape suffixes: M rows, I input width, O output width.
 ROWS_HINT = 16  # the row count that oneDNN's choice of layout is for
-MIN_EXACT_ROWS = 2  # a lone row takes another kernel at some widths, in both dtypes
 _linear = torch.ops.mkldnn._linear_pointwise.default
 
 
@@ -26,10 +31,22 @@ class PackedLinear(nn.Module):
         self.packed_weight = torch.ops.mkldnn._reorder_linear_weight(weight_OI.contiguous(), ROWS_HINT)
         self.bias_O = bias_O
         self.weight = torch.empty(0, dtype=weight_OI.dtype)  # modelling code reads its dtype and device
+        self._most_numbers = sys.maxsize  # of the input of one call
 
-    def __call__(self, input_MI: torch.Tensor) -> torch.Tensor:  # past nn.Module's hooks, which cost microseconds
-        output: torch.Tensor = _linear(input_MI, self.packed_weight, self.bias_O, "none", [], "")
+    def __call__(self, input: torch.Tensor) -> torch.Tensor:  # past nn.Module's hooks, which cost microseconds
+        if input.numel() > self._most_numbers:
+            return run_in_pieces(self.multiply, input, self._most_numbers // self.in_features)
+        output: torch.Tensor = _linear(input, self.packed_weight, self.bias_O, "none", [], "")
         return output
+
+    def multiply(self, rows_MI: torch.Tensor) -> torch.Tensor:
+        """[M, O], in one call however many rows there are."""
+        output: torch.Tensor = _linear(rows_MI, self.packed_weight, self.bias_O, "none", [], "")
+        return output
+
+    def limit_rows(self, limit: int) -> None:
+        """From here on, run more rows than `limit` in pieces."""
+        self._most_numbers = limit * self.in_features
 
 
 def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
@@ -44,8 +61,11 @@ def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def pack_linears(model: nn.Module) -> int:
-    """Replace every linear layer of `model` by its packed form; return how many. Originals are dropped."""
-    num_packed = 0
+    """Replace every linear layer of `model` by its packed form; return how many. Originals are dropped.
+
+    On a processor that needs it, layers get the row limit that the first of their shape shows in a trial.
+    """
+    packed: list[PackedLinear] = []
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if type(child) is not nn.Linear and type(child) is not Conv1D:  # subclasses may compute something else
@@ -53,6 +73,20 @@ def pack_linears(model: nn.Module) -> int:
             parameters = {key: parameter.detach() for key, parameter in child.named_parameters()}
             weight = parameters["weight"]
             weight_OI = weight.t() if isinstance(child, Conv1D) else weight  # GPT-2 keeps the transpose
-            setattr(parent, name, PackedLinear(weight_OI, parameters.get("bias")))
-            num_packed += 1
-    return num_packed
+            packed.append(PackedLinear(weight_OI, parameters.get("bias")))
+            setattr(parent, name, packed[-1])
+    _limit_rows(packed)
+    return len(packed)
+
+
+def _limit_rows(layers: Sequence[PackedLinear]) -> None:
+    limits: dict[tuple[object, ...], int | None] = {}
+    for layer in layers:
+        width, out_width, dtype = layer.in_features, layer.out_features, layer.weight.dtype
+        shape = (width, out_width, dtype, layer.bias_O is None)
+        if shape not in limits:
+            with torch.inference_mode():
+                limits[shape] = exact_row_limit(layer.multiply, width, out_width, dtype)
+        limit = limits[shape]
+        if limit is not None:
+            layer.limit_rows(limit)

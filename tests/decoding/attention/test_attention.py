@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
+import numba as nb
 import numpy as np
 import pytest
 import torch
@@ -15,14 +17,25 @@ from decoding.attention.exact import ExactAttention
 from decoding.attention.reference import ReferenceAttention
 from decoding.attention.sdpa import SdpaAttention
 from decoding.cache.batch import Segment, pack
-from decoding.cache.slab import SlabStore
-from decoding.cache.slot_pool import SlotPool
-from decoding.cache.store import KvStore
+from decoding.cache.block_pool import BLOCK_LEN, BlockTable, num_blocks_for
+from decoding.cache.kv_store import KvRows, KvStore
 from decoding.core.layer import LayerSpec
 from tests.trees import path_to, random_parents
 
 CPU = torch.device("cpu")
-SINKS = torch.linspace(-1.0, 2.0, 6)
+DTYPES = [torch.float32, torch.bfloat16]
+NUM_BLOCKS = 128
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    """All that the kernel can have; one for torch, which has only small operations to run here."""
+    of_torch, of_numba = torch.get_num_threads(), nb.get_num_threads()
+    torch.set_num_threads(1)
+    nb.set_num_threads(nb.config.NUMBA_NUM_THREADS)
+    yield
+    torch.set_num_threads(of_torch)
+    nb.set_num_threads(of_numba)
 
 
 def layer(**overrides: object) -> LayerSpec:
@@ -30,18 +43,25 @@ def layer(**overrides: object) -> LayerSpec:
     return LayerSpec(**(fields | overrides))  # type: ignore[arg-type]
 
 
+SINKS = torch.linspace(-1.0, 2.0, 6)
 FEATURES = {
     "plain": layer(),
     "one head per key head": layer(num_query_heads=2),
+    "two heads per key head": layer(num_query_heads=4, key_dim=128, value_dim=128),
+    "four heads per key head": layer(num_query_heads=8, key_dim=64, value_dim=64),
+    "eight heads on one key head": layer(num_query_heads=8, num_kv_heads=1),
     "window": layer(window=8),
     "window of one": layer(window=1),
+    "window of many blocks": layer(window=50),
     "chunk": layer(chunk=8),
+    "chunk of many blocks": layer(chunk=48),
     "soft-cap": layer(softcap=3.0),
     "sinks": layer(sinks=SINKS),
     "window, soft-cap and sinks": layer(window=5, softcap=2.0, sinks=SINKS),
     "keys wider than values": layer(key_dim=24, value_dim=12),
     "odd widths": layer(key_dim=7, value_dim=5),
     "wide heads": layer(key_dim=80, value_dim=80),
+    "narrow heads": layer(num_query_heads=4, key_dim=24, value_dim=24),
 }
 
 
@@ -70,107 +90,178 @@ def random_rows(spec: LayerSpec, num_rows: int, dtype: torch.dtype, seed: int) -
     ]
 
 
-def make_store(kind: str, spec: LayerSpec, dtype: torch.dtype) -> KvStore:
-    return SlabStore([spec], 2048, dtype) if kind == "slab" else SlotPool([spec], 2048, dtype, CPU)
+ORDERS = {
+    "ascending": list(range(NUM_BLOCKS)),
+    "descending": list(range(NUM_BLOCKS - 1, -1, -1)),
+    "scattered": np.random.default_rng(3).permutation(NUM_BLOCKS).tolist(),
+}
 
 
-def attend(
-    backend: AttentionBackend, spec: LayerSpec, store: KvStore, segments: Sequence[Segment], rows: Sequence[Row]
-) -> torch.Tensor:
-    """[M, H, V]; tensors laid out as models hand them over: rows outside, heads inside, then transposed."""
-    batch = pack(segments, store)
-    query, key, value = (
-        torch.stack([getattr(row, name) for row in rows])[None].transpose(1, 2) for name in ("query", "key", "value")
-    )
-    with torch.inference_mode():
-        return backend.attend(spec, query, key, value, backend.prepare(batch))[0]
+@dataclass
+class Cache:
+    """A store whose every number is NaN until somebody writes it, and blocks given out in a set order."""
+
+    backend: AttentionBackend
+    spec: LayerSpec
+    dtype: torch.dtype
+    order: str = "scattered"
+    free: list[int] = field(init=False)
+    store: KvStore = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.free = list(ORDERS[self.order])
+        self.store = KvStore([self.spec], NUM_BLOCKS, self.dtype, CPU)
+        for plane in self.store.planes(0):
+            plane.fill_(float("nan"))
+
+    def open(self, room: int, shared: Sequence[int] = ()) -> KvRows:
+        """A sequence that has room for so many rows; the first blocks may be another's."""
+        table = BlockTable()
+        for block in shared:
+            table.append(block)
+        for _ in range(num_blocks_for(room) - len(shared)):
+            table.append(self.free.pop())
+        return KvRows(table)
+
+    def attend(self, segments: Sequence[Segment], rows: Sequence[Row]) -> torch.Tensor:
+        """[M, H, V]; tensors laid out as models hand them over: rows outside, heads inside, then transposed."""
+        batch = pack(segments, self.store)
+        query, key, value = (
+            torch.stack([getattr(row, name) for row in rows])[None].transpose(1, 2)
+            for name in ("query", "key", "value")
+        )
+        with torch.inference_mode():
+            return self.backend.attend(self.spec, query, key, value, self.backend.prepare(batch))[0]
+
+    def extend(self, rows: KvRows, new: Sequence[Row]) -> torch.Tensor:
+        """Run a chain of rows and commit them all."""
+        out = self.attend([chain(rows, len(new))], new)
+        self.store.commit(rows, np.arange(len(new), dtype=np.int32))
+        return out
 
 
-def run_requests(
-    backend: AttentionBackend, kind: str, spec: LayerSpec, dtype: torch.dtype, shapes: Sequence[tuple[int, int]]
-) -> torch.Tensor:
+def chain(rows: KvRows, count: int) -> Segment:
+    return Segment(rows, np.zeros(count, np.int32))
+
+
+def run_requests(cache: Cache, shapes: Sequence[tuple[int, int]]) -> torch.Tensor:
     """Requests of (prefix, tree) rows: prefixes as prompts, then all trees in one step."""
-    store = make_store(kind, spec, dtype)
-    handles, segments, rows = [], [], []
+    segments, rows = [], []
     for seed, (prefix_len, num_nodes) in enumerate(shapes):
-        handle = store.allocate(prefix_len + num_nodes)
-        assert handle is not None
-        prefix = random_rows(spec, prefix_len, dtype, 100 + seed)
+        sequence = cache.open(prefix_len + num_nodes)
         if prefix_len:
-            attend(backend, spec, store, [Segment(handle, np.zeros(prefix_len, np.int32))], prefix)
-            store.commit(handle, np.arange(prefix_len, dtype=np.int32))
+            cache.extend(sequence, random_rows(cache.spec, prefix_len, cache.dtype, 100 + seed))
         parents = random_parents(num_nodes, np.random.default_rng(seed))
-        segments.append(Segment(handle, np.zeros(num_nodes, np.int32), parents))
-        rows += random_rows(spec, num_nodes, dtype, seed)
-        handles.append(handle)
-    return attend(backend, spec, store, segments, rows)
+        segments.append(Segment(sequence, np.zeros(num_nodes, np.int32), parents))
+        rows += random_rows(cache.spec, num_nodes, cache.dtype, seed)
+    return cache.attend(segments, rows)
 
 
 SHAPES = [(0, 5), (3, 1), (70, 20), (130, 66)]
 
 
 @pytest.mark.parametrize("feature", FEATURES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", ["exact", "sdpa on slab", "sdpa on pool"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["exact", "sdpa"])
 def test_every_backend_agrees_with_the_reference(name: str, feature: str, dtype: torch.dtype) -> None:
     spec = FEATURES[feature]
     backend = ExactAttention([spec]) if name == "exact" else SdpaAttention(CPU)
-    expected = run_requests(ReferenceAttention(), "slab", spec, dtype, SHAPES)
-    actual = run_requests(backend, "pool" if name.endswith("pool") else "slab", spec, dtype, SHAPES)
+    expected = run_requests(Cache(ReferenceAttention(), spec, dtype), SHAPES)
+    actual = run_requests(Cache(backend, spec, dtype), SHAPES)
     tolerance = 2e-5 if dtype == torch.float32 else 3e-2
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
 
 
-def test_the_reference_is_the_same_in_float64_on_both_stores() -> None:
-    spec = FEATURES["window, soft-cap and sinks"]
-    on_slab = run_requests(ReferenceAttention(), "slab", spec, torch.float64, SHAPES)
-    on_pool = run_requests(ReferenceAttention(), "pool", spec, torch.float64, SHAPES)
-    assert torch.equal(on_slab, on_pool)
-
-
 @pytest.mark.parametrize("feature", FEATURES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_a_tree_row_has_the_bits_of_its_path_decoded_one_by_one(feature: str, dtype: torch.dtype) -> None:
     spec, backend = FEATURES[feature], ExactAttention([FEATURES[feature]])
     num_nodes, prefix_len = 40, 90
     parents = random_parents(num_nodes, np.random.default_rng(5))
     prefix, nodes = random_rows(spec, prefix_len, dtype, 1), random_rows(spec, num_nodes, dtype, 2)
-    store = make_store("slab", spec, dtype)
-    other, handle = store.allocate(300), store.allocate(300)
-    assert other is not None
-    assert handle is not None
-    attend(backend, spec, store, [Segment(handle, np.zeros(prefix_len, np.int32))], prefix)
-    store.commit(handle, np.arange(prefix_len, dtype=np.int32))
-    crowd = [Segment(other, np.zeros(33, np.int32)), Segment(handle, np.zeros(num_nodes, np.int32), parents)]
-    tree = attend(backend, spec, store, crowd, random_rows(spec, 33, dtype, 9) + nodes)[33:]
-    store.commit(handle, np.empty(0, np.int32))
+    cache = Cache(backend, spec, dtype)
+    other, sequence = cache.open(300), cache.open(300)
+    cache.extend(sequence, prefix)
+    crowd = [chain(other, 33), Segment(sequence, np.zeros(num_nodes, np.int32), parents)]
+    tree = cache.attend(crowd, random_rows(spec, 33, dtype, 9) + nodes)[33:]
     for node in (0, 7, num_nodes - 1):
-        alone = make_store("slab", spec, dtype)
-        plain = alone.allocate(300)
-        assert plain is not None
+        alone = Cache(backend, spec, dtype, "descending")
+        plain = alone.open(300)
         for row in prefix + [nodes[step] for step in path_to(node, parents)]:
-            last = attend(backend, spec, alone, [Segment(plain, np.zeros(1, np.int32))], [row])
-            alone.commit(plain, np.zeros(1, np.int32))
+            last = alone.extend(plain, [row])
         assert torch.equal(last[0], tree[node])
 
 
-def test_threads_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = FEATURES["window, soft-cap and sinks"]
+@pytest.mark.parametrize("feature", FEATURES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_prompt_has_the_same_bits_in_chunks_of_any_length_and_blocks_in_any_order(
+    feature: str, dtype: torch.dtype
+) -> None:
+    spec, backend = FEATURES[feature], ExactAttention([FEATURES[feature]])
+    rows = random_rows(spec, 150, dtype, 1)
     results = []
+    for order, lengths in (("ascending", [150]), ("descending", [64, 1, 85]), ("scattered", [7] * 21 + [3])):
+        cache = Cache(backend, spec, dtype, order)
+        sequence = cache.open(150)
+        ends = np.cumsum(lengths).tolist()
+        chunks = [rows[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+        results.append(torch.cat([cache.extend(sequence, chunk) for chunk in chunks]))
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_segment_reads_prefix_blocks_that_another_one_writes_in_the_same_step(dtype: torch.dtype) -> None:
+    spec = FEATURES["four heads per key head"]
+    prompt, tails = random_rows(spec, 48, dtype, 1), [random_rows(spec, 9, dtype, seed) for seed in (2, 3)]
+    cache = Cache(ExactAttention([spec]), spec, dtype)
+    writer = cache.open(57)
+    reader = cache.open(57, writer.table.blocks[: 48 // BLOCK_LEN].tolist())
+    reader.length = 48
+    # The reader stands first, so that its keys are there only if all rows are stored before any attends.
+    out = cache.attend([chain(reader, 9), chain(writer, 57)], tails[1] + prompt + tails[0])
+    alone = Cache(cache.backend, spec, dtype)
+    for tail, found in ((tails[0], out[-9:]), (tails[1], out[:9])):
+        sequence = alone.open(57)
+        alone.extend(sequence, prompt)
+        assert torch.equal(alone.extend(sequence, tail), found)
+
+
+@pytest.mark.parametrize("feature", ["plain", "window", "chunk of many blocks", "odd widths"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_tree_that_grows_over_forwards_has_the_bits_of_one_that_runs_at_once(
+    feature: str, dtype: torch.dtype
+) -> None:
+    spec = FEATURES[feature]
+    cache = Cache(ExactAttention([spec]), spec, dtype)
+    num_nodes, parents = 60, random_parents(60, np.random.default_rng(8))
+    prefix, nodes = random_rows(spec, 37, dtype, 1), random_rows(spec, num_nodes, dtype, 2)
+    at_once, growing = cache.open(97), cache.open(97)
+    cache.extend(at_once, prefix)
+    cache.extend(growing, prefix)
+    expected = cache.attend([Segment(at_once, np.zeros(num_nodes, np.int32), parents)], nodes)
+    found, bounds = [], [0, 1, 12, 13, 45, 60]
+    for start, end in itertools.pairwise(bounds):
+        segment = Segment(growing, np.zeros(end - start, np.int32), parents[:end], num_written=start)
+        found.append(cache.attend([segment], nodes[start:end]))
+    assert torch.equal(torch.cat(found), expected)
+
+
+@pytest.mark.parametrize("feature", ["window, soft-cap and sinks", "two heads per key head"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_threads_change_no_bit(monkeypatch: pytest.MonkeyPatch, feature: str, dtype: torch.dtype) -> None:
+    spec, results = FEATURES[feature], []
     for least_work in (0, 1 << 60):
         monkeypatch.setattr(exact, "PARALLEL_WORK", least_work)
-        results.append(run_requests(ExactAttention([spec]), "slab", spec, torch.float32, SHAPES))
+        results.append(run_requests(Cache(ExactAttention([spec]), spec, dtype), SHAPES))
     assert torch.equal(*results)
 
 
-def test_keys_of_other_requests_and_garbage_do_not_leak() -> None:
-    spec = FEATURES["plain"]
-    store = make_store("slab", spec, torch.float32)
-    assert isinstance(store, SlabStore)
-    for plane in store.planes(0):
-        plane.fill_(float("nan"))
-    handle = store.allocate(30)
-    assert handle is not None
-    rows = random_rows(spec, 21, torch.float32, 0)
-    out = attend(ExactAttention([spec]), spec, store, [Segment(handle, np.zeros(21, np.int32))], rows)
+@pytest.mark.parametrize("feature", FEATURES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_slots_that_nobody_wrote_do_not_leak(feature: str, dtype: torch.dtype) -> None:
+    spec = FEATURES[feature]
+    cache = Cache(ExactAttention([spec]), spec, dtype)
+    out = run_requests(cache, SHAPES)
     assert torch.isfinite(out).all()
+    assert any(plane.isnan().any() for plane in cache.store.planes(0)), "the test must leave garbage to be met"

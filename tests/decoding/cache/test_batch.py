@@ -6,25 +6,21 @@ import numpy as np
 import torch
 
 from decoding.cache.batch import Segment, ancestor_bits, pack
-from decoding.cache.slab import SlabStore
-from decoding.cache.store import KvHandle
+from decoding.cache.block_pool import BLOCK_LEN
+from decoding.cache.kv_cache import KvCache
+from decoding.cache.kv_store import KvRows, KvStore, slots_of
 from decoding.core.layer import LayerSpec
 from tests.trees import random_parents
 
 LAYER = LayerSpec(index=0, num_query_heads=1, num_kv_heads=1, key_dim=2, value_dim=2, scaling=1.0)
 
 
-def store_with(*lengths: int) -> tuple[SlabStore, list[KvHandle]]:
-    store = SlabStore([LAYER], 4096, torch.float32)
-    handles = []
-    for length in lengths:
-        handle = store.allocate(length + 300)
-        assert handle is not None
-        if length:
-            store.reserve(handle, length)
-            store.commit(handle, np.arange(length, dtype=np.int32))
-        handles.append(handle)
-    return store, handles
+def store_with(*lengths: int) -> tuple[KvStore, list[KvRows]]:
+    cache = KvCache(KvStore([LAYER], 4096 // BLOCK_LEN, torch.float32, torch.device("cpu")))
+    rows = [cache.new_rows(length + 300) for length in lengths]
+    for each, length in zip(rows, lengths, strict=True):
+        each.length = length
+    return cache.store, rows
 
 
 def ints(*numbers: int) -> np.ndarray:
@@ -45,30 +41,31 @@ def test_rows_of_several_requests_lie_side_by_side() -> None:
     assert batch.is_chain.tolist() == [False, True, True]
     assert batch.logit_rows_R.tolist() == [0, 1, 2, 3, 6]
     assert batch.logit_offsets.tolist() == [0, 4, 5, 5]
-    slots = np.concatenate([handle.reserved for handle in (first, second, third)])
-    assert np.array_equal(batch.write_slots_M, slots)
+    written = ((first, 10, 14), (second, 0, 3), (third, 5, 7))
+    slots = [slots_of(rows.table.blocks, np.arange(start, end)) for rows, start, end in written]
+    assert np.array_equal(batch.write_slots_M, np.concatenate(slots))
+    assert batch.blocks(1).tolist() == second.table.blocks.tolist()
 
 
 def test_a_tree_that_is_a_chain_is_seen_as_one() -> None:
-    store, (handle,) = store_with(3)
-    batch = pack([Segment(handle, ints(1, 2, 3), ints(-1, 0, 1))], store)
+    store, (rows,) = store_with(3)
+    batch = pack([Segment(rows, ints(1, 2, 3), ints(-1, 0, 1))], store)
     assert batch.is_chain.all()
 
 
 def test_packing_leaves_its_inputs_alone() -> None:
-    store, (handle,) = store_with(3)
+    store, (rows,) = store_with(3)
     tokens, parents = ints(5, 6, 7), ints(-1, 0, 0)
-    pack([Segment(handle, tokens), Segment(store_with(0)[1][0], tokens, parents)][:1], store)
-    pack([Segment(handle, tokens, parents)], store)
+    pack([Segment(rows, tokens), Segment(store_with(0)[1][0], tokens, parents)][:1], store)
+    pack([Segment(rows, tokens, parents)], store)
     assert tokens.tolist() == [5, 6, 7]
     assert parents.tolist() == [-1, 0, 0]
 
 
 def test_a_long_prompt_chunk_needs_no_square_memory() -> None:
-    store = SlabStore([LAYER], 300_000, torch.float32)
-    handle = store.allocate(300_000)
-    assert handle is not None
-    batch = pack([Segment(handle, np.zeros(200_000, np.int32), None, "last")], store)
+    cache = KvCache(KvStore([LAYER], 300_000 // BLOCK_LEN, torch.float32, torch.device("cpu")))
+    rows = cache.new_rows(200_000)
+    batch = pack([Segment(rows, np.zeros(200_000, np.int32), None, "last")], cache.store)
     assert batch.positions_M[-1] == 199_999
 
 

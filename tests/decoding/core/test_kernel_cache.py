@@ -93,7 +93,7 @@ def test_every_file_with_a_kernel_or_something_that_a_kernel_uses_is_among_the_s
     used = {Path(kernel.py_func.__code__.co_filename) for kernel in kernels}
     assert len(used) > 20
     assert {path.relative_to(PACKAGE).as_posix() for path in used} <= names
-    assert {"attention/lanes.py", "core/tree.py", "cache/store.py"} <= names
+    assert {"attention/lanes.py", "core/tree.py", "cache/kv_store.py"} <= names
     assert Path(engine.__file__).relative_to(PACKAGE).as_posix() not in names
 
 

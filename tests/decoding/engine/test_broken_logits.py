@@ -61,12 +61,12 @@ def test_one_request_fails_with_a_sentence_and_the_others_go_on(
         if not engine.has_work:
             break
         broken += engine.step().broken
-        engine.store.check_integrity()
+        engine.pool.check_integrity()
     assert [each.request_id for each in broken] == ["1"]
     assert "not finite at position" in broken[0].sentence
     assert [request.output.tolist() for request in (requests[0], requests[2])] == [alone[0], alone[2]]
     part = requests[1].output.tolist()
     assert part == alone[1][: len(part)]
     assert 0 < len(part) < len(alone[1])
-    assert engine.store.used == 0
+    assert engine.pool.num_held == 0
     assert np.isfinite(engine.sessions.open("", "1").adjacency.arrays.probabilities).all()

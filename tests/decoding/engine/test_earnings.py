@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from decoding.engine.engine import Engine
-from decoding.model.target_model import TargetModel
 from decoding.stores.earnings import FORGETTING
-from tests.decoding.engine.test_engine import CONFIG, GREEDY, finish, prompt_of, request_of
-from tests.models import tiny
+from tests.decoding.engine.test_engine import GREEDY, finish, new_engine, prompt_of, request_of
 
 
 def test_a_prompt_beside_a_decoding_request_is_not_charged_to_its_method() -> None:
-    config = replace(CONFIG, prefill_chunk=150, max_batch_rows=400)
-    engine = Engine(TargetModel.from_model(tiny("llama"), config), config)
+    engine = new_engine(max_batch_rows=160)
     engine.add(request_of("decodes", prompt_of(10), GREEDY))
     for _ in range(4):
         engine.step()
@@ -23,8 +17,8 @@ def test_a_prompt_beside_a_decoding_request_is_not_charged_to_its_method() -> No
         before = earned.seconds
         stats = engine.step().stats
         assert stats is not None
-        assert stats.prefill_rows == 150
+        assert stats.prefill_rows == 144
         charged = earned.seconds - (1 - FORGETTING) * before
-        share = engine.costs.curve.shares([1, 150], [14, 0])[0]
+        share = engine.costs.curve.shares([1, 144], [14, 0])[0]
         assert 0 < charged <= 1.05 * share * stats.step_seconds < 0.6 * stats.step_seconds
     finish(engine)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
 
-from decoding.cache.slot_pool import SlotPool
-from decoding.cache.store import KvStore
+from decoding.cache.block_pool import BLOCK_LEN
 from decoding.config import EngineConfig
 from decoding.core.grammar import Grammar
 from decoding.core.request import FinishReason, Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
+from decoding.core.stats import RequestStats
 from decoding.drafting import registry as drafters
 from decoding.engine.engine import Engine
 from decoding.errors import RequestRejected
@@ -23,15 +24,15 @@ from decoding.model.target_model import TargetModel
 from tests.fakes import ScriptedDrafter
 from tests.models import EOS_TOKEN_ID, VOCAB_SIZE, tiny
 
-CONFIG = EngineConfig(max_model_len=400, kv_slots=8192, prefill_chunk=32, max_batch_rows=160, threads=1)
+CONFIG = EngineConfig(max_model_len=400, kv_slots=8192, max_batch_rows=160, threads=1)
 GREEDY = SamplingParams(max_tokens=48, temperature=0.0, ignore_eos=True)
 SAMPLED = SamplingParams(max_tokens=48, temperature=0.8, top_p=0.95, seed=1234, ignore_eos=True)
 METHODS = sorted(set(drafters.available(has_draft_model=False)) - {"none"})
 
 
-def new_engine(dtype: str = "float32", model_type: str = "llama") -> Engine:
-    config = replace(CONFIG, dtype=dtype)
-    return Engine(TargetModel.from_model(tiny(model_type).to(getattr(torch, dtype)), config), config)
+def new_engine(dtype: str = "float32", **options: Any) -> Engine:
+    config = replace(CONFIG, dtype=dtype, **options)
+    return Engine(TargetModel.from_model(tiny("llama").to(getattr(torch, dtype)), config), config)
 
 
 @pytest.fixture(scope="module", params=["float32", "bfloat16"])
@@ -64,14 +65,17 @@ def request_of(
     )
 
 
-def finish(engine: Engine) -> None:
+def finish(engine: Engine) -> dict[str, RequestStats]:
+    """Run until nothing is left; what each request cost. Nobody holds a block then."""
+    ended = {}
     for _ in range(5000):
         if not engine.has_work:
             break
-        engine.step()
-        engine.store.check_integrity()
+        ended.update({retired.request_id: retired.stats for retired in engine.step().retired})
+        engine.pool.check_integrity()
     assert not engine.has_work
-    assert engine.store.used == 0
+    assert engine.pool.num_held == 0
+    return ended
 
 
 def reply(engine: Engine, request: Request) -> list[int]:
@@ -106,6 +110,7 @@ def test_a_mostly_right_drafter_gives_the_plain_tokens_in_fewer_steps(engine: En
     prompt = prompt_of(70)
     plain = reply(engine, request_of("plain", prompt, sampling))
     drafted = request_of("drafted", prompt, sampling, "lookup", max_nodes=20)
+    drafted.tenant = "one whose prompts nobody has run"
     drafter = ScriptedDrafter(drafted, np.array(plain, np.int32), VOCAB_SIZE)
     engine.add(drafted, lambda *_: drafter)
     finish(engine)
@@ -113,6 +118,19 @@ def test_a_mostly_right_drafter_gives_the_plain_tokens_in_fewer_steps(engine: En
     assert drafter.num_prefilled == len(prompt) - 1
     assert drafter.num_accepted > 30
     assert drafter.num_rejected > 30
+
+
+@pytest.mark.parametrize("method", ["spine", "recycle", "isotropic"])
+def test_a_session_learns_from_a_prompt_whoever_ran_it(float_engine: Engine, method: str) -> None:
+    found, learnt = [], []
+    for name in ("first", "second"):
+        request = request_of(name, prompt_of(70), replace(GREEDY, max_tokens=1), method)
+        request.tenant = method
+        float_engine.add(request)
+        found.append(finish(float_engine)[name].cached_tokens)
+        learnt.append(float_engine.sessions.open(method, name).adjacency.num_unigrams)
+    assert found == [0, 64]
+    assert learnt[0] == learnt[1] > 0
 
 
 def test_greedy_equals_transformers_generate(float_engine: Engine) -> None:
@@ -160,28 +178,6 @@ def test_requests_of_all_kinds_together_get_what_they_get_alone(engine: Engine) 
     assert [request.output.tolist() for request in together] == alone
 
 
-class PooledModel(TargetModel):
-    """A model whose store is the one made for GPUs."""
-
-    def new_store(self, num_slots: int) -> KvStore:
-        return SlotPool(self.layers, num_slots, self.dtype, self.device)
-
-
-def test_the_slot_pool_gives_the_tokens_of_the_slab(float_engine: Engine) -> None:
-    config = replace(CONFIG, attention="sdpa")
-    pooled = Engine(PooledModel.from_model(tiny("llama"), config), config)
-    assert isinstance(pooled.store, SlotPool)
-    for seed, sampling in enumerate((GREEDY, SAMPLED)):
-        prompt = prompt_of(50, seed)
-        expected = reply(float_engine, request_of(f"slab{seed}", prompt, sampling))
-        drafted = request_of(f"pool{seed}", prompt, sampling, "lookup", max_nodes=20)
-        drafter = ScriptedDrafter(drafted, np.array(expected, np.int32), VOCAB_SIZE)
-        pooled.add(drafted, lambda *_, drafter=drafter: drafter)
-        finish(pooled)
-        assert drafted.output.tolist() == expected
-        assert min(drafter.num_accepted, drafter.num_rejected) > 20
-
-
 def test_a_stop_inside_an_accepted_run_cuts_it_there(float_engine: Engine) -> None:
     prompt = prompt_of(20)
     plain = reply(float_engine, request_of("plain", prompt, GREEDY))
@@ -198,7 +194,7 @@ def test_a_stop_inside_an_accepted_run_cuts_it_there(float_engine: Engine) -> No
     assert request.finish_reason is FinishReason.STOP
     assert result.retired[0].stop_token_id == stop
     assert len(result.emitted[0].tokens) < result.retired[0].stats.counts.accepted + 1
-    assert float_engine.store.used == 0
+    assert float_engine.pool.num_held == 0
 
 
 def test_min_tokens_puts_off_the_end_the_same_for_drafted_and_plain(float_engine: Engine) -> None:
@@ -214,42 +210,58 @@ def test_min_tokens_puts_off_the_end_the_same_for_drafted_and_plain(float_engine
     assert request.output.tolist() == plain
 
 
-def test_a_long_prompt_lets_a_running_stream_go_on_between_chunks(float_engine: Engine) -> None:
+@pytest.mark.parametrize("limit", [{"max_batch_rows": 2 * BLOCK_LEN}, {"max_step_ms": 0.001}], ids=["rows", "time"])
+def test_a_long_prompt_lets_a_running_stream_go_on_between_chunks(limit: dict[str, Any]) -> None:
+    engine = new_engine(**limit)
     stream = request_of("stream", prompt_of(4), replace(GREEDY, max_tokens=40))
-    float_engine.add(stream)
-    float_engine.step()
-    float_engine.add(request_of("long", prompt_of(300), replace(GREEDY, max_tokens=2)))
+    engine.add(stream)
+    engine.step()
+    engine.add(request_of("long", prompt_of(300), replace(GREEDY, max_tokens=2)))
     for expected in range(2, 12):
-        result = float_engine.step()
+        result = engine.step()
         assert result.stats is not None
-        assert result.stats.rows <= 1 + CONFIG.prefill_chunk
+        assert result.stats.rows == 1 + BLOCK_LEN
         assert stream.num_output == expected
-    finish(float_engine)
+    finish(engine)
 
 
 def test_an_aborted_request_frees_its_room_at_once(float_engine: Engine) -> None:
     float_engine.add(request_of("gone", prompt_of(10), GREEDY))
     float_engine.add(request_of("stays", prompt_of(10), GREEDY))
     float_engine.step()
-    used = float_engine.store.used
+    num_held = float_engine.pool.num_held
     retired = float_engine.abort("gone")
     assert retired is not None
     assert retired.reason is FinishReason.ABORT
-    assert float_engine.store.used < used
+    assert float_engine.pool.num_held < num_held
     assert float_engine.abort("gone") is None
     finish(float_engine)
 
 
-def test_more_requests_than_room_wait_their_turn() -> None:
-    config = replace(CONFIG, kv_slots=500, max_nodes=16)
-    engine = Engine(TargetModel.from_model(tiny("llama"), config), config)
-    requests = [request_of(f"r{place}", prompt_of(60), replace(GREEDY, max_tokens=60)) for place in range(6)]
+def test_more_requests_than_room_wait_their_turn_and_get_what_they_get_alone(float_engine: Engine) -> None:
+    law = replace(GREEDY, max_tokens=60)
+    alone = [reply(float_engine, request_of(f"alone{place}", prompt_of(60, place), law)) for place in range(6)]
+    engine = new_engine(kv_slots=400, max_running=6, max_nodes=16)
+    requests = [request_of(f"r{place}", prompt_of(60, place), law) for place in range(6)]
     for request in requests:
         engine.add(request)
     engine.step()
     assert 1 <= engine.stats().running < 6
     finish(engine)
-    assert all(request.num_output == 60 for request in requests)
+    assert [request.output.tolist() for request in requests] == alone
+
+
+def test_trees_let_a_request_in_that_finds_room_without_them() -> None:
+    engine = new_engine(kv_slots=14 * BLOCK_LEN, max_running=3, max_model_len=200)
+    for seed in range(2):
+        engine.add(request_of(f"drafts{seed}", prompt_of(36, seed), GREEDY, "isotropic", max_nodes=64))
+    for _ in range(3):
+        engine.step()
+    assert engine.pool.num_available == 0
+    engine.add(request_of("late", prompt_of(30, 2), GREEDY))
+    engine.step()
+    assert engine.stats().running == 3
+    finish(engine)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import numpy as np
 from decoding.core.stats import NODE_BOUNDS, DraftCounts, DraftOutcome, MethodCounts, NodeHistogram
 from decoding.core.tree import DraftTree, Source, Verdict, root_only
 from decoding.costs.curve import CostCurve
+from decoding.engine.scheduler import Reuse
 from decoding.engine.tally import Emission, StepTally, outcome_of
 
 CURVE = CostCurve(base=0.001, row=0.0001, key=0.0)
@@ -30,12 +31,13 @@ def test_a_step_counts_its_requests_by_method() -> None:
     tally.add(Emission("spine", 10, 3, 64), DraftOutcome(12, 2, [], []))
     tally.add(Emission("spine", 20, 1, 64), None)
     tally.add(Emission("none", 30, 1, 0), None)
-    stats = tally.stats(16, 0, CURVE)
+    stats = tally.stats(16, 0, Reuse(queries=40, hits=32, preemptions=1), CURVE)
     spine, none = stats.counts_by_method["spine"], stats.counts_by_method["none"]
     assert (spine.forwards, spine.emitted, none.forwards, none.emitted) == (2, 4, 1, 1)
     assert (spine.budgets.numbers, spine.budgets.total) == ({NODE_BOUNDS.index(64): 2}, 128)
     assert (spine.trees.numbers, spine.trees.total) == ({NODE_BOUNDS.index(16): 1, 0: 1}, 12)
     assert none.budgets.numbers == {0: 1}
+    assert (stats.prefix_queries, stats.prefix_hits, stats.preemptions) == (40, 32, 1)
     assert stats.plain_seconds == CURVE.plain_seconds(5, [10, 20, 30])
 
 

@@ -19,6 +19,7 @@ from tests.models import tiny
 CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.bfloat16]
 PLACES = [(0, 2), (1, 3), (5, 7), (20, 33), (0, 69)]
+LARGE_PLACES = [(0, 128), (100, 65), (37, 256), (0, 511)]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -30,11 +31,11 @@ def test_a_packed_linear_is_the_same_map_with_row_invariant_bits(shape: tuple[in
     stock = nn.Linear(*shape).to(dtype)
     holder = nn.Sequential(stock)
     assert pack_linears(holder) == 1
-    rows = torch.randn(70, shape[0]).to(dtype)
+    rows = torch.randn(512, shape[0]).to(dtype)
     with torch.inference_mode():
         packed = holder(rows)
         torch.testing.assert_close(packed, stock(rows), rtol=2e-2 if dtype == torch.bfloat16 else 1e-4, atol=1e-2)
-        for start, count in PLACES:
+        for start, count in PLACES + LARGE_PLACES:
             assert torch.equal(holder(rows[start : start + count]), packed[start : start + count])
 
 

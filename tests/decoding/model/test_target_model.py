@@ -13,8 +13,9 @@ import torch
 from numpy.typing import NDArray
 
 from decoding.cache.batch import Segment, pack
-from decoding.cache.slot_pool import SlotPool
-from decoding.cache.store import KvHandle, KvStore
+from decoding.cache.block_pool import num_blocks_for
+from decoding.cache.kv_cache import KvCache
+from decoding.cache.kv_store import KvRows, KvStore
 from decoding.config import EngineConfig
 from decoding.errors import ConfigError, ModelRefused
 from decoding.model.target_model import TargetModel
@@ -39,27 +40,26 @@ def random_tokens(count: int, seed: int) -> Tokens:
     return np.random.default_rng(seed).integers(3, VOCAB_SIZE, count, dtype=np.int32)
 
 
-def allocate(store: KvStore, room: int = 128) -> KvHandle:
-    handle = store.allocate(room)
-    assert handle is not None
-    return handle
+def room_for(model: TargetModel, count: int = 1) -> tuple[KvStore, list[KvRows]]:
+    """A store for so many sequences of 128 tokens, and their rows."""
+    cache = KvCache(model.new_store(count * num_blocks_for(128)))
+    return cache.store, [cache.new_rows(128) for _ in range(count)]
 
 
-def prefill(model: TargetModel, store: KvStore, handle: KvHandle, prompt: Tokens, chunk: int = 16) -> None:
+def prefill(model: TargetModel, store: KvStore, rows: KvRows, prompt: Tokens, chunk: int = 16) -> None:
     for start in range(0, len(prompt), chunk):
         part = prompt[start : start + chunk]
-        assert model.forward(pack([Segment(handle, part, None, "none")], store)).shape == (0, VOCAB_SIZE)
-        store.commit(handle, np.arange(len(part), dtype=np.int32))
+        assert model.forward(pack([Segment(rows, part, None, "none")], store)).shape == (0, VOCAB_SIZE)
+        store.commit(rows, np.arange(len(part), dtype=np.int32))
 
 
 def decode_path(model: TargetModel, prompt: Tokens, tokens: Sequence[int]) -> torch.Tensor:
     """[V] after prompt and tokens, the latter one by one."""
-    store = model.new_store(128)
-    handle = allocate(store)
-    prefill(model, store, handle, prompt)
+    store, [rows] = room_for(model)
+    prefill(model, store, rows, prompt)
     for token in tokens:
-        logits_RV = model.forward(pack([Segment(handle, np.array([token], np.int32))], store))
-        store.commit(handle, np.zeros(1, np.int32))
+        logits_RV = model.forward(pack([Segment(rows, np.array([token], np.int32))], store))
+        store.commit(rows, np.zeros(1, np.int32))
     return logits_RV[0]
 
 
@@ -80,11 +80,10 @@ def run_tree_scene(model: TargetModel) -> list[tuple[Tokens, Sequence[int], torc
     """Three requests in one step, then a second tree on a committed path: (prompt, path's tokens, logits) per node."""
     prompts = [random_tokens(length, seed) for seed, length in enumerate((5, 19, 27))]
     trees = [(random_tokens(size, 10 + size), random_parents(size, np.random.default_rng(size))) for size in (7, 16, 1)]
-    store = model.new_store(512)
-    handles = [allocate(store) for _ in prompts]
-    for handle, prompt in zip(handles, prompts, strict=True):
-        prefill(model, store, handle, prompt)
-    segments = [Segment(handle, *tree) for handle, tree in zip(handles, trees, strict=True)]
+    store, rows = room_for(model, len(prompts))
+    for each, prompt in zip(rows, prompts, strict=True):
+        prefill(model, store, each, prompt)
+    segments = [Segment(each, *tree) for each, tree in zip(rows, trees, strict=True)]
     batch = pack(segments, store)
     logits_RV = model.forward(batch)
     nodes = []
@@ -95,10 +94,10 @@ def run_tree_scene(model: TargetModel) -> list[tuple[Tokens, Sequence[int], torc
     tokens, parents = trees[1]
     accepted = path_to(len(tokens) - 1, parents)
     assert accepted[-1] != len(accepted) - 1, "the accepted path must not be contiguous"
-    store.commit(handles[1], accepted)
+    store.commit(rows[1], accepted)
     committed = tokens[accepted].tolist()
     second, second_parents = random_tokens(6, 77), random_parents(6, np.random.default_rng(6))
-    logits_RV = model.forward(pack([Segment(handles[1], second, second_parents)], store))
+    logits_RV = model.forward(pack([Segment(rows[1], second, second_parents)], store))
     for node in range(len(second)):
         path = second[path_to(node, second_parents)].tolist()
         nodes.append((prompts[1], committed + path, logits_RV[node]))
@@ -126,54 +125,39 @@ def test_a_tree_row_has_the_bits_of_its_path_decoded_one_by_one(model_type: str,
 @pytest.mark.parametrize("model_type", ARCHITECTURES)
 def test_chunks_change_no_bit_of_a_prompt(model_type: str, dtype: str) -> None:
     model, prompt = target(model_type, dtype), random_tokens(71, 3)
-    rows = []
+    logits = []
     for chunk in (71, 64, 17, 1):
-        store = model.new_store(128)
-        handle = allocate(store)
+        store, [rows] = room_for(model)
         parts = []
         for start in range(0, len(prompt), chunk):
-            parts.append(model.forward(pack([Segment(handle, prompt[start : start + chunk])], store)))
-            store.commit(handle, np.arange(len(parts[-1]), dtype=np.int32))
-        rows.append(torch.cat(parts))
-    assert all(torch.equal(rows[0], other) for other in rows[1:])
-
-
-def test_the_slot_pool_gives_what_the_slab_gives() -> None:
-    model = target("gemma2", attention="sdpa")
-    prompt, tokens = random_tokens(20, 0), random_tokens(9, 1)
-    parents = random_parents(9, np.random.default_rng(1))
-    results = []
-    for store in (model.new_store(128), SlotPool(model.layers, 128, model.dtype, model.device)):
-        handle = allocate(store, 64)
-        prefill(model, store, handle, prompt)
-        results.append(model.forward(pack([Segment(handle, tokens, parents)], store)))
-    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
+            parts.append(model.forward(pack([Segment(rows, prompt[start : start + chunk])], store)))
+            store.commit(rows, np.arange(len(parts[-1]), dtype=np.int32))
+        logits.append(torch.cat(parts))
+    assert all(torch.equal(logits[0], other) for other in logits[1:])
 
 
 def test_two_models_alternate_in_one_process() -> None:
     first, second = target("llama"), TargetModel.from_model(tiny("qwen3", seed=1), EngineConfig())
     prompt, path = random_tokens(12, 0), random_tokens(3, 1).tolist()
     expected = decode_path(first, prompt, path), decode_path(second, prompt, path)
-    stores = [model.new_store(64) for model in (first, second)]
-    handles = [allocate(store, 64) for store in stores]
+    rooms = [(model, *room_for(model)) for model in (first, second)]
     for token in [*prompt.tolist(), *path]:
-        rows = []
-        for model, store, handle in zip((first, second), stores, handles, strict=True):
-            rows.append(model.forward(pack([Segment(handle, np.array([token], np.int32))], store))[0])
-            store.commit(handle, np.zeros(1, np.int32))
-    assert torch.equal(rows[0], expected[0])
-    assert torch.equal(rows[1], expected[1])
+        logits = []
+        for model, store, [rows] in rooms:
+            logits.append(model.forward(pack([Segment(rows, np.array([token], np.int32))], store))[0])
+            store.commit(rows, np.zeros(1, np.int32))
+    assert torch.equal(logits[0], expected[0])
+    assert torch.equal(logits[1], expected[1])
 
 
 def test_greedy_tokens_are_those_of_generate() -> None:
     model, prompt = target("llama"), random_tokens(14, 4)
-    store = model.new_store(128)
-    handle = allocate(store)
-    prefill(model, store, handle, prompt[:-1])
+    store, [rows] = room_for(model)
+    prefill(model, store, rows, prompt[:-1])
     tokens = [int(prompt[-1])]
     for _ in range(30):
-        logits_RV = model.forward(pack([Segment(handle, np.array(tokens[-1:], np.int32))], store))
-        store.commit(handle, np.zeros(1, np.int32))
+        logits_RV = model.forward(pack([Segment(rows, np.array(tokens[-1:], np.int32))], store))
+        store.commit(rows, np.zeros(1, np.int32))
         tokens.append(int(logits_RV[0].argmax()))
     reference = _untouched("llama").generate(  # type: ignore[operator]
         torch.from_numpy(prompt).long()[None], max_new_tokens=30, do_sample=False, eos_token_id=None
@@ -248,9 +232,8 @@ def test_long_rope_does_not_look_at_the_batch() -> None:
     )
     prompt = random_tokens(10, 0)
     alone = decode_path(model, prompt, [7])
-    store = model.new_store(256)
-    handle, long_handle = allocate(store), allocate(store)
-    prefill(model, store, handle, prompt)
-    prefill(model, store, long_handle, random_tokens(80, 1))
-    segments = [Segment(handle, np.array([7], np.int32)), Segment(long_handle, np.array([9], np.int32))]
+    store, [short, long] = room_for(model, 2)
+    prefill(model, store, short, prompt)
+    prefill(model, store, long, random_tokens(80, 1))
+    segments = [Segment(short, np.array([7], np.int32)), Segment(long, np.array([9], np.int32))]
     assert torch.equal(model.forward(pack(segments, store))[0], alone)

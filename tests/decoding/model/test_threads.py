@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from decoding.cache.batch import Segment, StepBatch, pack
+from decoding.cache.block_pool import num_blocks_for
+from decoding.cache.kv_cache import KvCache
 from decoding.config import EngineConfig
 from decoding.model.linear import exact as exact_linear
 from decoding.model.linear.packed import can_pack
@@ -165,17 +167,16 @@ def test_logits_are_the_same_bits_on_any_number_of_threads(
     model = TargetModel.from_model(tiny(model_type).to(getattr(torch, dtype)), config_of(dtype))
     assert model.is_exact
     assert len(model.threads.candidates) == len(choose_threads(None, 0, can_change=True).candidates)
-    store = model.new_store(500)
-    handle = store.allocate(500)
-    assert handle is not None
+    cache = KvCache(model.new_store(num_blocks_for(450)))
+    context = cache.new_rows(450)
     tokens = np.random.default_rng(0).integers(3, model.vocab_size, 450).astype(np.int32)
-    model.forward(pack([Segment(handle, tokens[:50])], store))
-    store.commit(handle, np.arange(50, dtype=np.int32))
+    model.forward(pack([Segment(context, tokens[:50])], cache.store))
+    cache.store.commit(context, np.arange(50, dtype=np.int32))
     for num_rows in (1, 2, 7, 33, 400):
         rows = []
         for count in (1, 2, 3):
             model.threads = ThreadChoice([count], count)
-            rows.append(model.forward(pack([Segment(handle, tokens[50 : 50 + num_rows])], store)))
+            rows.append(model.forward(pack([Segment(context, tokens[50 : 50 + num_rows])], cache.store)))
         assert torch.equal(rows[0], rows[1])
         assert torch.equal(rows[0], rows[2])
 

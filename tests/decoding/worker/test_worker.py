@@ -27,7 +27,9 @@ PATIENCE_MS = 120_000
 STEP = StepStats(
     rows=1, prefill_rows=0, step_seconds=0.1, plain_seconds=0.1, phase_seconds={"forward": 0.1}, counts_by_method={}
 )
-ENGINE = EngineStats(running=0, waiting=0, slots_used=0, slots_total=9, sessions=0, session_bytes=0, resident_bytes=1)
+ENGINE = EngineStats(
+    running=0, waiting=0, slots_used=0, slots_cached=0, slots_total=9, sessions=0, session_bytes=0, resident_bytes=1
+)
 
 
 class WorkerProcess:

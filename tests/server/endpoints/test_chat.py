@@ -224,6 +224,7 @@ def test_every_field_reaches_the_worker(server: RunningServer) -> None:
         response_format=form,
         prediction={"type": "content", "content": [{"type": "text", "text": "hij"}]},
         session_id="mine",
+        cache_salt="mine alone, ½",
         speculation={"method": "spine", "max_nodes": 7, "max_depth": 3},
     ).json()
     told = json.loads(reply["choices"][0]["message"]["content"])
@@ -249,6 +250,7 @@ def test_every_field_reaches_the_worker(server: RunningServer) -> None:
         "grammar": {"kind": "json_schema"},
     }
     assert (told["tenant"], told["session_id"], told["prediction"]) == ("", "mine", [104, 105, 106])
+    assert told["cache_salt"] == "mine alone, ½"
     assert (told["speculation"]["method"], told["speculation"]["max_nodes"]) == ("spine", 7)
     details = reply["usage"]["completion_tokens_details"]
     assert (details["accepted_prediction_tokens"], details["rejected_prediction_tokens"]) == (2, 1)

@@ -158,12 +158,8 @@ def test_choices_have_their_own_seeds_and_streams_interleave_them(server: Runnin
     texts = [choice["text"] for choice in plain["choices"]]
     assert len(set(texts)) == 4
     assert [choice["text"] for choice in server.post(**body).json()["choices"]] == texts
-    assert plain["usage"] | {"completion_tokens_details": None} == {
-        "prompt_tokens": 2,
-        "completion_tokens": 120,
-        "total_tokens": 122,
-        "completion_tokens_details": None,
-    }
+    usage = plain["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (2, 120, 122)
     streamed = ["", "", "", ""]
     for event in read_stream(server, **body):
         streamed[event["choices"][0]["index"]] += event["choices"][0]["text"]

@@ -9,7 +9,9 @@ def test_models_are_listed_and_found(server: RunningServer) -> None:
     client = server.client()
     assert [model.id for model in client.models.list().data] == ["toy"]
     assert client.models.retrieve("toy").id == "toy"
-    assert server.get("/v1/models/toy").json()["max_model_len"] == 4096
+    card = server.get("/v1/models/toy").json()
+    assert card["max_model_len"] == 4096
+    assert set(card) == {"id", "object", "created", "owned_by", "max_model_len"}, "nothing to note"
 
 
 def test_version_and_health_answer(server: RunningServer) -> None:
@@ -17,6 +19,8 @@ def test_version_and_health_answer(server: RunningServer) -> None:
     health = server.get("/health").json()
     assert (health["status"], health["restarts"], health["last_error"]) == ("ready", 0, None)
     assert health["worker_pid"] > 0
+    room = {"kv_slots": 1000, "max_running": 32, "max_batch_rows": 512, "expected_bytes": 3 * 2**30}
+    assert health["engine"] | room == health["engine"]
 
 
 def test_text_and_messages_are_tokenized_and_back(server: RunningServer) -> None:

@@ -13,7 +13,7 @@ WEATHER: Any = {
     "type": "function",
     "function": {
         "name": "weather",
-        "description": "The weather of a city",
+        "description": "Of a city",
         "strict": True,
         "parameters": {
             "type": "object",

@@ -17,6 +17,7 @@ import pytest
 
 from server.config import ServerSettings
 from server.engine_client.client import RestartPolicy
+from tests.fake_worker import MAX_RUNNING
 from tests.server.servers import make_model_folder, running_server, wait_until
 
 ROOT = Path(__file__).parents[3]
@@ -152,6 +153,20 @@ def test_a_server_where_nobody_may_wait_serves_as_many_as_may_run(tmp_path: Path
         assert server.post(prompt="a", n=2, max_tokens=3).status_code == 200
 
 
+def test_without_a_flag_as_many_requests_run_as_the_worker_says(tmp_path: Path) -> None:
+    settings = settings_for(make_model_folder(tmp_path / "toy"), max_waiting=1)
+    with running_server(settings) as server:
+        reply = server.post(prompt="a", n=MAX_RUNNING + 2, max_tokens=3)
+        assert (reply.status_code, reply.json()["error"]["param"]) == (400, "n")
+        assert f"takes {MAX_RUNNING + 1} at most" in reply.json()["error"]["message"]
+        body = {"prompt": script(delay=0.01), "max_tokens": 4000, "n": MAX_RUNNING, "stream": True}
+        with server.http.stream("POST", "/v1/completions", json=body) as running:
+            pieces = running.iter_raw()  # kept: dropping it would close the connection
+            next(pieces)
+            assert server.post(prompt="a", n=2).status_code == 429
+            assert server.post(prompt="a", max_tokens=3).status_code == 200
+
+
 def test_a_request_that_the_worker_has_no_room_for_is_429_like_one_the_client_has_none_for(tmp_path: Path) -> None:
     with running_server(settings_for(make_model_folder(tmp_path / "toy"))) as server:
         reply = server.post(prompt=script(reject="too many requests are waiting", code="queue_full"))
@@ -238,6 +253,25 @@ def test_a_signal_drains_then_exits_0_without_a_worker(tmp_path: Path, number: s
     assert "loading part" in output
     assert "curl -N" in output
     assert "zzz" not in output
+
+
+def test_a_context_that_was_lowered_is_told_of_wherever_the_start_is(tmp_path: Path) -> None:
+    note = "The context is 4096 of 8192 tokens [all that the memory holds]."
+    folder = make_model_folder(tmp_path / "toy", context_note=note)
+    with (
+        server_process(folder, 1) as (_, url, lines),
+        httpx.Client(base_url=url, timeout=20) as client,
+    ):
+        wait_until(lambda: client.get("/ready").status_code == 200)
+        wait_until(lambda: any("curl -N" in line for line in lines))
+        cards = client.get("/v1/models/toy").json(), client.get("/health").json()["engine"]
+    for card in cards:
+        told = (card["max_model_len"], card["model_context_len"], card["context_note"])
+        assert told == (4096, 8192, note)
+    assert any(line.startswith(note) for line in lines), "in the report"
+    assert any("WARNING" in line and note in line for line in lines), "in the log"
+    room = "room for 1,000 tokens; 32 requests run at a time; once full, the worker takes 3.0 GiB"
+    assert any(room in line for line in lines)
 
 
 def test_a_drain_that_takes_too_long_ends_streams_with_an_error(tmp_path: Path) -> None:

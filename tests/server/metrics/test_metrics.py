@@ -23,12 +23,11 @@ ENGINE = EngineStats(
     running=1,
     waiting=2,
     slots_used=3,
+    slots_cached=4,
     slots_total=30,
     sessions=1,
     session_bytes=5,
     resident_bytes=6,
-    draft_slots_used=7,
-    draft_slots_total=31,
     draft_bytes=800,
 )
 
@@ -75,7 +74,7 @@ def test_steps_add_up() -> None:
 
 def test_the_draft_model_has_metrics_of_its_own() -> None:
     totals = StepTotals()
-    for refusals in ({"nan": 1}, {"nan": 1, "slots": 2}, {}):
+    for refusals in ({"nan": 1}, {"nan": 1, "context": 2}, {}):
         report = step()
         stats = structs.replace(
             report.steps[0], refusals=refusals, phase_seconds={"draft_model": 0.002, "forward": 0.001}
@@ -83,13 +82,31 @@ def test_the_draft_model_has_metrics_of_its_own() -> None:
         totals.add(StepReport(steps=[stats], engine=ENGINE))
     samples = samples_of(totals)
     expected = {
-        ("gander_draft_slots_used",): 7,
-        ("gander_draft_slots_total",): 31,
         ("gander_draft_bytes",): 800,
         ("gander_draft_refusals_total", "nan"): 2,
-        ("gander_draft_refusals_total", "slots"): 2,
+        ("gander_draft_refusals_total", "context"): 2,
         ("gander_phase_seconds_total", "draft_model"): 0.006,
         ("gander_phase_seconds_total", "forward"): 0.003,
+    }
+    assert {key: samples[key] for key in expected} == pytest.approx(expected)
+
+
+def test_the_cache_has_metrics_under_both_names() -> None:
+    totals = StepTotals()
+    for queries, hits, preemptions in ((100, 0, 0), (0, 0, 2), (60, 48, 1)):
+        stats = structs.replace(step().steps[0], prefix_queries=queries, prefix_hits=hits, preemptions=preemptions)
+        totals.add(StepReport(steps=[stats], engine=ENGINE))
+    samples = samples_of(totals)
+    expected = {
+        ("gander_prefix_cache_queries_tokens_total",): 160,
+        ("gander_prefix_cache_hits_tokens_total",): 48,
+        ("gander_preemptions_total",): 3,
+        ("vllm:prefix_cache_queries_total", "toy", "0"): 160,
+        ("vllm:prefix_cache_hits_total", "toy", "0"): 48,
+        ("vllm:num_preemptions_total", "toy", "0"): 3,
+        ("gander_slots_used",): 3,
+        ("gander_slots_cached",): 4,
+        ("vllm:kv_cache_usage_perc", "toy", "0"): 0.1,
     }
     assert {key: samples[key] for key in expected} == pytest.approx(expected)
 
@@ -133,7 +150,8 @@ def test_acceptance_length_and_speedup_follow_from_counters() -> None:
 def test_what_must_not_happen_begins_at_zero_so_that_the_first_time_is_seen() -> None:
     text = generate_latest(Metrics("toy").registry).decode()
     for sample in (
-        'draft_refusals_total{reason="slots"}',
+        'draft_refusals_total{reason="context"}',
+        "preemptions_total",
         'requests_total{end="failed"}',
         'errors_total{code="internal_error"}',
         "worker_restarts_total",
@@ -198,6 +216,9 @@ def test_metrics_count_known_work(tmp_path: Path) -> None:
             "gander_speedup": 2.0,
             "gander_running": 0,
             "gander_slots_total": 1000,
+            "gander_prefix_cache_queries_tokens_total": 6,
+            "gander_prefix_cache_hits_tokens_total": 0,
+            "gander_worker_expected_bytes": 3 * 2**30,
             "gander_ready": 1,
             "gander_errors_total": 1,
         }
@@ -208,6 +229,18 @@ def test_metrics_count_known_work(tmp_path: Path) -> None:
         assert 'vllm:num_requests_running{engine="0",model_name="toy"} 0.0' in text
         assert 'gander_choices_total{choice="requested",method="spine"} 2.0' in text
         assert "plain decoding would have needed" in text
+
+
+def test_cached_prompts_and_preemptions_are_counted(server: RunningServer) -> None:
+    names = ("queries_tokens", "hits_tokens")
+    before = [server.metric(f"gander_prefix_cache_{name}_total") for name in names]
+    preemptions = server.metric("gander_preemptions_total")
+    prompt = '{"say": "a", "cached": [16, 20], "preemptions": 3}'
+    assert server.post(prompt=prompt, n=2).status_code == 200
+    wait_until(lambda: server.metric("gander_preemptions_total") == preemptions + 6)
+    after = [server.metric(f"gander_prefix_cache_{name}_total") for name in names]
+    assert [one - other for one, other in zip(after, before, strict=True)] == [2 * len(prompt), 36]
+    assert server.metric("gander_slots_cached") == 20
 
 
 def test_both_formats_parse(server: RunningServer) -> None:

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from decoding.cache.batch import Segment, StepBatch, pack
-from decoding.cache.slab import SlabStore
-from decoding.cache.slot_pool import SlotPool
-from decoding.cache.store import KvHandle, KvStore
+from decoding.cache.block_pool import BLOCK_LEN, BlockPool, BlockTable, num_blocks_for
+from decoding.cache.kv_cache import KvCache
+from decoding.cache.kv_store import KvRows, KvStore
+from decoding.cache.prefix_index import PrefixIndex
 from decoding.config import EngineConfig
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
@@ -37,25 +38,15 @@ WIDE = Rules(b_min=1, b_mid=2, b_max=3, d_base=3, d_max=4, rho_stop=0.001, tau=0
 
 
 class WatchedModel(TargetModel):
-    """Remembers what went through it; its store is of the layout that `store` names."""
+    """Remembers what went through it."""
 
     def __init__(self, model: PreTrainedModel, config: EngineConfig, progress: Progress) -> None:
         self.batches: list[StepBatch] = []
-        self.store = "slab"
         super().__init__(model, config, progress)
-
-    def new_store(self, num_slots: int) -> KvStore:
-        return new_store(self.store, self, num_slots)
 
     def forward(self, batch: StepBatch) -> torch.Tensor:
         self.batches.append(batch)
         return super().forward(batch)
-
-
-def new_store(kind: str, model: TargetModel, num_slots: int) -> KvStore:
-    if kind == "slab":
-        return SlabStore(model.layers, num_slots, model.dtype)
-    return SlotPool(model.layers, num_slots, model.dtype, model.device)
 
 
 @cache
@@ -65,22 +56,72 @@ def model_of(attention: str, model_type: str = "llama") -> WatchedModel:
     return model
 
 
-@cache
-def draft_model_of(attention: str = "exact", store: str = "slab") -> DraftModel:
-    model = model_of(attention)
-    model.store = store
-    return DraftModel(model, CONFIG, 2048, VOCAB_SIZE)
+class Desk:
+    """Asks a draft model as an engine does: a block table for each request, long enough for its tokens and a tree."""
+
+    def __init__(self, attention: str = "exact", most_rows: int = 160) -> None:
+        self.model = model_of(attention)
+        self.pool = BlockPool(128, PrefixIndex())
+        self.draft_model = DraftModel(self.model, self.pool, most_rows, VOCAB_SIZE)
+        self.tables: dict[DraftModelState, BlockTable] = {}
+        self.model.batches.clear()
+
+    @property
+    def num_rows(self) -> int:
+        """That went through the draft model so far."""
+        return sum(batch.num_tokens for batch in self.model.batches)
+
+    def drafter(self, request: Request, rules: Rules) -> tuple[ModelDrafter, DraftModelState]:
+        state = self.draft_model.open(request)
+        self.tables[state] = self.pool.open()
+        return ModelDrafter(request, state, rules), state
+
+    def chain(self, request: Request, length: int) -> tuple[ModelDrafter, DraftModelState]:
+        return self.drafter(request, linear_rules(SpeculationParams(method="linear", max_depth=length)))
+
+    def ask(self, *states: DraftModelState, round_price: float = 0.0) -> list[DraftTree]:
+        """The trees of one step."""
+        for state in states:
+            self._make_room(state, state.request.num_tokens)
+        trees = self.draft_model.propose_batch(
+            [
+                GrowthRequest(state, self.tables[state], state.request.num_tokens, DraftBudget(24, 0.0, round_price))
+                for state in states
+            ]
+        )
+        self.pool.check_integrity()
+        return [tree for tree in trees if isinstance(tree, DraftTree)]
+
+    def follow(self, state: DraftModelState, end: int) -> None:
+        """A step in which the prompt goes on after `end`."""
+        self._make_room(state, end)
+        assert self.draft_model.propose_batch([GrowthRequest(state, self.tables[state], end, None)]) == [None]
+
+    def release(self, state: DraftModelState) -> None:
+        """The request gives its blocks back; they can be found by its tokens."""
+        table = self.tables[state]
+        self.pool.publish(table, state.request.tokens[:-1])
+        self.pool.release(table)
+        state.forget_rows()
+        self.tables[state] = self.pool.open()
+
+    def _make_room(self, state: DraftModelState, end: int) -> None:
+        table = self.tables[state]
+        self.pool.find(table, state.request.tokens[:-1])
+        has_room = self.pool.resize(table, max(end + 24, table.capacity))
+        assert has_room
+        self.pool.publish(table, state.request.tokens[:end])
 
 
-def handle_of(store: KvStore, room: int) -> KvHandle:
-    handle = store.allocate(room)
-    assert handle is not None
-    return handle
+def length_of(state: DraftModelState) -> int:
+    """Tokens that the draft model has read."""
+    assert state.rows is not None
+    return state.rows.length
 
 
-def prefill(model: TargetModel, store: KvStore, handle: KvHandle, tokens: Tokens) -> None:
-    model.forward(pack([Segment(handle, tokens, None, "none")], store))
-    store.commit(handle, np.arange(len(tokens), dtype=np.int32))
+def prefill(model: TargetModel, store: KvStore, rows: KvRows, tokens: Tokens) -> None:
+    model.forward(pack([Segment(rows, tokens, None, "none")], store))
+    store.commit(rows, np.arange(len(tokens), dtype=np.int32))
 
 
 def forest_of(num_nodes: int, seed: int) -> Tokens:
@@ -88,70 +129,71 @@ def forest_of(num_nodes: int, seed: int) -> Tokens:
     return random_parents(num_nodes + 1, np.random.default_rng(seed))[1:] - np.int32(1)
 
 
-KINDS = [("exact", "slab"), ("sdpa", "slab"), ("sdpa", "pool"), ("reference", "slab"), ("reference", "pool")]
 LENGTHS = (37, 0, 9)
 CUTS = ((0, 3, 4, 20), (0, 6, 13, 20), (0, 1, 17, 20))
 
 
-def scene(model: TargetModel, store: KvStore) -> tuple[list[KvHandle], list[Tokens], list[Tokens]]:
-    """Three requests of different lengths with a tree each: handles, tokens, parents."""
-    handles = []
+def new_cache(model: TargetModel) -> KvCache:
+    return KvCache(model.new_store(num_blocks_for(512)))
+
+
+def scene(model: TargetModel, kv: KvCache) -> tuple[list[KvRows], list[Tokens], list[Tokens]]:
+    """Three requests of different lengths with a tree each: rows, tokens, parents."""
+    rows = []
     for seed, length in enumerate(LENGTHS):
-        handles.append(handle_of(store, 96))
+        rows.append(kv.new_rows(96))
         if length:
-            prefill(model, store, handles[-1], prompt_of(length, seed))
-    return handles, [prompt_of(20, 10 + seed) for seed in range(3)], [forest_of(20, seed) for seed in range(3)]
+            prefill(model, kv.store, rows[-1], prompt_of(length, seed))
+    return rows, [prompt_of(20, 10 + seed) for seed in range(3)], [forest_of(20, seed) for seed in range(3)]
 
 
-def at_once(model: TargetModel, store: KvStore) -> torch.Tensor:
+def at_once(model: TargetModel) -> torch.Tensor:
     """[3, 20, V] of the scene's trees in one forward."""
-    handles, tokens, parents = scene(model, store)
-    logits_RV = model.forward(pack([Segment(*each) for each in zip(handles, tokens, parents, strict=True)], store))
+    kv = new_cache(model)
+    segments = [Segment(*each) for each in zip(*scene(model, kv), strict=True)]
+    logits_RV = model.forward(pack(segments, kv.store))
     return logits_RV.view(3, 20, -1)
 
 
-def in_waves(model: TargetModel, store: KvStore) -> tuple[torch.Tensor, torch.Tensor]:
+def in_waves(model: TargetModel) -> tuple[torch.Tensor, torch.Tensor]:
     """The same over three forwards, other requests' chunks between; and [3, V] after a path of each was kept."""
-    handles, tokens, parents = scene(model, store)
+    kv = new_cache(model)
+    rows, tokens, parents = scene(model, kv)
     waves = [[], [], []]
     for wave in range(3):
         segments = [
-            Segment(handle, ids[cut[wave] : cut[wave + 1]], up[: cut[wave + 1]], "all", cut[wave])
-            for handle, ids, up, cut in zip(handles, tokens, parents, CUTS, strict=True)
+            Segment(each, ids[cut[wave] : cut[wave + 1]], up[: cut[wave + 1]], "all", cut[wave])
+            for each, ids, up, cut in zip(rows, tokens, parents, CUTS, strict=True)
         ]
-        other = handle_of(store, 16)
-        batch = pack([segments[0], Segment(other, prompt_of(16), None, "none"), *segments[1:]], store)
+        other = kv.new_rows(16)
+        batch = pack([segments[0], Segment(other, prompt_of(16), None, "none"), *segments[1:]], kv.store)
         logits_RV = model.forward(batch)
-        store.free(other)
+        kv.pool.release(other.table)
         offsets = np.delete(batch.logit_offsets, 1)
         for place in range(3):
             waves[place].append(logits_RV[offsets[place] : offsets[place + 1]])
-        store.check_integrity()
     after = []
-    for handle, up in zip(handles, parents, strict=True):
-        store.commit(handle, path_to(19, up))
-        store.check_integrity()
-        after.append(model.forward(pack([Segment(handle, np.array([7], np.int32))], store))[0])
+    for each, up in zip(rows, parents, strict=True):
+        kv.store.commit(each, path_to(19, up))
+        after.append(model.forward(pack([Segment(each, np.array([7], np.int32))], kv.store))[0])
     return torch.stack([torch.cat(parts) for parts in waves]), torch.stack(after)
 
 
-def after_paths(model: TargetModel, store: KvStore) -> torch.Tensor:
+def after_paths(model: TargetModel) -> torch.Tensor:
     """[3, V]: one token after each prompt and path, from nothing."""
-    rows = []
+    kv, logits = new_cache(model), []
     for seed, length in enumerate(LENGTHS):
         path = prompt_of(20, 10 + seed)[path_to(19, forest_of(20, seed))]
         tokens = np.concatenate((prompt_of(length, seed), path, [7])).astype(np.int32)
-        rows.append(model.forward(pack([Segment(handle_of(store, 64), tokens, None, "last")], store))[0])
-    return torch.stack(rows)
+        logits.append(model.forward(pack([Segment(kv.new_rows(64), tokens, None, "last")], kv.store))[0])
+    return torch.stack(logits)
 
 
 @pytest.mark.parametrize("model_type", ["llama", "gemma2"])
-@pytest.mark.parametrize(("attention", "store"), KINDS)
-def test_a_tree_grown_over_several_forwards_is_the_tree_of_one(attention: str, store: str, model_type: str) -> None:
+@pytest.mark.parametrize("attention", ["exact", "sdpa", "reference"])
+def test_a_tree_grown_over_several_forwards_is_the_tree_of_one(attention: str, model_type: str) -> None:
     model = model_of(attention, model_type)
-    once = at_once(model, new_store(store, model, 512))
-    grown, after = in_waves(model, new_store(store, model, 512))
-    fresh = after_paths(model, new_store(store, model, 512))
+    once, (grown, after), fresh = at_once(model), in_waves(model), after_paths(model)
     if model.is_exact:
         assert torch.equal(grown, once)
         assert torch.equal(after, fresh)
@@ -162,11 +204,11 @@ def test_a_tree_grown_over_several_forwards_is_the_tree_of_one(attention: str, s
 def test_what_a_row_may_see_matters_to_the_scene() -> None:
     """The scene above would not pass if the written rows were left out."""
     model = model_of("exact")
-    store = new_store("slab", model, 512)
-    handles, tokens, parents = scene(model, store)
-    alone = model.forward(pack([Segment(handles[0], tokens[0][19:], np.array([-1], np.int32))], store))[0]
+    kv = new_cache(model)
+    rows, tokens, parents = scene(model, kv)
+    alone = model.forward(pack([Segment(rows[0], tokens[0][19:], np.array([-1], np.int32))], kv.store))[0]
     assert parents[0][19] >= 0
-    assert (alone - at_once(model, new_store("slab", model, 512))[0, 19]).abs().max() > 0.1
+    assert (alone - at_once(model)[0, 19]).abs().max() > 0.1
 
 
 def request_of(length: int, seed: int = 0, temperature: float = 0.0) -> Request:
@@ -176,15 +218,6 @@ def request_of(length: int, seed: int = 0, temperature: float = 0.0) -> Request:
         sampling=SamplingParams(max_tokens=120, temperature=temperature, seed=seed, ignore_eos=True),
         speculation=SpeculationParams(method="dynamic"),
     )
-
-
-def chain_drafter(draft_model: DraftModel, request: Request, length: int) -> tuple[ModelDrafter, DraftModelState]:
-    state = draft_model.open(request)
-    return ModelDrafter(request, state, linear_rules(SpeculationParams(method="linear", max_depth=length))), state
-
-
-def ask(request: Request, state: DraftModelState, max_nodes: int = 24, round_price: float = 0.0) -> GrowthRequest:
-    return GrowthRequest(state, request.num_tokens, DraftBudget(max_nodes, 0.0, round_price))
 
 
 def judge(tree: DraftTree, num_accepted: int) -> Verdict:
@@ -216,34 +249,30 @@ def _untouched() -> PreTrainedModel:
     return tiny("llama")
 
 
-def assert_rows_are_of_the_tokens(draft_model: DraftModel, states: Sequence[DraftModelState]) -> None:
+def assert_rows_are_of_the_tokens(states: Sequence[DraftModelState], attention: str = "exact") -> None:
     """Every state's keys and values are those of a fresh prefill of the first tokens of its request."""
-    model = draft_model.model
+    model = model_of(attention)
     for state in states:
-        assert state.handle is not None
-        length = state.num_committed
-        store = new_store("slab" if isinstance(draft_model.store, SlabStore) else "pool", model, 256)
-        fresh = handle_of(store, length)
-        prefill(model, store, fresh, state.request.tokens[:length])
+        assert state.rows is not None
+        length, kv = state.rows.length, new_cache(model)
+        fresh = kv.new_rows(length)
+        prefill(model, kv.store, fresh, state.request.tokens[:length])
         for layer in range(len(model.layers)):
-            kept = state.store.gather(layer, state.store.rows(state.handle, length))
-            expected = store.gather(layer, store.rows(fresh, length))
+            kept = state.store.gather(layer, torch.from_numpy(state.rows.table.blocks).long(), length)
+            expected = kv.store.gather(layer, torch.from_numpy(fresh.table.blocks).long(), length)
             for one, other in zip(kept, expected, strict=True):
                 torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
 def test_a_chain_is_what_the_draft_model_says_step_by_step_and_no_token_goes_through_it_twice() -> None:
-    draft_model, length = draft_model_of(), 6
-    model = model_of("exact")
+    desk, length = Desk(), 6
     request = request_of(23)
-    drafter, state = chain_drafter(draft_model, request, length)
-    model.batches.clear()
-    num_expanded = num_kept = num_seen = 0
+    drafter, state = desk.chain(request, length)
+    num_expanded = num_kept = 0
     for num_accepted in (0, 2, 6, 5, 1, 6, 0, 3):
-        [tree] = draft_model.propose_batch([ask(request, state)])
-        assert isinstance(tree, DraftTree)
+        [tree] = desk.ask(state)
         num_seen, num_expanded = request.num_tokens, num_expanded + length - 1
-        assert sum(batch.num_tokens for batch in model.batches) == num_seen + num_expanded - num_kept
+        assert desk.num_rows == num_seen + num_expanded - num_kept
         assert tree.parents.tolist() == list(range(-1, length))
         assert tree.tokens[1:].tolist() == greedy_reply(request.tokens, length)
         verdict = judge(tree, num_accepted)
@@ -251,97 +280,108 @@ def test_a_chain_is_what_the_draft_model_says_step_by_step_and_no_token_goes_thr
         request.extend(verdict.tokens)
         drafter.observe(tree, verdict, None)
         num_kept += min(num_accepted, length - 1)  # the last node of a chain is never run
-        assert state.num_committed == num_seen + min(num_accepted, length - 1)
-    state.close()
-    assert draft_model.store.used == 0
+        assert length_of(state) == num_seen + min(num_accepted, length - 1)
 
 
 def test_all_requests_of_a_depth_go_through_one_forward_and_rounds_stop_when_none_grows() -> None:
-    draft_model, model = draft_model_of(), model_of("exact")
-    requests = [request_of(8 + seed, seed) for seed in range(3)]
-    states = [
-        chain_drafter(draft_model, request, length)[1] for request, length in zip(requests, (3, 5, 7), strict=True)
-    ]
-    model.batches.clear()
-    trees = draft_model.propose_batch([ask(request, state) for request, state in zip(requests, states, strict=True)])
-    assert [batch.num_segments for batch in model.batches] == [3, 3, 3, 2, 2, 1, 1]
-    assert [batch.num_tokens for batch in model.batches] == [8 + 9 + 10, 3, 3, 2, 2, 1, 1]
-    assert [tree.num_drafted for tree in trees if isinstance(tree, DraftTree)] == [3, 5, 7]
+    desk = Desk()
+    lengths = (3, 5, 7)
+    states = [desk.chain(request_of(8 + seed, seed), length)[1] for seed, length in enumerate(lengths)]
+    trees = desk.ask(*states)
+    assert [batch.num_segments for batch in desk.model.batches] == [3, 3, 3, 2, 2, 1, 1]
+    assert [batch.num_tokens for batch in desk.model.batches] == [8 + 9 + 10, 3, 3, 2, 2, 1, 1]
+    assert [tree.num_drafted for tree in trees] == [3, 5, 7]
     assert all(state.take_cost().seconds > 0 for state in states)
     assert all(state.take_cost().seconds == 0 for state in states)
-    for state in states:
-        state.close()
 
 
 def test_a_round_that_promises_less_than_it_costs_is_not_run() -> None:
-    draft_model, model = draft_model_of(), model_of("exact")
-    request = request_of(12)
-    _, state = chain_drafter(draft_model, request, 6)
-    model.batches.clear()
-    [tree] = draft_model.propose_batch([ask(request, state, round_price=50.0)])
-    assert len(model.batches) == 1
-    assert isinstance(tree, DraftTree)
+    desk = Desk()
+    _, state = desk.chain(request_of(12), 6)
+    [tree] = desk.ask(state, round_price=50.0)
+    assert len(desk.model.batches) == 1
     assert tree.num_drafted == 1
-    state.close()
 
 
-def test_a_sequence_with_more_than_a_chunk_to_read_gets_no_tree_yet() -> None:
-    draft_model = draft_model_of()
-    request = request_of(2 * CONFIG.prefill_chunk + 5)
-    _, state = chain_drafter(draft_model, request, 4)
+def test_a_sequence_with_more_to_read_than_a_forward_takes_gets_no_tree_yet() -> None:
+    desk = Desk(most_rows=64)
+    request = request_of(2 * 64 + 5)
+    _, state = desk.chain(request, 4)
     for expected in (0, 0, 4):
-        [tree] = draft_model.propose_batch([ask(request, state)])
-        assert isinstance(tree, DraftTree)
+        [tree] = desk.ask(state)
         assert tree.num_drafted == expected
         assert tree.tokens[0] == request.tokens[-1]
-        assert_rows_are_of_the_tokens(draft_model, [state])
-    assert state.num_committed == request.num_tokens
-    state.close()
+        assert_rows_are_of_the_tokens([state])
+    assert length_of(state) == request.num_tokens
 
 
 def test_a_prompt_that_goes_on_is_followed_without_a_tree() -> None:
-    draft_model, model = draft_model_of(), model_of("exact")
-    request = request_of(40)
-    _, state = chain_drafter(draft_model, request, 4)
-    model.batches.clear()
-    assert draft_model.propose_batch([GrowthRequest(state, 32, None)]) == [None]
-    assert state.num_committed == 32
-    assert [batch.num_tokens for batch in model.batches] == [32]
-    assert len(model.batches[0].logit_rows_R) == 0
-    state.close()
+    desk = Desk()
+    _, state = desk.chain(request_of(40), 4)
+    desk.follow(state, 32)
+    assert length_of(state) == 32
+    assert [batch.num_tokens for batch in desk.model.batches] == [32]
+    assert len(desk.model.batches[0].logit_rows_R) == 0
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
-@pytest.mark.parametrize(("attention", "store"), [("exact", "slab"), ("sdpa", "pool")])
+@pytest.mark.parametrize("attention", ["exact", "sdpa"])
 def test_after_every_step_the_draft_model_holds_the_first_tokens_of_each_request(
-    attention: str, store: str, temperature: float
+    attention: str, temperature: float
 ) -> None:
-    draft_model = draft_model_of(attention, store)
+    desk = Desk(attention)
     generator = np.random.default_rng(3)
-    requests = [request_of(11 + 9 * seed, seed, temperature) for seed in range(3)]
-    states = [draft_model.open(request) for request in requests]
-    drafters = [ModelDrafter(request, state, WIDE) for request, state in zip(requests, states, strict=True)]
+    drafters, states = zip(
+        *[desk.drafter(request_of(11 + 9 * seed, seed, temperature), WIDE) for seed in range(3)], strict=True
+    )
     num_kept = num_dropped = num_scattered = 0
     for _ in range(8):
-        asks = [ask(request, state) for request, state in zip(requests, states, strict=True)]
-        trees = draft_model.propose_batch(asks)
-        for request, state, drafter, tree in zip(requests, states, drafters, trees, strict=True):
-            assert isinstance(tree, DraftTree)
+        for state, drafter, tree in zip(states, drafters, desk.ask(*states), strict=True):
             tree.check_integrity()
             verdict = judge(tree, int(generator.integers(0, 5)))
-            before = state.num_committed
-            request.extend(verdict.tokens)
+            before = length_of(state)
+            state.request.extend(verdict.tokens)
             drafter.observe(tree, verdict, None)
-            draft_model.store.check_integrity()
-            kept = state.num_committed - before
+            kept = length_of(state) - before
             num_kept, num_dropped = num_kept + kept, num_dropped + tree.num_drafted - kept
             num_scattered += bool((np.diff(verdict.path) > 1).any()) and kept > 1
-            assert before <= state.num_committed < request.num_tokens
-        assert_rows_are_of_the_tokens(draft_model, states)
+            assert before <= length_of(state) < state.request.num_tokens
+        assert_rows_are_of_the_tokens(states, attention)
     assert num_kept > 5
     assert num_dropped > 5
     assert num_scattered > 2
-    for state in states:
-        state.close()
-    assert draft_model.store.used == 0
-    draft_model.store.check_integrity()
+
+
+def test_what_requests_have_in_common_is_read_once_also_when_they_start_together() -> None:
+    desk = Desk()
+    states = [desk.chain(request_of(70), 2)[1] for _ in range(3)]
+    trees = desk.ask(*states)
+    assert desk.model.batches[0].num_tokens == 70 + 2 * (70 - 4 * BLOCK_LEN)
+    assert_rows_are_of_the_tokens(states)
+    _, late = desk.chain(request_of(70), 2)
+    before = desk.num_rows
+    trees += desk.ask(late)
+    assert desk.num_rows - before == 70 - 4 * BLOCK_LEN + 1  # and a node of the tree
+    assert_rows_are_of_the_tokens([late])
+    assert len({tuple(tree.tokens) for tree in trees}) == 1
+
+
+def test_who_gave_its_blocks_back_reads_again_what_others_have_overwritten_and_no_more() -> None:
+    desk = Desk()
+    _, state = desk.chain(request_of(70), 2)
+    [tree] = desk.ask(state)
+    desk.release(state)
+    assert desk.pool.num_held == 0
+    before = desk.num_rows
+    [again] = desk.ask(state)
+    assert desk.num_rows - before == 70 - 4 * BLOCK_LEN + 1
+    desk.release(state)
+    other = desk.pool.open()
+    has_room = desk.pool.resize(other, desk.pool.num_blocks * BLOCK_LEN)
+    assert has_room
+    desk.pool.release(other)
+    before = desk.num_rows
+    [afresh] = desk.ask(state)
+    assert desk.num_rows - before == 70 + 1
+    assert_rows_are_of_the_tokens([state])
+    assert tree.tokens.tolist() == again.tokens.tolist() == afresh.tokens.tolist()

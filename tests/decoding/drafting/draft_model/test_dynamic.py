@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from decoding.cache.slab import SlabStore
+from decoding.cache.kv_store import KvStore
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
@@ -73,7 +73,7 @@ def request_of(temperature: float = 0.0, **options: object) -> Request:
 
 def state_of(request: Request) -> DraftModelState:
     """In a draft model without layers: there is nothing to keep."""
-    return DraftModelState(request, SlabStore([], 16, torch.float32), VOCAB)
+    return DraftModelState(request, KvStore([], 1, torch.float32, torch.device("cpu")), VOCAB)
 
 
 def drafter_of(rules: Rules, history: History | None = None, temperature: float = 0.0) -> ModelDrafter:

@@ -18,7 +18,7 @@ from decoding.engine.engine import Engine
 from decoding.model.target_model import TargetModel
 from tests.models import VOCAB_SIZE, tiny
 
-CONFIG = EngineConfig(max_model_len=400, kv_slots=8192, prefill_chunk=32, max_batch_rows=400, max_nodes=80, threads=1)
+CONFIG = EngineConfig(max_model_len=400, kv_slots=8192, max_batch_rows=400, max_nodes=80, threads=1)
 SIBLINGS = 4
 LAWS = [
     SamplingParams(max_tokens=40, temperature=0.0, ignore_eos=True),

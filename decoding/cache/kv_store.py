@@ -1,0 +1,152 @@
+"""One model's keys and values, block by block, and its rows in a sequence's block table.
+
+Owns the tensors. Knows nothing of tokens, attention or who holds a block.
+Invariant: row i of a sequence lies in slot `slot_of(table, i)`, whether it is committed or of the running step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numba as nb
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from decoding.cache.block_pool import BLOCK_LEN, BlockTable
+from decoding.core.layer import LayerSpec
+from decoding.core.tree import IntArray
+
+# Shape suffixes: P planes (layers of one shape), B blocks, S slots of a block (16), H kv heads, D key width,
+# V value width, T rows of a sequence, M rows of a step.
+
+
+@dataclass(eq=False, slots=True)
+class KvRows:
+    """One model's rows of one sequence. length: committed ones; the running step's rows follow them."""
+
+    table: BlockTable
+    length: int = 0
+
+    @property
+    def room(self) -> int:
+        """Rows that may follow the committed ones."""
+        return self.table.capacity - self.length
+
+
+class KvStore:
+    """Keys [B, H, D, S], so that a block's 16 keys fill a vector, and values [B, H, S, V] of each layer.
+
+    Layers of equal widths and head count share tensors, so that a commit is one compiled call per such group however
+    many layers there are. On the CPU pages are touched only when written.
+    """
+
+    def __init__(self, layers: Sequence[LayerSpec], num_blocks: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.num_blocks = num_blocks
+        self.dtype = dtype
+        self.device = device
+        shapes = [(layer.num_kv_heads, layer.key_dim, layer.value_dim) for layer in layers]
+        self._groups = {
+            (heads, key_dim, value_dim): (
+                _storage((shapes.count(shape), num_blocks, heads, key_dim, BLOCK_LEN), dtype, device),
+                _storage((shapes.count(shape), num_blocks, heads, BLOCK_LEN, value_dim), dtype, device),
+            )
+            for shape in sorted(set(shapes))
+            for heads, key_dim, value_dim in [shape]
+        }
+        bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
+        self._arrays = [  # what compiled code moves, on the CPU
+            (keys_PBHDS.view(bits).numpy(), values_PBHSV.view(bits).numpy())
+            for keys_PBHDS, values_PBHSV in self._groups.values()
+            if device.type == "cpu"
+        ]
+        places = [shapes[:place].count(shape) for place, shape in enumerate(shapes)]
+        self._planes = [
+            (self._groups[shape][0][place], self._groups[shape][1][place])
+            for shape, place in zip(shapes, places, strict=True)
+        ]
+
+    def planes(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys [B, H, D, S] and values [B, H, S, V] of one layer, contiguous, for kernels that find rows themselves."""
+        return self._planes[layer]
+
+    def write(self, layer: int, key_HMD: torch.Tensor, value_HMV: torch.Tensor, slots_M: torch.Tensor) -> None:
+        """Store rows of one layer. slots_M: int64, on the store's device."""
+        keys_BHDS, values_BHSV = self._planes[layer]
+        blocks_M, places_M = slots_M // BLOCK_LEN, slots_M % BLOCK_LEN
+        keys_BHDS[blocks_M, :, :, places_M] = key_HMD.transpose(0, 1)
+        values_BHSV[blocks_M, :, places_M] = value_HMV.transpose(0, 1)
+
+    def gather(self, layer: int, blocks: torch.Tensor, num_rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys [H, T, D] and values [H, T, V] of the first rows of a table. blocks: int64, on the store's device."""
+        keys_BHDS, values_BHSV = self._planes[layer]
+        keys_HTD = keys_BHDS[blocks].permute(1, 0, 3, 2).flatten(1, 2)
+        values_HTV = values_BHSV[blocks].transpose(0, 1).flatten(1, 2)
+        return keys_HTD[:, :num_rows], values_HTV[:, :num_rows]
+
+    def commit(self, rows: KvRows, path: IntArray) -> None:
+        """Keep the rows `path` of the running step (counted from its first, ascending), drop the others."""
+        num_kept = len(path)
+        assert num_kept <= rows.room, (num_kept, rows.room)
+        if num_kept and path[-1] != num_kept - 1:  # ascending, so not 0, 1, .. exactly if the last is off
+            moved = int(np.argmax(path != np.arange(num_kept)))  # those before are where they belong
+            source = slots_of(rows.table.blocks, path[moved:] + rows.length)
+            target = slots_of(rows.table.blocks, np.arange(moved, num_kept) + rows.length)
+            self._move(source, target)
+        rows.length += num_kept
+
+    def copy_block(self, source: int, target: int) -> None:
+        """Give one block the content of another."""
+        for keys_PBHDS, values_PBHSV in self._groups.values():
+            keys_PBHDS[:, target] = keys_PBHDS[:, source]
+            values_PBHSV[:, target] = values_PBHSV[:, source]
+
+    def _move(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
+        for keys, values in self._arrays:
+            _move_rows(keys, values, source, target)
+        if self._arrays:
+            return
+        blocks, places = np.divmod(np.stack((source, target)), BLOCK_LEN)
+        (from_block, to_block), (from_place, to_place) = (
+            torch.from_numpy(each).to(self.device, non_blocking=True) for each in (blocks, places)
+        )
+        for keys_PBHDS, values_PBHSV in self._groups.values():
+            keys_PBHDS[:, to_block, :, :, to_place] = keys_PBHDS[:, from_block, :, :, from_place]
+            values_PBHSV[:, to_block, :, to_place] = values_PBHSV[:, from_block, :, from_place]
+
+
+def slots_of(blocks: IntArray, rows: NDArray[Any]) -> NDArray[np.int64]:
+    """int64: where the rows of a table lie."""
+    slots: NDArray[np.int64] = blocks[rows // BLOCK_LEN].astype(np.int64) * BLOCK_LEN + rows % BLOCK_LEN
+    return slots
+
+
+def bytes_per_slot(layers: Sequence[LayerSpec], dtype: torch.dtype) -> int:
+    """Bytes of keys and values that one token takes over all layers."""
+    return sum(layer.num_kv_heads * (layer.key_dim + layer.value_dim) for layer in layers) * dtype.itemsize
+
+
+def _storage(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeroed on a device, where padding rows may be read; untouched pages on the CPU."""
+    make = torch.empty if device.type == "cpu" else torch.zeros
+    return make(shape, dtype=dtype, device=device)
+
+
+@nb.njit(cache=True)
+def _move_rows(
+    keys_PBHDS: NDArray[Any], values_PBHSV: NDArray[Any], source: NDArray[np.int64], target: NDArray[np.int64]
+) -> None:
+    """Copy rows in order. `source` ascends and never lies below `target` in its table, so overlaps are safe."""
+    num_planes, _, num_heads, key_dim, _ = keys_PBHDS.shape
+    for plane in range(num_planes):
+        for row in range(len(source)):
+            from_block, from_place = source[row] // BLOCK_LEN, source[row] % BLOCK_LEN
+            to_block, to_place = target[row] // BLOCK_LEN, target[row] % BLOCK_LEN
+            for head in range(num_heads):
+                for column in range(key_dim):
+                    keys_PBHDS[plane, to_block, head, column, to_place] = keys_PBHDS[
+                        plane, from_block, head, column, from_place
+                    ]
+                values_PBHSV[plane, to_block, head, to_place] = values_PBHSV[plane, from_block, head, from_place]

@@ -1,0 +1,53 @@
+"""How much runs at the same time: as configured, or as the machine's costs say. Pure arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from decoding.cache.block_pool import BLOCK_LEN
+from decoding.config import EngineConfig
+from decoding.costs.curve import CostCurve
+from decoding.errors import ConfigError
+
+GPU_RUNNING, GPU_BATCH = 256, 4096
+MOST_RUNNING = 256
+TOKENS_EACH = 2 * BLOCK_LEN  # of room, that a further running sequence should find
+FIXED_SHARE = 0.05  # of a forward's time that may go to what does not grow with its rows
+LEAST_BATCH, MOST_BATCH = 64, 512
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """max_running: sequences in a step; max_batch_rows: its rows; max_waiting: requests in the queue;
+    max_step_seconds: by how much prompts may delay a step of those that decode."""
+
+    max_running: int
+    max_batch_rows: int
+    max_waiting: int
+    max_step_seconds: float
+
+    @property
+    def max_open(self) -> int:
+        """The most requests that have not ended: a further one is refused."""
+        return self.max_running + self.max_waiting
+
+
+def limits_for(config: EngineConfig, curve: CostCurve, device_type: str, affordable_slots: int) -> Limits:
+    """As configured, but no more sequences than a step has rows for beside a block of a prompt. Raises ConfigError for
+    fewer rows than that.
+
+    On a CPU as many sequences as bring four fifths of the tokens a second that any number could, and as many rows
+    as let a long prompt run at nearly full speed: more would only make everybody wait for longer."""
+    rows_per_base = curve.base / curve.row
+    max_running, max_batch_rows = config.max_running, config.max_batch_rows
+    if max_running is None:
+        by_costs = GPU_RUNNING if device_type != "cpu" else max(8, round(4 * rows_per_base))
+        max_running = max(1, min(by_costs, MOST_RUNNING, affordable_slots // TOKENS_EACH))
+    if max_batch_rows is None:
+        by_costs = GPU_BATCH if device_type != "cpu" else round(rows_per_base / FIXED_SHARE)
+        most = GPU_BATCH if device_type != "cpu" else MOST_BATCH
+        max_batch_rows = max(LEAST_BATCH, max_running + BLOCK_LEN, min(by_costs, most) // BLOCK_LEN * BLOCK_LEN)
+    if max_batch_rows <= BLOCK_LEN:
+        raise ConfigError(f"max_batch_rows is {max_batch_rows}, it must be more than {BLOCK_LEN}")
+    max_running = min(max_running, max_batch_rows - BLOCK_LEN)
+    return Limits(max_running, max_batch_rows, config.max_waiting, config.max_step_ms / 1000)

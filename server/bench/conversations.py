@@ -1,0 +1,91 @@
+"""What is asked: conversations made of a prompt file, or of the bundled model's held-out prompts.
+
+Knows nothing of servers. Invariant: the same arguments give the same conversations, and no prompt comes twice before
+every prompt has come once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import chain, cycle, islice
+from pathlib import Path
+from typing import Any
+
+from decoding.training.texts.prompts import MAX_PROMPTS, MAX_SEED, held_out_prompts
+from server.bench.errors import PromptFileError
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """opening: messages before the first turn; turns: what the user says, one after the other."""
+
+    number: int
+    opening: tuple[Message, ...]
+    turns: tuple[str, ...]
+
+
+def make_conversations(rows: Sequence[Conversation], count: int, turns: int, prefix: str) -> list[Conversation]:
+    """`count` conversations of `turns` turns; those that a row lacks are the first turns of the rows that follow.
+
+    prefix: text that all of them begin with, as a system message.
+    """
+    system = ({"role": "system", "content": prefix},) if prefix else ()
+    found = []
+    for number in range(count):
+        here = [rows[(number * turns + turn) % len(rows)] for turn in range(turns)]
+        said = (*here[0].turns, *(row.turns[0] for row in here[1:]))[:turns]
+        found.append(Conversation(number, (*system, *here[0].opening), said))
+    return found
+
+
+def read_rows(path: Path | None, count: int) -> list[Conversation]:
+    """At most `count` rows of a file of JSON lines, each with messages, turns or a prompt; or bundled prompts.
+
+    Raises PromptFileError for a file without prompts, OSError for one that cannot be read.
+    """
+    if path is None:
+        return [Conversation(number, (), (text,)) for number, text in enumerate(islice(bundled_prompts(), count))]
+    lines = (line for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
+    rows = [_row(number, line) for number, line in enumerate(islice(lines, count))]
+    if not rows:
+        raise PromptFileError(f"{path} has no prompts")
+    return rows
+
+
+def _row(number: int, line: str) -> Conversation:
+    try:
+        row = json.loads(line)
+        if "messages" in row:
+            *opening, last = row["messages"]
+            return Conversation(number, tuple(opening), (last["content"],))
+        return Conversation(number, (), tuple(row["turns"] if "turns" in row else [row["prompt"]]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise PromptFileError(f"row {number + 1} of the prompt file is not an object with a prompt: {error}") from error
+
+
+def bundled_prompts() -> Iterator[str]:
+    """All held-out prompts, of the three skills in turn; seed 0 is the model card's."""
+    return chain.from_iterable(_prompts_of(seed) for seed in range(1, MAX_SEED + 1))
+
+
+@cache
+def _prompts_of(seed: int) -> list[str]:
+    skills = [held_out_prompts(skill, MAX_PROMPTS, seed) for skill in ("code", "reasoning", "stories")]
+    return list(chain.from_iterable(zip(*skills, strict=True)))
+
+
+def filler(number: int, characters: int) -> str:
+    """At least so many characters of text; another `number` begins with another prompt."""
+    found: list[str] = []
+    length = 0
+    for text in islice(cycle(bundled_prompts()), number, None):
+        found.append(text)
+        length += len(text)
+        if length >= characters:
+            break
+    return "\n\n".join(found)

@@ -1,0 +1,84 @@
+"""What running streams notice of a long prompt: the gaps between their events while it is read, and before.
+
+Owns the course of one such run. Invariant: a gap counts as during if any of it lies between the prompt's sending and
+its first token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import cycle, pairwise
+from typing import Any
+
+from server.bench.call import Call
+from server.bench.closed_loop import ClosedLoop
+from server.bench.conversations import Conversation
+from server.bench.errors import LatePromptError
+from server.bench.measured_server import MeasuredServer
+from server.bench.options import BenchOptions
+
+SETTLED_EVENTS = 10  # a stream, before the time counts
+SECONDS_BEFORE = 1.0
+SECONDS_AFTER = 0.3  # for every stream's next event
+POLL_SECONDS = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class LatePrompt:
+    """Seconds: of the prompt from sending to first token, and of the gaps in the streams, pooled."""
+
+    time_to_first_token: float
+    gaps_before: Sequence[float]
+    gaps_during: Sequence[float]
+
+
+async def measure_late_prompt(
+    server: MeasuredServer,
+    options: BenchOptions,
+    conversations: Sequence[Conversation],
+    streams: int,
+    token_ids: Sequence[int],
+) -> LatePrompt:
+    """Run `streams` streams, send the prompt when they flow, and leave. Raises LatePromptError."""
+    loop = ClosedLoop(server, options)
+    running = asyncio.ensure_future(loop.run(cycle(conversations), streams))
+    late = Call(number=0)
+    try:
+        while sum(len(call.times) for call in loop.calls) < streams * SETTLED_EVENTS:
+            _check(loop.calls)
+            if running.done():
+                await running  # raises what ended it
+            await asyncio.sleep(POLL_SECONDS)
+        await asyncio.sleep(SECONDS_BEFORE)
+        body: dict[str, Any] = {"prompt": list(token_ids), "max_tokens": 1, "temperature": 0, "ignore_eos": True}
+        await server.stream(late, body)
+        await asyncio.sleep(SECONDS_AFTER)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    _check([late, *loop.calls])
+    first = late.time_to_first_token
+    if first is None:
+        raise LatePromptError("the late prompt's first token was no text")
+    return LatePrompt(first, *split_gaps((call.times for call in loop.calls), late.sent, late.sent + first))
+
+
+def split_gaps(times: Iterable[Sequence[float]], begin: float, end: float) -> tuple[list[float], list[float]]:
+    """The gaps between events of each stream: those over before `begin`, and those with a part until `end`."""
+    before: list[float] = []
+    during: list[float] = []
+    for stream in times:
+        for left, right in pairwise(stream):
+            if right <= begin:
+                before.append(right - left)
+            elif left < end:
+                during.append(right - left)
+    return before, during
+
+
+def _check(calls: Iterable[Call]) -> None:
+    for call in calls:
+        if call.error is not None:
+            raise LatePromptError(call.error)

@@ -1,0 +1,83 @@
+"""A server under measurement: what a benchmark asks it, in OpenAI's API and the few paths beside it.
+
+Owns bodies and paths; knows nothing of clients or figures.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from server.bench.call import Call
+from server.bench.connection import Address
+from server.bench.errors import ServerError
+
+RESIDENT_BYTES = "gander_worker_resident_bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredServer:
+    """label: what tables call it; model: the id that requests name."""
+
+    label: str
+    address: Address
+    model: str
+
+    @classmethod
+    async def find(cls, label: str, address: Address) -> MeasuredServer:
+        """Raises ServerError where it does not list a model."""
+        listed = await _ask(address, "GET", "/v1/models")
+        return cls(label, address, listed["data"][0]["id"])
+
+    async def stream(self, call: Call, body: dict[str, Any]) -> None:
+        """Fill `call` with the streamed reply to a chat's `messages` or a completion's `prompt`."""
+        path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
+        body = body | {"model": self.model, "stream": True, "stream_options": {"include_usage": True}}
+        encoded = msgspec.json.encode(body)
+        call.sent = time.perf_counter()
+        try:
+            call.finish(await self.address.exchange("POST", path, encoded, call.feed))
+        except OSError as error:
+            call.error = str(error)
+
+    async def token_ids(self, text: str) -> list[int]:
+        body = {"model": self.model, "prompt": text, "add_special_tokens": False}
+        ids: list[int] = (await _ask(self.address, "POST", "/tokenize", body))["tokens"]
+        return ids
+
+    async def text_of(self, token_ids: list[int]) -> str:
+        text: str = (await _ask(self.address, "POST", "/detokenize", {"model": self.model, "tokens": token_ids}))[
+            "prompt"
+        ]
+        return text
+
+    async def resident_bytes(self) -> int | None:
+        """Memory of the process with the model; None where the server does not say."""
+        page = bytearray()
+        try:
+            status = await self.address.exchange("GET", "/metrics", b"", page.extend)
+        except OSError:
+            return None
+        return read_gauge(page.decode(errors="replace"), RESIDENT_BYTES) if status == 200 else None
+
+
+def read_gauge(page: str, name: str) -> int | None:
+    """A gauge without labels on a page in Prometheus's text format."""
+    for line in page.splitlines():
+        if line.startswith(f"{name} "):
+            return int(float(line.split(" ")[1]))
+    return None
+
+
+async def _ask(address: Address, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+    reply = bytearray()
+    try:
+        status = await address.exchange(method, path, msgspec.json.encode(body) if body else b"", reply.extend)
+    except OSError as error:
+        raise ServerError(f"{address.host}:{address.port} does not answer: {error}") from error
+    if status != 200:
+        raise ServerError(f"{method} {path} was answered {status}: {reply.decode(errors='replace')[:300]}")
+    return msgspec.json.decode(reply)

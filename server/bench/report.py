@@ -1,0 +1,132 @@
+"""The tables of a run, for the console and as Markdown. Pure.
+
+Knows columns and units: milliseconds, MiB, percent. What is not known is a dash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich import box
+from rich.table import Table as RichTable
+
+from server.bench.figures import Figures, by_turn, quantile
+from server.bench.late_prompt import LatePrompt
+
+UNKNOWN = "–"
+QUANTILES = (0.5, 0.9, 0.99)
+ITL_QUANTILE = 0.99
+GAP_QUANTILES = (0.5, 0.99, 1.0)
+TTFT = "TTFT ms p50 / p90 / p99"
+LATENCIES = (TTFT, "TPOT ms p50 / p90 / p99", "ITL ms p99", "cached prompt tokens", "resident MiB")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A heading for each column, and rows of as many cells; the first column is the only one of text."""
+
+    head: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+
+    def markdown(self) -> str:
+        lines = [self.head, ("---", *("--:" for _ in self.head[1:])), *self.rows]
+        return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+    def rich(self) -> RichTable:
+        table = RichTable(box=box.SIMPLE)
+        for place, name in enumerate(self.head):
+            table.add_column(name, justify="right" if place else "left")
+        for row in self.rows:
+            table.add_row(*row)
+        return table
+
+
+def load_table(rows: Sequence[Figures]) -> Table:
+    """A row for each server and number of clients. Where there are several servers, they are compared with the first
+    of them at the same number of clients."""
+    first = {row.clients: row for row in reversed(rows)}
+    is_comparison = len(first) < len(rows)
+    compared = ("× first", "same replies") if is_comparison else ()
+    head = ("server", "clients", "requests", "requests/s", "tokens/s", *compared, *LATENCIES)
+    cells = []
+    for row in rows:
+        other = first[row.clients]
+        same = f"{row.num_same_replies(other)} of {len(row.calls)}"
+        cells.append(
+            (
+                row.label,
+                str(row.clients),
+                str(len(row.calls)),
+                f"{row.requests_per_second:.1f}",
+                f"{row.tokens_per_second:.0f}",
+                *((f"{row.ratio_to(other):.2f}", same) if is_comparison else ()),
+                _quantiles(row.times_to_first_token, QUANTILES),
+                _quantiles(row.times_per_output_token, QUANTILES),
+                _quantiles(row.gaps, (ITL_QUANTILE,)),
+                UNKNOWN if row.cached_share is None else f"{row.cached_share:.0%}",
+                f"{_mebibytes(row.runs[0].memory[0].resident_bytes)} to "
+                f"{_mebibytes(row.runs[-1].memory[-1].resident_bytes)}",
+            )
+        )
+    return Table(head, cells)
+
+
+def turns_table(rows: Sequence[Figures]) -> Table:
+    """A row for each server, number of clients and turn of a conversation. computed: prompt tokens not cached."""
+    cells = []
+    for row in rows:
+        for turn in by_turn(row.calls):
+            cached = turn.cached_tokens
+            cells.append(
+                (
+                    row.label,
+                    str(row.clients),
+                    str(turn.turn),
+                    f"{turn.prompt_tokens:.0f}",
+                    UNKNOWN if cached is None else f"{cached:.0f}",
+                    UNKNOWN if cached is None else f"{turn.prompt_tokens - cached:.0f}",
+                    _quantiles(turn.times_to_first_token, QUANTILES),
+                )
+            )
+    return Table(("server", "clients", "turn", "prompt tokens", "cached", "computed", "TTFT ms p50 / p90 / p99"), cells)
+
+
+def memory_table(rows: Sequence[Figures]) -> Table:
+    """A row for each sample of a server's memory."""
+    cells = [
+        (row.label, str(row.clients), str(sample.num_calls), _mebibytes(sample.resident_bytes))
+        for row in rows
+        for run in row.runs
+        for sample in run.memory
+    ]
+    return Table(("server", "clients", "after requests", "resident MiB"), cells)
+
+
+def late_prompt_table(rows: Sequence[tuple[str, int, int, Sequence[LatePrompt]]]) -> Table:
+    """A row for each (server, streams, prompt tokens, what was found in each round); gaps are pooled over rounds."""
+    gaps_head = ("gaps before ms p50 / p99 / max", "gaps during ms p50 / p99 / max")
+    head = ("server", "streams", "late prompt tokens", "its TTFT ms p50 / max", *gaps_head)
+    cells = []
+    for label, streams, prompt_tokens, found in rows:
+        before = [gap for one in found for gap in one.gaps_before]
+        during = [gap for one in found for gap in one.gaps_during]
+        first = _quantiles([one.time_to_first_token for one in found], (0.5, 1.0))
+        gaps = (_quantiles(before, GAP_QUANTILES), _quantiles(during, GAP_QUANTILES))
+        cells.append((label, str(streams), str(prompt_tokens), first, *gaps))
+    return Table(head, cells)
+
+
+def _quantiles(seconds: Sequence[float], shares: Sequence[float]) -> str:
+    """In milliseconds, apart by slashes."""
+    found = [quantile(seconds, share) for share in shares]
+    return " / ".join(UNKNOWN if value is None else _milliseconds(value) for value in found)
+
+
+def _milliseconds(seconds: float) -> str:
+    """Two figures at least: below 10 ms with a decimal."""
+    return f"{1000 * seconds:.1f}" if seconds < 0.01 else f"{1000 * seconds:.0f}"
+
+
+def _mebibytes(num_bytes: int | None) -> str:
+    return UNKNOWN if num_bytes is None else f"{num_bytes / 2**20:.0f}"

@@ -1,0 +1,61 @@
+"""How much runs together: what is configured, else what the costs and the room of the machine say."""
+
+from __future__ import annotations
+
+import pytest
+
+from decoding.cache.block_pool import BLOCK_LEN
+from decoding.config import EngineConfig
+from decoding.costs.curve import CostCurve
+from decoding.engine.limits import LEAST_BATCH, MOST_BATCH, MOST_RUNNING, TOKENS_EACH, Limits, limits_for
+from decoding.errors import ConfigError
+
+MUCH = 10**9  # slots
+
+
+def limits_of(rows_per_base: float = 10.0, slots: int = MUCH, device: str = "cpu", **options: int) -> Limits:
+    """On a machine where a forward takes as long before its first row as so many rows do."""
+    config = EngineConfig(**options)  # type: ignore[arg-type]
+    return limits_for(config, CostCurve(base=rows_per_base * 0.001, row=0.001, key=0.0), device, slots)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_what_is_configured_is_taken_as_it_is(device: str) -> None:
+    limits = limits_of(slots=100, device=device, max_running=7, max_batch_rows=33, max_waiting=5, max_step_ms=250)
+    assert limits == Limits(max_running=7, max_batch_rows=33, max_waiting=5, max_step_seconds=0.25)
+    assert limits.max_open == 12
+
+
+def test_on_a_cpu_as_many_run_as_bring_four_fifths_of_the_most_tokens_a_second() -> None:
+    for rows_per_base in (3.0, 20.0, 50.0):
+        running = limits_of(rows_per_base).max_running
+        assert running / (rows_per_base + running) == pytest.approx(0.8, abs=0.02)
+    assert limits_of(0.5).max_running == 8
+    assert limits_of(1000.0).max_running == MOST_RUNNING
+
+
+def test_who_runs_should_find_room() -> None:
+    assert limits_of(50.0, slots=10 * TOKENS_EACH).max_running == 10
+    assert limits_of(50.0, slots=TOKENS_EACH - 1).max_running == 1
+    assert limits_of(device="cuda", slots=10 * TOKENS_EACH).max_running == 10
+
+
+def test_a_step_has_whole_blocks_of_rows_and_one_for_everybody_who_runs() -> None:
+    rows = [limits_of(rows_per_base).max_batch_rows for rows_per_base in (0.5, 5.3, 11.7, 1000.0)]
+    assert rows == sorted(rows)
+    assert (rows[0], rows[-1]) == (LEAST_BATCH, MOST_BATCH)
+    assert LEAST_BATCH < rows[1] < rows[2] < MOST_BATCH
+    assert all(count % BLOCK_LEN == 0 for count in rows)
+    assert limits_of(max_running=2000).max_batch_rows == 2000 + BLOCK_LEN
+
+
+def test_no_more_run_than_a_step_has_rows_for_beside_a_block_of_a_prompt() -> None:
+    assert limits_of(max_batch_rows=40, max_running=100).max_running == 24
+    with pytest.raises(ConfigError, match="max_batch_rows is 16, it must be more than 16"):
+        limits_of(max_batch_rows=16)
+
+
+def test_a_gpu_takes_more_whatever_its_curve_says() -> None:
+    assert limits_of(0.5, device="cuda").max_running > limits_of(0.5).max_running
+    assert limits_of(0.5, device="cuda").max_batch_rows > MOST_BATCH
+    assert limits_of(0.5, device="cuda") == limits_of(500.0, device="cuda")

@@ -1,0 +1,97 @@
+"""The cache gets what is free and what is asked for, and the context follows it."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import pytest
+import torch
+
+from decoding.cache.block_pool import BLOCK_LEN
+from decoding.config import EngineConfig
+from decoding.errors import ConfigError
+from decoding.model.memory import (
+    CacheRoom,
+    affordable_slots,
+    check_weights_fit,
+    expected_bytes,
+    free_bytes,
+    resident_bytes,
+    room_for,
+)
+
+CPU = torch.device("cpu")
+SLOT_BYTES = 2**20
+
+
+def room_of(affordable: int, max_running: int = 4, **options: int) -> CacheRoom:
+    config = EngineConfig(**options)  # type: ignore[arg-type]
+    return room_for(config.max_model_len or 512, config, affordable, max_running)
+
+
+def slots_of(**options: float) -> int:
+    return affordable_slots(EngineConfig(**options), CPU, SLOT_BYTES)  # type: ignore[arg-type]
+
+
+def test_slots_are_given_by_number_by_bytes_or_by_share() -> None:
+    assert slots_of(kv_slots=5000, kv_memory=0.001) == 5000
+    assert slots_of(kv_memory=100 * SLOT_BYTES) == 100
+    free = free_bytes(CPU) / SLOT_BYTES  # which others change while this runs
+    assert slots_of(kv_memory=0.25) == pytest.approx(0.25 * free, rel=0.3)
+    assert slots_of() == pytest.approx(slots_of(kv_memory=0.5), rel=0.3)
+
+
+def test_more_bytes_than_are_free_are_refused_with_both_numbers() -> None:
+    with pytest.raises(ConfigError, match=r"kv_memory is 1048576\.0 GiB, but only \d+\.\d GiB are free"):
+        slots_of(kv_memory=2**50)
+
+
+def test_the_cache_is_no_larger_than_those_that_run_can_use() -> None:
+    assert room_of(10**6, max_running=4) == CacheRoom(4 * 512, 512, None)
+    assert room_of(10**6, max_running=4, max_model_len=100) == CacheRoom(4 * 112, 100, None)
+    assert room_of(1000, max_running=4) == CacheRoom(1000 // BLOCK_LEN * BLOCK_LEN, 512, None)
+
+
+def test_slots_that_are_asked_for_are_all_made() -> None:
+    assert room_of(10**6, max_running=1, kv_slots=10**6).num_slots == 10**6
+
+
+def test_a_context_that_does_not_fit_is_lowered_with_a_sentence() -> None:
+    room = room_of(300)
+    assert (room.num_slots, room.max_model_len) == (288, 288)
+    assert room.note is not None
+    assert "288" in room.note
+    assert "512" in room.note
+    assert room_of(512).note is None
+
+
+def test_a_context_that_is_asked_for_is_not_lowered_but_refused() -> None:
+    assert room_of(300, max_model_len=280) == CacheRoom(288, 280, None)
+    with pytest.raises(ConfigError, match="max_model_len is 400, but the KV cache has room for 288 tokens"):
+        room_of(300, max_model_len=400)
+
+
+def test_less_than_a_block_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"room for 15 tokens and needs at least 16"):
+        room_of(15)
+
+
+def test_weights_that_do_not_fit_are_refused_with_both_numbers() -> None:
+    check_weights_fit(2**20, CPU)
+    with pytest.raises(ConfigError, match=r"weights take 1048576\.0 GiB, but only \d+\.\d GiB are free"):
+        check_weights_fit(2**50, CPU)
+
+
+def test_a_limit_on_the_address_space_counts_as_memory() -> None:
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (taken + 2**30, before[1]))
+    try:
+        assert 2**29 < free_bytes(CPU) <= 2**30
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def test_what_is_expected_is_what_is_there_and_the_cache() -> None:
+    assert expected_bytes(CPU, 2**40) == pytest.approx(resident_bytes() + 2**40, rel=0.01)
