@@ -81,6 +81,9 @@ def node_price(curve: CostCurve, rate: float, context: int) -> float:
 HARVEST_STEPS = 6  # plain steps that a reply of some hundred tokens saves so
 MOST_HARVEST = 1 << 20
 TINY = 1e-9  # seconds
+MOST_SURPRISE = 2.0  # of one step: another process may have had the machine
+CHAIN_SMOOTHING = 0.3
+LEAST_FACTOR = 0.1
 TRIAL_INTERVAL = 16  # plain steps of a request after which one tree is drafted although trees have not paid
 
 
@@ -101,6 +104,7 @@ class Pricing:
 
     def __init__(self, most_nodes: int, curve: CostCurve, draft_curve: CostCurve | None = None) -> None:
         self._most_nodes = most_nodes
+        self._chain_factor = 1.0  # of what the curve says
         self.set_costs(curve, draft_curve)
 
     def set_costs(self, curve: CostCurve, draft_curve: CostCurve | None) -> None:
@@ -120,7 +124,14 @@ class Pricing:
         if demand.runs_draft_model and self._draft_curve is not None:
             curves.append(self._draft_curve)
         num_keys = num_rows * (context + num_rows / 2)
-        return sum((curve.row - curve.head) * num_rows + curve.key * num_keys for curve in curves)
+        seconds = sum((curve.row - curve.head) * num_rows + curve.key * num_keys for curve in curves)
+        return self._chain_factor * seconds
+
+    def note_chains(self, seconds: float, expected: float) -> None:
+        """Chains that were expected to add so much to a step added `seconds`. Long chains share what they read, so the
+        curve, which is measured on few rows, says too much of them; how much hangs on their length and context."""
+        ratio = min(max(seconds / expected, 1 / MOST_SURPRISE), MOST_SURPRISE)
+        self._chain_factor = min(max(self._chain_factor * ratio**CHAIN_SMOOTHING, LEAST_FACTOR), 1 / LEAST_FACTOR)
 
     def budgets(self, demands: Sequence[Demand], room: int) -> list[DraftBudget]:
         """A budget for each demand, of at most `room` nodes together: trees shrink alike before anybody waits."""

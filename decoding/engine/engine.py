@@ -178,6 +178,7 @@ class Engine:
             each.part.observe(each.verdict, top)
         tally.end_phase("observe")
         self._review([each.part for each in verified], tally)
+        self._note_prompts(parts, tally.seconds)
         num_prefill_tokens = sum(len(part.chunk) for part in parts)
         result.stats = tally.stats(batch.num_tokens, num_prefill_tokens, self._scheduler.reuse, self.costs.curve)
         return result
@@ -274,6 +275,19 @@ class Engine:
                 drafter.note_earnings(part.cost.seconds + share * seconds)
             if part.sequence.request.finish_reason is None:
                 self._drafting.review(drafter)
+
+    def _note_prompts(self, parts: list[SequencePart], seconds: float) -> None:
+        """Let the next prompts be planned by how long the step's took."""
+        pricing = self._pricing
+        expected = sum(
+            pricing.seconds_of_rows(len(part.chunk), part.start, part.sequence.drafter.demand)
+            for part in parts
+            if len(part.chunk)
+        )
+        if expected > 0:
+            trees = [(len(part.tree), part.end) for part in parts if part.tree is not None]
+            rest = self.costs.curve.step_seconds([size for size, _ in trees], [context for _, context in trees])
+            pricing.note_chains(seconds - rest, expected)
 
     def stats(self) -> EngineStats:
         """The engine now."""

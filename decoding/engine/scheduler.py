@@ -18,6 +18,9 @@ from decoding.engine.limits import Limits
 from decoding.engine.sequence import Sequence
 
 
+PLANNED_SHARE = 0.8  # of the seconds that prompts may delay a step by: one step in a hundred takes a fifth longer
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """One sequence's part of a step: a prefill chunk of `chunk_len` tokens, then, unless the prompt goes on in the
@@ -148,7 +151,8 @@ class Scheduler:
 
         Beside sequences that decode they get the seconds they may take, or a block's tokens where that is more.
         """
-        now, seconds_left = time.monotonic(), self._limits.max_step_seconds if plan.sizes else float("inf")
+        now = time.monotonic()
+        seconds_left = PLANNED_SHARE * self._limits.max_step_seconds if plan.sizes else float("inf")
         prompts = [each for each in self._running.values() if each.num_pending > 1]
         waits = {each: self._seconds(each, each.num_pending) - (now - each.arrived) for each in prompts}
         is_first = True

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from decoding.costs.curve import LEAST_ROW_SHARE, CostCurve, fit_cost_curve
-from decoding.costs.price import TRIAL_INTERVAL, Demand, Pace, Pricing, node_price, token_rate
+from decoding.costs.price import (
+    HARVEST_STEPS,
+    MOST_HARVEST,
+    TRIAL_INTERVAL,
+    Demand,
+    Pace,
+    Pricing,
+    node_price,
+    token_rate,
+)
 
 
 def test_the_fit_finds_the_curve_that_made_the_samples() -> None:
@@ -132,3 +141,32 @@ def test_who_drafts_with_the_draft_model_pays_for_its_rounds_together() -> None:
     assert alone.round_price > 0
     assert together.round_price == pytest.approx(alone.round_price, rel=0.05)  # twice the rate, shared by two
     assert pricing.budgets([replace(runs, runs_draft_model=False)], 512)[0].round_price == 0
+
+
+def demand_of(*, runs_draft_model: bool = False) -> Demand:
+    return Demand(max_nodes=None, context=0, tokens_left=10, pace=Pace(), runs_draft_model=runs_draft_model)
+
+
+def test_a_chain_costs_its_rows_without_their_logits_and_the_keys_they_see() -> None:
+    curve, draft_curve = CostCurve(1.0, 0.1, 0.001, head=0.04), CostCurve(0.5, 0.01, 0.0)
+    pricing = Pricing(8, curve, draft_curve)
+    assert pricing.seconds_of_rows(10, 100, demand_of()) == pytest.approx(10 * 0.06 + 10 * 105 * 0.001)
+    with_draft = pricing.seconds_of_rows(10, 100, demand_of(runs_draft_model=True))
+    assert with_draft == pytest.approx(10 * 0.07 + 10 * 105 * 0.001)
+
+
+@pytest.mark.parametrize("truth", [0.3, 1.0, 3.0])
+def test_what_chains_take_is_learnt_and_one_slow_step_is_not_believed(truth: float) -> None:
+    pricing = Pricing(8, CostCurve(1.0, 0.1, 0.001))
+    first = pricing.seconds_of_rows(64, 500, demand_of())
+    for _ in range(30):
+        pricing.note_chains(truth * first, pricing.seconds_of_rows(64, 500, demand_of()))
+    learnt = pricing.seconds_of_rows(64, 500, demand_of())
+    assert learnt == pytest.approx(truth * first, rel=0.02)
+    pricing.note_chains(1000 * first, learnt)
+    assert pricing.seconds_of_rows(64, 500, demand_of()) < 1.3 * learnt
+
+
+def test_as_many_of_a_prompts_rows_are_harvested_as_cost_what_they_bring() -> None:
+    assert Pricing(8, CostCurve(1.0, 0.1, 0.0, head=0.01)).harvest_rows == round(HARVEST_STEPS * 110)
+    assert Pricing(8, CostCurve(1.0, 0.1, 0.0, head=0.0)).harvest_rows == MOST_HARVEST
