@@ -17,7 +17,6 @@ from decoding.costs.price import DraftBudget, Pricing
 from decoding.engine.limits import Limits
 from decoding.engine.sequence import Sequence
 
-
 PLANNED_SHARE = 0.8  # of the seconds that prompts may delay a step by: one step in a hundred takes a fifth longer
 
 
