@@ -88,7 +88,8 @@ class Engine:
         on_progress("Warming up", 0.95)
         self.costs.note_beside(*seconds_beside_forwards(self, model, has_draft_model=draft_model is not None))
         self._start_afresh()
-        self.expected_bytes = expected_bytes(model.device, self.room.num_slots * slot_bytes)
+        code_bytes = sum(each.code_bytes(self.limits.max_batch_rows) for each in (model, draft_model) if each)
+        self.expected_bytes = expected_bytes(model.device, self.room.num_slots * slot_bytes + code_bytes)
         self.load_seconds = time.perf_counter() - started
 
     def _start_afresh(self) -> None:

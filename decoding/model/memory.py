@@ -35,11 +35,11 @@ def free_bytes(device: torch.device) -> int:
     raise ConfigError("cannot read the free memory; set kv_slots")
 
 
-def expected_bytes(device: torch.device, cache_bytes: int) -> int:
+def expected_bytes(device: torch.device, later_bytes: int) -> int:
     """What a loaded worker takes where its cache is, once that is full; what sessions remember comes on top."""
     if device.type == "cuda":
         return torch.cuda.memory_reserved(device)
-    return resident_bytes() + cache_bytes  # whose pages are taken when they are first written
+    return resident_bytes() + later_bytes  # of the cache, whose pages are taken when they are written, and of code
 
 
 @dataclass(frozen=True, slots=True)

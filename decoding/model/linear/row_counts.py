@@ -1,15 +1,23 @@
 """The row counts that packed linear layers are run with: a few, since oneDNN compiles and keeps code for each of them.
 
 On the bundled model a new count takes 20 ms and 2 MB; all counts up to 512 took a gigabyte.
+Invariant: code is made for each count and each shape of layer, however many layers have it.
 """
 
 from __future__ import annotations
 
 STEPS = ((32, 1), (64, 4), (128, 8))  # up to so many rows, multiples of this
 LARGE_STEP = 16
+CODE_BYTES = 350_000  # for one shape and row count, measured on the bundled model and its draft
 
 
 def padded_rows(num_rows: int) -> int:
     """The next count from `num_rows` on: at most an eighth more."""
     step = next((step for most, step in STEPS if num_rows <= most), LARGE_STEP)
     return -(-num_rows // step) * step
+
+
+def code_bytes(num_shapes: int, most_rows: int) -> int:
+    """What oneDNN will have kept once forwards of all counts up to `most_rows` were run."""
+    counts = {padded_rows(num_rows) for num_rows in range(1, most_rows + 1)}
+    return num_shapes * len(counts) * CODE_BYTES
