@@ -34,7 +34,8 @@ DECODING = {
     """,
     "drafting": """
         auto drafter fields baselines/lookup baselines/none draft_model/state draft_model/vocabulary
-        draft_model/draft_model revision/prediction revision/revision revision/reviser stand/static_tree
+        draft_model/draft_model eagle/head_config eagle/network eagle/checkpoint revision/prediction
+        revision/revision revision/reviser stand/static_tree
         sources harvest sequence_drafter tree/beliefs tree/candidates tree/frontier tree/nodes
         tree/growth baselines/isotropic baselines/recycle draft_model/priors draft_model/growth
         draft_model/dynamic spine/paper_tree spine/priors spine/growth spine/spine stand/priors
