@@ -23,11 +23,15 @@ def kept_places(
 ) -> tuple[Places, Places]:
     """int64 [k] each: rows of `batch`, of which `parts` are the segments, and slots. Before anything is committed."""
     verdicts = {each.part.sequence: each.verdict for each in verified}
-    rows, slots = [_NOWHERE], [_NOWHERE]
+    rows, slots = [], []
     for part, first in zip(parts, batch.offsets[:-1].tolist(), strict=True):
         sequence = part.sequence
-        if sequence in verdicts and sequence.rows is not None:
-            kept = part.kept_rows(verdicts[sequence])
-            rows.append(kept.astype(np.int64) + first)
-            slots.append(slots_of(sequence.rows.table.blocks, np.arange(part.start, part.start + len(kept))))
-    return np.concatenate(rows), np.concatenate(slots)
+        if sequence not in verdicts or sequence.rows is None:
+            continue
+        kept = part.kept_rows(verdicts[sequence])
+        places = np.arange(part.start, part.start + len(kept))
+        rows.append(kept + np.int64(first))
+        slots.append(slots_of(sequence.rows.table.blocks, places))
+    if len(rows) == 1:
+        return rows[0], slots[0]
+    return np.concatenate([_NOWHERE, *rows]), np.concatenate([_NOWHERE, *slots])

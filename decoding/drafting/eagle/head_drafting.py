@@ -31,7 +31,10 @@ from decoding.sampling.top_tokens import top_tokens
 from decoding.stores.successor_table import NUM_SUCCESSORS
 
 # Shape suffixes: K rows of the target's, M rows of the step, R rows that are asked of, T a tree's root and rows so far,
-# E width.
+# E width, F all features of a row.
+
+
+FUSED_TOGETHER = 64  # rows: a step that drafts without the head then need not fetch its weights
 
 
 class Growing(NamedTuple):
@@ -51,6 +54,14 @@ class Asked(NamedTuple):
     before_TE: torch.Tensor
 
 
+class Unfused(NamedTuple):
+    """Rows of the target as they were seen. stamps: of their blocks then."""
+
+    slots: NDArray[np.int64]
+    stamps: NDArray[np.int64]
+    features_KF: torch.Tensor
+
+
 class HeadDrafting:
     """pool: of the target's blocks. most_rows: of the prompt that a sequence may bring to one forward."""
 
@@ -60,6 +71,7 @@ class HeadDrafting:
         self._pool = pool
         self._features = FeatureStore(pool, model.width, model.dtype, model.device)
         self._filled = np.zeros(pool.num_blocks, np.int64)  # the block's stamp when all its rows were run here
+        self._unfused: list[Unfused] = []
         self._most_rows = most_rows
 
     def open(self, request: Request) -> DraftModelState:
@@ -73,7 +85,10 @@ class HeadDrafting:
 
     def keep_features(self, rows: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
         """Keep what the target's last forward computed in these rows of it, each for a slot."""
-        self._features.write(slots, self.model.features(torch.from_numpy(rows)))
+        stamps = self._pool.stamps[slots // BLOCK_LEN]
+        self._unfused.append(Unfused(slots, stamps, self.model.features(torch.from_numpy(rows))))
+        if sum(len(each.slots) for each in self._unfused) >= FUSED_TOGETHER:
+            self._fuse()
 
     def propose_batch(self, requests: Sequence[GrowthRequest]) -> list[DraftTree | Fallback | None]:
         """Bring every sequence up to date and grow the trees of those that are; None where there is no budget.
@@ -81,11 +96,26 @@ class HeadDrafting:
         One packed forward for the rows that the target has made possible, then one for each depth of the trees. A
         sequence whose last token but one the target has not run yet gets a tree of its root alone.
         """
+        self._fuse()
         fallbacks: dict[DraftModelState, Fallback] = {}
         growing = self._catch_up(requests)
         while growing:
             growing = self._round(growing, fallbacks)
         return [fallbacks.get(request.state) or proposal(request) for request in requests]
+
+    def _fuse(self) -> None:
+        """Let what was kept be read, but for rows whose block somebody else has been given since."""
+        if not self._unfused:
+            return
+        slots, stamps, features = zip(*self._unfused, strict=True)
+        self._unfused.clear()
+        slots_K = np.concatenate(slots)
+        is_held = self._pool.stamps[slots_K // BLOCK_LEN] == np.concatenate(stamps)
+        features_KF = torch.cat(features)
+        if not is_held.all():
+            slots_K, features_KF = slots_K[is_held], features_KF[torch.from_numpy(is_held).to(features_KF.device)]
+        if len(slots_K):
+            self._features.write(slots_K, self.model.fuse(features_KF))
 
     def _catch_up(self, requests: Sequence[GrowthRequest]) -> list[Growing]:
         """Run what can be run of each sequence; those that are through to their root."""

@@ -25,7 +25,8 @@ from decoding.model.target_model import Progress, TargetModel, new_backend
 from decoding.model.threads import ThreadChoice, use_threads
 from decoding.stores.successor_table import NUM_SUCCESSORS
 
-# Shape suffixes: M rows of the step, K rows of the target's, R rows that are asked of, E width, W draft vocabulary.
+# Shape suffixes: M rows of the step, K rows of the target's, R rows that are asked of, E width, F features of a row,
+# W draft vocabulary.
 
 
 class HeadModel:
@@ -63,11 +64,15 @@ class HeadModel:
         return KvStore(self._layers, num_blocks, self.dtype, self.device)
 
     def features(self, rows_K: torch.Tensor) -> torch.Tensor:
-        """[K, E]: the fused features of rows of the target's last forward. rows_K: int64."""
+        """[K, F]: a copy of what the target's last forward computed in these rows. rows_K: int64."""
+        with torch.inference_mode():
+            return self._tap.rows(rows_K.to(self.device))
+
+    def fuse(self, features_KF: torch.Tensor) -> torch.Tensor:
+        """[K, E]: what the head's first depth reads of such rows."""
         use_threads(self.threads.count)
         with torch.inference_mode():
-            features_KF = self._tap.rows(rows_K.to(self.device))
-            return self._head.fuse(self._padded(features_KF)[None])[0, : len(rows_K)]
+            return self._head.fuse(self._padded(features_KF)[None])[0, : len(features_KF)]
 
     def run(self, batch: StepBatch, hidden_ME: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Of the rows `batch.logit_rows_R` what goes on to the next depth, [R, E], and float32 logits, [R, W]."""
