@@ -214,6 +214,20 @@ def test_who_parts_from_another_right_after_a_block_drafts_from_its_own_row() ->
         assert drafted > 3
 
 
+def test_who_finds_what_was_run_without_a_head_drafts_after_it() -> None:
+    """Twelve blocks: the second prompt takes those of the first before a head has asked for anything."""
+    desk = Desk(kv_slots=12 * BLOCK_LEN, max_model_len=None)
+    for seed in (1, 2):
+        desk.engine.add(request_of("plain", prompt_of(120, seed), replace(GREEDY, max_tokens=10)))
+        finish(desk.engine)
+    desk.add("found", prompt_of(120, 2))
+    ended, _ = finish(desk.engine)
+    assert ended["found"].cached_tokens == 119 // BLOCK_LEN * BLOCK_LEN
+    drafted, plain = desk.num_checked()
+    assert drafted > 3
+    assert plain == 1
+
+
 @pytest.mark.parametrize("prefix_cache", [True, False])
 def test_who_gave_up_its_room_drafts_as_before(*, prefix_cache: bool) -> None:
     desk = Desk(kv_slots=14 * BLOCK_LEN, max_model_len=None, max_running=3, prefix_cache=prefix_cache)
