@@ -1,0 +1,162 @@
+"""The target while a head is trained: its features and distributions over texts, and its chances in draft trees.
+
+Owns the target, its hooks and its keys and values. Features are the inputs of three layers, taken during the target's
+own forward. Invariant: a text's rows are in the cache while it is being read, so its trees need only their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from decoding.cache.batch import Segment, StepBatch, pack
+from decoding.cache.block_pool import BLOCK_LEN, num_blocks_for
+from decoding.cache.kv_cache import KvCache
+from decoding.cache.kv_store import KvRows
+from decoding.config import EngineConfig
+from decoding.drafting.eagle.head_config import NUM_FEATURES
+from decoding.errors import ConfigError
+from decoding.model.checkpoint import resolve
+from decoding.model.target_model import TargetModel
+from decoding.training.heads.trees import Forest
+
+# Shape suffixes: T tokens of a text, F three target widths, V the target's vocabulary, R rows of a forward.
+TREE_SLOTS = 4096  # room for the trees of one forward
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One text. features_TF and logits_TV: float32, of each of its tokens; rows: where its keys and values are."""
+
+    features_TF: Tensor
+    logits_TV: Tensor
+    rows: KvRows
+
+
+@dataclass(frozen=True, slots=True)
+class Chances:
+    """Of a forest's nodes, each after its parent: the target's probability, and whether no token is likelier."""
+
+    probabilities: NDArray[np.float64]
+    is_likeliest: NDArray[np.bool_]
+
+
+class OnlineTarget:
+    """model: taken over. num_tokens: of the texts that are read at once."""
+
+    def __init__(self, model: PreTrainedModel, config: EngineConfig, num_tokens: int) -> None:
+        self.embeddings_VE = model.get_input_embeddings().weight.detach()
+        self.output_VE = model.get_output_embeddings().weight.detach()
+        self.config: Any = model.config.get_text_config()
+        self.model = TargetModel.from_model(model, config)
+        self._layers: nn.ModuleList = model.get_decoder().layers
+        self._features: list[Tensor] | None = None  # only while a text is being run
+        self._cache = KvCache(self.model.new_store(num_blocks_for(num_tokens) + 64 + TREE_SLOTS // BLOCK_LEN))
+
+    @classmethod
+    def load(cls, config: EngineConfig, num_tokens: int) -> OnlineTarget:
+        """By hub name, folder or "gosling". Raises ConfigError and ModelRefused."""
+        config, folder = resolve(config)
+        try:
+            model = AutoModelForCausalLM.from_pretrained(
+                folder, dtype=getattr(torch, config.dtype), attn_implementation="eager", revision=config.revision
+            )
+        except (OSError, ValueError, KeyError) as error:
+            raise ConfigError(f"model {config.model!r} cannot be loaded: {error}") from error
+        return cls(model.to(config.device), config, num_tokens)
+
+    @property
+    def num_layers(self) -> int:
+        return len(self._layers)
+
+    def watch(self, layers: Sequence[int]) -> None:
+        """Take what goes into these layers for the features, once and for all; into the one behind the last goes what
+        the last one gives."""
+        for number in layers:
+            if number < len(self._layers):
+                self._layers[number].register_forward_pre_hook(self._keep_input, with_kwargs=True)
+            else:
+                self._layers[-1].register_forward_hook(self._keep_output)
+
+    @contextmanager
+    def reading(self, texts: Sequence[NDArray[np.int32]]) -> Iterator[list[Reading]]:
+        """Run some texts in one packed forward and keep them in the cache for the time being."""
+        all_rows = [self._cache.new_rows(len(text)) for text in texts]
+        try:
+            pairs = zip(all_rows, texts, strict=True)
+            batch = pack([Segment(rows, text) for rows, text in pairs], self._cache.store)
+            logits_RV, features_RF = self._run(batch)
+            for rows, text in zip(all_rows, texts, strict=True):
+                self._cache.store.commit(rows, np.arange(len(text), dtype=np.int32))
+            bounds = pairwise(batch.offsets.tolist())
+            yield [
+                Reading(features_RF[first:end], logits_RV[first:end], rows)
+                for (first, end), rows in zip(bounds, all_rows, strict=True)
+            ]
+        finally:
+            for rows in all_rows:
+                self._cache.pool.release(rows.table)
+
+    def _run(self, batch: StepBatch) -> tuple[Tensor, Tensor]:
+        """float32: logits [R, V] and features [R, F] of all rows. Raises AssertionError before `watch`."""
+        found: list[Tensor] = []
+        self._features = found
+        logits_RV = self.model.forward(batch)
+        self._features = None
+        assert len(found) == NUM_FEATURES, len(found)
+        return logits_RV, torch.cat([each[0, : batch.num_tokens] for each in found], -1).float()
+
+    def score(self, reading: Reading, rows: Sequence[int], forests: Sequence[Forest]) -> list[Chances]:
+        """The chances of forests that follow token row+1 of a text, in one packed forward over its shared tokens."""
+        segments = [
+            Segment(self._fork(reading.rows, row + 2, len(inner)), *_inner_nodes(forest, inner))
+            for row, forest in zip(rows, forests, strict=True)
+            for inner in [forest.inner]
+        ]
+        try:
+            running = [segment for segment in segments if len(segment.tokens)]
+            logits_RV = self.model.forward(pack(running, self._cache.store)) if running else reading.logits_TV[:0]
+        finally:
+            for segment in segments:
+                self._cache.pool.release(segment.rows.table)
+        parts = torch.split(logits_RV, [len(segment.tokens) for segment in segments])
+        return [
+            _chances(forest, torch.cat((reading.logits_TV[row + 1, None], part)))
+            for row, forest, part in zip(rows, forests, parts, strict=True)
+        ]
+
+    def _fork(self, rows: KvRows, num_shared: int, num_own: int) -> KvRows:
+        return self._cache.fork(KvRows(rows.table, num_shared), num_shared + num_own)
+
+    def _keep_input(self, _module: nn.Module, args: tuple[Any, ...], inputs: dict[str, Any]) -> None:
+        if self._features is not None:
+            self._features.append(args[0] if args else inputs["hidden_states"])
+
+    def _keep_output(self, _module: nn.Module, _args: Any, output: Any) -> None:
+        if self._features is not None:
+            self._features.append(output[0] if isinstance(output, tuple) else output)
+
+
+def _inner_nodes(forest: Forest, inner: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """int32: tokens and parents of the nodes that have children, numbered among themselves."""
+    parents = forest.parents[inner]
+    among = np.where(parents < 0, -1, np.searchsorted(inner, parents))
+    return forest.tokens[inner].astype(np.int32), among.astype(np.int32)
+
+
+def _chances(forest: Forest, logits_RV: Tensor) -> Chances:
+    """logits_RV: after the root, then after each inner node."""
+    after = np.where(forest.parents < 0, 0, np.searchsorted(forest.inner, forest.parents) + 1)
+    rows, tokens = (torch.from_numpy(each).to(logits_RV.device) for each in (after, forest.tokens))
+    probabilities = logits_RV.double().softmax(-1)[rows, tokens]
+    is_likeliest = logits_RV.argmax(-1)[rows] == tokens
+    return Chances(probabilities.cpu().numpy(), is_likeliest.cpu().numpy())
