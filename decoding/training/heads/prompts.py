@@ -10,7 +10,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from decoding.errors import ConfigError
@@ -22,12 +21,13 @@ ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assi
 CUTS = (0.15, 0.5)  # a text without a question becomes a prompt that ends between these shares of it
 
 
-def generated_prompts(tokenizer: Tokenizer, count: int, seed: int) -> list[list[int]]:
-    """Questions, and beginnings of programs and stories, from the training side of the bundled model's generators."""
-    random = Random(f"heads-{seed}")
+def generated_prompts(model: str, count: int, seed: int) -> list[list[int]]:
+    """Questions, and beginnings of programs and stories, from the training side of the bundled model's generators, in
+    the tokens of `model`, a folder or hub name."""
+    random, tokenizer = Random(f"heads-{seed}"), AutoTokenizer.from_pretrained(model)
     streams = [generate_documents(skill, seed + 1, held_out=False) for skill in SKILLS]
     texts = [_beginning(next(streams[place % len(streams)]), random) for place in range(count)]
-    return [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+    return [tokenizer(text)["input_ids"] for text in texts]
 
 
 def _beginning(document: Document, random: Random) -> str:
@@ -37,10 +37,10 @@ def _beginning(document: Document, random: Random) -> str:
     return first.text[: max(1, int(len(first.text) * random.uniform(*CUTS)))]
 
 
-def prompts_of_file(path: Path, folder: str, count: int) -> list[list[int]]:
+def prompts_of_file(path: Path, model: str, count: int) -> list[list[int]]:
     """The first `count` prompts of a file of plain lines or JSON lines. A conversation is asked up to its first
-    answer, through the chat template of the tokenizer in `folder`. Raises ConfigError for a line without a prompt."""
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    answer, through the chat template of `model`. Raises ConfigError for a line without a prompt."""
+    tokenizer = AutoTokenizer.from_pretrained(model)
     prompts = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines()[:count], start=1):
         record: dict[str, Any] = json.loads(line) if line.startswith("{") else {"prompt": line}

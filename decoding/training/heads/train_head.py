@@ -17,7 +17,6 @@ from pathlib import Path
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from tokenizers import Tokenizer
 
 from decoding.config import EngineConfig
 from decoding.drafting.eagle.checkpoint import HeadTarget, find_head, load_head, save_head
@@ -75,8 +74,7 @@ def prepare_answers(job: Job, console: Console) -> tuple[list[Answer], list[Answ
 def _regenerated(job: Job, console: Console) -> Path:
     config, source = resolve(job.engine)
     if job.data == GENERATED:
-        tokenizer = Tokenizer.from_file(str(Path(source) / "tokenizer.json"))
-        prompts = generated_prompts(tokenizer, job.num_prompts, job.asking.seed)
+        prompts = generated_prompts(source, job.num_prompts, job.asking.seed)
     elif Path(job.data).is_file():
         prompts = prompts_of_file(Path(job.data), source, job.num_prompts)
     else:

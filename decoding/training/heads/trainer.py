@@ -6,9 +6,10 @@ was never stopped, on the same machine and number of threads.
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from decoding.drafting.eagle.network import EagleHead
+from decoding.errors import ConfigError
 from decoding.training.files import replace_file
 from decoding.training.heads.answers import Answer
 from decoding.training.heads.gto import Policy, draw_groups, gto_loss
@@ -43,7 +45,8 @@ class Progress:
 class HeadTrainer:
     """Takes steps on one head until its options are done, writing checkpoints on the way.
 
-    reference: the frozen head of GTO; None with EAGLE-3's objective.
+    reference: the frozen head of GTO; None with EAGLE-3's objective. Raises ConfigError where the checkpoint is of
+    another run.
     """
 
     def __init__(
@@ -96,15 +99,25 @@ class HeadTrainer:
         """Write the checkpoint in one move."""
         with replace_file(self._checkpoint) as file:
             saved = {
-                "options": asdict(self.options),
+                "plan": self._plan(),
                 "head": self.head.state_dict(),
                 "optimizer": self._optimizer.state_dict(),
                 "progress": asdict(self.progress),
             }
             torch.save(saved, file)
 
+    def _plan(self) -> dict[str, Any]:
+        """What a run must share with one that it goes on with."""
+        learned = hashlib.sha256(b"".join(answer.tokens.tobytes() for answer in self._answers))
+        options = replace(self.options, checkpoint_every=0)
+        return {**asdict(options), "answers": learned.hexdigest(), "draft vocabulary": self.head.d2t.tolist()}
+
     def _resume(self) -> None:
         saved: dict[str, Any] = torch.load(self._checkpoint, map_location=self.head.fc.weight.device, weights_only=True)
+        if saved["plan"] != self._plan():
+            was, now = saved["plan"], self._plan()
+            names = ", ".join(name for name in now if was.get(name) != now[name])
+            raise ConfigError(f"{self._checkpoint} is of a run with other {names}; end that one or use another folder")
         self.head.load_state_dict(saved["head"])
         self._optimizer.load_state_dict(saved["optimizer"])
         self.progress = Progress(**saved["progress"])

@@ -72,8 +72,8 @@ def test_prompts_come_from_lines_questions_and_conversations(tmp_path: Path) -> 
 
 def test_generated_prompts_are_the_same_each_time_and_none_is_held_out() -> None:
     tokenizer = Tokenizer.from_file(str(BUNDLED_FOLDER / "tokenizer.json"))
-    prompts = generated_prompts(tokenizer, 60, 0)
-    assert prompts == generated_prompts(tokenizer, 60, 0)
+    prompts = generated_prompts(str(BUNDLED_FOLDER), 60, 0)
+    assert prompts == generated_prompts(str(BUNDLED_FOLDER), 60, 0)
     assert len({tuple(prompt) for prompt in prompts}) > 50
     texts = {tokenizer.decode(prompt) for prompt in prompts}
     for skill in ("code", "reasoning", "stories"):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from decoding.errors import ConfigError
 from decoding.training.heads.options import Objective
 from tests.training.heads.lessons import make_trainer
 
@@ -71,6 +72,12 @@ def test_without_its_weight_gto_is_the_token_loss_alone(tmp_path: Path) -> None:
     assert tuned.progress.losses[0] == plain.progress.losses[0]  # its first step has no advantages
     assert tuned.progress.gto[0][0] == 0
     assert tuned.progress.losses[1:] != plain.progress.losses[1:]
+
+
+def test_a_checkpoint_of_another_run_is_refused_by_what_differs(tmp_path: Path) -> None:
+    make_trainer("gto", tmp_path / "run.pt", 4).save()
+    with pytest.raises(ConfigError, match=r"other num_steps, gto;"):
+        make_trainer("gto", tmp_path / "run.pt", 5, clip=0.1)
 
 
 def test_rates_warm_up_and_decay_to_nothing(tmp_path: Path) -> None:
