@@ -1,7 +1,7 @@
 """A head before its first step: the target's widths, its words, weights of the seed.
 
-Invariant: the same target, words and seed give the same weights. The output layer starts as the target's own rows,
-which is most of what a head would have to learn first.
+Invariant: the same target, words and seed give the same weights. The output layer and the norm before it start as the
+target's own, which is most of what a head would have to learn first.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ def new_head(target: OnlineTarget, target_ids_W: Tensor, seed: int) -> EagleHead
     head.use_vocabulary(target_ids_W)
     with torch.no_grad():
         head.lm_head.weight.copy_(target.output_VE[target_ids_W.to(target.output_VE.device)])
+        if target.output_scale_E is not None:
+            head.norm.weight.copy_(target.output_scale_E)
     return head.to(target.embeddings_VE.device)
 
 

@@ -56,6 +56,7 @@ class OnlineTarget:
     def __init__(self, model: PreTrainedModel, config: EngineConfig, num_tokens: int) -> None:
         self.embeddings_VE = model.get_input_embeddings().weight.detach()
         self.output_VE = model.get_output_embeddings().weight.detach()
+        self.output_scale_E = _final_scale(model)
         self.config: Any = model.config.get_text_config()
         self.model = TargetModel.from_model(model, config)
         self._layers: nn.ModuleList = model.get_decoder().layers
@@ -160,3 +161,15 @@ def _chances(forest: Forest, logits_RV: Tensor) -> Chances:
     probabilities = logits_RV.double().softmax(-1)[rows, tokens]
     is_likeliest = logits_RV.argmax(-1)[rows] == tokens
     return Chances(probabilities.cpu().numpy(), is_likeliest.cpu().numpy())
+
+
+def _final_scale(model: PreTrainedModel) -> Tensor | None:
+    """float32 [E]: what the norm before the output layer multiplies by, whatever it stores; None where it is no
+    root-mean-square norm, which would leave a row of ones at that scale."""
+    norm = getattr(model.get_decoder(), "norm", None)
+    if norm is None or not type(norm).__name__.endswith("RMSNorm"):
+        return None
+    ones_1E = torch.ones(1, model.get_input_embeddings().weight.shape[1], dtype=model.dtype, device=model.device)
+    with torch.no_grad():
+        scale_E: Tensor = norm(ones_1E)[0].float()
+    return scale_E

@@ -9,19 +9,22 @@ import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer
+from torch import Tensor
 
 from decoding.config import EngineConfig
 from decoding.drafting.eagle.checkpoint import HeadTarget, load_head
+from decoding.drafting.eagle.head_config import default_feature_layers
 from decoding.engine.engine import Engine
 from decoding.errors import ConfigError
 from decoding.model.checkpoint import BUNDLED_FOLDER
 from decoding.model.target_model import TargetModel
 from decoding.training.heads.answers import Asking, load_answers, regenerate
-from decoding.training.heads.fresh_head import most_frequent_tokens
+from decoding.training.heads.fresh_head import most_frequent_tokens, new_head
 from decoding.training.heads.prompts import generated_prompts, prompts_of_file
 from decoding.training.heads.train_head import main
 from decoding.training.texts.prompts import held_out_prompts
 from tests.models import tiny
+from tests.training.heads.lessons import VOCAB, target_of
 
 ASKING = Asking(temperatures=(0.0, 1.0), max_tokens=12, max_len=64)
 
@@ -84,6 +87,24 @@ def test_the_draft_vocabulary_is_the_most_frequent_tokens_in_order() -> None:
     replies = [np.array([5, 5, 2, 9], np.int32), np.array([9, 7, 5], np.int32)]
     assert most_frequent_tokens(replies, 12, 3).tolist() == [2, 5, 9]
     assert most_frequent_tokens(replies, 12, 12).tolist() == list(range(12))
+
+
+@pytest.mark.parametrize("model_type", ["llama", "gemma2", "gpt_neox"])
+def test_a_fresh_head_says_what_its_target_would_of_the_same_hidden_state(model_type: str) -> None:
+    model = tiny(model_type, vocab_size=VOCAB, final_logit_softcapping=None)
+    kinds: list[Tensor] = []
+    with torch.no_grad():
+        model.get_decoder().register_forward_hook(lambda _module, _args, out: kinds.append(out.last_hidden_state))
+        model.get_decoder().layers[-1].register_forward_hook(lambda _module, _args, out: kinds.append(out))
+        expected = model(input_ids=torch.arange(9)[None]).logits
+    last = kinds[0][0] if isinstance(kinds[0], tuple) else kinds[0]
+    target = target_of(model)
+    tokens = torch.arange(0, VOCAB, 3)
+    head = new_head(target, tokens, 0)
+    assert head.config.feature_layers == default_feature_layers(target.num_layers)
+    if model_type != "gpt_neox":  # whose norm is of another kind
+        with torch.no_grad():
+            torch.testing.assert_close(head.logits(last), expected[..., tokens], atol=1e-4, rtol=1e-4)
 
 
 def test_the_command_trains_a_head_that_loads_and_gto_goes_on_from_it(tmp_path: Path) -> None:
