@@ -22,11 +22,11 @@ DECODING = {
     """,
     "costs": "curve calibration price",
     "stores": "context earnings successor_table blend adjacency ngram session session_store",
-    "cache": "prefix_index block_pool kv_store kv_cache top_token_store batch",
+    "cache": "prefix_index block_pool kv_store kv_cache top_token_store batch feature_store",
     "attention": "backend lanes products step_table exact_kernel exact reference sdpa",
     "model": """
         checkpoint memory norms rowwise seam probe self_test threads linear/exact linear/row_counts
-        linear/row_limit linear/packed target_model timing
+        linear/row_limit linear/packed features target_model timing
     """,
     "sampling": """
         grammar_matcher grammar_builder grammar_compiler logits_kernel logits_row law logits_processors
@@ -34,14 +34,15 @@ DECODING = {
     """,
     "drafting": """
         auto drafter fields baselines/lookup baselines/none draft_model/state draft_model/vocabulary
-        draft_model/draft_model eagle/head_config eagle/network eagle/checkpoint revision/prediction
+        draft_model/draft_model eagle/head_config eagle/network eagle/checkpoint eagle/head_model
+        eagle/head_drafting revision/prediction
         revision/revision revision/reviser stand/static_tree
         sources harvest sequence_drafter tree/beliefs tree/candidates tree/frontier tree/nodes
         tree/growth baselines/isotropic baselines/recycle draft_model/priors draft_model/growth
-        draft_model/dynamic spine/paper_tree spine/priors spine/growth spine/spine stand/priors
+        draft_model/dynamic eagle/eagle_tree spine/paper_tree spine/priors spine/growth spine/spine stand/priors
         stand/growth stand/stand registry drafting
     """,
-    "engine": "limits admission sequence intake scheduler step_costs tally tracing warm_up engine",
+    "engine": "limits admission sequence kept_places intake scheduler step_costs tally tracing warm_up engine",
     "worker": "messages worker __main__",
     "audit": "tiny_configs audit __main__",
     "training": """

@@ -15,8 +15,7 @@ from decoding.core.request import Request
 from decoding.core.tree import DraftTree, root_only
 from decoding.costs.price import DraftBudget
 from decoding.drafting.auto import AUTO, REVIEW_STEPS, STAND, Choice, candidates, choose
-from decoding.drafting.draft_model.draft_model import DraftModel
-from decoding.drafting.draft_model.state import DraftCost, Fallback, GrowthRequest
+from decoding.drafting.draft_model.state import DraftCost, Fallback, GrowthRequest, Proposer
 from decoding.drafting.harvest import Teacher
 from decoding.drafting.registry import METHODS, StartDrafter, available
 from decoding.drafting.revision.reviser import Reviser
@@ -54,7 +53,7 @@ class Proposals:
 class Drafting:
     """draft_model: None where there is none; `methods`: those to be had then. tree: the server's own, if any."""
 
-    def __init__(self, draft_model: DraftModel | None, tree: StaticTree | None = None) -> None:
+    def __init__(self, draft_model: Proposer | None, tree: StaticTree | None = None) -> None:
         self.methods = available(draft_model is not None)
         self.draft_model = draft_model
         self._tree = tree
