@@ -34,20 +34,21 @@ def most_frequent_tokens(answers: Iterable[NDArray[np.int32]], num_tokens: int, 
 
 def new_head(target: OnlineTarget, target_ids_W: Tensor, seed: int) -> EagleHead:
     """A float32 head for a target on its device. target_ids_W: int64, ascending, the tokens that it drafts."""
+    embeddings_VE = target.model.embeddings.detach()
     config = HeadConfig(
-        layer=_layer(target.config, target.embeddings_VE.shape[0]),
+        layer=_layer(target.config, embeddings_VE.shape[0]),
         draft_vocab_size=len(target_ids_W),
         target_width=target.config.hidden_size,
-        feature_layers=default_feature_layers(target.num_layers),
+        feature_layers=default_feature_layers(len(target.model.layers)),
     )
     torch.manual_seed(seed)
-    head = EagleHead(config, target.embeddings_VE.float().cpu())
+    head = EagleHead(config, embeddings_VE.float().cpu())
     head.use_vocabulary(target_ids_W)
     with torch.no_grad():
         head.lm_head.weight.copy_(target.output_VE[target_ids_W.to(target.output_VE.device)])
         if target.output_scale_E is not None:
             head.norm.weight.copy_(target.output_scale_E)
-    return head.to(target.embeddings_VE.device)
+    return head.to(embeddings_VE.device)
 
 
 def _layer(config: Any, vocab_size: int) -> LlamaConfig:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from decoding.drafting.eagle.eagle_tree import BEAM, MOST_DEPTH, NUM_NODES
+
 Objective = Literal["eagle3", "gto"]
 Reward = Literal["expected", "greedy"]
 Aggregate = Literal["lse", "max", "mean"]
@@ -19,14 +21,11 @@ TTT_DECAY = 0.8  # step i's loss counts 0.8^i
 @dataclass(frozen=True)
 class TreeShape:
     """EAGLE-2's tree: the top_k likeliest of each of num_levels depths are expanded into top_k each, and of all
-    candidates the num_nodes likeliest are kept.
+    candidates the num_nodes likeliest are kept. By default as the eagle method grows it."""
 
-    The published code's "60 tokens, depth 7" counts the root as a token and the first level as depth 0.
-    """
-
-    top_k: int = 10
-    num_nodes: int = 59
-    num_levels: int = 8
+    top_k: int = BEAM
+    num_nodes: int = NUM_NODES
+    num_levels: int = MOST_DEPTH
 
 
 @dataclass(frozen=True)

@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from decoding.cache.batch import Segment, StepBatch, pack
+from decoding.cache.batch import Segment, pack
 from decoding.cache.block_pool import BLOCK_LEN, num_blocks_for
 from decoding.cache.kv_cache import KvCache
 from decoding.cache.kv_store import KvRows
 from decoding.config import EngineConfig
-from decoding.drafting.eagle.head_config import NUM_FEATURES
 from decoding.errors import ConfigError
 from decoding.model.checkpoint import resolve
+from decoding.model.features import FeatureTap
 from decoding.model.target_model import TargetModel
 from decoding.training.heads.trees import Forest
 
@@ -54,13 +54,11 @@ class OnlineTarget:
     """model: taken over. num_tokens: of the texts that are read at once."""
 
     def __init__(self, model: PreTrainedModel, config: EngineConfig, num_tokens: int) -> None:
-        self.embeddings_VE = model.get_input_embeddings().weight.detach()
         self.output_VE = model.get_output_embeddings().weight.detach()
         self.output_scale_E = _final_scale(model)
         self.config: Any = model.config.get_text_config()
         self.model = TargetModel.from_model(model, config)
-        self._layers: nn.ModuleList = model.get_decoder().layers
-        self._features: list[Tensor] | None = None  # only while a text is being run
+        self._tap: FeatureTap | None = None
         self._cache = KvCache(self.model.new_store(num_blocks_for(num_tokens) + 64 + TREE_SLOTS // BLOCK_LEN))
 
     @classmethod
@@ -75,18 +73,9 @@ class OnlineTarget:
             raise ConfigError(f"model {config.model!r} cannot be loaded: {error}") from error
         return cls(model.to(config.device), config, num_tokens)
 
-    @property
-    def num_layers(self) -> int:
-        return len(self._layers)
-
     def watch(self, layers: Sequence[int]) -> None:
-        """Take what goes into these layers for the features, once and for all; into the one behind the last goes what
-        the last one gives."""
-        for number in layers:
-            if number < len(self._layers):
-                self._layers[number].register_forward_pre_hook(self._keep_input, with_kwargs=True)
-            else:
-                self._layers[-1].register_forward_hook(self._keep_output)
+        """Take what goes into these layers for the features, from now on. Raises ModelRefused."""
+        self._tap = self.model.tap(layers)
 
     @contextmanager
     def reading(self, texts: Sequence[NDArray[np.int32]]) -> Iterator[list[Reading]]:
@@ -95,7 +84,9 @@ class OnlineTarget:
         try:
             pairs = zip(all_rows, texts, strict=True)
             batch = pack([Segment(rows, text) for rows, text in pairs], self._cache.store)
-            logits_RV, features_RF = self._run(batch)
+            logits_RV = self.model.forward(batch)
+            assert self._tap is not None, "nothing is watched"
+            features_RF = self._tap.rows(torch.arange(batch.num_tokens, device=self.model.device)).float()
             for rows, text in zip(all_rows, texts, strict=True):
                 self._cache.store.commit(rows, np.arange(len(text), dtype=np.int32))
             bounds = pairwise(batch.offsets.tolist())
@@ -106,15 +97,6 @@ class OnlineTarget:
         finally:
             for rows in all_rows:
                 self._cache.pool.release(rows.table)
-
-    def _run(self, batch: StepBatch) -> tuple[Tensor, Tensor]:
-        """float32: logits [R, V] and features [R, F] of all rows. Raises AssertionError before `watch`."""
-        found: list[Tensor] = []
-        self._features = found
-        logits_RV = self.model.forward(batch)
-        self._features = None
-        assert len(found) == NUM_FEATURES, len(found)
-        return logits_RV, torch.cat([each[0, : batch.num_tokens] for each in found], -1).float()
 
     def score(self, reading: Reading, rows: Sequence[int], forests: Sequence[Forest]) -> list[Chances]:
         """The chances of forests that follow token row+1 of a text, in one packed forward over its shared tokens."""
@@ -137,14 +119,6 @@ class OnlineTarget:
 
     def _fork(self, rows: KvRows, num_shared: int, num_own: int) -> KvRows:
         return self._cache.fork(KvRows(rows.table, num_shared), num_shared + num_own)
-
-    def _keep_input(self, _module: nn.Module, args: tuple[Any, ...], inputs: dict[str, Any]) -> None:
-        if self._features is not None:
-            self._features.append(args[0] if args else inputs["hidden_states"])
-
-    def _keep_output(self, _module: nn.Module, _args: Any, output: Any) -> None:
-        if self._features is not None:
-            self._features.append(output[0] if isinstance(output, tuple) else output)
 
 
 def _inner_nodes(forest: Forest, inner: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:

@@ -89,13 +89,14 @@ def _regenerated(job: Job, console: Console) -> Path:
 
 def load_heads(job: Job, target: OnlineTarget, answers: Sequence[Answer]) -> tuple[EagleHead, EagleHead | None]:
     """The head to train, and GTO's frozen reference. Raises ConfigError where a start is missing or does not fit."""
+    embeddings_VE = target.model.embeddings.detach()
     if job.start is None:
         if job.options.objective == "gto":
             raise ConfigError("objective 'gto' goes on from a head: name it with --start")
-        size = min(job.draft_vocab_size, len(target.embeddings_VE))
-        tokens = most_frequent_tokens([answer.reply for answer in answers], len(target.embeddings_VE), size)
+        size = min(job.draft_vocab_size, len(embeddings_VE))
+        tokens = most_frequent_tokens([answer.reply for answer in answers], len(embeddings_VE), size)
         return new_head(target, tokens, job.options.seed), None
-    fits = HeadTarget(target.embeddings_VE.float(), target.num_layers)
+    fits = HeadTarget(embeddings_VE.float(), len(target.model.layers))
     head, reference = (load_head(find_head(job.start), fits) for _ in range(2))
     if job.options.objective == "eagle3":
         return head, None
