@@ -11,6 +11,7 @@ from typing import Literal
 from decoding.drafting.eagle.eagle_tree import BEAM, MOST_DEPTH, NUM_NODES
 
 Objective = Literal["eagle3", "gto"]
+HeadDtype = Literal["float32", "bfloat16"]
 Reward = Literal["expected", "greedy"]
 Aggregate = Literal["lse", "max", "mean"]
 
@@ -66,7 +67,7 @@ class TrainingOptions:
     max_len: int = 2048
     clip_norm: float = 0.5
     betas: tuple[float, float] = (0.9, 0.95)
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dtype: HeadDtype = "float32"
     checkpoint_every: int = 25
     gto: GtoOptions = GtoOptions()
 

@@ -13,7 +13,7 @@ from decoding.config import EngineConfig
 from decoding.drafting.eagle.network import EagleHead
 from decoding.training.heads.answers import Answer
 from decoding.training.heads.fresh_head import most_frequent_tokens, new_head
-from decoding.training.heads.options import GtoOptions, Objective, TrainingOptions, TreeShape
+from decoding.training.heads.options import GtoOptions, HeadDtype, Objective, TrainingOptions, TreeShape
 from decoding.training.heads.target import OnlineTarget
 from decoding.training.heads.trainer import HeadTrainer
 from tests.models import tiny
@@ -40,7 +40,9 @@ def head_of(target: OnlineTarget, seed: int = 0) -> EagleHead:
     return head
 
 
-def make_trainer(objective: Objective, checkpoint: Path, num_steps: int = 8, **changes: float) -> HeadTrainer:
+def make_trainer(
+    objective: Objective, checkpoint: Path, num_steps: int = 8, dtype: HeadDtype = "float32", **changes: float
+) -> HeadTrainer:
     torch.manual_seed(0)
     target = target_of(tiny("llama", vocab_size=VOCAB))
     head = head_of(target)
@@ -54,6 +56,7 @@ def make_trainer(objective: Objective, checkpoint: Path, num_steps: int = 8, **c
         warm_up_steps=2,
         batch=2,
         checkpoint_every=2,
+        dtype=dtype,
         gto=GtoOptions(tree=TREE, group_size=4, num_groups=2, **changes),  # type: ignore[arg-type]
     )
     return HeadTrainer(head, reference, target, answers(), options, checkpoint)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from decoding.errors import ConfigError
-from decoding.training.heads.options import Objective
+from decoding.training.heads.options import HeadDtype, Objective
 from tests.training.heads.lessons import make_trainer
 
 CHILD = """
@@ -51,8 +51,9 @@ def test_a_run_killed_at_a_random_step_goes_on_to_the_same_losses(objective: Obj
         assert torch.equal(weight, resumed.head.state_dict()[name]), name
 
 
-def test_the_head_learns_and_its_embeddings_stay(tmp_path: Path) -> None:
-    trainer = make_trainer("eagle3", tmp_path / "run.pt", 40)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_head_learns_and_its_embeddings_stay(dtype: HeadDtype, tmp_path: Path) -> None:
+    trainer = make_trainer("gto", tmp_path / "run.pt", 40, dtype)
     embeddings = trainer.head.embed_tokens.weight.clone()
     while not trainer.is_done:
         trainer.take_step()
