@@ -1,6 +1,6 @@
 """All of drafting, as the engine knows it: trees for a batch of sequences, and which method drafts for whom.
 
-Owns the choice of methods and the draft model behind them. Knows nothing of steps or of how methods draft.
+Owns the choice of methods and the draft model or head behind them. Knows nothing of steps or of how methods draft.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Drafting:
         """Raise RequestRejected for a method that needs the draft model that is not there."""
         if method in METHODS and method not in self.methods:
             raise RequestRejected(
-                f"speculation.method {method!r} needs a draft model, and this server has none",
+                f"speculation.method {method!r} needs a draft model or a head, and this server has none",
                 param="speculation.method",
                 code="no_draft_model",
             )

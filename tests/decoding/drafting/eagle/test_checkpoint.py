@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from decoding.drafting.eagle.checkpoint import HeadTarget, find_head, is_head_name, load_head, save_head
+from decoding.drafting.eagle.head_config import default_feature_layers, read_config
 from decoding.drafting.eagle.network import EagleHead, attend_causally
 from decoding.errors import ConfigError
 from tests.heads import LAYER, NUM_LAYERS, fields_of, new_head
@@ -224,3 +225,17 @@ def test_a_folder_without_weights_and_one_of_a_model_are_told_apart(tmp_path: Pa
     assert not is_head_name(str(tmp_path / "nothing"))
     with pytest.raises(ConfigError, match="is no folder and cannot be had"):
         find_head(str(tmp_path / "nothing"))
+
+
+def test_layers_are_eagles_own_or_lie_apart_and_are_counted_by_what_goes_into_them() -> None:
+    assert default_feature_layers(32) == (2, 16, 29)
+    assert default_feature_layers(7) == (2, 3, 4)
+    for num_layers in range(3, 7):
+        assert len(set(default_feature_layers(num_layers))) == 3
+    with pytest.raises(ConfigError, match="reads 3 layers, and the model has 2"):
+        default_feature_layers(2)
+    name = "eagle_aux_hidden_state_layer_ids"
+    for by_outputs in ({"eagle_config": {name: [1, 15, 28]}}, {name: [1, 15, 28]}, {name: [2, 16, 29]}, {}):
+        assert read_config(fields_of(**by_outputs), 32).feature_layers == (2, 16, 29)
+    assert read_config(fields_of(eagle_config={name: [3, 10, 30]}), 32).feature_layers == (4, 11, 31)
+    assert read_config(fields_of(**{name: [3, 10, 32]}), 32).feature_layers == (3, 10, 32)

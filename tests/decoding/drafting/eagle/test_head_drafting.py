@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from torch.nn import functional
+from transformers import PreTrainedModel
 
 from decoding.cache.batch import StepBatch
 from decoding.cache.block_pool import BLOCK_LEN
@@ -22,10 +24,10 @@ from decoding.costs.price import DraftBudget
 from decoding.drafting.draft_model.dynamic import ModelDrafter, linear_rules
 from decoding.drafting.drafter import Drafter
 from decoding.drafting.eagle.head_model import HeadModel
-from decoding.drafting.eagle.network import attend_causally
+from decoding.drafting.eagle.network import Attend, EagleHead
 from decoding.drafting.sources import Sources
 from decoding.engine.engine import Engine
-from tests.heads import features_of, trained_head
+from tests.heads import features_of, fields_of, new_head, trained_head
 from tests.models import tiny
 from tests.pairs import CONFIG, GREEDY, finish, prompt_of, request_of, target_of
 
@@ -58,13 +60,14 @@ class WatchedHead(HeadModel):
 
 
 class Desk:
-    """An engine with a head, and requests whose chains are recorded."""
+    """An engine with a head, by itself one that has learned, and requests whose chains are recorded."""
 
-    def __init__(self, model_type: str = "llama", **options: object) -> None:
+    def __init__(self, model_type: str = "llama", network: EagleHead | None = None, **options: object) -> None:
         target = target_of(model_type)
         config = replace(CONFIG, **options)  # type: ignore[arg-type]
-        self.model_type = model_type
-        self.head = WatchedHead(deepcopy(trained_head(model_type)), target)
+        self.model = tiny(model_type)
+        self.network = network or trained_head(model_type)
+        self.head = WatchedHead(deepcopy(self.network), target)
         self.engine = Engine(target, config, draft_model=self.head)
         self.recorders: list[Recorder] = []
 
@@ -86,27 +89,68 @@ class Desk:
                 plain += 1
                 continue
             drafted += 1
-            for token, said in zip(tree.tokens[1:].tolist(), said_after(self.model_type, tokens), strict=False):
+            for token, said in zip(
+                tree.tokens[1:].tolist(), said_after(self.model, self.network, tokens), strict=False
+            ):
                 assert said[token] > max(said.values()) - 1e-3, (len(tokens), tree.tokens)
         self.recorders.clear()
         return drafted, plain
 
 
-def said_after(model_type: str, tokens: NDArray[np.int32]) -> Iterator[dict[int, float]]:
+def said_after(model: PreTrainedModel, head: EagleHead, tokens: NDArray[np.int32]) -> Iterator[dict[int, float]]:
     """Logits of the target's tokens along the head's own chain: the whole head again for each of them."""
-    head, ids_1N = trained_head(model_type), torch.from_numpy(tokens)[None].long()
-    features_1NF, _ = features_of(tiny(model_type), ids_1N)
+    ids_1N, attend = torch.from_numpy(tokens)[None].long(), attend_within(head.config.window)
+    features_1NF, _ = features_of(model, ids_1N)
     with torch.no_grad():
         hidden_1NE = head.fuse(features_1NF)[:, :-1]  # of the root itself nothing is known
         while True:
             positions_1N = torch.arange(hidden_1NE.shape[1])[None]
-            output_1NE = head(ids_1N[:, 1:], hidden_1NE, positions_1N, attend_causally)
+            output_1NE = head(ids_1N[:, 1:], hidden_1NE, positions_1N, attend)
             logits_W = head.logits(output_1NE)[0, -1]
             said = dict(zip(head.target_ids.tolist(), logits_W.tolist(), strict=True))
             yield said
             best = torch.tensor([[max(said, key=lambda token: said[token])]])
             ids_1N = torch.cat([ids_1N, best], dim=1)
             hidden_1NE = torch.cat([hidden_1NE, output_1NE[:, -1:]], dim=1)
+
+
+def attend_within(window: int) -> Attend:
+    """Of the rows before a row and itself those less than `window` away; 0 for all."""
+
+    def attend(query_BHND: torch.Tensor, key_BKND: torch.Tensor, value_BKND: torch.Tensor) -> torch.Tensor:
+        distances = torch.arange(query_BHND.shape[2])[:, None] - torch.arange(query_BHND.shape[2])
+        is_seen = (distances >= 0) & (distances < (window or len(distances)))
+        return functional.scaled_dot_product_attention(
+            query_BHND, key_BKND, value_BKND, attn_mask=is_seen, enable_gqa=True
+        ).transpose(1, 2)
+
+    return attend
+
+
+KINDS: dict[str, dict[str, object]] = {
+    "norm_before_residual": {"norm_before_residual": True},
+    "norms of features": {"norm_before_fc": True, "fc_norm": True},
+    "norm_output": {"norm_output": True, "draft_vocab_size": None},
+    "qwen3": {"model_type": "qwen3", "head_dim": 32, "num_key_value_heads": 4},
+    "window": {"layer_types": ["sliding_attention"], "sliding_window": 8},
+    "biases and rotary base": {"attention_bias": True, "mlp_bias": True, "rope_theta": 300.0},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_head_drafts_what_its_plain_network_says(kind: str) -> None:
+    network = new_head(tiny("llama").get_input_embeddings().weight, fields_of(**KINDS[kind]))
+    for name, parameter in network.named_parameters():
+        if parameter.dim() == 1:
+            torch.nn.init.uniform_(parameter, 0.5, 1.5)
+        elif name != "embed_tokens.weight":
+            torch.nn.init.normal_(parameter, std=1.5 * parameter.shape[1] ** -0.5)
+    desk = Desk(network=network)
+    desk.add("one", prompt_of(21))
+    desk.add("other", prompt_of(34, 1))
+    finish(desk.engine)
+    drafted, _ = desk.num_checked()
+    assert drafted > 40
 
 
 @pytest.mark.parametrize("model_type", ["llama", "gpt_neox"])
