@@ -49,7 +49,9 @@ DECODING = {
         files replicas schedule texts/arithmetic texts/function_forms texts/plots texts/sources
         texts/split texts/words texts/functions texts/programs texts/stories texts/chat
         texts/word_problems texts/corpus texts/prompts tokenizer export tokens evaluate train recipe
-        card gosling tune_tree
+        card gosling tune_tree heads/options heads/prompts heads/answers heads/roll heads/trees heads/rewards
+        heads/ttt heads/target heads/gto heads/lessons heads/fresh_head heads/trainer heads/acceptance
+        heads/curves heads/train_head
     """,
     "bench": """
         contestant drafting generate machine replay variant workload load profile draft_trees/memory

@@ -40,7 +40,7 @@ from decoding.model.checkpoint import (
 )
 from decoding.model.features import FeatureTap
 from decoding.model.linear.exact import RowExactLinears, use_eager_experts
-from decoding.model.linear.packed import PackedLinear, can_pack, pack_linears
+from decoding.model.linear.packed import can_pack, num_packed_shapes, pack_linears
 from decoding.model.linear.row_counts import code_bytes, padded_rows
 from decoding.model.linear.row_limit import MIN_EXACT_ROWS
 from decoding.model.memory import check_weights_fit
@@ -145,9 +145,7 @@ class TargetModel:
 
     def code_bytes(self, most_rows: int) -> int:
         """What the libraries will keep of code for forwards of up to so many rows."""
-        layers = [module for module in self._model.modules() if isinstance(module, PackedLinear)]
-        shapes = {(layer.in_features, layer.out_features, layer.bias_O is None) for layer in layers}
-        return code_bytes(len(shapes), most_rows)
+        return code_bytes(num_packed_shapes(self._model), most_rows)
 
     @property
     def bytes_per_slot(self) -> int:

@@ -16,8 +16,8 @@ from decoding.drafting.eagle.checkpoint import HeadTarget, find_head, is_head_na
 from decoding.drafting.eagle.network import EagleHead, layer_spec
 from decoding.errors import ConfigError
 from decoding.model.checkpoint import freeze_rope
-from decoding.model.linear.packed import can_pack, pack_linears
-from decoding.model.linear.row_counts import padded_rows
+from decoding.model.linear.packed import can_pack, num_packed_shapes, pack_linears
+from decoding.model.linear.row_counts import code_bytes, padded_rows
 from decoding.model.linear.row_limit import MIN_EXACT_ROWS
 from decoding.model.norms import fuse_norms
 from decoding.model.rowwise import make_row_safe
@@ -58,6 +58,10 @@ class HeadModel:
     def bytes_per_slot(self) -> int:
         """Of its keys and values, and of a feature."""
         return bytes_per_slot(self._layers, self.dtype) + FeatureStore.bytes_per_slot(self.width, self.dtype)
+
+    def code_bytes(self, most_rows: int) -> int:
+        """What the libraries will keep of code for forwards of up to so many rows."""
+        return code_bytes(num_packed_shapes(self._head), most_rows)
 
     def new_store(self, num_blocks: int) -> KvStore:
         """Keys and values of so many blocks, empty."""
