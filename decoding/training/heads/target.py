@@ -30,7 +30,7 @@ from decoding.model.target_model import TargetModel
 from decoding.training.heads.trees import Forest
 
 # Shape suffixes: T tokens of a text, F three target widths, V the target's vocabulary, R rows of a forward.
-TREE_SLOTS = 4096  # room for the trees of one forward
+TREE_SLOTS = 8192  # room for the trees of one forward
 
 
 @dataclass(frozen=True, slots=True)
