@@ -25,7 +25,8 @@ class EngineConfig:
     have in common once. max_nodes: the largest budget a request may ask for. session_bytes: each store of one session;
     max_sessions: beyond that whoever has most loses the least recently used. threads: None takes the quickest number.
     tree: the file of a static tree that the stand method drafts along, instead of growing its own.
-    draft_model: a hub name or folder, "none", or "auto": the bundled model's own draft with it, else none.
+    draft_model: a hub name or folder, "none", or "auto": the bundled model's own draft with it, else none. draft_head:
+    of an EAGLE-3 head that drafts instead, a hub name or folder.
     """
 
     model: str = BUNDLED_MODEL
@@ -46,6 +47,7 @@ class EngineConfig:
     session_ttl: float = 3600.0
     tree: str | None = None
     draft_model: str = "auto"
+    draft_head: str | None = None
     threads: int | None = None
     trust_remote_code: bool = False
     revision: str | None = None

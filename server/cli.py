@@ -1,4 +1,5 @@
-"""The `gander` command: serve, bench, tune-tree, version. Flags are made from the settings, so each is defined once.
+"""The `gander` command: serve, bench, tune-tree, train-head, version. Flags are made from the settings, each defined
+once.
 
 Owns the command line only; heavy modules are imported by the command that needs them.
 """
@@ -79,6 +80,13 @@ def bench(context: typer.Context) -> None:
 def tune_tree(context: typer.Context) -> None:
     """Tune a static tree for STAND; the arguments are those of `python -m decoding.training.tune_tree`."""
     module = importlib.import_module("decoding.training.tune_tree")
+    raise typer.Exit(module.main(context.args))
+
+
+@app.command("train-head", context_settings=PASS_THROUGH)
+def train_head(context: typer.Context) -> None:
+    """Train a draft head; the arguments are those of `python -m decoding.training.heads.train_head`."""
+    module = importlib.import_module("decoding.training.heads.train_head")
     raise typer.Exit(module.main(context.args))
 
 

@@ -96,6 +96,10 @@ class ServerSettings(BaseSettings):
         default=ENGINE.draft_model,
         description="Small model that drafts: a name, a folder, none, or auto (the bundled model brings its own)",
     )
+    draft_head: str | None = Field(
+        default=ENGINE.draft_head,
+        description="EAGLE-3 head that drafts instead of a draft model: a name or a folder",
+    )
     threads: int | None = Field(default=ENGINE.threads, ge=1, description="CPU threads of the engine")
 
     host: str = Field(default="127.0.0.1", description="Address to listen on")

@@ -22,11 +22,11 @@ DECODING = {
     """,
     "costs": "curve calibration price",
     "stores": "context earnings successor_table blend adjacency ngram session session_store",
-    "cache": "prefix_index block_pool kv_store kv_cache top_token_store batch",
+    "cache": "prefix_index block_pool kv_store kv_cache top_token_store feature_store batch",
     "attention": "backend lanes products step_table tile_scratch exact_kernel exact reference sdpa",
     "model": """
         checkpoint memory norms rowwise seam probe self_test threads linear/exact linear/row_counts
-        linear/row_limit linear/packed target_model timing
+        linear/row_limit linear/packed features target_model timing
     """,
     "sampling": """
         grammar_matcher grammar_builder grammar_compiler logits_kernel logits_row law logits_processors
@@ -34,20 +34,24 @@ DECODING = {
     """,
     "drafting": """
         auto drafter fields baselines/lookup baselines/none draft_model/state draft_model/vocabulary
-        draft_model/draft_model revision/prediction revision/revision revision/reviser stand/static_tree
+        draft_model/draft_model eagle/head_config eagle/network eagle/checkpoint eagle/head_model
+        eagle/head_drafting revision/prediction
+        revision/revision revision/reviser stand/static_tree
         sources harvest sequence_drafter tree/beliefs tree/candidates tree/frontier tree/nodes
         tree/growth baselines/isotropic baselines/recycle draft_model/priors draft_model/growth
-        draft_model/dynamic spine/paper_tree spine/priors spine/growth spine/spine stand/priors
+        draft_model/dynamic eagle/eagle_tree spine/paper_tree spine/priors spine/growth spine/spine stand/priors
         stand/growth stand/stand registry drafting
     """,
-    "engine": "limits admission sequence intake scheduler step_costs tally tracing warm_up engine",
+    "engine": "limits admission sequence kept_places intake scheduler step_costs tally tracing warm_up engine",
     "worker": "messages worker __main__",
     "audit": "tiny_configs audit __main__",
     "training": """
         files replicas schedule texts/arithmetic texts/function_forms texts/plots texts/sources
         texts/split texts/words texts/functions texts/programs texts/stories texts/chat
         texts/word_problems texts/corpus texts/prompts tokenizer export tokens evaluate train recipe
-        card gosling tune_tree
+        card gosling tune_tree heads/options heads/prompts heads/answers heads/roll heads/trees heads/rewards
+        heads/ttt heads/target heads/gto heads/lessons heads/fresh_head heads/trainer heads/acceptance
+        heads/curves heads/train_head
     """,
     "bench": """
         contestant drafting generate machine replay variant workload load profile draft_trees/memory

@@ -1,6 +1,6 @@
 """All of drafting, as the engine knows it: trees for a batch of sequences, and which method drafts for whom.
 
-Owns the choice of methods and the draft model behind them. Knows nothing of steps or of how methods draft.
+Owns the choice of methods and the draft model or head behind them. Knows nothing of steps or of how methods draft.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from decoding.core.request import Request
 from decoding.core.tree import DraftTree, root_only
 from decoding.costs.price import DraftBudget
 from decoding.drafting.auto import AUTO, REVIEW_STEPS, STAND, Choice, candidates, choose
-from decoding.drafting.draft_model.draft_model import DraftModel
-from decoding.drafting.draft_model.state import DraftCost, Fallback, GrowthRequest
+from decoding.drafting.draft_model.state import DraftCost, Fallback, GrowthRequest, Proposer
 from decoding.drafting.harvest import Teacher
 from decoding.drafting.registry import METHODS, StartDrafter, available
 from decoding.drafting.revision.reviser import Reviser
@@ -54,7 +53,7 @@ class Proposals:
 class Drafting:
     """draft_model: None where there is none; `methods`: those to be had then. tree: the server's own, if any."""
 
-    def __init__(self, draft_model: DraftModel | None, tree: StaticTree | None = None) -> None:
+    def __init__(self, draft_model: Proposer | None, tree: StaticTree | None = None) -> None:
         self.methods = available(draft_model is not None)
         self.draft_model = draft_model
         self._tree = tree
@@ -64,7 +63,7 @@ class Drafting:
         """Raise RequestRejected for a method that needs the draft model that is not there."""
         if method in METHODS and method not in self.methods:
             raise RequestRejected(
-                f"speculation.method {method!r} needs a draft model, and this server has none",
+                f"speculation.method {method!r} needs a draft model or a head, and this server has none",
                 param="speculation.method",
                 code="no_draft_model",
             )

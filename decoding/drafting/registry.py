@@ -25,6 +25,7 @@ from decoding.drafting.draft_model.dynamic import History, ModelDrafter, dynamic
 from decoding.drafting.draft_model.growth import Rules
 from decoding.drafting.draft_model.state import DraftModelState
 from decoding.drafting.drafter import Drafter
+from decoding.drafting.eagle.eagle_tree import NUM_NODES, EagleDrafter
 from decoding.drafting.fields import check_field, one_of
 from decoding.drafting.sources import DraftingStores, Sources
 from decoding.drafting.spine import spine
@@ -81,6 +82,11 @@ def _of_model(rules: Callable[[SpeculationParams], Rules], history: History | No
     return start
 
 
+def _eagle(request: Request, sources: Sources) -> Drafter:
+    assert sources.state is not None
+    return EagleDrafter(request, sources.state)
+
+
 METHODS: dict[str, Method] = {
     "spine": Method(
         _of_stores(SpineDrafter), "spine trees (GOOSE): a chain copied from context, adjacency branches", None
@@ -101,6 +107,12 @@ METHODS: dict[str, Method] = {
     ),
     "linear": Method(
         _of_model(linear_rules), "a draft model's chain of `max_depth` tokens", 60, needs_draft_model=True
+    ),
+    "eagle": Method(
+        _eagle,
+        "EAGLE-2's tree over a head or draft model: ten nodes of a depth grow on, the 60 likeliest stay",
+        NUM_NODES,
+        needs_draft_model=True,
     ),
     "recycle": Method(_of_stores(RecycleDrafter), "Token Recycling: a fixed 80-node tree of successors last seen", 80),
     "isotropic": Method(

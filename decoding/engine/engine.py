@@ -24,10 +24,13 @@ from decoding.core.top_tokens import TopTokens
 from decoding.costs.price import Pricing
 from decoding.drafting.draft_model.draft_model import DraftModel, load_draft_model
 from decoding.drafting.drafting import Drafting, DraftRequest
+from decoding.drafting.eagle.head_drafting import HeadDrafting
+from decoding.drafting.eagle.head_model import HeadModel, load_head_model
 from decoding.drafting.registry import StartDrafter
 from decoding.drafting.stand.static_tree import read_tree
 from decoding.engine.admission import check_queue, check_request
 from decoding.engine.intake import Intake
+from decoding.engine.kept_places import kept_places
 from decoding.engine.limits import limits_for
 from decoding.engine.scheduler import Scheduler, Task
 from decoding.engine.sequence import SequencePart, VerifiedPart
@@ -54,7 +57,7 @@ class Engine:
     """add, abort, step.
 
     model: ready to run. config: frozen options. on_progress: told of start-up work, a sentence and a
-    fraction. draft_model: one that shares the vocabulary of `model`.
+    fraction. draft_model: one that shares the vocabulary of `model`, or a head of it.
     """
 
     def __init__(
@@ -62,7 +65,7 @@ class Engine:
         model: TargetModel,
         config: EngineConfig,
         on_progress: Callable[[str, float], None] = silent,
-        draft_model: TargetModel | None = None,
+        draft_model: TargetModel | HeadModel | None = None,
     ) -> None:
         started = time.perf_counter()
         self.model = model
@@ -78,8 +81,10 @@ class Engine:
         self.room = room_for(model.max_model_len, config, slots, self.limits.max_running)
         self.store = model.new_store(self.room.num_slots // BLOCK_LEN)
         self.pool = BlockPool(self.store.num_blocks, PrefixIndex() if config.prefix_cache else None)
-        self.draft_model = None
-        if draft_model is not None:
+        self.draft_model: DraftModel | HeadDrafting | None = None
+        if isinstance(draft_model, HeadModel):
+            self.draft_model = HeadDrafting(draft_model, self.pool, self.limits.max_batch_rows)
+        elif draft_model is not None:
             self.draft_model = DraftModel(draft_model, self.pool, self.limits.max_batch_rows, model.vocab_size)
         self._drafting = Drafting(self.draft_model, read_tree(config.tree) if config.tree else None)
         self._tops = TopTokenStore(self.pool, NUM_SUCCESSORS)
@@ -110,7 +115,12 @@ class Engine:
         """Load `config.model` and make an engine of it. Raises ModelRefused or ConfigError."""
         started = time.perf_counter()
         model = TargetModel.load(config, lambda sentence, fraction: on_progress(sentence, 0.7 * fraction))
-        draft_model = load_draft_model(config, lambda sentence, fraction: on_progress(sentence, 0.7 + 0.1 * fraction))
+
+        def on_draft_progress(sentence: str, fraction: float) -> None:
+            on_progress(sentence, 0.7 + 0.1 * fraction)
+
+        head = load_head_model(config, model, on_draft_progress)
+        draft_model = head or load_draft_model(config, on_draft_progress)
         engine = cls(model, config, on_progress, draft_model)
         engine.load_seconds = time.perf_counter() - started
         return engine
@@ -171,6 +181,8 @@ class Engine:
         verified = self._verify(parts, rows, result)
         tops = [each.top_tokens() for each in verified]
         tally.end_phase("sample")
+        if isinstance(self.draft_model, HeadDrafting):
+            self.draft_model.keep_features(*kept_places(parts, verified, batch))
         self._learn_prompts([each.part for each in verified], tops)
         for each in verified:
             self._commit(each, tally, result)

@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from decoding.costs.curve import CostCurve
-from decoding.model.target_model import TargetModel
-from decoding.model.timing import Timing
+from decoding.model.timing import Timed, Timing
 
 
 class StepCosts:
@@ -18,7 +17,7 @@ class StepCosts:
     curve: CostCurve
     draft_curve: CostCurve | None
 
-    def __init__(self, model: TargetModel, draft_model: TargetModel | None) -> None:
+    def __init__(self, model: Timed, draft_model: Timed | None) -> None:
         self._timing = Timing(model)
         self._draft_timing = Timing(draft_model) if draft_model else None
         self._plain, self._drafting = 0.0, 0.0

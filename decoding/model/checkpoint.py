@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from decoding.config import BUNDLED_MODEL, Attention, EngineConfig
@@ -109,7 +110,7 @@ def fingerprint(model: PreTrainedModel, attention: str) -> str:
     return digest.hexdigest()[:16]
 
 
-def freeze_rope(model: PreTrainedModel, length: int) -> None:
+def freeze_rope(model: nn.Module, length: int) -> None:
     """Fix frequencies that transformers would pick from the longest position of each packed batch."""
     for module in model.modules():
         rope_type = getattr(module, "rope_type", None)

@@ -38,8 +38,9 @@ from decoding.model.checkpoint import (
     resolve,
     resolve_attention,
 )
+from decoding.model.features import FeatureTap
 from decoding.model.linear.exact import RowExactLinears, use_eager_experts
-from decoding.model.linear.packed import PackedLinear, can_pack, pack_linears
+from decoding.model.linear.packed import can_pack, num_packed_shapes, pack_linears
 from decoding.model.linear.row_counts import code_bytes, padded_rows
 from decoding.model.linear.row_limit import MIN_EXACT_ROWS
 from decoding.model.memory import check_weights_fit
@@ -80,7 +81,7 @@ class TargetModel:
         case = self_test_case(self.vocab_size)
         own_logits = [_eager_logits(model, tokens) for tokens in path_sequences(case)]
         self.layers = tuple(layer for _, layer in layers)
-        self._seam = Seam(layers, _backend(self.attention, self.device, self.layers))
+        self._seam = Seam(layers, new_backend(self.attention, self.device, self.layers))
         set_implementation(model, SERVING)
         self._is_packed = False
         self._linears: AbstractContextManager[Any] = nullcontext()
@@ -144,13 +145,21 @@ class TargetModel:
 
     def code_bytes(self, most_rows: int) -> int:
         """What the libraries will keep of code for forwards of up to so many rows."""
-        layers = [module for module in self._model.modules() if isinstance(module, PackedLinear)]
-        shapes = {(layer.in_features, layer.out_features, layer.bias_O is None) for layer in layers}
-        return code_bytes(len(shapes), most_rows)
+        return code_bytes(num_packed_shapes(self._model), most_rows)
 
     @property
     def bytes_per_slot(self) -> int:
         return bytes_per_slot(self.layers, self.dtype)
+
+    @property
+    def embeddings(self) -> torch.Tensor:
+        """[V, E], as the model holds them."""
+        weight_VE: torch.Tensor = self._model.get_input_embeddings().weight
+        return weight_VE
+
+    def tap(self, layers: Sequence[int]) -> FeatureTap:
+        """What goes into these layers, from the next forward on. Raises ModelRefused where they cannot be told."""
+        return FeatureTap(self._model, len(self.layers), layers)
 
     def new_store(self, num_blocks: int) -> KvStore:
         """Keys and values of so many blocks, empty."""
@@ -196,7 +205,8 @@ def _eager_logits(model: PreTrainedModel, tokens: NDArray[np.int32]) -> torch.Te
     return logits_1MV[0, -1].float()
 
 
-def _backend(attention: Attention, device: torch.device, layers: Sequence[LayerSpec]) -> AttentionBackend:
+def new_backend(attention: Attention, device: torch.device, layers: Sequence[LayerSpec]) -> AttentionBackend:
+    """What attends for a model of these layers. attention: not "auto"."""
     if attention == "exact":
         return ExactAttention(layers)
     return ReferenceAttention() if attention == "reference" else SdpaAttention(device)

@@ -8,16 +8,18 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from itertools import cycle
+from typing import Protocol
 
 import numpy as np
+import torch
 
-from decoding.cache.batch import LogitRows, Segment, pack
+from decoding.cache.batch import LogitRows, Segment, StepBatch, pack
 from decoding.cache.block_pool import num_blocks_for
 from decoding.cache.kv_cache import KvCache
-from decoding.cache.kv_store import KvRows
+from decoding.cache.kv_store import KvRows, KvStore
 from decoding.costs.calibration import LONGEST_LATER, Calibration
 from decoding.costs.curve import CostCurve
-from decoding.model.target_model import TargetModel
+from decoding.model.threads import ThreadChoice
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 SHORT_CONTEXT, LONG_CONTEXT = 8, 512
@@ -26,10 +28,22 @@ MOST_HEAD = 0.8  # of what a row costs: a measurement that says more was disturb
 STEP_ROWS = (1, 16)  # a plain step and one with a tree: what threads are chosen by
 
 
+class Timed(Protocol):
+    """What runs packed rows."""
+
+    threads: ThreadChoice
+    vocab_size: int
+    max_model_len: int
+
+    def new_store(self, num_blocks: int) -> KvStore: ...
+
+    def forward(self, batch: StepBatch) -> torch.Tensor: ...
+
+
 class Chains:
     """A few prompts in a cache of their own, and forwards of more rows after them."""
 
-    def __init__(self, model: TargetModel, contexts: tuple[int, ...], most_rows: int) -> None:
+    def __init__(self, model: Timed, contexts: tuple[int, ...], most_rows: int) -> None:
         self._model = model
         cache = KvCache(model.new_store(sum(num_blocks_for(context + most_rows) for context in contexts)))
         self._store = cache.store
@@ -51,7 +65,7 @@ class Chains:
 class Timing:
     """One model's threads and costs, measured at start and on while nobody waits."""
 
-    def __init__(self, model: TargetModel) -> None:
+    def __init__(self, model: Timed) -> None:
         self._threads = model.threads
         self._contexts = (SHORT_CONTEXT, min(LONG_CONTEXT, model.max_model_len // 2))
         self._model = model

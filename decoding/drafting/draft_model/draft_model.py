@@ -21,7 +21,7 @@ from decoding.config import BUNDLED_MODEL, EngineConfig
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree
-from decoding.drafting.draft_model.state import DraftModelState, Fallback, GrowthRequest
+from decoding.drafting.draft_model.state import DraftModelState, Fallback, GrowthRequest, proposal
 from decoding.drafting.draft_model.vocabulary import check_same_vocabulary
 from decoding.model.checkpoint import BUNDLED_FOLDER
 from decoding.model.target_model import Progress, TargetModel
@@ -61,7 +61,7 @@ class DraftModel:
         growing = self._catch_up([each for each in requests if each.state not in fallbacks])
         while growing:
             growing = self._round(growing, fallbacks)
-        return [fallbacks.get(request.state) or _proposal(request) for request in requests]
+        return [fallbacks.get(request.state) or proposal(request) for request in requests]
 
     def _fallback(self, request: GrowthRequest) -> Fallback | None:
         state, longest = request.state, self.model.max_model_len
@@ -130,12 +130,6 @@ class DraftModel:
         for state, segment in zip(states, segments, strict=True):
             state.note_seconds(seconds * len(segment.tokens) / batch.num_tokens)
         return [TopTokens(top.ids[a:b], top.probabilities[a:b]) for a, b in pairwise(batch.logit_offsets.tolist())]
-
-
-def _proposal(request: GrowthRequest) -> DraftTree | None:
-    if request.budget is None or request.state.grower is None:
-        return None
-    return request.state.grower.propose(request.budget)
 
 
 def load_draft_model(config: EngineConfig, progress: Progress) -> TargetModel | None:

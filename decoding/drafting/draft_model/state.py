@@ -6,6 +6,7 @@ the target's.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -49,11 +50,13 @@ class DraftCost(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class DraftModelState:
-    """One sequence's part of the draft model. vocab_size: of the tokens that target and draft model both have."""
+    """One sequence's part of the draft model. vocab_size: of the tokens that target and draft model both have;
+    keeps_trees: whether the rows of a tree stay as they are once they are accepted."""
 
     request: Request
     store: KvStore
     vocab_size: int
+    keeps_trees: bool = True
     grower: Grower | None = None
     rows: KvRows | None = None
     _seconds: float = 0.0
@@ -86,7 +89,7 @@ class DraftModelState:
 
     def keep(self, rows: IntArray) -> None:
         """Keep these rows of the tree just grown: those of the accepted path, ascending."""
-        if self.rows is not None and len(rows):
+        if self.keeps_trees and self.rows is not None and len(rows):
             self.store.commit(self.rows, rows)
 
     def forget_rows(self) -> None:
@@ -111,3 +114,24 @@ class Fallback:
 
     reason: str
     sentence: str
+
+
+class Proposer(Protocol):
+    """What drafts for all sequences together: a draft model or a head."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the weights and of its part of all slots."""
+
+    def open(self, request: Request) -> DraftModelState:
+        """What is kept of a new sequence."""
+
+    def propose_batch(self, requests: Sequence[GrowthRequest]) -> list[DraftTree | Fallback | None]:
+        """Bring every sequence up to date and grow its tree; None where there is no budget."""
+
+
+def proposal(request: GrowthRequest) -> DraftTree | None:
+    """The tree that has grown for a request, None where there is none to grow."""
+    if request.budget is None or request.state.grower is None:
+        return None
+    return request.state.grower.propose(request.budget)

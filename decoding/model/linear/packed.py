@@ -79,6 +79,12 @@ def pack_linears(model: nn.Module) -> int:
     return len(packed)
 
 
+def num_packed_shapes(model: nn.Module) -> int:
+    """Of its packed layers, those that differ."""
+    layers = [module for module in model.modules() if isinstance(module, PackedLinear)]
+    return len({(layer.in_features, layer.out_features, layer.bias_O is None) for layer in layers})
+
+
 def _limit_rows(layers: Sequence[PackedLinear]) -> None:
     limits: dict[tuple[object, ...], int | None] = {}
     for layer in layers:

@@ -1,0 +1,193 @@
+"""Drafting with a head: which of a sequence's rows it has run, and the rounds in which trees grow, all together.
+
+Owns the head's keys and values in the target's blocks and what the target computed of each token. Row i of the head is
+of token i and the one that follows it, so a tree's rows begin in the place of its root. Rows of trees are run again
+once the target knows them. Knows nothing of how a tree grows: growers do.
+Invariant: a block counts as filled once all its rows were run. Of sequences that part after a shared block, its last
+row is the latest one's: the others' drafts may suffer, their replies cannot.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from decoding.cache.batch import Segment, pack
+from decoding.cache.block_pool import BLOCK_LEN, BlockPool
+from decoding.cache.feature_store import FeatureStore
+from decoding.cache.kv_store import KvStore, slots_of
+from decoding.core.request import Request
+from decoding.core.top_tokens import TopTokens
+from decoding.core.tree import DraftTree, IntArray
+from decoding.drafting.draft_model.state import DraftModelState, Fallback, GrowthRequest, proposal
+from decoding.drafting.eagle.head_model import HeadModel
+from decoding.sampling.top_tokens import top_tokens
+from decoding.stores.successor_table import NUM_SUCCESSORS
+
+# Shape suffixes: K rows of the target's, M rows of the step, R rows that are asked of, T a tree's root and rows so far,
+# E width, F all features of a row.
+
+
+FUSED_TOGETHER = 64  # rows: a step that drafts without the head then need not fetch its weights
+
+
+class Growing(NamedTuple):
+    """A tree under way. top: what follows the rows asked for last; hidden_TE: of the root and of all rows so far."""
+
+    state: DraftModelState
+    top: TopTokens
+    hidden_TE: torch.Tensor
+
+
+class Asked(NamedTuple):
+    """Rows to run for a sequence; hidden_ME: what goes into them; before_TE: of the tree's earlier rows."""
+
+    state: DraftModelState
+    segment: Segment
+    hidden_ME: torch.Tensor
+    before_TE: torch.Tensor
+
+
+class Unfused(NamedTuple):
+    """Rows of the target as they were seen. stamps: of their blocks then."""
+
+    slots: NDArray[np.int64]
+    stamps: NDArray[np.int64]
+    features_KF: torch.Tensor
+
+
+class HeadDrafting:
+    """pool: of the target's blocks. most_rows: of the prompt that a sequence may bring to one forward."""
+
+    def __init__(self, model: HeadModel, pool: BlockPool, most_rows: int) -> None:
+        self.model = model
+        self.store: KvStore = model.new_store(pool.num_blocks)
+        self._pool = pool
+        self._features = FeatureStore(pool, model.width, model.dtype, model.device)
+        self._filled = np.zeros(pool.num_blocks, np.int64)  # the block's stamp when all its rows were run here
+        self._unfused: list[Unfused] = []
+        self._most_rows = most_rows
+
+    def open(self, request: Request) -> DraftModelState:
+        """What is kept of a new sequence."""
+        return DraftModelState(request, self.store, self.model.vocab_size, keeps_trees=False)
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the weights and of its part of all slots."""
+        return self.model.num_bytes + self.store.num_blocks * BLOCK_LEN * self.model.bytes_per_slot
+
+    def keep_features(self, rows: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
+        """Keep what the target's last forward computed in these rows of it, each for a slot."""
+        stamps = self._pool.stamps[slots // BLOCK_LEN]
+        self._unfused.append(Unfused(slots, stamps, self.model.features(torch.from_numpy(rows))))
+        if sum(len(each.slots) for each in self._unfused) >= FUSED_TOGETHER:
+            self._fuse()
+
+    def propose_batch(self, requests: Sequence[GrowthRequest]) -> list[DraftTree | Fallback | None]:
+        """Bring every sequence up to date and grow the trees of those that are; None where there is no budget.
+
+        One packed forward for the rows that the target has made possible, then one for each depth of the trees. A
+        sequence whose last token but one the target has not run yet gets a tree of its root alone.
+        """
+        self._fuse()
+        fallbacks: dict[DraftModelState, Fallback] = {}
+        growing = self._catch_up(requests)
+        while growing:
+            growing = self._round(growing, fallbacks)
+        return [fallbacks.get(request.state) or proposal(request) for request in requests]
+
+    def _fuse(self) -> None:
+        """Let what was kept be read, but for rows whose block somebody else has been given since."""
+        if not self._unfused:
+            return
+        slots, stamps, features = zip(*self._unfused, strict=True)
+        self._unfused.clear()
+        slots_K = np.concatenate(slots)
+        is_held = self._pool.stamps[slots_K // BLOCK_LEN] == np.concatenate(stamps)
+        features_KF = torch.cat(features)
+        if not is_held.all():
+            slots_K, features_KF = slots_K[is_held], features_KF[torch.from_numpy(is_held).to(features_KF.device)]
+        if len(slots_K):
+            self._features.write(slots_K, self.model.fuse(features_KF))
+
+    def _catch_up(self, requests: Sequence[GrowthRequest]) -> list[Growing]:
+        """Run what can be run of each sequence; those that are through to their root."""
+        asked = [each for request in requests if (each := self._unseen(request)) is not None]
+        results = self._forward(asked)
+        ready = []
+        budgets = {request.state: request.budget for request in requests}
+        for (state, segment, _, _), growing in zip(asked, results, strict=True):
+            self.store.commit(segment.rows, np.arange(len(segment.tokens), dtype=np.int32))
+            state.note_read(len(segment.tokens))
+            budget = budgets[state]
+            if segment.logits == "last" and budget is not None and state.grower is not None:
+                state.grower.begin(budget, segment.rows.room, self.model.max_model_len)
+                ready.append(growing)
+        return ready
+
+    def _unseen(self, request: GrowthRequest) -> Asked | None:
+        """The next rows to run, but for those in blocks that are filled, be it by another sequence of this step.
+
+        The last row of the last of these is run again: the token after it may be another.
+        """
+        rows, blocks, tokens = request.state.rows_in(request.table), request.table.blocks, request.state.request.tokens
+        last = request.end - 1  # rows there may be: one less than tokens
+        before = rows.length
+        while rows.length + BLOCK_LEN <= last and self._is_filled(blocks[rows.length // BLOCK_LEN]):
+            rows.length += BLOCK_LEN - rows.length % BLOCK_LEN
+        rows.length -= rows.length > before
+        slots = slots_of(blocks, np.arange(rows.length, min(last, rows.length + self._most_rows)))
+        slots = slots[: self._features.num_known(slots)]
+        end = rows.length + len(slots)
+        if len(slots) == 0:
+            return None
+        full = blocks[: end // BLOCK_LEN]
+        self._filled[full] = self._pool.stamps[full]
+        is_through = end == last and request.budget is not None
+        segment = Segment(rows, tokens[rows.length + 1 : end + 1], None, "last" if is_through else "none")
+        hidden_ME = self._features.read(slots)
+        return Asked(request.state, segment, hidden_ME, hidden_ME[:0])
+
+    def _is_filled(self, block: int) -> bool:
+        return bool(self._filled[block] == self._pool.stamps[block])
+
+    def _round(self, growing: Sequence[Growing], fallbacks: dict[DraftModelState, Fallback]) -> list[Growing]:
+        """Let every tree grow by a depth and run the rows they ask for; those that go on growing."""
+        asked = []
+        for state, top, hidden_TE in growing:
+            if not np.isfinite(top.probabilities).all():
+                fallbacks[state] = Fallback("nan", "the head gave numbers that are not finite")
+                continue
+            assert state.grower is not None
+            assert state.rows is not None
+            wanted = state.grower.grow(top)
+            if wanted is not None:
+                num_written = len(wanted.parents) - len(wanted.tokens)
+                segment = Segment(state.rows, wanted.tokens, wanted.parents, "all", num_written)
+                parents: IntArray = wanted.parents[num_written:] + np.int32(1)  # the root's come before the tree's
+                hidden_ME = hidden_TE[torch.from_numpy(parents).to(hidden_TE.device, torch.int64)]
+                asked.append(Asked(state, segment, hidden_ME, hidden_TE))
+        return self._forward(asked)
+
+    def _forward(self, asked: Sequence[Asked]) -> list[Growing]:
+        """One packed forward, paid by the sequences: what each one's rows came to."""
+        if not asked:
+            return []
+        started = time.perf_counter()
+        batch = pack([each.segment for each in asked], self.store)
+        hidden_RE, logits_RW = self.model.run(batch, torch.cat([each.hidden_ME for each in asked]))
+        top = top_tokens(logits_RW, NUM_SUCCESSORS)
+        top = TopTokens(self.model.target_ids[top.ids], top.probabilities)
+        seconds = time.perf_counter() - started
+        grown = []
+        for each, (first, end) in zip(asked, pairwise(batch.logit_offsets.tolist()), strict=True):
+            each.state.note_seconds(seconds * len(each.segment.tokens) / batch.num_tokens)
+            grown.append(Growing(each.state, top.rows(first, end), torch.cat((each.before_TE, hidden_RE[first:end]))))
+        return grown

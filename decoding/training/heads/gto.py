@@ -1,0 +1,129 @@
+"""GTO's loss (section 3.2): trees at groups of adjacent rows, and a clipped ratio on their accepted branches.
+
+Owns the order of the parts; trees, rewards and the target's chances are others'. Invariant: rewards and advantages are
+numbers, so gradients flow through the likelihood ratio alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from decoding.drafting.eagle.network import EagleHead
+from decoding.training.heads.options import GtoOptions
+from decoding.training.heads.rewards import FloatArray, advantages, longest_accepted, tree_rewards
+from decoding.training.heads.roll import Context, log_probabilities, roll, start
+from decoding.training.heads.target import Chances, OnlineTarget, Reading
+from decoding.training.heads.trees import Forest, Trees, grow, merge
+
+# Shape suffixes: G groups, M rows of a group, P = G * M rows, L nodes of a tree, D tokens of accepted branches.
+
+
+@dataclass(frozen=True, slots=True)
+class GtoLoss:
+    """loss, and without gradient the mean rewards of the trees and of the reference's, and the mean accepted length."""
+
+    loss: Tensor
+    reward: float
+    reference_reward: float
+    accepted: float
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A head at one text: the network and its first step."""
+
+    head: EagleHead
+    context: Context
+
+
+def draw_groups(random: np.random.Generator, first: int, end: int, options: GtoOptions) -> NDArray[np.int64]:
+    """int64 [G, M]: as many groups of adjacent rows of first..end-1 as are asked for and fit, none overlapping another
+    (eq. 6-7), every such choice equally likely."""
+    size = options.group_size
+    count = min(options.num_groups, (end - first) // size)
+    if count <= 0:
+        return np.empty((0, size), np.int64)
+    slack = end - first - count * size
+    starts = np.sort(random.choice(slack + count, count, replace=False)) + np.arange(count) * (size - 1)
+    groups: NDArray[np.int64] = first + starts[:, None] + np.arange(size)
+    return groups
+
+
+def gto_loss(
+    policy: Policy,
+    reference: Policy,
+    target: OnlineTarget,
+    reading: Reading,
+    groups_GM: NDArray[np.int64],
+    options: GtoOptions,
+) -> GtoLoss:
+    """Eq. 12, its mean over the groups of one text. The root of row i's trees is token i+1."""
+    device = policy.context.hidden_BTE.device
+    rows_P = torch.from_numpy(groups_GM.reshape(-1)).to(device)
+    trees = tuple(grow(each.head, each.context.detach(), rows_P, options.tree) for each in (policy, reference))
+    scored = _score_groups(target, reading, groups_GM, trees)
+    rewards, references = (
+        tree_rewards(each, _chances_of(scored, place, options), options.aggregate, options.temperature)
+        for place, each in enumerate(trees)
+    )
+    likeliest_PL = np.stack([chances.is_likeliest[forest.places[0]] for forest, chances in scored])
+    accepted = longest_accepted(trees[0], likeliest_PL)
+    lengths_P = torch.from_numpy(accepted.lengths_P).to(device)
+    tokens_PD = torch.from_numpy(accepted.tokens_PD).to(device)
+    log_likelihood_P = branch_log_likelihood(policy, rows_P, tokens_PD, lengths_P)
+    with torch.no_grad():
+        log_reference_P = branch_log_likelihood(reference, rows_P, tokens_PD, lengths_P)
+    ratios_P = ((log_likelihood_P - log_reference_P) / lengths_P.clamp(min=1)).exp()
+    advantages_GM = advantages(rewards.reshape(groups_GM.shape), references.reshape(groups_GM.shape), options.floor)
+    advantages_P = torch.from_numpy(advantages_GM.reshape(-1).astype(np.float32)).to(device)
+    return GtoLoss(
+        clipped_loss(ratios_P, advantages_P, options.clip),
+        float(rewards.mean()),
+        float(references.mean()),
+        float(accepted.lengths_P.mean()),
+    )
+
+
+def clipped_loss(ratios_P: Tensor, advantages_P: Tensor, clip: float) -> Tensor:
+    """Eq. 12: -mean min(s A, clip(s, 1 - epsilon, 1 + epsilon) A)."""
+    clipped_P = ratios_P.clamp(1 - clip, 1 + clip)
+    return -torch.minimum(ratios_P * advantages_P, clipped_P * advantages_P).mean()
+
+
+def branch_log_likelihood(policy: Policy, rows_P: Tensor, tokens_PD: Tensor, lengths_P: Tensor) -> Tensor:
+    """float32 [P]: of the first `lengths_P` tokens of each branch after its row; 0 for an empty branch."""
+    head, context = policy.head, policy.context
+    draft_ids_V = head.t2d.cumsum(0) - 1  # ranks: draft ids ascend with the target's
+    total_P = torch.zeros(len(rows_P), device=rows_P.device)
+    way = start(context, rows_P[None])
+    for depth in range(tokens_PD.shape[1]):
+        log_q = log_probabilities(head, way.hidden_BRE)[0]
+        is_in_P = depth < lengths_P
+        said = torch.where(is_in_P, draft_ids_V[tokens_PD[:, depth]], 0)
+        total_P = total_P + torch.where(is_in_P, log_q.gather(1, said[:, None])[:, 0], 0.0)
+        if depth + 1 < tokens_PD.shape[1]:
+            way = roll(head, context, way, tokens_PD[None, :, depth])
+    return total_P
+
+
+def _score_groups(
+    target: OnlineTarget, reading: Reading, groups_GM: NDArray[np.int64], trees: tuple[Trees, ...]
+) -> list[tuple[Forest, Chances]]:
+    """One packed forward for each group."""
+    scored: list[tuple[Forest, Chances]] = []
+    for rows_M in groups_GM.tolist():
+        forests = [merge(trees, len(scored) + place) for place in range(len(rows_M))]
+        scored += zip(forests, target.score(reading, rows_M, forests), strict=True)
+    return scored
+
+
+def _chances_of(scored: list[tuple[Forest, Chances]], place: int, options: GtoOptions) -> FloatArray:
+    """float64 [P, L]: what the reward multiplies along the branches of one head's trees."""
+    if options.reward == "greedy":
+        return np.stack([chances.is_likeliest[forest.places[place]].astype(np.float64) for forest, chances in scored])
+    return np.stack([chances.probabilities[forest.places[place]] for forest, chances in scored])

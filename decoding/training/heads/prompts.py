@@ -1,0 +1,66 @@
+"""Owns the prompts that answers are regenerated for: of a file, or of the bundled model's training texts.
+
+Does not know the target. Invariant: the same arguments give the same prompts, none of them held out.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from transformers import AutoTokenizer
+
+from decoding.errors import ConfigError
+from decoding.training.texts.corpus import SKILLS, Document, generate_documents
+
+GENERATED = "generate"
+FIELDS = ("prompt", "question", "problem")  # where a line of JSON may keep its prompt
+ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
+CUTS = (0.15, 0.5)  # a text without a question becomes a prompt that ends between these shares of it
+
+
+def generated_prompts(model: str, count: int, seed: int) -> list[list[int]]:
+    """Questions, and beginnings of programs and stories, from the training side of the bundled model's generators, in
+    the tokens of `model`, a folder or hub name."""
+    random, tokenizer = Random(f"heads-{seed}"), AutoTokenizer.from_pretrained(model)
+    streams = [generate_documents(skill, seed + 1, held_out=False) for skill in SKILLS]
+    texts = [_beginning(next(streams[place % len(streams)]), random) for place in range(count)]
+    return [tokenizer(text)["input_ids"] for text in texts]
+
+
+def _beginning(document: Document, random: Random) -> str:
+    first = document.segments[0]
+    if not first.is_learned:
+        return first.text
+    return first.text[: max(1, int(len(first.text) * random.uniform(*CUTS)))]
+
+
+def prompts_of_file(path: Path, model: str, count: int) -> list[list[int]]:
+    """The first `count` prompts of a file of plain lines or JSON lines. A conversation is asked up to its first
+    answer, through the chat template of `model`. Raises ConfigError for a line without a prompt."""
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    prompts = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines()[:count], start=1):
+        record: dict[str, Any] = json.loads(line) if line.startswith("{") else {"prompt": line}
+        turns = record.get("conversations") or record.get("messages")
+        if turns:
+            text = tokenizer.apply_chat_template(_asked(turns), tokenize=False, add_generation_prompt=True)
+        else:
+            text = next((str(record[field]) for field in FIELDS if field in record), "")
+        if not text:
+            raise ConfigError(f"line {number} of {path} holds neither a conversation nor any of {', '.join(FIELDS)}")
+        prompts.append(tokenizer(text, add_special_tokens=not turns)["input_ids"])
+    return prompts
+
+
+def _asked(turns: list[dict[str, str]]) -> list[dict[str, str]]:
+    """What comes before the first answer, in the names that templates know."""
+    asked = []
+    for turn in turns:
+        role = ROLES[turn["from"] if "from" in turn else turn["role"]]
+        if role == "assistant":
+            break
+        asked.append({"role": role, "content": turn["value"] if "value" in turn else turn["content"]})
+    return asked

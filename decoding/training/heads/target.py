@@ -1,0 +1,149 @@
+"""The target while a head is trained: its features and distributions over texts, and its chances in draft trees.
+
+Owns the target, its hooks and its keys and values. Features are the inputs of three layers, taken during the target's
+own forward. Invariant: a text's rows are in the cache while it is being read, so its trees need only their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from decoding.cache.batch import Segment, pack
+from decoding.cache.block_pool import BLOCK_LEN, num_blocks_for
+from decoding.cache.kv_cache import KvCache
+from decoding.cache.kv_store import KvRows
+from decoding.config import EngineConfig
+from decoding.errors import ConfigError
+from decoding.model.checkpoint import resolve
+from decoding.model.features import FeatureTap
+from decoding.model.target_model import TargetModel
+from decoding.training.heads.trees import Forest
+
+# Shape suffixes: T tokens of a text, F three target widths, V the target's vocabulary, R rows of a forward.
+TREE_SLOTS = 8192  # room for the trees of one forward
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One text. features_TF and logits_TV: float32, of each of its tokens; rows: where its keys and values are."""
+
+    features_TF: Tensor
+    logits_TV: Tensor
+    rows: KvRows
+
+
+@dataclass(frozen=True, slots=True)
+class Chances:
+    """Of a forest's nodes, each after its parent: the target's probability, and whether no token is likelier."""
+
+    probabilities: NDArray[np.float64]
+    is_likeliest: NDArray[np.bool_]
+
+
+class OnlineTarget:
+    """model: taken over. num_tokens: of the texts that are read at once."""
+
+    def __init__(self, model: PreTrainedModel, config: EngineConfig, num_tokens: int) -> None:
+        self.output_VE = model.get_output_embeddings().weight.detach()
+        self.output_scale_E = _final_scale(model)
+        self.config: Any = model.config.get_text_config()
+        self.model = TargetModel.from_model(model, config)
+        self._tap: FeatureTap | None = None
+        self._cache = KvCache(self.model.new_store(num_blocks_for(num_tokens) + 64 + TREE_SLOTS // BLOCK_LEN))
+
+    @classmethod
+    def load(cls, config: EngineConfig, num_tokens: int) -> OnlineTarget:
+        """By hub name, folder or "gosling". Raises ConfigError and ModelRefused."""
+        config, folder = resolve(config)
+        try:
+            model = AutoModelForCausalLM.from_pretrained(
+                folder, dtype=getattr(torch, config.dtype), attn_implementation="eager", revision=config.revision
+            )
+        except (OSError, ValueError, KeyError) as error:
+            raise ConfigError(f"model {config.model!r} cannot be loaded: {error}") from error
+        return cls(model.to(config.device), config, num_tokens)
+
+    def watch(self, layers: Sequence[int]) -> None:
+        """Take what goes into these layers for the features, from now on. Raises ModelRefused."""
+        self._tap = self.model.tap(layers)
+
+    @contextmanager
+    def reading(self, texts: Sequence[NDArray[np.int32]]) -> Iterator[list[Reading]]:
+        """Run some texts in one packed forward and keep them in the cache for the time being."""
+        all_rows = [self._cache.new_rows(len(text)) for text in texts]
+        try:
+            pairs = zip(all_rows, texts, strict=True)
+            batch = pack([Segment(rows, text) for rows, text in pairs], self._cache.store)
+            logits_RV = self.model.forward(batch)
+            assert self._tap is not None, "nothing is watched"
+            features_RF = self._tap.rows(torch.arange(batch.num_tokens, device=self.model.device)).float()
+            for rows, text in zip(all_rows, texts, strict=True):
+                self._cache.store.commit(rows, np.arange(len(text), dtype=np.int32))
+            bounds = pairwise(batch.offsets.tolist())
+            yield [
+                Reading(features_RF[first:end], logits_RV[first:end], rows)
+                for (first, end), rows in zip(bounds, all_rows, strict=True)
+            ]
+        finally:
+            for rows in all_rows:
+                self._cache.pool.release(rows.table)
+
+    def score(self, reading: Reading, rows: Sequence[int], forests: Sequence[Forest]) -> list[Chances]:
+        """The chances of forests that follow token row+1 of a text, in one packed forward over its shared tokens."""
+        segments = [
+            Segment(self._fork(reading.rows, row + 2, len(inner)), *_inner_nodes(forest, inner))
+            for row, forest in zip(rows, forests, strict=True)
+            for inner in [forest.inner]
+        ]
+        try:
+            running = [segment for segment in segments if len(segment.tokens)]
+            logits_RV = self.model.forward(pack(running, self._cache.store)) if running else reading.logits_TV[:0]
+        finally:
+            for segment in segments:
+                self._cache.pool.release(segment.rows.table)
+        parts = torch.split(logits_RV, [len(segment.tokens) for segment in segments])
+        return [
+            _chances(forest, torch.cat((reading.logits_TV[row + 1, None], part)))
+            for row, forest, part in zip(rows, forests, parts, strict=True)
+        ]
+
+    def _fork(self, rows: KvRows, num_shared: int, num_own: int) -> KvRows:
+        return self._cache.fork(KvRows(rows.table, num_shared), num_shared + num_own)
+
+
+def _inner_nodes(forest: Forest, inner: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """int32: tokens and parents of the nodes that have children, numbered among themselves."""
+    parents = forest.parents[inner]
+    among = np.where(parents < 0, -1, np.searchsorted(inner, parents))
+    return forest.tokens[inner].astype(np.int32), among.astype(np.int32)
+
+
+def _chances(forest: Forest, logits_RV: Tensor) -> Chances:
+    """logits_RV: after the root, then after each inner node."""
+    after = np.where(forest.parents < 0, 0, np.searchsorted(forest.inner, forest.parents) + 1)
+    rows, tokens = (torch.from_numpy(each).to(logits_RV.device) for each in (after, forest.tokens))
+    probabilities = logits_RV.double().softmax(-1)[rows, tokens]
+    is_likeliest = logits_RV.argmax(-1)[rows] == tokens
+    return Chances(probabilities.cpu().numpy(), is_likeliest.cpu().numpy())
+
+
+def _final_scale(model: PreTrainedModel) -> Tensor | None:
+    """float32 [E]: what the norm before the output layer multiplies by, whatever it stores; None where it is no
+    root-mean-square norm, which would leave a row of ones at that scale."""
+    norm = getattr(model.get_decoder(), "norm", None)
+    if norm is None or not type(norm).__name__.endswith("RMSNorm"):
+        return None
+    ones_1E = torch.ones(1, model.get_input_embeddings().weight.shape[1], dtype=model.dtype, device=model.device)
+    with torch.no_grad():
+        scale_E: Tensor = norm(ones_1E)[0].float()
+    return scale_E

@@ -1,0 +1,169 @@
+"""Owns a head's training loop and its checkpoints.
+
+Does not know where answers come from. Invariant: resuming from a checkpoint gives bit for bit the losses of a run that
+was never stopped, on the same machine and number of threads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from decoding.drafting.eagle.network import EagleHead
+from decoding.errors import ConfigError
+from decoding.training.files import replace_file
+from decoding.training.heads.answers import Answer
+from decoding.training.heads.gto import Policy, draw_groups, gto_loss
+from decoding.training.heads.lessons import choose_answers, lesson_of
+from decoding.training.heads.options import TrainingOptions
+from decoding.training.heads.roll import Context, read
+from decoding.training.heads.target import OnlineTarget, Reading
+from decoding.training.heads.ttt import Lesson, next_ids, ttt_loss
+
+
+@dataclass
+class Progress:
+    """Where a run stands. Of each step: the loss, each depth's loss and agreement with the target, and for GTO its
+    loss, the mean rewards of the head's and the reference's trees, and the mean accepted length."""
+
+    step: int = 0
+    seconds: float = 0.0
+    losses: list[float] = field(default_factory=list)
+    depth_losses: list[list[float]] = field(default_factory=list)
+    agreements: list[list[float]] = field(default_factory=list)
+    gto: list[list[float]] = field(default_factory=list)
+
+
+class HeadTrainer:
+    """Takes steps on one head until its options are done, writing checkpoints on the way.
+
+    reference: the frozen head of GTO; None with EAGLE-3's objective. Raises ConfigError where the checkpoint is of
+    another run.
+    """
+
+    def __init__(
+        self,
+        head: EagleHead,
+        reference: EagleHead | None,
+        target: OnlineTarget,
+        answers: Sequence[Answer],
+        options: TrainingOptions,
+        checkpoint: Path,
+    ) -> None:
+        assert (reference is not None) == (options.objective == "gto"), options.objective
+        self.head, self.options, self.progress = head, options, Progress()
+        self._reference, self._target, self._answers = reference, target, answers
+        self._checkpoint = checkpoint
+        self._weights = [weight for weight in head.parameters() if weight.requires_grad]
+        self._optimizer = torch.optim.AdamW(self._weights, lr=options.rate, betas=options.betas, weight_decay=0.0)
+        if checkpoint.exists():
+            self._resume()
+
+    @property
+    def is_done(self) -> bool:
+        return self.progress.step >= self.options.num_steps
+
+    def take_step(self) -> float:
+        """One optimizer step; returns its loss."""
+        started, progress, options = time.perf_counter(), self.progress, self.options
+        records = [
+            self._accumulate(progress.step * options.accumulation + part) for part in range(options.accumulation)
+        ]
+        nn.utils.clip_grad_norm_(self._weights, options.clip_norm)
+        for group in self._optimizer.param_groups:
+            group["lr"] = options.rate_at(progress.step)
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        losses, depth_losses, agreements, gto = (
+            [sum(each) / len(records) for each in zip(*kind, strict=True)] for kind in zip(*records, strict=True)
+        )
+        progress.losses.append(losses[0])
+        progress.depth_losses.append(depth_losses)
+        progress.agreements.append(agreements)
+        progress.gto.append(gto)
+        progress.step += 1
+        progress.seconds += time.perf_counter() - started
+        if progress.step % options.checkpoint_every == 0 or self.is_done:
+            self.save()
+        return losses[0]
+
+    def save(self) -> None:
+        """Write the checkpoint in one move."""
+        with replace_file(self._checkpoint) as file:
+            saved = {
+                "plan": self._plan(),
+                "head": self.head.state_dict(),
+                "optimizer": self._optimizer.state_dict(),
+                "progress": asdict(self.progress),
+            }
+            torch.save(saved, file)
+
+    def _plan(self) -> dict[str, Any]:
+        """What a run must share with one that it goes on with."""
+        learned = hashlib.sha256(b"".join(answer.tokens.tobytes() for answer in self._answers))
+        options = replace(self.options, checkpoint_every=0)
+        return {**asdict(options), "answers": learned.hexdigest(), "draft vocabulary": self.head.d2t.tolist()}
+
+    def _resume(self) -> None:
+        saved: dict[str, Any] = torch.load(self._checkpoint, map_location=self.head.fc.weight.device, weights_only=True)
+        if saved["plan"] != self._plan():
+            was, now = saved["plan"], self._plan()
+            names = ", ".join(name for name in now if was.get(name) != now[name])
+            raise ConfigError(f"{self._checkpoint} is of a run with other {names}; end that one or use another folder")
+        self.head.load_state_dict(saved["head"])
+        self._optimizer.load_state_dict(saved["optimizer"])
+        self.progress = Progress(**saved["progress"])
+
+    def _accumulate(self, number: int) -> tuple[list[float], list[float], list[float], list[float]]:
+        """Add a micro-batch's gradients; its loss, depths' losses and agreements, and what GTO says of it."""
+        options = self.options
+        answers = choose_answers(self._answers, number, options.batch, options.seed)
+        with self._target.reading([answer.tokens for answer in answers]) as readings:
+            lesson = lesson_of(answers, readings, self.head)
+            with self._autocast():
+                context = read(self.head, lesson.features_BTF, next_ids(lesson.tokens_BT))
+                taught = ttt_loss(self.head, context, lesson)
+                loss, told = taught.loss, list[float]()
+                if self._reference is not None and options.gto.weight > 0:
+                    extra, told = self._gto(lesson, context, answers, readings, number)
+                    loss = loss + options.gto.weight * extra
+            (loss / options.accumulation).backward()  # type: ignore[no-untyped-call]
+        return [float(loss.detach())], taught.losses_I.tolist(), taught.agreements_I.tolist(), told
+
+    def _gto(
+        self, lesson: Lesson, context: Context, answers: list[Answer], readings: list[Reading], number: int
+    ) -> tuple[Tensor, list[float]]:
+        """The mean of GTO's loss over the texts of a micro-batch, and the means of what it tells."""
+        assert self._reference is not None
+        with torch.no_grad():
+            reference = read(self._reference, lesson.features_BTF, next_ids(lesson.tokens_BT))
+        parts = []
+        for place, (answer, reading) in enumerate(zip(answers, readings, strict=True)):
+            random = np.random.default_rng((self.options.seed, number, place))
+            groups_GM = draw_groups(random, answer.num_prompt - 1, self._end_of(answer), self.options.gto)
+            policy = Policy(self.head, context.of(place, len(answer.tokens)))
+            other = Policy(self._reference, reference.of(place, len(answer.tokens)))
+            if len(groups_GM):
+                parts.append(gto_loss(policy, other, self._target, reading, groups_GM, self.options.gto))
+        if not parts:
+            return context.hidden_BTE.sum() * 0, [0.0] * 4
+        told = [[float(each.loss.detach()), each.reward, each.reference_reward, each.accepted] for each in parts]
+        means = [sum(column) / len(parts) for column in zip(*told, strict=True)]
+        return torch.stack([each.loss for each in parts]).mean(), means
+
+    def _end_of(self, answer: Answer) -> int:
+        """Behind the last row after which the target can be asked for a whole tree."""
+        room = self._target.model.max_model_len - self.options.gto.tree.num_levels - 2
+        return min(len(answer.tokens) - 2, room)
+
+    def _autocast(self) -> torch.autocast:
+        is_half = self.options.dtype == "bfloat16"
+        return torch.autocast(self.head.fc.weight.device.type, torch.bfloat16, enabled=is_half)

@@ -1,0 +1,239 @@
+"""What a head drafts is what its network says of the target's features, whoever ran the rows it reads.
+
+Every tree of a chain is compared with the plain network, run from nothing on features of transformers' own forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional
+from transformers import PreTrainedModel
+
+from decoding.cache.batch import StepBatch
+from decoding.cache.block_pool import BLOCK_LEN
+from decoding.core.request import Request
+from decoding.core.tree import DraftTree
+from decoding.costs.price import DraftBudget
+from decoding.drafting.draft_model.dynamic import ModelDrafter, linear_rules
+from decoding.drafting.drafter import Drafter
+from decoding.drafting.eagle.head_model import HeadModel
+from decoding.drafting.eagle.network import Attend, EagleHead
+from decoding.drafting.sources import Sources
+from decoding.engine.engine import Engine
+from tests.heads import features_of, fields_of, new_head, trained_head
+from tests.models import tiny
+from tests.pairs import CONFIG, GREEDY, finish, prompt_of, request_of, target_of
+
+LENGTH = 4  # of the chains
+
+
+class Recorder(ModelDrafter):
+    """Chains, and what was known when each was drafted."""
+
+    def __init__(self, request: Request, sources: Sources) -> None:
+        assert sources.state is not None
+        super().__init__(request, sources.state, linear_rules(request.speculation))
+        self._tokens = request
+        self.seen: list[tuple[NDArray[np.int32], DraftTree]] = []
+
+    def propose(self, budget: DraftBudget) -> DraftTree:
+        tree = super().propose(budget)
+        self.seen.append((self._tokens.tokens.copy(), tree))
+        return tree
+
+
+class WatchedHead(HeadModel):
+    """Counts the rows that go through it."""
+
+    num_rows = 0
+
+    def run(self, batch: StepBatch, hidden_ME: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        self.num_rows += batch.num_tokens
+        return super().run(batch, hidden_ME)
+
+
+class Desk:
+    """An engine with a head, by itself one that has learned, and requests whose chains are recorded."""
+
+    def __init__(self, model_type: str = "llama", network: EagleHead | None = None, **options: object) -> None:
+        target = target_of(model_type)
+        config = replace(CONFIG, **options)  # type: ignore[arg-type]
+        self.model = tiny(model_type)
+        self.network = network or trained_head(model_type)
+        self.head = WatchedHead(deepcopy(self.network), target)
+        self.engine = Engine(target, config, draft_model=self.head)
+        self.recorders: list[Recorder] = []
+
+    def add(self, name: str, prompt: NDArray[np.int32], **sampling: object) -> Request:
+        request = request_of(name, prompt, replace(GREEDY, **sampling), "linear", max_depth=LENGTH)  # type: ignore[arg-type]
+
+        def start(request: Request, sources: Sources) -> Drafter:
+            self.recorders.append(Recorder(request, sources))
+            return self.recorders[-1]
+
+        self.engine.add(request, start)
+        return request
+
+    def num_checked(self) -> tuple[int, int]:
+        """How many steps drafted a chain, each as the plain network says, and how many drafted nothing."""
+        drafted = plain = 0
+        for tokens, tree in (each for recorder in self.recorders for each in recorder.seen):
+            if tree.num_drafted == 0:
+                plain += 1
+                continue
+            drafted += 1
+            for token, said in zip(
+                tree.tokens[1:].tolist(), said_after(self.model, self.network, tokens), strict=False
+            ):
+                assert said[token] > max(said.values()) - 1e-3, (len(tokens), tree.tokens)
+        self.recorders.clear()
+        return drafted, plain
+
+
+def said_after(model: PreTrainedModel, head: EagleHead, tokens: NDArray[np.int32]) -> Iterator[dict[int, float]]:
+    """Logits of the target's tokens along the head's own chain: the whole head again for each of them."""
+    ids_1N, attend = torch.from_numpy(tokens)[None].long(), attend_within(head.config.window)
+    features_1NF, _ = features_of(model, ids_1N)
+    with torch.no_grad():
+        hidden_1NE = head.fuse(features_1NF)[:, :-1]  # of the root itself nothing is known
+        while True:
+            positions_1N = torch.arange(hidden_1NE.shape[1])[None]
+            output_1NE = head(ids_1N[:, 1:], hidden_1NE, positions_1N, attend)
+            logits_W = head.logits(output_1NE)[0, -1]
+            said = dict(zip(head.target_ids.tolist(), logits_W.tolist(), strict=True))
+            yield said
+            best = torch.tensor([[max(said, key=lambda token: said[token])]])
+            ids_1N = torch.cat([ids_1N, best], dim=1)
+            hidden_1NE = torch.cat([hidden_1NE, output_1NE[:, -1:]], dim=1)
+
+
+def attend_within(window: int) -> Attend:
+    """Of the rows before a row and itself those less than `window` away; 0 for all."""
+
+    def attend(query_BHND: torch.Tensor, key_BKND: torch.Tensor, value_BKND: torch.Tensor) -> torch.Tensor:
+        distances = torch.arange(query_BHND.shape[2])[:, None] - torch.arange(query_BHND.shape[2])
+        is_seen = (distances >= 0) & (distances < (window or len(distances)))
+        return functional.scaled_dot_product_attention(
+            query_BHND, key_BKND, value_BKND, attn_mask=is_seen, enable_gqa=True
+        ).transpose(1, 2)
+
+    return attend
+
+
+KINDS: dict[str, dict[str, object]] = {
+    "norm_before_residual": {"norm_before_residual": True},
+    "norms of features": {"norm_before_fc": True, "fc_norm": True},
+    "norm_output": {"norm_output": True, "draft_vocab_size": None},
+    "qwen3": {"model_type": "qwen3", "head_dim": 32, "num_key_value_heads": 4},
+    "window": {"layer_types": ["sliding_attention"], "sliding_window": 8},
+    "biases and rotary base": {"attention_bias": True, "mlp_bias": True, "rope_theta": 300.0},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_head_drafts_what_its_plain_network_says(kind: str) -> None:
+    network = new_head(tiny("llama").get_input_embeddings().weight, fields_of(**KINDS[kind]))
+    for name, parameter in network.named_parameters():
+        if parameter.dim() == 1:
+            torch.nn.init.uniform_(parameter, 0.5, 1.5)
+        elif name != "embed_tokens.weight":
+            torch.nn.init.normal_(parameter, std=1.5 * parameter.shape[1] ** -0.5)
+    desk = Desk(network=network)
+    desk.add("one", prompt_of(21))
+    desk.add("other", prompt_of(34, 1))
+    finish(desk.engine)
+    drafted, _ = desk.num_checked()
+    assert drafted > 40
+
+
+@pytest.mark.parametrize("model_type", ["llama", "gpt_neox"])
+def test_every_chain_is_what_the_plain_network_says(model_type: str) -> None:
+    desk = Desk(model_type)
+    for seed, length in enumerate((1, 2, 15, 16, 17, 40)):
+        desk.add(f"{seed}", prompt_of(length, seed), temperature=0.0)
+    finish(desk.engine)
+    drafted, plain = desk.num_checked()
+    assert drafted > 60
+    assert plain <= 6  # in the step that runs the prompt, whose features nobody knows yet
+
+
+def test_a_prompt_in_pieces_beside_others_is_followed() -> None:
+    desk = Desk(max_batch_rows=40)
+    for seed, length in enumerate((12, 150, 70)):
+        desk.add(f"{seed}", prompt_of(length, seed))
+    finish(desk.engine)
+    drafted, plain = desk.num_checked()
+    assert drafted > 30
+    assert plain <= 3
+
+
+def test_who_finds_a_prompt_drafts_the_same_and_runs_what_is_new_and_the_row_before() -> None:
+    desk, prompt = Desk(), prompt_of(100, 3)
+    chains, num_rows = [], []
+    for name in ("first", "again"):
+        desk.head.num_rows = 0
+        desk.add(name, prompt)
+        finish(desk.engine)
+        chains.append([tree.tokens.tolist() for _, tree in desk.recorders[0].seen])
+        num_rows.append(desk.head.num_rows)
+        desk.num_checked()
+    assert chains[0] == chains[1]
+    num_found = 99 // BLOCK_LEN * BLOCK_LEN
+    assert num_rows[0] - num_rows[1] == num_found - 1
+
+
+def test_turns_of_a_conversation_and_choices_of_one_prompt_draft_as_if_alone() -> None:
+    desk = Desk()
+    history = prompt_of(37, 5)
+    for turn in range(4):
+        request = desk.add(f"{turn}", history)
+        finish(desk.engine)
+        history = np.concatenate((request.tokens, prompt_of(11, 10 + turn)))
+        drafted, plain = desk.num_checked()
+        assert drafted > 3
+        assert plain <= 1
+    for place in range(4):
+        desk.add(f"choice {place}", prompt_of(64, 9), temperature=0.8, seed=place)
+    finish(desk.engine)
+
+
+def test_who_parts_from_another_right_after_a_block_drafts_from_its_own_row() -> None:
+    desk = Desk()
+    common = prompt_of(3 * BLOCK_LEN, 7)
+    for seed in range(3):  # one after the other: the block's last row is the latest one's
+        desk.add(f"{seed}", np.concatenate((common, prompt_of(5, 20 + seed))))
+        finish(desk.engine)
+        drafted, _ = desk.num_checked()
+        assert drafted > 3
+
+
+def test_who_finds_what_was_run_without_a_head_drafts_after_it() -> None:
+    """Twelve blocks: the second prompt takes those of the first before a head has asked for anything."""
+    desk = Desk(kv_slots=12 * BLOCK_LEN, max_model_len=None)
+    for seed in (1, 2):
+        desk.engine.add(request_of("plain", prompt_of(120, seed), replace(GREEDY, max_tokens=10)))
+        finish(desk.engine)
+    desk.add("found", prompt_of(120, 2))
+    ended, _ = finish(desk.engine)
+    assert ended["found"].cached_tokens == 119 // BLOCK_LEN * BLOCK_LEN
+    drafted, plain = desk.num_checked()
+    assert drafted > 3
+    assert plain == 1
+
+
+@pytest.mark.parametrize("prefix_cache", [True, False])
+def test_who_gave_up_its_room_drafts_as_before(*, prefix_cache: bool) -> None:
+    desk = Desk(kv_slots=14 * BLOCK_LEN, max_model_len=None, max_running=3, prefix_cache=prefix_cache)
+    for seed in range(3):
+        desk.add(f"{seed}", prompt_of(40, seed), max_tokens=90)
+    ended, _ = finish(desk.engine)
+    assert sum(stats.preemptions for stats in ended.values()) > 0
+    drafted, _ = desk.num_checked()
+    assert drafted > 60

@@ -1,0 +1,89 @@
+"""A head's training: it learns, and a run that was killed goes on to the same losses."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from decoding.errors import ConfigError
+from decoding.training.heads.options import HeadDtype, Objective
+from tests.training.heads.lessons import make_trainer
+
+CHILD = """
+import sys
+from pathlib import Path
+from tests.training.heads.lessons import make_trainer
+trainer = make_trainer(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
+while not trainer.is_done:
+    trainer.take_step()
+    sys.stdout.write(f"{trainer.progress.step}\\n")
+    sys.stdout.flush()
+"""
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize("objective", ["eagle3", "gto"])
+def test_a_run_killed_at_a_random_step_goes_on_to_the_same_losses(objective: Objective, tmp_path: Path) -> None:
+    num_steps, last = 10, random.randint(3, 9)
+    whole = make_trainer(objective, tmp_path / "whole.pt", num_steps)
+    while not whole.is_done:
+        whole.take_step()
+    checkpoint = tmp_path / "killed.pt"
+    command = [sys.executable, "-c", CHILD, objective, str(checkpoint), str(num_steps)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as child:
+        assert child.stdout is not None
+        while int(child.stdout.readline()) < last:
+            pass
+        child.send_signal(signal.SIGKILL)
+    resumed = make_trainer(objective, checkpoint, num_steps)
+    assert resumed.progress.step >= 2
+    while not resumed.is_done:
+        resumed.take_step()
+    assert resumed.progress.losses == whole.progress.losses
+    assert resumed.progress.gto == whole.progress.gto
+    for name, weight in whole.head.state_dict().items():
+        assert torch.equal(weight, resumed.head.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_head_learns_and_its_embeddings_stay(dtype: HeadDtype, tmp_path: Path) -> None:
+    trainer = make_trainer("gto", tmp_path / "run.pt", 40, dtype)
+    embeddings = trainer.head.embed_tokens.weight.clone()
+    while not trainer.is_done:
+        trainer.take_step()
+    first, last = trainer.progress.depth_losses[0], trainer.progress.depth_losses[-1]
+    assert all(later < 0.9 * sooner for sooner, later in zip(first[:3], last[:3], strict=True))
+    assert torch.equal(trainer.head.embed_tokens.weight, embeddings)
+
+
+def test_without_its_weight_gto_is_the_token_loss_alone(tmp_path: Path) -> None:
+    control = make_trainer("gto", tmp_path / "control.pt", 4, weight=0.0)
+    plain = make_trainer("eagle3", tmp_path / "plain.pt", 4)
+    tuned = make_trainer("gto", tmp_path / "tuned.pt", 4)
+    for trainer in (control, plain, tuned):
+        while not trainer.is_done:
+            trainer.take_step()
+    assert control.progress.losses == plain.progress.losses
+    assert tuned.progress.losses[0] == plain.progress.losses[0]  # its first step has no advantages
+    assert tuned.progress.gto[0][0] == 0
+    assert tuned.progress.losses[1:] != plain.progress.losses[1:]
+
+
+def test_a_checkpoint_of_another_run_is_refused_by_what_differs(tmp_path: Path) -> None:
+    make_trainer("gto", tmp_path / "run.pt", 4).save()
+    with pytest.raises(ConfigError, match=r"other num_steps, gto;"):
+        make_trainer("gto", tmp_path / "run.pt", 5, clip=0.1)
+
+
+def test_rates_warm_up_and_decay_to_nothing(tmp_path: Path) -> None:
+    options = make_trainer("eagle3", tmp_path / "run.pt", 12).options
+    rates = [options.rate_at(step) / options.rate for step in range(12)]
+    assert rates[:3] == [0.5, 1.0, 1.0]
+    assert rates[7] == pytest.approx(0.5)
+    assert rates[11] == pytest.approx(0.1)
