@@ -127,12 +127,12 @@ class Scheduler:
     def _admit(self) -> None:
         """Who came first, as long as the tokens it has find room beside what is owed to those that run."""
         while self._waiting and len(self._running) < self._limits.max_running:
-            sequence = self._waiting[0]
-            num_left = self._pool.num_available - sum(map(_blocks_owed, self._running.values()))
-            if self._running and num_left <= 0:
+            sequence, num_owed = self._waiting[0], sum(map(_blocks_owed, self._running.values()))
+            if self._running and self._pool.num_available <= num_owed:
                 return
             num_found = sequence.find_rows(self._pool)
-            if self._running and num_left < num_blocks_for(sequence.request.num_tokens) - num_found // BLOCK_LEN:
+            num_missing = num_blocks_for(sequence.request.num_tokens) - num_found // BLOCK_LEN
+            if self._running and self._pool.num_available < num_owed + num_missing:
                 sequence.release(self._pool)
                 return
             self._running[sequence.request.id] = self._waiting.popleft()
