@@ -59,7 +59,7 @@ class Ready(msgspec.Struct, kw_only=True, frozen=True, tag=True):
     """First message of a worker: the model is loaded, tested and warm.
 
     max_model_len: longest prompt and reply together; model_context_len: what the model itself could; context_note: a
-    sentence where the first is less. expected_bytes: the most memory the worker will take on its device.
+    sentence where the first is less. expected_bytes: once the cache is full, sessions apart.
     """
 
     model: str
