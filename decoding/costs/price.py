@@ -104,7 +104,7 @@ class Pricing:
 
     def __init__(self, most_nodes: int, curve: CostCurve, draft_curve: CostCurve | None = None) -> None:
         self._most_nodes = most_nodes
-        self._chain_factor = 1.0  # of what the curve says
+        self._step_factor = self._chain_factor = 1.0  # of what the curve says
         self.set_costs(curve, draft_curve)
 
     def set_costs(self, curve: CostCurve, draft_curve: CostCurve | None) -> None:
@@ -127,11 +127,17 @@ class Pricing:
         seconds = sum((curve.row - curve.head) * num_rows + curve.key * num_keys for curve in curves)
         return self._chain_factor * seconds
 
-    def note_chains(self, seconds: float, expected: float) -> None:
-        """Chains that were expected to add so much to a step added `seconds`. Long chains share what they read, so the
-        curve, which is measured on few rows, says too much of them; how much hangs on their length and context."""
-        ratio = min(max(seconds / expected, 1 / MOST_SURPRISE), MOST_SURPRISE)
-        self._chain_factor = min(max(self._chain_factor * ratio**CHAIN_SMOOTHING, LEAST_FACTOR), 1 / LEAST_FACTOR)
+    def note_step(self, seconds: float, rows: Sequence[int], contexts: Sequence[int], chains: float) -> None:
+        """A step of so many rows at these contexts, and of chains that were expected to add `chains`, took `seconds`.
+
+        Without chains it tells how busy the machine is; with them, what chains add beside that: their rows share what
+        they read, so the curve, which is measured on few rows, says too much of them.
+        """
+        expected = self._curve.step_seconds(rows, contexts)
+        if chains == 0:
+            self._step_factor = _follow(self._step_factor, seconds / expected / self._step_factor)
+        else:
+            self._chain_factor = _follow(self._chain_factor, (seconds - self._step_factor * expected) / chains)
 
     def budgets(self, demands: Sequence[Demand], room: int) -> list[DraftBudget]:
         """A budget for each demand, of at most `room` nodes together: trees shrink alike before anybody waits."""
@@ -161,3 +167,9 @@ class Pricing:
         is_trial = pace.plain_steps % TRIAL_INTERVAL == TRIAL_INTERVAL - 1
         pays = pace.pays(price, rate * (self._curve.draft + pace.draft_seconds))
         return DraftBudget(self._most_nodes, price, round_price) if pays or is_trial else NOTHING
+
+
+def _follow(factor: float, ratio: float) -> float:
+    """A factor on its way to `ratio` times itself."""
+    ratio = min(max(ratio, 1 / MOST_SURPRISE), MOST_SURPRISE)
+    return min(max(factor * ratio**CHAIN_SMOOTHING, LEAST_FACTOR), 1 / LEAST_FACTOR)

@@ -290,17 +290,14 @@ class Engine:
                 self._drafting.review(drafter)
 
     def _note_prompts(self, parts: list[SequencePart], seconds: float) -> None:
-        """Let the next prompts be planned by how long the step's took."""
-        pricing = self._pricing
-        expected = sum(
-            pricing.seconds_of_rows(len(part.chunk), part.start, part.sequence.drafter.demand)
+        """Let the next prompts be planned by how long this step took."""
+        chains = sum(
+            self._pricing.seconds_of_rows(len(part.chunk), part.start, part.sequence.drafter.demand)
             for part in parts
             if len(part.chunk)
         )
-        if expected > 0:
-            trees = [(len(part.tree), part.end) for part in parts if part.tree is not None]
-            rest = self.costs.curve.step_seconds([size for size, _ in trees], [context for _, context in trees])
-            pricing.note_chains(seconds - rest, expected)
+        trees = [(len(part.tree), part.end) for part in parts if part.tree is not None]
+        self._pricing.note_step(seconds, [size for size, _ in trees], [context for _, context in trees], chains)
 
     def stats(self) -> EngineStats:
         """The engine now."""

@@ -156,15 +156,20 @@ def test_a_chain_costs_its_rows_without_their_logits_and_the_keys_they_see() -> 
 
 
 @pytest.mark.parametrize("truth", [0.3, 1.0, 3.0])
-def test_what_chains_take_is_learnt_and_one_slow_step_is_not_believed(truth: float) -> None:
-    pricing = Pricing(8, CostCurve(1.0, 0.1, 0.001))
+@pytest.mark.parametrize("busy", [1.0, 2.0])
+def test_what_chains_add_is_learnt_beside_how_busy_the_machine_is(truth: float, busy: float) -> None:
+    curve = CostCurve(1.0, 0.1, 0.001)
+    pricing, plain = Pricing(8, curve), busy * curve.step_seconds([1, 1], [10, 20])
     first = pricing.seconds_of_rows(64, 500, demand_of())
     for _ in range(30):
-        pricing.note_chains(truth * first, pricing.seconds_of_rows(64, 500, demand_of()))
+        pricing.note_step(plain, [1, 1], [10, 20], 0.0)
+    for _ in range(30):
+        expected = pricing.seconds_of_rows(64, 500, demand_of())
+        pricing.note_step(plain + truth * first, [1, 1], [10, 20], expected)
     learnt = pricing.seconds_of_rows(64, 500, demand_of())
     assert learnt == pytest.approx(truth * first, rel=0.02)
-    pricing.note_chains(1000 * first, learnt)
-    assert pricing.seconds_of_rows(64, 500, demand_of()) < 1.3 * learnt
+    pricing.note_step(1000 * first, [1, 1], [10, 20], learnt)
+    assert pricing.seconds_of_rows(64, 500, demand_of()) < 1.3 * learnt, "one slow step is not believed"
 
 
 def test_as_many_of_a_prompts_rows_are_harvested_as_cost_what_they_bring() -> None:
