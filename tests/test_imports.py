@@ -22,11 +22,11 @@ DECODING = {
     """,
     "costs": "curve calibration price",
     "stores": "context earnings successor_table blend adjacency ngram session session_store",
-    "cache": "prefix_index block_pool kv_store kv_cache top_token_store feature_store batch",
+    "cache": "prefix_index block_pool kv_store kv_cache stamped top_token_store feature_store batch",
     "attention": "backend lanes products step_table tile_scratch exact_kernel exact reference sdpa",
     "model": """
-        checkpoint memory norms rowwise seam probe self_test threads linear/exact linear/row_counts
-        linear/row_limit linear/packed features target_model timing
+        checkpoint memory norms rowwise seam probe self_test threads linear/exact linear/row_limit
+        linear/row_counts linear/packed features target_model timing
     """,
     "sampling": """
         grammar_matcher grammar_builder grammar_compiler logits_kernel logits_row law logits_processors

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from decoding.cache.block_pool import BLOCK_LEN, BlockPool
+from decoding.cache.stamped import StampedSlots
 
 # Shape suffixes: K rows, E width.
 
@@ -19,10 +20,9 @@ class FeatureStore:
     """A row of `width` numbers for each slot. On the CPU memory is touched where it is written only."""
 
     def __init__(self, pool: BlockPool, width: int, dtype: torch.dtype, device: torch.device) -> None:
-        self._pool = pool
         num_slots = pool.num_blocks * BLOCK_LEN
         self._rows = torch.empty((num_slots, width), dtype=dtype, device=device)
-        self._stamps = np.zeros(num_slots, np.int64)  # of the block when the row was written
+        self._written = StampedSlots(pool)
 
     @staticmethod
     def bytes_per_slot(width: int, dtype: torch.dtype) -> int:
@@ -32,11 +32,11 @@ class FeatureStore:
     def write(self, slots: NDArray[np.int64], rows_KE: torch.Tensor) -> None:
         """Keep a row in each of these slots."""
         self._rows[torch.from_numpy(slots).to(self._rows.device)] = rows_KE
-        self._stamps[slots] = self._pool.stamps[slots // BLOCK_LEN]
+        self._written.note(slots)
 
     def num_known(self, slots: NDArray[np.int64]) -> int:
         """How many of the slots, from the first on, have a row."""
-        is_known = self._stamps[slots] == self._pool.stamps[slots // BLOCK_LEN]
+        is_known = self._written.are_noted(slots)
         return len(slots) if is_known.all() else int(np.argmin(is_known))
 
     def read(self, slots: NDArray[np.int64]) -> torch.Tensor:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoding.cache.block_pool import BLOCK_LEN, BlockPool
+from decoding.cache.stamped import StampedSlots
 from decoding.core.top_tokens import TopTokens
 
 
@@ -17,11 +18,10 @@ class TopTokenStore:
     """num_top: k of `TopTokens`. Memory is touched where it is written only."""
 
     def __init__(self, pool: BlockPool, num_top: int) -> None:
-        self._pool = pool
         num_slots = pool.num_blocks * BLOCK_LEN
         self._ids = np.empty((num_slots, num_top), np.int32)
         self._probabilities = np.empty((num_slots, num_top), np.float32)
-        self._stamps = np.zeros(num_slots, np.int64)  # of the block when the row was written
+        self._written = StampedSlots(pool)
 
     @staticmethod
     def bytes_per_slot(num_top: int) -> int:
@@ -32,11 +32,11 @@ class TopTokenStore:
         """Keep what follows the rows in these slots; fewer than k tokens of each are not kept."""
         if top.ids.shape[1] == self._ids.shape[1]:
             self._ids[slots], self._probabilities[slots] = top.ids, top.probabilities
-            self._stamps[slots] = self._pool.stamps[slots // BLOCK_LEN]
+            self._written.note(slots)
 
     def read(self, slots: NDArray[np.int64]) -> list[tuple[int, TopTokens]]:
         """Runs of rows of which something is kept: the place in `slots` of the first one, and what follows each."""
-        is_known = self._stamps[slots] == self._pool.stamps[slots // BLOCK_LEN]
+        is_known = self._written.are_noted(slots)
         borders = np.flatnonzero(np.diff(np.concatenate(([False], is_known, [False])))).reshape(-1, 2)
         return [
             (first, TopTokens(self._ids[slots[first:end]], self._probabilities[slots[first:end]]))

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.nn import functional
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from decoding.attention.backend import AttentionBackend
@@ -41,8 +40,7 @@ from decoding.model.checkpoint import (
 from decoding.model.features import FeatureTap
 from decoding.model.linear.exact import RowExactLinears, use_eager_experts
 from decoding.model.linear.packed import can_pack, num_packed_shapes, pack_linears
-from decoding.model.linear.row_counts import code_bytes, padded_rows
-from decoding.model.linear.row_limit import MIN_EXACT_ROWS
+from decoding.model.linear.row_counts import code_bytes, padded
 from decoding.model.memory import check_weights_fit
 from decoding.model.norms import fuse_norms
 from decoding.model.probe import probe
@@ -190,11 +188,7 @@ class TargetModel:
         return logits_1RV[0, :num_logits].float().contiguous()
 
     def _padded(self, numbers_M: torch.Tensor) -> torch.Tensor:
-        """With zeros behind, up to a number of rows that packed layers are run with; none stay none."""
-        if not self._is_packed or len(numbers_M) == 0:
-            return numbers_M
-        num_missing = max(padded_rows(len(numbers_M)), MIN_EXACT_ROWS) - len(numbers_M)
-        return functional.pad(numbers_M, (0, num_missing)) if num_missing else numbers_M
+        return padded(numbers_M) if self._is_packed else numbers_M
 
 
 def _eager_logits(model: PreTrainedModel, tokens: NDArray[np.int32]) -> torch.Tensor:

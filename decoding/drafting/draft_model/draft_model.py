@@ -17,6 +17,7 @@ import numpy as np
 from decoding.cache.batch import Segment, pack
 from decoding.cache.block_pool import BLOCK_LEN, BlockPool
 from decoding.cache.kv_store import KvStore
+from decoding.cache.stamped import FilledBlocks
 from decoding.config import BUNDLED_MODEL, EngineConfig
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
@@ -37,8 +38,7 @@ class DraftModel:
         assert model.vocab_size >= NUM_SUCCESSORS, model.vocab_size
         self.model = model
         self.store: KvStore = model.new_store(pool.num_blocks)
-        self._pool = pool
-        self._filled = np.zeros(pool.num_blocks, np.int64)  # the block's stamp when all its rows were run here
+        self._filled = FilledBlocks(pool)  # whose rows were all run here
         self._vocab_size = min(vocab_size, model.vocab_size)
         self._most_rows = most_rows
 
@@ -90,16 +90,12 @@ class DraftModel:
         """The next tokens to read, but for those in blocks that are filled, be it by another sequence of this step."""
         rows = request.state.rows_in(request.table)
         blocks = request.table.blocks
-        while rows.length + BLOCK_LEN < request.end and self._is_filled(blocks[rows.length // BLOCK_LEN]):
+        while rows.length + BLOCK_LEN < request.end and blocks[rows.length // BLOCK_LEN] in self._filled:
             rows.length += BLOCK_LEN - rows.length % BLOCK_LEN
         end = min(request.end, rows.length + self._most_rows)
-        full = blocks[: end // BLOCK_LEN]
-        self._filled[full] = self._pool.stamps[full]
+        self._filled.note(blocks[: end // BLOCK_LEN])
         is_through = end == request.end and request.budget is not None
         return Segment(rows, request.state.request.tokens[rows.length : end], None, "last" if is_through else "none")
-
-    def _is_filled(self, block: int) -> bool:
-        return bool(self._filled[block] == self._pool.stamps[block])
 
     def _round(
         self, growing: Sequence[tuple[DraftModelState, TopTokens]], fallbacks: dict[DraftModelState, Fallback]

@@ -22,6 +22,7 @@ from decoding.cache.batch import Segment, pack
 from decoding.cache.block_pool import BLOCK_LEN, BlockPool
 from decoding.cache.feature_store import FeatureStore
 from decoding.cache.kv_store import KvStore, slots_of
+from decoding.cache.stamped import FilledBlocks
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, IntArray
@@ -70,7 +71,7 @@ class HeadDrafting:
         self.store: KvStore = model.new_store(pool.num_blocks)
         self._pool = pool
         self._features = FeatureStore(pool, model.width, model.dtype, model.device)
-        self._filled = np.zeros(pool.num_blocks, np.int64)  # the block's stamp when all its rows were run here
+        self._filled = FilledBlocks(pool)  # whose rows were all run here
         self._unfused: list[Unfused] = []
         self._most_rows = most_rows
 
@@ -140,7 +141,7 @@ class HeadDrafting:
         rows, blocks, tokens = request.state.rows_in(request.table), request.table.blocks, request.state.request.tokens
         last = request.end - 1  # rows there may be: one less than tokens
         before = rows.length
-        while rows.length + BLOCK_LEN <= last and self._is_filled(blocks[rows.length // BLOCK_LEN]):
+        while rows.length + BLOCK_LEN <= last and blocks[rows.length // BLOCK_LEN] in self._filled:
             rows.length += BLOCK_LEN - rows.length % BLOCK_LEN
         rows.length -= rows.length > before
         slots = slots_of(blocks, np.arange(rows.length, min(last, rows.length + self._most_rows)))
@@ -148,15 +149,11 @@ class HeadDrafting:
         end = rows.length + len(slots)
         if len(slots) == 0:
             return None
-        full = blocks[: end // BLOCK_LEN]
-        self._filled[full] = self._pool.stamps[full]
+        self._filled.note(blocks[: end // BLOCK_LEN])
         is_through = end == last and request.budget is not None
         segment = Segment(rows, tokens[rows.length + 1 : end + 1], None, "last" if is_through else "none")
         hidden_ME = self._features.read(slots)
         return Asked(request.state, segment, hidden_ME, hidden_ME[:0])
-
-    def _is_filled(self, block: int) -> bool:
-        return bool(self._filled[block] == self._pool.stamps[block])
 
     def _round(self, growing: Sequence[Growing], fallbacks: dict[DraftModelState, Fallback]) -> list[Growing]:
         """Let every tree grow by a depth and run the rows they ask for; those that go on growing."""

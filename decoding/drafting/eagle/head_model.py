@@ -6,7 +6,6 @@ Knows nothing of sequences or trees. Invariant: a head runs on its target's devi
 from __future__ import annotations
 
 import torch
-from torch.nn import functional
 
 from decoding.cache.batch import StepBatch
 from decoding.cache.feature_store import FeatureStore
@@ -17,8 +16,7 @@ from decoding.drafting.eagle.network import EagleHead, layer_spec
 from decoding.errors import ConfigError
 from decoding.model.checkpoint import freeze_rope
 from decoding.model.linear.packed import can_pack, num_packed_shapes, pack_linears
-from decoding.model.linear.row_counts import code_bytes, padded_rows
-from decoding.model.linear.row_limit import MIN_EXACT_ROWS
+from decoding.model.linear.row_counts import code_bytes, padded
 from decoding.model.norms import fuse_norms
 from decoding.model.rowwise import make_row_safe
 from decoding.model.target_model import Progress, TargetModel, new_backend
@@ -103,11 +101,7 @@ class HeadModel:
         return self.run(batch, hidden_ME)[1]
 
     def _padded(self, rows_M: torch.Tensor) -> torch.Tensor:
-        """With zeros behind, up to a number of rows that packed layers are run with; none stay none."""
-        if not self._is_packed or len(rows_M) == 0:
-            return rows_M
-        num_missing = max(padded_rows(len(rows_M)), MIN_EXACT_ROWS) - len(rows_M)
-        return functional.pad(rows_M, (0, 0) * (rows_M.dim() - 1) + (0, num_missing))
+        return padded(rows_M) if self._is_packed else rows_M
 
 
 def load_head_model(config: EngineConfig, target: TargetModel, progress: Progress) -> HeadModel | None:

@@ -6,6 +6,11 @@ Invariant: code is made for each count and each shape of layer, however many lay
 
 from __future__ import annotations
 
+import torch
+from torch.nn import functional
+
+from decoding.model.linear.row_limit import MIN_EXACT_ROWS
+
 STEPS = ((32, 1), (64, 4), (128, 8))  # up to so many rows, multiples of this
 LARGE_STEP = 16
 CODE_BYTES = 350_000  # for one shape and row count, measured on the bundled model and its draft
@@ -15,6 +20,14 @@ def padded_rows(num_rows: int) -> int:
     """The next count from `num_rows` on: at most an eighth more."""
     step = next((step for most, step in STEPS if num_rows <= most), LARGE_STEP)
     return -(-num_rows // step) * step
+
+
+def padded(rows_M: torch.Tensor) -> torch.Tensor:
+    """Rows with zeros behind, up to a count that packed layers are run with; none stay none."""
+    if len(rows_M) == 0:
+        return rows_M
+    num_missing = max(padded_rows(len(rows_M)), MIN_EXACT_ROWS) - len(rows_M)
+    return functional.pad(rows_M, (0, 0) * (rows_M.dim() - 1) + (0, num_missing)) if num_missing else rows_M
 
 
 def code_bytes(num_shapes: int, most_rows: int) -> int:
