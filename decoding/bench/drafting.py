@@ -20,22 +20,13 @@ from decoding.core.top_tokens import TopTokens
 from decoding.costs.price import DraftBudget
 from decoding.drafting.registry import available, start, warm_up
 from decoding.sampling.verify import walk
-from decoding.stores.adjacency import AdjacencyTable
-from decoding.stores.ngram import NgramStore
+from decoding.stores.session import lone_session
 from decoding.stores.successor_table import NUM_SUCCESSORS
 
 VOCABULARY = 2048
 PROMPT_LEN = 1000
 WARM_UP_STEPS = 100
-
-
-class Stores:
-    """A session's stores, of the size a server gives them."""
-
-    def __init__(self) -> None:
-        self.adjacency = AdjacencyTable(64 * 2**20)
-        self.ngrams = NgramStore(64 * 2**20)
-        self.tree = None
+SESSION_BYTES = 64 * 2**20  # what a server gives one
 
 
 def synthetic_text(random: np.random.Generator, length: int) -> NDArray[np.int32]:
@@ -65,7 +56,7 @@ def time_method(method: str, budget: int, num_steps: int) -> tuple[NDArray[np.fl
         sampling=SamplingParams(max_tokens=len(text)),
         speculation=SpeculationParams(method=method, max_nodes=budget),
     )
-    drafter = start(method, request, Stores())
+    drafter = start(method, request, lone_session(SESSION_BYTES))
     drafter.observe_prefill(0, plausible_top(random, request.tokens))
     propose_seconds, observe_seconds, drafted = [], [], 0
     for _ in range(num_steps + WARM_UP_STEPS):

@@ -12,12 +12,14 @@ class SpeculationParams:
     """How to draft. Changes how fast the reply comes, never what it says.
 
     method: a name of the drafter registry, or "auto". max_nodes: budget, root not counted; None lets
-    the server choose from its measured cost curve. max_depth: edges from the root. `without` names
-    parts of a method to leave out (its ablations); `branching` is the isotropic method's k;
+    the server choose from its measured cost curve. max_depth: edges from the root. `without` asks
+    for the method's shape as its paper has it and names parts of that to leave out, "best_first" none;
+    `branching` is the isotropic method's k;
     `consensus` chooses between the paper's and the published code's definition of it. `candidates` is how
     the stand method draws: "coupled" to the target's own noise, "independent" of it, or "deterministic"; None
     is what the verification wants. verification: "match", the target's own tokens and so those of plain
     decoding, or "rejection", standard speculative sampling, exact in law alone; then the words above are not true.
+    sources: what a tree may be grown from, by `Source` names in lower case; None for all that the method knows.
     trace: whether to tell of every step, or of every step with its tree; None for neither.
     """
 
@@ -26,6 +28,7 @@ class SpeculationParams:
     max_depth: int | None = None
     without: frozenset[str] = frozenset()
     branching: int = 3
+    sources: frozenset[str] | None = None
     min_probability: float | None = None
     consensus: str = "occurrences"
     candidates: str | None = None

@@ -9,52 +9,50 @@ lately emitted and drafted, so trees shrink as the batch grows and vanish where 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from decoding.costs.curve import CostCurve
 
 SMOOTHING = 0.1
+MEDIAN_OF = 9  # steps: one slow moment of the machine moves no price
 
 
 @dataclass(slots=True)
 class Pace:
-    """Running means: what one request's steps emit and how many rows they take, and, of those that drafted,
-    how many nodes were drafted and accepted."""
+    """Of one request: running means of what its steps emit and how many rows they take, and the median of what the
+    draft model lately took for it, in seconds."""
 
     emitted: float = 2.0  # a hopeful start: the first trees are drafted at a fair price
     rows: float = 8.0
-    drafted: float = 7.0
-    accepted: float = 1.0
-    draft_seconds: float = 0.0  # of the draft model, in steps that drafted
-    plain_steps: int = 0  # since the last tree
+    _seconds: deque[float] = field(default_factory=lambda: deque(maxlen=MEDIAN_OF))
 
-    def update(self, num_drafted: int, num_emitted: int, draft_seconds: float = 0.0) -> None:
+    def update(self, num_drafted: int, num_emitted: int, draft_seconds: float | None = 0.0) -> None:
+        """A step went by; draft_seconds: None where they do not tell what drafting costs."""
         self.emitted += SMOOTHING * (num_emitted - self.emitted)
         self.rows += SMOOTHING * (num_drafted + 1 - self.rows)
-        if num_drafted == 0 and draft_seconds == 0.0:
-            self.plain_steps += 1
-            return
-        self.plain_steps = 0
-        self.draft_seconds += SMOOTHING * (draft_seconds - self.draft_seconds)
-        self.drafted += SMOOTHING * (num_drafted - self.drafted)
-        self.accepted += SMOOTHING * (num_emitted - 1 - self.accepted)
+        if draft_seconds is not None:
+            self._seconds.append(draft_seconds)
 
-    def pays(self, node_price: float, draft_price: float) -> bool:
-        """Whether this request's trees have lately earned what their nodes and the drafting itself cost, in tokens."""
-        return self.accepted > self.drafted * node_price + draft_price
+    @property
+    def draft_seconds(self) -> float:
+        return sorted(self._seconds)[len(self._seconds) // 2] if self._seconds else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class DraftBudget:
     """What a drafter may spend on one tree: nodes, each of at least `min_chance` to be accepted.
 
-    round_price: what one more forward of the draft model must promise, in accepted tokens.
+    round_price, row_price: what one more forward of the draft model and each of its rows must promise, in accepted
+    tokens; least_gain: what the tree must promise beyond its nodes' price.
     """
 
     max_nodes: int
     min_chance: float = 0.0
     round_price: float = 0.0
+    row_price: float = 0.0
+    least_gain: float = 0.0
 
 
 NOTHING = DraftBudget(0)
@@ -66,7 +64,7 @@ def token_rate(curve: CostCurve, paces: Sequence[Pace], contexts: Sequence[int])
     At least that of plain decoding, which is always to be had.
     """
     emitted = sum(pace.emitted for pace in paces)
-    draft_seconds = sum(pace.draft_seconds for pace in paces if pace.plain_steps == 0)
+    draft_seconds = sum(pace.draft_seconds for pace in paces)
     drafted_rate = emitted / (curve.step_seconds([pace.rows for pace in paces], contexts) + draft_seconds)
     return max(drafted_rate, len(paces) / curve.step_seconds([1.0] * len(paces), contexts))
 
@@ -84,7 +82,6 @@ TINY = 1e-9  # seconds
 MOST_SURPRISE = 2.0  # of one step: another process may have had the machine
 CHAIN_SMOOTHING = 0.3
 LEAST_FACTOR = 0.1
-TRIAL_INTERVAL = 16  # plain steps of a request after which one tree is drafted although trees have not paid
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,21 +149,17 @@ class Pricing:
         return budgets
 
     def _budget(self, demand: Demand, rate: float, num_sharing: int) -> DraftBudget:
-        """Where drafting has not paid for itself the step is a plain one, but for a trial now and then.
-
-        The price of a draft forward is shared by the `num_sharing` sequences that draft with the draft model.
-        """
+        """Whoever weighs its nodes itself is told their price; that of a draft forward is shared by the `num_sharing`
+        sequences that draft with the draft model."""
         if demand.tokens_left <= 1:  # one token to go: nothing to draft for
             return NOTHING
         if demand.max_nodes is not None:
             return DraftBudget(min(demand.max_nodes, self._most_nodes))
-        pace, price, round_price = demand.pace, node_price(self._curve, rate, demand.context), 0.0
-        if demand.runs_draft_model and self._draft_curve is not None:
-            price += node_price(self._draft_curve, rate, demand.context)
-            round_price = rate * self._draft_curve.base / num_sharing
-        is_trial = pace.plain_steps % TRIAL_INTERVAL == TRIAL_INTERVAL - 1
-        pays = pace.pays(price, rate * (self._curve.draft + pace.draft_seconds))
-        return DraftBudget(self._most_nodes, price, round_price) if pays or is_trial else NOTHING
+        price, least_gain = node_price(self._curve, rate, demand.context), rate * self._curve.draft
+        if not demand.runs_draft_model or self._draft_curve is None:
+            return DraftBudget(self._most_nodes, price, least_gain=least_gain)
+        row_price = node_price(self._draft_curve, rate, demand.context)
+        return DraftBudget(self._most_nodes, price, rate * self._draft_curve.base / num_sharing, row_price, least_gain)
 
 
 def _follow(factor: float, ratio: float) -> float:

@@ -14,12 +14,10 @@ from decoding.cache.block_pool import BlockTable
 from decoding.core.request import Request
 from decoding.core.tree import DraftTree, root_only
 from decoding.costs.price import DraftBudget
-from decoding.drafting.auto import AUTO, REVIEW_STEPS, STAND, Choice, candidates, choose
 from decoding.drafting.draft_model.state import DraftCost, Fallback, GrowthRequest, Proposer
-from decoding.drafting.harvest import Teacher
-from decoding.drafting.registry import METHODS, StartDrafter, available
+from decoding.drafting.registry import AUTO, METHODS, StartDrafter, available
 from decoding.drafting.revision.reviser import Reviser
-from decoding.drafting.sequence_drafter import ActiveMethod, SequenceDrafter
+from decoding.drafting.sequence_drafter import ActiveMethod, Choice, SequenceDrafter
 from decoding.drafting.sources import Sources
 from decoding.drafting.stand.static_tree import StaticTree
 from decoding.errors import RequestRejected
@@ -73,15 +71,9 @@ class Drafting:
     ) -> SequenceDrafter:
         """What drafts for a new sequence. start_drafter: makes its drafter instead of the method's."""
         drafter = SequenceDrafter(request, session, reviser)
-        self._take_up(drafter, self._choose(drafter), start_drafter)
+        choice = Choice(request.speculation.method, "requested", "requested")
+        drafter.active = self._active(drafter, choice, self.draft_model, start_drafter)
         return drafter
-
-    def review(self, drafter: SequenceDrafter) -> None:
-        """Every few steps of an "auto" request go on with what earns most."""
-        if drafter.request.speculation.method == AUTO and drafter.num_steps % REVIEW_STEPS == 0:
-            choice = self._choose(drafter)
-            if choice.method != drafter.active.name or not drafter.refused:  # a fall-back stays the reason
-                self._take_up(drafter, choice)
 
     def propose_batch(self, requests: Sequence[DraftRequest]) -> Proposals:
         """Draft for all sequences of a step at once. A budget of no nodes is a plain step: the root alone."""
@@ -117,35 +109,21 @@ class Drafting:
         if fallback.reason not in self._warned:
             self._warned.add(fallback.reason)
             logger.warning("Request %s drafts without the draft model: %s.", drafter.request.id, fallback.sentence)
-        drafter.refuse({name for name, method in METHODS.items() if method.needs_draft_model})
         reason = f"{drafter.active.name} was given up: {fallback.sentence}"
-        self._take_up(drafter, Choice(self._choose(drafter).method, "fallback", reason))
+        drafter.active = self._active(drafter, Choice(AUTO, "fallback", reason), None)
 
-    def _choose(self, drafter: SequenceDrafter) -> Choice:
-        method = drafter.request.speculation.method
-        if method != AUTO and method not in drafter.refused:
-            return Choice(method, "requested", "requested")
-        fitting = candidates(self.draft_model is not None)
-        return choose([name for name in fitting if name not in drafter.refused], drafter.ledger)
-
-    def _take_up(self, drafter: SequenceDrafter, choice: Choice, start_drafter: StartDrafter | None = None) -> None:
-        """Let the chosen method draft from here on; one that did so before goes on where it was."""
-        if drafter.can_go_back_to(choice.method):
-            drafter.go_back_to(choice)
-            return
-        method, request, session = METHODS[choice.method], drafter.request, drafter.session
-        state = None
-        if method.needs_draft_model:
-            assert self.draft_model is not None, choice.method
-            state = self.draft_model.open(request)
-        own = (start_drafter or method.start)(request, Sources(session, state, self._tree))
-        teacher = None
-        if request.speculation.method == AUTO and choice.method != STAND:
-            teacher = Teacher(request, session, drafter.ledger.promise, with_adjacency=own.num_top == 0)
-        active = ActiveMethod(
-            name=choice.method, drafter=own, default_nodes=method.default_nodes, state=state, teacher=teacher
-        )
-        drafter.take_up(active, choice)
+    def _active(
+        self,
+        drafter: SequenceDrafter,
+        choice: Choice,
+        draft_model: Proposer | None,
+        start_drafter: StartDrafter | None = None,
+    ) -> ActiveMethod:
+        """A method that drafts for a sequence from here on, with the draft model if there is one for it."""
+        method, request = METHODS[choice.method], drafter.request
+        state = draft_model.open(request) if draft_model is not None and method.runs_draft_model else None
+        own = (start_drafter or method.start)(request, Sources(drafter.session, state, self._tree))
+        return ActiveMethod(choice=choice, drafter=own, default_nodes=method.default_nodes, state=state)
 
 
 def _begin(request: DraftRequest) -> DraftBudget | None:

@@ -1,4 +1,4 @@
-"""Feeding a step's top tokens back into the stores: the adjacency table, the n-gram store, and both whoever drafts.
+"""Feeding a step's top tokens back into the n-gram store.
 
 Knows which tokens precede which row: positions in a prefill, parent links in a tree, never flat order.
 """
@@ -9,40 +9,10 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, Verdict
-from decoding.drafting.sources import DraftingStores
-from decoding.stores.adjacency import AdjacencyTable
-from decoding.stores.earnings import Promise
 from decoding.stores.ngram import LONGEST_NGRAM, NgramStore
-from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS
-
-
-def harvest_prefill(table: AdjacencyTable, request: Request, start: int, top: TopTokens | None) -> None:
-    """Learn from rows that follow positions `start`.. of the request."""
-    if top is None:
-        return
-    end = start + len(top.ids)
-    tokens = request.tokens
-    previous = np.full(len(top.ids), NO_TOKEN, np.int32)
-    skipped = 1 if start == 0 else 0  # the first token of all has none before it
-    previous[skipped:] = tokens[start + skipped - 1 : end - 1]
-    table.harvest(previous, tokens[start:end], top.ids, top.probabilities)
-
-
-def harvest_tree(table: AdjacencyTable, before_root: int, tree: DraftTree, top: TopTokens | None) -> None:
-    """Learn from every row of a verified tree; before_root: the token before the root, -1 for none."""
-    if top is None:
-        return
-    previous = tree.tokens[tree.parents]
-    previous[0] = before_root
-    table.harvest(previous, tree.tokens, top.ids, top.probabilities)
-
-
-def token_before_root(request: Request) -> int:
-    tokens = request.tokens
-    return int(tokens[-2]) if len(tokens) > 1 else NO_TOKEN
+from decoding.stores.successor_table import NO_TOKEN
 
 
 def teach_prompt(ngrams: NgramStore, tokens: NDArray[np.int32], start: int, top: TopTokens | None) -> None:
@@ -53,19 +23,13 @@ def teach_prompt(ngrams: NgramStore, tokens: NDArray[np.int32], start: int, top:
 
 def teach_tree(
     ngrams: NgramStore, tokens: NDArray[np.int32], tree: DraftTree, verdict: Verdict, top: TopTokens | None
-) -> int:
-    """Harvest every row of a verified tree, the rejected ones as less firm; `tokens` ends with the root.
-
-    Returns how many of the verdict's tokens the store had thought likeliest.
-    """
+) -> None:
+    """Harvest every row of a verified tree, the rejected ones as less firm; `tokens` ends with the root."""
     if top is None:
-        return 0
-    contexts = tree_contexts(tokens, tree)
-    num_foretold = ngrams.num_foretold(contexts[verdict.path], verdict.tokens)
+        return
     is_accepted = np.zeros(len(tree), np.bool_)
     is_accepted[verdict.path] = True
-    ngrams.harvest(contexts, top.ids, top.probabilities, is_accepted)
-    return num_foretold
+    ngrams.harvest(tree_contexts(tokens, tree), top.ids, top.probabilities, is_accepted)
 
 
 def prompt_contexts(tokens: NDArray[np.int32], start: int, num_rows: int) -> NDArray[np.int32]:
@@ -111,33 +75,3 @@ def _fill_contexts(
 ) -> None:
     for node in range(len(node_tokens)):
         path_context(tokens, node_tokens, parents, node, contexts[node])
-
-
-class Teacher:
-    """One request's. promise: of the n-gram store, written here; with_adjacency: where the method does not harvest."""
-
-    num_top = NUM_SUCCESSORS
-
-    def __init__(self, request: Request, stores: DraftingStores, promise: Promise, with_adjacency: bool) -> None:
-        self._request = request
-        self._ngrams = stores.ngrams
-        self._adjacency = stores.adjacency if with_adjacency else None
-        self._promise = promise
-        self._num_tokens = 0
-        self._before_root = -1
-
-    def observe_prefill(self, start: int, top: TopTokens | None) -> None:
-        teach_prompt(self._ngrams, self._request.tokens, start, top)
-        if self._adjacency is not None:
-            harvest_prefill(self._adjacency, self._request, start, top)
-
-    def begin(self) -> None:
-        """A tree is about to be proposed at the last token."""
-        self._num_tokens = self._request.num_tokens
-        self._before_root = token_before_root(self._request)
-
-    def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
-        num_foretold = teach_tree(self._ngrams, self._request.tokens[: self._num_tokens], tree, verdict, top)
-        if self._adjacency is not None:
-            harvest_tree(self._adjacency, self._before_root, tree, top)
-        self._promise.note(num_foretold, len(verdict.tokens))

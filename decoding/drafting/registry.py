@@ -14,8 +14,8 @@ from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import TRACE_STEPS, TRACE_TREES, SpeculationParams
 from decoding.core.top_tokens import TopTokens
+from decoding.core.tree import Source
 from decoding.costs.price import DraftBudget
-from decoding.drafting.auto import AUTO
 from decoding.drafting.baselines.isotropic import IsotropicDrafter
 from decoding.drafting.baselines.lookup import LookupDrafter
 from decoding.drafting.baselines.none import NoDrafter
@@ -27,6 +27,7 @@ from decoding.drafting.draft_model.state import DraftModelState
 from decoding.drafting.drafter import Drafter
 from decoding.drafting.eagle.eagle_tree import NUM_NODES, EagleDrafter
 from decoding.drafting.fields import check_field, one_of
+from decoding.drafting.one_tree.one_tree import FAMILIES, OneTree
 from decoding.drafting.sources import DraftingStores, Sources
 from decoding.drafting.spine import spine
 from decoding.drafting.spine.spine import SpineDrafter
@@ -34,8 +35,7 @@ from decoding.drafting.stand import stand
 from decoding.drafting.stand.stand import StandDrafter
 from decoding.sampling import top_tokens
 from decoding.sampling.verify import walk
-from decoding.stores.adjacency import AdjacencyTable
-from decoding.stores.ngram import NgramStore
+from decoding.stores.session import lone_session
 from decoding.stores.successor_table import NUM_SUCCESSORS
 
 __all__ = [
@@ -60,17 +60,38 @@ class Method:
     """A registered method: `start` makes one request's drafter from the request and what it may draw on.
 
     default_nodes: the budget of a request that names none; None where the drafter itself weighs each node's
-    chance against its price.
+    chance against its price. runs_draft_model: whether it drafts with the draft model where there is one.
     """
 
     start: StartDrafter
     summary: str
     default_nodes: int | None
     needs_draft_model: bool = False
+    runs_draft_model: bool = False
 
 
 def _of_stores(new: Callable[[Request, DraftingStores], Drafter]) -> StartDrafter:
     return lambda request, sources: new(request, sources.stores)
+
+
+def _spine(request: Request, sources: Sources) -> Drafter:
+    if request.speculation.without:
+        return SpineDrafter(request, sources.stores)
+    return OneTree(request, sources, SPINE)
+
+
+def _stand(request: Request, sources: Sources) -> Drafter:
+    speculation = request.speculation
+    is_coupled = speculation.candidates in (None, "coupled") and speculation.verification == stand.MATCH
+    if speculation.without or sources.tree is not None or not is_coupled:
+        return StandDrafter(request, sources.stores, sources.tree)
+    return OneTree(request, sources, STAND)
+
+
+def _dynamic(request: Request, sources: Sources) -> Drafter:
+    if request.speculation.without:
+        return _of_model(dynamic_rules, History())(request, sources)
+    return OneTree(request, sources, DYNAMIC)
 
 
 def _of_model(rules: Callable[[SpeculationParams], Rules], history: History | None = None) -> StartDrafter:
@@ -87,32 +108,45 @@ def _eagle(request: Request, sources: Sources) -> Drafter:
     return EagleDrafter(request, sources.state)
 
 
+AUTO = "auto"
+BEST_FIRST = "best_first"  # left out, a method draws its paper's own shape
+SPINE = frozenset((Source.CONTEXT, Source.ADJACENCY))
+STAND = frozenset((Source.ADJACENCY, Source.NGRAM))
+DYNAMIC = frozenset((Source.DRAFT_MODEL,))
+WARM_UP_BYTES = 2**16  # of a session small enough to grow while warming up
+GROWN = (AUTO, "spine", "stand", "dynamic")  # by the one grower
+
 METHODS: dict[str, Method] = {
-    "spine": Method(
-        _of_stores(SpineDrafter), "spine trees (GOOSE): a chain copied from context, adjacency branches", None
-    ),
-    "stand": Method(
-        lambda request, sources: StandDrafter(request, sources.stores, sources.tree),
-        "STAND: n-grams of all the session's trajectories, drawn with your own noise",
-        None,
-    ),
+    AUTO: Method(OneTree, "one tree from every source, as large as its nodes are worth", None, runs_draft_model=True),
+    "spine": Method(_spine, "spine trees (GOOSE): a chain copied from context, branches of successors", None),
+    "stand": Method(_stand, "STAND: n-grams of all the session's trajectories, drawn with your own noise", None),
     "dynamic": Method(
-        _of_model(dynamic_rules, History()),
+        _dynamic,
         "DynaTree: a draft model's tree, as wide and deep as it is sure of itself",
         None,
         needs_draft_model=True,
+        runs_draft_model=True,
     ),
     "fixed": Method(
-        _of_model(fixed_rules), "a draft model's tree of fixed depth and `branching`", 60, needs_draft_model=True
+        _of_model(fixed_rules),
+        "a draft model's tree of fixed depth and `branching`",
+        60,
+        needs_draft_model=True,
+        runs_draft_model=True,
     ),
     "linear": Method(
-        _of_model(linear_rules), "a draft model's chain of `max_depth` tokens", 60, needs_draft_model=True
+        _of_model(linear_rules),
+        "a draft model's chain of `max_depth` tokens",
+        60,
+        needs_draft_model=True,
+        runs_draft_model=True,
     ),
     "eagle": Method(
         _eagle,
         "EAGLE-2's tree over a head or draft model: ten nodes of a depth grow on, the 60 likeliest stay",
         NUM_NODES,
         needs_draft_model=True,
+        runs_draft_model=True,
     ),
     "recycle": Method(_of_stores(RecycleDrafter), "Token Recycling: a fixed 80-node tree of successors last seen", 80),
     "isotropic": Method(
@@ -135,8 +169,8 @@ def start(method: str, request: Request, stores: DraftingStores, state: DraftMod
 
 def check(speculation: SpeculationParams) -> None:
     """Raise RequestRejected naming the first field that no method honours, with what is accepted."""
-    check_field("method", speculation.method in {AUTO, *METHODS}, one_of(AUTO, *METHODS), speculation.method)
-    parts = sorted({*spine.ABLATIONS, *stand.ABLATIONS, *dynamic.ABLATIONS})
+    check_field("method", speculation.method in METHODS, one_of(*METHODS), speculation.method)
+    parts = sorted({BEST_FIRST, *spine.ABLATIONS, *dynamic.ABLATIONS})
     unknown = ", ".join(sorted(speculation.without.difference(parts)))
     check_field("without", not unknown, f"any of {', '.join(parts)}", unknown)
     branching = speculation.branching
@@ -144,12 +178,24 @@ def check(speculation: SpeculationParams) -> None:
     consensus = speculation.consensus
     check_field("consensus", consensus in spine.CONSENSUS, one_of(*spine.CONSENSUS), consensus)
     stand.check(speculation)
+    _check_sources(speculation)
     least = speculation.min_probability
     check_field("min_probability", least is None or 0 <= least < 1, "at least 0 and below 1", least)
     trace = speculation.trace
     check_field("trace", trace in (None, TRACE_STEPS, TRACE_TREES), one_of(TRACE_STEPS, TRACE_TREES), trace)
     for name, value in (("max_nodes", speculation.max_nodes), ("max_depth", speculation.max_depth)):
         check_field(name, value is None or value >= 0, "0 or more", value)
+
+
+def _check_sources(speculation: SpeculationParams) -> None:
+    """Raise RequestRejected for a source that there is not, and where no tree is grown from sources."""
+    if speculation.sources is None:
+        return
+    names = [source.name.lower() for source in (*FAMILIES, Source.PREDICTION, Source.GRAMMAR)]
+    unknown = ", ".join(sorted(speculation.sources.difference(names)))
+    check_field("sources", not unknown, f"any of {', '.join(sorted(names))}", unknown)
+    is_grown = speculation.method in GROWN and not speculation.without
+    check_field("sources", is_grown, f"left out where the method is not {one_of(*GROWN)}", "a list")
 
 
 def warm_up() -> None:
@@ -167,15 +213,7 @@ def warm_up() -> None:
                 sampling=SamplingParams(max_tokens=4),
                 speculation=SpeculationParams(method=method, without=without),
             )
-            _draft_once(start(method, request, _WarmUpStores()), request)
-
-
-class _WarmUpStores:
-    """A session small enough to grow while warming up."""
-
-    def __init__(self) -> None:
-        self.adjacency = AdjacencyTable(2**16)
-        self.ngrams = NgramStore(2**16)
+            _draft_once(start(method, request, lone_session(WARM_UP_BYTES)), request)
 
 
 def _draft_once(drafter: Drafter, request: Request) -> None:

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 from decoding.drafting.draft_model.state import DraftModelState
 from decoding.drafting.stand.static_tree import StaticTree
-from decoding.stores.adjacency import AdjacencyTable
+from decoding.stores.judge import Judge
 from decoding.stores.ngram import NgramStore
 
 
@@ -14,10 +14,9 @@ class DraftingStores(Protocol):
     """The part of a session that drafters share across its requests."""
 
     @property
-    def adjacency(self) -> AdjacencyTable: ...
-
-    @property
     def ngrams(self) -> NgramStore: ...
+
+    def judges(self, is_sampled: bool) -> tuple[Judge, Judge]: ...
 
 
 class Sources(NamedTuple):

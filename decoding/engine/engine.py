@@ -190,7 +190,6 @@ class Engine:
         for each, top in zip(verified, tops, strict=True):
             each.part.observe(each.verdict, top)
         tally.end_phase("observe")
-        self._review([each.part for each in verified], tally)
         self._note_prompts(parts, tally.seconds)
         num_prefill_tokens = sum(len(part.chunk) for part in parts)
         result.stats = tally.stats(batch.num_tokens, num_prefill_tokens, self._scheduler.reuse, self.costs.curve)
@@ -272,22 +271,6 @@ class Engine:
         if request.finish_reason is not None:
             self._scheduler.retire(request.id)
             result.retired.append(sequence.end(request.finish_reason))
-
-    def _review(self, parts: list[SequencePart], tally: StepTally) -> None:
-        """Note what every method has earned in this step, and let methods be chosen again.
-
-        Every part pays for its own rows, so that a prompt that runs beside them costs the others nothing.
-        """
-        seconds = tally.seconds - sum(part.cost.seconds for part in parts)
-        shares = self.costs.curve.shares([part.num_tokens for part in parts], [part.start for part in parts])
-        for part, share in zip(parts, shares, strict=True):
-            if not part.is_decoding:
-                continue
-            drafter = part.sequence.drafter
-            if part.cost.is_usual:
-                drafter.note_earnings(part.cost.seconds + share * seconds)
-            if part.sequence.request.finish_reason is None:
-                self._drafting.review(drafter)
 
     def _note_prompts(self, parts: list[SequencePart], seconds: float) -> None:
         """Let the next prompts be planned by how long this step took."""

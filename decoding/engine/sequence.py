@@ -151,7 +151,7 @@ class Sequence:
         stats.steps_by_method[method] = stats.steps_by_method.get(method, 0) + 1
         if outcome is not None:
             stats.counts.count(outcome)
-        self.drafter.note_step(tree, verdict, num_emitted, cost)
+        self.drafter.note_step(tree, verdict, cost)
         return num_emitted
 
     def end(self, reason: FinishReason) -> Retired:
@@ -161,7 +161,7 @@ class Sequence:
 
     def close(self) -> RequestStats:
         """The statistics, all told."""
-        choice, stats = self.drafter.choice, self.stats
+        choice, stats = self.drafter.active.choice, self.stats
         stats.method, stats.choice, stats.reason = choice.method, choice.kind, choice.reason
         if self.prediction is not None:
             self.prediction.follow(self.request.output)

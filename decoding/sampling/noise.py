@@ -55,6 +55,12 @@ def gumbel(seed: np.uint64, position: int, token: int, stream: int = 0, step: in
 
 
 @nb.njit(cache=True)
+def exponential(seed: np.uint64, position: int, token: int) -> float:
+    """The target's own noise as an exponential variate: exp(-noise). The token of least variate over share is drawn."""
+    return -math.log((np.float64(philox_words(seed, position, token >> 2)[token & 3]) + 0.5) * 2.0**-32)
+
+
+@nb.njit(cache=True)
 def uniform(seed: np.uint64, position: int, index: int, stream: int, step: int) -> float:
     """A number in (0, 1) of 52 bits, the `index`-th of its position, stream and step."""
     first, second, _, _ = philox_words(seed, position, index, stream, step)

@@ -26,6 +26,7 @@ LONGEST_NGRAM = 4  # n-grams are the tier n - 1
 
 _FIRST_SETS = 64
 _SHORT_MEMORY = 3  # rows: a shorter n-gram than the longest averages as if it had seen no more
+_NEWEST_HALVES = 2  # tokens of the longest n-gram in which a new row counts as much as all before it
 
 
 class NgramStore(SuccessorTable):
@@ -33,13 +34,11 @@ class NgramStore(SuccessorTable):
 
     An entry's `seen` counts firm rows for 4-grams, any for shorter ones, where it stops at 3. Shorter n-grams are
     asked where a text is new: there what the target said a moment ago, on whatever path, is worth more than a long
-    mean, so all rows count and the newest for at least a quarter. renormalise: scale what the cut to ten leaves to a
-    sum of one.
+    mean, so all rows count, and the newest for at least a quarter, or in 1- and 2-grams for half.
     """
 
-    def __init__(self, max_bytes: int, renormalise: bool = False) -> None:
-        super().__init__(max_bytes, _FIRST_SETS, counts_rows=True)
-        self._renormalise = renormalise
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__(max_bytes, _FIRST_SETS)
 
     @property
     def hit_rates(self) -> tuple[float, ...]:
@@ -66,11 +65,7 @@ class NgramStore(SuccessorTable):
         """
         self.reserve(LONGEST_NGRAM * len(contexts))
         is_firm = np.ones(len(contexts), np.bool_) if is_firm is None else is_firm
-        _harvest(self._arrays, contexts, top_ids, top_probabilities, is_firm, self._renormalise)
-
-    def num_foretold(self, contexts: NDArray[np.int32], tokens: NDArray[np.int32]) -> int:
-        """How many of `tokens`, int32 [r], are what the store thinks likeliest after `contexts`, int32 [r, 4]."""
-        return int(_num_foretold(self._arrays, contexts, tokens))
+        _harvest(self._arrays, contexts, top_ids, top_probabilities, is_firm)
 
     def successors(self, context: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.float32], int]:
         """Next tokens and probabilities by the longest n-gram known, and its n; 0 when there is none."""
@@ -89,6 +84,18 @@ def _hash_on(mixed: np.uint64, token: int) -> np.uint64:
     return np.uint64(mix(mixed ^ np.uint64(token + 1)))
 
 
+@nb.njit(cache=True, forceinline=True)
+def find_successors(table: SuccessorArrays, previous: int, token: int, use_bigram: bool = True) -> tuple[int, int]:
+    """The entry of (previous, token) and its tier: the two of them (1) first, the token alone (0) else; -1 for neither.
+    previous: -1 for none."""
+    single = _hash_on(np.uint64(0), token)
+    if use_bigram and previous >= 0:
+        entry: int = look_up(table, key_of(_hash_on(single, previous), 1))
+        if entry >= 0:
+            return entry, 1
+    return look_up(table, key_of(single, 0)), 0
+
+
 @nb.njit(cache=True)
 def _harvest(
     table: SuccessorArrays,
@@ -96,7 +103,6 @@ def _harvest(
     top_ids: NDArray[np.int32],
     top_probabilities: NDArray[np.float32],
     is_firm: NDArray[np.bool_],
-    renormalise: bool,
 ) -> None:
     merged = allocate_merged()
     for row in range(len(contexts)):
@@ -111,20 +117,20 @@ def _harvest(
                 table.seen[entry] = 0
             elif ngram == LONGEST_NGRAM and table.seen[entry] > 0 and not is_firm[row]:
                 continue
-            share = np.float32(1.0 / (table.seen[entry] + 1))  # k rows' mean moves by 1 / (k + 1)
+            seen = table.seen[entry] if ngram > _NEWEST_HALVES else min(table.seen[entry], 1)
+            share = np.float32(1.0 / (seen + 1))  # k rows' mean moves by 1 / (k + 1)
             blend(table, entry, top_ids[row], top_probabilities[row], share, merged)
             if ngram == LONGEST_NGRAM:
                 table.seen[entry] += is_firm[row]
             else:
                 table.seen[entry] = min(table.seen[entry] + 1, _SHORT_MEMORY)
-            if renormalise:
-                table.probabilities[entry] /= table.probabilities[entry].sum()
 
 
 @nb.njit(cache=True, forceinline=True)
-def find_longest(table: SuccessorArrays, context: NDArray[np.int32]) -> tuple[int, int]:
-    """The entry of the longest n-gram known and its n, or (-1, 0); context: int32 [4] as in `harvest`."""
-    for ngram in range(LONGEST_NGRAM, 0, -1):
+def find_longest(table: SuccessorArrays, context: NDArray[np.int32], shortest: int = 1) -> tuple[int, int]:
+    """The entry of the longest n-gram known and its n, at least `shortest`, or (-1, 0); context: int32 [4] as in
+    `harvest`."""
+    for ngram in range(LONGEST_NGRAM, shortest - 1, -1):
         if context[LONGEST_NGRAM - ngram] == NO_TOKEN:
             continue
         mixed = np.uint64(0)
@@ -134,13 +140,3 @@ def find_longest(table: SuccessorArrays, context: NDArray[np.int32]) -> tuple[in
         if entry >= 0:
             return entry, ngram
     return -1, 0
-
-
-@nb.njit(cache=True)
-def _num_foretold(table: SuccessorArrays, contexts: NDArray[np.int32], tokens: NDArray[np.int32]) -> int:
-    count = 0
-    for row in range(len(tokens)):
-        entry, _ = find_longest(table, contexts[row])
-        if entry >= 0 and table.ids[entry, 0] == tokens[row]:
-            count += 1
-    return count

@@ -8,24 +8,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from decoding.stores.adjacency import AdjacencyTable
-from decoding.stores.earnings import Ledger
+from decoding.stores.judge import Judge, below, measured_judges
 from decoding.stores.ngram import NgramStore
+
+SESSION_TRIED, SESSION_TRUST = 512.0, 64.0  # observations that a chance rests on: at most, and at first
+SESSION_PACE = 0.005
 
 
 @dataclass(slots=True)
 class Session:
-    """The stores of one session; running requests hold on to it even after it left the `SessionStore`.
+    """The store of one session; running requests hold on to it even after it left the `SessionStore`.
 
-    max_bytes: of each store. A store exists from its first use on. earnings: of greedy and of sampled requests.
+    max_bytes: of the store, which exists from its first use on. server_judges: of greedy and of sampled requests,
+    shared by all sessions; this one's own begin with their view.
     """
 
     tenant: str
     id: str
     max_bytes: int
-    adjacency: AdjacencyTable
+    server_judges: tuple[Judge, Judge]
     last_used: float = 0.0
-    earnings: tuple[Ledger, Ledger] = field(default_factory=lambda: (Ledger(), Ledger()))
+    _judges: list[Judge | None] = field(default_factory=lambda: [None, None], repr=False)
     _ngrams: NgramStore | None = field(default=None, repr=False)
 
     @property
@@ -34,16 +37,23 @@ class Session:
             self._ngrams = NgramStore(self.max_bytes)
         return self._ngrams
 
-    def ledger(self, is_sampled: bool) -> Ledger:
-        """What methods earned in requests of this kind."""
-        return self.earnings[is_sampled]
+    def judges(self, is_sampled: bool) -> tuple[Judge, Judge]:
+        """The session's and the server's, of requests of this kind."""
+        server, own = self.server_judges[is_sampled], self._judges[is_sampled]
+        if own is None:
+            own = self._judges[is_sampled] = below(server, SESSION_TRIED, SESSION_PACE, SESSION_TRUST)
+        return own, server
 
     @property
     def store_bytes(self) -> dict[str, int]:
         """Bytes of each store in use, by its name."""
-        used = {"adjacency": self.adjacency.num_bytes}
-        return used | {"ngrams": self._ngrams.num_bytes} if self._ngrams else used
+        return {"ngrams": self._ngrams.num_bytes} if self._ngrams else {}
 
     @property
     def num_bytes(self) -> int:
         return sum(self.store_bytes.values())
+
+
+def lone_session(max_bytes: int) -> Session:
+    """One of no server, for drafters that run without an engine."""
+    return Session("", "", max_bytes, measured_judges())

@@ -11,7 +11,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 
 from decoding.core.session_info import SessionInfo
-from decoding.stores.adjacency import AdjacencyTable
+from decoding.stores.judge import measured_judges
 from decoding.stores.session import Session
 
 
@@ -33,6 +33,7 @@ class SessionStore:
         self._max_bytes = max_bytes
         self._time_to_live = time_to_live
         self._clock = clock
+        self.judges = measured_judges()  # of greedy and of sampled requests
         self._sessions: OrderedDict[tuple[str, str], Session] = OrderedDict()  # least recently used first
 
     def __len__(self) -> int:
@@ -49,7 +50,7 @@ class SessionStore:
         key = (tenant, session_id)
         session = self._sessions.pop(key, None)
         if session is None:
-            session = Session(tenant, session_id, self._max_bytes, AdjacencyTable(self._max_bytes))
+            session = Session(tenant, session_id, self._max_bytes, self.judges)
         session.last_used = now
         self._sessions[key] = session
         if len(self._sessions) > self._max_sessions:

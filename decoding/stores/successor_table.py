@@ -29,7 +29,7 @@ class SuccessorArrays(NamedTuple):
     """The table as compiled code sees it. S sets of W ways make E = S * W entries of K successors.
 
     keys: uint64 [S, W], from `key_of`, or 0 when free. stamps: int64 [S, W], when the entry was last useful.
-    seen: int32 [E], how many rows its successors are the mean of; [0] in a table that does not count them.
+    seen: int32 [E], how many rows its successors are the mean of.
     ids: int32 [E, K]; probabilities: float32 [E, K]. counters: int64 [13], indexed by the names above.
     """
 
@@ -46,14 +46,13 @@ class SuccessorTable:
 
     max_bytes bounds the arrays; the table starts small and doubles. When a set is full its least recently useful
     entry goes; an entry nobody asked for or saw again counts as one table's turnover older. Two keys share an entry
-    when 62 bits of hash agree, which costs a wrong guess and nothing else. first_sets: to start with; counts_rows:
-    whether `seen` is kept.
+    when 62 bits of hash agree, which costs a wrong guess and nothing else. first_sets: to start with.
     """
 
-    def __init__(self, max_bytes: int, first_sets: int, counts_rows: bool) -> None:
-        self._bytes_per_entry = 8 + 8 + 4 * counts_rows + NUM_SUCCESSORS * (4 + 4)
+    def __init__(self, max_bytes: int, first_sets: int) -> None:
+        self._bytes_per_entry = 8 + 8 + 4 + NUM_SUCCESSORS * (4 + 4)
         self._max_sets = max(1, max_bytes // (self._bytes_per_entry * _NUM_WAYS))
-        self._arrays = _allocate(min(first_sets, self._max_sets), counts_rows)
+        self._arrays = _allocate(min(first_sets, self._max_sets))
 
     @property
     def arrays(self) -> SuccessorArrays:
@@ -86,7 +85,7 @@ class SuccessorTable:
         while num_sets < self._max_sets and num_used + num_new > _MAX_LOAD * num_sets * _NUM_WAYS:
             num_sets = min(2 * num_sets, self._max_sets)
         if num_sets > len(self._arrays.keys):
-            larger = _allocate(num_sets, len(self._arrays.seen) > 0)
+            larger = _allocate(num_sets)
             _move(self._arrays, larger)
             self._arrays = larger
 
@@ -114,12 +113,12 @@ class SuccessorTable:
         return tuple(self._arrays.counters[first : first + _NUM_TIERS].tolist())
 
 
-def _allocate(num_sets: int, counts_rows: bool) -> SuccessorArrays:
+def _allocate(num_sets: int) -> SuccessorArrays:
     num_entries = num_sets * _NUM_WAYS
     return SuccessorArrays(
         keys=np.full((num_sets, _NUM_WAYS), _FREE, np.uint64),
         stamps=np.full((num_sets, _NUM_WAYS), np.iinfo(np.int64).min, np.int64),
-        seen=np.zeros(num_entries if counts_rows else 0, np.int32),
+        seen=np.zeros(num_entries, np.int32),
         ids=np.full((num_entries, NUM_SUCCESSORS), NO_TOKEN, np.int32),
         probabilities=np.zeros((num_entries, NUM_SUCCESSORS), np.float32),
         counters=np.zeros(_NUM_COUNTERS, np.int64),
@@ -202,8 +201,7 @@ def _move(old: SuccessorArrays, new: SuccessorArrays) -> None:
         for way in range(_NUM_WAYS):
             if old.keys[row, way] != _FREE:
                 entry = _claim(new, old.keys[row, way], old.stamps[row, way])
-                if len(old.seen) > 0:
-                    new.seen[entry] = old.seen[row * _NUM_WAYS + way]
+                new.seen[entry] = old.seen[row * _NUM_WAYS + way]
                 new.ids[entry] = old.ids[row * _NUM_WAYS + way]
                 new.probabilities[entry] = old.probabilities[row * _NUM_WAYS + way]
     new.counters[_CLOCK] = old.counters[_CLOCK]

@@ -19,27 +19,19 @@ from decoding.drafting.harvest import tree_contexts
 from decoding.drafting.sources import DraftingStores
 from decoding.drafting.stand.stand import StandDrafter
 from decoding.drafting.stand.static_tree import StaticTree, shipped_tree
-from decoding.stores.adjacency import AdjacencyTable
-from decoding.stores.ngram import NgramStore
+from decoding.stores.session import lone_session
 
 STAND = "stand"
 STORE_BYTES = 16 * 2**20
 SMALL_STORES = (2**20, 2**18, 2**16)
 
 
-class Stores:
-    """One problem's stores, with an n-gram store of the experiment's own."""
-
-    def __init__(self, max_bytes: int = STORE_BYTES, renormalise: bool = False) -> None:
-        self.adjacency = AdjacencyTable(2**16)
-        self.ngrams = NgramStore(max_bytes, renormalise)
-        self.tree = None
-
-
 class AcceptedOnly(StandDrafter):
     """Harvests the rows of the accepted path alone."""
 
-    def _teach(self, tree: DraftTree, verdict: Verdict, top: TopTokens) -> None:
+    def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
+        if top is None:
+            return
         path = verdict.path
         contexts = tree_contexts(self._request.tokens[: self._num_tokens], tree)[path]
         self._ngrams.harvest(contexts, top.ids[path], top.probabilities[path])
@@ -48,7 +40,9 @@ class AcceptedOnly(StandDrafter):
 class AllAlike(StandDrafter):
     """Averages rejected rows in like accepted ones."""
 
-    def _teach(self, tree: DraftTree, verdict: Verdict, top: TopTokens) -> None:  # noqa: ARG002
+    def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:  # noqa: ARG002
+        if top is None:
+            return
         contexts = tree_contexts(self._request.tokens[: self._num_tokens], tree)
         self._ngrams.harvest(contexts, top.ids, top.probabilities)
 
@@ -101,50 +95,44 @@ def method_contenders(nodes: int) -> list[Contender]:
 
 
 def drawing_contenders(nodes: int) -> list[Contender]:
-    """Deterministic, independent, coupled and rejection on the paper's static tree, then grown best-first."""
+    """Deterministic, independent, coupled and rejection on the paper's static tree, then grown best-first, coupled."""
     found = [Contender(label="none", speculation=SpeculationParams(method="none", max_nodes=0))]
     for candidates in ("deterministic", "independent", "coupled"):
-        speculation = stand(nodes, "best_first", "refill", candidates=candidates)
+        speculation = stand(nodes, "best_first", candidates=candidates)
         found.append(Contender(label=f"{candidates}, static tree", speculation=speculation))
     found.append(Contender(label="rejection, static tree", speculation=stand(nodes, verification="rejection")))
-    for candidates in ("deterministic", "independent", "coupled"):
-        found.append(Contender(label=f"{candidates}, best first", speculation=stand(nodes, candidates=candidates)))
-    return found
+    return [*found, Contender(label="coupled, best first", speculation=stand(nodes))]
 
 
 def tree_contenders(nodes: int) -> list[Contender]:
-    """The heuristic tree and the tuned one, with and without filling empty slots, and no static tree at all."""
-    found = []
-    for name, label in (("general", "heuristic tree"), ("gosling", "tuned tree")):
-        tree = shipped_tree(name)
-        for without, more in ((("best_first", "refill"), ""), (("best_first",), ", empty slots filled")):
-            found.append(
-                Contender(
-                    label=f"{label}{more}",
-                    speculation=stand(nodes, *without),
-                    drafter=lambda request, stores, tree=tree: StandDrafter(request, stores, tree),  # type: ignore[misc]
-                    new_stores=Stores,
-                )
-            )
+    """The heuristic tree, the tuned one, and no static tree at all."""
+    found = [
+        Contender(
+            label=label,
+            speculation=stand(nodes, "best_first"),
+            drafter=lambda request, stores, tree=shipped_tree(name): StandDrafter(request, stores, tree),  # type: ignore[misc]
+            new_stores=lambda: lone_session(STORE_BYTES),
+        )
+        for name, label in (("general", "heuristic tree"), ("gosling", "tuned tree"))
+    ]
     return [*found, Contender(label="best first", speculation=stand(nodes))]
 
 
 def store_contenders(nodes: int, temperature: float) -> Sequence[Contender]:
     """The store's open choices, one changed at a time, and smaller stores."""
     base = Contender(
-        label="temperature 1, rejected rows for unknown 4-grams, no renormalising",
+        label="temperature 1, rejected rows for unknown 4-grams",
         speculation=stand(nodes),
         drafter=StandDrafter,
-        new_stores=Stores,
+        new_stores=lambda: lone_session(STORE_BYTES),
     )
     return [
         base,
         replace(base, label=f"kept as sampled, at {temperature:g}", drafter=AsSampled),
         replace(base, label="all rows alike", drafter=AllAlike),
         replace(base, label="accepted rows only", drafter=AcceptedOnly),
-        replace(base, label="renormalised after the cut", new_stores=lambda: Stores(renormalise=True)),
         *(
-            replace(base, label=f"store of {size // 1024} KiB", new_stores=lambda size=size: Stores(size))  # type: ignore[misc]
+            replace(base, label=f"store of {size // 1024} KiB", new_stores=lambda size=size: lone_session(size))  # type: ignore[misc]
             for size in SMALL_STORES
         ),
     ]

@@ -13,11 +13,11 @@ from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, Source, Verdict
 from decoding.costs.price import DraftBudget
-from decoding.drafting.harvest import harvest_prefill, harvest_tree, token_before_root
+from decoding.drafting.harvest import teach_prompt, teach_tree
 from decoding.drafting.sources import DraftingStores
 from decoding.drafting.tree.growth import Limits, limits_of
 from decoding.drafting.tree.nodes import Nodes, allocate, put_node, put_root, to_tree, token_before
-from decoding.stores.adjacency import find_successors
+from decoding.stores.ngram import find_successors
 from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS, SuccessorArrays
 
 _ADJACENCY = int(Source.ADJACENCY)
@@ -33,20 +33,20 @@ class IsotropicDrafter:
 
     def __init__(self, request: Request, session: DraftingStores) -> None:
         self._request = request
-        self._adjacency = session.adjacency
+        self._ngrams = session.ngrams
         self._nodes = allocate(0)
-        self._before_root = -1
+        self._num_tokens = 0
 
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
-        harvest_prefill(self._adjacency, self._request, start, top)
+        teach_prompt(self._ngrams, self._request.tokens, start, top)
 
     def propose(self, budget: DraftBudget) -> DraftTree:
-        self._before_root = token_before_root(self._request)
+        self._num_tokens = self._request.num_tokens
         speculation = self._request.speculation
         if budget.max_nodes >= len(self._nodes.tokens):
             self._nodes = allocate(budget.max_nodes + 1)
         num_nodes = build_isotropic_tree(
-            self._adjacency.arrays,
+            self._ngrams.arrays,
             self._request.tokens,
             self._nodes,
             limits_of(budget, speculation.max_depth),
@@ -55,8 +55,8 @@ class IsotropicDrafter:
         )
         return to_tree(self._nodes, num_nodes)
 
-    def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:  # noqa: ARG002
-        harvest_tree(self._adjacency, self._before_root, tree, top)
+    def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
+        teach_tree(self._ngrams, self._request.tokens[: self._num_tokens], tree, verdict, top)
 
 
 @nb.njit(cache=True)

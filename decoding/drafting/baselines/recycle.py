@@ -13,12 +13,12 @@ from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, Source, Verdict
 from decoding.costs.price import DraftBudget
-from decoding.drafting.harvest import harvest_prefill, harvest_tree
+from decoding.drafting.harvest import teach_prompt, teach_tree
 from decoding.drafting.sources import DraftingStores
 from decoding.drafting.tree.growth import Limits, limits_of
 from decoding.drafting.tree.nodes import Nodes, allocate, put_node, put_root, to_tree
-from decoding.stores.adjacency import find_successors
-from decoding.stores.successor_table import NO_TOKEN, SuccessorArrays
+from decoding.stores.ngram import find_successors
+from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS, SuccessorArrays
 
 _ADJACENCY = int(Source.ADJACENCY)
 
@@ -66,19 +66,21 @@ class RecycleDrafter:
     rows are harvested too, and a token never seen drafts nothing instead of token 0.
     """
 
-    num_top = 8
+    num_top = NUM_SUCCESSORS
 
     def __init__(self, request: Request, session: DraftingStores) -> None:
         self._request = request
-        self._adjacency = session.adjacency
+        self._ngrams = session.ngrams
         self._nodes = allocate(len(_PARENTS))
+        self._num_tokens = 0
 
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
-        harvest_prefill(self._adjacency, self._request, start, top)
+        teach_prompt(self._ngrams, self._request.tokens, start, top)
 
     def propose(self, budget: DraftBudget) -> DraftTree:
+        self._num_tokens = self._request.num_tokens
         num_nodes = fill_template(
-            self._adjacency.arrays,
+            self._ngrams.arrays,
             int(self._request.tokens[-1]),
             self._nodes,
             limits_of(budget, self._request.speculation.max_depth),
@@ -87,8 +89,8 @@ class RecycleDrafter:
         )
         return to_tree(self._nodes, num_nodes)
 
-    def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:  # noqa: ARG002
-        harvest_tree(self._adjacency, NO_TOKEN, tree, top)
+    def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
+        teach_tree(self._ngrams, self._request.tokens[: self._num_tokens], tree, verdict, top)
 
 
 @nb.njit(cache=True)

@@ -1,7 +1,8 @@
-"""Trees of a draft model: DynaTree's adaptive ones, and by other rules a chain and a fixed tree.
+"""Trees of a draft model by rules: DynaTree's own, and by other rules a chain and a fixed tree.
 
-Owns what one request's drafting remembers: the tree under way, the rates its evidence has proved, the history of
-acceptance. The draft model itself, its slots and the rounds are `draft_model`'s. Invariant: one growth, many rules.
+Owns what one request's drafting remembers: the tree under way and the history of acceptance. Trees that are grown by
+estimated chances instead are `one_tree`'s; the draft model itself, its slots and the rounds `draft_model`'s.
+Invariant: one growth, many rules.
 """
 
 from __future__ import annotations
@@ -26,9 +27,7 @@ from decoding.drafting.draft_model.growth import (
     harvest_best,
     most_nodes,
 )
-from decoding.drafting.draft_model.priors import prior_chances
 from decoding.drafting.draft_model.state import DraftModelState, DraftRows
-from decoding.drafting.tree.beliefs import learn, start_beliefs
 from decoding.drafting.tree.candidates import COUPLED, draft_law
 from decoding.drafting.tree.growth import Growth, allocate, limits_of
 from decoding.drafting.tree.nodes import put_root, to_tree
@@ -36,14 +35,11 @@ from decoding.drafting.tree.nodes import put_root, to_tree
 ABLATIONS = ("breadth", "depth", "history")
 
 PAPER = Rules()
-SMALL_BUDGET = 16  # up to which deep and narrow trees earn more; measured on the bundled pair, see docs/log.md
-SMALL = Rules(rho_stop=0.4, rho_deep=0.4, tau=0.1, d_max=16)
 
 LINEAR_LENGTH = 8  # K of the paper's linear baseline
 FIXED_DEPTH = 5
 FIXED_TAU = 0.05
 _ROOT: IntArray = np.zeros(1, np.int32)
-_HOPE_SMOOTHING = 1 / 32
 
 
 class History(NamedTuple):
@@ -70,12 +66,11 @@ def fixed_rules(speculation: SpeculationParams) -> Rules:
 
 
 def dynamic_rules(speculation: SpeculationParams) -> Rules:
-    """DynaTree's rules: the paper's numbers, or for a small or a priced budget those that gate by probability alone.
+    """DynaTree's rules with the paper's numbers.
 
     `without` leaves out "breadth" (two children everywhere) or "depth" (no gate, base depth).
     """
-    is_small = speculation.max_nodes is None or speculation.max_nodes <= SMALL_BUDGET
-    rules = SMALL if is_small else PAPER
+    rules = PAPER
     if "breadth" in speculation.without:
         rules = rules._replace(b_min=rules.b_mid, b_max=rules.b_mid)
     if "depth" in speculation.without:
@@ -109,8 +104,6 @@ class ModelDrafter:
         self._history = history
         self._acceptance: deque[float] = deque(maxlen=history.window if history else 1)
         self._law = draft_law(request.sampling, COUPLED)
-        self._beliefs = start_beliefs(prior_chances(request.sampling.temperature))
-        self._hope = 0.8  # how often a node's best child is accepted once the node is
         self._allocate(16)
         self._d_base = float(rules.d_base)
         self._under_way: tuple[Growth, ModelSource] | None = None  # what the tree of this step grows by, once begun
@@ -125,9 +118,9 @@ class ModelDrafter:
         if budget.max_nodes > self._room:
             self._allocate(budget.max_nodes)
         tokens, limits = self._request.tokens, limits_of(budget, self._rules.d_max)
-        rounds = Rounds(budget.round_price, self._hope, min(most_rows, limits.max_nodes), most_depth)
+        rounds = Rounds(min(most_rows, limits.max_nodes), most_depth)
         self._under_way = (
-            Growth(tokens, self._beliefs.chances, limits, *self._buffers),
+            Growth(tokens, limits, *self._buffers),
             ModelSource(self._law, self._rules, rounds, self._state.vocab_size, self._model_buffers),
         )
         put_root(self._buffers.nodes, int(tokens[-1]))
@@ -164,8 +157,6 @@ class ModelDrafter:
         self._state.keep(rows[rows >= 0])
         if tree.num_drafted == 0:
             return
-        learn(self._beliefs, tree.of_nodes(self._buffers.nodes.classes), tree, verdict)
-        self._learn_hope(tree, verdict)
         if self._history is not None:
             self._adjust(self._history, verdict.num_accepted / tree.num_drafted)
 
@@ -174,12 +165,6 @@ class ModelDrafter:
         self._room = max_nodes
         self._buffers = allocate(num_nodes)
         self._model_buffers = allocate_model_buffers(num_nodes, max_nodes + 1)
-
-    def _learn_hope(self, tree: DraftTree, verdict: Verdict) -> None:
-        """Every accepted node that had children, the root too, says whether one of them was the target's."""
-        num_tried = verdict.num_accepted + bool((tree.parents == verdict.path[-1]).any())
-        for index in range(num_tried):
-            self._hope += _HOPE_SMOOTHING * (float(index < verdict.num_accepted) - self._hope)
 
     def _adjust(self, history: History, acceptance: float) -> None:
         """Draft deeper and narrower trees while more is accepted than aimed at, shallower and wider ones while less."""

@@ -1,8 +1,8 @@
 """Grows a draft tree depth by depth from what the draft model says after each node: one builder, many rules.
 
 Owns the compiled builder. A node has two numbers: its path probability under the draft model, which the rules of
-DynaTree (section 3.3) ask for, and its chance to be accepted, by what such nodes have proved to be worth, which
-decides who gets the budget. Invariant: a child is never likelier than its parent, so the likeliest nodes are a tree.
+DynaTree (section 3.3) ask for, and the same given the request's own noise, which decides who gets the budget.
+Invariant: a child is never likelier than its parent, so the likeliest nodes are a tree.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoding.core.tree import IntArray, Source
-from decoding.drafting.draft_model.priors import weight_class
 from decoding.drafting.tree.candidates import Candidates, DraftLaw, allocate_candidates, rank_candidates
 from decoding.drafting.tree.growth import Growth
 from decoding.drafting.tree.nodes import Nodes, put_node
@@ -44,12 +43,8 @@ class Rules(NamedTuple):
 
 
 class Rounds(NamedTuple):
-    """What the draft forwards of a tree may cost. round_price: what a further one must promise, in tokens; hope: how
-    often a node's best child is accepted once the node is. most_rows: that all of them together may have; most_depth:
-    of a row."""
+    """What the draft forwards of a tree may have: rows, all of them together, and how deep a row may be."""
 
-    round_price: float
-    hope: float
     most_rows: int
     most_depth: int
 
@@ -133,14 +128,12 @@ def _add_children(growth: Growth, source: ModelSource, num_nodes: int, expanded:
             breadth = rules.b_mid
         for rank in range(min(breadth, size)):
             probability = probabilities[parent] * mass * candidates.shares[row, rank]
-            kind = weight_class(candidates.weights[row, rank], rank)
-            chance = nodes.scores[parent] * growth.chances[kind]
+            chance = nodes.scores[parent] * mass * candidates.weights[row, rank]
             token = candidates.ids[row, rank]
             if probability < rules.tau or chance < limits.min_chance or token >= source.vocab_size:
                 continue
             put_node(nodes, num_nodes, parent, token, _DRAFT_MODEL, chance)
             probabilities[num_nodes] = probability
-            nodes.classes[num_nodes] = kind
             buffers.rows[num_nodes] = _NOT_RUN
             num_nodes += 1
     return num_nodes
@@ -153,17 +146,13 @@ def _choose_expanded(growth: Growth, source: ModelSource, first: int, num_nodes:
     least = _least_score(nodes.scores[1:num_nodes], limits.max_nodes)
     found = np.empty(num_nodes - first, np.int32)
     count = 0
-    promise = 0.0
     for node in range(first, num_nodes):
         probability, depth, score = source.buffers.probabilities[node], nodes.depths[node], nodes.scores[node]
         is_open = depth < limits.max_depth and depth <= rounds.most_depth and probability >= rules.rho_stop
         is_open = is_open and (depth < rules.d_base or probability > rules.rho_deep)
-        if is_open and score >= least and score * rounds.hope >= limits.min_chance:
+        if is_open and score >= least and score >= limits.min_chance:
             found[count] = node
-            promise += score * rounds.hope - limits.min_chance
             count += 1
-    if promise < rounds.round_price:
-        return found[:0]
     room = rounds.most_rows - num_rows
     if count > room:
         order = np.argsort(-nodes.scores[found[:count]], kind="mergesort")
@@ -194,5 +183,5 @@ def harvest_best(nodes: Nodes, rows: IntArray, num_nodes: int, budget: int) -> I
         nodes.tokens[place], nodes.depths[place] = nodes.tokens[node], nodes.depths[node]
         nodes.sources[place], nodes.scores[place] = nodes.sources[node], nodes.scores[node]
         nodes.parents[place] = places[nodes.parents[node]]
-        nodes.classes[place], rows[place] = nodes.classes[node], rows[node]
+        rows[place] = rows[node]
     return kept

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from decoding.core.tree import Source
 from decoding.drafting.tree.growth import Limits
 from decoding.drafting.tree.nodes import Nodes, put_node, put_root, token_before
-from decoding.stores.adjacency import find_successors
+from decoding.stores.ngram import find_successors
 from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS, SuccessorArrays
 
 MIN_SCORE = 0.01

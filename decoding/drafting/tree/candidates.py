@@ -79,7 +79,7 @@ def laws_of(candidates: Candidates, num_nodes: int) -> Draws:
 
 
 @nb.njit(cache=True, forceinline=True)
-def _temper(table: Expected, entry: int, law: DraftLaw, shares: NDArray[np.float64], node: int) -> int:
+def temper(table: Expected, entry: int, law: DraftLaw, shares: NDArray[np.float64], node: int) -> int:
     """Fill the node's `shares` with q: an entry's probabilities at the law's temperature, filtered, summing to one;
     return how many. At temperature 0 they stay those of temperature 1."""
     exponent = 1.0 / law.temperature if law.temperature > 0.0 else 1.0
@@ -130,7 +130,7 @@ def rank_candidates(
     if entry < 0:
         return
     ids, shares, scores = candidates.ids, candidates.shares, candidates.scores
-    size = _temper(table, entry, law, shares, node)
+    size = temper(table, entry, law, shares, node)
     candidates.sizes[node] = size
     for slot in range(size):
         ids[node, slot] = table.ids[entry, slot]

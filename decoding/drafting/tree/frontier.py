@@ -33,6 +33,12 @@ def push(heap: NDArray[np.int64], chance: float, parent: int, rank: int) -> None
 
 
 @nb.njit(cache=True)
+def peek(heap: NDArray[np.int64]) -> float:
+    """The chance of the likeliest candidate of a heap that is not empty."""
+    return float((heap[1] >> 28) / _CHANCE_SCALE)
+
+
+@nb.njit(cache=True)
 def pop(heap: NDArray[np.int64]) -> tuple[float, int, int]:
     """Take the likeliest candidate of a heap that is not empty: (chance, parent, rank)."""
     top = heap[1]

@@ -34,11 +34,9 @@ class Buffers(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """One tree under way. tokens: int32 [t], the request's; chances: float32, by evidence class; the rest as in
-    `Buffers`."""
+    """One tree under way. tokens: int32 [t], the request's; the rest as in `Buffers`."""
 
     tokens: NDArray[np.int32]
-    chances: NDArray[np.float32]
     limits: Limits
     nodes: Nodes
     heap: NDArray[np.int64]

@@ -15,15 +15,15 @@ from decoding.core.tree import DraftTree
 
 
 class Nodes(NamedTuple):
-    """Room for n nodes, each array [n]. depths: edges from the root; scores: what the builder ranks by; classes: of the
-    evidence for each node, where its builder estimates chances."""
+    """Room for n nodes, each array [n]. depths: edges from the root; scores: what the builder ranks by; names: bits
+    of the sources that named the node, where its builder knows."""
 
     tokens: NDArray[np.int32]
     parents: NDArray[np.int32]
     sources: NDArray[np.int8]
     depths: NDArray[np.int32]
     scores: NDArray[np.float32]
-    classes: NDArray[np.int32]
+    names: NDArray[np.int32]
 
 
 def allocate(num_nodes: int) -> Nodes:
@@ -33,7 +33,7 @@ def allocate(num_nodes: int) -> Nodes:
         sources=np.zeros(num_nodes, np.int8),
         depths=np.zeros(num_nodes, np.int32),
         scores=np.ones(num_nodes, np.float32),
-        classes=np.zeros(num_nodes, np.int32),
+        names=np.zeros(num_nodes, np.int32),
     )
 
 

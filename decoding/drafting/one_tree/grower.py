@@ -1,0 +1,205 @@
+"""The one grower: best-first over the candidates of every source, in rounds where a draft model takes part.
+
+A node's score is its chance to be accepted, the product along its path. The likeliest candidate of any node joins the
+tree until none is worth its price. The draft model is run on nodes where it promises more than the stores know,
+another depth each round, as long as the round is worth its price.
+Invariant: a child is never likelier than its parent, so the likeliest nodes are a tree.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from decoding.core.tree import IntArray
+from decoding.drafting.one_tree.opening import Asked, Top, open_node
+from decoding.drafting.tree.frontier import peek, pop, push
+from decoding.drafting.tree.growth import Growth
+from decoding.drafting.tree.nodes import put_node, put_root
+from decoding.stores.evidence import NUM_SOURCES, is_named
+from decoding.stores.judge import Levels, learn_token, set_of
+
+_NOT_RUN = -2
+
+
+class Rounds(NamedTuple):
+    """What the draft model may do for a tree. rows: int32 [n], the row that ran each node, -1 for the root's own, -2
+    for none; hope: how often the best child of a node that it ran is accepted once the node is; round_price,
+    row_price: of a further forward and of each of its rows, in tokens; most_rows: of all forwards; most_depth: of a
+    row."""
+
+    rows: IntArray
+    hope: float
+    round_price: float
+    row_price: float
+    most_rows: int
+    most_depth: int
+
+
+@nb.njit(cache=True)
+def plant(growth: Growth, asked: Asked, rounds: Rounds) -> None:
+    """A tree of the root alone, not opened yet."""
+    growth.heap[0] = 0
+    put_root(growth.nodes, growth.tokens[len(growth.tokens) - 1])
+    asked.heard.sizes[0] = -1
+    rounds.rows[0] = _NOT_RUN
+
+
+@nb.njit(cache=True)
+def take_in(growth: Growth, asked: Asked, rounds: Rounds, first_row: int, run: IntArray, top: Top) -> None:
+    """The draft model was run on the nodes `run`: row i of `top` follows node run[i], as row first_row + i of all."""
+    for row, node in enumerate(run):
+        rounds.rows[node] = first_row + row
+        open_node(growth, asked, node, top, row)
+        _offer(growth, asked, node, 0)
+
+
+@nb.njit(cache=True)
+def open_root(growth: Growth, asked: Asked, top: Top) -> float:
+    """Let the stores alone say what follows the root; the chance of what they think likeliest."""
+    open_node(growth, asked, 0, top, -1)
+    _offer(growth, asked, 0, 0)
+    return _best_chance(asked, 0)
+
+
+@nb.njit(cache=True)
+def grow(growth: Growth, asked: Asked, rounds: Rounds, num_nodes: int, num_rows: int, top: Top) -> tuple[int, IntArray]:
+    """Add the likeliest candidates; the new number of nodes, and those to run the draft model on next, often none.
+
+    num_rows: that it has run so far for this tree. While it is to run again nothing below its nodes is looked at.
+    """
+    waiting = np.empty(len(growth.nodes.tokens), np.int32)
+    asks = rounds.rows[0] != _NOT_RUN
+    while True:
+        num_nodes, num_waiting = _add_likeliest(growth, asked, rounds, num_nodes, asks, waiting, top)
+        wanted = _choose(growth, asked, rounds, waiting[:num_waiting], num_rows)
+        if len(wanted) > 0 or num_waiting == 0:
+            return num_nodes, wanted
+        asks = False
+
+
+@nb.njit(cache=True)
+def _add_likeliest(
+    growth: Growth, asked: Asked, rounds: Rounds, num_nodes: int, asks: bool, waiting: IntArray, top: Top
+) -> tuple[int, int]:
+    """Take candidates while they are worth it; those that the draft model might be run on wait, unoffered."""
+    nodes, limits, heap = growth.nodes, growth.limits, growth.heap
+    num_waiting = 0
+    least = _least_score(nodes.scores, num_nodes, limits.max_nodes)
+    while heap[0] > 0 and num_nodes < len(nodes.tokens):
+        if peek(heap) < limits.min_chance or peek(heap) <= least:
+            break
+        chance, parent, rank = pop(heap)
+        _put(growth, asked, num_nodes, parent, rank, chance)
+        rounds.rows[num_nodes] = _NOT_RUN
+        _offer(growth, asked, parent, rank + 1)
+        may_run = asks and rounds.rows[parent] != _NOT_RUN and nodes.depths[num_nodes] <= rounds.most_depth
+        if nodes.depths[num_nodes] < limits.max_depth:
+            open_node(growth, asked, num_nodes, top, -1)
+            if may_run:
+                waiting[num_waiting] = num_nodes
+                num_waiting += 1
+            else:
+                _offer(growth, asked, num_nodes, 0)
+        num_nodes += 1
+        least = max(least, _least_score(nodes.scores, num_nodes, limits.max_nodes))
+    return num_nodes, num_waiting
+
+
+@nb.njit(cache=True)
+def _choose(growth: Growth, asked: Asked, rounds: Rounds, waiting: IntArray, num_rows: int) -> IntArray:
+    """int32: those of the waiting nodes to run the draft model on, ascending; the others are offered as they are."""
+    scores = growth.nodes.scores
+    gains = np.zeros(len(waiting))
+    for index, node in enumerate(waiting):
+        gains[index] = scores[node] * (rounds.hope - _best_chance(asked, node)) - rounds.row_price
+    order = np.argsort(-gains, kind="mergesort")[: max(0, rounds.most_rows - num_rows)]
+    promise, count = 0.0, 0
+    while count < len(order) and gains[order[count]] > 0:
+        promise += gains[order[count]]
+        count += 1
+    if promise <= rounds.round_price:
+        count = 0
+    wanted = np.sort(waiting[order[:count]])
+    for node in waiting:
+        if count == 0 or wanted[min(np.searchsorted(wanted, node), count - 1)] != node:
+            _offer(growth, asked, node, 0)
+    return wanted
+
+
+@nb.njit(cache=True, forceinline=True)
+def _best_chance(asked: Asked, node: int) -> float:
+    heard = asked.heard
+    return float(heard.chances[node, heard.order[node, 0]]) if heard.sizes[node] > 0 else 0.0
+
+
+@nb.njit(cache=True)
+def _least_score(scores: NDArray[np.float32], num_nodes: int, budget: int) -> float:
+    """What a further node must score more than, once the budget's nodes are there."""
+    if num_nodes - 1 < budget:
+        return 0.0
+    return float(np.sort(scores[1:num_nodes])[num_nodes - 1 - budget])
+
+
+@nb.njit(cache=True, forceinline=True)
+def _offer(growth: Growth, asked: Asked, node: int, rank: int) -> None:
+    """Put a node's candidate of this rank among those that may join the tree."""
+    heard = asked.heard
+    if rank < heard.sizes[node] and growth.nodes.depths[node] < growth.limits.max_depth:
+        chance = growth.nodes.scores[node] * heard.chances[node, heard.order[node, rank]]
+        if chance >= growth.limits.min_chance:
+            push(growth.heap, chance, node, rank)
+
+
+@nb.njit(cache=True, forceinline=True)
+def _put(growth: Growth, asked: Asked, node: int, parent: int, rank: int, chance: float) -> None:
+    """Make a candidate of `parent` node number `node`, of the source that speaks most for it."""
+    heard, stretch = asked.heard, asked.judge.stretch
+    slot = heard.order[parent, rank]
+    best, classes, naming = 0, heard.classes[parent, slot], 0
+    for source in range(1, NUM_SOURCES):
+        if is_named(classes[source]):
+            naming |= 1 << source
+            if best == 0 or stretch[classes[source]] > stretch[classes[best]]:
+                best = source
+    put_node(growth.nodes, node, parent, heard.ids[parent, slot], best, chance)
+    growth.nodes.names[node] = naming
+    heard.sizes[node] = -1
+
+
+@nb.njit(cache=True)
+def best_nodes(scores: NDArray[np.float32], num_nodes: int, budget: int) -> IntArray:
+    """int32, ascending: the root and the `budget` likeliest nodes, which form a tree."""
+    kept = np.arange(num_nodes).astype(np.int32)
+    if num_nodes - 1 <= budget:
+        return kept
+    order = np.argsort(-scores[:num_nodes], kind="mergesort")  # of equals the earlier, so parents first
+    return np.sort(kept[order[: budget + 1]])
+
+
+@nb.njit(cache=True)
+def learn_path(growth: Growth, asked: Asked, levels: Levels, path: IntArray, came: IntArray, top: Top) -> IntArray:
+    """Show the sources the text that came: token came[i] after node path[i]. int32 [1 + S]: how many of the tokens each
+    source thought likeliest."""
+    foretold = np.zeros(NUM_SOURCES, np.int32)
+    for node, token in zip(path, came):  # noqa: B905 - compiled code knows no `strict`
+        if asked.heard.sizes[node] < 0:
+            open_node(growth, asked, node, top, -1)
+        for source in range(1, NUM_SOURCES):
+            foretold[source] += asked.heard.firsts[node, source] == token
+        for slot in range(asked.heard.sizes[node]):
+            classes = asked.heard.classes[node, slot]
+            is_it = asked.heard.ids[node, slot] == token
+            speaking = set_of(classes)
+            _learn(levels, speaking, classes, is_it)
+    return foretold
+
+
+@nb.njit(cache=True, forceinline=True)
+def _learn(levels: Levels, speaking: int, classes: NDArray[np.int16], is_it: bool) -> None:
+    learn_token(levels.request, speaking, classes, is_it)
+    learn_token(levels.session, speaking, classes, is_it)
+    learn_token(levels.server, speaking, classes, is_it)

@@ -1,0 +1,164 @@
+"""The drafter that grows one tree from every source: its request's part of the grower, and what is learned of it.
+
+Owns a request's context index, its judge and the tree under way. The draft model, its slots and the rounds are
+`draft_model`'s. Invariant: whatever was drafted, every source is judged on every token that came.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from decoding.core.request import Request
+from decoding.core.top_tokens import TopTokens
+from decoding.core.tree import DraftTree, IntArray, Source, Verdict, root_only
+from decoding.costs.price import DraftBudget
+from decoding.drafting.draft_model.state import DraftRows
+from decoding.drafting.harvest import teach_prompt, teach_tree
+from decoding.drafting.one_tree.grower import (
+    Rounds,
+    best_nodes,
+    grow,
+    learn_path,
+    open_root,
+    plant,
+    take_in,
+)
+from decoding.drafting.one_tree.opening import Asked, Top, allocate_heard, allocate_scratch
+from decoding.drafting.sources import Sources
+from decoding.drafting.tree.candidates import COUPLED, draft_law
+from decoding.drafting.tree.growth import Growth, allocate, limits_of
+from decoding.stores.context import ContextIndex
+from decoding.stores.judge import Levels, below
+from decoding.stores.successor_table import NUM_SUCCESSORS
+
+FAMILIES = frozenset({Source.CONTEXT, Source.ADJACENCY, Source.NGRAM, Source.DRAFT_MODEL})
+_ROOT: IntArray = np.zeros(1, np.int32)
+_NO_TOP = Top(np.zeros((0, NUM_SUCCESSORS), np.int32), np.zeros((0, NUM_SUCCESSORS), np.float32))
+_OVERGROWTH = 2  # nodes to choose from, for each that is wanted
+_HOPE_SMOOTHING = 1 / 32
+
+
+class OneTree:
+    """One request's trees. families: of sources that take part; state: of the draft model, where it is one of them."""
+
+    num_top = NUM_SUCCESSORS
+
+    def __init__(self, request: Request, sources: Sources, families: frozenset[Source] = FAMILIES) -> None:
+        self._request = request
+        self._stores = sources.stores
+        asked = request.speculation.sources
+        families = families if asked is None else frozenset(each for each in families if each.name.lower() in asked)
+        self._families = families
+        self._state = sources.state if Source.DRAFT_MODEL in families else None
+        if self._state is not None:
+            self._state.grow_with(self)
+        session, server = sources.stores.judges(request.sampling.temperature > 0)
+        self._levels = Levels(below(session, 64.0, 0.02, 16.0), session, server)
+        self._index = ContextIndex(request.max_total)
+        self._law = draft_law(request.sampling, COUPLED)
+        self._hope = 0.8  # how often the best child of a node that the draft model ran is accepted once the node is
+        self._scratch = allocate_scratch()
+        self._allocate(16)
+        self._under_way: tuple[Growth, Asked, Rounds] | None = None
+        self._num_nodes = 0
+        self._run, self._row_parents, self._kept = _ROOT, _ROOT[:0], _ROOT
+        self.foretold = np.zeros(NUM_SUCCESSORS, np.int64)
+
+    def observe_prefill(self, start: int, top: TopTokens | None) -> None:
+        teach_prompt(self._stores.ngrams, self._request.tokens, start, top)
+
+    def begin(self, budget: DraftBudget, most_rows: int, most_depth: int) -> None:
+        self._plant(budget, most_rows, most_depth)
+
+    def grow(self, top: TopTokens) -> DraftRows | None:
+        assert self._under_way is not None, "no tree was begun"
+        growth, asked, rounds = self._under_way
+        num_rows = len(self._row_parents)
+        first_row = num_rows - len(self._run)
+        said = Top(top.ids, top.probabilities)
+        take_in(growth, asked, rounds, first_row, self._run, said)
+        self._num_nodes, self._run = grow(growth, asked, rounds, self._num_nodes, num_rows, said)
+        if len(self._run) == 0:
+            return None
+        self._row_parents = np.concatenate((self._row_parents, rounds.rows[growth.nodes.parents[self._run]]))
+        return DraftRows(growth.nodes.tokens[self._run], self._row_parents)
+
+    def propose(self, budget: DraftBudget) -> DraftTree:
+        """The tree that has grown in this step, now if the draft model has no part in it; the root alone where a tree
+        is not worth its price."""
+        if self._under_way is None:
+            growth, asked, rounds = self._plant(budget, 0, 0)
+            open_root(growth, asked, _NO_TOP)
+            self._num_nodes, _ = grow(growth, asked, rounds, 1, 0, _NO_TOP)
+        else:
+            growth, _, _ = self._under_way
+        nodes = growth.nodes
+        self._kept = kept = best_nodes(nodes.scores, self._num_nodes, budget.max_nodes)
+        gain = float(nodes.scores[kept[1:]].sum()) - budget.min_chance * (len(kept) - 1)
+        if gain <= budget.least_gain:
+            self._kept = _ROOT
+            return root_only(int(self._request.tokens[-1]))
+        if len(kept) == self._num_nodes:
+            parents = nodes.parents[kept]
+        else:
+            places = np.zeros(self._num_nodes, np.int32)
+            places[kept] = np.arange(len(kept), dtype=np.int32)
+            parents = places[nodes.parents[kept]]
+            parents[0] = -1
+        return DraftTree(nodes.tokens[kept], parents, nodes.sources[kept])
+
+    def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
+        if self._under_way is None:
+            return
+        growth, asked, rounds = self._under_way
+        self._under_way = None
+        path = tree.of_nodes(self._kept)[verdict.path]
+        if self._state is not None:
+            rows = rounds.rows[path[1:]]
+            self._state.keep(rows[rows >= 0])
+            self._learn_hope(rounds.rows[path], verdict.num_accepted)
+        self.foretold[: len(asked.heard.firsts[0])] += learn_path(
+            growth, asked, self._levels, path, verdict.tokens[: len(path)], _NO_TOP
+        )
+        teach_tree(self._stores.ngrams, growth.tokens, tree, verdict, top)
+
+    def _plant(self, budget: DraftBudget, most_rows: int, most_depth: int) -> tuple[Growth, Asked, Rounds]:
+        """A tree of the root alone."""
+        if budget.max_nodes > self._room:
+            self._allocate(budget.max_nodes)
+        tokens = self._request.tokens
+        self._index.extend(tokens)
+        limits = limits_of(budget, self._request.speculation.max_depth)
+        growth = Growth(tokens, limits, *self._buffers)
+        asked = Asked(
+            self._index.arrays,
+            self._stores.ngrams.arrays,
+            self._state.vocab_size if self._state is not None else 0,
+            self._law,
+            self._levels.request,
+            self._heard,
+            self._scratch,
+            Source.CONTEXT in self._families,
+            Source.ADJACENCY in self._families,
+            Source.NGRAM in self._families,
+        )
+        rows = min(most_rows, limits.max_nodes)
+        rounds = Rounds(self._rows, self._hope, float(budget.round_price), float(budget.row_price), rows, most_depth)
+        plant(growth, asked, rounds)
+        self._num_nodes = 1
+        self._run, self._row_parents = _ROOT, _ROOT[:0]
+        self._under_way = growth, asked, rounds
+        return self._under_way
+
+    def _allocate(self, max_nodes: int) -> None:
+        num_nodes = 2 + _OVERGROWTH * max_nodes
+        self._room = max_nodes
+        self._buffers = allocate(num_nodes)
+        self._heard = allocate_heard(num_nodes)
+        self._rows = np.zeros(num_nodes, np.int32)
+
+    def _learn_hope(self, rows: IntArray, num_accepted: int) -> None:
+        """Every node of the path that the draft model ran says whether a child of it was the target's token."""
+        for index, row in enumerate(rows.tolist()):
+            if row >= -1:
+                self._hope += _HOPE_SMOOTHING * (float(index < num_accepted) - self._hope)

@@ -1,0 +1,254 @@
+"""Opening a node: every source is asked what may follow it, and what they say of a token is weighed together.
+
+Owns the look-ups and the order of a node's candidates. Knows nothing of how a tree grows. With temperature, what is
+weighed is the coupled draw: the request's own noise at the position counts.
+Invariant: the candidates' chances are in falling order and sum to at most one.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from decoding.core.tree import IntArray
+from decoding.drafting.harvest import path_context
+from decoding.drafting.tree.candidates import DraftLaw, Expected, temper
+from decoding.drafting.tree.growth import Growth
+from decoding.sampling.noise import exponential
+from decoding.stores.context import BY_OCCURRENCES, MAX_SUFFIX, ContextArrays, find_match
+from decoding.stores.evidence import (
+    ADJACENCY,
+    CONTEXT,
+    MODEL,
+    NGRAM,
+    NUM_SOURCES,
+    SILENT,
+    copied_class,
+    listed_classes,
+    other_copied_class,
+    weight_step,
+)
+from decoding.stores.judge import Judge, chance_of, set_of
+from decoding.stores.ngram import LONGEST_NGRAM, find_longest, find_successors
+from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS, SuccessorArrays
+
+MOST_CANDIDATES = 1 + 3 * NUM_SUCCESSORS
+_NUM_SEEN = 4
+_SHORTEST = LONGEST_NGRAM - 1
+
+
+class Heard(NamedTuple):
+    """What may follow each of n nodes. ids: int32 [n, C]; classes: int16 [n, C, 1 + S], what each source says of them;
+    chances: float32 [n, C], given the node; order: int8 [n, C], the likeliest first; sizes: int32 [n], how many there
+    are, -1 before a node is opened; firsts: int32 [n, 1 + S], what each source thinks likeliest, -1 for nothing;
+    matches: int32 [n, 3], of the context: position (-1: none), tokens shared, consensus."""
+
+    ids: IntArray
+    classes: NDArray[np.int16]
+    chances: NDArray[np.float32]
+    order: NDArray[np.int8]
+    sizes: IntArray
+    firsts: IntArray
+    matches: IntArray
+
+
+class Scratch(NamedTuple):
+    """Room for one node. shares: float64 [1, 10]; weights: float64 [10]; places: int32 [10]; variates: float64 [C];
+    path: int32 [32]; context: int32 [4]."""
+
+    shares: NDArray[np.float64]
+    weights: NDArray[np.float64]
+    places: IntArray
+    variates: NDArray[np.float64]
+    path: IntArray
+    context: IntArray
+
+
+class Asked(NamedTuple):
+    """Who is asked, and by what. top: the draft model's rows; vocab_size: of the tokens that it shares with the target;
+    uses_*: whether the context, n-grams of
+    one or two tokens, and of three or four take part."""
+
+    context: ContextArrays
+    ngrams: SuccessorArrays
+    vocab_size: int
+    law: DraftLaw
+    judge: Judge
+    heard: Heard
+    scratch: Scratch
+    uses_context: bool
+    uses_short: bool
+    uses_long: bool
+
+
+class Top(NamedTuple):
+    """What the draft model says after each row, as `TopTokens`."""
+
+    ids: IntArray
+    probabilities: NDArray[np.float32]
+
+
+def allocate_heard(num_nodes: int) -> Heard:
+    return Heard(
+        ids=np.zeros((num_nodes, MOST_CANDIDATES), np.int32),
+        classes=np.zeros((num_nodes, MOST_CANDIDATES, NUM_SOURCES), np.int16),
+        chances=np.zeros((num_nodes, MOST_CANDIDATES), np.float32),
+        order=np.zeros((num_nodes, MOST_CANDIDATES), np.int8),
+        sizes=np.full(num_nodes, -1, np.int32),
+        firsts=np.full((num_nodes, NUM_SOURCES), NO_TOKEN, np.int32),
+        matches=np.full((num_nodes, 3), -1, np.int32),
+    )
+
+
+def allocate_scratch() -> Scratch:
+    return Scratch(
+        np.zeros((1, NUM_SUCCESSORS)),
+        np.zeros(NUM_SUCCESSORS),
+        np.zeros(NUM_SUCCESSORS, np.int32),
+        np.zeros(MOST_CANDIDATES),
+        np.zeros(MAX_SUFFIX, np.int32),
+        np.zeros(LONGEST_NGRAM, np.int32),
+    )
+
+
+@nb.njit(cache=True)
+def open_node(growth: Growth, asked: Asked, node: int, top: Top, row: int) -> None:
+    """Ask what may follow a node; row: of `top`, below 0 where the draft model was not run on it."""
+    heard, nodes = asked.heard, growth.nodes
+    heard.sizes[node] = 0
+    heard.firsts[node] = NO_TOKEN
+    others = np.full(NUM_SOURCES, SILENT, np.int16)  # what each source says of tokens it does not name
+    position = len(growth.tokens) + nodes.depths[node]
+    if asked.uses_context:
+        _hear_context(growth, asked, node, position, others)
+    path_context(growth.tokens, nodes.tokens, nodes.parents, node, asked.scratch.context)
+    if asked.uses_long:
+        entry, ngram = find_longest(asked.ngrams, asked.scratch.context, _SHORTEST)
+        if entry >= 0:
+            seen = min(asked.ngrams.seen[entry], _NUM_SEEN - 1)
+            kind = (ngram - _SHORTEST) * _NUM_SEEN + seen
+            _hear_list(asked, asked.ngrams, entry, (node, position, NGRAM, kind), others)
+    if asked.uses_short:
+        before, token = asked.scratch.context[LONGEST_NGRAM - 2], asked.scratch.context[LONGEST_NGRAM - 1]
+        entry, tier = find_successors(asked.ngrams, before, token)
+        if entry >= 0:
+            _hear_list(asked, asked.ngrams, entry, (node, position, ADJACENCY, tier), others)
+    if row >= 0:
+        _hear_list(asked, top, row, (node, position, MODEL, 0), others)
+    _weigh(asked, node, others)
+
+
+@nb.njit(cache=True)
+def _hear_context(growth: Growth, asked: Asked, node: int, position: int, others: NDArray[np.int16]) -> None:
+    """What followed where the end of the path stood before: a copy goes on, or the path is looked up."""
+    heard, nodes, match = asked.heard, growth.nodes, asked.heard.matches[node]
+    parent = nodes.parents[node]
+    match[0] = -1
+    if node > 0 and heard.matches[parent, 0] >= 0:
+        copied = heard.matches[parent, 0] + 1
+        if copied + 1 < len(growth.tokens) and growth.tokens[copied] == nodes.tokens[node]:
+            match[0], match[1], match[2] = copied, heard.matches[parent, 1] + 1, heard.matches[parent, 2]
+    if match[0] < 0:
+        path = _last_tokens(growth, node, asked.scratch.path)
+        found, suffix_len, _, consensus = find_match(asked.context, growth.tokens, path)
+        match[0], match[1], match[2] = found, suffix_len, (consensus & BY_OCCURRENCES) != 0
+    if match[0] < 0:
+        return
+    token = growth.tokens[match[0] + 1]
+    slot = _slot_of(asked, node, position, token)
+    variate = asked.scratch.variates[slot]
+    heard.classes[node, slot, CONTEXT] = copied_class(match[1], match[2] == 1, variate)
+    heard.firsts[node, CONTEXT] = token
+    others[CONTEXT] = other_copied_class(match[1])
+
+
+@nb.njit(cache=True)
+def _last_tokens(growth: Growth, node: int, path: IntArray) -> IntArray:
+    """The last tokens of the path to `node`, as many as there is room for."""
+    slot = len(path)
+    while node > 0 and slot > 0:
+        slot -= 1
+        path[slot] = growth.nodes.tokens[node]
+        node = growth.nodes.parents[node]
+    position = len(growth.tokens)
+    while position > 0 and slot > 0:
+        slot -= 1
+        position -= 1
+        path[slot] = growth.tokens[position]
+    return path[slot:]
+
+
+@nb.njit(cache=True)
+def _hear_list(
+    asked: Asked, table: Expected, entry: int, place: tuple[int, int, int, int], others: NDArray[np.int16]
+) -> None:
+    """What a list of expected tokens names. place: (node, position, source, kind of list)."""
+    node, position, source, kind = place
+    heard, law, scratch = asked.heard, asked.law, asked.scratch
+    size = temper(table, entry, law, scratch.shares, 0)
+    whole, best, count = 0.0, 0, 0
+    for slot in range(size):
+        token = table.ids[entry, slot]
+        if source == MODEL and token >= asked.vocab_size:
+            continue
+        weight = np.float64(table.probabilities[entry, slot])
+        scratch.places[count] = _slot_of(asked, node, position, token)
+        if law.temperature > 0:
+            weight = scratch.shares[0, slot] / scratch.variates[scratch.places[count]]
+            whole += weight
+        scratch.weights[count] = weight
+        if weight > scratch.weights[best]:
+            best = count
+        count += 1
+    if count == 0:
+        return
+    scale = 1.0 / whole if law.temperature > 0 else 1.0
+    named, unnamed = listed_classes(source, kind)
+    for index in range(count):
+        step = weight_step(scratch.weights[index] * scale)
+        first = named if source != MODEL or index == best else listed_classes(MODEL, 1)[0]
+        heard.classes[node, scratch.places[index], source] = first + step
+    heard.firsts[node, source] = heard.ids[node, scratch.places[best]]
+    others[source] = unnamed + weight_step(scratch.weights[best] * scale)
+
+
+@nb.njit(cache=True, forceinline=True)
+def _slot_of(asked: Asked, node: int, position: int, token: int) -> int:
+    """A token's place among the node's candidates, new if it was not named before."""
+    heard = asked.heard
+    size = heard.sizes[node]
+    for slot in range(size):
+        if heard.ids[node, slot] == token:
+            return slot
+    heard.ids[node, size] = token
+    heard.classes[node, size] = SILENT
+    asked.scratch.variates[size] = exponential(asked.law.seed, position, token) if asked.law.temperature > 0 else 0.0
+    heard.sizes[node] = size + 1
+    return int(size)
+
+
+@nb.njit(cache=True)
+def _weigh(asked: Asked, node: int, others: NDArray[np.int16]) -> None:
+    """Give each candidate its chance, and put the likeliest first."""
+    heard, size = asked.heard, asked.heard.sizes[node]
+    speaking = set_of(others)
+    total = 0.0
+    for slot in range(size):
+        classes = heard.classes[node, slot]
+        for source in range(1, NUM_SOURCES):
+            if classes[source] == SILENT:
+                classes[source] = others[source]
+        chance = chance_of(asked.judge, speaking, classes)
+        total += chance
+        heard.chances[node, slot] = chance
+        place = slot
+        while place > 0 and heard.chances[node, heard.order[node, place - 1]] < chance:
+            heard.order[node, place] = heard.order[node, place - 1]
+            place -= 1
+        heard.order[node, place] = slot
+    if total > 1:
+        for slot in range(size):
+            heard.chances[node, slot] /= total

@@ -1,0 +1,114 @@
+"""What speaks for a token that may come next, source by source, as classes.
+
+Owns the numbering of the classes. What a class is worth is learned: `judge`. Knows nothing of trees.
+Invariant: a class belongs to one source, and says either how the source names the token or that it names others.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from decoding.core.tree import Source
+
+CONTEXT, ADJACENCY, NGRAM, MODEL = (
+    int(Source.CONTEXT),
+    int(Source.ADJACENCY),
+    int(Source.NGRAM),
+    int(Source.DRAFT_MODEL),
+)
+NUM_SOURCES = MODEL + 1  # place 0 is nobody's
+SILENT = -1  # the source says nothing of what follows the node
+
+_WEIGHT_BOUNDS = (0.999, 0.99, 0.97, 0.93, 0.85, 0.7, 0.5, 0.3, 0.15, 0.06, 0.02)
+_NUM_WEIGHTS = len(_WEIGHT_BOUNDS) + 1
+_SUFFIX_BOUNDS = (20, 12, 8, 6, 5, 4)  # tokens shared with the copied occurrence, which are at least 3
+_NUM_SUFFIXES = len(_SUFFIX_BOUNDS) + 1
+_LUCK_BOUNDS = (0.05, 0.22, 0.6)  # rising, of the exponential variate a token is drawn with: the less, the likelier
+_NUM_LUCKS = len(_LUCK_BOUNDS) + 1
+_NUM_TIERS, _NUM_ENTRIES, _NUM_RANKS = 2, 8, 2
+
+_COPIES = 0
+_OTHER_COPIES = _COPIES + _NUM_SUFFIXES * 2 * _NUM_LUCKS
+_SUCCESSORS = _OTHER_COPIES + _NUM_SUFFIXES
+_OTHER_SUCCESSORS = _SUCCESSORS + _NUM_TIERS * _NUM_WEIGHTS
+_NGRAMS = _OTHER_SUCCESSORS + _NUM_TIERS * _NUM_WEIGHTS
+_OTHER_NGRAMS = _NGRAMS + _NUM_ENTRIES * _NUM_WEIGHTS
+_SAID = _OTHER_NGRAMS + _NUM_ENTRIES * _NUM_WEIGHTS
+_OTHERS_SAID = _SAID + _NUM_RANKS * _NUM_WEIGHTS
+NUM_CLASSES = _OTHERS_SAID + _NUM_WEIGHTS
+
+
+@nb.njit(cache=True, forceinline=True)
+def step_of(value: float, bounds: tuple[float, ...]) -> int:
+    """Which of the falling `bounds` is the first that `value` reaches; how many there are, where it reaches none."""
+    for step, bound in enumerate(bounds):
+        if value >= bound:
+            return step
+    return len(bounds)
+
+
+@nb.njit(cache=True, forceinline=True)
+def copied_class(suffix_len: int, has_consensus: bool, variate: float) -> int:
+    """Of the token that followed an earlier occurrence of the last `suffix_len` tokens; variate: as below."""
+    suffix = step_of(suffix_len, _SUFFIX_BOUNDS)
+    return int(_COPIES + (suffix * 2 + has_consensus) * _NUM_LUCKS + _luck(variate))
+
+
+@nb.njit(cache=True, forceinline=True)
+def other_copied_class(suffix_len: int) -> int:
+    """Of a token where another was copied."""
+    return int(_OTHER_COPIES + step_of(suffix_len, _SUFFIX_BOUNDS))
+
+
+@nb.njit(cache=True, forceinline=True)
+def _luck(variate: float) -> int:
+    """How well a token fares in the draw: its variate is exponential, and the least of variate over share is drawn."""
+    for luck, bound in enumerate(_LUCK_BOUNDS):
+        if variate < bound:
+            return luck
+    return len(_LUCK_BOUNDS)
+
+
+@nb.njit(cache=True, forceinline=True)
+def listed_classes(source: int, kind: int) -> tuple[int, int]:
+    """Where the classes begin of what a list of `kind` names, and of what it does not name.
+
+    kind: of successors 0 for those of a token, 1 of two; of n-grams 0 to 3 for those of three tokens and 4 to 7 for
+    those of four, by how often they were seen; of what the draft model says 0 for its best, 1 for the others.
+    """
+    if source == ADJACENCY:
+        return _SUCCESSORS + kind * _NUM_WEIGHTS, _OTHER_SUCCESSORS + kind * _NUM_WEIGHTS
+    if source == NGRAM:
+        return _NGRAMS + kind * _NUM_WEIGHTS, _OTHER_NGRAMS + kind * _NUM_WEIGHTS
+    return _SAID + kind * _NUM_WEIGHTS, _OTHERS_SAID
+
+
+@nb.njit(cache=True, forceinline=True)
+def weight_step(weight: float) -> int:
+    """Of a token's weight among those listed with it."""
+    return step_of(weight, _WEIGHT_BOUNDS)
+
+
+@nb.njit(cache=True, forceinline=True)
+def is_named(kind: int) -> bool:
+    """Whether a class is of a token that the source itself names."""
+    if kind < 0:
+        return False
+    if kind < _SUCCESSORS:
+        return bool(kind < _OTHER_COPIES)
+    if kind < _NGRAMS:
+        return bool(kind < _OTHER_SUCCESSORS)
+    return bool(kind < _OTHER_NGRAMS or _SAID <= kind < _OTHERS_SAID)
+
+
+def meant_chances() -> NDArray[np.float32]:
+    """float32 [K]: of a listed token its weight, of a copied one by what it shares, of one that is not named little."""
+    chances = np.full(NUM_CLASSES, 0.02, np.float32)
+    weights = np.sqrt(np.array((1.0, *_WEIGHT_BOUNDS)) * np.array((*_WEIGHT_BOUNDS, 0.001)))
+    for first, last in ((_SUCCESSORS, _OTHER_SUCCESSORS), (_NGRAMS, _OTHER_NGRAMS), (_SAID, _OTHERS_SAID)):
+        chances[first:last] = np.tile(weights, (last - first) // _NUM_WEIGHTS)
+    copied = np.repeat((0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5), 2 * _NUM_LUCKS)
+    chances[_COPIES:_OTHER_COPIES] = copied
+    return chances

@@ -1,0 +1,123 @@
+"""How likely a token is, by the classes of what sources say of it: chances by class, and weights that mix them.
+
+Owns the numbers and how they are learned, one token that came at a time. A class's chance is a running rate; what the
+sources say together is mixed in the logistic domain, with weights for each set of sources that speak (Mattern, 2012;
+the mixing of the PAQ compressors). Knows nothing of trees, stores or tokens.
+Invariant: `stretch[k]` is the logit of `chances[k]`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from decoding.stores.evidence import NUM_CLASSES, NUM_SOURCES, SILENT, meant_chances
+
+SERVER_TRIED, SERVER_TRUST, SERVER_PACE = 4096.0, 256.0, 0.0005  # see `Judge`; trust: in what was measured elsewhere
+_MEASURED = Path(__file__).parent / "judge.json"
+_LEAST = 1e-4  # that a chance may be, and that it may lack to 1
+_MOST_STRETCH = 12.0
+NUM_SETS = 1 << (NUM_SOURCES - 1)  # of sources that speak
+
+
+class Judge(NamedTuple):
+    """One level's view. chances, stretch: float32 [K], by class; tried: float32 [K], observations that a chance rests
+    on, at most `most_tried`; weights: float32 [2^S, 1 + S], of the bias and of each source, by set of sources.
+    pace: how far an example moves the weights."""
+
+    chances: NDArray[np.float32]
+    stretch: NDArray[np.float32]
+    tried: NDArray[np.float32]
+    weights: NDArray[np.float32]
+    most_tried: float
+    pace: float
+
+
+class Levels(NamedTuple):
+    """Who learns from each example: the request, whose view its trees follow, its session, and the server."""
+
+    request: Judge
+    session: Judge
+    server: Judge
+
+
+def below(judge: Judge, most_tried: float, pace: float, trust: float) -> Judge:
+    """A judge that starts with another's view, which counts for at most `trust` observations."""
+    tried = np.minimum(judge.tried, np.float32(trust))
+    return Judge(judge.chances.copy(), judge.stretch.copy(), tried, judge.weights.copy(), most_tried, pace)
+
+
+def new_judge(chances: NDArray[np.float32], weights: NDArray[np.float32], trust: float) -> Judge:
+    """One that starts with measured numbers."""
+    chances = np.clip(chances, _LEAST, 1 - _LEAST).astype(np.float32)
+    assert chances.shape == (NUM_CLASSES,), chances.shape
+    assert weights.shape == (NUM_SETS, NUM_SOURCES), weights.shape
+    stretch = np.log(chances / (1 - chances)).astype(np.float32)
+    tried = np.full(NUM_CLASSES, trust, np.float32)
+    return Judge(chances, stretch, tried, weights.astype(np.float32), SERVER_TRIED, SERVER_PACE)
+
+
+def meant_judge() -> Judge:
+    """One that has nothing to go by but what the classes mean."""
+    weights = np.zeros((NUM_SETS, NUM_SOURCES), np.float32)
+    for speaking in range(1, NUM_SETS):
+        sources = [source for source in range(1, NUM_SOURCES) if speaking >> (source - 1) & 1]
+        weights[speaking, sources] = len(sources) ** -0.5
+    return new_judge(meant_chances(), weights, 16.0)
+
+
+@cache
+def _measured(kind: str) -> Judge:
+    measured = json.loads(_MEASURED.read_text(encoding="utf-8"))[kind]
+    return new_judge(np.array(measured["chances"]), np.array(measured["weights"]), SERVER_TRUST)
+
+
+def measured_judges() -> tuple[Judge, Judge]:
+    """A server's at its start, of greedy and of sampled requests: by rates measured on the bundled model."""
+    greedy, sampled = (
+        below(_measured(kind), SERVER_TRIED, SERVER_PACE, SERVER_TRUST) for kind in ("greedy", "sampled")
+    )
+    return greedy, sampled
+
+
+@nb.njit(cache=True, forceinline=True)
+def set_of(classes: NDArray[np.int16]) -> int:
+    """The sources that speak, as bits."""
+    speaking = 0
+    for source in range(1, NUM_SOURCES):
+        if classes[source] != SILENT:
+            speaking |= 1 << (source - 1)
+    return speaking
+
+
+@nb.njit(cache=True, forceinline=True)
+def chance_of(judge: Judge, speaking: int, classes: NDArray[np.int16]) -> float:
+    """Of a token of which the sources say `classes`, int16 [1 + S]."""
+    mixed = judge.weights[speaking, 0]
+    for source in range(1, NUM_SOURCES):
+        if classes[source] != SILENT:
+            mixed += judge.weights[speaking, source] * judge.stretch[classes[source]]
+    return 1.0 / (1.0 + math.exp(-min(max(mixed, -_MOST_STRETCH), _MOST_STRETCH)))
+
+
+@nb.njit(cache=True)
+def learn_token(judge: Judge, speaking: int, classes: NDArray[np.int16], came: bool) -> None:
+    """A token of which the sources said `classes` came, or did not."""
+    error = came - chance_of(judge, speaking, classes)
+    judge.weights[speaking, 0] += judge.pace * error
+    for source in range(1, NUM_SOURCES):
+        kind = classes[source]
+        if kind == SILENT:
+            continue
+        judge.weights[speaking, source] += judge.pace * error * judge.stretch[kind]
+        judge.tried[kind] = min(judge.tried[kind] + 1, judge.most_tried)
+        chance = judge.chances[kind] + (came - judge.chances[kind]) / judge.tried[kind]
+        judge.chances[kind] = min(max(chance, _LEAST), 1 - _LEAST)
+        judge.stretch[kind] = math.log(judge.chances[kind] / (1 - judge.chances[kind]))
