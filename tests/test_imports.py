@@ -21,7 +21,7 @@ DECODING = {
         step_trace token_logprobs step_result top_tokens tree
     """,
     "costs": "curve calibration price",
-    "stores": "context earnings successor_table blend adjacency ngram session session_store",
+    "stores": "context successor_table blend ngram evidence judge session session_store",
     "cache": "prefix_index block_pool kv_store kv_cache stamped top_token_store feature_store batch",
     "attention": "backend lanes products step_table tile_scratch exact_kernel exact reference sdpa",
     "model": """
@@ -33,14 +33,13 @@ DECODING = {
         noise cpu_sampler rejection top_tokens logprobs torch_sampler verify sampler
     """,
     "drafting": """
-        auto drafter fields baselines/lookup baselines/none draft_model/state draft_model/vocabulary
+        drafter fields baselines/lookup baselines/none draft_model/state draft_model/vocabulary
         draft_model/draft_model eagle/head_config eagle/network eagle/checkpoint eagle/head_model
         eagle/head_drafting revision/prediction
         revision/revision revision/reviser stand/static_tree
-        sources harvest sequence_drafter tree/beliefs tree/candidates tree/frontier tree/nodes
-        tree/growth baselines/isotropic baselines/recycle draft_model/priors draft_model/growth
-        draft_model/dynamic eagle/eagle_tree spine/paper_tree spine/priors spine/growth spine/spine stand/priors
-        stand/growth stand/stand registry drafting
+        sources harvest tree/candidates tree/frontier tree/nodes tree/growth baselines/isotropic baselines/recycle
+        draft_model/growth draft_model/dynamic eagle/eagle_tree spine/paper_tree spine/spine
+        stand/growth stand/stand one_tree/opening one_tree/grower one_tree/one_tree sequence_drafter registry drafting
     """,
     "engine": "limits admission sequence kept_places intake scheduler step_costs tally tracing warm_up engine",
     "worker": "messages worker __main__",
@@ -49,13 +48,13 @@ DECODING = {
         files replicas schedule texts/arithmetic texts/function_forms texts/plots texts/sources
         texts/split texts/words texts/functions texts/programs texts/stories texts/chat
         texts/word_problems texts/corpus texts/prompts tokenizer export tokens evaluate train recipe
-        card gosling tune_tree heads/options heads/prompts heads/answers heads/roll heads/trees heads/rewards
+        card gosling tune_tree tune_judge heads/options heads/prompts heads/answers heads/roll heads/trees heads/rewards
         heads/ttt heads/target heads/gto heads/lessons heads/fresh_head heads/trainer heads/acceptance
         heads/curves heads/train_head
     """,
     "bench": """
         contestant drafting generate machine replay variant workload load profile draft_trees/memory
-        draft_trees/ways draft_trees/widened stand/drafting stand/trajectories stand/questions
+        draft_trees/ways draft_trees/widened stand/trajectories stand/questions
         stand/tables stand/variants tables/figures tables/report comparison shapes neighbour
         stand/patterns tables/table tables/expectations draft_trees/tables draft_trees/plot
         draft_trees/__main__ __main__

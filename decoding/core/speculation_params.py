@@ -34,3 +34,7 @@ class SpeculationParams:
     candidates: str | None = None
     verification: str = "match"
     trace: str | None = None
+
+    def may_use(self, source: str) -> bool:
+        """Whether trees may be grown from a source, a `Source` name in lower case."""
+        return self.sources is None or source in self.sources

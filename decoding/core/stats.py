@@ -94,9 +94,10 @@ class RequestStats(msgspec.Struct, kw_only=True):
     """
 
     method: str = ""
-    choice: str = "requested"  # the kind of choice it was, a word: see `drafters.auto.Choice`
+    choice: str = "requested"  # or "fallback"
     reason: str = ""  # why this method was chosen, a sentence
     steps_by_method: dict[str, int] = {}
+    foretold_by_source: dict[str, int] = {}  # tokens that each source had thought likeliest, drafted or not
     prompt_tokens: int
     cached_tokens: int = 0
     preemptions: int = 0

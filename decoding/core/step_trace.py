@@ -6,7 +6,8 @@ import msgspec
 
 
 class NodeTrace(msgspec.Struct, frozen=True):
-    """A node of the draft tree. source: `Source` in lower case; logprob: what the target gave it after its parent.
+    """A node of the draft tree. source: `Source` in lower case; named_by: all that named the node; logprob: what the
+    target gave it after its parent.
 
     parent: -1 for the root, which has no logprob. Log probabilities are the model's own, see `logprobs`.
     """
@@ -14,6 +15,7 @@ class NodeTrace(msgspec.Struct, frozen=True):
     token_id: int
     parent: int
     source: str
+    named_by: list[str]
     logprob: float | None
     is_accepted: bool
 

@@ -47,7 +47,8 @@ class DraftTree:
     tokens, parents: int32 [n]; sources: int8 [n]. `tokens[0]` is the root token, `parents[0]` is -1.
     Siblings have distinct tokens, so at most one child can equal the target's token. draws: given where the
     tree is to be verified by rejection, which needs to know them. origins: int32 [n], given where nodes of the tree
-    that a drafter proposed were taken out: which ones are left.
+    that a drafter proposed were taken out: which ones are left. names: int32 [n], given where several sources may name
+    a node: bit `source` for each that did.
     """
 
     tokens: IntArray
@@ -55,6 +56,7 @@ class DraftTree:
     sources: NDArray[np.int8]
     draws: Draws | None = None
     origins: IntArray | None = None
+    names: IntArray | None = None
 
     def __post_init__(self) -> None:
         assert len(self.tokens) == len(self.parents) == len(self.sources) >= 1
@@ -71,6 +73,12 @@ class DraftTree:
     def of_nodes(self, proposed: IntArray) -> IntArray:
         """int32 [n]: this tree's part of what a drafter noted of each node it proposed."""
         return proposed[: len(self)].copy() if self.origins is None else proposed[self.origins]
+
+    def named_by(self, node: int) -> list[Source]:
+        """The sources that named a node."""
+        if self.names is None or self.names[node] == 0:
+            return [Source(self.sources[node])]
+        return [source for source in Source if self.names[node] >> source & 1]
 
     def depths(self) -> IntArray:
         """int32 [n]: edges from the root; the root has depth 0."""

@@ -138,6 +138,8 @@ def _growth(request: DraftRequest, budget: DraftBudget | None) -> GrowthRequest 
     state = request.drafter.active.state
     if state is None or (budget is not None and budget.max_nodes == 0):
         return None
+    if budget is not None and state.grower is not None and not state.grower.wants_model(budget):
+        return None
     return GrowthRequest(state, request.table, request.end, budget)
 
 

@@ -13,6 +13,7 @@ from decoding.core.tree import DraftTree, Verdict
 from decoding.costs.price import Demand, DraftBudget, Pace
 from decoding.drafting.draft_model.state import DraftCost, DraftModelState
 from decoding.drafting.drafter import Drafter
+from decoding.drafting.one_tree.one_tree import OneTree
 from decoding.drafting.revision.reviser import Reviser
 from decoding.stores.session import Session
 
@@ -69,6 +70,12 @@ class SequenceDrafter:
             pace=active.pace,
             runs_draft_model=active.state is not None,
         )
+
+    @property
+    def foretold(self) -> dict[str, int]:
+        """By source, how many of the reply's tokens it had thought likeliest; of one tree's sources alone."""
+        drafter = self.active.drafter
+        return drafter.foretold if isinstance(drafter, OneTree) else {}
 
     def begin(self, budget: DraftBudget) -> DraftBudget:
         """A tree is about to be drafted; what is left of the budget for the method."""

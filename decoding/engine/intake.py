@@ -87,7 +87,8 @@ class Intake:
         self, request: Request, start_drafter: StartDrafter | None, matcher: GrammarMatcher | None, arrived: float
     ) -> Sequence:
         prediction = Prediction(request.prediction) if len(request.prediction) else None
-        reviser = Reviser(request, prediction, matcher) if prediction or matcher else None
+        drafted_from = prediction if request.speculation.may_use("prediction") else None
+        reviser = Reviser(request, drafted_from, matcher) if drafted_from or matcher else None
         session = self._sessions.open(request.tenant, request.session_id)
         return Sequence(
             request=request,

@@ -35,7 +35,7 @@ def _nodes(tree: DraftTree, verdict: Verdict, rows_NV: torch.Tensor) -> list[Nod
     drafted = token_logprobs(rows_NV[torch.from_numpy(tree.parents[1:])], tree.tokens[1:], 0)
     accepted = set(verdict.path.tolist())
     return [
-        NodeTrace(token_id, parent, SOURCE_NAMES[source], logprob, node in accepted)
+        NodeTrace(token_id, parent, SOURCE_NAMES[source], _names(tree, node), logprob, node in accepted)
         for node, (token_id, parent, source, logprob) in enumerate(
             zip(
                 tree.tokens.tolist(),
@@ -46,3 +46,7 @@ def _nodes(tree: DraftTree, verdict: Verdict, rows_NV: torch.Tensor) -> list[Nod
             )
         )
     ]
+
+
+def _names(tree: DraftTree, node: int) -> list[str]:
+    return [SOURCE_NAMES[source] for source in tree.named_by(node)]

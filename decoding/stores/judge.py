@@ -81,10 +81,12 @@ def _measured(kind: str) -> Judge:
 
 def measured_judges() -> tuple[Judge, Judge]:
     """A server's at its start, of greedy and of sampled requests: by rates measured on the bundled model."""
-    greedy, sampled = (
-        below(_measured(kind), SERVER_TRIED, SERVER_PACE, SERVER_TRUST) for kind in ("greedy", "sampled")
-    )
+    greedy, sampled = (_own(_measured(kind)) for kind in ("greedy", "sampled"))
     return greedy, sampled
+
+
+def _own(measured: Judge) -> Judge:
+    return below(measured, SERVER_TRIED, SERVER_PACE, SERVER_TRUST)
 
 
 @nb.njit(cache=True, forceinline=True)

@@ -123,6 +123,7 @@ def _speculation(options: SpeculationOptions) -> SpeculationParams:
         max_nodes=options.max_nodes,
         max_depth=options.max_depth,
         without=frozenset(options.without),
+        sources=None if options.sources is None else frozenset(options.sources),
         branching=options.branching,
         min_probability=options.min_probability,
         consensus=options.consensus,

@@ -21,6 +21,7 @@ def speculation_report(stats: RequestStats) -> SpeculationReport:
         "accepted": counts.accepted,
         "drafted_by_source": counts.drafted_by_source,
         "accepted_by_source": counts.accepted_by_source,
+        "foretold_by_source": stats.foretold_by_source,
         "accepted_by_depth": counts.accepted_by_depth,
         "prefill_chunks": stats.prefill_chunks,
         "cached_tokens": stats.cached_tokens,

@@ -51,6 +51,7 @@ def _node(tokenizer: Tokenizer, node: NodeTrace) -> TraceNode:
         "id": node.token_id,
         "parent": node.parent,
         "source": node.source,
+        "named_by": node.named_by,
         "logprob": None if node.logprob is None else finite(node.logprob),
         "accepted": node.is_accepted,
     }

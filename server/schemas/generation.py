@@ -116,6 +116,9 @@ class SpeculationOptions(WireModel):
     max_nodes: int | None = Field(default=None, ge=1, le=65536, description="Largest draft tree, root not counted")
     max_depth: int | None = Field(default=None, ge=1, le=65536, description="Longest branch of the draft tree")
     without: list[Annotated[str, Field(max_length=64)]] = Field(default=[], max_length=16)
+    sources: list[Annotated[str, Field(max_length=64)]] | None = Field(
+        default=None, max_length=16, description="What trees may be grown from; null for all that the method knows"
+    )
     branching: int = Field(default=3, ge=1, le=64)
     min_probability: float | None = Field(default=None, ge=0, lt=1)
     consensus: str = Field(default="occurrences", max_length=64)

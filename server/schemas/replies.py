@@ -31,6 +31,7 @@ class Usage(TypedDict):
 
 class SpeculationReport(TypedDict):
     """What drafting did for one choice. method: the last one that drafted; choice, reason: why it did.
+    foretold_by_source: tokens of the reply that each source had thought likeliest, whoever drafted them.
 
     acceptance_length: τ, tokens emitted per target forward; plain decoding has exactly 1. cached_tokens: of the prompt,
     those that were not run; preemptions: how often it gave up its room and was run again.
@@ -47,6 +48,7 @@ class SpeculationReport(TypedDict):
     accepted: int
     drafted_by_source: dict[str, int]
     accepted_by_source: dict[str, int]
+    foretold_by_source: dict[str, int]
     accepted_by_depth: list[int]
     prefill_chunks: int
     cached_tokens: int
@@ -73,12 +75,14 @@ class TraceToken(TypedDict):
 
 
 class TraceNode(TypedDict):
-    """A node of a draft tree. parent: index of its parent, -1 for the root; logprob: after its parent, or null."""
+    """A node of a draft tree. parent: index of its parent, -1 for the root; named_by: all sources that named
+    it; logprob: after its parent, or null."""
 
     text: str
     id: int
     parent: int
     source: str
+    named_by: list[str]
     logprob: float | None
     accepted: bool
 

@@ -106,15 +106,17 @@ def drawing_contenders(nodes: int) -> list[Contender]:
 
 def tree_contenders(nodes: int) -> list[Contender]:
     """The heuristic tree, the tuned one, and no static tree at all."""
-    found = [
-        Contender(
-            label=label,
-            speculation=stand(nodes, "best_first"),
-            drafter=lambda request, stores, tree=shipped_tree(name): StandDrafter(request, stores, tree),  # type: ignore[misc]
-            new_stores=lambda: lone_session(STORE_BYTES),
+    found = []
+    for name, label in (("general", "heuristic tree"), ("gosling", "tuned tree")):
+        tree = shipped_tree(name)
+        found.append(
+            Contender(
+                label=label,
+                speculation=stand(nodes, "best_first"),
+                drafter=lambda request, stores, tree=tree: StandDrafter(request, stores, tree),  # type: ignore[misc]
+                new_stores=lambda: lone_session(STORE_BYTES),
+            )
         )
-        for name, label in (("general", "heuristic tree"), ("gosling", "tuned tree"))
-    ]
     return [*found, Contender(label="best first", speculation=stand(nodes))]
 
 

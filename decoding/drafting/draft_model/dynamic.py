@@ -114,6 +114,9 @@ class ModelDrafter:
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
         pass
 
+    def wants_model(self, budget: DraftBudget) -> bool:  # noqa: ARG002 - it has no other source
+        return True
+
     def begin(self, budget: DraftBudget, most_rows: int, most_depth: int) -> None:
         if budget.max_nodes > self._room:
             self._allocate(budget.max_nodes)

@@ -30,6 +30,9 @@ class DraftRows(NamedTuple):
 class Grower(Protocol):
     """A tree that grows from what the draft model says of it."""
 
+    def wants_model(self, budget: DraftBudget) -> bool:
+        """Whether the draft model's part in the next tree is worth its forwards; where not it reads up later."""
+
     def begin(self, budget: DraftBudget, most_rows: int, most_depth: int) -> None:
         """Start a tree at the last token; `most_rows` may be asked for, none deeper than `most_depth`."""
 

@@ -58,6 +58,9 @@ class EagleDrafter:
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
         pass
 
+    def wants_model(self, budget: DraftBudget) -> bool:  # noqa: ARG002 - it has no other source
+        return True
+
     def begin(self, budget: DraftBudget, most_rows: int, most_depth: int) -> None:
         self._is_under_way = True
         self._max_nodes, self._most_rows = budget.max_nodes, most_rows

@@ -28,6 +28,7 @@ from decoding.drafting.sources import Sources
 from decoding.drafting.tree.candidates import COUPLED, draft_law
 from decoding.drafting.tree.growth import Growth, allocate, limits_of
 from decoding.stores.context import ContextIndex
+from decoding.stores.evidence import NUM_SOURCES
 from decoding.stores.judge import Levels, below
 from decoding.stores.successor_table import NUM_SUCCESSORS
 
@@ -36,6 +37,7 @@ _ROOT: IntArray = np.zeros(1, np.int32)
 _NO_TOP = Top(np.zeros((0, NUM_SUCCESSORS), np.int32), np.zeros((0, NUM_SUCCESSORS), np.float32))
 _OVERGROWTH = 2  # nodes to choose from, for each that is wanted
 _HOPE_SMOOTHING = 1 / 32
+_LONGEST_CHAIN = 16
 
 
 class OneTree:
@@ -46,8 +48,7 @@ class OneTree:
     def __init__(self, request: Request, sources: Sources, families: frozenset[Source] = FAMILIES) -> None:
         self._request = request
         self._stores = sources.stores
-        asked = request.speculation.sources
-        families = families if asked is None else frozenset(each for each in families if each.name.lower() in asked)
+        families = frozenset(each for each in families if request.speculation.may_use(each.name.lower()))
         self._families = families
         self._state = sources.state if Source.DRAFT_MODEL in families else None
         if self._state is not None:
@@ -62,10 +63,16 @@ class OneTree:
         self._under_way: tuple[Growth, Asked, Rounds] | None = None
         self._num_nodes = 0
         self._run, self._row_parents, self._kept = _ROOT, _ROOT[:0], _ROOT
-        self.foretold = np.zeros(NUM_SUCCESSORS, np.int64)
+        self._foretold = np.zeros(NUM_SOURCES, np.int64)
 
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
         teach_prompt(self._stores.ngrams, self._request.tokens, start, top)
+
+    def wants_model(self, budget: DraftBudget) -> bool:
+        """Whether its rounds promise more than the tree of the stores alone, which then stands if they do not."""
+        if budget.round_price == 0:
+            return True
+        return self._promise(budget) > self._grow_from_stores(budget)
 
     def begin(self, budget: DraftBudget, most_rows: int, most_depth: int) -> None:
         self._plant(budget, most_rows, most_depth)
@@ -87,15 +94,11 @@ class OneTree:
         """The tree that has grown in this step, now if the draft model has no part in it; the root alone where a tree
         is not worth its price."""
         if self._under_way is None:
-            growth, asked, rounds = self._plant(budget, 0, 0)
-            open_root(growth, asked, _NO_TOP)
-            self._num_nodes, _ = grow(growth, asked, rounds, 1, 0, _NO_TOP)
-        else:
-            growth, _, _ = self._under_way
-        nodes = growth.nodes
+            self._grow_from_stores(budget)
+        assert self._under_way is not None
+        nodes = self._under_way[0].nodes
         self._kept = kept = best_nodes(nodes.scores, self._num_nodes, budget.max_nodes)
-        gain = float(nodes.scores[kept[1:]].sum()) - budget.min_chance * (len(kept) - 1)
-        if gain <= budget.least_gain:
+        if self._gain(budget) <= budget.least_gain:
             self._kept = _ROOT
             return root_only(int(self._request.tokens[-1]))
         if len(kept) == self._num_nodes:
@@ -105,7 +108,7 @@ class OneTree:
             places[kept] = np.arange(len(kept), dtype=np.int32)
             parents = places[nodes.parents[kept]]
             parents[0] = -1
-        return DraftTree(nodes.tokens[kept], parents, nodes.sources[kept])
+        return DraftTree(nodes.tokens[kept], parents, nodes.sources[kept], names=nodes.names[kept])
 
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
         if self._under_way is None:
@@ -117,10 +120,36 @@ class OneTree:
             rows = rounds.rows[path[1:]]
             self._state.keep(rows[rows >= 0])
             self._learn_hope(rounds.rows[path], verdict.num_accepted)
-        self.foretold[: len(asked.heard.firsts[0])] += learn_path(
-            growth, asked, self._levels, path, verdict.tokens[: len(path)], _NO_TOP
-        )
+        self._foretold += learn_path(growth, asked, self._levels, path, verdict.tokens, _NO_TOP)
         teach_tree(self._stores.ngrams, growth.tokens, tree, verdict, top)
+
+    @property
+    def foretold(self) -> dict[str, int]:
+        """By source, how many of the tokens that came it had thought likeliest, drafted or not."""
+        return {Source(source).name.lower(): int(self._foretold[source]) for source in sorted(self._families)}
+
+    def _grow_from_stores(self, budget: DraftBudget) -> float:
+        """A tree without the draft model; what it promises beyond the price of its nodes."""
+        growth, asked, rounds = self._plant(budget, 0, 0)
+        open_root(growth, asked, _NO_TOP)
+        self._num_nodes, _ = grow(growth, asked, rounds, 1, 0, _NO_TOP)
+        return self._gain(budget)
+
+    def _gain(self, budget: DraftBudget) -> float:
+        """What the nodes under way promise beyond their price, in tokens."""
+        assert self._under_way is not None
+        num_drafted = self._num_nodes - 1
+        return float(self._under_way[0].nodes.scores[1 : num_drafted + 1].sum()) - budget.min_chance * num_drafted
+
+    def _promise(self, budget: DraftBudget) -> float:
+        """What a chain that the draft model alone grows, as long as pays, promises beyond its price, in tokens."""
+        best = total = 0.0
+        chance = 1.0
+        for _ in range(min(budget.max_nodes, _LONGEST_CHAIN)):
+            chance *= self._hope
+            total += chance - budget.min_chance - budget.row_price - budget.round_price
+            best = max(best, total)
+        return best
 
     def _plant(self, budget: DraftBudget, most_rows: int, most_depth: int) -> tuple[Growth, Asked, Rounds]:
         """A tree of the root alone."""

@@ -73,7 +73,8 @@ class Reviser:
         for tokens in self._predicted:
             revision.add_chain(0, tokens, Source.PREDICTION)
         if self._matcher is not None:
-            revision.obey(self._matcher, self._budget.max_nodes)
+            may_force = self._request.speculation.may_use("grammar")
+            revision.obey(self._matcher, self._budget.max_nodes if may_force else 0)
         tree, self._own = revision.tree(proposed)
         return tree
 

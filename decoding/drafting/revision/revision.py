@@ -97,4 +97,8 @@ class Revision:
         tokens, sources = np.array(self._tokens, np.int32)[kept], np.array(self._sources, np.int8)[kept]
         num_own = int((kept < len(proposed)).sum())
         own = DraftTree(tokens[:num_own], parents[:num_own], sources[:num_own], origins=kept[:num_own])
-        return DraftTree(tokens, parents, sources), own
+        names = None
+        if proposed.names is not None:
+            names = np.zeros(len(kept), np.int32)
+            names[:num_own] = proposed.names[kept[:num_own]]
+        return DraftTree(tokens, parents, sources, names=names), own

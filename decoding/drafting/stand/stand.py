@@ -19,11 +19,11 @@ from decoding.costs.price import DraftBudget
 from decoding.drafting.fields import check_field, one_of
 from decoding.drafting.harvest import teach_prompt, teach_tree
 from decoding.drafting.sources import DraftingStores
-from decoding.drafting.stand.growth import StaticFill, allocate_fill, fill_tree
+from decoding.drafting.stand.growth import StaticSource, allocate_filled, fill_tree
 from decoding.drafting.stand.static_tree import StaticTree, shipped_tree
 from decoding.drafting.tree.candidates import CANDIDATES, draft_law, laws_of
 from decoding.drafting.tree.growth import limits_of
-from decoding.drafting.tree.nodes import allocate, to_tree
+from decoding.drafting.tree.nodes import to_tree
 from decoding.stores.successor_table import NUM_SUCCESSORS
 
 MATCH, REJECTION = "match", "rejection"
@@ -49,32 +49,28 @@ class StandDrafter:
         self._law = draft_law(request.sampling, order)
         self._slots = tree.arrays() if tree else _shipped_arrays()
         self._num_tokens = 0
-        self._allocate(16)
+        self._filled = allocate_filled(16)
 
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
         teach_prompt(self._ngrams, self._request.tokens, start, top)
 
     def propose(self, budget: DraftBudget) -> DraftTree:
-        if budget.max_nodes >= len(self._nodes.tokens):
-            self._allocate(budget.max_nodes + 1)
+        if budget.max_nodes >= len(self._filled.slots):
+            self._filled = allocate_filled(budget.max_nodes + 1)
         tokens = self._request.tokens
         self._num_tokens = len(tokens)
         limits = limits_of(budget, self._request.speculation.max_depth)
-        fill = StaticFill(self._ngrams.arrays, self._law, *self._slots, *self._room)
-        num_nodes = int(fill_tree(tokens, limits, self._nodes, fill))
-        tree = to_tree(self._nodes, num_nodes)
-        return replace(tree, draws=laws_of(fill.candidates, num_nodes)) if self._rejects else tree
+        source = StaticSource(self._ngrams.arrays, self._law, *self._slots)
+        num_nodes = int(fill_tree(tokens, limits, source, self._filled))
+        tree = to_tree(self._filled.nodes, num_nodes)
+        return replace(tree, draws=laws_of(self._filled.candidates, num_nodes)) if self._rejects else tree
 
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
         teach_tree(self._ngrams, self._request.tokens[: self._num_tokens], tree, verdict, top)
 
-    def _allocate(self, num_nodes: int) -> None:
-        self._nodes = allocate(num_nodes)
-        self._room = allocate_fill(num_nodes)
-
     def slots_of(self, verdict: Verdict) -> list[int]:
         """The static tree's slots on the path just accepted, root left out."""
-        return [int(self._room[1][node]) for node in verdict.path[1:]]
+        return [int(self._filled.slots[node]) for node in verdict.path[1:]]
 
 
 def check(speculation: SpeculationParams) -> None:
