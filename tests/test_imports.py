@@ -56,7 +56,7 @@ DECODING = {
     "bench": """
         contestant drafting generate machine replay variant workload load profile draft_trees/memory
         draft_trees/ways draft_trees/widened stand/drafting stand/trajectories stand/questions
-        stand/tables stand/variants tables/figures tables/report comparison shapes neighbour
+        stand/tables stand/variants tables/figures tables/markdown tables/report comparison shapes neighbour
         stand/patterns tables/table tables/expectations draft_trees/tables draft_trees/plot
         draft_trees/__main__ __main__
     """,
