@@ -58,7 +58,7 @@ DECODING = {
         draft_trees/ways draft_trees/widened stand/drafting stand/trajectories stand/questions
         stand/tables stand/variants tables/figures tables/markdown tables/report comparison shapes neighbour
         stand/patterns tables/table tables/expectations draft_trees/tables draft_trees/plot
-        draft_trees/__main__ __main__
+        draft_trees/__main__ heads/contender heads/book heads/tables heads/target heads/__main__ __main__
     """,
 }
 SERVER = {
