@@ -54,11 +54,11 @@ DECODING = {
         heads/curves heads/train_head
     """,
     "bench": """
-        contestant drafting generate machine replay variant workload load profile draft_trees/memory
+        contestant drafting generate machine variant workload load profile draft_trees/memory
         draft_trees/ways draft_trees/widened stand/drafting stand/trajectories stand/questions
         stand/tables stand/variants tables/figures tables/report comparison shapes neighbour
         stand/patterns tables/table tables/expectations draft_trees/tables draft_trees/plot
-        draft_trees/__main__ __main__
+        draft_trees/__main__ replay/scripts replay/rows replay/tables replay/__main__ __main__
     """,
 }
 SERVER = {
