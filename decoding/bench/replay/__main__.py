@@ -44,7 +44,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--draft-model", default="auto", help="a folder; the bundled model has its own")
     add("--draft-head", help="a folder with an EAGLE-3 head, which drafts in place of the draft model")
     add("--data", type=Path, help="a folder with humaneval.jsonl and wikitext2_valid_prompts_800c.jsonl")
-    add("--methods", default=";".join(METHODS), help=f"registered methods, auto, or {CHAIN!r}, apart by semicolons")
+    add("--methods", default=",".join(METHODS), help=f"registered methods, auto or {CHAIN}, apart by commas")
     add("--workloads", default=",".join(scripts.NAMES), help="apart by commas")
     add("--temperatures", default="0,0.7", help="apart by commas")
     add("--budgets", default=",".join(map(str, BUDGETS)), help="draft budgets in nodes, apart by commas")
@@ -54,18 +54,18 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--judged", default=AUTO, help="the method that is compared with the best of the others")
     add("--out", type=Path, default=Path("replay.json"), help="rows are kept here, and tables beside it in Markdown")
     chosen = parser.parse_args(argv)
-    chosen.methods = [NONE, *(name for name in _names(chosen.methods, ";") if name != NONE)]
-    chosen.workloads = _names(chosen.workloads, ",")
-    chosen.temperatures = [float(each) for each in _names(chosen.temperatures, ",")]
-    chosen.budgets = [int(each) for each in _names(chosen.budgets, ",")]
+    chosen.methods = [NONE, *(name for name in _names(chosen.methods) if name != NONE)]
+    chosen.workloads = _names(chosen.workloads)
+    chosen.temperatures = [float(each) for each in _names(chosen.temperatures)]
+    chosen.budgets = [int(each) for each in _names(chosen.budgets)]
     unknown = sorted(set(chosen.workloads).difference(scripts.NAMES))
     if unknown:
         parser.error(f"there is no workload {', '.join(unknown)}; there are {', '.join(scripts.NAMES)}")
     return chosen
 
 
-def _names(text: str, separator: str) -> list[str]:
-    return [part.strip() for part in text.split(separator) if part.strip()]
+def _names(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 class Replay:

@@ -12,13 +12,13 @@ from zlib import crc32
 
 import msgspec
 
-from decoding.bench.contestant import EngineContestant, Task
-from decoding.bench.replay.scripts import Script, prompt_of
+from decoding.bench.contestant import EngineContestant, Reply, Task
+from decoding.bench.replay.scripts import Script, Tokens, prompt_of
 from decoding.core.speculation_params import SpeculationParams
 from decoding.engine.engine import Engine
 
 NONE = "none"
-CHAIN = "suffix, chain"
+CHAIN = "suffix-chain"
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +80,7 @@ class Way:
 
 
 def way_of(label: str) -> Way:
-    """A registered method, or "suffix, chain", its published form without branches."""
+    """A registered method, or "suffix-chain", its published form without branches."""
     if label == CHAIN:
         return Way(label, SpeculationParams(method="suffix", without=frozenset(("branches",))))
     return Way(label, SpeculationParams(method=label))
@@ -89,7 +89,8 @@ def way_of(label: str) -> Way:
 def measure_row(engine: Engine, script: Script, temperature: float, way: Way, nodes: int) -> Row:
     """Ask every turn of the script, one after the other, in a fresh session."""
     contestant = EngineContestant(engine, way.label, way.at(nodes))
-    before, replies = [], []
+    before: list[Tokens] = []
+    replies: list[Reply] = []
     most = engine.model.max_model_len - script.max_tokens
     for turn in script.turns:
         prompt = prompt_of(turn, before, most)

@@ -1,4 +1,4 @@
-"""The Markdown of a replay: a table for each workload and temperature, who is behind whom, whose tokens differ. Pure."""
+"""The Markdown of a replay: a table for each workload and temperature, who is behind whom, whose tokens differ."""
 
 from __future__ import annotations
 
@@ -55,9 +55,8 @@ def _judgement(rows: Sequence[Row], judged: str) -> list[str]:
     if not pairs:
         return []
     behind = sorted((pair for pair in pairs if pair[0].tau < pair[1].tau), key=lambda pair: pair[0].tau / pair[1].tau)
-    lines = [
-        f"`{judged}` has at least the τ of every other method at {len(pairs) - len(behind)} of {len(pairs)} places."
-    ]
+    num_level = len(pairs) - len(behind)
+    lines = [f"`{judged}` has at least the τ of every other method at {num_level} of {len(pairs)} places."]
     if behind:
         lines += ["", f"| behind at | temperature | nodes | {judged} | best other | ratio |"]
         lines.append("| --- | --: | --: | --: | --- | --: |")
