@@ -21,7 +21,7 @@ DECODING = {
         step_trace token_logprobs step_result top_tokens tree
     """,
     "costs": "curve calibration price",
-    "stores": "context earnings successor_table blend adjacency ngram session session_store",
+    "stores": "context earnings successor_table blend adjacency ngram suffixes session session_store",
     "cache": "prefix_index block_pool kv_store kv_cache stamped top_token_store feature_store batch",
     "attention": "backend lanes products step_table tile_scratch exact_kernel exact reference sdpa",
     "model": """
@@ -38,7 +38,7 @@ DECODING = {
         eagle/head_drafting revision/prediction
         revision/revision revision/reviser stand/static_tree
         sources harvest sequence_drafter tree/beliefs tree/candidates tree/frontier tree/nodes
-        tree/growth baselines/isotropic baselines/recycle draft_model/priors draft_model/growth
+        tree/growth baselines/isotropic baselines/recycle baselines/suffix draft_model/priors draft_model/growth
         draft_model/dynamic eagle/eagle_tree spine/paper_tree spine/priors spine/growth spine/spine stand/priors
         stand/growth stand/stand registry drafting
     """,
@@ -54,11 +54,12 @@ DECODING = {
         heads/curves heads/train_head
     """,
     "bench": """
-        contestant drafting generate machine replay variant workload load profile draft_trees/memory
+        contestant drafting generate machine variant workload load profile draft_trees/memory
         draft_trees/ways draft_trees/widened stand/drafting stand/trajectories stand/questions
         stand/tables stand/variants tables/figures tables/markdown tables/report comparison shapes neighbour
         stand/patterns tables/table tables/expectations draft_trees/tables draft_trees/plot
-        draft_trees/__main__ heads/contender heads/book heads/tables heads/target heads/__main__ __main__
+        draft_trees/__main__ heads/contender heads/book heads/tables heads/target heads/__main__
+        replay/scripts replay/rows replay/tables replay/__main__ __main__
     """,
 }
 SERVER = {

@@ -23,6 +23,7 @@ from decoding.sampling.verify import walk
 from decoding.stores.adjacency import AdjacencyTable
 from decoding.stores.ngram import NgramStore
 from decoding.stores.successor_table import NUM_SUCCESSORS
+from decoding.stores.suffixes import SuffixIndex
 
 VOCABULARY = 2048
 PROMPT_LEN = 1000
@@ -35,6 +36,7 @@ class Stores:
     def __init__(self) -> None:
         self.adjacency = AdjacencyTable(64 * 2**20)
         self.ngrams = NgramStore(64 * 2**20)
+        self.replies = SuffixIndex(64 * 2**20)
         self.tree = None
 
 

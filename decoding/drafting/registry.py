@@ -20,6 +20,7 @@ from decoding.drafting.baselines.isotropic import IsotropicDrafter
 from decoding.drafting.baselines.lookup import LookupDrafter
 from decoding.drafting.baselines.none import NoDrafter
 from decoding.drafting.baselines.recycle import RecycleDrafter
+from decoding.drafting.baselines.suffix import SuffixDrafter
 from decoding.drafting.draft_model import dynamic
 from decoding.drafting.draft_model.dynamic import History, ModelDrafter, dynamic_rules, fixed_rules, linear_rules
 from decoding.drafting.draft_model.growth import Rules
@@ -37,6 +38,7 @@ from decoding.sampling.verify import walk
 from decoding.stores.adjacency import AdjacencyTable
 from decoding.stores.ngram import NgramStore
 from decoding.stores.successor_table import NUM_SUCCESSORS
+from decoding.stores.suffixes import SuffixIndex
 
 __all__ = [
     "AUTO",
@@ -118,6 +120,9 @@ METHODS: dict[str, Method] = {
     "isotropic": Method(
         _of_stores(IsotropicDrafter), "a uniform tree of `branching` adjacency successors per node", 60
     ),
+    "suffix": Method(
+        _of_stores(SuffixDrafter), "SuffixDecoding: what followed the longest matches, in this and earlier replies", 64
+    ),
     "lookup": Method(lambda request, _: LookupDrafter(request), "prompt lookup: a chain copied from context", 10),
     "none": Method(lambda request, _: NoDrafter(request), "plain decoding, nothing drafted", 0),
 }
@@ -176,6 +181,7 @@ class _WarmUpStores:
     def __init__(self) -> None:
         self.adjacency = AdjacencyTable(2**16)
         self.ngrams = NgramStore(2**16)
+        self.replies = SuffixIndex(2**16)
 
 
 def _draft_once(drafter: Drafter, request: Request) -> None:

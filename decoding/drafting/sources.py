@@ -8,6 +8,7 @@ from decoding.drafting.draft_model.state import DraftModelState
 from decoding.drafting.stand.static_tree import StaticTree
 from decoding.stores.adjacency import AdjacencyTable
 from decoding.stores.ngram import NgramStore
+from decoding.stores.suffixes import SuffixIndex
 
 
 class DraftingStores(Protocol):
@@ -18,6 +19,9 @@ class DraftingStores(Protocol):
 
     @property
     def ngrams(self) -> NgramStore: ...
+
+    @property
+    def replies(self) -> SuffixIndex: ...
 
 
 class Sources(NamedTuple):

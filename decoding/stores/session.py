@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from decoding.stores.adjacency import AdjacencyTable
 from decoding.stores.earnings import Ledger
 from decoding.stores.ngram import NgramStore
+from decoding.stores.suffixes import SuffixIndex
 
 
 @dataclass(slots=True)
@@ -27,12 +28,19 @@ class Session:
     last_used: float = 0.0
     earnings: tuple[Ledger, Ledger] = field(default_factory=lambda: (Ledger(), Ledger()))
     _ngrams: NgramStore | None = field(default=None, repr=False)
+    _replies: SuffixIndex | None = field(default=None, repr=False)
 
     @property
     def ngrams(self) -> NgramStore:
         if self._ngrams is None:
             self._ngrams = NgramStore(self.max_bytes)
         return self._ngrams
+
+    @property
+    def replies(self) -> SuffixIndex:
+        if self._replies is None:
+            self._replies = SuffixIndex(self.max_bytes)
+        return self._replies
 
     def ledger(self, is_sampled: bool) -> Ledger:
         """What methods earned in requests of this kind."""
@@ -41,8 +49,9 @@ class Session:
     @property
     def store_bytes(self) -> dict[str, int]:
         """Bytes of each store in use, by its name."""
-        used = {"adjacency": self.adjacency.num_bytes}
-        return used | {"ngrams": self._ngrams.num_bytes} if self._ngrams else used
+        others = {"ngrams": self._ngrams, "replies": self._replies}
+        used = {name: store.num_bytes for name, store in others.items() if store is not None}
+        return {"adjacency": self.adjacency.num_bytes, **used}
 
     @property
     def num_bytes(self) -> int:

@@ -21,6 +21,7 @@ from decoding.drafting.stand.stand import StandDrafter
 from decoding.drafting.stand.static_tree import StaticTree, shipped_tree
 from decoding.stores.adjacency import AdjacencyTable
 from decoding.stores.ngram import NgramStore
+from decoding.stores.suffixes import SuffixIndex
 
 STAND = "stand"
 STORE_BYTES = 16 * 2**20
@@ -33,6 +34,7 @@ class Stores:
     def __init__(self, max_bytes: int = STORE_BYTES, renormalise: bool = False) -> None:
         self.adjacency = AdjacencyTable(2**16)
         self.ngrams = NgramStore(max_bytes, renormalise)
+        self.replies = SuffixIndex(2**16)
         self.tree = None
 
 
