@@ -21,7 +21,7 @@ DECODING = {
         step_trace token_logprobs step_result top_tokens tree
     """,
     "costs": "curve calibration price",
-    "stores": "context successor_table blend ngram evidence judge session session_store",
+    "stores": "context successor_table blend ngram suffixes evidence judge session session_store",
     "cache": "prefix_index block_pool kv_store kv_cache stamped top_token_store feature_store batch",
     "attention": "backend lanes products step_table tile_scratch exact_kernel exact reference sdpa",
     "model": """
@@ -37,7 +37,7 @@ DECODING = {
         draft_model/draft_model eagle/head_config eagle/network eagle/checkpoint eagle/head_model
         eagle/head_drafting revision/prediction
         revision/revision revision/reviser stand/static_tree
-        sources harvest tree/candidates tree/frontier tree/nodes tree/growth baselines/isotropic baselines/recycle
+        sources harvest tree/candidates tree/frontier tree/nodes tree/growth baselines/isotropic baselines/recycle baselines/suffix
         draft_model/growth draft_model/dynamic eagle/eagle_tree spine/paper_tree spine/spine
         stand/growth stand/stand one_tree/opening one_tree/grower one_tree/one_tree sequence_drafter registry drafting
     """,
@@ -48,16 +48,17 @@ DECODING = {
         files replicas schedule texts/arithmetic texts/function_forms texts/plots texts/sources
         texts/split texts/words texts/functions texts/programs texts/stories texts/chat
         texts/word_problems texts/corpus texts/prompts tokenizer export tokens evaluate train recipe
-        card gosling tune_tree tune_judge heads/options heads/prompts heads/answers heads/roll heads/trees heads/rewards
+        card gosling tune_tree heads/options heads/prompts tune_judge heads/answers heads/roll heads/trees heads/rewards
         heads/ttt heads/target heads/gto heads/lessons heads/fresh_head heads/trainer heads/acceptance
         heads/curves heads/train_head
     """,
     "bench": """
-        contestant drafting generate machine replay variant workload load profile draft_trees/memory
+        contestant drafting generate machine variant workload load profile draft_trees/memory
         draft_trees/ways draft_trees/widened stand/trajectories stand/questions
-        stand/tables stand/variants tables/figures tables/report comparison shapes neighbour
+        stand/tables stand/variants tables/figures tables/markdown tables/report comparison shapes neighbour
         stand/patterns tables/table tables/expectations draft_trees/tables draft_trees/plot
-        draft_trees/__main__ __main__
+        draft_trees/__main__ heads/contender heads/book heads/tables heads/target heads/__main__
+        replay/scripts replay/rows replay/tables replay/__main__ __main__
     """,
 }
 SERVER = {

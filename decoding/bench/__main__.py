@@ -1,4 +1,4 @@
-"""The benchmark command: `python -m decoding.bench [all|table|shapes|load|profile|patterns|draft-trees]`.
+"""The benchmark command: `python -m decoding.bench [PART]`; a PART of its own are `heads`, `replay` and others.
 
 Owns options, progress and the console; every measurement is in a file of its own.
 Invariant: what was measured so far is on disk before the next part starts.
@@ -20,10 +20,12 @@ from transformers import AutoModelForCausalLM
 from decoding.bench import workload as workloads
 from decoding.bench.comparison import Comparison, compare, contestants_of
 from decoding.bench.draft_trees import __main__ as draft_trees
+from decoding.bench.heads import __main__ as heads
 from decoding.bench.load import CONCURRENCY, LoadResult, measure_load, render_load
 from decoding.bench.load import METHODS as LOAD_METHODS
 from decoding.bench.machine import describe_machine
 from decoding.bench.profile import profile, render_profile
+from decoding.bench.replay import __main__ as replay
 from decoding.bench.shapes import DTYPES, GPT2_SIZED, SMALL, measure_shape, render_shapes
 from decoding.bench.stand import patterns
 from decoding.bench.tables.expectations import Expectation, check_comparisons, check_shapes
@@ -48,7 +50,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         nargs="?",
         default="all",
         choices=("all", *PARTS, "profile"),
-        help="what to measure; `patterns --help` and `draft-trees --help` have more",
+        help="what to measure; `patterns`, `draft-trees`, `heads` and `replay` with `--help` have more",
     )
     add("--model", default="gosling", help="the bundled model, or a folder with a model and its tokenizer.json")
     add("--data", type=Path, help="a folder with humaneval.jsonl; without it that workload is left out")
@@ -196,6 +198,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return patterns.main(given[1:])
     if given[:1] == ["draft-trees"]:
         return draft_trees.main(given[1:])
+    if given[:1] == ["heads"]:
+        return heads.main(given[1:])
+    if given[:1] == ["replay"]:
+        return replay.main(given[1:])
     return Bench(parse(given), Console(), command_line(given)).run()
 
 

@@ -7,7 +7,7 @@ Invariant: a reply's seconds run from the prompt's hand-over to its last token, 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol
 
@@ -23,13 +23,17 @@ from decoding.engine.engine import Engine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One prompt to answer: int32 [p], at most `max_tokens` new tokens, past end tokens or not, noise from `seed`."""
+    """One prompt to answer: int32 [p], at most `max_tokens` new tokens, past end tokens or not, noise from `seed`.
+
+    prediction: int32, what the reply is expected to be, if anything.
+    """
 
     prompt: NDArray[np.int32]
     max_tokens: int
     temperature: float
     seed: int
     ignore_eos: bool = False
+    prediction: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +121,7 @@ class EngineContestant:
             speculation=self._speculation,
             eos_token_ids=self._engine.model.eos_token_ids,
             session_id=f"{self._number}-{self._session}",
+            prediction=task.prediction,
         )
         started, cpu_started = time.perf_counter(), time.process_time()
         self._engine.add(request, self._start_drafter)

@@ -20,6 +20,7 @@ from decoding.drafting.baselines.isotropic import IsotropicDrafter
 from decoding.drafting.baselines.lookup import LookupDrafter
 from decoding.drafting.baselines.none import NoDrafter
 from decoding.drafting.baselines.recycle import RecycleDrafter
+from decoding.drafting.baselines.suffix import SuffixDrafter
 from decoding.drafting.draft_model import dynamic
 from decoding.drafting.draft_model.dynamic import History, ModelDrafter, dynamic_rules, fixed_rules, linear_rules
 from decoding.drafting.draft_model.growth import Rules
@@ -151,6 +152,9 @@ METHODS: dict[str, Method] = {
     "recycle": Method(_of_stores(RecycleDrafter), "Token Recycling: a fixed 80-node tree of successors last seen", 80),
     "isotropic": Method(
         _of_stores(IsotropicDrafter), "a uniform tree of `branching` adjacency successors per node", 60
+    ),
+    "suffix": Method(
+        _of_stores(SuffixDrafter), "SuffixDecoding: what followed the longest matches, in this and earlier replies", 64
     ),
     "lookup": Method(lambda request, _: LookupDrafter(request), "prompt lookup: a chain copied from context", 10),
     "none": Method(lambda request, _: NoDrafter(request), "plain decoding, nothing drafted", 0),

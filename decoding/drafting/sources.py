@@ -8,6 +8,7 @@ from decoding.drafting.draft_model.state import DraftModelState
 from decoding.drafting.stand.static_tree import StaticTree
 from decoding.stores.judge import Judge
 from decoding.stores.ngram import NgramStore
+from decoding.stores.suffixes import SuffixIndex
 
 
 class DraftingStores(Protocol):
@@ -17,6 +18,9 @@ class DraftingStores(Protocol):
     def ngrams(self) -> NgramStore: ...
 
     def judges(self, is_sampled: bool) -> tuple[Judge, Judge]: ...
+
+    @property
+    def replies(self) -> SuffixIndex: ...
 
 
 class Sources(NamedTuple):

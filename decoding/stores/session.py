@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from decoding.stores.judge import Judge, below, measured_judges
 from decoding.stores.ngram import NgramStore
+from decoding.stores.suffixes import SuffixIndex
 
 SESSION_TRIED, SESSION_TRUST = 512.0, 64.0  # observations that a chance rests on: at most, and at first
 SESSION_PACE = 0.005
@@ -30,12 +31,19 @@ class Session:
     last_used: float = 0.0
     _judges: list[Judge | None] = field(default_factory=lambda: [None, None], repr=False)
     _ngrams: NgramStore | None = field(default=None, repr=False)
+    _replies: SuffixIndex | None = field(default=None, repr=False)
 
     @property
     def ngrams(self) -> NgramStore:
         if self._ngrams is None:
             self._ngrams = NgramStore(self.max_bytes)
         return self._ngrams
+
+    @property
+    def replies(self) -> SuffixIndex:
+        if self._replies is None:
+            self._replies = SuffixIndex(self.max_bytes)
+        return self._replies
 
     def judges(self, is_sampled: bool) -> tuple[Judge, Judge]:
         """The session's and the server's, of requests of this kind."""
@@ -47,7 +55,8 @@ class Session:
     @property
     def store_bytes(self) -> dict[str, int]:
         """Bytes of each store in use, by its name."""
-        return {"ngrams": self._ngrams.num_bytes} if self._ngrams else {}
+        stores = {"ngrams": self._ngrams, "replies": self._replies}
+        return {name: store.num_bytes for name, store in stores.items() if store is not None}
 
     @property
     def num_bytes(self) -> int:

@@ -27,6 +27,7 @@ from decoding.bench.draft_trees.ways import (
     dynamic,
 )
 from decoding.bench.tables.figures import Figures
+from decoding.bench.tables.markdown import table
 from decoding.bench.tables.table import title
 
 FIXED_STEP = next(iter(ABLATION))
@@ -198,8 +199,3 @@ def render_memory(found: Sequence[Footprint]) -> str:
         for one in found
     ]
     return table(columns, rows)
-
-
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [columns, ["---", *["--:"] * (len(columns) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

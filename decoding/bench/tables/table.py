@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from decoding.bench.comparison import Comparison
 from decoding.bench.tables.figures import Figures
+from decoding.bench.tables.markdown import table
 from decoding.bench.variant import AUTO, SPINE
 
 GENERATE, GENERATE_LOOKUP = "generate", "generate + prompt lookup"
@@ -31,10 +32,10 @@ _SUMMARY = (
 
 def render(comparisons: Sequence[Comparison]) -> str:
     """A summary of all comparisons, then each one's own table."""
-    parts = [_table(_SUMMARY, [_summary_row(one) for one in comparisons])]
+    parts = [table(_SUMMARY, [_summary_row(one) for one in comparisons])]
     for one in comparisons:
         parts.append(f"### {title(one)}\n\n{_sentence(one)}")
-        parts.append(_table(_COLUMNS, [_row(one, figures) for figures in one.figures]))
+        parts.append(table(_COLUMNS, [_row(one, figures) for figures in one.figures]))
     return "\n\n".join(parts)
 
 
@@ -100,8 +101,3 @@ def _summary_row(one: Comparison) -> list[str]:
 
 def _ratio(row: Figures | None, other: Figures | None) -> str:
     return f"{row.ratio_to(other):.2f}" if row and other else ""
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [columns, ["---", *["--:"] * (len(columns) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,0 +1,246 @@
+"""Heads and draft models side by side, as GTO's Table 1 has them: `gander bench heads`.
+
+Owns what is measured and the console; figures are kept by `book`, their Markdown is in `tables`.
+Invariant: what is in the raw figures already is not measured again, and every new figure is on disk at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import transformers
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from tokenizers import Tokenizer
+
+from decoding.bench.comparison import compare
+from decoding.bench.contestant import EngineContestant
+from decoding.bench.heads.book import Finding, Setting, Size, read_book
+from decoding.bench.heads.contender import Contender, read_contender
+from decoding.bench.heads.tables import Row, Seed, render
+from decoding.bench.heads.target import digest_of_replies, find_target, in_rounds, tasks_of
+from decoding.bench.machine import describe_machine
+from decoding.bench.tables.figures import pool
+from decoding.bench.tables.report import Report
+from decoding.bench.workload import NAMES, PromptChoice, Workload, load_workload
+from decoding.core.speculation_params import SpeculationParams
+from decoding.drafting.eagle.eagle_tree import BEAM, MOST_DEPTH, NUM_NODES
+from decoding.engine.engine import Engine
+from decoding.errors import ConfigError
+
+PAGE, SECTION = "heads", "table"
+MAX_PROMPT_LEN = 512
+PLAIN = SpeculationParams(method="none", max_nodes=0)
+EAGLE = SpeculationParams(method="eagle", max_nodes=NUM_NODES, max_depth=MOST_DEPTH)
+PRICED = SpeculationParams(method="dynamic")
+EAGLE_WAY = f"eagle, {NUM_NODES} nodes, depth {MOST_DEPTH}, beam {BEAM}"
+PRICED_WAY = "dynamic, own budget"
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="gander bench heads", description=__doc__)
+    add = parser.add_argument
+    add("--model", default="gosling", help="the bundled model, or a folder with a model and its tokenizer.json")
+    add(
+        "--contender",
+        action="append",
+        required=True,
+        metavar="NAME=FOLDER",
+        help="a head or draft model; `draft-model` is the bundled one; several of one NAME are seeds of one row",
+    )
+    add("--data", type=Path, help="a folder with humaneval.jsonl; without it that workload is left out")
+    add("--out", type=Path, default=Path("docs"), help="the folder for heads.md and heads.json")
+    add("--workloads", default=",".join(NAMES), help="comma-separated: code,reasoning,stories,humaneval")
+    add("--temperatures", default="0,1", help="comma-separated")
+    add("--prompts", type=int, default=24, help="prompts of each workload for acceptance lengths")
+    add("--max-tokens", type=int, default=128, help="most new tokens for one prompt")
+    add("--rounds", type=int, default=24, help="prompts that all answer in turn for speeds; over again where too few")
+    add("--threads", type=int, help="default: measured for each model")
+    add("--no-tau", action="store_true", help="measure no acceptance lengths")
+    add("--no-timing", action="store_true", help="measure no speeds")
+    chosen = parser.parse_args(argv)
+    chosen.workloads = [name.strip() for name in chosen.workloads.split(",")]
+    chosen.temperatures = [float(each) for each in chosen.temperatures.split(",")]
+    unknown = sorted(set(chosen.workloads).difference(NAMES))
+    if unknown:
+        parser.error(f"there is no workload {', '.join(unknown)}; there are {', '.join(NAMES)}")
+    try:
+        chosen.contenders = [read_contender(given, chosen.model) for given in chosen.contender]
+    except ConfigError as error:
+        parser.error(str(error))
+    return chosen
+
+
+class Heads:
+    """One run of the command."""
+
+    def __init__(self, chosen: argparse.Namespace, report: Report, console: Console) -> None:
+        self.chosen = chosen
+        self.report = report
+        self.console = console
+        self.book = read_book(chosen.out / f"{PAGE}.json", SECTION)
+        self.is_broken = False
+        self.target = find_target(chosen.model, chosen.threads)
+        self._machine = f"{describe_machine()}, threads {chosen.threads or 'measured'}"
+        self._run = datetime.now(UTC).isoformat(timespec="seconds")
+        self._workloads = self._load_workloads(Tokenizer.from_file(str(self.target.folder / "tokenizer.json")))
+
+    def run(self) -> int:
+        """Measure what is missing; 1 if some contender did not give the tokens of the others."""
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        with Progress(*columns, TimeElapsedColumn(), console=self.console) as bars:
+            if not self.chosen.no_tau:
+                for contender in self.chosen.contenders:
+                    self.acceptance(bars, contender)
+            if not self.chosen.no_timing:
+                self.speed(bars)
+        self.console.print(self._write(), markup=False, highlight=False, soft_wrap=True)
+        return int(self.is_broken)
+
+    def acceptance(self, bars: Progress, contender: Contender) -> None:
+        """Count what is accepted of a contender's `eagle` trees wherever that is not known."""
+        missing = [
+            (workload, setting)
+            for workload, setting in self._counted()
+            if self.book.find(contender.digest, setting) is None
+        ]
+        if not missing:
+            return
+        bar = bars.add_task(f"τ of {contender.label}", total=sum(len(each.prompts) for each, _ in missing))
+        engine = self._load(contender)
+        for workload, setting in missing:
+            contestant = EngineContestant(engine, contender.label, EAGLE)
+            replies = []
+            for task in tasks_of(workload, setting.temperature):
+                replies.append(contestant.answer(task))
+                bars.advance(bar)
+            figures, tokens = pool(contender.label, NUM_NODES, replies), digest_of_replies(replies)
+            self._add(
+                Finding(contender=contender.digest, setting=setting, figures=figures, run=self._run, replies=tokens)
+            )
+
+    def speed(self, bars: Progress) -> None:
+        """Time all contenders whose speeds are not known, in the same rounds."""
+        engines: dict[str, Engine] = {}
+        for workload, setting in self._timed():
+            missing = [each for each in self._distinct() if self.book.find(each.digest, setting) is None]
+            if not missing:
+                continue
+            engines = engines or {"": self.target.load(None)}
+            engines |= {each.digest: self._load(each) for each in missing if each.digest not in engines}
+            contestants = [EngineContestant(engines[""], "none", PLAIN)]
+            contestants += [EngineContestant(engines[each.digest], each.label, PRICED) for each in missing]
+            name = f"{workload.name} at temperature {setting.temperature:g}"
+            bar = bars.add_task(name, total=len(contestants) * len(workload.prompts))
+            found = compare(workload, setting.temperature, contestants, lambda bar=bar: bars.advance(bar))  # type: ignore[misc]
+            if found.differing:
+                self._complain(f"none's on {name}: {', '.join(found.differing)}")
+                continue
+            for contender, figures in zip(missing, found.figures[1:], strict=True):
+                self._add(
+                    Finding(
+                        contender=contender.digest, setting=setting, figures=figures, run=self._run, none=found.none
+                    )
+                )
+
+    def _add(self, finding: Finding) -> None:
+        if self.book.has_other_replies(finding):
+            self._complain(f"another contender's on {finding.setting.workload}: {finding.figures.label}")
+            return
+        self.book.findings.append(finding)
+        self._write()
+
+    def _complain(self, whose: str) -> None:
+        self.is_broken = True
+        self.console.print(f"[red]Other tokens than[/] {whose}. These figures are not kept.")
+
+    def _write(self) -> str:
+        """Put figures and table on disk; the table."""
+        text = render(self._rows(), [each.name for each in self._workloads], self.chosen.temperatures)
+        self.report.write(SECTION, text, self.book)
+        return text
+
+    def _rows(self) -> list[Row]:
+        """The contenders of this run, as far as the book knows them."""
+        seeds: dict[str, list[Seed]] = {}
+        for each in self.chosen.contenders:
+            counted = {(one.workload, one.temperature): self.book.find(each.digest, one) for _, one in self._counted()}
+            timed = {(one.workload, one.temperature): self.book.find(each.digest, one) for _, one in self._timed()}
+            seeds.setdefault(each.name, []).append(
+                Seed(
+                    taus={place: found.figures.tau for place, found in counted.items() if found},
+                    speeds={place: found for place, found in timed.items() if found},
+                    size=self._size_of(each),
+                )
+            )
+        return [Row(name, found) for name, found in seeds.items()]
+
+    def _distinct(self) -> list[Contender]:
+        """Without those that are the same under another name."""
+        return list({each.digest: each for each in self.chosen.contenders}.values())
+
+    def _load(self, contender: Contender) -> Engine:
+        """An engine with that contender, whose size is noted."""
+        engine = self.target.load(contender)
+        if self._size_of(contender) is None:
+            self.book.sizes.append(self.target.size(contender, engine))
+        return engine
+
+    def _size_of(self, contender: Contender) -> Size | None:
+        return self.book.size_of(contender.digest, self.target.digest, self.target.numbers)
+
+    def _load_workloads(self, tokenizer: Tokenizer) -> list[Workload]:
+        """With as many prompts as acceptance or speed asks for."""
+        chosen, found = self.chosen, []
+        count = max(chosen.prompts, chosen.rounds)
+        choice = PromptChoice(
+            count=count, max_tokens=chosen.max_tokens, max_prompt_len=MAX_PROMPT_LEN, data=chosen.data
+        )
+        for name in chosen.workloads:
+            workload = load_workload(name, tokenizer, choice)
+            if workload is None:
+                self.console.print(f"The workload {name} is left out: its prompt file is not in --data.")
+            else:
+                found.append(workload)
+        return found
+
+    def _counted(self) -> list[tuple[Workload, Setting]]:
+        """What acceptance is counted on."""
+        some = [replace(each, prompts=each.prompts[: self.chosen.prompts]) for each in self._workloads]
+        return self._settings(some, EAGLE_WAY)
+
+    def _timed(self) -> list[tuple[Workload, Setting]]:
+        """What speeds are measured on."""
+        some = [in_rounds(each, self.chosen.rounds) for each in self._workloads]
+        return self._settings(some, PRICED_WAY, self._machine)
+
+    def _settings(self, workloads: Sequence[Workload], way: str, machine: str = "") -> list[tuple[Workload, Setting]]:
+        return [
+            (workload, self.target.setting(workload, temperature, way, machine))
+            for temperature in self.chosen.temperatures
+            for workload in workloads
+        ]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; the process's exit status."""
+    given = sys.argv[1:] if argv is None else list(argv)
+    chosen = parse(given)
+    transformers.utils.logging.disable_progress_bar()  # it would write over ours
+    command = " ".join(("gander bench heads", *map(_shown, given)))
+    return Heads(chosen, Report(chosen.out, describe_machine(), command, PAGE), Console()).run()
+
+
+def _shown(given: str) -> str:
+    """An argument with folders by their last names only: a report is read on other machines."""
+    name, separator, path = given.rpartition("=")
+    return f"{name}{separator}{Path(path).name if Path(path).is_absolute() else path}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,163 @@
+"""Acceptance lengths at equal draft budgets: `gander bench replay --methods auto,spine --data FOLDER`.
+
+Owns options, engines and the console; a row is measured in `rows`, its Markdown made in `tables`. The real engine
+answers, since a draft budget that is asked for needs no clock. Invariant: a row is on disk before the next is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from tokenizers import Tokenizer
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from decoding.bench.machine import describe_machine
+from decoding.bench.replay import scripts
+from decoding.bench.replay.rows import CHAIN, NONE, Plan, Row, Way, load_kept, measure_row, way_of, write_kept
+from decoding.bench.replay.scripts import Script, load_script
+from decoding.bench.replay.tables import differing, render
+from decoding.bench.tables.report import replace_section
+from decoding.bench.workload import PromptChoice
+from decoding.config import EngineConfig
+from decoding.drafting.draft_model.draft_model import load_draft_model
+from decoding.drafting.registry import AUTO
+from decoding.engine.engine import Engine, silent
+from decoding.model.checkpoint import resolve
+from decoding.model.target_model import TargetModel
+
+BUDGETS = (2, 4, 8, 16, 32)
+METHODS = ("spine", "stand", "recycle", "isotropic", "lookup", "suffix", CHAIN, "dynamic")
+MAX_PROMPT_LEN = 600
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="gander bench replay", description=__doc__)
+    add = parser.add_argument
+    add("--model", default="gosling", help="the bundled model, or a folder with a model and its tokenizer.json")
+    add("--draft-model", default="auto", help="a folder; the bundled model has its own")
+    add("--draft-head", help="a folder with an EAGLE-3 head, which drafts in place of the draft model")
+    add("--data", type=Path, help="a folder with humaneval.jsonl and wikitext2_valid_prompts_800c.jsonl")
+    add("--methods", default=",".join(METHODS), help=f"registered methods, auto or {CHAIN}, apart by commas")
+    add("--workloads", default=",".join(scripts.NAMES), help="apart by commas")
+    add("--temperatures", default="0,0.7", help="apart by commas")
+    add("--budgets", default=",".join(map(str, BUDGETS)), help="draft budgets in nodes, apart by commas")
+    add("--prompts", type=int, default=4, help="of each workload that has prompts")
+    add("--max-tokens", type=int, default=96, help="most new tokens of a reply")
+    add("--again", action="store_true", help="measure rows of these methods anew")
+    add("--judged", default=AUTO, help="the method that is compared with the best of the others")
+    add("--out", type=Path, default=Path("replay.json"), help="rows are kept here, and tables beside it in Markdown")
+    chosen = parser.parse_args(argv)
+    chosen.methods = [NONE, *(name for name in _names(chosen.methods) if name != NONE)]
+    chosen.workloads = _names(chosen.workloads)
+    chosen.temperatures = [float(each) for each in _names(chosen.temperatures)]
+    chosen.budgets = [int(each) for each in _names(chosen.budgets)]
+    unknown = sorted(set(chosen.workloads).difference(scripts.NAMES))
+    if unknown:
+        parser.error(f"there is no workload {', '.join(unknown)}; there are {', '.join(scripts.NAMES)}")
+    return chosen
+
+
+def _names(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+class Replay:
+    """One run of the command."""
+
+    def __init__(self, chosen: argparse.Namespace, console: Console) -> None:
+        self.chosen = chosen
+        self.console = console
+        self.config = EngineConfig(
+            prefix_cache=False,
+            model=chosen.model,
+            draft_model=chosen.draft_model,
+            draft_head=chosen.draft_head,
+            max_nodes=max(64, *chosen.budgets),
+            threads=1,
+        )
+        plan = Plan(
+            model=Path(chosen.model).name,
+            draft_model=Path(chosen.draft_model).name,
+            draft_head=Path(chosen.draft_head).name if chosen.draft_head else None,
+            prompts=chosen.prompts,
+            max_tokens=chosen.max_tokens,
+        )
+        self.kept = load_kept(chosen.out, plan, describe_machine())
+
+    @cached_property
+    def engine(self) -> Engine:
+        return Engine.load(self.config)
+
+    @cached_property
+    def random_engine(self) -> Engine:
+        """The same architecture and draft model, the target's weights random: nothing that is drafted can be known."""
+        config, folder = resolve(self.config)
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), attn_implementation="eager")
+        target = TargetModel.from_model(model.to(config.device, getattr(torch, config.dtype)).eval(), config)
+        return Engine(target, config, silent, load_draft_model(self.config, silent))
+
+    def scripts(self) -> list[Script]:
+        chosen = self.chosen
+        tokenizer = Tokenizer.from_file(str(Path(resolve(self.config)[1]) / "tokenizer.json"))
+        choice = PromptChoice(
+            count=chosen.prompts, max_tokens=chosen.max_tokens, max_prompt_len=MAX_PROMPT_LEN, data=chosen.data
+        )
+        found = []
+        for name in chosen.workloads:
+            script = load_script(name, tokenizer, choice)
+            if script is None:
+                self.console.print(f"The workload {name} is left out: its file is not in --data, or it has no turns.")
+            else:
+                found.append(script)
+        return found
+
+    def missing(self) -> list[tuple[Way, Script, float, int]]:
+        """The rows to measure."""
+        chosen = self.chosen
+        known = {row.key for row in self.kept.rows if not (chosen.again and row.method in chosen.methods)}
+        asked = self.scripts()
+        return [
+            (way, script, temperature, nodes)
+            for way in map(way_of, chosen.methods)
+            for script in asked
+            for temperature in chosen.temperatures
+            if temperature > 0 or not script.is_sampled
+            for nodes in way.budgets(chosen.budgets)
+            if (way.label, script.name, temperature, nodes) not in known
+        ]
+
+    def run(self) -> int:
+        """Measure what is missing; 1 if some method did not give the tokens of `none`."""
+        missing = self.missing()
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=self.console) as bars:
+            bar = bars.add_task("rows", total=len(missing))
+            for way, script, temperature, nodes in missing:
+                bars.update(bar, description=f"{way.label}, {script.name}")
+                engine = self.random_engine if script.is_random else self.engine
+                self._keep(measure_row(engine, script, temperature, way, nodes))
+                bars.advance(bar)
+        return int(bool(differing(self.kept.rows)))
+
+    def _keep(self, row: Row) -> None:
+        self.kept.rows = [other for other in self.kept.rows if other.key != row.key] + [row]
+        write_kept(self.chosen.out, self.kept)
+        page = self.chosen.out.with_suffix(".md")
+        text = page.read_text(encoding="utf-8") if page.is_file() else "# Replay at equal nodes\n"
+        page.write_text(replace_section(text, "replay", render(self.kept.rows, self.chosen.judged)), encoding="utf-8")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return Replay(parse(argv), Console()).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

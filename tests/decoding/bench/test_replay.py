@@ -1,0 +1,164 @@
+"""Replay at equal nodes: what is asked, how it is measured, and that the command goes on where it stopped."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from decoding.bench.__main__ import main
+from decoding.bench.contestant import EngineContestant, Task
+from decoding.bench.replay import __main__ as replay
+from decoding.bench.replay.rows import CHAIN, Row, measure_row, way_of
+from decoding.bench.replay.scripts import Script, Turn, load_script, most_used_name, prompt_of
+from decoding.bench.replay.tables import differing, render
+from decoding.bench.workload import PromptChoice
+from decoding.config import EngineConfig
+from decoding.engine.engine import Engine
+from decoding.model.checkpoint import BUNDLED_FOLDER
+from decoding.model.target_model import TargetModel
+from tests.models import VOCAB_SIZE, tiny
+
+CHOICE = PromptChoice(count=2, max_tokens=24, max_prompt_len=600)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.from_file(str(BUNDLED_FOLDER / "tokenizer.json"))
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    config = EngineConfig(max_model_len=300, kv_slots=8192)
+    return Engine(TargetModel.from_model(tiny("llama", 3), config), config)
+
+
+def repetition(num_turns: int, **options: object) -> Script:
+    pattern = np.random.default_rng(0).integers(3, VOCAB_SIZE, 8)
+    turns = tuple(Turn(np.tile(np.roll(pattern, shift), 5).astype(np.int32), shift) for shift in range(num_turns))
+    return Script(name="repetition", turns=turns, max_tokens=40, **options)  # type: ignore[arg-type]
+
+
+def row(method: str, nodes: int, tokens: int, fingerprint: int = 1) -> Row:
+    return Row(
+        method=method,
+        workload="code",
+        temperature=0.0,
+        nodes=nodes,
+        tokens=tokens,
+        forwards=100,
+        drafted=100 * nodes,
+        accepted=tokens - 100,
+        fingerprint=fingerprint,
+    )
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_every_method_gives_the_tokens_of_none_within_its_budget(engine: Engine, temperature: float) -> None:
+    script = repetition(3)
+    plain = measure_row(engine, script, temperature, way_of("none"), 0)
+    assert (plain.tau, plain.nodes_per_step) == (1.0, 0.0)
+    for label in ("spine", "stand", "recycle", "lookup", "suffix", CHAIN, "auto"):
+        found = measure_row(engine, script, temperature, way_of(label), 4)
+        assert (found.tokens, found.fingerprint) == (plain.tokens, plain.fingerprint), label
+        assert found.nodes_per_step <= 4
+        assert found.accepted <= found.drafted
+    assert measure_row(engine, script, 0.0, way_of("suffix"), 32).tau > 1.2, "a text that repeats itself"
+
+
+def test_a_row_is_the_same_whenever_it_is_measured(engine: Engine) -> None:
+    first = measure_row(engine, repetition(2), 0.7, way_of("stand"), 8)
+    assert measure_row(engine, repetition(2), 0.7, way_of("stand"), 8) == first, "its session is its own"
+
+
+def test_a_prediction_is_drafted_from(engine: Engine) -> None:
+    script = repetition(1)
+    plain = engine_reply(engine, script)
+    foretold = replace(script, turns=(replace(script.turns[0], prediction=plain),))
+    assert measure_row(engine, foretold, 0.0, way_of("spine"), 16).tau > 3
+
+
+def engine_reply(engine: Engine, script: Script) -> np.ndarray:
+    task = Task(prompt=script.turns[0].tokens, max_tokens=script.max_tokens, temperature=0.0, seed=0)
+    return EngineContestant(engine, "none", way_of("none").at(0)).answer(task).tokens
+
+
+def test_a_chat_goes_on_from_prompts_and_replies(tokenizer: Tokenizer) -> None:
+    script = load_script("chat", tokenizer, CHOICE)
+    assert script is not None
+    assert [turn.goes_on for turn in script.turns] == [False] + [True] * 5
+    first, reply = script.turns[0].tokens, np.array([7, 8], np.int32)
+    asked = prompt_of(script.turns[1], [first, reply], 1000)
+    assert asked.tolist() == [*first, 7, 8, *script.turns[1].tokens]
+    assert prompt_of(script.turns[1], [first, reply], 5).tolist() == asked[-5:].tolist()
+
+
+def test_an_edit_asks_for_a_renamed_program_and_expects_the_old_one(tokenizer: Tokenizer) -> None:
+    script = load_script("edit", tokenizer, CHOICE)
+    assert script is not None
+    assert len(script.turns) == 2
+    for turn in script.turns:
+        prompt, prediction = (tokenizer.decode(ids.tolist()) for ids in (turn.tokens, turn.prediction))
+        beginning, found, renamed = prompt.partition(prediction.rstrip())
+        assert found
+        assert f"{most_used_name(beginning + found)}_now" in renamed
+
+
+def test_samples_are_of_one_problem_and_drawn_only(tokenizer: Tokenizer) -> None:
+    script = load_script("samples", tokenizer, CHOICE)
+    assert script is not None
+    assert script.is_sampled
+    assert len({turn.tokens.tobytes() for turn in script.turns}) == 1
+    assert sorted(turn.seed for turn in script.turns) == list(range(12))
+
+
+def test_a_file_that_is_not_there_is_no_script(tokenizer: Tokenizer) -> None:
+    assert load_script("humaneval", tokenizer, CHOICE) is None
+
+
+def test_tables_say_who_is_longest_who_is_behind_and_whose_tokens_differ() -> None:
+    rows = [row("none", 0, 100), row("spine", 8, 250), row("auto", 8, 240), row("spine", 32, 300), row("auto", 32, 310)]
+    text = render(rows, "auto")
+    assert "| spine | **2.50** / 8.0 | 3.00 / 32.0 |" in text
+    assert "| auto | 2.40 / 8.0 | **3.10** / 32.0 |" in text
+    assert "at 1 of 2 places" in text
+    assert "| code | 0 | 8 | 2.40 | spine 2.50 | 0.960 |" in text
+    assert "differ" not in text
+    wrong = [*rows, row("lookup", 8, 250, fingerprint=2)]
+    assert [each.method for each in differing(wrong)] == ["lookup"]
+    assert "**Tokens differ from `none`**: lookup at 8 on code, 0." in render(wrong, "auto")
+
+
+def test_the_command_keeps_every_row_and_goes_on_where_it_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "rows.json"
+    given = ["replay", "--workloads", "code,random", "--temperatures", "0", "--prompts", "1", "--max-tokens", "16"]
+    given += ["--out", str(out)]
+    assert main([*given, "--methods", "spine", "--budgets", "2"]) == 0
+    first = json.loads(out.read_text(encoding="utf-8"))["rows"]
+    assert [(each["method"], each["workload"], each["nodes"]) for each in first] == [
+        ("none", "code", 0),
+        ("none", "random", 0),
+        ("spine", "code", 2),
+        ("spine", "random", 2),
+    ]
+    measured: list[str] = []
+
+    def note(*arguments: object) -> Row:
+        measured.append(arguments[3].label)  # type: ignore[attr-defined]
+        return msgspec.convert(first[2], Row)
+
+    monkeypatch.setattr(replay, "measure_row", note)
+    assert main([*given, "--methods", "spine", "--budgets", "2"]) == 0
+    assert measured == []
+    assert main([*given, "--methods", "spine,lookup", "--budgets", "2"]) == 0
+    assert measured == ["lookup", "lookup"]
+    assert main([*given, "--methods", "spine", "--budgets", "2", "--again"]) == 0
+    assert measured[2:] == ["none", "none", "spine", "spine"]
+    assert "**code, temperature 0**" in out.with_suffix(".md").read_text(encoding="utf-8")
+    assert main([*given, "--methods", "spine", "--budgets", "2", "--prompts", "2"]) == 0
+    assert len(measured) == 10, "rows of another plan say nothing of this one"
