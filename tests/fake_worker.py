@@ -117,8 +117,9 @@ class Running:
 
     def traced(self, num_tokens: int) -> Traced:
         sources = ["context"] * (num_tokens - 1) + ["bonus"]
-        root = NodeTrace(65, -1, "root", None, True)
-        tree = [root, NodeTrace(66, 0, "context", -0.5, False)] if self.submit.speculation.trace == "trees" else None
+        root = NodeTrace(65, -1, "root", ["root"], None, True)
+        drafted = NodeTrace(66, 0, "context", ["context", "ngram"], -0.5, False)
+        tree = [root, drafted] if self.submit.speculation.trace == "trees" else None
         trace = StepTrace(
             number=self.steps, method="spine", drafted=4, accepted=num_tokens - 1, sources=sources, tree=tree
         )
@@ -152,6 +153,7 @@ class Running:
             target_forwards=self.steps,
             prefill_chunks=1,
             counts=counts,
+            foretold_by_source={"context": accepted, "ngram": 1},
             queue_seconds=0.001,
             accepted_prediction_tokens=min(len(self.submit.prediction), 2),
             rejected_prediction_tokens=max(len(self.submit.prediction) - 2, 0),

@@ -37,8 +37,8 @@ DECODING = {
         draft_model/draft_model eagle/head_config eagle/network eagle/checkpoint eagle/head_model
         eagle/head_drafting revision/prediction
         revision/revision revision/reviser stand/static_tree
-        sources harvest tree/candidates tree/frontier tree/nodes tree/growth baselines/isotropic baselines/recycle baselines/suffix
-        draft_model/growth draft_model/dynamic eagle/eagle_tree spine/paper_tree spine/spine
+        sources harvest tree/candidates tree/frontier tree/nodes tree/growth baselines/isotropic baselines/recycle
+        baselines/suffix draft_model/growth draft_model/dynamic eagle/eagle_tree spine/paper_tree spine/spine
         stand/growth stand/stand one_tree/opening one_tree/grower one_tree/one_tree sequence_drafter registry drafting
     """,
     "engine": "limits admission sequence kept_places intake scheduler step_costs tally tracing warm_up engine",

@@ -9,7 +9,6 @@ from decoding.costs.curve import LEAST_ROW_SHARE, CostCurve, fit_cost_curve
 from decoding.costs.price import (
     HARVEST_STEPS,
     MOST_HARVEST,
-    TRIAL_INTERVAL,
     Demand,
     Pace,
     Pricing,
@@ -73,30 +72,6 @@ def test_a_pace_below_plain_decoding_does_not_make_nodes_cheap() -> None:
     assert node_price(curve, token_rate(curve, [wasteful], [0]), 0) == pytest.approx(0.5 / 1.5)
 
 
-def test_drafting_must_earn_its_own_time_too() -> None:
-    pace = Pace(drafted=10.0, accepted=1.0)
-    assert pace.pays(node_price=0.05, draft_price=0.4)
-    assert not pace.pays(node_price=0.05, draft_price=0.6)
-    assert not pace.pays(node_price=0.11, draft_price=0.0)
-
-
-def test_plain_steps_change_nothing_of_what_trees_are_believed_to_earn() -> None:
-    pace = Pace(drafted=10.0, accepted=3.0)
-    for _ in range(100):
-        pace.update(0, 1)
-    assert (pace.drafted, pace.accepted) == (10.0, 3.0)
-    assert pace.emitted == pytest.approx(1.0, abs=1e-3)
-
-
-def test_plain_steps_are_counted_since_the_last_tree() -> None:
-    pace = Pace()
-    for _ in range(5):
-        pace.update(0, 1)
-    assert pace.plain_steps == 5
-    pace.update(3, 1)
-    assert pace.plain_steps == 0
-
-
 def test_plain_seconds_are_those_of_one_row_per_request() -> None:
     curve = CostCurve(base=1.0, row=0.1, key=0.01)
     assert curve.plain_seconds(6, [10, 20]) == pytest.approx(3 * (1.0 + 0.2 + 0.3))
@@ -123,22 +98,32 @@ def test_a_sequence_with_one_token_to_go_drafts_nothing() -> None:
     assert [budget.max_nodes for budget in budgets] == [0, 0, 8]
 
 
-def test_where_drafting_has_not_paid_steps_are_plain_but_for_a_trial_now_and_then() -> None:
-    pricing = Pricing(64, CostCurve(base=1.0, row=0.5, key=0.0))
-    hopeless = {"drafted": 20.0, "accepted": 0.5}
-    sizes = [
-        pricing.budgets([demand(None, plain_steps=steps, **hopeless)], 512)[0].max_nodes
-        for steps in range(2 * TRIAL_INTERVAL)
-    ]
-    assert [step for step, size in enumerate(sizes) if size] == [TRIAL_INTERVAL - 1, 2 * TRIAL_INTERVAL - 1]
-    assert Pricing(64, CHEAP).budgets([demand(None, drafted=10.0, accepted=4.0)], 512)[0].max_nodes == 64
+def test_one_slow_moment_moves_no_price() -> None:
+    pace = Pace()
+    assert pace.draft_seconds == 0
+    for seconds in (0.002, 0.003, None, 9.0, 0.002, 0.003, 9.0):
+        pace.update(4, 2, seconds)
+    assert pace.draft_seconds == 0.003
+    for _ in range(9):
+        pace.update(4, 2, 0.1)
+    assert pace.draft_seconds == 0.1, "but a lasting change is believed"
+
+
+def test_who_weighs_its_nodes_is_told_what_they_and_the_step_cost_and_who_asks_for_a_number_is_not() -> None:
+    pricing = Pricing(64, replace(CHEAP, draft=0.01))
+    weighing, asking = pricing.budgets([demand(None), demand(8)], 512)
+    assert weighing.max_nodes == 64
+    assert weighing.min_chance > 0
+    assert weighing.least_gain == pytest.approx(10 * weighing.min_chance)
+    assert (asking.min_chance, asking.least_gain, asking.round_price) == (0, 0, 0)
 
 
 def test_who_drafts_with_the_draft_model_pays_for_its_rounds_together() -> None:
     pricing = Pricing(64, CHEAP, draft_curve=CostCurve(base=0.1, row=0.001, key=0.0))
-    runs = replace(demand(None, drafted=10.0, accepted=4.0), runs_draft_model=True)
+    runs = replace(demand(None), runs_draft_model=True)
     alone, together = pricing.budgets([runs], 512)[0], pricing.budgets([runs, runs], 512)[0]
     assert alone.round_price > 0
+    assert alone.row_price == pytest.approx(alone.round_price / 100)
     assert together.round_price == pytest.approx(alone.round_price, rel=0.05)  # twice the rate, shared by two
     assert pricing.budgets([replace(runs, runs_draft_model=False)], 512)[0].round_price == 0
 

@@ -13,19 +13,14 @@ from decoding.drafting.drafter import Drafter
 from decoding.drafting.registry import available, check, start
 from decoding.errors import RequestRejected
 from decoding.sampling.verify import walk
-from decoding.stores.adjacency import AdjacencyTable
-from decoding.stores.ngram import NgramStore
-from decoding.stores.suffixes import SuffixIndex
+from decoding.stores.ngram import find_successors
+from decoding.stores.session import Session, lone_session
 
 VOCABULARY = 12
 
 
-class Stores:
-    def __init__(self) -> None:
-        self.adjacency = AdjacencyTable(2**20)
-        self.ngrams = NgramStore(2**20)
-        self.replies = SuffixIndex(2**20)
-        self.tree = None
+def new_session() -> Session:
+    return lone_session(2**20)
 
 
 def make_request(prompt: list[int], max_tokens: int = 200, **speculation: object) -> Request:
@@ -86,7 +81,7 @@ def run(drafter: Drafter, request: Request, target: ScriptedTarget, budgets: lis
 )
 def test_trees_keep_their_promises_for_any_budget(method: str, max_depth: int | None, without: tuple[str, ...]) -> None:
     random = np.random.default_rng(7)
-    stores, target = Stores(), ScriptedTarget(3)
+    stores, target = new_session(), ScriptedTarget(3)
     largest = accepted = 0
     for _ in range(3):
         prompt = random.integers(0, VOCABULARY, int(random.integers(1, 60))).tolist()
@@ -104,7 +99,7 @@ def test_trees_keep_their_promises_for_any_budget(method: str, max_depth: int | 
 @pytest.mark.parametrize("method", available(has_draft_model=False))
 def test_budget_zero_and_a_one_token_prompt_give_the_plain_step(method: str) -> None:
     request = make_request([3])
-    drafter = start(method, request, Stores())
+    drafter = start(method, request, new_session())
     for budget in (0, 8):
         tree = drafter.propose(DraftBudget(budget))
         assert (len(tree), tree.tokens[0], tree.parents[0]) == (1, 3, -1)
@@ -112,25 +107,23 @@ def test_budget_zero_and_a_one_token_prompt_give_the_plain_step(method: str) -> 
 
 @pytest.mark.parametrize("method", ["spine", "isotropic"])
 def test_sixty_nodes_means_sixty(method: str) -> None:
-    request, stores = make_request(list(range(VOCABULARY)) * 3), Stores()
+    request, stores = make_request(list(range(VOCABULARY)) * 3), new_session()
     trees, _ = run(start(method, request, stores), request, ScriptedTarget(1), [60] * 8)
     assert {tree.num_drafted for tree in trees} == {60}
 
 
-def teach(stores: Stores, rows: dict[tuple[int, int], list[int]], probabilities: list[float]) -> None:
+def teach(stores: Session, rows: dict[tuple[int, int], list[int]], probabilities: list[float]) -> None:
     """Successors of (previous, token) pairs; previous -1 for the unigram tier alone."""
     for (previous, token), successors in rows.items():
-        padded = np.array([successors], np.int32)
-        stores.adjacency.harvest(
-            np.array([previous], np.int32),
-            np.array([token], np.int32),
-            padded,
+        stores.ngrams.harvest(
+            np.array([[-1, -1, previous, token]], np.int32),
+            np.array([successors], np.int32),
             np.array([probabilities[: len(successors)]], np.float32),
         )
 
 
 def test_algorithm_one_lays_the_spine_and_branches_root_and_spine_by_the_harmonic_rule() -> None:
-    stores = Stores()
+    stores = new_session()
     # 1 2 3 occurred once, followed by 4 5 6 ...: no consensus of occurrences, suffix of 3, so no bypass
     request = make_request([1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3], without=frozenset({"best_first"}))
     for token in (3, 4, 5, 6):
@@ -150,7 +143,7 @@ def test_algorithm_one_lays_the_spine_and_branches_root_and_spine_by_the_harmoni
 
 
 def test_algorithm_one_counts_branch_depth_from_the_branch_itself() -> None:
-    stores = Stores()
+    stores = new_session()
     request = make_request([*range(100, 130), 1, 100, 101, 102], without=frozenset({"best_first"}))
     for token in [*range(100, 130), *range(50, 60)]:  # one successor each: branches are chains 50, 51, ...
         teach(stores, {(-1, token): [50 if token >= 100 else token + 1]}, [1.0])
@@ -162,47 +155,45 @@ def test_algorithm_one_counts_branch_depth_from_the_branch_itself() -> None:
 
 def test_what_branches_leave_of_the_budget_lengthens_the_spine() -> None:
     request = make_request([*range(100, 130), 1, 100, 101, 102], without=frozenset({"best_first"}))
-    tree = start("spine", request, Stores()).propose(DraftBudget(30))  # a ratio of 0.30 alone would give 9
+    tree = start("spine", request, new_session()).propose(DraftBudget(30))  # a ratio of 0.30 alone would give 9
     assert tree.tokens[1:].tolist() == list(range(103, 123))
 
 
 def test_a_trusted_match_is_drafted_as_one_chain() -> None:
     request = make_request([*range(1, 11), 7, *range(1, 11)], without=frozenset({"best_first"}))
-    tree = start("spine", request, Stores()).propose(DraftBudget(9))
+    tree = start("spine", request, new_session()).propose(DraftBudget(9))
     assert tree.tokens[1:].tolist() == [7, 1, 2, 3, 4, 5, 6, 7, 8]
     assert tree.parents.tolist() == list(range(-1, 9))
 
 
 def test_best_first_trees_grow_by_adding_nodes_and_prefer_the_likely() -> None:
-    request, stores = make_request(list(range(VOCABULARY)) * 3), Stores()
-    drafter = start("spine", request, stores)
-    drafter.observe_prefill(0, ScriptedTarget(5).top(request.tokens))
-    trees = [drafter.propose(DraftBudget(budget)) for budget in (1, 4, 16, 60)]
+    request, stores = make_request(list(range(VOCABULARY)) * 3), new_session()
+    start("spine", request, stores).observe_prefill(0, ScriptedTarget(5).top(request.tokens))
+    trees = [start("spine", request, stores).propose(DraftBudget(budget)) for budget in (1, 4, 16, 60)]
     for small, large in pairwise(trees):
         size = len(small)
         assert np.array_equal(small.tokens, large.tokens[:size])
         assert np.array_equal(small.parents, large.parents[:size])
     assert trees[0].tokens[1] == 0  # the cycle goes on
-    assert trees[0].sources[1] == Source.CONTEXT
+    assert Source.CONTEXT in trees[0].named_by(1)
 
 
 def test_ablations_leave_out_what_they_name() -> None:
     def tree_without(*parts: str) -> DraftTree:
-        request, stores = make_request(list(range(VOCABULARY)) * 3, without=frozenset(parts)), Stores()
+        request, stores = make_request(list(range(VOCABULARY)) * 3, without=frozenset(parts)), new_session()
         drafter = start("spine", request, stores)
         drafter.observe_prefill(0, ScriptedTarget(5).top(request.tokens))
         return drafter.propose(DraftBudget(40))
 
-    for shape in ((), ("best_first",)):
-        assert Source.CONTEXT not in tree_without("context_match", *shape).sources
-        spine_only = tree_without("branches", "bypass", *shape)
-        on_spine = spine_only.sources[spine_only.parents] == Source.CONTEXT
-        assert not np.any(on_spine & (spine_only.sources == Source.ADJACENCY))
-        assert Source.CONTEXT in spine_only.sources
+    assert Source.CONTEXT not in tree_without("context_match").sources
+    spine_only = tree_without("branches", "bypass")
+    on_spine = spine_only.sources[spine_only.parents] == Source.CONTEXT
+    assert not np.any(on_spine & (spine_only.sources == Source.ADJACENCY))
+    assert Source.CONTEXT in spine_only.sources
 
 
 def test_isotropic_nodes_have_at_most_k_children_and_fill_level_by_level() -> None:
-    request, stores = make_request(list(range(VOCABULARY)), branching=3), Stores()
+    request, stores = make_request(list(range(VOCABULARY)), branching=3), new_session()
     drafter = start("isotropic", request, stores)
     drafter.observe_prefill(0, ScriptedTarget(2).top(request.tokens))
     tree = drafter.propose(DraftBudget(39))
@@ -211,7 +202,7 @@ def test_isotropic_nodes_have_at_most_k_children_and_fill_level_by_level() -> No
 
 
 def test_recycle_drafts_the_published_eighty_node_tree() -> None:
-    request, stores = make_request(list(range(VOCABULARY))), Stores()
+    request, stores = make_request(list(range(VOCABULARY))), new_session()
     drafter = start("recycle", request, stores)
     drafter.observe_prefill(0, ScriptedTarget(2).top(request.tokens, 8))
     tree = drafter.propose(DraftBudget(100))
@@ -220,7 +211,7 @@ def test_recycle_drafts_the_published_eighty_node_tree() -> None:
 
 
 def test_recycle_is_warm_across_the_requests_of_a_session() -> None:
-    stores = Stores()
+    stores = new_session()
     first = make_request(list(range(VOCABULARY)))
     start("recycle", first, stores).observe_prefill(0, ScriptedTarget(2).top(first.tokens, 8))
     assert start("recycle", make_request([5]), stores).propose(DraftBudget(8)).num_drafted == 8
@@ -228,7 +219,7 @@ def test_recycle_is_warm_across_the_requests_of_a_session() -> None:
 
 def test_lookup_copies_the_earliest_match_of_the_longest_of_three_two_and_one_tokens() -> None:
     def drafted(*tokens: int, **options: object) -> list[int]:
-        tree = start("lookup", make_request(list(tokens), **options), Stores()).propose(DraftBudget(12))
+        tree = start("lookup", make_request(list(tokens), **options), new_session()).propose(DraftBudget(12))
         return tree.tokens[1:].tolist()
 
     assert drafted(1, 2, 3, 9, 1, 2, 3, 8, 1, 2, 3, max_nodes=2) == [9, 1, 2, 3, 8, 1, 2, 3]
@@ -240,8 +231,8 @@ def test_lookup_copies_the_earliest_match_of_the_longest_of_three_two_and_one_to
 
 
 def test_harvested_bigrams_follow_parent_links() -> None:
-    stores = Stores()
-    request = make_request([1, 2])
+    stores = new_session()
+    request = make_request([1, 2], without=frozenset({"best_first"}))
     drafter = start("spine", request, stores)
     tree = DraftTree(
         np.array([2, 3, 4, 5], np.int32), np.array([-1, 0, 0, 1], np.int32), np.array([0, 2, 2, 2], np.int8)
@@ -251,11 +242,11 @@ def test_harvested_bigrams_follow_parent_links() -> None:
     verdict = walk(tree, np.array([9, 9, 9, 9], np.int32))
     request.extend(verdict.tokens)
     drafter.observe(tree, verdict, top)
-    assert stores.adjacency.num_bigrams == 4
-    before = stores.adjacency.lookups[0]
+    assert stores.ngrams.num_entries[1] == 4
     for pair in ((1, 2), (2, 3), (2, 4), (3, 5)):
-        stores.adjacency.successors(*pair)
-    assert stores.adjacency.lookups[0] - before == 4
+        entry, tier = find_successors(stores.ngrams.arrays, *pair)
+        assert entry >= 0
+        assert tier == 1
 
 
 @pytest.mark.parametrize(
@@ -263,6 +254,11 @@ def test_harvested_bigrams_follow_parent_links() -> None:
     [
         ({"method": "medusa"}, "speculation.method"),
         ({"without": frozenset({"branches", "roots"})}, "speculation.without"),
+        ({"without": frozenset({"refill"})}, "speculation.without"),
+        ({"sources": frozenset({"context", "rumour"})}, "speculation.sources"),
+        ({"sources": frozenset({"bonus"})}, "speculation.sources"),
+        ({"sources": frozenset({"context"}), "method": "recycle"}, "speculation.sources"),
+        ({"sources": frozenset({"context"}), "without": frozenset({"best_first"})}, "speculation.sources"),
         ({"branching": 0}, "speculation.branching"),
         ({"branching": 11}, "speculation.branching"),
         ({"consensus": "majority"}, "speculation.consensus"),
@@ -275,10 +271,12 @@ def test_what_no_method_honours_is_refused_by_name(options: dict[str, object], p
         check(SpeculationParams(**options))  # type: ignore[arg-type]
     assert refusal.value.param == param
     check(SpeculationParams(without=frozenset({"branches"}), consensus="lengths", max_nodes=0))
+    check(SpeculationParams(sources=frozenset({"context", "prediction", "grammar", "draft_model"}), method="stand"))
 
 
 def test_a_spine_leaves_out_what_is_less_likely_than_its_price() -> None:
     request = make_request([1, 2, 3, 4, 5, 6] * 5)
-    drafter = start("spine", request, Stores())
-    sizes = [drafter.propose(DraftBudget(60, min_chance)).num_drafted for min_chance in (0.0, 0.3, 0.9, 1.1)]
+    drafters = [start("spine", request, new_session()) for _ in range(4)]
+    budgets = [DraftBudget(60, min_chance) for min_chance in (0.0, 0.3, 0.9, 1.1)]
+    sizes = [each.propose(budget).num_drafted for each, budget in zip(drafters, budgets, strict=True)]
     assert sizes[0] > sizes[1] > sizes[2] >= sizes[3] == 0

@@ -69,4 +69,4 @@ def test_one_request_fails_with_a_sentence_and_the_others_go_on(
     assert part == alone[1][: len(part)]
     assert 0 < len(part) < len(alone[1])
     assert engine.pool.num_held == 0
-    assert np.isfinite(engine.sessions.open("", "1").adjacency.arrays.probabilities).all()
+    assert np.isfinite(engine.sessions.open("", "1").ngrams.arrays.probabilities).all()

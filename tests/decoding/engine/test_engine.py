@@ -128,7 +128,7 @@ def test_a_session_learns_from_a_prompt_whoever_ran_it(float_engine: Engine, met
         request.tenant = method
         float_engine.add(request)
         found.append(finish(float_engine)[name].cached_tokens)
-        learnt.append(float_engine.sessions.open(method, name).adjacency.num_unigrams)
+        learnt.append(float_engine.sessions.open(method, name).ngrams.num_entries[0])
     assert found == [0, 64]
     assert learnt[0] == learnt[1] > 0
 

@@ -60,6 +60,7 @@ def test_a_tree_has_the_accepted_path_and_what_the_target_thought(engine: Engine
         for node, source, entry in zip(path, trace.sources, emitted[position:], strict=False):
             assert (node.source, node.token_id, node.logprob) == (source, entry.token_id, entry.logprob)
             assert trace.tree[node.parent].is_accepted
+        assert all(node.source in node.named_by for node in trace.tree)
         rejected += sum(not node.is_accepted for node in trace.tree)
         position += len(trace.sources)
     assert rejected > 0

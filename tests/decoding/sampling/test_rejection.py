@@ -26,8 +26,7 @@ from decoding.sampling.rejection import RejectionSampler, target_law
 from decoding.sampling.sampler import sampler_for
 from decoding.sampling.top_tokens import top_tokens
 from decoding.sampling.verify import verify
-from decoding.stores.adjacency import AdjacencyTable
-from decoding.stores.session import Session
+from decoding.stores.session import Session, lone_session
 
 VOCAB = 7
 NUM_DRAWN = 3
@@ -80,7 +79,7 @@ def draw(law: SamplingParams, speculation: SpeculationParams, seed: int, session
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: f"T{law.temperature}-p{law.top_p}-k{law.top_k}")
 @pytest.mark.parametrize(("verification", "candidates"), [("match", "coupled"), ("rejection", None)])
 def test_drafted_tokens_follow_the_targets_law(law: SamplingParams, verification: str, candidates: str | None) -> None:
-    session = Session("", "chi", 2**18, AdjacencyTable(2**16))
+    session = lone_session(2**18)
     mistaken_ids = np.tile(np.arange(5, dtype=np.int32), (VOCAB, 1))  # q starts far from p and learns
     contexts = np.array([(-1, -1, -1, token) for token in range(VOCAB)], np.int32)
     session.ngrams.harvest(contexts, mistaken_ids, np.tile(np.float32([0.4, 0.3, 0.1, 0.1, 0.1]), (VOCAB, 1)))
@@ -154,7 +153,7 @@ def test_what_cannot_be_verified_by_rejection_is_refused(options: dict[str, str]
 
 
 def test_greedy_requests_are_verified_the_one_way_there_is() -> None:
-    session = Session("", "greedy", 2**18, AdjacencyTable(2**16))
+    session = lone_session(2**18)
     session.ngrams.harvest(
         np.array([[-1, -1, 1, 2]], np.int32), np.array([[3, 4]], np.int32), np.array([[0.6, 0.3]], np.float32)
     )

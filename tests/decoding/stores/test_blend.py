@@ -11,7 +11,7 @@ from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS, SuccessorT
 
 def blended(rows: list[tuple[dict[int, float], float]]) -> dict[int, float]:
     """What an entry holds after rows of successors, each with its share."""
-    table = SuccessorTable(2**10, first_sets=1, counts_rows=False)
+    table = SuccessorTable(2**10, first_sets=1)
     merged = allocate_merged()
     for law, share in rows:
         ids, probabilities = np.array(list(law), np.int32), np.array(list(law.values()), np.float32)

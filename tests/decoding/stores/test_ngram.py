@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from decoding.stores.ngram import LONGEST_NGRAM, NgramStore
+from decoding.stores.ngram import LONGEST_NGRAM, NgramStore, find_successors
 from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS
 
 
@@ -60,22 +60,18 @@ def test_the_beginning_of_a_text_teaches_the_ngrams_it_has() -> None:
 
 def test_repeats_are_averaged_and_cut_to_ten_as_the_paper_says() -> None:
     random = np.random.default_rng(3)
-    for renormalise in (False, True):
-        store = NgramStore(2**20, renormalise)
-        expected: dict[int, float] = {}
-        for seen in range(40):
-            ids, probabilities = random_rows(random, 1, 30)
-            store.harvest(context_of(7, 8, 9, 3)[None], ids, probabilities)
-            new = dict(zip(ids[0].tolist(), probabilities[0].tolist(), strict=True))
-            mixed = {
-                token: (expected.get(token, 0.0) * seen + new.get(token, 0.0)) / (seen + 1) for token in expected | new
-            }
-            expected = dict(sorted(mixed.items(), key=lambda item: -item[1])[:NUM_SUCCESSORS])
-            if renormalise:
-                expected = {token: value / sum(expected.values()) for token, value in expected.items()}
-        found, values, _ = store.successors(context_of(7, 8, 9, 3))
-        assert dict(zip(found.tolist(), values.tolist(), strict=True)) == pytest.approx(expected, rel=1e-4)
-        assert bool(abs(float(sum(values)) - 1) < 1e-4) is renormalise
+    store = NgramStore(2**20)
+    expected: dict[int, float] = {}
+    for seen in range(40):
+        ids, probabilities = random_rows(random, 1, 30)
+        store.harvest(context_of(7, 8, 9, 3)[None], ids, probabilities)
+        new = dict(zip(ids[0].tolist(), probabilities[0].tolist(), strict=True))
+        mixed = {
+            token: (expected.get(token, 0.0) * seen + new.get(token, 0.0)) / (seen + 1) for token in expected | new
+        }
+        expected = dict(sorted(mixed.items(), key=lambda item: -item[1])[:NUM_SUCCESSORS])
+    found, values, _ = store.successors(context_of(7, 8, 9, 3))
+    assert dict(zip(found.tolist(), values.tolist(), strict=True)) == pytest.approx(expected, rel=1e-4)
 
 
 def learn(store: NgramStore, token: int, *, is_firm: bool) -> None:
@@ -98,17 +94,46 @@ def test_rows_off_the_text_speak_for_a_4_gram_only_until_the_text_does() -> None
     store.check_integrity()
 
 
-@pytest.mark.parametrize("shorter", [(3,), (9, 3), (8, 9, 3)])
-def test_every_row_speaks_for_a_shorter_ngram_and_the_newest_for_a_quarter(shorter: tuple[int, ...]) -> None:
+def test_every_row_speaks_for_three_tokens_and_the_newest_for_a_quarter() -> None:
     store = NgramStore(2**20)
     for token, is_firm in ((1, True), (2, False), (3, True), (4, False), (5, False)):
         learn(store, token, is_firm=is_firm)
-    ids, probabilities, ngram = store.successors(context_of(*shorter))
-    assert ngram == len(shorter)
+    ids, probabilities, ngram = store.successors(context_of(8, 9, 3))
+    assert ngram == 3
     found = dict(zip(ids.tolist(), probabilities.tolist(), strict=True))
     rest = 0.8 / 3 * 0.75 * 0.75  # of the first three, alike until then
     assert found == pytest.approx({5: 0.2, 4: 0.15, 1: rest, 2: rest, 3: rest})
     store.check_integrity()
+
+
+@pytest.mark.parametrize("shorter", [(3,), (9, 3)])
+def test_every_row_speaks_for_one_or_two_tokens_and_the_newest_for_half(shorter: tuple[int, ...]) -> None:
+    store = NgramStore(2**20)
+    for token, is_firm in ((1, True), (2, False), (3, True), (4, False)):
+        learn(store, token, is_firm=is_firm)
+    ids, probabilities, ngram = store.successors(context_of(*shorter))
+    assert ngram == len(shorter)
+    assert dict(zip(ids.tolist(), probabilities.tolist(), strict=True)) == pytest.approx(
+        {4: 0.4, 3: 0.2, 2: 0.1, 1: 0.1}
+    )
+    store.check_integrity()
+
+
+def test_successors_of_two_tokens_come_first_and_those_of_the_last_alone_are_the_fallback() -> None:
+    store = NgramStore(2**20)
+    harvest(store, [context_of(5, 7)], [{100: 0.9}])
+    harvest(store, [context_of(6, 7)], [{200: 0.9}])
+
+    def found(previous: int, token: int, use_bigram: bool = True) -> tuple[list[int], int]:
+        entry, tier = find_successors(store.arrays, previous, token, use_bigram)
+        return store.successors_of(entry)[0].tolist(), tier
+
+    assert found(5, 7) == ([100], 1)
+    assert found(6, 7) == ([200], 1)
+    for previous, use_bigram in ((99, True), (-1, True), (5, False)):
+        ids, tier = found(previous, 7, use_bigram)
+        assert (sorted(ids), tier) == ([100, 200], 0)
+    assert found(5, 8)[0] == []
 
 
 def test_rows_of_fewer_or_more_than_ten_successors_are_taken() -> None:

@@ -21,7 +21,7 @@ def test_the_same_name_of_another_tenant_is_another_session() -> None:
     first = store.open("alice", "chat")
     assert store.open("alice", "chat") is first
     assert store.open("bob", "chat") is not first
-    assert store.open("bob", "chat").adjacency is not first.adjacency
+    assert store.open("bob", "chat").ngrams is not first.ngrams
 
 
 def test_the_least_recently_used_session_goes_first() -> None:
@@ -96,23 +96,26 @@ def test_idle_sessions_are_forgotten() -> None:
 def test_bytes_are_those_of_the_stores() -> None:
     store = store_at([0.0])
     session = store.open("a", "1")
-    assert store.num_bytes == session.num_bytes == session.adjacency.num_bytes
+    assert store.num_bytes == session.num_bytes == 0, "a store exists from its first use on"
+    assert session.ngrams.num_bytes + session.replies.num_bytes == session.num_bytes == store.num_bytes > 0
 
 
 def test_a_tenant_is_shown_its_own_sessions_and_their_sizes() -> None:
     times = [0.0]
     store = store_at(times)
     session = store.open("alice", "chat")
+    assert session.ngrams.num_bytes > 0
     times[0] = 2.0
-    store.open("bob", "chat").ngrams  # noqa: B018 - a store exists from its first use on
+    both = store.open("bob", "chat")
+    assert both.ngrams.num_bytes + both.replies.num_bytes == both.num_bytes
     times[0] = 5.0
     (shown,) = store.list("alice")
     assert (shown.tenant, shown.session_id, shown.idle_seconds) == ("alice", "chat", 5.0)
     assert shown.num_bytes == session.num_bytes == sum(shown.store_bytes.values())
-    assert set(shown.store_bytes) == {"adjacency"}
+    assert set(shown.store_bytes) == {"ngrams"}
     everybodys = store.list()
     assert [each.tenant for each in everybodys] == ["alice", "bob"]
-    assert set(everybodys[1].store_bytes) == {"adjacency", "ngrams"}
+    assert set(everybodys[1].store_bytes) == {"ngrams", "replies"}
     assert everybodys[1].num_bytes == sum(everybodys[1].store_bytes.values())
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from decoding.stores.successor_table import NO_TOKEN, SuccessorTable, find_or_claim, key_of, look_up, mix
 
@@ -23,7 +22,7 @@ def test_a_key_carries_its_tier_and_is_never_the_mark_of_a_free_place() -> None:
 
 
 def test_a_claimed_key_is_found_again_and_tiers_count_entries_finds_and_misses() -> None:
-    table = SuccessorTable(2**16, first_sets=4, counts_rows=False)
+    table = SuccessorTable(2**16, first_sets=4)
     for tier, count in enumerate((1, 2, 3, 4)):
         for key in keys(count, tier):
             entry, is_new = find_or_claim(table.arrays, key)
@@ -37,15 +36,13 @@ def test_a_claimed_key_is_found_again_and_tiers_count_entries_finds_and_misses()
     table.check_integrity()
 
 
-@pytest.mark.parametrize("counts_rows", [False, True])
-def test_growing_moves_entries_with_all_they_hold(counts_rows: bool) -> None:
-    table = SuccessorTable(2**20, first_sets=4, counts_rows=counts_rows)
+def test_growing_moves_entries_with_all_they_hold() -> None:
+    table = SuccessorTable(2**20, first_sets=4)
     for number, key in enumerate(keys(12, 2)):
         entry, _ = find_or_claim(table.arrays, key)
         table.arrays.ids[entry, :2] = number, number + 1
         table.arrays.probabilities[entry, :2] = 0.5, 0.25
-        if counts_rows:
-            table.arrays.seen[entry] = number
+        table.arrays.seen[entry] = number
     size = table.num_bytes
     table.reserve(500)
     assert table.num_bytes > 8 * size
@@ -54,13 +51,13 @@ def test_growing_moves_entries_with_all_they_hold(counts_rows: bool) -> None:
         entry = look_up(table.arrays, key)
         ids, probabilities = table.successors_of(entry)
         assert (ids.tolist(), probabilities.tolist()) == ([number, number + 1], [0.5, 0.25])
-        assert not counts_rows or table.arrays.seen[entry] == number
+        assert table.arrays.seen[entry] == number
     assert len(table.successors_of(-1)[0]) == 0
     table.check_integrity()
 
 
 def test_a_full_set_gives_up_the_entry_that_was_useful_longest_ago() -> None:
-    table = SuccessorTable(1, first_sets=1, counts_rows=False)  # one set of eight
+    table = SuccessorTable(1, first_sets=1)  # one set of eight
     first = keys(8, 0)
     for key in first:
         find_or_claim(table.arrays, key)
@@ -75,7 +72,7 @@ def test_a_full_set_gives_up_the_entry_that_was_useful_longest_ago() -> None:
 
 def test_the_books_balance_under_random_use_of_every_tier() -> None:
     random = np.random.default_rng(4)
-    table = SuccessorTable(40_000, first_sets=2, counts_rows=True)
+    table = SuccessorTable(40_000, first_sets=2)
     for _ in range(100):
         table.reserve(20)
         for value, tier in zip(random.zipf(1.2, 20) % 2**30, random.integers(0, 4, 20), strict=True):

@@ -192,6 +192,7 @@ def test_a_report_of_speculation_is_added_when_asked_for(server: RunningServer) 
     assert report["steps"] == 5
     assert report["acceptance_length"] == 13 / 5
     assert report["accepted_by_source"] == {"context": 8}
+    assert report["foretold_by_source"] == {"context": 8, "ngram": 1}
     assert read_stream(server, **body)[-1]["choices"][0]["speculation"]["steps"] == 5
 
 

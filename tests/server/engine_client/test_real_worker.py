@@ -142,16 +142,20 @@ def test_the_draft_model_is_in_the_report_and_in_the_metrics(real: RunningServer
     assert spine["choices"][0]["text"] == reply["choices"][0]["text"]
 
 
-def test_the_report_says_what_auto_chose(real: RunningServer) -> None:
-    speculation = {"method": "auto", "report": True}
-    body = {"temperature": 0, "ignore_eos": True, "max_tokens": 200, "session_id": "auto", "speculation": speculation}
-    reports = [complete(real, **body)["choices"][0]["speculation"] for _ in range(2)]
-    for report in reports:
-        assert report["choice"] in {"trial", "best"}
-        assert report["reason"].startswith("auto: ")
-        assert report["method"] in report["steps_by_method"]
-        assert sum(report["steps_by_method"].values()) == report["steps"]
-    assert {"spine", "dynamic"} <= {name for report in reports for name in report["steps_by_method"]}
+def test_the_report_says_what_every_source_of_one_tree_foretold(real: RunningServer) -> None:
+    speculation = {"method": "auto", "max_nodes": 16, "report": True}
+    body = {"temperature": 0, "ignore_eos": True, "max_tokens": 100, "speculation": speculation}
+    report = complete(real, **body)["choices"][0]["speculation"]
+    assert (report["method"], report["choice"], report["steps_by_method"]) == (
+        "auto",
+        "requested",
+        {"auto": report["steps"]},
+    )
+    assert set(report["foretold_by_source"]) == {"context", "adjacency", "ngram", "draft_model"}
+    assert 0 < max(report["foretold_by_source"].values()) <= 100
+    alone = {**speculation, "sources": ["adjacency"]}
+    report = complete(real, **{**body, "speculation": alone})["choices"][0]["speculation"]
+    assert set(report["foretold_by_source"]) == set(report["drafted_by_source"]) == {"adjacency"}
 
 
 def test_a_client_that_leaves_frees_its_slots(real: RunningServer) -> None:

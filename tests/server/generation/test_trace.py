@@ -24,6 +24,10 @@ def asked(trace: bool | str, **body: Any) -> dict[str, Any]:
     return {"max_tokens": 50, "speculation": {"trace": trace}} | body
 
 
+def named_by(*sources: str) -> dict[str, list[str]]:
+    return {"named_by": list(sources)}
+
+
 def traces_in(chunks: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     traces = [choice["trace"] for chunk in chunks for choice in chunk["choices"] if "trace" in choice]
     return [token for trace in traces for token in trace["tokens"]], [step for each in traces for step in each["steps"]]
@@ -56,8 +60,9 @@ def test_trees_come_on_request(server: RunningServer, stream: bool) -> None:
     chunks = chunks_of(server, "/v1/completions", body) if stream else [server.post(**body).json()]
     _, steps = traces_in(chunks)
     assert steps[0]["tree"] == [
-        {"text": "A", "id": 65, "parent": -1, "source": "root", "logprob": None, "accepted": True},
-        {"text": "B", "id": 66, "parent": 0, "source": "context", "logprob": -0.5, "accepted": False},
+        {"text": "A", "id": 65, "parent": -1, "source": "root", "logprob": None, "accepted": True} | named_by("root"),
+        {"text": "B", "id": 66, "parent": 0, "source": "context", "logprob": -0.5, "accepted": False}
+        | named_by("context", "ngram"),
     ]
 
 

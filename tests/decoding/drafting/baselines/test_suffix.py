@@ -8,8 +8,7 @@ from decoding.core.speculation_params import SpeculationParams
 from decoding.core.tree import DraftTree, Source
 from decoding.costs.price import DraftBudget
 from decoding.drafting.baselines.suffix import SuffixDrafter
-from decoding.stores.adjacency import AdjacencyTable
-from decoding.stores.session import Session
+from decoding.stores.session import Session, lone_session
 from decoding.stores.suffixes import SuffixIndex, find_occurrences
 
 FLOOR = 0.1
@@ -17,7 +16,7 @@ VOCABULARY = 5
 
 
 def new_session() -> Session:
-    return Session("", "test", 2**20, AdjacencyTable(2**16))
+    return lone_session(2**20)
 
 
 def request_of(prompt: list[int], *without: str) -> Request:

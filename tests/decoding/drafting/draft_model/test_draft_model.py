@@ -79,15 +79,12 @@ class Desk:
     def chain(self, request: Request, length: int) -> tuple[ModelDrafter, DraftModelState]:
         return self.drafter(request, linear_rules(SpeculationParams(method="linear", max_depth=length)))
 
-    def ask(self, *states: DraftModelState, round_price: float = 0.0) -> list[DraftTree]:
+    def ask(self, *states: DraftModelState) -> list[DraftTree]:
         """The trees of one step."""
         for state in states:
             self._make_room(state, state.request.num_tokens)
         trees = self.draft_model.propose_batch(
-            [
-                GrowthRequest(state, self.tables[state], state.request.num_tokens, DraftBudget(24, 0.0, round_price))
-                for state in states
-            ]
+            [GrowthRequest(state, self.tables[state], state.request.num_tokens, DraftBudget(24)) for state in states]
         )
         self.pool.check_integrity()
         return [tree for tree in trees if isinstance(tree, DraftTree)]
@@ -293,14 +290,6 @@ def test_all_requests_of_a_depth_go_through_one_forward_and_rounds_stop_when_non
     assert [tree.num_drafted for tree in trees] == [3, 5, 7]
     assert all(state.take_cost().seconds > 0 for state in states)
     assert all(state.take_cost().seconds == 0 for state in states)
-
-
-def test_a_round_that_promises_less_than_it_costs_is_not_run() -> None:
-    desk = Desk()
-    _, state = desk.chain(request_of(12), 6)
-    [tree] = desk.ask(state, round_price=50.0)
-    assert len(desk.model.batches) == 1
-    assert tree.num_drafted == 1
 
 
 def test_a_sequence_with_more_to_read_than_a_forward_takes_gets_no_tree_yet() -> None:

@@ -80,7 +80,7 @@ def test_a_server_with_a_tree_drafts_along_it() -> None:
         id="tree",
         prompt=np.array([1], np.int32),
         sampling=SamplingParams(max_tokens=8, temperature=0.0),
-        speculation=SpeculationParams(method="stand", without=frozenset(("refill",))),
+        speculation=SpeculationParams(method="stand"),
     )
     drafter = METHODS["stand"].start(request, Sources(session, tree=chain))
     assert drafter.propose(DraftBudget(10)).parents.tolist() == [-1, 0, 1]

@@ -1,0 +1,172 @@
+"""The draft model's part in one tree: rounds that pay, rows that are kept, and steps that it sits out."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from decoding.core.tree import DraftTree, Source
+from decoding.costs.price import DraftBudget
+from decoding.drafting.draft_model.state import DraftModelState, GrowthRequest
+from decoding.drafting.one_tree.one_tree import OneTree
+from decoding.drafting.sources import Sources
+from tests.decoding.drafting.draft_model.test_draft_model import (
+    Desk,
+    assert_rows_are_of_the_tokens,
+    judge,
+    length_of,
+)
+from tests.decoding.drafting.draft_model.test_draft_model import (
+    request_of as tiny_request_of,
+)
+from tests.decoding.drafting.one_tree.growing import (
+    SHARED_VOCAB,
+    Law,
+    drafter_of,
+    grow,
+    names_of,
+    new_session,
+    paths_of,
+    request_of,
+    teach,
+    verify,
+)
+
+MODEL_ONLY = frozenset({Source.DRAFT_MODEL})
+
+
+def chain_law(probability: float) -> Law:
+    """One token of this probability after everything, and one beside it."""
+    return lambda path: {len(path) + 20: probability, 60: (1 - probability) / 2}
+
+
+def rounds_at(round_price: float, row_price: float = 0.0, probability: float = 0.95) -> list[int]:
+    drafter = drafter_of(new_session(), request_of([3, 9]), MODEL_ONLY, has_model=True)
+    return grow(drafter, chain_law(probability), DraftBudget(16, 0.0, round_price, row_price))[1]
+
+
+def test_rounds_end_where_they_promise_less_than_they_cost() -> None:
+    counts = [len(rounds_at(price)) for price in (0.0, 0.4, 50.0)]
+    assert counts[0] > counts[1] > counts[2] == 0
+
+
+def test_dear_rows_are_fewer() -> None:
+    assert sum(rounds_at(0.0)) > sum(rounds_at(0.0, row_price=0.3)) > sum(rounds_at(0.0, row_price=1.0)) == 0
+
+
+def test_never_more_rows_than_there_is_room_for_nor_deeper_than_the_model_reads() -> None:
+    for most_rows, most_depth in ((0, 8), (1, 8), (5, 8), (16, 0), (16, 2)):
+        drafter = drafter_of(new_session(), request_of([3, 9]), MODEL_ONLY, has_model=True)
+        tree, rounds = grow(drafter, chain_law(0.95), DraftBudget(16), most_rows, most_depth)
+        assert sum(rounds) <= most_rows
+        assert len(rounds) <= most_depth
+        assert tree.depths().max() == len(rounds) + 1
+        assert set(tree.sources[1:].tolist()) == {Source.DRAFT_MODEL}
+
+
+def test_a_tree_goes_on_from_the_stores_where_the_draft_model_is_not_asked_further() -> None:
+    session = new_session()
+    teach(session, {(20,): {40: 0.9}, (40,): {41: 0.9}})
+    drafter = drafter_of(session, request_of([3, 9]), has_model=True)
+    tree, rounds = grow(drafter, chain_law(0.9), DraftBudget(8, 0.0, 50.0))
+    assert rounds == []
+    names = names_of(tree)
+    assert names[(20,)] == {Source.DRAFT_MODEL}
+    assert names[(20, 40)] == names[(20, 40, 41)] == {Source.ADJACENCY}
+
+
+def test_a_token_that_the_target_does_not_have_is_not_drafted() -> None:
+    drafter = drafter_of(new_session(), request_of([3, 9]), has_model=True)
+    tree, _ = grow(drafter, lambda _path: {SHARED_VOCAB: 0.6, SHARED_VOCAB - 1: 0.3}, DraftBudget(8), most_rows=0)
+    assert paths_of(tree) == [(SHARED_VOCAB - 1,)]
+
+
+def test_the_draft_model_is_wanted_where_its_price_is_below_what_the_stores_lack() -> None:
+    new, known = request_of([3, 9]), request_of([1, 2, 3, 4, 5] * 8)
+    cheap, dear = DraftBudget(16, 0.02, 0.1, 0.01), DraftBudget(16, 0.02, 5.0, 0.01)
+
+    def wants(prompt: list[int], budget: DraftBudget) -> bool:
+        return drafter_of(new_session(), request_of(prompt), has_model=True).wants_model(budget)
+
+    assert wants(new.tokens.tolist(), cheap)
+    assert not wants(new.tokens.tolist(), dear)
+    assert not wants(known.tokens.tolist(), cheap), "the copy is sure of itself"
+    assert wants(known.tokens.tolist(), DraftBudget(16)), "a forward that costs nothing is always run"
+
+
+def test_a_draft_model_that_is_often_wrong_is_wanted_no_more() -> None:
+    session, request = new_session(), request_of([3])
+    drafter = drafter_of(session, request, MODEL_ONLY, has_model=True)
+    budget = DraftBudget(8, 0.02, 0.2, 0.01)
+    assert drafter.wants_model(budget)
+    for _ in range(80):
+        tree, _ = grow(drafter, chain_law(0.9), budget)
+        verify(drafter, request, tree, lambda token: (token + 7) % 19)  # which the draft model never says
+    assert not drafter.wants_model(budget)
+
+
+def test_what_the_draft_model_foretold_is_counted() -> None:
+    request = request_of([3, 9])
+    drafter = drafter_of(new_session(), request, has_model=True)
+    tree, _ = grow(drafter, chain_law(0.95), DraftBudget(8))
+    accepted = verify(drafter, request, tree, lambda token: token + 1 if token >= 20 else 20)
+    assert accepted > 1
+    assert accepted <= drafter.foretold["draft_model"] <= accepted + 1
+
+
+class OneTreeDesk(Desk):
+    """Lets one tree grow with a tiny draft model. rows: by step, of each sequence's catching up."""
+
+    def one_tree(self, length: int, seed: int, temperature: float = 0.0) -> tuple[OneTree, DraftModelState]:
+        request = tiny_request_of(length, seed, temperature)
+        state = self.draft_model.open(request)
+        self.tables[state] = self.pool.open()
+        return OneTree(request, Sources(new_session(), state)), state
+
+    def step(self, drafter: OneTree, state: DraftModelState, budget: DraftBudget) -> DraftTree:
+        """As `Drafting` does: the draft model is left out where it is not wanted."""
+        self._make_room(state, state.request.num_tokens)
+        if not drafter.wants_model(budget):
+            return drafter.propose(budget)
+        growth = GrowthRequest(state, self.tables[state], state.request.num_tokens, budget)
+        [tree] = self.draft_model.propose_batch([growth])
+        assert isinstance(tree, DraftTree)
+        return tree
+
+
+WITH_MODEL, WITHOUT_MODEL = DraftBudget(12), DraftBudget(12, 0.0, 50.0)
+
+
+def test_a_step_without_the_draft_model_is_caught_up_with_in_one_forward_and_the_rows_are_the_same() -> None:
+    desk = OneTreeDesk()
+    drafter, state = desk.one_tree(20, 1)
+    for sits_out in (False, True, True, True, False, True, False):
+        before, unseen = len(desk.model.batches), state.request.num_tokens - (length_of(state) if state.rows else 0)
+        tree = desk.step(drafter, state, WITHOUT_MODEL if sits_out else WITH_MODEL)
+        tree.check_integrity()
+        batches = desk.model.batches[before:]
+        if sits_out:
+            assert batches == []
+        else:
+            assert batches[0].num_tokens == unseen, "all it has missed, at once"
+            assert length_of(state) == state.request.num_tokens
+        verdict = judge(tree, 2)
+        state.request.extend(verdict.tokens)
+        drafter.observe(tree, verdict, None)
+        assert_rows_are_of_the_tokens([state])
+
+
+def test_after_every_step_the_draft_model_holds_the_first_tokens_of_each_request() -> None:
+    desk = OneTreeDesk()
+    random = np.random.default_rng(5)
+    num_kept = 0
+    for seed, temperature in enumerate((0.0, 0.9)):
+        drafter, state = desk.one_tree(11 + 9 * seed, seed, temperature)
+        for _ in range(6):
+            tree = desk.step(drafter, state, DraftBudget(int(random.integers(1, 20))))
+            verdict, before = judge(tree, int(random.integers(0, 4))), length_of(state)
+            state.request.extend(verdict.tokens)
+            drafter.observe(tree, verdict, None)
+            num_kept += length_of(state) - before
+            assert length_of(state) < state.request.num_tokens
+        assert_rows_are_of_the_tokens([state])
+    assert num_kept > 5
