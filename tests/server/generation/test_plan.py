@@ -31,7 +31,8 @@ def test_the_first_choice_uses_the_seed_itself_and_the_others_are_distinct_and_f
 def test_choices_are_numbered_prompt_by_prompt(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(ModelFiles(str(make_model_folder(tmp_path)), None), trust_remote_code=False)
     model = ServedModel("toy", tokenizer, None, READY, ServerSettings())
-    body = CompletionRequest.model_validate({"prompt": ["a", "b"], "n": 2, "echo": True, "seed": 1, "stop": "x"})
+    asked = {"prompt": ["a", "b"], "n": 2, "echo": True, "seed": 1, "stop": "x"}
+    body = CompletionRequest.model_validate({**asked, "speculation": {"sources": ["context", "ngram"]}})
     prompts = [EncodedPrompt([1], "a"), EncodedPrompt([2], "b")]
     options = GenerationOptions(id_prefix="cmpl", prompts=prompts, max_tokens=16, num_choices=2, echo=True)
     plans = asyncio.run(plan_choices(body, options, model, SessionKey("", "me"), "cmpl-1"))
@@ -39,6 +40,7 @@ def test_choices_are_numbered_prompt_by_prompt(tmp_path: Path) -> None:
     assert [(plan.request.prompt, plan.echo) for plan in plans] == [([1], "a"), ([1], "a"), ([2], "b"), ([2], "b")]
     assert len({plan.request.sampling.seed for plan in plans}) == 4
     assert {(plan.request.sampling.max_tokens, plan.request.session_id) for plan in plans} == {(16, "me")}
+    assert {plan.request.speculation.sources for plan in plans} == {frozenset({"context", "ngram"})}
 
 
 @pytest.mark.parametrize(

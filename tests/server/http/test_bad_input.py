@@ -80,6 +80,8 @@ WRONG_FIELDS: list[tuple[dict[str, Any], str, str]] = [
     ({"speculation": {"max_nodes": 0}}, "speculation.max_nodes", "invalid_value"),
     ({"speculation": {"max_nodes": 61}}, "speculation.max_nodes", "above_limit"),
     ({"speculation": {"depth": 1}}, "speculation.depth", "unknown_parameter"),
+    ({"speculation": {"sources": "context"}}, "speculation.sources", "invalid_type"),
+    ({"speculation": {"sources": [1]}}, "speculation.sources.0", "invalid_type"),
     ({"speculation": "off"}, "speculation", "invalid_type"),
     ({"session_id": ""}, "session_id", "invalid_value"),
     ({"session_id": "a b"}, "session_id", "invalid_value"),
