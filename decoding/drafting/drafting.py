@@ -8,13 +8,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from decoding.cache.block_pool import BlockTable
 from decoding.core.request import Request
 from decoding.core.tree import DraftTree, root_only
 from decoding.costs.price import DraftBudget
-from decoding.drafting.draft_model.state import DraftCost, Fallback, GrowthRequest, Proposer
+from decoding.drafting.draft_model.state import DraftCost, Fallback, Forwards, GrowthRequest, Proposer
 from decoding.drafting.registry import AUTO, METHODS, StartDrafter, available
 from decoding.drafting.revision.reviser import Reviser
 from decoding.drafting.sequence_drafter import ActiveMethod, Choice, SequenceDrafter
@@ -40,11 +40,13 @@ class DraftRequest:
 @dataclass(frozen=True, slots=True)
 class Proposals:
     """trees, costs: one for each request, no tree where there was no budget; model_seconds: of all draft forwards and
-    what goes with them; refusals: reasons of sequences that go on without the draft model."""
+    what goes with them, forwards: how many they were; refusals: reasons of sequences that go on without the draft
+    model."""
 
     trees: list[DraftTree | None]
     costs: list[DraftCost]
     model_seconds: float
+    forwards: Forwards
     refusals: list[str]
 
 
@@ -78,11 +80,17 @@ class Drafting:
     def propose_batch(self, requests: Sequence[DraftRequest]) -> Proposals:
         """Draft for all sequences of a step at once. A budget of no nodes is a plain step: the root alone."""
         budgets = [_begin(request) for request in requests]
-        started = time.perf_counter()
+        started, before = time.perf_counter(), self._forwards
         grown, refusals = self._grow(requests, budgets)
-        model_seconds = time.perf_counter() - started
+        model_seconds, after = time.perf_counter() - started, self._forwards
+        forwards = Forwards(after.count - before.count, after.rows - before.rows)
         trees = [_tree(*each) for each in zip(requests, budgets, grown, strict=True)]
-        return Proposals(trees, [request.drafter.take_cost() for request in requests], model_seconds, refusals)
+        costs = [request.drafter.take_cost() for request in requests]
+        return Proposals(trees, costs, model_seconds, forwards, refusals)
+
+    @property
+    def _forwards(self) -> Forwards:
+        return replace(self.draft_model.forwards) if self.draft_model is not None else Forwards()
 
     def _grow(
         self, requests: Sequence[DraftRequest], budgets: Sequence[DraftBudget | None]
@@ -121,7 +129,8 @@ class Drafting:
     ) -> ActiveMethod:
         """A method that drafts for a sequence from here on, with the draft model if there is one for it."""
         method, request = METHODS[choice.method], drafter.request
-        state = draft_model.open(request) if draft_model is not None and method.runs_draft_model else None
+        runs_model = method.runs_draft_model and request.speculation.may_use("draft_model")
+        state = draft_model.open(request) if draft_model is not None and runs_model else None
         own = (start_drafter or method.start)(request, Sources(drafter.session, state, self._tree))
         return ActiveMethod(choice=choice, drafter=own, default_nodes=method.default_nodes, state=state)
 

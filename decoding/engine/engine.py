@@ -190,7 +190,7 @@ class Engine:
         for each, top in zip(verified, tops, strict=True):
             each.part.observe(each.verdict, top)
         tally.end_phase("observe")
-        self._note_prompts(parts, tally.seconds)
+        self._note_costs(parts, tally)
         num_prefill_tokens = sum(len(part.chunk) for part in parts)
         result.stats = tally.stats(batch.num_tokens, num_prefill_tokens, self._scheduler.reuse, self.costs.curve)
         return result
@@ -224,6 +224,8 @@ class Engine:
             harvest_rows = self._pricing.harvest_rows if is_learnt_from else 0
             parts.append(SequencePart(sequence, start, chunk, tree, cost, budget, harvest_rows))
         tally.end_draft(proposals.model_seconds)
+        if all(task.chunk_len == 0 for task in tasks):
+            self._pricing.note_rounds(proposals.model_seconds, proposals.forwards.count, proposals.forwards.rows)
         return parts
 
     def _verify(self, parts: list[SequencePart], rows: list[torch.Tensor], result: StepResult) -> list[VerifiedPart]:
@@ -272,15 +274,18 @@ class Engine:
             self._scheduler.retire(request.id)
             result.retired.append(sequence.end(request.finish_reason))
 
-    def _note_prompts(self, parts: list[SequencePart], seconds: float) -> None:
-        """Let the next prompts be planned by how long this step took."""
+    def _note_costs(self, parts: list[SequencePart], tally: StepTally) -> None:
+        """Let the next prompts be planned, and the next trees priced, by how long this step took."""
         chains = sum(
             self._pricing.seconds_of_rows(len(part.chunk), part.start, part.sequence.drafter.demand)
             for part in parts
             if len(part.chunk)
         )
-        trees = [(len(part.tree), part.end) for part in parts if part.tree is not None]
-        self._pricing.note_step(seconds, [size for size, _ in trees], [context for _, context in trees], chains)
+        trees = [part for part in parts if part.tree is not None]
+        rows, contexts = [part.num_tokens - len(part.chunk) for part in trees], [part.end for part in trees]
+        self._pricing.note_step(tally.seconds, rows, contexts, chains)
+        if chains == 0:
+            self._pricing.note_trees(tally.seconds - tally.draft_seconds, rows, contexts)
 
     def stats(self) -> EngineStats:
         """The engine now."""

@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 from decoding.stores.evidence import NUM_CLASSES, NUM_SOURCES, SILENT, meant_chances
 
 SERVER_TRIED, SERVER_TRUST, SERVER_PACE = 4096.0, 256.0, 0.0005  # see `Judge`; trust: in what was measured elsewhere
+FIRST_HOPE = 0.85
+HOPE_PACE = 2.0  # times that of the weights
 _MEASURED = Path(__file__).parent / "judge.json"
 _LEAST = 1e-4  # that a chance may be, and that it may lack to 1
 _MOST_STRETCH = 12.0
@@ -30,12 +32,14 @@ NUM_SETS = 1 << (NUM_SOURCES - 1)  # of sources that speak
 class Judge(NamedTuple):
     """One level's view. chances, stretch: float32 [K], by class; tried: float32 [K], observations that a chance rests
     on, at most `most_tried`; weights: float32 [2^S, 1 + S], of the bias and of each source, by set of sources.
-    pace: how far an example moves the weights."""
+    hope: float32 [1], how often the target's token is in the tree after a node that the draft model ran. pace: how far
+    an example moves the weights."""
 
     chances: NDArray[np.float32]
     stretch: NDArray[np.float32]
     tried: NDArray[np.float32]
     weights: NDArray[np.float32]
+    hope: NDArray[np.float32]
     most_tried: float
     pace: float
 
@@ -51,7 +55,8 @@ class Levels(NamedTuple):
 def below(judge: Judge, most_tried: float, pace: float, trust: float) -> Judge:
     """A judge that starts with another's view, which counts for at most `trust` observations."""
     tried = np.minimum(judge.tried, np.float32(trust))
-    return Judge(judge.chances.copy(), judge.stretch.copy(), tried, judge.weights.copy(), most_tried, pace)
+    weights, hope = judge.weights.copy(), judge.hope.copy()
+    return Judge(judge.chances.copy(), judge.stretch.copy(), tried, weights, hope, most_tried, pace)
 
 
 def new_judge(chances: NDArray[np.float32], weights: NDArray[np.float32], trust: float) -> Judge:
@@ -61,7 +66,8 @@ def new_judge(chances: NDArray[np.float32], weights: NDArray[np.float32], trust:
     assert weights.shape == (NUM_SETS, NUM_SOURCES), weights.shape
     stretch = np.log(chances / (1 - chances)).astype(np.float32)
     tried = np.full(NUM_CLASSES, trust, np.float32)
-    return Judge(chances, stretch, tried, weights.astype(np.float32), SERVER_TRIED, SERVER_PACE)
+    hope = np.full(1, FIRST_HOPE, np.float32)
+    return Judge(chances, stretch, tried, weights.astype(np.float32), hope, SERVER_TRIED, SERVER_PACE)
 
 
 def meant_judge() -> Judge:
@@ -123,3 +129,9 @@ def learn_token(judge: Judge, speaking: int, classes: NDArray[np.int16], came: b
         chance = judge.chances[kind] + (came - judge.chances[kind]) / judge.tried[kind]
         judge.chances[kind] = min(max(chance, _LEAST), 1 - _LEAST)
         judge.stretch[kind] = math.log(judge.chances[kind] / (1 - judge.chances[kind]))
+
+
+@nb.njit(cache=True)
+def learn_hope(judge: Judge, was_drafted: bool) -> None:
+    """After a node that the draft model ran came a token that was in the tree, or one that was not."""
+    judge.hope[0] += HOPE_PACE * judge.pace * (was_drafted - judge.hope[0])

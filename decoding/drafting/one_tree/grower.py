@@ -8,6 +8,7 @@ Invariant: a child is never likelier than its parent, so the likeliest nodes are
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numba as nb
@@ -20,7 +21,7 @@ from decoding.drafting.tree.frontier import peek, pop, push
 from decoding.drafting.tree.growth import Growth
 from decoding.drafting.tree.nodes import put_node, put_root
 from decoding.stores.evidence import NUM_SOURCES, is_named
-from decoding.stores.judge import Levels, learn_token, set_of
+from decoding.stores.judge import Levels, learn_hope, learn_token, set_of
 
 _NOT_RUN = -2
 
@@ -58,15 +59,14 @@ def take_in(growth: Growth, asked: Asked, rounds: Rounds, first_row: int, run: I
 
 
 @nb.njit(cache=True)
-def open_root(growth: Growth, asked: Asked, top: Top) -> float:
-    """Let the stores alone say what follows the root; the chance of what they think likeliest."""
-    open_node(growth, asked, 0, top, -1)
+def open_root(growth: Growth, asked: Asked) -> None:
+    """Let the stores alone say what follows the root."""
+    open_node(growth, asked, 0, asked.no_top, -1)
     _offer(growth, asked, 0, 0)
-    return _best_chance(asked, 0)
 
 
 @nb.njit(cache=True)
-def grow(growth: Growth, asked: Asked, rounds: Rounds, num_nodes: int, num_rows: int, top: Top) -> tuple[int, IntArray]:
+def grow(growth: Growth, asked: Asked, rounds: Rounds, num_nodes: int, num_rows: int) -> tuple[int, IntArray]:
     """Add the likeliest candidates; the new number of nodes, and those to run the draft model on next, often none.
 
     num_rows: that it has run so far for this tree. While it is to run again nothing below its nodes is looked at.
@@ -74,7 +74,7 @@ def grow(growth: Growth, asked: Asked, rounds: Rounds, num_nodes: int, num_rows:
     waiting = np.empty(len(growth.nodes.tokens), np.int32)
     asks = rounds.rows[0] != _NOT_RUN
     while True:
-        num_nodes, num_waiting = _add_likeliest(growth, asked, rounds, num_nodes, asks, waiting, top)
+        num_nodes, num_waiting = _add_likeliest(growth, asked, rounds, num_nodes, asks, waiting)
         wanted = _choose(growth, asked, rounds, waiting[:num_waiting], num_rows)
         if len(wanted) > 0 or num_waiting == 0:
             return num_nodes, wanted
@@ -83,7 +83,7 @@ def grow(growth: Growth, asked: Asked, rounds: Rounds, num_nodes: int, num_rows:
 
 @nb.njit(cache=True)
 def _add_likeliest(
-    growth: Growth, asked: Asked, rounds: Rounds, num_nodes: int, asks: bool, waiting: IntArray, top: Top
+    growth: Growth, asked: Asked, rounds: Rounds, num_nodes: int, asks: bool, waiting: IntArray
 ) -> tuple[int, int]:
     """Take candidates while they are worth it; those that the draft model might be run on wait, unoffered."""
     nodes, limits, heap = growth.nodes, growth.limits, growth.heap
@@ -98,7 +98,7 @@ def _add_likeliest(
         _offer(growth, asked, parent, rank + 1)
         may_run = asks and rounds.rows[parent] != _NOT_RUN and nodes.depths[num_nodes] <= rounds.most_depth
         if nodes.depths[num_nodes] < limits.max_depth:
-            open_node(growth, asked, num_nodes, top, -1)
+            open_node(growth, asked, num_nodes, asked.no_top, -1)
             if may_run:
                 waiting[num_waiting] = num_nodes
                 num_waiting += 1
@@ -111,15 +111,21 @@ def _add_likeliest(
 
 @nb.njit(cache=True)
 def _choose(growth: Growth, asked: Asked, rounds: Rounds, waiting: IntArray, num_rows: int) -> IntArray:
-    """int32: those of the waiting nodes to run the draft model on, ascending; the others are offered as they are."""
-    scores = growth.nodes.scores
-    gains = np.zeros(len(waiting))
-    for index, node in enumerate(waiting):
-        gains[index] = scores[node] * (rounds.hope - _best_chance(asked, node)) - rounds.row_price
-    order = np.argsort(-gains, kind="mergesort")[: max(0, rounds.most_rows - num_rows)]
+    """int32: those of the waiting nodes to run the draft model on, ascending; the others are offered as they are.
+
+    A round must promise its price in what the model knows beyond the stores. Rows are few: of the likeliest node's
+    child, grandchild and so on each is `hope` times as likely as the one before, and a node that is less likely than
+    so many of them as there are rows left is passed over.
+    """
+    scores, num_left = growth.nodes.scores, max(0, rounds.most_rows - num_rows)
+    order = np.argsort(-scores[waiting], kind="mergesort")[:num_left]
     promise, count = 0.0, 0
-    while count < len(order) and gains[order[count]] > 0:
-        promise += gains[order[count]]
+    while count < len(order):
+        node = waiting[order[count]]
+        fallen = math.log(scores[node] / scores[waiting[order[0]]]) / math.log(rounds.hope)
+        if count + fallen > num_left or scores[node] < rounds.row_price:
+            break
+        promise += max(0.0, scores[node] * (rounds.hope - _best_chance(asked, node))) - rounds.row_price
         count += 1
     if promise <= rounds.round_price:
         count = 0
@@ -141,7 +147,7 @@ def _least_score(scores: NDArray[np.float32], num_nodes: int, budget: int) -> fl
     """What a further node must score more than, once the budget's nodes are there."""
     if num_nodes - 1 < budget:
         return 0.0
-    return float(np.sort(scores[1:num_nodes])[num_nodes - 1 - budget])
+    return float(np.sort(scores[1:num_nodes])[num_nodes - 1 - budget]) if budget > 0 else 1.0
 
 
 @nb.njit(cache=True, forceinline=True)
@@ -181,13 +187,20 @@ def best_nodes(scores: NDArray[np.float32], num_nodes: int, budget: int) -> IntA
 
 
 @nb.njit(cache=True)
-def learn_path(growth: Growth, asked: Asked, levels: Levels, path: IntArray, came: IntArray, top: Top) -> IntArray:
+def learn_path(
+    growth: Growth, asked: Asked, rounds: Rounds, levels: Levels, path: IntArray, came: IntArray
+) -> IntArray:
     """Show the sources the text that came: token came[i] after node path[i]. int32 [1 + S]: how many of the tokens each
     source thought likeliest."""
     foretold = np.zeros(NUM_SOURCES, np.int32)
-    for node, token in zip(path, came):  # noqa: B905 - compiled code knows no `strict`
+    for step in range(len(path)):
+        node, token = path[step], came[step]
+        if rounds.rows[node] != _NOT_RUN:
+            learn_hope(levels.request, step + 1 < len(path))
+            learn_hope(levels.session, step + 1 < len(path))
+            learn_hope(levels.server, step + 1 < len(path))
         if asked.heard.sizes[node] < 0:
-            open_node(growth, asked, node, top, -1)
+            open_node(growth, asked, node, asked.no_top, -1)
         for source in range(1, NUM_SOURCES):
             foretold[source] += asked.heard.firsts[node, source] == token
         for slot in range(asked.heard.sizes[node]):

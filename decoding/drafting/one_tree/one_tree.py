@@ -36,8 +36,9 @@ FAMILIES = frozenset({Source.CONTEXT, Source.ADJACENCY, Source.NGRAM, Source.DRA
 _ROOT: IntArray = np.zeros(1, np.int32)
 _NO_TOP = Top(np.zeros((0, NUM_SUCCESSORS), np.int32), np.zeros((0, NUM_SUCCESSORS), np.float32))
 _OVERGROWTH = 2  # nodes to choose from, for each that is wanted
-_HOPE_SMOOTHING = 1 / 32
 _LONGEST_CHAIN = 16
+_LONGEST_NAP = 15  # steps
+_MOST_JUDGED = 8  # of the tokens that came meanwhile
 
 
 class OneTree:
@@ -57,12 +58,13 @@ class OneTree:
         self._levels = Levels(below(session, 64.0, 0.02, 16.0), session, server)
         self._index = ContextIndex(request.max_total)
         self._law = draft_law(request.sampling, COUPLED)
-        self._hope = 0.8  # how often the best child of a node that the draft model ran is accepted once the node is
         self._scratch = allocate_scratch()
         self._allocate(16)
         self._under_way: tuple[Growth, Asked, Rounds] | None = None
         self._num_nodes = 0
         self._run, self._row_parents, self._kept = _ROOT, _ROOT[:0], _ROOT
+        self._num_fruitless = self._nap = 0  # trees in a row that were not worth it; steps left without one
+        self._missed: list[TopTokens] = []  # what followed the tokens since
         self._foretold = np.zeros(NUM_SOURCES, np.int64)
 
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
@@ -72,6 +74,9 @@ class OneTree:
         """Whether its rounds promise more than the tree of the stores alone, which then stands if they do not."""
         if budget.round_price == 0:
             return True
+        if self._nap > 0:
+            return False
+        self._catch_up()
         return self._promise(budget) > self._grow_from_stores(budget)
 
     def begin(self, budget: DraftBudget, most_rows: int, most_depth: int) -> None:
@@ -84,7 +89,7 @@ class OneTree:
         first_row = num_rows - len(self._run)
         said = Top(top.ids, top.probabilities)
         take_in(growth, asked, rounds, first_row, self._run, said)
-        self._num_nodes, self._run = grow(growth, asked, rounds, self._num_nodes, num_rows, said)
+        self._num_nodes, self._run = grow(growth, asked, rounds, self._num_nodes, num_rows)
         if len(self._run) == 0:
             return None
         self._row_parents = np.concatenate((self._row_parents, rounds.rows[growth.nodes.parents[self._run]]))
@@ -93,14 +98,21 @@ class OneTree:
     def propose(self, budget: DraftBudget) -> DraftTree:
         """The tree that has grown in this step, now if the draft model has no part in it; the root alone where a tree
         is not worth its price."""
+        if self._nap > 0 and budget.least_gain > 0:
+            self._nap -= 1
+            return root_only(int(self._request.tokens[-1]))
         if self._under_way is None:
+            self._catch_up()
             self._grow_from_stores(budget)
         assert self._under_way is not None
         nodes = self._under_way[0].nodes
         self._kept = kept = best_nodes(nodes.scores, self._num_nodes, budget.max_nodes)
         if self._gain(budget) <= budget.least_gain:
             self._kept = _ROOT
+            self._num_fruitless += 1
+            self._nap = min(self._num_fruitless - 1, _LONGEST_NAP)
             return root_only(int(self._request.tokens[-1]))
+        self._num_fruitless = 0
         if len(kept) == self._num_nodes:
             parents = nodes.parents[kept]
         else:
@@ -112,6 +124,8 @@ class OneTree:
 
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
         if self._under_way is None:
+            if top is not None:
+                self._missed.append(top)
             return
         growth, asked, rounds = self._under_way
         self._under_way = None
@@ -119,8 +133,7 @@ class OneTree:
         if self._state is not None:
             rows = rounds.rows[path[1:]]
             self._state.keep(rows[rows >= 0])
-            self._learn_hope(rounds.rows[path], verdict.num_accepted)
-        self._foretold += learn_path(growth, asked, self._levels, path, verdict.tokens, _NO_TOP)
+        self._foretold += learn_path(growth, asked, rounds, self._levels, path, verdict.tokens)
         teach_tree(self._stores.ngrams, growth.tokens, tree, verdict, top)
 
     @property
@@ -128,11 +141,27 @@ class OneTree:
         """By source, how many of the tokens that came it had thought likeliest, drafted or not."""
         return {Source(source).name.lower(): int(self._foretold[source]) for source in sorted(self._families)}
 
+    def _catch_up(self) -> None:
+        """Judge the sources on what came while no tree was grown, and teach the store what followed it."""
+        if not self._missed:
+            return
+        tokens, num_missed = self._request.tokens, len(self._missed)
+        first = len(tokens) - num_missed
+        for position in range(max(first, len(tokens) - _MOST_JUDGED), len(tokens)):
+            growth, asked, rounds = self._plant(DraftBudget(0), 0, 0, tokens[:position])
+            self._foretold += learn_path(growth, asked, rounds, self._levels, _ROOT, tokens[position:])
+        self._under_way = None
+        ids, probabilities = [top.ids for top in self._missed], [top.probabilities for top in self._missed]
+        self._missed.clear()
+        teach_prompt(
+            self._stores.ngrams, tokens, first - 1, TopTokens(np.concatenate(ids), np.concatenate(probabilities))
+        )
+
     def _grow_from_stores(self, budget: DraftBudget) -> float:
         """A tree without the draft model; what it promises beyond the price of its nodes."""
         growth, asked, rounds = self._plant(budget, 0, 0)
-        open_root(growth, asked, _NO_TOP)
-        self._num_nodes, _ = grow(growth, asked, rounds, 1, 0, _NO_TOP)
+        open_root(growth, asked)
+        self._num_nodes, _ = grow(growth, asked, rounds, 1, 0)
         return self._gain(budget)
 
     def _gain(self, budget: DraftBudget) -> float:
@@ -144,18 +173,20 @@ class OneTree:
     def _promise(self, budget: DraftBudget) -> float:
         """What a chain that the draft model alone grows, as long as pays, promises beyond its price, in tokens."""
         best = total = 0.0
-        chance = 1.0
+        chance, hope = 1.0, float(self._levels.request.hope[0])
         for _ in range(min(budget.max_nodes, _LONGEST_CHAIN)):
-            chance *= self._hope
+            chance *= hope
             total += chance - budget.min_chance - budget.row_price - budget.round_price
             best = max(best, total)
         return best
 
-    def _plant(self, budget: DraftBudget, most_rows: int, most_depth: int) -> tuple[Growth, Asked, Rounds]:
-        """A tree of the root alone."""
+    def _plant(
+        self, budget: DraftBudget, most_rows: int, most_depth: int, tokens: IntArray | None = None
+    ) -> tuple[Growth, Asked, Rounds]:
+        """A tree of the root alone; tokens: up to the root, None for all."""
         if budget.max_nodes > self._room:
             self._allocate(budget.max_nodes)
-        tokens = self._request.tokens
+        tokens = self._request.tokens if tokens is None else tokens
         self._index.extend(tokens)
         limits = limits_of(budget, self._request.speculation.max_depth)
         growth = Growth(tokens, limits, *self._buffers)
@@ -167,12 +198,13 @@ class OneTree:
             self._levels.request,
             self._heard,
             self._scratch,
+            _NO_TOP,
             Source.CONTEXT in self._families,
             Source.ADJACENCY in self._families,
             Source.NGRAM in self._families,
         )
-        rows = min(most_rows, limits.max_nodes)
-        rounds = Rounds(self._rows, self._hope, float(budget.round_price), float(budget.row_price), rows, most_depth)
+        hope, prices = float(self._levels.request.hope[0]), (float(budget.round_price), float(budget.row_price))
+        rounds = Rounds(self._rows, hope, *prices, min(most_rows, limits.max_nodes), most_depth)
         plant(growth, asked, rounds)
         self._num_nodes = 1
         self._run, self._row_parents = _ROOT, _ROOT[:0]
@@ -185,9 +217,3 @@ class OneTree:
         self._buffers = allocate(num_nodes)
         self._heard = allocate_heard(num_nodes)
         self._rows = np.zeros(num_nodes, np.int32)
-
-    def _learn_hope(self, rows: IntArray, num_accepted: int) -> None:
-        """Every node of the path that the draft model ran says whether a child of it was the target's token."""
-        for index, row in enumerate(rows.tolist()):
-            if row >= -1:
-                self._hope += _HOPE_SMOOTHING * (float(index < num_accepted) - self._hope)

@@ -40,6 +40,13 @@ _NUM_SEEN = 4
 _SHORTEST = LONGEST_NGRAM - 1
 
 
+class Top(NamedTuple):
+    """What the draft model says after each row, as `TopTokens`."""
+
+    ids: IntArray
+    probabilities: NDArray[np.float32]
+
+
 class Heard(NamedTuple):
     """What may follow each of n nodes. ids: int32 [n, C]; classes: int16 [n, C, 1 + S], what each source says of them;
     chances: float32 [n, C], given the node; order: int8 [n, C], the likeliest first; sizes: int32 [n], how many there
@@ -70,7 +77,7 @@ class Scratch(NamedTuple):
 class Asked(NamedTuple):
     """Who is asked, and by what. top: the draft model's rows; vocab_size: of the tokens that it shares with the target;
     uses_*: whether the context, n-grams of
-    one or two tokens, and of three or four take part."""
+    one or two tokens, and of three or four take part; no_top: of no row."""
 
     context: ContextArrays
     ngrams: SuccessorArrays
@@ -79,16 +86,10 @@ class Asked(NamedTuple):
     judge: Judge
     heard: Heard
     scratch: Scratch
+    no_top: Top
     uses_context: bool
     uses_short: bool
     uses_long: bool
-
-
-class Top(NamedTuple):
-    """What the draft model says after each row, as `TopTokens`."""
-
-    ids: IntArray
-    probabilities: NDArray[np.float32]
 
 
 def allocate_heard(num_nodes: int) -> Heard:
