@@ -23,6 +23,7 @@ from decoding.stores.evidence import NUM_CLASSES, NUM_SOURCES, SILENT, meant_cha
 SERVER_TRIED, SERVER_TRUST, SERVER_PACE = 4096.0, 256.0, 0.0005  # see `Judge`; trust: in what was measured elsewhere
 FIRST_HOPE = 0.85
 HOPE_PACE = 2.0  # times that of the weights
+FORGETTING = 0.25  # likewise
 _MEASURED = Path(__file__).parent / "judge.json"
 _LEAST = 1e-4  # that a chance may be, and that it may lack to 1
 _MOST_STRETCH = 12.0
@@ -32,7 +33,7 @@ NUM_SETS = 1 << (NUM_SOURCES - 1)  # of sources that speak
 class Judge(NamedTuple):
     """One level's view. chances, stretch: float32 [K], by class; tried: float32 [K], observations that a chance rests
     on, at most `most_tried`; weights: float32 [2^S, 1 + S], of the bias and of each source, by set of sources.
-    hope: float32 [1], how often the target's token is in the tree after a node that the draft model ran. pace: how far
+    hope: float32 [1], how often the target's token is one of the likeliest after a node that the draft model ran. pace: how far
     an example moves the weights."""
 
     chances: NDArray[np.float32]
@@ -129,6 +130,11 @@ def learn_token(judge: Judge, speaking: int, classes: NDArray[np.int16], came: b
         chance = judge.chances[kind] + (came - judge.chances[kind]) / judge.tried[kind]
         judge.chances[kind] = min(max(chance, _LEAST), 1 - _LEAST)
         judge.stretch[kind] = math.log(judge.chances[kind] / (1 - judge.chances[kind]))
+
+
+def regain_hope(judge: Judge, above: Judge) -> None:
+    """The draft model was not asked: what was thought of it long ago counts less and less."""
+    judge.hope[0] += judge.pace * FORGETTING * (above.hope[0] - judge.hope[0])
 
 
 @nb.njit(cache=True)

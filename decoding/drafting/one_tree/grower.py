@@ -24,6 +24,7 @@ from decoding.stores.evidence import NUM_SOURCES, is_named
 from decoding.stores.judge import Levels, learn_hope, learn_token, set_of
 
 _NOT_RUN = -2
+_LIKELY = 2  # candidates of a node
 
 
 class Rounds(NamedTuple):
@@ -196,9 +197,10 @@ def learn_path(
     for step in range(len(path)):
         node, token = path[step], came[step]
         if rounds.rows[node] != _NOT_RUN:
-            learn_hope(levels.request, step + 1 < len(path))
-            learn_hope(levels.session, step + 1 < len(path))
-            learn_hope(levels.server, step + 1 < len(path))
+            was_right = _is_likely(asked, node, token)
+            learn_hope(levels.request, was_right)
+            learn_hope(levels.session, was_right)
+            learn_hope(levels.server, was_right)
         if asked.heard.sizes[node] < 0:
             open_node(growth, asked, node, asked.no_top, -1)
         for source in range(1, NUM_SOURCES):
@@ -209,6 +211,16 @@ def learn_path(
             speaking = set_of(classes)
             _learn(levels, speaking, classes, is_it)
     return foretold
+
+
+@nb.njit(cache=True)
+def _is_likely(asked: Asked, node: int, token: int) -> bool:
+    """Whether a token is among the likeliest candidates of a node."""
+    heard = asked.heard
+    for rank in range(min(heard.sizes[node], _LIKELY)):
+        if heard.ids[node, heard.order[node, rank]] == token:
+            return True
+    return False
 
 
 @nb.njit(cache=True, forceinline=True)

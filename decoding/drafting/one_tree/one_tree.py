@@ -27,9 +27,10 @@ from decoding.drafting.one_tree.opening import Asked, Top, allocate_heard, alloc
 from decoding.drafting.sources import Sources
 from decoding.drafting.tree.candidates import COUPLED, draft_law
 from decoding.drafting.tree.growth import Growth, allocate, limits_of
+from decoding.drafting.tree.nodes import Nodes
 from decoding.stores.context import ContextIndex
 from decoding.stores.evidence import NUM_SOURCES
-from decoding.stores.judge import Levels, below
+from decoding.stores.judge import Levels, below, regain_hope
 from decoding.stores.successor_table import NUM_SUCCESSORS
 
 FAMILIES = frozenset({Source.CONTEXT, Source.ADJACENCY, Source.NGRAM, Source.DRAFT_MODEL})
@@ -64,7 +65,8 @@ class OneTree:
         self._num_nodes = 0
         self._run, self._row_parents, self._kept = _ROOT, _ROOT[:0], _ROOT
         self._num_fruitless = self._nap = 0  # trees in a row that were not worth it; steps left without one
-        self._missed: list[TopTokens] = []  # what followed the tokens since
+        self._missed: list[tuple[int, TopTokens]] = []  # roots since, and what followed them
+        self._root_at = 0
         self._foretold = np.zeros(NUM_SOURCES, np.int64)
 
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
@@ -77,7 +79,11 @@ class OneTree:
         if self._nap > 0:
             return False
         self._catch_up()
-        return self._promise(budget) > self._grow_from_stores(budget)
+        is_wanted = self._promise(budget) > self._grow_from_stores(budget)
+        if not is_wanted:
+            regain_hope(self._levels.request, self._levels.server)
+            regain_hope(self._levels.session, self._levels.server)
+        return is_wanted
 
     def begin(self, budget: DraftBudget, most_rows: int, most_depth: int) -> None:
         self._plant(budget, most_rows, most_depth)
@@ -98,6 +104,7 @@ class OneTree:
     def propose(self, budget: DraftBudget) -> DraftTree:
         """The tree that has grown in this step, now if the draft model has no part in it; the root alone where a tree
         is not worth its price."""
+        self._root_at = self._request.num_tokens - 1
         if self._nap > 0 and budget.least_gain > 0:
             self._nap -= 1
             return root_only(int(self._request.tokens[-1]))
@@ -106,26 +113,22 @@ class OneTree:
             self._grow_from_stores(budget)
         assert self._under_way is not None
         nodes = self._under_way[0].nodes
-        self._kept = kept = best_nodes(nodes.scores, self._num_nodes, budget.max_nodes)
-        if self._gain(budget) <= budget.least_gain:
+        kept = best_nodes(nodes.scores, self._num_nodes, budget.max_nodes)
+        if _gain(nodes, kept, budget) <= budget.least_gain:
             self._kept = _ROOT
             self._num_fruitless += 1
             self._nap = min(self._num_fruitless - 1, _LONGEST_NAP)
             return root_only(int(self._request.tokens[-1]))
+        self._kept = kept
         self._num_fruitless = 0
-        if len(kept) == self._num_nodes:
-            parents = nodes.parents[kept]
-        else:
-            places = np.zeros(self._num_nodes, np.int32)
-            places[kept] = np.arange(len(kept), dtype=np.int32)
-            parents = places[nodes.parents[kept]]
-            parents[0] = -1
+        parents = np.searchsorted(kept, nodes.parents[kept]).astype(np.int32)
+        parents[0] = -1
         return DraftTree(nodes.tokens[kept], parents, nodes.sources[kept], names=nodes.names[kept])
 
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
         if self._under_way is None:
             if top is not None:
-                self._missed.append(top)
+                self._missed.append((self._root_at, top))
             return
         growth, asked, rounds = self._under_way
         self._under_way = None
@@ -139,36 +142,28 @@ class OneTree:
     @property
     def foretold(self) -> dict[str, int]:
         """By source, how many of the tokens that came it had thought likeliest, drafted or not."""
-        return {Source(source).name.lower(): int(self._foretold[source]) for source in sorted(self._families)}
+        asked = self._families if self._state is not None else self._families - {Source.DRAFT_MODEL}
+        return {source.name.lower(): int(self._foretold[source]) for source in sorted(asked)}
 
     def _catch_up(self) -> None:
         """Judge the sources on what came while no tree was grown, and teach the store what followed it."""
         if not self._missed:
             return
-        tokens, num_missed = self._request.tokens, len(self._missed)
-        first = len(tokens) - num_missed
-        for position in range(max(first, len(tokens) - _MOST_JUDGED), len(tokens)):
-            growth, asked, rounds = self._plant(DraftBudget(0), 0, 0, tokens[:position])
-            self._foretold += learn_path(growth, asked, rounds, self._levels, _ROOT, tokens[position:])
+        tokens = self._request.tokens
+        for root_at, _ in self._missed[-_MOST_JUDGED:]:
+            growth, asked, rounds = self._plant(DraftBudget(0), 0, 0, tokens[: root_at + 1])
+            self._foretold += learn_path(growth, asked, rounds, self._levels, _ROOT, tokens[root_at + 1 :])
         self._under_way = None
-        ids, probabilities = [top.ids for top in self._missed], [top.probabilities for top in self._missed]
+        for root_at, top in self._missed:
+            teach_prompt(self._stores.ngrams, tokens, root_at, top)
         self._missed.clear()
-        teach_prompt(
-            self._stores.ngrams, tokens, first - 1, TopTokens(np.concatenate(ids), np.concatenate(probabilities))
-        )
 
     def _grow_from_stores(self, budget: DraftBudget) -> float:
         """A tree without the draft model; what it promises beyond the price of its nodes."""
         growth, asked, rounds = self._plant(budget, 0, 0)
         open_root(growth, asked)
         self._num_nodes, _ = grow(growth, asked, rounds, 1, 0)
-        return self._gain(budget)
-
-    def _gain(self, budget: DraftBudget) -> float:
-        """What the nodes under way promise beyond their price, in tokens."""
-        assert self._under_way is not None
-        num_drafted = self._num_nodes - 1
-        return float(self._under_way[0].nodes.scores[1 : num_drafted + 1].sum()) - budget.min_chance * num_drafted
+        return _gain(growth.nodes, np.arange(self._num_nodes, dtype=np.int32), budget)
 
     def _promise(self, budget: DraftBudget) -> float:
         """What a chain that the draft model alone grows, as long as pays, promises beyond its price, in tokens."""
@@ -217,3 +212,8 @@ class OneTree:
         self._buffers = allocate(num_nodes)
         self._heard = allocate_heard(num_nodes)
         self._rows = np.zeros(num_nodes, np.int32)
+
+
+def _gain(nodes: Nodes, kept: IntArray, budget: DraftBudget) -> float:
+    """What these nodes, the root first, promise beyond their price, in tokens."""
+    return float(nodes.scores[kept[1:]].sum()) - budget.min_chance * (len(kept) - 1)

@@ -159,8 +159,9 @@ def _hear_context(growth: Growth, asked: Asked, node: int, position: int, others
     if match[0] < 0:
         return
     token = growth.tokens[match[0] + 1]
-    slot = _slot_of(asked, node, position, token)
-    variate = asked.scratch.variates[slot]
+    slot = -1 - _slot_of(heard.ids, heard.classes, heard.sizes, node, token)  # it is the first to be named
+    variate = exponential(asked.law.seed, position, token) if asked.law.temperature > 0 else 0.0
+    asked.scratch.variates[slot] = variate
     heard.classes[node, slot, CONTEXT] = copied_class(match[1], match[2] == 1, variate)
     heard.firsts[node, CONTEXT] = token
     others[CONTEXT] = other_copied_class(match[1])
@@ -188,47 +189,70 @@ def _hear_list(
 ) -> None:
     """What a list of expected tokens names. place: (node, position, source, kind of list)."""
     node, position, source, kind = place
-    heard, law, scratch = asked.heard, asked.law, asked.scratch
-    size = temper(table, entry, law, scratch.shares, 0)
+    law, heard = asked.law, asked.heard
+    shares, weights, places, variates = (
+        asked.scratch.shares,
+        asked.scratch.weights,
+        asked.scratch.places,
+        asked.scratch.variates,
+    )
+    size = temper(table, entry, law, shares, 0)
+    is_sampled = law.temperature > 0
     whole, best, count = 0.0, 0, 0
     for slot in range(size):
         token = table.ids[entry, slot]
         if source == MODEL and token >= asked.vocab_size:
             continue
-        weight = np.float64(table.probabilities[entry, slot])
-        scratch.places[count] = _slot_of(asked, node, position, token)
-        if law.temperature > 0:
-            weight = scratch.shares[0, slot] / scratch.variates[scratch.places[count]]
-            whole += weight
-        scratch.weights[count] = weight
-        if weight > scratch.weights[best]:
+        found = _slot_of(heard.ids, heard.classes, heard.sizes, node, token)
+        if found < 0:
+            found = -1 - found
+            if is_sampled:
+                variates[found] = exponential(law.seed, position, token)
+        weight = shares[0, slot] / variates[found] if is_sampled else np.float64(table.probabilities[entry, slot])
+        whole += weight
+        places[count], weights[count] = found, weight
+        if weight > weights[best]:
             best = count
         count += 1
     if count == 0:
         return
-    scale = 1.0 / whole if law.temperature > 0 else 1.0
+    scale = 1.0 / whole if is_sampled else 1.0
     named, unnamed = listed_classes(source, kind)
+    second = listed_classes(MODEL, 1)[0] if source == MODEL else named
+    _write_classes(heard.classes, node, source, (places, weights, count, scale), (named, second, best))
+    heard.firsts[node, source] = heard.ids[node, places[best]]
+    others[source] = unnamed + weight_step(weights[best] * scale)
+
+
+@nb.njit(cache=True)
+def _write_classes(
+    classes: NDArray[np.int16],
+    node: int,
+    source: int,
+    listed: tuple[IntArray, NDArray[np.float64], int, float],
+    first: tuple[int, int, int],
+) -> None:
+    """The class of each listed token. listed: (places, weights, how many, scale); first: where the classes begin of the
+    best and of the others, and which is the best."""
+    places, weights, count, scale = listed
+    named, second, best = first
     for index in range(count):
-        step = weight_step(scratch.weights[index] * scale)
-        first = named if source != MODEL or index == best else listed_classes(MODEL, 1)[0]
-        heard.classes[node, scratch.places[index], source] = first + step
-    heard.firsts[node, source] = heard.ids[node, scratch.places[best]]
-    others[source] = unnamed + weight_step(scratch.weights[best] * scale)
+        begin = named if index == best else second
+        classes[node, places[index], source] = begin + weight_step(weights[index] * scale)
 
 
-@nb.njit(cache=True, forceinline=True)
-def _slot_of(asked: Asked, node: int, position: int, token: int) -> int:
-    """A token's place among the node's candidates, new if it was not named before."""
-    heard = asked.heard
-    size = heard.sizes[node]
+@nb.njit(cache=True)
+def _slot_of(ids: IntArray, classes: NDArray[np.int16], sizes: IntArray, node: int, token: int) -> int:
+    """A token's place among the node's candidates; -1 less the place where it is new."""
+    size = sizes[node]
     for slot in range(size):
-        if heard.ids[node, slot] == token:
+        if ids[node, slot] == token:
             return slot
-    heard.ids[node, size] = token
-    heard.classes[node, size] = SILENT
-    asked.scratch.variates[size] = exponential(asked.law.seed, position, token) if asked.law.temperature > 0 else 0.0
-    heard.sizes[node] = size + 1
-    return int(size)
+    ids[node, size] = token
+    for source in range(NUM_SOURCES):
+        classes[node, size, source] = SILENT
+    sizes[node] = size + 1
+    return int(-1 - size)
 
 
 @nb.njit(cache=True)
