@@ -32,9 +32,9 @@ NUM_SETS = 1 << (NUM_SOURCES - 1)  # of sources that speak
 
 class Judge(NamedTuple):
     """One level's view. chances, stretch: float32 [K], by class; tried: float32 [K], observations that a chance rests
-    on, at most `most_tried`; weights: float32 [2^S, 1 + S], of the bias and of each source, by set of sources.
-    hope: float32 [1], how often the target's token is one of the likeliest after a node that the draft model ran. pace: how far
-    an example moves the weights."""
+    on, at most `most_tried`; weights: float32 [2^S, 1 + S], of the bias and of each source, by set of sources. hope:
+    float32 [1], how often the target's token is one of the likeliest after a node that the draft model ran. pace: how
+    far an example moves the weights."""
 
     chances: NDArray[np.float32]
     stretch: NDArray[np.float32]

@@ -196,7 +196,7 @@ CHOICES = Section(
         Panel(
             title="Requests by method and reason",
             description="Ended requests per second by the method that drafted last and why it did: requested by name, "
-            "or chosen by auto as the only, the best, on trial or as a fallback.",
+            "or as a fallback.",
             queries=(Query(sum_rate("gander_choices_total", METHOD, "method, choice"), "{{method}}, {{choice}}"),),
             unit="reqps",
             is_stacked=True,

@@ -121,7 +121,7 @@ class Metrics:
             self._ends.labels(end)
         self._choices = Counter(
             "gander_choices",
-            "Requests ended, by the method that drafted last and why it did: requested, trial, best, only or fallback",
+            "Requests ended, by the method that drafted last and why it did: requested or fallback",
             ("method", "choice"),
             registry=self.registry,
         )

@@ -216,11 +216,10 @@ def learn_path(
 @nb.njit(cache=True)
 def _is_likely(asked: Asked, node: int, token: int) -> bool:
     """Whether a token is among the likeliest candidates of a node."""
-    heard = asked.heard
+    heard, found = asked.heard, False
     for rank in range(min(heard.sizes[node], _LIKELY)):
-        if heard.ids[node, heard.order[node, rank]] == token:
-            return True
-    return False
+        found = found or heard.ids[node, heard.order[node, rank]] == token
+    return found
 
 
 @nb.njit(cache=True, forceinline=True)

@@ -65,7 +65,7 @@ class OneTree:
         self._num_nodes = 0
         self._run, self._row_parents, self._kept = _ROOT, _ROOT[:0], _ROOT
         self._num_fruitless = self._nap = 0  # trees in a row that were not worth it; steps left without one
-        self._missed: list[tuple[int, TopTokens]] = []  # roots since, and what followed them
+        self._missed: list[tuple[int, TopTokens | None]] = []  # roots since, and what followed them
         self._root_at = 0
         self._foretold = np.zeros(NUM_SOURCES, np.int64)
 
@@ -127,8 +127,7 @@ class OneTree:
 
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
         if self._under_way is None:
-            if top is not None:
-                self._missed.append((self._root_at, top))
+            self._missed.append((self._root_at, top))
             return
         growth, asked, rounds = self._under_way
         self._under_way = None
@@ -142,6 +141,7 @@ class OneTree:
     @property
     def foretold(self) -> dict[str, int]:
         """By source, how many of the tokens that came it had thought likeliest, drafted or not."""
+        self._catch_up()
         asked = self._families if self._state is not None else self._families - {Source.DRAFT_MODEL}
         return {source.name.lower(): int(self._foretold[source]) for source in sorted(asked)}
 
