@@ -71,7 +71,7 @@ SERVER = {
     "engine_client": "replies sessions status worker_process client",
     "metrics": "totals exposition metrics",
     "parsing": "marks parts call_object call_list families forced thinking",
-    "prompts": "model_files chat_template tokenizer encoding conversation served_model",
+    "prompts": "model_files special_tokens chat_template tokenizer encoding conversation served_model",
     "grammars": "call_grammar constraint chat_constraint",
     "generation": """
         detokenize choice call events logprobs options limits plan prepare report trace usage serializer

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from server.config import ServerSettings
 from server.http.errors import invalid
 from server.prompts.chat_template import ChatTemplate, Conversation
 from server.prompts.encoding import SHORT_TEXT
+from server.prompts.special_tokens import MarkedText, SpecialTokens
 from server.schemas.messages import ChatMessage
 from server.schemas.tools import Tool
 
@@ -24,7 +26,7 @@ TOOL_INTRODUCTION = (
 )
 
 
-async def render(template: ChatTemplate, conversation: Conversation) -> str:
+async def render(template: ChatTemplate, conversation: Conversation) -> MarkedText:
     """In a thread where it may take long, so that streams go on."""
     if sum(len(message["content"]) for message in conversation.messages) <= SHORT_TEXT:
         return template.render(conversation)
@@ -44,10 +46,27 @@ def require_template(template: ChatTemplate | None, requested: str | None, setti
     return template
 
 
-def conversation_of(messages: Sequence[ChatMessage], tools: Sequence[Tool], template: ChatTemplate) -> Conversation:
-    """What the template is given. One that knows nothing of tools is told of them in a message of the system's."""
-    shown = [_message(message, template) for message in messages]
-    described = [_described(tool) for tool in tools]
+@dataclass(frozen=True, slots=True)
+class ChatInput:
+    """What a client gives a template. options: further names."""
+
+    messages: Sequence[ChatMessage]
+    tools: Sequence[Tool]
+    options: Mapping[str, Any]
+
+
+def conversation_of(given: ChatInput, template: ChatTemplate, special_tokens: SpecialTokens) -> Conversation:
+    """What the template is given: the client's, with names of special tokens broken up.
+
+    A template that knows nothing of tools is told of them in a message of the system's.
+    """
+    messages = [_message(message, template) for message in given.messages]
+    described = [_described(tool) for tool in given.tools]
+    mark = special_tokens.mark_for([messages, described, given.options])
+    shown: list[dict[str, Any]] = special_tokens.broken_up(messages, mark)
+    described = special_tokens.broken_up(described, mark)
+    if not template.knows("tool_calls"):
+        shown = [_written_out(message) for message in shown]
     if described and not template.knows("tools"):
         lines = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in described)
         introduction = TOOL_INTRODUCTION.format(tools=lines)
@@ -56,7 +75,8 @@ def conversation_of(messages: Sequence[ChatMessage], tools: Sequence[Tool], temp
         else:
             shown.insert(0, {"role": "system", "content": introduction})
         described = []
-    return Conversation(messages=shown, tools=described)
+    options = special_tokens.broken_up(dict(given.options), mark)
+    return Conversation(messages=shown, tools=described, options=options, mark=mark)
 
 
 def _message(message: ChatMessage, template: ChatTemplate) -> dict[str, Any]:
@@ -70,18 +90,22 @@ def _message(message: ChatMessage, template: ChatTemplate) -> dict[str, Any]:
     if reasoning is not None:
         shown["reasoning_content"] = reasoning
     if message.tool_calls:
-        calls = [
+        functions = [
             {"name": call.function.name, "arguments": _arguments(call.function.arguments)}
             for call in message.tool_calls
         ]
         shown["tool_calls"] = [
             {"id": call.id, "type": "function", "function": function}
-            for call, function in zip(message.tool_calls, calls, strict=True)
+            for call, function in zip(message.tool_calls, functions, strict=True)
         ]
-        if not template.knows("tool_calls"):
-            written = (f"<tool_call>\n{json.dumps(call, ensure_ascii=False)}\n</tool_call>" for call in calls)
-            shown["content"] = "\n".join(text for text in (shown["content"], *written) if text)
     return shown
+
+
+def _written_out(message: dict[str, Any]) -> dict[str, Any]:
+    """With its calls in the content, for templates that do not know them."""
+    functions = (call["function"] for call in message.get("tool_calls", ()))
+    written = (f"<tool_call>\n{json.dumps(each, ensure_ascii=False)}\n</tool_call>" for each in functions)
+    return message | {"content": "\n".join(text for text in (message["content"], *written) if text)}
 
 
 def _arguments(text: str) -> Any:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from server.http.errors import ApiError, invalid
+from server.prompts.special_tokens import MarkedText
 from server.prompts.tokenizer import Tokenizer
 from server.schemas.completions import Prompt
 from server.schemas.generation import Prediction
@@ -34,13 +35,26 @@ class EncodedPrompt:
     text: str
 
 
-async def encode_prompts(tokenizer: Tokenizer, prompts: Sequence[Prompt], vocab_size: int) -> list[EncodedPrompt]:
+@dataclass(frozen=True, slots=True)
+class PromptReading:
+    """How the text of a prompt is read, see `Tokenizer.encode`."""
+
+    add_special_tokens: bool = True
+    parse_special: bool = True
+
+
+AS_IT_IS = PromptReading(add_special_tokens=False)
+
+
+async def encode_prompts(
+    tokenizer: Tokenizer, prompts: Sequence[Prompt], vocab_size: int, reading: PromptReading
+) -> list[EncodedPrompt]:
     """Raises ApiError naming the prompt at fault."""
     encoded = []
     for number, prompt in enumerate(prompts):
         if isinstance(prompt, str):
             text = prompt
-            token_ids = await encode_text(tokenizer, text, "prompt")
+            token_ids = await encode_text(tokenizer, text, "prompt", reading)
         else:
             token_ids = prompt
             require_in_vocabulary(token_ids, vocab_size, "prompt")
@@ -59,7 +73,7 @@ def require_in_vocabulary(token_ids: Sequence[int], vocab_size: int, param: str)
         raise invalid(message, param, "token_out_of_vocabulary")
 
 
-async def encode_text(tokenizer: Tokenizer, text: str, param: str, add_special_tokens: bool = True) -> list[int]:
+async def encode_text(tokenizer: Tokenizer, text: str, param: str, reading: PromptReading = AS_IT_IS) -> list[int]:
     """Raises ApiError for text that is not Unicode."""
     try:
         text.encode()
@@ -67,17 +81,31 @@ async def encode_text(tokenizer: Tokenizer, text: str, param: str, add_special_t
         message = f"{param} has half a surrogate pair, which is not a character."
         raise invalid(message, param, "invalid_unicode") from None
     if len(text) <= SHORT_TEXT:
-        return tokenizer.encode(text, add_special_tokens)
-    return await asyncio.to_thread(tokenizer.encode, text, add_special_tokens)
+        return tokenizer.encode(text, reading.add_special_tokens, reading.parse_special)
+    return await asyncio.to_thread(tokenizer.encode, text, reading.add_special_tokens, reading.parse_special)
+
+
+async def encode_rendered(tokenizer: Tokenizer, rendered: MarkedText, add_special_tokens: bool) -> list[int]:
+    """The tokens of messages: names of special tokens are the tokens only where the chat template wrote them.
+
+    Raises ApiError for text that is not Unicode.
+    """
+    token_ids: list[int] = []
+    for number, (text, parse_special) in enumerate(tokenizer.special_tokens.pieces(rendered)):
+        reading = PromptReading(add_special_tokens and number == 0, parse_special)
+        token_ids += await encode_text(tokenizer, text, "messages", reading)
+    return token_ids
 
 
 async def encode_prediction(tokenizer: Tokenizer, prediction: Prediction | None) -> list[int]:
     """Raises ApiError for text that is not Unicode."""
     text = "" if prediction is None else prediction.content
-    return await encode_text(tokenizer, text, "prediction", add_special_tokens=False)
+    return await encode_text(tokenizer, text, "prediction")
 
 
-async def fill_in_the_middle(tokenizer: Tokenizer, prompt: EncodedPrompt, suffix: str) -> EncodedPrompt:
+async def fill_in_the_middle(
+    tokenizer: Tokenizer, prompt: EncodedPrompt, suffix: str, reading: PromptReading
+) -> EncodedPrompt:
     """A prompt that asks for the text between the prompt's and `suffix`. Raises ApiError if the model knows none."""
     for names in FILL_IN_THE_MIDDLE:
         marks = [tokenizer.id_of(name) for name in names]
@@ -87,9 +115,9 @@ async def fill_in_the_middle(tokenizer: Tokenizer, prompt: EncodedPrompt, suffix
         message = "suffix: this model has no fill-in-the-middle tokens."
         raise invalid(message, "suffix", "unsupported_parameter")
     before_prefix, before_suffix, before_reply = (mark for mark in marks if mark is not None)
-    beginning = tokenizer.encode("")
+    beginning = tokenizer.encode("", reading.add_special_tokens)
     prefix = prompt.token_ids[len(beginning) :] if prompt.token_ids[: len(beginning)] == beginning else prompt.token_ids
-    rest = await encode_text(tokenizer, suffix, "suffix", add_special_tokens=False)
+    rest = await encode_text(tokenizer, suffix, "suffix", PromptReading(False, reading.parse_special))
     token_ids = [*beginning, before_prefix, *prefix, before_suffix, *rest, before_reply]
     return EncodedPrompt(token_ids, prompt.text)
 

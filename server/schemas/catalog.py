@@ -40,7 +40,12 @@ class TokenizeRequest(WireModel):
 
     model: str | None = None
     prompt: str | None = None
-    add_special_tokens: bool = Field(default=True, description="The model's own beginning-of-text token; prompts only")
+    add_special_tokens: bool | None = Field(
+        default=None, description="The model's own beginning-of-text token; by default before a prompt, not messages"
+    )
+    parse_special: bool = Field(
+        default=True, description="Names of special tokens in a prompt are the tokens; in messages they never are"
+    )
     messages: list[ChatMessage] | None = Field(default=None, min_length=1)
     tools: list[Tool] = Field(default=[])
     add_generation_prompt: bool = True
@@ -57,6 +62,8 @@ class TokenizeRequest(WireModel):
 
 
 class TokenizeReply(TypedDict):
+    """token_strs: the tokens as the vocabulary spells them."""
+
     count: int
     max_model_len: int
     tokens: list[int]

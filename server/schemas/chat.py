@@ -42,6 +42,9 @@ class ChatRequest(GenerationRequest):
     reasoning_effort: str | None = Field(default=None, max_length=64, description="Where the template knows it")
     verbosity: str | None = Field(default=None, max_length=64, description="Where the template knows it")
 
+    add_special_tokens: bool = Field(
+        default=False, description="The model's own beginning-of-text token, beside what the template writes"
+    )
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     chat_template: str | None = Field(default=None, description="Refused unless the server allows it")

@@ -57,6 +57,8 @@ class CompletionRequest(GenerationRequest):
     best_of: int | None = Field(default=None, ge=1, description="Choices to generate; the n likeliest are returned")
     echo: bool = False
     logprobs: int | None = Field(default=None, ge=0, description="Likeliest tokens told of at each token")
+    add_special_tokens: bool = Field(default=True, description="The model's own beginning-of-text token")
+    parse_special: bool = Field(default=True, description="Names of special tokens in the prompt are the tokens")
     suffix: str = Field(default="", description="Text after the reply, for models trained to fill in the middle")
 
 

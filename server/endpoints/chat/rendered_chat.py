@@ -21,7 +21,8 @@ from server.parsing.forced import NamedParser, RequiredParser
 from server.parsing.parts import CallWriter, Parser, PlainParser
 from server.parsing.thinking import OPEN, ThinkingParser, thinks
 from server.prompts.chat_template import ChatTemplate
-from server.prompts.conversation import conversation_of, render, require_template
+from server.prompts.conversation import ChatInput, conversation_of, render, require_template
+from server.prompts.special_tokens import MarkedText, SpecialTokens
 from server.schemas.chat import ChatRequest
 from server.schemas.tools import Tool
 
@@ -30,30 +31,31 @@ MISTRAL_ID_LENGTH = 9  # its templates insist
 
 @dataclass(frozen=True, slots=True)
 class RenderedChat:
-    """The prompt's text, and how to write and read the reply to it."""
+    """The prompt, and how to write and read the reply to it."""
 
-    text: str
+    prompt: MarkedText
     constraint: Constraint | None
     make_parser: Callable[[], Parser]
     shows_special_tokens: bool
 
 
-async def render_chat(body: ChatRequest, template: ChatTemplate | None, settings: ServerSettings) -> RenderedChat:
+async def render_chat(
+    body: ChatRequest, template: ChatTemplate | None, settings: ServerSettings, special_tokens: SpecialTokens
+) -> RenderedChat:
     """Raises ApiError for what the template or this server cannot do."""
     template = require_template(template, body.chat_template, settings)
     tools = body.tools if body.choice_of_tool.mode != "none" else []
-    options = _options(body, template)
+    given = ChatInput(body.messages, tools, _options(body, template))
     conversation = replace(
-        conversation_of(body.messages, tools, template),
-        options=options,
+        conversation_of(given, template, special_tokens),
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
     )
-    text = await render(template, conversation)
+    prompt = await render(template, conversation)
     family = family_of(template.text) if settings.tool_parser == "auto" else settings.tool_parser
     constraint = chat_constraint(body, tools, family, settings)
     is_thinking = (constraint is None or constraint.is_free) and _is_thinking(template, settings)
-    starts_inside = text.rstrip().endswith(OPEN)
+    starts_inside = prompt.text.rstrip().endswith(OPEN)
     max_calls = None if body.parallel_tool_calls else 1
 
     def make_parser() -> Parser:
@@ -61,7 +63,7 @@ async def render_chat(body: ChatRequest, template: ChatTemplate | None, settings
         return ThinkingParser(rest, starts_inside) if is_thinking else rest
 
     shows_special_tokens = bool(tools) and body.choice_of_tool.mode == "auto" and family in ("llama3", "mistral")
-    return RenderedChat(text, constraint, make_parser, shows_special_tokens)
+    return RenderedChat(prompt, constraint, make_parser, shows_special_tokens)
 
 
 def _options(body: ChatRequest, template: ChatTemplate) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from server.config import ServerSettings
 from server.generation.options import GenerationOptions
 from server.grammars.constraint import constraint_of
 from server.http.errors import invalid, require_at_most
-from server.prompts.encoding import EncodedPrompt, encode_prompts, fill_in_the_middle
+from server.prompts.encoding import EncodedPrompt, PromptReading, encode_prompts, fill_in_the_middle
 from server.prompts.served_model import ServedModel
 from server.schemas.completions import CompletionRequest
 
@@ -55,7 +55,8 @@ def _prompt_logprobs(body: CompletionRequest) -> int | None:
 
 
 async def _prompts(body: CompletionRequest, model: ServedModel) -> list[EncodedPrompt]:
-    prompts = await encode_prompts(model.tokenizer, body.prompt, model.engine.vocab_size)
+    reading = PromptReading(body.add_special_tokens, body.parse_special)
+    prompts = await encode_prompts(model.tokenizer, body.prompt, model.engine.vocab_size, reading)
     if not body.suffix:
         return prompts
-    return [await fill_in_the_middle(model.tokenizer, prompt, body.suffix) for prompt in prompts]
+    return [await fill_in_the_middle(model.tokenizer, prompt, body.suffix, reading) for prompt in prompts]

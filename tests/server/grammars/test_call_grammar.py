@@ -15,6 +15,7 @@ from server.config import ServerSettings
 from server.endpoints.chat.rendered_chat import RenderedChat, render_chat
 from server.grammars.call_grammar import hermes_grammar
 from server.prompts.chat_template import ChatTemplate
+from server.prompts.special_tokens import SpecialTokens
 from server.schemas.chat import ChatRequest
 from server.schemas.tools import Tool
 
@@ -61,7 +62,8 @@ def test_loose_tools_make_none() -> None:
 
 def render(fields: Any) -> RenderedChat:
     body = ChatRequest.model_validate({"messages": [{"role": "user", "content": "a"}]} | fields)
-    return asyncio.run(render_chat(body, ChatTemplate({"default": "{{ messages }}"}, {}), ServerSettings()))
+    template = ChatTemplate({"default": "{{ messages }}"}, {})
+    return asyncio.run(render_chat(body, template, ServerSettings(), SpecialTokens(())))
 
 
 @pytest.fixture(scope="module")

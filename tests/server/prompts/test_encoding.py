@@ -8,7 +8,7 @@ import pytest
 
 from decoding.errors import ConfigError
 from server.http.errors import ApiError
-from server.prompts.encoding import SHORT_TEXT, EncodedPrompt, encode_prompts, fill_in_the_middle
+from server.prompts.encoding import SHORT_TEXT, EncodedPrompt, PromptReading, encode_prompts, fill_in_the_middle
 from server.prompts.model_files import ModelFiles
 from server.prompts.tokenizer import Tokenizer, load_tokenizer
 from tests.server.servers import make_model_folder
@@ -57,21 +57,21 @@ def test_byte_fallback_and_word_marks_are_spelled_out() -> None:
 def test_the_middle_is_asked_for_by_the_models_own_tokens() -> None:
     marks = {"<|fim_prefix|>": 1, "<|fim_suffix|>": 2, "<|fim_middle|>": 3}
 
-    def encode(text: str, add_special_tokens: bool) -> list[int]:
+    def encode(text: str, add_special_tokens: bool, _: bool) -> list[int]:
         return [0] * add_special_tokens + list(text.encode())
 
     tokenizer = Tokenizer(encode, lambda *_: "", lambda _: None, marks.get, "")
     prompt = EncodedPrompt(tokenizer.encode("a"), "a")
-    asked = asyncio.run(fill_in_the_middle(tokenizer, prompt, "b"))
+    asked = asyncio.run(fill_in_the_middle(tokenizer, prompt, "b", PromptReading()))
     assert asked == EncodedPrompt([0, 1, ord("a"), 2, ord("b"), 3], "a")
     with pytest.raises(ApiError, match="fill-in-the-middle"):
-        asyncio.run(fill_in_the_middle(replace(tokenizer, id_of=lambda _: None), prompt, "b"))
+        asyncio.run(fill_in_the_middle(replace(tokenizer, id_of=lambda _: None), prompt, "b", PromptReading()))
 
 
 def test_long_and_short_texts_are_encoded_alike(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(ModelFiles(str(make_model_folder(tmp_path / "toy")), None), False)
     long_text = "x" * (SHORT_TEXT + 1)
-    encoded = asyncio.run(encode_prompts(tokenizer, ["ab", long_text, [97, 98]], 257))
+    encoded = asyncio.run(encode_prompts(tokenizer, ["ab", long_text, [97, 98]], 257, PromptReading()))
     assert [len(prompt.token_ids) for prompt in encoded] == [2, SHORT_TEXT + 1, 2]
     assert (encoded[0].token_ids, encoded[0].text) == (encoded[2].token_ids, encoded[2].text)
 
@@ -79,4 +79,4 @@ def test_long_and_short_texts_are_encoded_alike(tmp_path: Path) -> None:
 def test_which_of_several_prompts_is_empty_is_said(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(ModelFiles(str(make_model_folder(tmp_path / "toy")), None), False)
     with pytest.raises(ApiError, match="Prompt 1 is empty"):
-        asyncio.run(encode_prompts(tokenizer, ["a", ""], 257))
+        asyncio.run(encode_prompts(tokenizer, ["a", ""], 257, PromptReading()))
