@@ -62,20 +62,21 @@ class IncrementalText:
 
 
 class StopStrings:
-    """Cuts text exactly before the first stop string, also one that spans pieces."""
+    """Cuts text exactly before the first stop string, or after it if it `keeps` it, also one that spans pieces."""
 
-    def __init__(self, stops: Sequence[str]) -> None:
+    def __init__(self, stops: Sequence[str], keeps: bool = False) -> None:
         assert all(stops), stops
         self._stops = stops
+        self._keeps = keeps
         self._held = ""
 
     def push(self, text: str) -> tuple[str, bool]:
         """The text that no stop string can claim any more, and whether one was found."""
         text = self._held + text
-        starts = [start for stop in self._stops if (start := text.find(stop)) >= 0]
-        if starts:
+        found = [(start, start + len(stop)) for stop in self._stops if (start := text.find(stop)) >= 0]
+        if found:
             self._held = ""
-            return text[: min(starts)], True
+            return text[: min(found)[self._keeps]], True
         num_held = max((overlap(text, stop) for stop in self._stops), default=0)
         self._held = text[len(text) - num_held :]
         return text[: len(text) - num_held], False

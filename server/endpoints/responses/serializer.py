@@ -63,8 +63,9 @@ class ResponseSerializer:
             if isinstance(part, Content):
                 logprobs, self._logprobs = self._logprobs, []
             yield from self._items.add(part, logprobs)
-        if delta.finish_reason is not None and not self._items.items:
-            yield from self._items.add(Content(""), [])
+        is_last_of_message = self._items.is_in_message and bool(self._logprobs)
+        if delta.finish_reason is not None and (is_last_of_message or not self._items.items):
+            yield from self._items.add(Content(""), self._logprobs)
 
     def _failure(self, error: ApiError) -> Iterator[ResponseEvent]:
         detail = error.body()["error"]
