@@ -70,6 +70,13 @@ class ChatRequest(GenerationRequest):
             return ToolChoice("auto" if self.tools else "none")
         return self.tool_choice
 
+    @property
+    def callable_tools(self) -> list[Tool]:
+        choice = self.choice_of_tool
+        if choice.mode == "none":
+            return []
+        return [tool for tool in self.tools if choice.allowed is None or tool.function.name in choice.allowed]
+
 
 class TopLogprob(TypedDict):
     """bytes: the token's own, which need not be whole characters; token shows them as text."""

@@ -107,7 +107,7 @@ class Response(TypedDict):
     top_p: float
     top_logprobs: int
     text: dict[str, Any]
-    tool_choice: str | dict[str, str]
+    tool_choice: str | dict[str, Any]
     tools: list[dict[str, Any]]
     truncation: Literal["disabled"]
     speculation: NotRequired[SpeculationReport]

@@ -44,7 +44,7 @@ async def render_chat(
 ) -> RenderedChat:
     """Raises ApiError for what the template or this server cannot do."""
     template = require_template(template, body.chat_template, settings)
-    tools = body.tools if body.choice_of_tool.mode != "none" else []
+    tools = body.callable_tools
     given = ChatInput(body.messages, tools, _options(body, template))
     conversation = replace(
         conversation_of(given, template, special_tokens),

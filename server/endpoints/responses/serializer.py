@@ -21,6 +21,7 @@ from server.parsing.parts import Content
 from server.schemas.chat import TokenLogprob
 from server.schemas.response_replies import Response, ResponseEvent, ResponseUsage
 from server.schemas.responses import ResponseRequest
+from server.schemas.tools import ToolChoice
 
 
 @dataclass(slots=True)
@@ -86,10 +87,6 @@ class ResponseSerializer:
 
     def _response(self, status: Any, usage: UsageCount | None = None) -> Response:
         body, call = self.body, self.call
-        choice = body.tool_choice
-        named: dict[str, str] | None = None
-        if choice is not None and choice.mode == "named":
-            named = {"type": "function", "name": choice.name}
         response: Response = {
             "id": call.id,
             "object": "response",
@@ -113,7 +110,7 @@ class ResponseSerializer:
             "top_p": body.top_p,
             "top_logprobs": body.top_logprobs or 0,
             "text": {"format": _format(body)},
-            "tool_choice": named or ("auto" if choice is None else choice.mode),
+            "tool_choice": _tool_choice(body.tool_choice or ToolChoice("auto")),
             "tools": [tool.model_dump() for tool in body.tools],
             "truncation": "disabled",
         }
@@ -128,6 +125,15 @@ class ResponseSerializer:
 
 def _event_frame(event: ResponseEvent) -> bytes:
     return b"event: " + event["type"].encode() + b"\n" + frame(event)
+
+
+def _tool_choice(choice: ToolChoice) -> str | dict[str, Any]:
+    if choice.mode == "named":
+        return {"type": "function", "name": choice.name}
+    if choice.allowed is not None:
+        tools = [{"type": "function", "name": name} for name in choice.allowed]
+        return {"type": "allowed_tools", "mode": choice.mode, "tools": tools}
+    return choice.mode
 
 
 def _format(body: ResponseRequest) -> dict[str, Any]:
