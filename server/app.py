@@ -27,6 +27,7 @@ from server.http.auth import AuthMiddleware
 from server.http.errors import ApiError, OnError, from_validation
 from server.http.keys import KeyRing
 from server.http.middleware import BodyLimit, RequestFrame
+from server.http.unknown_fields import UnknownFieldsMiddleware
 from server.metrics.metrics import Metrics
 from server.service import Service
 
@@ -68,6 +69,8 @@ def create_app(service: Service) -> FastAPI:
 def _add_middleware(app: FastAPI, service: Service) -> None:
     """The last added is the outermost."""
     settings, on_error = service.settings, service.metrics.on_error
+    if settings.unknown_fields == "ignore":
+        app.add_middleware(UnknownFieldsMiddleware)
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes, on_error=on_error)
     app.add_middleware(AuthMiddleware, ring=service.keys, has_open_metrics=settings.open_metrics, on_error=on_error)
     if settings.cors_origins is not None:

@@ -80,17 +80,18 @@ class Service:
         return ServedModel(self.settings.model_name, self.tokenizer, self.chat_template, engine, self.settings)
 
     def require_name(self, name: str | None) -> None:
-        """Raises ApiError 404 for a model that is not the served one; None is."""
-        served = self.settings.model_name
-        if name not in (None, served):
-            message = f"The model '{name}' does not exist here; this server has '{served}'."
+        """Raises ApiError 404 for a model that is not the served one, by any of its names; None is."""
+        names = self.settings.model_names
+        if name is not None and name not in names:
+            served = ", ".join(f"'{each}'" for each in names)
+            message = f"The model '{name}' does not exist here; this server has {served}."
             raise ApiError(404, message, "model", "model_not_found")
 
     def require_model(self, name: str | None) -> ServedModel:
-        """The model a body names, to be used now. Raises ApiError 503 or 404, as above."""
+        """The model a body names, to be used now, by that name. Raises ApiError 503 or 404, as above."""
         model = self.require_ready()
         self.require_name(name)
-        return model
+        return model if name is None else replace(model, name=name)
 
     async def _load_tokenizer(self) -> None:
         settings = self.settings

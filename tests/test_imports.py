@@ -62,7 +62,7 @@ DECODING = {
     """,
 }
 SERVER = {
-    "http": "errors keys auth middleware session sse",
+    "http": "errors keys auth middleware session sse unknown_fields",
     "settings": "config",
     "schemas": """
         base replies structured generation completions messages tools catalog chat response_replies

@@ -17,14 +17,16 @@ from server.schemas.tools import Tool
 
 
 class ModelCard(TypedDict):
-    """max_model_len: what is served, in tokens; model_context_len: what the model itself could, with context_note, the
-    reason, where that is more.
+    """root: the model by its own name; max_model_len: what is served, in tokens; model_context_len: what the model itself
+    could, with context_note, the reason, where that is more.
     """
 
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
+    root: str
+    parent: None
     max_model_len: int | None
     model_context_len: NotRequired[int]
     context_note: NotRequired[str]
