@@ -32,6 +32,11 @@ from server.metrics.metrics import Metrics
 from server.service import Service
 
 HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
+GENERATING = "/v1/chat/completions, /v1/completions and /v1/responses"
+# Parts of other servers' API that people look for here, after /v1/.
+NOT_SERVED = frozenset(
+    {"audio", "batches", "embeddings", "files", "fine_tuning", "images", "moderations", "rerank", "score"}
+)
 
 
 def create_service(
@@ -101,6 +106,10 @@ def _add_error_handlers(app: FastAPI, on_error: OnError) -> None:
     async def on_http_error(request: Request, error: HTTPException) -> Response:
         if error.status_code == 400:
             return respond(ApiError(400, "The body is not valid JSON.", None, "invalid_json"))
+        version, _, part = request.url.path.strip("/").partition("/")
+        if error.status_code == 404 and version == "v1" and part.partition("/")[0] in NOT_SERVED:
+            message = f"This server generates text and has no /v1/{part}; it serves {GENERATING}."
+            return respond(ApiError(404, message, None, "unsupported_endpoint"))
         message = f"{error.detail}: {request.method} {request.url.path}"
         code = HTTP_CODES.get(error.status_code, "http_error")
         return respond(ApiError(error.status_code, message, None, code))

@@ -71,7 +71,8 @@ async def plan_choices(
                     echo=prompt.text if options.echo else "",
                     stops=body.stop,
                     parser=options.make_parser(),
-                    shows_special_tokens=options.shows_special_tokens,
+                    shows_special_tokens=options.shows_special_tokens or not body.skip_special_tokens,
+                    shows_stop=body.include_stop_str_in_output,
                     is_silent=options.max_tokens == 0,
                 )
             )

@@ -23,11 +23,15 @@ def refusal(code: str, message: str, field: str = "") -> PydanticCustomError:
 
 
 class WireModel(BaseModel):
-    """`lenient`: fields that mean nothing here. `refused`: fields not honoured, with the values that mean "off"."""
+    """`lenient`: fields that mean nothing here. `refused`: fields not honoured, with the values that mean "off".
+
+    `explained`: of some of the latter, why.
+    """
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
     lenient: ClassVar[frozenset[str]] = frozenset()
     refused: ClassVar[dict[str, tuple[Any, ...]]] = {}
+    explained: ClassVar[dict[str, str]] = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -52,4 +56,5 @@ class WireModel(BaseModel):
             shown = shortened(name, MAX_PARAM)
             raise refusal("unknown_parameter", f"Unknown parameter: {shown}.", shown)
         if not any(value == off and isinstance(value, bool) == isinstance(off, bool) for off in cls.refused[name]):
-            raise refusal("unsupported_parameter", f"{name} is not supported; leave it out.", name)
+            reason = cls.explained.get(name, "leave it out")
+            raise refusal("unsupported_parameter", f"{name} is not supported; {reason}.", name)

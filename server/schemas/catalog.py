@@ -17,8 +17,9 @@ from server.schemas.tools import Tool
 
 
 class ModelCard(TypedDict):
-    """root: the model by its own name; max_model_len: what is served, in tokens; model_context_len: what the model itself
-    could, with context_note, the reason, where that is more.
+    """root: the model by its own name; max_model_len: what is served, in tokens.
+
+    model_context_len: what the model itself could, with context_note, the reason, where that is more.
     """
 
     id: str

@@ -140,6 +140,7 @@ class ChatChoice(TypedDict):
     message: AssistantMessage
     logprobs: ChatLogprobs | None
     finish_reason: str
+    token_ids: NotRequired[list[int]]
     speculation: NotRequired[SpeculationReport]
     trace: NotRequired[Trace]
 
@@ -149,6 +150,7 @@ class ChatChunkChoice(TypedDict):
     delta: AssistantDelta
     logprobs: ChatLogprobs | None
     finish_reason: str | None
+    token_ids: NotRequired[list[int]]
     speculation: NotRequired[SpeculationReport]
     trace: NotRequired[Trace]
 
@@ -161,7 +163,8 @@ class ChatCompletion(TypedDict):
     system_fingerprint: str
     choices: list[ChatChoice]
     usage: Usage
-    prompt_logprobs: NotRequired[PromptLogprobs]
+    prompt_logprobs: PromptLogprobs | None
+    prompt_token_ids: NotRequired[list[int]]
 
 
 class ChatCompletionChunk(TypedDict):
@@ -174,4 +177,4 @@ class ChatCompletionChunk(TypedDict):
     system_fingerprint: str
     choices: list[ChatChunkChoice]
     usage: NotRequired[Usage | None]
-    prompt_logprobs: NotRequired[PromptLogprobs]
+    prompt_token_ids: NotRequired[list[int]]

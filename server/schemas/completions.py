@@ -63,7 +63,10 @@ class CompletionRequest(GenerationRequest):
 
 
 class CompletionLogprobs(TypedDict):
-    """One entry for each token. text_offset: where the token's text begins in the choice's `text`."""
+    """One entry for each generated token, the end token too, with echo after the prompt's.
+
+    text_offset: where the token's text begins in the choice's `text`, whatever a stop string has cut.
+    """
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -76,7 +79,9 @@ class CompletionChoice(TypedDict):
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: str | None
-    prompt_logprobs: NotRequired[PromptLogprobs]
+    prompt_logprobs: NotRequired[PromptLogprobs | None]
+    prompt_token_ids: NotRequired[list[int]]
+    token_ids: NotRequired[list[int]]
     speculation: NotRequired[SpeculationReport]
     trace: NotRequired[Trace]
 

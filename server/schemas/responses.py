@@ -100,10 +100,11 @@ class ResponseStreamOptions(WireModel):
 class ResponseRequest(SamplingRequest):
     """POST /v1/responses. Nothing is stored: each request brings its whole conversation."""
 
-    lenient: ClassVar[frozenset[str]] = LENIENT | {"max_tool_calls", "prompt_cache_options"}
+    lenient: ClassVar[frozenset[str]] = LENIENT | {"max_tool_calls"}
     refused: ClassVar[dict[str, tuple[Any, ...]]] = REFUSED | {
         "previous_response_id": (),
         "conversation": (),
+        "truncate_prompt_tokens": (),
         "prompt": (),
         "background": (False,),
         "truncation": ("disabled",),

@@ -10,7 +10,7 @@ from server.prompts.served_model import ServedModel
 from server.schemas.chat import ChatRequest
 
 
-async def chat_options(body: ChatRequest, model: ServedModel, id_prefix: str = "chatcmpl") -> GenerationOptions:
+async def chat_options(body: ChatRequest, model: ServedModel, id_prefix: str = "chatcmpl-") -> GenerationOptions:
     """Raises ApiError for what the chat template or this server cannot do."""
     require_at_most(body.top_logprobs or 0, model.settings.max_logprobs, "top_logprobs")
     chat = await render_chat(body, model.chat_template, model.settings, model.tokenizer.special_tokens)

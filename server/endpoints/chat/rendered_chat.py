@@ -27,6 +27,8 @@ from server.schemas.chat import ChatRequest
 from server.schemas.tools import Tool
 
 MISTRAL_ID_LENGTH = 9  # its templates insist
+THINKING_SWITCH = "enable_thinking"  # as Qwen's and others' templates call it
+USUAL = "medium"  # effort and verbosity that nobody need know
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,8 @@ async def render_chat(
     """Raises ApiError for what the template or this server cannot do."""
     template = require_template(template, body.chat_template, settings)
     tools = body.callable_tools
-    given = ChatInput(body.messages, tools, _options(body, template))
+    may_think = _is_thinking(template, settings)
+    given = ChatInput(body.messages, tools, _options(body, template, may_think))
     conversation = replace(
         conversation_of(given, template, special_tokens),
         add_generation_prompt=body.add_generation_prompt,
@@ -54,7 +57,7 @@ async def render_chat(
     prompt = await render(template, conversation)
     family = family_of(template.text) if settings.tool_parser == "auto" else settings.tool_parser
     constraint = chat_constraint(body, tools, family, settings)
-    is_thinking = (constraint is None or constraint.is_free) and _is_thinking(template, settings)
+    is_thinking = (constraint is None or constraint.is_free) and may_think
     starts_inside = prompt.text.rstrip().endswith(OPEN)
     max_calls = None if body.parallel_tool_calls else 1
 
@@ -66,15 +69,20 @@ async def render_chat(
     return RenderedChat(prompt, constraint, make_parser, shows_special_tokens)
 
 
-def _options(body: ChatRequest, template: ChatTemplate) -> dict[str, Any]:
+def _options(body: ChatRequest, template: ChatTemplate, may_think: bool) -> dict[str, Any]:
+    """Raises ApiError for an effort or verbosity that the template does not know, where it would change something."""
     options = dict(body.chat_template_kwargs)
     for name in ("reasoning_effort", "verbosity"):
         value = getattr(body, name)
-        if value is not None:
-            if not template.knows(name):
-                message = f"{name}: this model's chat template does not know it; leave it out."
-                raise invalid(message, name, "unsupported_parameter")
+        if value is None:
+            continue
+        if template.knows(name):
             options[name] = value
+        elif name == "reasoning_effort" and value == "none" and template.knows(THINKING_SWITCH):
+            options[THINKING_SWITCH] = False
+        elif value != USUAL and (may_think or name != "reasoning_effort"):
+            message = f"{name}: this model's chat template does not know it; leave it out."
+            raise invalid(message, name, "unsupported_parameter")
     return options
 
 

@@ -20,7 +20,7 @@ async def completion_options(body: CompletionRequest, model: ServedModel) -> Gen
     is_ranked = num_choices > body.n
     constraint = constraint_of(body, model.settings)
     return GenerationOptions(
-        id_prefix="cmpl",
+        id_prefix="cmpl-",
         prompts=await _prompts(body, model),
         max_tokens=body.max_tokens,
         default_max_tokens=DEFAULT_MAX_TOKENS,
@@ -45,6 +45,8 @@ def _check(body: CompletionRequest, settings: ServerSettings) -> None:
         raise invalid("max_tokens must be 1 at least, unless the prompt is echoed.", "max_tokens")
     if body.suffix and body.echo:
         raise invalid("echo cannot be given together with suffix.", "echo")
+    if body.suffix and body.truncate_prompt_tokens is not None:
+        raise invalid("A prompt with a suffix cannot be shortened.", "truncate_prompt_tokens")
 
 
 def _prompt_logprobs(body: CompletionRequest) -> int | None:

@@ -37,6 +37,6 @@ async def create_response(body: ResponseRequest, request: Request) -> Response:
     service = service_of(request)
     with naming(NAMES):
         chat, model = chat_request(body), service.require_model(body.model)
-        options = await chat_options(chat, model, "resp")
+        options = await chat_options(chat, model, "resp_")
         call = await prepare(chat, options, model, session_of(request, body.session_id))
         return await answer(call, ResponseSerializer(call, body), request, service.client, service.metrics.on_error)

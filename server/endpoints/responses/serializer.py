@@ -12,7 +12,7 @@ from server.endpoints.responses.items import ResponseItems
 from server.generation.call import GenerationCall
 from server.generation.choice import ChoiceDelta
 from server.generation.events import FoldedChoice
-from server.generation.logprobs import token_logprob
+from server.generation.logprobs import TokenNames, token_logprob
 from server.generation.report import speculation_report
 from server.generation.usage import UsageCount
 from server.http.errors import ApiError
@@ -56,9 +56,9 @@ class ResponseSerializer:
         return self._response(status, usage)
 
     def _grow(self, delta: ChoiceDelta) -> Iterator[ResponseEvent]:
-        tokenizer = self.call.tokenizer
+        names = TokenNames(self.call.tokenizer)
         if self.body.wants_logprobs:
-            self._logprobs += [token_logprob(tokenizer, news.logprobs) for news in delta.news]
+            self._logprobs += [token_logprob(names, news.logprobs) for news in delta.news]
         for part in delta.parts:
             logprobs: list[TokenLogprob] = []
             if isinstance(part, Content):

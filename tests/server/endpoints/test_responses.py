@@ -118,7 +118,7 @@ def test_a_format_and_a_forced_call_become_grammars(server: RunningServer) -> No
         ({"input": "\ud800"}, "input", "invalid_unicode"),
         ({"input": "x" * 5000}, "input", "context_length_exceeded"),
         ({"max_output_tokens": 5000}, "max_output_tokens", "context_length_exceeded"),
-        ({"reasoning": {"effort": "low"}}, "reasoning.effort", "unsupported_parameter"),
+        ({"text": {"verbosity": "low"}}, "text.verbosity", "unsupported_parameter"),
         ({"text": {"format": {"type": "json_schema"}}}, "text.format.schema", "invalid_value"),
     ],
     ids=lambda value: str(value)[:50],
