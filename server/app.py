@@ -21,8 +21,10 @@ from server.endpoints.chat import route as chat
 from server.endpoints.completions import route as completions
 from server.endpoints.openapi import document
 from server.endpoints.responses import route as responses
+from server.endpoints.responses import stored
 from server.engine_client.client import EngineClient, RestartPolicy
 from server.engine_client.worker_process import WORKER_COMMAND
+from server.generation.response_store import ResponseStore
 from server.http.auth import AuthMiddleware
 from server.http.errors import ApiError, OnError, from_validation
 from server.http.keys import KeyRing
@@ -47,7 +49,7 @@ def create_service(
     collected = Metrics(settings.model_name)
     client = EngineClient(settings.engine_config(), collected, command, policy, settings.keep_alive_seconds)
     keys = KeyRing(settings.api_keys, settings.admin_keys, settings.api_key_file)
-    return Service(settings, client, collected, keys)
+    return Service(settings, client, collected, keys, ResponseStore(settings.response_store_bytes))
 
 
 def create_app(service: Service) -> FastAPI:
@@ -63,7 +65,7 @@ def create_app(service: Service) -> FastAPI:
 
     app = FastAPI(title="Gander", version=__version__, lifespan=lifespan, docs_url="/docs", redoc_url=None)
     app.state.service = service
-    for module in (chat, completions, responses, models, sessions, tokens, health, metrics, page):
+    for module in (chat, completions, responses, stored, models, sessions, tokens, health, metrics, page):
         app.include_router(module.router)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]
     _add_middleware(app, service)

@@ -120,6 +120,11 @@ class ServerSettings(BaseSettings):
     max_biased_tokens: int = Field(default=1024, ge=0, description="Most entries of logit_bias of one request")
     max_grammar_bytes: int = Field(default=65536, ge=0, description="Longest schema, regex or grammar of one request")
     max_schema_depth: int = Field(default=32, ge=1, description="Deepest nesting of a JSON schema")
+    response_store_bytes: int = Field(
+        default=16 * 2**20,
+        ge=0,
+        description="Most bytes of responses kept in memory for each API key, to be gone on from; 0 keeps none",
+    )
     chat_template: str | None = Field(default=None, description="File of a chat template to use for the model's own")
     trust_request_chat_template: bool = Field(
         default=False, description="Let requests bring their own chat template: a program, run in a sandbox"

@@ -15,6 +15,7 @@ from starlette.requests import HTTPConnection
 from server.config import ServerSettings
 from server.engine_client.client import EngineClient
 from server.engine_client.status import EngineStatus, OnStatus
+from server.generation.response_store import ResponseStore
 from server.http.errors import ApiError, unavailable
 from server.http.keys import KeyRing
 from server.metrics.metrics import Metrics
@@ -33,6 +34,7 @@ class Service:
     client: EngineClient
     metrics: Metrics
     keys: KeyRing
+    responses: ResponseStore
     tokenizer: Tokenizer | None = None
     chat_template: ChatTemplate | None = None
     tokenizer_error: str | None = None

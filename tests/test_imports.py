@@ -75,13 +75,13 @@ SERVER = {
     "grammars": "call_grammar constraint chat_constraint",
     "generation": """
         detokenize choice call events logprobs options limits plan prepare report trace usage serializer
-        answer
+        answer response_store
     """,
     "services": "service",
     "endpoints": """
         health openapi metrics models page sessions tokens chat/rendered_chat chat/options
         chat/serializer chat/route completions/options completions/serializer completions/route
-        responses/input responses/items responses/serializer responses/route
+        responses/input responses/items responses/serializer responses/route responses/stored
     """,
     "bench": """
         errors options connection call measured_server conversations closed_loop figures late_prompt report

@@ -98,11 +98,10 @@ class ResponseStreamOptions(WireModel):
 
 
 class ResponseRequest(SamplingRequest):
-    """POST /v1/responses. Nothing is stored: each request brings its whole conversation."""
+    """POST /v1/responses. A request brings its whole conversation, or goes on from a response that was kept."""
 
     lenient: ClassVar[frozenset[str]] = LENIENT | {"max_tool_calls"}
     refused: ClassVar[dict[str, tuple[Any, ...]]] = REFUSED | {
-        "previous_response_id": (),
         "conversation": (),
         "truncate_prompt_tokens": (),
         "prompt": (),
@@ -115,6 +114,8 @@ class ResponseRequest(SamplingRequest):
     }
 
     input: Annotated[list[InputItem], BeforeValidator(_read_input), Field(min_length=1), WithJsonSchema(INPUT_SCHEMA)]
+    previous_response_id: str | None = Field(default=None, max_length=256, description="Its conversation comes first")
+    store: bool = Field(default=True, description="Keep the response in memory for a while")
     instructions: str | None = None
     max_output_tokens: int | None = Field(default=None, ge=1, le=MAX_LENGTH)
     text: TextConfig = TextConfig()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,6 +28,8 @@ from server.schemas.tools import ToolChoice
 class ResponseSerializer:
     call: GenerationCall
     body: ResponseRequest
+    is_kept: bool
+    keep: Callable[[Response], None]  # is told of the complete response, before the client is
     _items: ResponseItems = field(default_factory=ResponseItems)
     _logprobs: list[TokenLogprob] = field(default_factory=list)  # of tokens whose content has not been shown
     _last: ChoiceDelta | None = None
@@ -45,7 +47,9 @@ class ResponseSerializer:
             return
         status = self._status()
         yield from map(_event_frame, self._items.close(status))
-        yield _event_frame(self._items.event(status, response=self._response(status, outcome)))
+        reply = self._response(status, outcome)
+        self.keep(reply)
+        yield _event_frame(self._items.event(status, response=reply))
 
     def whole(self, choices: Sequence[FoldedChoice], usage: UsageCount) -> Mapping[str, object]:
         choice = choices[0]
@@ -53,7 +57,9 @@ class ResponseSerializer:
         status = self._status()
         for _ in (*self._grow(self._last), *self._items.close(status)):
             pass  # only the items count
-        return self._response(status, usage)
+        reply = self._response(status, usage)
+        self.keep(reply)
+        return reply
 
     def _grow(self, delta: ChoiceDelta) -> Iterator[ResponseEvent]:
         names = TokenNames(self.call.tokenizer)
@@ -102,9 +108,9 @@ class ResponseSerializer:
             "max_output_tokens": body.max_output_tokens,
             "metadata": body.metadata,
             "parallel_tool_calls": body.parallel_tool_calls,
-            "previous_response_id": None,
+            "previous_response_id": body.previous_response_id,
             "reasoning": {"effort": body.reasoning.effort, "summary": None},
-            "store": False,
+            "store": self.is_kept,
             "background": False,
             "temperature": body.temperature,
             "top_p": body.top_p,

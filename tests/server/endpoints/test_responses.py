@@ -103,7 +103,7 @@ def test_a_format_and_a_forced_call_become_grammars(server: RunningServer) -> No
 @pytest.mark.parametrize(
     ("fields", "param", "code"),
     [
-        ({"previous_response_id": "resp_1"}, "previous_response_id", "unsupported_parameter"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id", "previous_response_not_found"),
         ({"conversation": "x"}, "conversation", "unsupported_parameter"),
         ({"background": True}, "background", "unsupported_parameter"),
         ({"truncation": "auto"}, "truncation", "unsupported_parameter"),
@@ -148,7 +148,7 @@ def test_fields_that_change_no_answer_are_accepted(server: RunningServer) -> Non
         },
     )
     assert reply.status_code == 200, reply.text
-    assert (reply.json()["metadata"], reply.json()["store"]) == ({"a": "b"}, False)
+    assert (reply.json()["metadata"], reply.json()["store"]) == ({"a": "b"}, True)
 
 
 def test_an_error_inside_a_stream_is_told_in_the_forms_clients_know(server: RunningServer, tmp_path: Path) -> None:
