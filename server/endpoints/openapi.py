@@ -11,16 +11,25 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import TypeAdapter
 
-from server.schemas.chat import ChatCompletionChunk
+from server.schemas.catalog import DetokenizeRequest, TokenizeRequest
+from server.schemas.chat import ChatCompletionChunk, ChatRequest
+from server.schemas.completions import CompletionRequest
 from server.schemas.replies import ErrorReply
 from server.schemas.response_replies import ResponseEvent
-from server.schemas.responses import InputItem
+from server.schemas.responses import InputItem, ResponseRequest
 
 Replies = dict[int | str, dict[str, Any]]
 
 STREAMED = "text/event-stream"
 STREAM_MODELS: tuple[Any, ...] = (ChatCompletionChunk, ResponseEvent)
-REFERENCED_MODELS: tuple[Any, ...] = (InputItem,)  # named in schemas written by hand
+REFERENCED_MODELS: tuple[Any, ...] = (  # named in schemas written by hand
+    ChatRequest,
+    CompletionRequest,
+    ResponseRequest,
+    TokenizeRequest,
+    DetokenizeRequest,
+    InputItem,
+)
 DESCRIPTIONS = {
     400: "The request cannot be served as it is; `param` names the field at fault",
     401: "No valid API key",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from server.parsing.marks import overlap
+from server.parsing.string_search import StringSearch
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -62,23 +62,25 @@ class IncrementalText:
 
 
 class StopStrings:
-    """Cuts text exactly before the first stop string, also one that spans pieces."""
+    """Cuts text exactly before the first stop string, also one that spans pieces. Each character is looked at once."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         assert all(stops), stops
-        self._stops = stops
+        self._searches = [StringSearch(stop) for stop in stops]
         self._held = ""
 
     def push(self, text: str) -> tuple[str, bool]:
         """The text that no stop string can claim any more, and whether one was found."""
-        text = self._held + text
-        starts = [start for stop in self._stops if (start := text.find(stop)) >= 0]
-        if starts:
-            self._held = ""
-            return text[: min(starts)], True
-        num_held = max((overlap(text, stop) for stop in self._stops), default=0)
-        self._held = text[len(text) - num_held :]
-        return text[: len(text) - num_held], False
+        starts = [start for search in self._searches if (start := search.push(text)) is not None]
+        whole = self._held + text
+        num_settled = len(self._held) + min(starts) if starts else len(whole) - self._num_claimed
+        self._held = "" if starts else whole[num_settled:]
+        return whole[:num_settled], bool(starts)
+
+    @property
+    def _num_claimed(self) -> int:
+        """Characters at the end that may be the beginning of a stop string."""
+        return max((search.num_matched for search in self._searches), default=0)
 
     def flush(self) -> str:
         held, self._held = self._held, ""

@@ -15,14 +15,14 @@ from server.prompts.served_model import ServedModel
 from server.schemas.generation import GenerationRequest
 
 
-async def prepare(
+def prepare(
     body: GenerationRequest, options: GenerationOptions, model: ServedModel, session: SessionKey
 ) -> GenerationCall:
     """Raises ApiError, in the body's own names, for what cannot be served."""
     call_id = f"{options.id_prefix}-{uuid.uuid4().hex}"
     with naming(options.names):
         check_limits(body, options, model)
-        plans = await plan_choices(body, options, model, session, call_id)
+        plans = plan_choices(body, options, model, session, call_id)
     return GenerationCall(
         id=call_id,
         created=int(time.time()),

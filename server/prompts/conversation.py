@@ -5,30 +5,23 @@ Owns what is told to the model; knows nothing of sampling or of replies.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Sequence
 from typing import Any
 
 from server.config import ServerSettings
+from server.http.body import MAX_DEPTH, depth_of, has_more_objects
 from server.http.errors import invalid
 from server.prompts.chat_template import ChatTemplate, Conversation
-from server.prompts.encoding import SHORT_TEXT
 from server.schemas.messages import ChatMessage
 from server.schemas.tools import Tool
 
+MAX_ARGUMENTS = 65536  # objects and lists in the arguments of a conversation's calls
 TOOL_INTRODUCTION = (
     "You may call one or more functions to help with the user's request. The functions are described by these JSON "
     "objects, one a line:\n<tools>\n{tools}\n</tools>\nTo call a function, reply with its name and arguments as a "
     'JSON object between tags:\n<tool_call>\n{{"name": <name>, "arguments": <object>}}\n</tool_call>'
 )
-
-
-async def render(template: ChatTemplate, conversation: Conversation) -> str:
-    """In a thread where it may take long, so that streams go on."""
-    if sum(len(message["content"]) for message in conversation.messages) <= SHORT_TEXT:
-        return template.render(conversation)
-    return await asyncio.to_thread(template.render, conversation)
 
 
 def require_template(template: ChatTemplate | None, requested: str | None, settings: ServerSettings) -> ChatTemplate:
@@ -45,7 +38,14 @@ def require_template(template: ChatTemplate | None, requested: str | None, setti
 
 
 def conversation_of(messages: Sequence[ChatMessage], tools: Sequence[Tool], template: ChatTemplate) -> Conversation:
-    """What the template is given. One that knows nothing of tools is told of them in a message of the system's."""
+    """What the template is given. One that knows nothing of tools is told of them in a message of the system's.
+
+    Raises ApiError for arguments of calls that are too many objects, or too deep.
+    """
+    written = "\n".join(call.function.arguments for message in messages for call in message.tool_calls)
+    if has_more_objects(written.encode("utf-8", "surrogatepass"), MAX_ARGUMENTS):
+        message = f"The arguments of all tool calls have more than {MAX_ARGUMENTS} objects and lists."
+        raise invalid(message, "messages", "above_limit")
     shown = [_message(message, template) for message in messages]
     described = [_described(tool) for tool in tools]
     if described and not template.knows("tools"):
@@ -85,11 +85,17 @@ def _message(message: ChatMessage, template: ChatTemplate) -> dict[str, Any]:
 
 
 def _arguments(text: str) -> Any:
-    """Templates print arguments as JSON, so they want the object."""
+    """Templates print arguments as JSON, so they want the object. Raises ApiError for one that is too deep."""
+    too_deep = f"The arguments of a tool call are nested more than {MAX_DEPTH} deep."
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except ValueError:
         return text
+    except RecursionError:
+        raise invalid(too_deep, "messages", "above_limit") from None
+    if depth_of(value) > MAX_DEPTH:
+        raise invalid(too_deep, "messages", "above_limit")
+    return value
 
 
 def _described(tool: Tool) -> dict[str, Any]:

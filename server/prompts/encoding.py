@@ -5,16 +5,13 @@ Knows nothing of sampling or of the worker.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from server.http.errors import ApiError, invalid
-from server.prompts.tokenizer import Tokenizer
+from server.prompts.served_model import ServedModel
 from server.schemas.completions import Prompt
 from server.schemas.generation import Prediction
-
-SHORT_TEXT = 4000  # characters; longer ones are encoded in a thread, so that streams go on
 
 # Token names of models trained to fill in the middle: before the prefix, before the suffix, before the reply.
 FILL_IN_THE_MIDDLE = (
@@ -34,17 +31,22 @@ class EncodedPrompt:
     text: str
 
 
-async def encode_prompts(tokenizer: Tokenizer, prompts: Sequence[Prompt], vocab_size: int) -> list[EncodedPrompt]:
-    """Raises ApiError naming the prompt at fault."""
+def encode_prompts(model: ServedModel, prompts: Sequence[Prompt]) -> list[EncodedPrompt]:
+    """Raises ApiError naming the prompt at fault. Lengths are judged before anything is encoded or decoded."""
+    for prompt in prompts:
+        if isinstance(prompt, str):
+            require_short(model, prompt, "prompt")
+        else:
+            reply_room(len(prompt), 1, None, model.engine.max_model_len)
     encoded = []
     for number, prompt in enumerate(prompts):
         if isinstance(prompt, str):
             text = prompt
-            token_ids = await encode_text(tokenizer, text, "prompt")
+            token_ids = encode_text(model, text, "prompt")
         else:
             token_ids = prompt
-            require_in_vocabulary(token_ids, vocab_size, "prompt")
-            text = tokenizer.decode(token_ids)
+            require_in_vocabulary(token_ids, model.engine.vocab_size, "prompt")
+            text = model.tokenizer.decode(token_ids)
         if not token_ids:
             which = "The prompt" if len(prompts) == 1 else f"Prompt {number}"
             raise invalid(f"{which} is empty; it must have at least one token.", "prompt", "empty_prompt")
@@ -59,26 +61,38 @@ def require_in_vocabulary(token_ids: Sequence[int], vocab_size: int, param: str)
         raise invalid(message, param, "token_out_of_vocabulary")
 
 
-async def encode_text(tokenizer: Tokenizer, text: str, param: str, add_special_tokens: bool = True) -> list[int]:
-    """Raises ApiError for text that is not Unicode."""
+def require_short(model: ServedModel, text: str, param: str) -> None:
+    """Raises ApiError for text that the context cannot hold, however it is encoded."""
+    if len(text) > model.most_characters:
+        raise ApiError(
+            400,
+            f"This model's maximum context length is {model.engine.max_model_len} tokens, which are "
+            f"{model.most_characters} characters at most, but {param} has {len(text)} characters.",
+            param,
+            "context_length_exceeded",
+        )
+
+
+def encode_text(model: ServedModel, text: str, param: str, add_special_tokens: bool = True) -> list[int]:
+    """Raises ApiError for text that is not Unicode or that the context cannot hold."""
+    require_short(model, text, param)
     try:
         text.encode()
     except UnicodeEncodeError:
         message = f"{param} has half a surrogate pair, which is not a character."
         raise invalid(message, param, "invalid_unicode") from None
-    if len(text) <= SHORT_TEXT:
-        return tokenizer.encode(text, add_special_tokens)
-    return await asyncio.to_thread(tokenizer.encode, text, add_special_tokens)
+    return model.tokenizer.encode(text, add_special_tokens)
 
 
-async def encode_prediction(tokenizer: Tokenizer, prediction: Prediction | None) -> list[int]:
-    """Raises ApiError for text that is not Unicode."""
-    text = "" if prediction is None else prediction.content
-    return await encode_text(tokenizer, text, "prediction", add_special_tokens=False)
+def encode_prediction(model: ServedModel, prediction: Prediction | None) -> list[int]:
+    """As much of it as the context can hold. Raises ApiError for text that is not Unicode."""
+    text = "" if prediction is None else prediction.content[: model.most_characters]
+    return encode_text(model, text, "prediction", add_special_tokens=False)
 
 
-async def fill_in_the_middle(tokenizer: Tokenizer, prompt: EncodedPrompt, suffix: str) -> EncodedPrompt:
+def fill_in_the_middle(model: ServedModel, prompt: EncodedPrompt, suffix: str) -> EncodedPrompt:
     """A prompt that asks for the text between the prompt's and `suffix`. Raises ApiError if the model knows none."""
+    tokenizer = model.tokenizer
     for names in FILL_IN_THE_MIDDLE:
         marks = [tokenizer.id_of(name) for name in names]
         if None not in marks:
@@ -89,7 +103,7 @@ async def fill_in_the_middle(tokenizer: Tokenizer, prompt: EncodedPrompt, suffix
     before_prefix, before_suffix, before_reply = (mark for mark in marks if mark is not None)
     beginning = tokenizer.encode("")
     prefix = prompt.token_ids[len(beginning) :] if prompt.token_ids[: len(beginning)] == beginning else prompt.token_ids
-    rest = await encode_text(tokenizer, suffix, "suffix", add_special_tokens=False)
+    rest = encode_text(model, suffix, "suffix", add_special_tokens=False)
     token_ids = [*beginning, before_prefix, *prefix, before_suffix, *rest, before_reply]
     return EncodedPrompt(token_ids, prompt.text)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,13 +22,17 @@ BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 @dataclass(frozen=True, slots=True)
 class Tokenizer:
-    """decoder: the decoder's part of tokenizer.json, which says how token names spell bytes; "" if there is none."""
+    """decoder: the decoder's part of tokenizer.json, which says how token names spell bytes; "" if there is none.
+
+    longest_token: the most characters that one token stands for.
+    """
 
     encode_with: Callable[[str, bool], list[int]]
     decode_with: Callable[[Sequence[int], bool], str]
     name_of: Callable[[int], str | None]
     id_of: Callable[[str], int | None]
     decoder: str
+    longest_token: int
 
     @property
     def has_byte_tokens(self) -> bool:
@@ -87,7 +91,8 @@ def load_tokenizer(files: ModelFiles, trust_remote_code: bool) -> Tokenizer:
         text: str = auto.decode(token_ids, **options)
         return text
 
-    return Tokenizer(encode, decode, auto.convert_ids_to_tokens, vocabulary.get, _decoder_of(auto))
+    names = auto.convert_ids_to_tokens
+    return Tokenizer(encode, decode, names, vocabulary.get, _decoder_of(auto), _longest(vocabulary))
 
 
 def _decoder_of(auto: Any) -> str:
@@ -107,11 +112,18 @@ def _from_file(path: Path) -> Tokenizer:
     fast.no_padding()
 
     def encode(text: str, add_special_tokens: bool) -> list[int]:
-        token_ids: list[int] = fast.encode(text, add_special_tokens=add_special_tokens).ids
+        """A batch of one: only of batches does the library let go of the interpreter's lock."""
+        token_ids: list[int] = fast.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
         return token_ids
 
     def decode(token_ids: Sequence[int], skip_special_tokens: bool) -> str:
         text: str = fast.decode(token_ids, skip_special_tokens=skip_special_tokens)
         return text
 
-    return Tokenizer(encode, decode, fast.id_to_token, fast.token_to_id, _decoder_part(path.read_text("utf-8")))
+    decoder, longest = _decoder_part(path.read_text("utf-8")), _longest(fast.get_vocab())
+    return Tokenizer(encode, decode, fast.id_to_token, fast.token_to_id, decoder, longest)
+
+
+def _longest(vocabulary: Mapping[str, int]) -> int:
+    """Of a vocabulary by name, in which a character is one letter or, spelled in bytes, several."""
+    return max(map(len, vocabulary), default=1)

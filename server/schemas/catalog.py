@@ -41,8 +41,8 @@ class TokenizeRequest(WireModel):
     model: str | None = None
     prompt: str | None = None
     add_special_tokens: bool = Field(default=True, description="The model's own beginning-of-text token; prompts only")
-    messages: list[ChatMessage] | None = Field(default=None, min_length=1)
-    tools: list[Tool] = Field(default=[])
+    messages: list[ChatMessage] | None = Field(default=None, min_length=1, fail_fast=True)
+    tools: list[Tool] = Field(default=[], max_length=128)
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     chat_template: str | None = None
@@ -65,7 +65,7 @@ class TokenizeReply(TypedDict):
 
 class DetokenizeRequest(WireModel):
     model: str | None = None
-    tokens: list[int]
+    tokens: list[int] = Field(fail_fast=True)
 
 
 class DetokenizeReply(TypedDict):

@@ -10,11 +10,11 @@ from server.prompts.served_model import ServedModel
 from server.schemas.chat import ChatRequest
 
 
-async def chat_options(body: ChatRequest, model: ServedModel, id_prefix: str = "chatcmpl") -> GenerationOptions:
+def chat_options(body: ChatRequest, model: ServedModel, id_prefix: str = "chatcmpl") -> GenerationOptions:
     """Raises ApiError for what the chat template or this server cannot do."""
     require_at_most(body.top_logprobs or 0, model.settings.max_logprobs, "top_logprobs")
-    chat = await render_chat(body, model.chat_template, model.settings)
-    token_ids = await encode_text(model.tokenizer, chat.text, "messages", add_special_tokens=False)
+    chat = render_chat(body, model.chat_template, model.settings)
+    token_ids = encode_text(model, chat.text, "messages", add_special_tokens=False)
     if not token_ids:
         raise invalid("The messages make an empty prompt.", "messages", "empty_prompt")
     names = {"prompt": "messages"}

@@ -10,7 +10,9 @@ from server.endpoints.openapi import generation_replies
 from server.endpoints.responses.input import chat_request
 from server.endpoints.responses.serializer import ResponseSerializer
 from server.generation.answer import answer
+from server.generation.call import GenerationCall
 from server.generation.prepare import prepare
+from server.http.body import takes
 from server.http.errors import naming
 from server.http.session import session_of
 from server.schemas import response_replies
@@ -31,12 +33,22 @@ NAMES = {
 }
 
 
-@router.post("/v1/responses", response_model=response_replies.Response, responses=generation_replies("ResponseEvent"))
-async def create_response(body: ResponseRequest, request: Request) -> Response:
+@router.post(
+    "/v1/responses",
+    response_model=response_replies.Response,
+    responses=generation_replies("ResponseEvent"),
+    openapi_extra=takes(ResponseRequest),
+)
+async def create_response(request: Request) -> Response:
     """Answer a conversation, item by item."""
     service = service_of(request)
+    body = await service.read(request, ResponseRequest)
+    model, session = service.require_model(body.model), session_of(request, body.session_id)
+
+    def prepared() -> GenerationCall:
+        chat = chat_request(body)
+        return prepare(chat, chat_options(chat, model, "resp"), model, session)
+
     with naming(NAMES):
-        chat, model = chat_request(body), service.require_model(body.model)
-        options = await chat_options(chat, model, "resp")
-        call = await prepare(chat, options, model, session_of(request, body.session_id))
+        call = await service.work_on(request, prepared)
         return await answer(call, ResponseSerializer(call, body), request, service.client, service.metrics.on_error)
