@@ -83,7 +83,7 @@ class Service:
 
     async def read(self, request: Request, model: type[M]) -> M:
         """The request's body. Raises ApiError that names the field at fault."""
-        return await read_body(request, model, self.pool, self.settings.max_body_objects)
+        return await read_body(request, model, self.pool, self.settings.max_body_parts)
 
     async def work_on(self, request: Request, work: Callable[[], T]) -> T:
         """What `work` makes of a request whose body was read; beside the event loop where the body is large."""

@@ -62,7 +62,7 @@ DECODING = {
     """,
 }
 SERVER = {
-    "http": "errors keys auth middleware session sse work_pool body",
+    "http": "errors keys auth middleware session sse work_pool body connections repeated_lines",
     "settings": "config",
     "schemas": """
         base replies structured generation completions messages tools catalog chat response_replies

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from server.parsing.string_search import StringSearch
+from server.parsing.string_search import SearchTree
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -62,25 +62,26 @@ class IncrementalText:
 
 
 class StopStrings:
-    """Cuts text exactly before the first stop string, also one that spans pieces. Each character is looked at once."""
+    """Cuts text exactly before the first stop string to be whole, also one that spans pieces."""
 
-    def __init__(self, stops: Sequence[str]) -> None:
-        assert all(stops), stops
-        self._searches = [StringSearch(stop) for stop in stops]
-        self._held = ""
+    def __init__(self, stops: SearchTree) -> None:
+        self._stops = stops
+        self._state = 0
+        self._held = ""  # what may be the beginning of a stop string
 
     def push(self, text: str) -> tuple[str, bool]:
         """The text that no stop string can claim any more, and whether one was found."""
-        starts = [start for search in self._searches if (start := search.push(text)) is not None]
+        stops, state, num_held = self._stops, self._state, len(self._held)
         whole = self._held + text
-        num_settled = len(self._held) + min(starts) if starts else len(whole) - self._num_claimed
-        self._held = "" if starts else whole[num_settled:]
-        return whole[:num_settled], bool(starts)
-
-    @property
-    def _num_claimed(self) -> int:
-        """Characters at the end that may be the beginning of a stop string."""
-        return max((search.num_matched for search in self._searches), default=0)
+        for num_read, letter in enumerate(text, start=num_held + 1):
+            state = stops.step(state, letter)
+            if stops.match_of[state]:
+                self._held = ""
+                return whole[: num_read - stops.match_of[state]], True
+        self._state = state
+        num_settled = len(whole) - stops.length_of[state]
+        self._held = whole[num_settled:]
+        return whole[:num_settled], False
 
     def flush(self) -> str:
         held, self._held = self._held, ""

@@ -17,6 +17,7 @@ from server.generation.choice import ChoicePlan
 from server.generation.options import GenerationOptions
 from server.http.errors import invalid
 from server.http.session import SessionKey
+from server.parsing.string_search import SearchTree
 from server.prompts.encoding import encode_prediction, reply_room
 from server.prompts.served_model import ServedModel
 from server.prompts.tokenizer import Tokenizer
@@ -50,6 +51,7 @@ def plan_choices(
     sampling = _sampling(body, options, bad_word_ids(tokenizer, body.bad_words))
     speculation = _speculation(body.speculation)
     prediction = encode_prediction(model, body.prediction)
+    stops = SearchTree(body.stop)
     plans: list[ChoicePlan] = []
     for prompt_number, prompt in enumerate(options.prompts):
         max_tokens = _reply_room(len(prompt.token_ids), body, options, model.engine.max_model_len)
@@ -70,7 +72,7 @@ def plan_choices(
                 ChoicePlan(
                     request=request,
                     echo=prompt.text if options.echo else "",
-                    stops=body.stop,
+                    stops=stops,
                     parser=options.make_parser(),
                     shows_special_tokens=options.shows_special_tokens,
                     is_silent=options.max_tokens == 0,

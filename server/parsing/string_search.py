@@ -1,41 +1,52 @@
-"""Finding one string in text that comes in pieces: linear in the text, whatever both are (Knuth, Morris, Pratt)."""
+"""Finding any of some strings in text that comes in pieces: each character is looked at once (Aho and Corasick, 1975).
+
+Knows nothing of what the strings are for.
+"""
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Sequence
 
 
-class StringSearch:
-    """num_matched: characters at the end of the text so far that are a beginning of `wanted`, the most there are."""
+class SearchTree:
+    """The beginnings of the wanted strings, a state each; state 0 is the empty one. It does not change.
 
-    def __init__(self, wanted: str) -> None:
-        assert wanted
-        self._wanted = wanted
-        self._shorter = _shorter_matches(wanted)
-        self.num_matched = 0
+    length_of, match_of: by state, the characters of its beginning, and those of the longest wanted string that it
+    ends in, 0 for none.
+    """
 
-    def push(self, text: str) -> int | None:
-        """Where the first match begins, counted from the beginning of `text` (negative: before it); None for none."""
-        wanted, shorter, num = self._wanted, self._shorter, self.num_matched
-        for position, letter in enumerate(text):
-            while num and letter != wanted[num]:
-                num = shorter[num]
-            num += letter == wanted[num]
-            if num == len(wanted):
-                self.num_matched = 0
-                return position + 1 - num
-        self.num_matched = num
-        return None
+    def __init__(self, wanted: Sequence[str]) -> None:
+        assert all(wanted), wanted
+        self._next: list[dict[str, int]] = [{}]
+        self.length_of, self.match_of = [0], [0]
+        for string in wanted:
+            self._add(string)
+        self._shorter = [0] * len(self._next)  # the longest other state that a state ends in
+        for state in sorted(range(len(self._next)), key=self.length_of.__getitem__):
+            for letter, child in self._next[state].items():
+                self._shorter[child] = self.step(self._shorter[state], letter) if state else 0
+                self.match_of[child] = max(self.match_of[child], self.match_of[self._shorter[child]])
 
+    @property
+    def is_empty(self) -> bool:
+        """Nothing is wanted."""
+        return len(self._next) == 1
 
-@lru_cache(256)
-def _shorter_matches(wanted: str) -> list[int]:
-    """For each length of a beginning of `wanted`: how long the longest shorter beginning is that it ends in."""
-    shorter = [0, 0]
-    num = 0
-    for letter in wanted[1:]:
-        while num and letter != wanted[num]:
-            num = shorter[num]
-        num += letter == wanted[num]
-        shorter.append(num)
-    return shorter
+    def step(self, state: int, letter: str) -> int:
+        """The state after one more letter: the longest beginning that the text ends in."""
+        while letter not in self._next[state]:
+            if not state:
+                return 0
+            state = self._shorter[state]
+        return self._next[state][letter]
+
+    def _add(self, string: str) -> None:
+        state = 0
+        for letter in string:
+            if letter not in self._next[state]:
+                self._next[state][letter] = len(self._next)
+                self._next.append({})
+                self.length_of.append(self.length_of[state] + 1)
+                self.match_of.append(0)
+            state = self._next[state][letter]
+        self.match_of[state] = len(string)

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from server.config import ServerSettings
-from server.http.body import MAX_DEPTH, depth_of, has_more_objects
+from server.http.body import MAX_DEPTH, depth_of, has_more_parts
 from server.http.errors import invalid
 from server.prompts.chat_template import ChatTemplate, Conversation
 from server.schemas.messages import ChatMessage
 from server.schemas.tools import Tool
 
-MAX_ARGUMENTS = 65536  # objects and lists in the arguments of a conversation's calls
+MAX_ARGUMENTS = 65536  # objects, lists and members in the arguments of a conversation's calls
 TOOL_INTRODUCTION = (
     "You may call one or more functions to help with the user's request. The functions are described by these JSON "
     "objects, one a line:\n<tools>\n{tools}\n</tools>\nTo call a function, reply with its name and arguments as a "
@@ -40,11 +40,11 @@ def require_template(template: ChatTemplate | None, requested: str | None, setti
 def conversation_of(messages: Sequence[ChatMessage], tools: Sequence[Tool], template: ChatTemplate) -> Conversation:
     """What the template is given. One that knows nothing of tools is told of them in a message of the system's.
 
-    Raises ApiError for arguments of calls that are too many objects, or too deep.
+    Raises ApiError for arguments of calls that have too many parts, or are too deep.
     """
     written = "\n".join(call.function.arguments for message in messages for call in message.tool_calls)
-    if has_more_objects(written.encode("utf-8", "surrogatepass"), MAX_ARGUMENTS):
-        message = f"The arguments of all tool calls have more than {MAX_ARGUMENTS} objects and lists."
+    if has_more_parts(written.encode("utf-8", "surrogatepass"), MAX_ARGUMENTS):
+        message = f"The arguments of all tool calls have more than {MAX_ARGUMENTS} objects, lists and members."
         raise invalid(message, "messages", "above_limit")
     shown = [_message(message, template) for message in messages]
     described = [_described(tool) for tool in tools]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, FailFast, Field, JsonValue, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, FailFast, Field, GetJsonSchemaHandler, model_validator
+from pydantic_core import CoreSchema
 
 from server.schemas.base import WireModel, refusal
 from server.schemas.generation import LENIENT, MAX_LENGTH, REFUSED, SamplingRequest, Text
@@ -52,9 +53,11 @@ def _read_input(value: Any) -> Any:
     return value
 
 
-INPUT_SCHEMA: dict[str, JsonValue] = {
-    "anyOf": [{"type": "string"}, {"type": "array", "items": {"$ref": "#/components/schemas/InputItem"}, "minItems": 1}]
-}
+class _OrText:
+    """In the OpenAPI document, text will do as well."""
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"anyOf": [{"type": "string"}, handler(schema)]}
 
 
 MAX_METADATA = 16  # entries, OpenAI's own limit
@@ -130,7 +133,7 @@ class ResponseRequest(SamplingRequest):
         FailFast(),
         BeforeValidator(_read_input),
         Field(min_length=1),
-        WithJsonSchema(INPUT_SCHEMA),
+        _OrText(),
     ]
     instructions: str | None = None
     max_output_tokens: int | None = Field(default=None, ge=1, le=MAX_LENGTH)
