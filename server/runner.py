@@ -121,6 +121,7 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._service = service
         self.is_failed = False
+        self._is_settled = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """uvicorn has one number for those that may wait and those accepted in one go, which each take a descriptor."""
@@ -155,7 +156,8 @@ class _Server(uvicorn.Server):
 
     def settle_if_ready(self, status: EngineStatus) -> None:
         """What is there now stays: the garbage collector, which holds up everything, need not look at it again."""
-        if status.state == "ready":
+        if status.state == "ready" and not self._is_settled:
+            self._is_settled = True
             gc.collect()
             gc.freeze()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 
 SECONDS = 60.0
 KINDS = (  # beginnings of lines
@@ -18,8 +19,11 @@ LOGGERS = ("gander.connections", "uvicorn.error", "asyncio")
 
 
 class OnceAMinute(logging.Filter):
-    def __init__(self) -> None:
+    """now: a clock in seconds."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
+        self._now = now
         self._shown: dict[str, float] = {}  # by kind: when
         self._num_hidden: dict[str, int] = {}
 
@@ -27,7 +31,7 @@ class OnceAMinute(logging.Filter):
         kind = next((kind for kind in KINDS if str(record.msg).startswith(kind)), None)
         if kind is None:
             return True
-        now = time.monotonic()
+        now = self._now()
         if now - self._shown.get(kind, -SECONDS) < SECONDS:
             self._num_hidden[kind] = self._num_hidden.get(kind, 0) + 1
             return False
