@@ -101,13 +101,11 @@ def _add_error_handlers(app: FastAPI, on_error: OnError) -> None:
         return respond(error)
 
     @app.exception_handler(RequestValidationError)
-    async def on_validation_error(request: Request, error: RequestValidationError) -> Response:
-        return respond(from_validation(error.errors(), request.headers.get("content-type", "")))
+    async def on_validation_error(_: Request, error: RequestValidationError) -> Response:
+        return respond(from_validation(error.errors()))
 
     @app.exception_handler(HTTPException)
     async def on_http_error(request: Request, error: HTTPException) -> Response:
-        if error.status_code == 400:
-            return respond(ApiError(400, "The body is not valid JSON.", None, "invalid_json"))
         version, _, part = request.url.path.strip("/").partition("/")
         if error.status_code == 404 and version == "v1" and part.partition("/")[0] in NOT_SERVED:
             message = f"This server generates text and has no /v1/{part}; it serves {GENERATING}."

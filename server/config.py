@@ -109,6 +109,18 @@ class ServerSettings(BaseSettings):
         default=None, description="Names clients may use, apart by commas; by default the model's own"
     )
     max_body_bytes: int = Field(default=4 * 2**20, ge=1024, description="Largest request body, in bytes")
+    max_connections: int = Field(
+        default=4096, ge=2, description="Most open connections; fewer where the process may not have the descriptors"
+    )
+    max_connections_per_address: int | None = Field(
+        default=None, ge=1, description="Most open connections of one client address; by default half of all"
+    )
+    max_head_bytes: int = Field(default=32768, ge=1024, description="Longest head of a request: its path and headers")
+    head_seconds: float = Field(default=10.0, gt=0, description="Longest time for a request's head to arrive")
+    body_seconds: float = Field(default=60.0, gt=0, description="Longest time for a request's body to arrive")
+    max_body_parts: int = Field(
+        default=65536, ge=1, description="Most objects, lists and members of objects in one request body"
+    )
     max_choices: int = Field(default=128, ge=1, description="Largest n of one request")
     max_prompts: int = Field(default=256, ge=1, description="Most prompts of one request")
     max_stop_strings: int = Field(default=16, ge=0, description="Most stop strings of one request")

@@ -17,7 +17,10 @@ from server.engine_client.replies import Reply
 from server.generation.detokenize import IncrementalText, StopStrings
 from server.http.errors import unavailable
 from server.parsing.parts import Parser, Part, PlainParser, merged
+from server.parsing.string_search import SearchTree
 from server.prompts.tokenizer import Tokenizer
+
+NO_STOPS = SearchTree(())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +33,7 @@ class ChoicePlan:
 
     request: Submit
     echo: str = ""
-    stops: Sequence[str] = ()
+    stops: SearchTree = NO_STOPS
     parser: Parser = field(default_factory=PlainParser)
     shows_special_tokens: bool = False
     shows_stop: bool = False
@@ -97,7 +100,7 @@ class Choice:
         sampling = plan.request.sampling
         self._min_tokens = sampling.min_tokens
         is_plain = isinstance(plan.parser, PlainParser) and sampling.logprobs is None
-        self._is_one_by_one = bool(plan.stops) or tokenizer.has_byte_tokens or not is_plain
+        self._is_one_by_one = not plan.stops.is_empty or tokenizer.has_byte_tokens or not is_plain
         self._prefix = plan.echo
         self._num_read = self._num_settled = len(plan.echo)  # characters decoded, and those no stop string can claim
         self._num_tokens = self._num_reasoning = 0

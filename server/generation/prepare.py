@@ -17,7 +17,7 @@ from server.prompts.served_model import ServedModel
 from server.schemas.generation import GenerationRequest
 
 
-async def prepare(
+def prepare(
     body: GenerationRequest, options: GenerationOptions, model: ServedModel, session: SessionKey
 ) -> GenerationCall:
     """Raises ApiError, in the body's own names, for what cannot be served."""
@@ -25,7 +25,7 @@ async def prepare(
     with naming(options.names):
         check_limits(body, options, model)
         options = _shortened(body, options, model)
-        plans = await plan_choices(body, options, model, session, call_id)
+        plans = plan_choices(body, options, model, session, call_id)
     return GenerationCall(
         id=call_id,
         created=int(time.time()),

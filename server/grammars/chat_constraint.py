@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from decoding.core.grammar import Grammar
 from server.config import ServerSettings
 from server.grammars.call_grammar import argument_schema, hermes_grammar, required_calls_schema
-from server.grammars.constraint import Constraint, constraint_of, schema_grammar
-from server.http.errors import invalid, require_at_most
+from server.grammars.constraint import Constraint, check_text, constraint_of, schema_grammar
+from server.http.errors import invalid
 from server.parsing.families import Family
 from server.schemas.chat import ChatRequest
 from server.schemas.tools import Tool
@@ -30,10 +30,10 @@ def chat_constraint(
         return form
     if form is not None and (family != "hermes" or form.grammar.kind not in ("json_object", "json_schema")):
         raise invalid(f"tools and {form.param} cannot be given together to this model.", form.param)
-    grammar = hermes_grammar(tools, None if form is None else form.grammar)
+    grammar = hermes_grammar(tools, None if form is None else form.grammar, settings)
     if grammar is None:
         return None
-    require_at_most(len(grammar.text.encode()), 2 * settings.max_grammar_bytes, "tools")
+    check_text(grammar.text, "tools", 2 * settings.max_grammar_bytes)
     return Constraint("tools" if form is None else form.param, grammar, is_free=form is None)
 
 
@@ -42,5 +42,5 @@ def _forced_grammar(body: ChatRequest, tools: Sequence[Tool], settings: ServerSe
     if choice.mode == "named":
         tool = next(tool for tool in tools if tool.function.name == choice.name)
         return schema_grammar(argument_schema(tool), "tools", settings)
-    schema = required_calls_schema(tools, None if body.parallel_tool_calls else 1)
+    schema = required_calls_schema(tools, None if body.parallel_tool_calls else 1, settings)
     return schema_grammar(schema, "tools", settings)

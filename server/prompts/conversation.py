@@ -5,32 +5,25 @@ Owns what is told to the model; knows nothing of sampling or of replies.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from server.config import ServerSettings
+from server.http.body import MAX_DEPTH, depth_of, has_more_parts
 from server.http.errors import invalid
 from server.prompts.chat_template import ChatTemplate, Conversation
-from server.prompts.encoding import SHORT_TEXT
-from server.prompts.special_tokens import MarkedText, SpecialTokens
+from server.prompts.special_tokens import SpecialTokens
 from server.schemas.messages import ChatMessage
 from server.schemas.tools import Tool
 
+MAX_ARGUMENTS = 65536  # objects, lists and members in the arguments of a conversation's calls
 TOOL_INTRODUCTION = (
     "You may call one or more functions to help with the user's request. The functions are described by these JSON "
     "objects, one a line:\n<tools>\n{tools}\n</tools>\nTo call a function, reply with its name and arguments as a "
     'JSON object between tags:\n<tool_call>\n{{"name": <name>, "arguments": <object>}}\n</tool_call>'
 )
-
-
-async def render(template: ChatTemplate, conversation: Conversation) -> MarkedText:
-    """In a thread where it may take long, so that streams go on."""
-    if sum(len(message["content"]) for message in conversation.messages) <= SHORT_TEXT:
-        return template.render(conversation)
-    return await asyncio.to_thread(template.render, conversation)
 
 
 def require_template(template: ChatTemplate | None, requested: str | None, settings: ServerSettings) -> ChatTemplate:
@@ -58,8 +51,13 @@ class ChatInput:
 def conversation_of(given: ChatInput, template: ChatTemplate, special_tokens: SpecialTokens) -> Conversation:
     """What the template is given: the client's, with names of special tokens broken up.
 
-    A template that knows nothing of tools is told of them in a message of the system's.
+    A template that knows nothing of tools is told of them in a message of the system's. Raises ApiError for arguments
+    of calls that have too many parts, or are too deep.
     """
+    arguments = "\n".join(call.function.arguments for message in given.messages for call in message.tool_calls)
+    if has_more_parts(arguments.encode("utf-8", "surrogatepass"), MAX_ARGUMENTS):
+        message = f"The arguments of all tool calls have more than {MAX_ARGUMENTS} objects, lists and members."
+        raise invalid(message, "messages", "above_limit")
     messages = [_message(message, template) for message in given.messages]
     described = [_described(tool) for tool in given.tools]
     mark = special_tokens.mark_for([messages, described, given.options])
@@ -109,11 +107,17 @@ def _written_out(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _arguments(text: str) -> Any:
-    """Templates print arguments as JSON, so they want the object."""
+    """Templates print arguments as JSON, so they want the object. Raises ApiError for one that is too deep."""
+    too_deep = f"The arguments of a tool call are nested more than {MAX_DEPTH} deep."
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except ValueError:
         return text
+    except RecursionError:
+        raise invalid(too_deep, "messages", "above_limit") from None
+    if depth_of(value) > MAX_DEPTH:
+        raise invalid(too_deep, "messages", "above_limit")
+    return value
 
 
 def _described(tool: Tool) -> dict[str, Any]:

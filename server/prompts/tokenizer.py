@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,8 @@ BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 class Tokenizer:
     """decoder: the decoder's part of tokenizer.json, which says how token names spell bytes; "" if there is none.
 
-    encode_with: is told add_special_tokens and parse_special, see `encode`.
+    encode_with: is told add_special_tokens and parse_special, see `encode`; longest_token: the most characters that one
+    token stands for.
     """
 
     encode_with: Callable[[str, bool, bool], list[int]]
@@ -34,7 +35,8 @@ class Tokenizer:
     name_of: Callable[[int], str | None]
     id_of: Callable[[str], int | None]
     decoder: str
-    special_tokens: SpecialTokens = field(default_factory=lambda: SpecialTokens(()))
+    longest_token: int
+    special_tokens: SpecialTokens
 
     @property
     def has_byte_tokens(self) -> bool:
@@ -96,8 +98,9 @@ def load_tokenizer(files: ModelFiles, trust_remote_code: bool) -> Tokenizer:
         text: str = auto.decode(token_ids, **options)
         return text
 
+    names = auto.convert_ids_to_tokens
     special = SpecialTokens(str(token) for token in auto.added_tokens_decoder.values() if token.special)
-    return Tokenizer(encode, decode, auto.convert_ids_to_tokens, vocabulary.get, _decoder_of(auto), special)
+    return Tokenizer(encode, decode, names, vocabulary.get, _decoder_of(auto), _longest(vocabulary), special)
 
 
 def _decoder_of(auto: Any) -> str:
@@ -114,17 +117,18 @@ def _from_file(path: Path) -> Tokenizer:
     plain.encode_special_tokens = True
 
     def encode(text: str, add_special_tokens: bool, parse_special: bool) -> list[int]:
+        """A batch of one: only of batches does the library let go of the interpreter's lock."""
         read = fast if parse_special else plain
-        token_ids: list[int] = read.encode(text, add_special_tokens=add_special_tokens).ids
+        token_ids: list[int] = read.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
         return token_ids
 
     def decode(token_ids: Sequence[int], skip_special_tokens: bool) -> str:
         text: str = fast.decode(token_ids, skip_special_tokens=skip_special_tokens)
         return text
 
+    decoder, longest = _decoder_part(path.read_text("utf-8")), _longest(fast.get_vocab())
     special = SpecialTokens(token.content for token in fast.get_added_tokens_decoder().values() if token.special)
-    decoder = _decoder_part(path.read_text("utf-8"))
-    return Tokenizer(encode, decode, fast.id_to_token, fast.token_to_id, decoder, special)
+    return Tokenizer(encode, decode, fast.id_to_token, fast.token_to_id, decoder, longest, special)
 
 
 def _opened(path: Path) -> Any:
@@ -134,3 +138,8 @@ def _opened(path: Path) -> Any:
     opened.no_truncation()
     opened.no_padding()
     return opened
+
+
+def _longest(vocabulary: Mapping[str, int]) -> int:
+    """Of a vocabulary by name, in which a character is one letter or, spelled in bytes, several."""
+    return max(map(len, vocabulary), default=1)

@@ -49,8 +49,8 @@ class TokenizeRequest(WireModel):
     parse_special: bool = Field(
         default=True, description="Names of special tokens in a prompt are the tokens; in messages they never are"
     )
-    messages: list[ChatMessage] | None = Field(default=None, min_length=1)
-    tools: list[Tool] = Field(default=[])
+    messages: list[ChatMessage] | None = Field(default=None, min_length=1, fail_fast=True)
+    tools: list[Tool] = Field(default=[], max_length=128)
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     chat_template: str | None = None
@@ -75,7 +75,7 @@ class TokenizeReply(TypedDict):
 
 class DetokenizeRequest(WireModel):
     model: str | None = None
-    tokens: list[int]
+    tokens: list[int] = Field(fail_fast=True)
 
 
 class DetokenizeReply(TypedDict):

@@ -31,7 +31,7 @@ class ChatRequest(GenerationRequest):
         "moderation": (),
     }
 
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: list[ChatMessage] = Field(min_length=1, fail_fast=True)
     max_completion_tokens: int | None = Field(default=None, ge=1, le=MAX_LENGTH)
     max_tokens: int | None = Field(default=None, ge=1, le=MAX_LENGTH, description="The old name")
     logprobs: bool = False

@@ -14,7 +14,7 @@ from server.http.errors import MAX_PARAM, shortened
 from server.schemas.base import INT64, WireModel, refusal
 from server.schemas.structured import Choices, ResponseFormat, SchemaOrText, StructuredOutputs
 
-MAX_STOP_LENGTH = 256
+MAX_STOP_LENGTH = 256  # characters; of bad words too
 MAX_LENGTH = 2**31
 
 # Fields that mean nothing here and change no answer.
@@ -106,6 +106,7 @@ BIAS_SCHEMA: dict[str, JsonValue] = {
 }
 Stops = Annotated[list[str], BeforeValidator(_read_stops), WithJsonSchema(STOP_SCHEMA)]
 LogitBias = Annotated[dict[int, float], BeforeValidator(_read_bias), WithJsonSchema(BIAS_SCHEMA)]
+BadWords = Annotated[list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]], Field(fail_fast=True)]
 Text = Annotated[str, BeforeValidator(read_text), WithJsonSchema(TEXT_SCHEMA)]
 
 
@@ -169,8 +170,8 @@ class SamplingRequest(WireModel):
     include_stop_str_in_output: bool = Field(default=False, description="The stop string or token ends the text")
     skip_special_tokens: bool = Field(default=True, description="Leave special tokens out of the text")
     stop_token_ids: list[int] = Field(default=[], max_length=256)
-    bad_words: list[Annotated[str, Field(min_length=1)]] = Field(default=[], description="Never written")
-    allowed_token_ids: list[int] | None = Field(default=None, min_length=1)
+    bad_words: BadWords = Field(default=[], description="Never written")
+    allowed_token_ids: list[int] | None = Field(default=None, min_length=1, fail_fast=True)
     structured_outputs: StructuredOutputs | None = None
     guided_json: SchemaOrText | None = None
     guided_regex: str | None = None

@@ -5,16 +5,17 @@ from __future__ import annotations
 from server.endpoints.chat.rendered_chat import render_chat
 from server.generation.options import GenerationOptions
 from server.http.errors import invalid, require_at_most
-from server.prompts.encoding import EncodedPrompt, encode_rendered
+from server.prompts.encoding import EncodedPrompt, PromptReading, encode_rendered
 from server.prompts.served_model import ServedModel
 from server.schemas.chat import ChatRequest
 
 
-async def chat_options(body: ChatRequest, model: ServedModel, id_prefix: str = "chatcmpl-") -> GenerationOptions:
+def chat_options(body: ChatRequest, model: ServedModel, id_prefix: str = "chatcmpl-") -> GenerationOptions:
     """Raises ApiError for what the chat template or this server cannot do."""
     require_at_most(body.top_logprobs or 0, model.settings.max_logprobs, "top_logprobs")
-    chat = await render_chat(body, model.chat_template, model.settings, model.tokenizer.special_tokens)
-    token_ids = await encode_rendered(model.tokenizer, chat.prompt, body.add_special_tokens)
+    chat = render_chat(body, model.chat_template, model.settings, model.tokenizer.special_tokens)
+    reading = PromptReading(body.add_special_tokens, is_cut=body.truncate_prompt_tokens is not None)
+    token_ids = encode_rendered(model, chat.prompt, reading)
     if not token_ids:
         raise invalid("The messages make an empty prompt.", "messages", "empty_prompt")
     names = {"prompt": "messages"}

@@ -21,7 +21,7 @@ from server.parsing.forced import NamedParser, RequiredParser
 from server.parsing.parts import CallWriter, Parser, PlainParser
 from server.parsing.thinking import OPEN, ThinkingParser, thinks
 from server.prompts.chat_template import ChatTemplate
-from server.prompts.conversation import ChatInput, conversation_of, render, require_template
+from server.prompts.conversation import ChatInput, conversation_of, require_template
 from server.prompts.special_tokens import MarkedText, SpecialTokens
 from server.schemas.chat import ChatRequest
 from server.schemas.tools import Tool
@@ -41,7 +41,7 @@ class RenderedChat:
     shows_special_tokens: bool
 
 
-async def render_chat(
+def render_chat(
     body: ChatRequest, template: ChatTemplate | None, settings: ServerSettings, special_tokens: SpecialTokens
 ) -> RenderedChat:
     """Raises ApiError for what the template or this server cannot do."""
@@ -54,7 +54,7 @@ async def render_chat(
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
     )
-    prompt = await render(template, conversation)
+    prompt = template.render(conversation)
     family = family_of(template.text) if settings.tool_parser == "auto" else settings.tool_parser
     constraint = chat_constraint(body, tools, family, settings)
     is_thinking = (constraint is None or constraint.is_free) and may_think

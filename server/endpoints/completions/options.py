@@ -13,7 +13,7 @@ from server.schemas.completions import CompletionRequest
 DEFAULT_MAX_TOKENS = 16
 
 
-async def completion_options(body: CompletionRequest, model: ServedModel) -> GenerationOptions:
+def completion_options(body: CompletionRequest, model: ServedModel) -> GenerationOptions:
     """Raises ApiError for fields that contradict each other or are beyond this server's settings."""
     _check(body, model.settings)
     num_choices = body.best_of or body.n
@@ -21,7 +21,7 @@ async def completion_options(body: CompletionRequest, model: ServedModel) -> Gen
     constraint = constraint_of(body, model.settings)
     return GenerationOptions(
         id_prefix="cmpl-",
-        prompts=await _prompts(body, model),
+        prompts=_prompts(body, model),
         max_tokens=body.max_tokens,
         default_max_tokens=DEFAULT_MAX_TOKENS,
         num_choices=num_choices,
@@ -56,9 +56,9 @@ def _prompt_logprobs(body: CompletionRequest) -> int | None:
     return max(asked) if asked else None
 
 
-async def _prompts(body: CompletionRequest, model: ServedModel) -> list[EncodedPrompt]:
-    reading = PromptReading(body.add_special_tokens, body.parse_special)
-    prompts = await encode_prompts(model.tokenizer, body.prompt, model.engine.vocab_size, reading)
+def _prompts(body: CompletionRequest, model: ServedModel) -> list[EncodedPrompt]:
+    reading = PromptReading(body.add_special_tokens, body.parse_special, body.truncate_prompt_tokens is not None)
+    prompts = encode_prompts(model, body.prompt, reading)
     if not body.suffix:
         return prompts
-    return [await fill_in_the_middle(model.tokenizer, prompt, body.suffix, reading) for prompt in prompts]
+    return [fill_in_the_middle(model, prompt, body.suffix, reading) for prompt in prompts]

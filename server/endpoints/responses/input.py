@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from server.http.errors import require_at_most
 from server.schemas.chat import ChatRequest
 from server.schemas.generation import SamplingRequest, StreamOptions
-from server.schemas.messages import CalledFunction, ChatMessage, MessageToolCall
+from server.schemas.messages import MAX_CALLS, CalledFunction, ChatMessage, MessageToolCall
 from server.schemas.responses import InputItem, ResponseRequest, ResponseTool
 from server.schemas.structured import NamedSchema, ResponseFormat
 from server.schemas.tools import FunctionDefinition, Tool
@@ -48,12 +49,16 @@ def _format(body: ResponseRequest) -> ResponseFormat | None:
 
 
 def _messages(items: Sequence[InputItem]) -> list[ChatMessage]:
-    """What an assistant thought, said and called between two messages of others is one message of its."""
+    """What an assistant thought, said and called between two messages of others is one message of its.
+
+    Raises ApiError for more calls than one message may have.
+    """
     messages: list[ChatMessage] = []
     thought, said, calls = None, None, list[MessageToolCall]()
 
     def end_turn() -> None:
         nonlocal thought, said, calls
+        require_at_most(len(calls), MAX_CALLS, "input")
         if said is not None or calls:
             messages.append(ChatMessage(role="assistant", content=said, tool_calls=calls, reasoning_content=thought))
         thought, said, calls = None, None, []

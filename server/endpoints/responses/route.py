@@ -10,9 +10,11 @@ from server.endpoints.openapi import error_replies, generation_replies
 from server.endpoints.responses.input import chat_request
 from server.endpoints.responses.serializer import ResponseSerializer
 from server.generation.answer import answer
+from server.generation.call import GenerationCall
 from server.generation.prepare import prepare
 from server.generation.response_store import ResponseStore, StoredResponse
 from server.http.auth import caller_of
+from server.http.body import takes
 from server.http.errors import invalid, naming
 from server.http.session import session_of
 from server.schemas import response_replies
@@ -33,34 +35,45 @@ NAMES = {
 }
 
 
-@router.post("/v1/responses", response_model=response_replies.Response, responses=generation_replies("ResponseEvent"))
-async def create_response(body: ResponseRequest, request: Request) -> Response:
+@router.post(
+    "/v1/responses",
+    response_model=response_replies.Response,
+    responses=generation_replies("ResponseEvent"),
+    openapi_extra=takes(ResponseRequest),
+)
+async def create_response(request: Request) -> Response:
     """Answer a conversation, item by item."""
     service, tenant = service_of(request), caller_of(request).tenant
+    body = await service.read(request, ResponseRequest)
+    model, session = service.require_model(body.model), session_of(request, body.session_id)
+    items = _conversation(body, service.responses, tenant)
     is_kept = body.store and service.responses.keeps
+
+    def prepared() -> GenerationCall:
+        chat = chat_request(body, items)
+        return prepare(chat, chat_options(chat, model, "resp_"), model, session)
 
     def keep(reply: response_replies.Response) -> None:
         if is_kept:
             service.responses.keep(tenant, reply["id"], StoredResponse.of(reply, items))
 
     with naming(NAMES):
-        model = service.require_model(body.model)
-        items = _conversation(body, service.responses, tenant)
-        chat = chat_request(body, items)
-        options = await chat_options(chat, model, "resp_")
-        call = await prepare(chat, options, model, session_of(request, body.session_id))
+        call = await service.work_on(request, prepared)
         serializer = ResponseSerializer(call, body, is_kept, keep)
         return await answer(call, serializer, request, service.client, service.metrics.on_error)
 
 
-@router.post("/v1/responses/input_tokens", responses=error_replies(400, 404, 413, 503))
-async def count_input_tokens(body: ResponseRequest, request: Request) -> response_replies.InputTokens:
+@router.post(
+    "/v1/responses/input_tokens", responses=error_replies(400, 404, 413, 503), openapi_extra=takes(ResponseRequest)
+)
+async def count_input_tokens(request: Request) -> response_replies.InputTokens:
     """The tokens that a response's conversation has, as it would be sent to the model."""
     service = service_of(request)
+    body = await service.read(request, ResponseRequest)
+    model = service.require_model(body.model)
+    items = _conversation(body, service.responses, caller_of(request).tenant)
     with naming(NAMES):
-        model = service.require_model(body.model)
-        items = _conversation(body, service.responses, caller_of(request).tenant)
-        options = await chat_options(chat_request(body, items), model)
+        options = await service.work_on(request, lambda: chat_options(chat_request(body, items), model))
     return {"object": "response.input_tokens", "input_tokens": len(options.prompts[0].token_ids)}
 
 

@@ -1,6 +1,5 @@
 """Seeds, limits and lengths: from a body to requests."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -34,7 +33,7 @@ def test_choices_are_numbered_prompt_by_prompt(tmp_path: Path) -> None:
     body = CompletionRequest.model_validate({"prompt": ["a", "b"], "n": 2, "echo": True, "seed": 1, "stop": "x"})
     prompts = [EncodedPrompt([1], "a"), EncodedPrompt([2], "b")]
     options = GenerationOptions(id_prefix="cmpl-", prompts=prompts, max_tokens=16, num_choices=2, echo=True)
-    plans = asyncio.run(plan_choices(body, options, model, SessionKey("", "me"), "cmpl-1"))
+    plans = plan_choices(body, options, model, SessionKey("", "me"), "cmpl-1")
     assert [plan.request.request_id for plan in plans] == [f"cmpl-1-{i}" for i in range(4)]
     assert [(plan.request.prompt, plan.echo) for plan in plans] == [([1], "a"), ([1], "a"), ([2], "b"), ([2], "b")]
     assert len({plan.request.sampling.seed for plan in plans}) == 4

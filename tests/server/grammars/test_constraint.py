@@ -5,8 +5,9 @@ from typing import Any
 import jsonschema
 import pytest
 
+from server.config import ServerSettings
 from server.grammars.call_grammar import argument_schema, required_calls_schema
-from server.grammars.constraint import depth_of
+from server.http.body import depth_of
 from server.schemas.tools import Tool
 
 
@@ -44,10 +45,10 @@ OTHER = tool(
     ids=str,
 )
 def test_definitions_of_several_tools_do_not_mix(calls: Any, is_valid: bool) -> None:
-    schema = required_calls_schema([CITY, OTHER], None)
+    schema = required_calls_schema([CITY, OTHER], None, ServerSettings())
     jsonschema.Draft202012Validator.check_schema(schema)
     assert jsonschema.Draft202012Validator(schema).is_valid(calls) == is_valid
-    at_most_one = required_calls_schema([CITY, OTHER], 1)
+    at_most_one = required_calls_schema([CITY, OTHER], 1, ServerSettings())
     assert jsonschema.Draft202012Validator(at_most_one).is_valid(calls) == (is_valid and len(calls) == 1)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 from pathlib import Path
@@ -11,15 +10,18 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer as FastTokenizer
 
+from server.config import ServerSettings
 from server.http.errors import ApiError
 from server.prompts.chat_template import ChatTemplate, load_chat_template
-from server.prompts.conversation import ChatInput, conversation_of, render
-from server.prompts.encoding import encode_rendered
+from server.prompts.conversation import ChatInput, conversation_of
+from server.prompts.encoding import AS_IT_IS, encode_rendered
 from server.prompts.model_files import ModelFiles
+from server.prompts.served_model import ServedModel
 from server.prompts.special_tokens import MARKS, MarkedText, SpecialTokens
 from server.prompts.tokenizer import Tokenizer, load_tokenizer
 from server.schemas.messages import ChatMessage
 from server.schemas.tools import Tool
+from tests.server.ready import READY
 from tests.server.servers import RunningServer
 
 CHATML = """{%- if tools %}
@@ -79,7 +81,8 @@ def model(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Tokenize
 def encoded(tokenizer: Tokenizer, template: ChatTemplate, messages: list[Any], tools: Any = ()) -> list[int]:
     given = ChatInput([ChatMessage(**message) for message in messages], [Tool(**tool) for tool in tools], {})
     conversation = conversation_of(given, template, tokenizer.special_tokens)
-    return asyncio.run(encode_rendered(tokenizer, asyncio.run(render(template, conversation)), False))
+    model = ServedModel("toy", tokenizer, template, READY, ServerSettings())
+    return encode_rendered(model, template.render(conversation), AS_IT_IS)
 
 
 def test_names_in_a_message_are_text_and_the_templates_own_are_tokens(
