@@ -109,6 +109,10 @@ def test_a_prompt_may_be_shortened_from_its_beginning(server: RunningServer) -> 
     assert server.post(prompt=long_text, max_tokens=10).status_code == 400
     fitted = server.post(prompt=long_text, truncate_prompt_tokens=-1, max_tokens=10).json()
     assert fitted["usage"]["total_tokens"] == 4096
+    longer = "x" * 50_000  # than the context could be in the longest tokens
+    assert server.post(prompt=longer, max_tokens=10).json()["error"]["code"] == "context_length_exceeded"
+    assert server.post(prompt=longer, truncate_prompt_tokens=-1, max_tokens=10).json()["usage"]["total_tokens"] == 4096
+    assert server.chat(longer, truncate_prompt_tokens=5, max_tokens=10).json()["usage"]["prompt_tokens"] == 5
     chat = server.chat(long_text, truncate_prompt_tokens=-1, max_tokens=10).json()
     assert chat["usage"]["total_tokens"] == 4096
     for wrong in (0, -2):

@@ -52,6 +52,8 @@ def test_unknown_fields_are_ignored_where_the_server_is_told_to(
         told = [record.getMessage() for record in caplog.records if record.name == "gander.fields"]
         assert len(told) == 3
         assert all(any(name in line for line in told) for name in ("gateway_field", "provider", "other"))
+        large = body | {"messages": [{"role": "user", "content": "a", "provider": "x" * 20_000}]}
+        assert lenient.http.post("/v1/chat/completions", json=large).status_code == 200, "also away from the event loop"
         known = lenient.post(prompt="a", use_beam_search=True)
         assert known.json()["error"]["code"] == "unsupported_parameter", "one that is known is still refused"
     assert server.http.post("/v1/chat/completions", json=body).status_code == 400, "the choice is the server's own"
