@@ -110,9 +110,9 @@ def recorded_encoding(server: RunningServer) -> Iterator[list[tuple[str, str]]]:
     assert before is not None
     encode, seen = before.encode_with, list[tuple[str, str]]()
 
-    def recording(text: str, add_special_tokens: bool) -> list[int]:
+    def recording(text: str, add_special_tokens: bool, parse_special: bool) -> list[int]:
         seen.append((text, threading.current_thread().name))
-        return encode(text, add_special_tokens)
+        return encode(text, add_special_tokens, parse_special)
 
     server.service.tokenizer = replace(before, encode_with=recording)
     try:
