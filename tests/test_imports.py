@@ -63,7 +63,7 @@ DECODING = {
     """,
 }
 SERVER = {
-    "http": "errors keys auth middleware session sse",
+    "http": "errors keys auth middleware session sse unknown_fields work_pool body connections repeated_lines",
     "settings": "config",
     "schemas": """
         base replies structured generation completions messages tools catalog chat response_replies
@@ -71,18 +71,18 @@ SERVER = {
     """,
     "engine_client": "replies sessions status worker_process client",
     "metrics": "totals exposition metrics",
-    "parsing": "marks parts call_object call_list families forced thinking",
-    "prompts": "model_files chat_template tokenizer encoding conversation served_model",
-    "grammars": "call_grammar constraint chat_constraint",
+    "parsing": "string_search marks parts call_object call_list families forced thinking",
+    "prompts": "model_files special_tokens chat_template tokenizer served_model encoding conversation",
+    "grammars": "constraint call_grammar chat_constraint",
     "generation": """
         detokenize choice call events logprobs options limits plan prepare report trace usage serializer
-        answer
+        answer response_store
     """,
     "services": "service",
     "endpoints": """
         health openapi metrics models page sessions tokens chat/rendered_chat chat/options
         chat/serializer chat/route completions/options completions/serializer completions/route
-        responses/input responses/items responses/serializer responses/route
+        responses/input responses/items responses/serializer responses/route responses/stored
     """,
     "bench": """
         errors options connection call measured_server conversations closed_loop figures late_prompt report

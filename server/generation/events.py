@@ -44,6 +44,7 @@ class FoldedChoice:
     """A choice, whole."""
 
     parts: tuple[Part, ...]
+    token_ids: list[int]
     news: list[TokenNews]
     steps: list[Traced]
     prompt_logprobs: Sequence[TokenLogprobs | None] | None
@@ -62,6 +63,7 @@ async def fold(deltas: AsyncIterator[list[ChoiceDelta]]) -> list[FoldedChoice]:
 def _folded(deltas: list[ChoiceDelta]) -> FoldedChoice:
     return FoldedChoice(
         parts=merged(part for delta in deltas for part in delta.parts),
+        token_ids=[token_id for delta in deltas for token_id in delta.token_ids],
         news=[news for delta in deltas for news in delta.news],
         steps=[step for delta in deltas for step in delta.steps],
         prompt_logprobs=next((delta.prompt_logprobs for delta in deltas if delta.prompt_logprobs is not None), None),

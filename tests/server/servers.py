@@ -19,9 +19,10 @@ from openai import OpenAI
 from tokenizers import Tokenizer, decoders, models
 from tokenizers.pre_tokenizers import ByteLevel
 
-from server.app import create_app, create_service
+from server.app import create_service
 from server.config import ServerSettings
 from server.engine_client.client import RestartPolicy
+from server.runner import http_config
 from server.service import Service
 
 FAKE_WORKER = (sys.executable, "-m", "tests.fake_worker")
@@ -115,8 +116,7 @@ def running_server(
 ) -> Iterator[RunningServer]:
     """Serve on a free port until the block ends; waits for `state` first."""
     service = create_service(settings, command, FAST_RESTARTS)
-    config = uvicorn.Config(create_app(service), log_config=None, access_log=False, timeout_graceful_shutdown=5)
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(http_config(service))
     listener = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, args=([listener],))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
