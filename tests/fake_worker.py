@@ -2,7 +2,8 @@
 
 The last line of a prompt that is a JSON object is a script:
     say: the text to reply, then an end token · per_step: tokens a step · delay: seconds a step
-    crash_after: steps until the process dies · fail, reject: end that way, with this message · code: of that end
+    crash_after: steps until the process dies · break: say so, then linger for so many seconds
+    fail, reject: end that way, with this message · code: of that end
     tell: reply with the request itself, as JSON · preemptions: of the request
     cached: tokens of the prompt that need not be run, one number for each choice of a call
 Any other prompt gets letters drawn from its seed. Token ids are bytes; 256 is the end token. The log probability of
@@ -32,6 +33,7 @@ from decoding.core.token_logprobs import TokenLogprobs
 from decoding.worker.messages import (
     Abort,
     Batch,
+    Broke,
     DeleteSession,
     Drain,
     Failed,
@@ -90,6 +92,8 @@ class Running:
         request_id, script, sampling = self.submit.request_id, self.script, self.submit.sampling
         if self.steps == script.get("crash_after"):
             os._exit(3)
+        if "break" in script:
+            return [Failed(request_id=request_id, message="it broke"), Broke(error="the engine broke")]
         if "fail" in script:
             return [Failed(request_id=request_id, message=script["fail"], code=script.get("code"))]
         if "reject" in script:
@@ -268,7 +272,7 @@ class FakeWorker:
     def _step(self) -> None:
         time.sleep(max(running.script.get("delay", 0.0) for running in self._running.values()))
         messages: list[FromWorker] = []
-        requests = len(self._running)
+        requests, stepped = len(self._running), list(self._running.values())
         started = [running for running in self._running.values() if not running.steps]
         for request_id, running in list(self._running.items()):
             news = running.step()
@@ -304,6 +308,9 @@ class FakeWorker:
             },
         )
         self._send([*messages, StepReport(steps=[step], engine=self._engine_stats())])
+        if any(isinstance(message, Broke) for message in messages):
+            time.sleep(max(running.script.get("break", 0.0) for running in stepped))
+            os._exit(3)
 
     def _engine_stats(self) -> EngineStats:
         return EngineStats(

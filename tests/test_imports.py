@@ -29,7 +29,8 @@ DECODING = {
         linear/row_counts linear/packed features target_model timing
     """,
     "sampling": """
-        grammar_matcher grammar_builder grammar_compiler logits_kernel logits_row law logits_processors
+        grammar/source grammar/trial grammar/matcher grammar/builder grammar/compiler grammar/__main__
+        logits_kernel logits_row law logits_processors
         noise cpu_sampler rejection top_tokens logprobs torch_sampler verify sampler
     """,
     "drafting": """
@@ -42,7 +43,10 @@ DECODING = {
         draft_model/dynamic eagle/eagle_tree spine/paper_tree spine/priors spine/growth spine/spine stand/priors
         stand/growth stand/stand registry drafting
     """,
-    "engine": "limits admission sequence kept_places intake scheduler step_costs tally tracing warm_up engine",
+    "engine": """
+        limits admission fault sequence kept_places intake scheduler isolation parts step_costs tally tracing warm_up
+        engine
+    """,
     "worker": "messages worker __main__",
     "audit": "tiny_configs audit __main__",
     "training": """

@@ -238,7 +238,7 @@ class SequencePart:
         return Segment(rows, tokens, parents, logits)
 
     def verify(self, rows_RV: torch.Tensor) -> Verdict | None:
-        """The target's own tokens along the tree; None where there is none. Raises BrokenLogits."""
+        """The target's own tokens along the tree; None where there is none. Raises BrokenSequence."""
         if self.tree is None:
             return None
         sequence = self.sequence
@@ -274,31 +274,50 @@ class SequencePart:
             return None
         return token_logprobs(self.tree_rows(rows_RV)[torch.from_numpy(verdict.path)], verdict.tokens, num_top)
 
-    def keep_top(self, top: TopTokens, tops: TopTokenStore) -> None:
-        """Note what follows the chunk's rows for all who share them. `top` has a row for each row of logits."""
-        rows, count = self.sequence.rows, self.num_chunk_logits
-        if count:
-            assert rows is not None
-            slots = slots_of(rows.table.blocks, np.arange(self.end - count, self.end))
-            tops.write(slots, top.rows(0, count))
 
-    def observe(self, verdict: Verdict | None, top: TopTokens | None) -> None:
-        """Give the drafter the outcome of its tree; `top` has a row for each row of logits, the tree's last."""
-        if self.tree is None or verdict is None or self.is_plain:
-            return
-        drafter = self.sequence.drafter
-        if top is not None:
-            top = top.rows(len(top) - len(self.tree), len(top)).likeliest(drafter.num_top)
-        drafter.observe(self.tree, verdict, top)
+class RunPart(NamedTuple):
+    """A part after its forward, and its raw logits."""
+
+    part: SequencePart
+    rows_RV: torch.Tensor
+
+    @property
+    def sequence(self) -> Sequence:
+        return self.part.sequence
+
+    def verify(self) -> VerifiedPart:
+        """What the target says of the tree. Raises BrokenSequence."""
+        part, rows_RV = self
+        verdict = part.verify(rows_RV)
+        return VerifiedPart(part, verdict, rows_RV, top_tokens(rows_RV, part.num_top) if part.num_top else None)
 
 
 class VerifiedPart(NamedTuple):
-    """A part after its forward: what the target says of its tree, None where there is none, and its raw logits."""
+    """verdict: of the target on the tree, None where there is none; top: what is kept and learnt from of the raw
+    logits, a row for each of theirs."""
 
     part: SequencePart
     verdict: Verdict | None
     rows_RV: torch.Tensor
+    top: TopTokens | None
 
-    def top_tokens(self) -> TopTokens | None:
-        """What is kept and learnt from, taken from the raw logits."""
-        return top_tokens(self.rows_RV, self.part.num_top) if self.part.num_top else None
+    @property
+    def sequence(self) -> Sequence:
+        return self.part.sequence
+
+    def keep_top(self, tops: TopTokenStore) -> None:
+        """Note what follows the chunk's rows for all who share them."""
+        rows, count, end = self.sequence.rows, self.part.num_chunk_logits, self.part.end
+        if self.top is not None and count:
+            assert rows is not None
+            tops.write(slots_of(rows.table.blocks, np.arange(end - count, end)), self.top.rows(0, count))
+
+    def observe(self) -> None:
+        """Give the drafter the outcome of its tree."""
+        part, verdict, _, top = self
+        if part.tree is None or verdict is None or part.is_plain:
+            return
+        drafter = part.sequence.drafter
+        if top is not None:
+            top = top.rows(len(top) - len(part.tree), len(top)).likeliest(drafter.num_top)
+        drafter.observe(part.tree, verdict, top)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
-from decoding.sampling.grammar_matcher import GrammarMatcher
+from decoding.sampling.grammar.matcher import GrammarMatcher
 from decoding.sampling.logits_kernel import BadWords, Penalties, add_bias, forbid_bad_words, forbid_unset, penalise
 from decoding.sampling.logits_row import checked_highest
 

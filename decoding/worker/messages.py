@@ -96,6 +96,12 @@ class LoadFailed(msgspec.Struct, kw_only=True, frozen=True, tag=True):
     error: str
 
 
+class Broke(msgspec.Struct, kw_only=True, frozen=True, tag=True):
+    """Last word of a worker that cannot go on, after the ends of its requests: it takes no more, and exits."""
+
+    error: str
+
+
 class Tokens(msgspec.Struct, kw_only=True, frozen=True, tag=True):
     """Tokens emitted for one request by one step, in order. logprobs: one for each, where the request asks for them."""
 
@@ -173,7 +179,7 @@ class StepReport(msgspec.Struct, kw_only=True, frozen=True, tag=True):
 
 ToWorker = Submit | Abort | Drain | ListSessions | DeleteSession
 RequestEvent = PromptLogprobs | Traced | Tokens | Finished | Rejected | Failed
-FromWorker = Ready | LoadProgress | LoadFailed | RequestEvent | StepReport | Sessions | SessionDeleted
+FromWorker = Ready | LoadProgress | LoadFailed | Broke | RequestEvent | StepReport | Sessions | SessionDeleted
 
 
 class Batch(msgspec.Struct, frozen=True):

@@ -24,6 +24,7 @@ from decoding.core.stats import StepStats
 from decoding.core.step_result import Broken, Emitted, PromptScored, Retired, StepResult
 from decoding.core.step_trace import StepTrace
 from decoding.engine.engine import Engine
+from decoding.engine.fault import broken_by
 from decoding.errors import GanderError, RequestRejected
 from decoding.stores.session_store import SessionStore
 from decoding.worker import messages
@@ -94,10 +95,11 @@ class Worker:
     def _step(self, engine: Engine) -> None:
         try:
             result = engine.step()
-        except Exception:  # whatever broke, every waiter is answered before the process goes
+        except Exception as error:  # whatever broke, every waiter is answered before the process goes
             logger.exception("the engine broke; %d requests fail", len(engine.request_ids()))
             text = "the engine failed while running this request"
             self._send([messages.Failed(request_id=id, message=text) for id in engine.request_ids()])
+            self._send([messages.Broke(error=f"the engine broke ({type(error).__name__})")])
             raise
         self._send(step_messages(result))
         if result.stats is not None:
@@ -109,21 +111,25 @@ class Worker:
         while self._inbox.poll(timeout):
             timeout = 0
             message = self._decoder.decode(self._inbox.recv())
-            if isinstance(message, messages.Submit):
-                self._submit(engine, message)
-            elif isinstance(message, messages.Abort):
-                retired = engine.abort(message.request_id)
-                self._send([finished_message(retired)] if retired else [])
+            if isinstance(message, messages.Submit | messages.Abort):
+                self._take(engine, message)
             elif isinstance(message, messages.Drain):
                 self._is_draining = True
             else:
                 self._send([session_answer(engine.sessions, message)])
 
-    def _submit(self, engine: Engine, submit: messages.Submit) -> None:
+    def _take(self, engine: Engine, message: messages.Submit | messages.Abort) -> None:
+        """Begin or stop a request; what is raised for it ends it alone."""
+        request_id = message.request_id
         try:
-            engine.add(request_of(submit, engine.model.eos_token_ids))
+            if isinstance(message, messages.Submit):
+                engine.add(request_of(message, engine.model.eos_token_ids))
+            elif (retired := engine.abort(request_id)) is not None:
+                self._send([finished_message(retired)])
         except RequestRejected as error:
-            self._send([rejected_message(submit.request_id, error)])
+            self._send([rejected_message(request_id, error)])
+        except Exception as error:
+            self._send([failed_message(broken_by(request_id, error))])
 
     def _report(self, engine: Engine) -> None:
         """Tell of the steps since the last report, if it is time to."""
@@ -189,7 +195,7 @@ def step_messages(result: StepResult) -> list[messages.FromWorker]:
 
 
 def failed_message(broken: Broken) -> messages.Failed:
-    return messages.Failed(request_id=broken.request_id, message=broken.sentence, code="broken_logits")
+    return messages.Failed(request_id=broken.request_id, message=broken.sentence, code=broken.code)
 
 
 def rejected_message(request_id: str, error: RequestRejected) -> messages.Rejected:

@@ -20,6 +20,7 @@ from decoding.config import EngineConfig
 from decoding.worker.messages import (
     Abort,
     Batch,
+    Broke,
     Failed,
     Finished,
     FromWorker,
@@ -48,12 +49,12 @@ LEAVE_SECONDS = 5.0  # for the worker, once nothing runs any more
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPolicy:
-    """Delays double from first to longest; a worker that stayed ready `healthy_after` seconds clears the count."""
+    """attempts: at loading, after which the engine is given up; a worker that became ready clears the count. Delays
+    double from first to longest."""
 
     attempts: int = 5
     first_delay: float = 0.25
     longest_delay: float = 30.0
-    healthy_after: float = 30.0
 
     def delay(self, failures: int) -> float:
         return min(self.first_delay * 2.0 ** (failures - 1), self.longest_delay)
@@ -102,7 +103,6 @@ class EngineClient:
         self._supervisor: asyncio.Task[None] | None = None
         self.status = EngineStatus()
         self.ready: Ready | None = None
-        self._ready_since: float | None = None
         self._listeners: list[OnStatus] = []
         self.desk = SessionDesk(self._send)
 
@@ -182,24 +182,22 @@ class EngineClient:
         failures = 0
         while not self._is_over():
             try:
-                ready_since = await self._one_life()
+                was_ready = await self._one_life()
             except Exception as error:
                 LOG.exception("The worker cannot be run; the engine is given up.")
                 self._set_status(state="failed", sentence="the worker cannot be run", last_error=repr(error))
                 self._fail_all(_worker_gone("cannot be run"))
                 return
-            if ready_since is not None and time.monotonic() - ready_since >= self._policy.healthy_after:
-                failures = 0
-            failures += 1
+            failures = 1 if was_ready else failures + 1
             if failures > self._policy.attempts and not self._is_over():
-                self._set_status(state="failed", sentence=f"the worker died {failures} times in a row")
-                LOG.error("Gave up on the worker: it died %d times in a row.", failures)
+                self._set_status(state="failed", sentence=f"the worker died {failures} times in a row while loading")
+                LOG.error("Gave up on the worker: it died %d times in a row while loading.", failures)
             if not self._is_over():
                 await asyncio.sleep(self._policy.delay(failures))
                 self._set_status(restarts=self.status.restarts + 1, fraction=0.0)
 
-    async def _one_life(self) -> float | None:
-        """Run one worker process to its end; the time it became ready, if it did."""
+    async def _one_life(self) -> bool:
+        """Run one worker process to its end; whether it became ready."""
         self._worker = worker = await WorkerProcess.start(self._command, self._config)
         self._set_status(worker_pid=worker.pid)
         try:
@@ -208,9 +206,9 @@ class EngineClient:
         except msgspec.MsgspecError as error:
             reason = f"sent a frame that cannot be read ({error})"
         await worker.stop(0.0)
-        ready_since, self._ready_since = self._ready_since, None
+        was_ready = self.ready is not None
         self._bury(worker, reason)
-        return ready_since
+        return was_ready
 
     def _on_batch(self, batch: Batch) -> None:
         for message in batch.messages:
@@ -247,12 +245,15 @@ class EngineClient:
             case LoadProgress():
                 self._set_status(sentence=message.sentence, fraction=message.fraction)
             case Ready():
-                self.ready, self._ready_since = message, time.monotonic()
+                self.ready = message
                 LOG.info("Worker %s serves %s.", self.status.worker_pid, message.model)
                 if message.context_note is not None:
                     LOG.warning("Worker %s: %s", self.status.worker_pid, message.context_note)
                 if self.status.state != "draining":
                     self._set_status(state="ready", sentence=f"serving {message.model}", fraction=1.0)
+            case Broke():
+                if not self._is_over():
+                    self._set_status(state="restarting", sentence=message.error, last_error=message.error)
             case LoadFailed():
                 LOG.error("The worker cannot serve this model: %s", message.error)
                 self._set_status(state="failed", sentence=message.error, last_error=message.error)

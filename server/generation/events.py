@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from decoding.core.token_logprobs import TokenLogprobs
+from decoding.errors import BrokenGrammar
 from decoding.worker.messages import Failed, Finished, Rejected, Traced
 from server.engine_client.replies import End, Replies
 from server.generation.choice import Choice, ChoiceDelta, TokenNews
@@ -79,5 +80,6 @@ def _require_finished(end: End | None) -> Finished | None:
             raise ApiError(429, end.message, end.param, end.code, 1)
         raise invalid(end.message, end.param, end.code)
     if isinstance(end, Failed):
-        raise internal_error() if end.code is None else ApiError(500, end.message, None, end.code)
+        status = 400 if end.code == BrokenGrammar.code else 500
+        raise internal_error() if end.code is None else ApiError(status, end.message, None, end.code)
     raise unavailable(end.message, end.code)

@@ -273,3 +273,37 @@ def test_steps_are_reported_together_now_and_then_and_at_once_when_nothing_is_le
         worker._report(idle)
         worker._report(idle)
         assert [len(report.steps) for report in told] == [1, 2]
+
+
+def test_what_is_raised_for_one_message_ends_its_request_and_the_worker_goes_on() -> None:
+    told: list[messages.FromWorker] = []
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    engine = SimpleNamespace(add=fail, abort=fail, model=SimpleNamespace(eos_token_ids=frozenset()))
+    with zmq.Context() as context, context.socket(zmq.PULL) as inbox, context.socket(zmq.PUSH) as outbox:
+        worker = Worker(inbox, outbox, os.getpid())
+        worker._send = told.extend
+        worker._take(engine, submit("begun", [5]))
+        worker._take(engine, messages.Abort(request_id="left"))
+    sentence = "The engine failed while running this request (ZeroDivisionError)."
+    assert told == [
+        messages.Failed(request_id=request_id, message=sentence, code="broken_part") for request_id in ("begun", "left")
+    ]
+
+
+def test_a_worker_whose_step_breaks_ends_its_requests_and_says_so_before_it_leaves() -> None:
+    told: list[messages.FromWorker] = []
+
+    def fail() -> None:
+        raise MemoryError
+
+    engine = SimpleNamespace(step=fail, request_ids=lambda: ["one", "two"])
+    with zmq.Context() as context, context.socket(zmq.PULL) as inbox, context.socket(zmq.PUSH) as outbox:
+        worker = Worker(inbox, outbox, os.getpid())
+        worker._send = told.extend
+        with pytest.raises(MemoryError):
+            worker._step(engine)
+    assert [getattr(each, "request_id", None) for each in told] == ["one", "two", None]
+    assert told[-1] == messages.Broke(error="the engine broke (MemoryError)")

@@ -18,7 +18,7 @@ import pytest
 from server.config import ServerSettings
 from server.engine_client.client import RestartPolicy
 from tests.fake_worker import MAX_RUNNING
-from tests.server.servers import make_model_folder, running_server, wait_until
+from tests.server.servers import FAST_RESTARTS, make_model_folder, running_server, wait_until
 
 ROOT = Path(__file__).parents[3]
 
@@ -96,6 +96,27 @@ def test_a_killed_idle_worker_is_restarted(tmp_path: Path) -> None:
         wait_until(lambda: server.get("/health").json()["restarts"] == 1)
         server.wait_for("ready")
         assert server.post(prompt="a").status_code == 200
+
+
+def test_a_worker_that_requests_kill_again_and_again_is_started_again_and_again(tmp_path: Path) -> None:
+    with running_server(settings_for(make_model_folder(tmp_path / "toy"))) as server:
+        for deaths in range(1, 3 * FAST_RESTARTS.attempts):
+            assert server.post(prompt=script(crash_after=1)).status_code == 503
+            wait_until(lambda deaths=deaths: server.get("/health").json()["restarts"] == deaths)
+            server.wait_for("ready")
+        assert server.post(prompt="a").status_code == 200
+
+
+def test_a_worker_that_broke_is_not_ready_though_its_process_lingers(tmp_path: Path) -> None:
+    with running_server(settings_for(make_model_folder(tmp_path / "toy"))) as server:
+        pid = server.get("/health").json()["worker_pid"]
+        assert server.post(prompt=script(**{"break": 1.0})).status_code == 500
+        ready = wait_until(lambda: reply if (reply := server.get("/ready")).status_code == 503 else None)
+        assert (ready.json()["status"], ready.json()["sentence"]) == ("restarting", "the engine broke")
+        assert ready.json()["worker_pid"] == pid
+        assert is_alive(pid)
+        assert server.post(prompt="a").json()["error"]["code"] == "engine_restarting"
+        assert server.wait_for("ready")["worker_pid"] != pid
 
 
 def test_a_worker_that_never_gets_ready_is_given_up(tmp_path: Path) -> None:
