@@ -17,7 +17,7 @@ MOST_FILES = 15  # of code in one folder
 DECODING = {
     "": "errors config",
     "core": """
-        grammar kernel_cache layer sampling_params session_info speculation_params request stats
+        grammar kernel_cache layer parent sampling_params session_info speculation_params request stats
         step_trace token_logprobs step_result top_tokens tree
     """,
     "costs": "curve calibration price",
@@ -43,7 +43,7 @@ DECODING = {
         stand/growth stand/stand registry drafting
     """,
     "engine": "limits admission sequence kept_places intake scheduler step_costs tally tracing warm_up engine",
-    "worker": "messages worker __main__",
+    "worker": "arguments messages heart worker __main__",
     "audit": "tiny_configs audit __main__",
     "training": """
         files replicas schedule texts/arithmetic texts/function_forms texts/plots texts/sources
@@ -68,7 +68,7 @@ SERVER = {
         base replies structured generation completions messages tools catalog chat response_replies
         responses
     """,
-    "engine_client": "replies sessions status worker_process client",
+    "engine_client": "replies open_requests sessions status worker_process client",
     "metrics": "totals exposition metrics",
     "parsing": "marks parts call_object call_list families forced thinking",
     "prompts": "model_files chat_template tokenizer encoding conversation served_model",

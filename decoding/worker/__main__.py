@@ -6,10 +6,15 @@ import logging
 import os
 import sys
 
-from decoding.worker.worker import main
+from decoding.core.parent import end_with
+from decoding.worker.arguments import read_arguments
 
 if __name__ == "__main__":
-    status = main()
+    arguments = read_arguments()
+    end_with(arguments.parent)  # first of all: what follows imports for seconds
+    from decoding.worker.worker import run
+
+    status = run(arguments)
     logging.shutdown()
     sys.stderr.flush()
     os._exit(status)  # taking a model apart object by object takes seconds, and nobody is left to see it

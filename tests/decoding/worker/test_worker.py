@@ -20,6 +20,7 @@ from decoding.core.speculation_params import SpeculationParams
 from decoding.core.stats import EngineStats, StepStats
 from decoding.core.step_result import StepResult
 from decoding.worker import messages
+from decoding.worker.heart import Heart
 from decoding.worker.worker import Worker
 from tests.models import VOCAB_SIZE, tiny
 
@@ -55,11 +56,11 @@ class WorkerProcess:
         return not self._outbox.poll(0)
 
     def hear(self) -> messages.FromWorker:
-        """The next message that is not a step report."""
+        """The next message that is neither a step report nor a beat."""
         for _ in range(10_000):
             if self._heard:
                 message = self._heard.pop(0)
-                if not isinstance(message, messages.StepReport):
+                if not isinstance(message, messages.StepReport | messages.Beat):
                     return message
             elif self._outbox.poll(PATIENCE_MS):
                 self._heard += self._decoder.decode(self._outbox.recv()).messages
@@ -132,6 +133,16 @@ def test_drafted_and_plain_requests_get_the_same_tokens(worker: WorkerProcess) -
         assert end.stats.emitted == len(tokens) == 40
         replies.append(tokens)
     assert replies[0] == replies[1]
+
+
+def test_a_resumed_request_is_given_the_rest(worker: WorkerProcess) -> None:
+    worker.tell(submit("whole", [5, 9, 7] * 6, 40))
+    whole, _ = worker.hear_until_end("whole")
+    worker.tell(msgspec.structs.replace(submit("rest", [5, 9, 7] * 6, 40), resumed=whole[:15]))
+    rest, end = worker.hear_until_end("rest")
+    assert rest == whole[15:]
+    assert isinstance(end, messages.Finished)
+    assert (end.stats.resumed_tokens, end.stats.emitted) == (15, 25)
 
 
 def test_what_cannot_be_served_is_rejected_with_its_field(worker: WorkerProcess) -> None:
@@ -259,10 +270,25 @@ def test_a_worker_whose_parent_died_while_it_was_importing_leaves_without_a_word
         worker.close()
 
 
+def test_a_heart_beats_beside_the_loop_and_says_for_how_long_that_is_at_one_round(tmp_path: Path) -> None:
+    address, decoder = f"ipc://{tmp_path}/out", msgspec.msgpack.Decoder(messages.Batch)
+    with zmq.Context() as context, context.socket(zmq.PULL) as ear:
+        ear.bind(address)
+        heart = Heart(context, address)
+        heart.start()
+        beats = [beat for _ in range(2) for beat in decoder.decode(ear.recv()).messages]
+        heart.note_round()
+        beats += [beat for _ in range(2) for beat in decoder.decode(ear.recv()).messages]
+        heart.stop()
+    seconds = [beat.busy_seconds for beat in beats if isinstance(beat, messages.Beat)]
+    assert seconds[:2] == [0.0, 0.0]
+    assert 0 < seconds[2] < seconds[3]
+
+
 def test_steps_are_reported_together_now_and_then_and_at_once_when_nothing_is_left_to_do() -> None:
     told: list[messages.StepReport] = []
     with zmq.Context() as context, context.socket(zmq.PULL) as inbox, context.socket(zmq.PUSH) as outbox:
-        worker = Worker(inbox, outbox, os.getpid())
+        worker = Worker(inbox, outbox, Heart(context, ""), os.getpid())
         worker._send = told.extend
         step, idle = StepResult(stats=STEP), SimpleNamespace(has_work=False, stats=lambda: ENGINE)
         busy = SimpleNamespace(has_work=True, stats=lambda: ENGINE, step=lambda: step)
