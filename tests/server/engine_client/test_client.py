@@ -19,7 +19,7 @@ import pytest
 from server.config import ServerSettings
 from server.engine_client.client import RestartPolicy
 from tests.fake_worker import MAX_RUNNING
-from tests.server.servers import make_model_folder, running_server, wait_until
+from tests.server.servers import make_model_folder, reply_of, running_server, wait_until
 
 ROOT = Path(__file__).parents[3]
 
@@ -100,20 +100,6 @@ def test_running_and_waiting_replies_go_on_after_a_crash_as_if_it_had_not_been(t
         assert crashed.json()["choices"][0]["text"] == "all the same"
         assert crashed.json()["choices"][0]["finish_reason"] == "stop"
         assert server.get("/health").json()["restarts"] == 1
-
-
-def reply_of(response: httpx.Response) -> Any:
-    """What a reply comes to, ids and times left out: choices and usage, or the text, reasons and logprobs streamed."""
-    if "data: " not in response.text:
-        return response.json()["choices"], response.json()["usage"]
-    choices: dict[int, tuple[str, list[Any]]] = {}
-    for frame in response.text.split("\n\n")[:-2]:
-        for choice in json.loads(frame.removeprefix("data: "))["choices"]:
-            text, others = choices.get(choice["index"], ("", []))
-            others += [choice["finish_reason"]] if choice["finish_reason"] else []
-            others += list(zip(*choice["logprobs"].values(), strict=True)) if choice["logprobs"] else []
-            choices[choice["index"]] = text + choice["text"], others
-    return choices
 
 
 def test_traced_steps_are_numbered_on_over_a_crash(tmp_path: Path) -> None:
