@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -40,7 +39,7 @@ def create_service(
     policy: RestartPolicy | None = None,
 ) -> Service:
     collected = Metrics(settings.model_name)
-    policy = replace(policy or RestartPolicy(), worker_timeout=settings.worker_timeout)
+    policy = policy or RestartPolicy(worker_timeout=settings.worker_timeout, has_standby=settings.standby)
     client = EngineClient(settings.engine_config(), collected, command, policy, settings.keep_alive_seconds)
     keys = KeyRing(settings.api_keys, settings.admin_keys, settings.api_key_file)
     return Service(settings, client, collected, keys)

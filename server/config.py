@@ -141,6 +141,9 @@ class ServerSettings(BaseSettings):
     keep_alive_seconds: float = Field(
         default=15.0, gt=0, description="Seconds of silence before a stream carries a comment line"
     )
+    standby: bool = Field(
+        default=True, description="Keep a process waiting, some 300 MB, from which a worker that died is soon replaced"
+    )
     worker_timeout: float = Field(
         default=30.0, gt=0, description="Seconds without a word after which a worker is killed and replaced"
     )

@@ -339,6 +339,8 @@ def main() -> None:
         parser.add_argument(flag, required=True)
     arguments = parser.parse_args()
     end_with(int(arguments.parent))
+    if not sys.stdin.readline():
+        sys.exit(0)
     FakeWorker(arguments.inbox, arguments.outbox, int(arguments.parent), json.loads(arguments.config)).run()
 
 

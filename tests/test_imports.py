@@ -26,7 +26,7 @@ DECODING = {
     "attention": "backend lanes products step_table tile_scratch exact_kernel exact reference sdpa",
     "model": """
         checkpoint memory norms rowwise seam probe self_test threads linear/exact linear/row_limit
-        linear/row_counts linear/packed features target_model timing
+        linear/row_counts linear/packed features target_model kept_timings timing
     """,
     "sampling": """
         grammar_matcher grammar_builder grammar_compiler logits_kernel logits_row law logits_processors
@@ -68,7 +68,7 @@ SERVER = {
         base replies structured generation completions messages tools catalog chat response_replies
         responses
     """,
-    "engine_client": "replies open_requests sessions status worker_process client",
+    "engine_client": "replies open_requests sessions status worker_process standby client",
     "metrics": "totals exposition metrics",
     "parsing": "marks parts call_object call_list families forced thinking",
     "prompts": "model_files chat_template tokenizer encoding conversation served_model",

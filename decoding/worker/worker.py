@@ -17,6 +17,7 @@ import zmq
 from transformers.utils.logging import disable_progress_bar
 
 from decoding.config import EngineConfig
+from decoding.core.kernel_cache import kernel_folder
 from decoding.core.parent import is_orphan
 from decoding.core.request import Request
 from decoding.core.stats import StepStats
@@ -24,6 +25,7 @@ from decoding.core.step_result import Broken, Emitted, PromptScored, Retired, St
 from decoding.core.step_trace import StepTrace
 from decoding.engine.engine import Engine
 from decoding.errors import GanderError, RequestRejected
+from decoding.model.kept_timings import KeptTimings
 from decoding.stores.session_store import SessionStore
 from decoding.worker import messages
 from decoding.worker.arguments import WorkerArguments
@@ -74,7 +76,7 @@ class Worker:
     def serve(self, config: EngineConfig) -> int:
         """Load, say Ready, run until drained or orphaned; the process's exit status."""
         try:
-            engine = Engine.load(config, self._tell_progress)
+            engine = Engine.load(config, self._tell_progress, KeptTimings(kernel_folder()))
         except GanderError as error:
             self._send([messages.LoadFailed(error=str(error))])
             return 1

@@ -33,6 +33,7 @@ from decoding.worker.messages import (
 from server.engine_client.open_requests import OpenRequests, Ticket
 from server.engine_client.replies import End, Replies, WorkerGone
 from server.engine_client.sessions import SessionDesk
+from server.engine_client.standby import Standby
 from server.engine_client.status import EngineStatus, OnStatus
 from server.engine_client.worker_process import WORKER_COMMAND, WorkerProcess
 from server.http.errors import ApiError, unavailable
@@ -46,12 +47,14 @@ PATIENCE = 10  # so many times longer than its silence may be a worker's start, 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPolicy:
     """A worker that served is replaced at once. One that dies before it is ready is tried again `attempts` times, after
-    delays that double from first to longest. worker_timeout: seconds of silence after which a worker is killed."""
+    delays that double from first to longest. worker_timeout: seconds of silence after which a worker is killed;
+    has_standby: keep a process waiting that has its imports done."""
 
     attempts: int = 5
     first_delay: float = 0.25
     longest_delay: float = 30.0
     worker_timeout: float = 30.0
+    has_standby: bool = False
 
     def delay(self, failures: int) -> float:
         return min(self.first_delay * 2.0 ** (failures - 1), self.longest_delay)
@@ -78,12 +81,12 @@ class EngineClient:
         policy: RestartPolicy | None = None,
         patience: float = 15.0,
     ) -> None:
-        self._config = config
+        self._max_waiting = config.max_waiting
         self._observer = observer
-        self._command = command
         self._policy = policy or RestartPolicy()
         self._patience = patience
         self._worker: WorkerProcess | None = None
+        self._standby = Standby(command, config, is_wanted=self._policy.has_standby)
         self._requests = OpenRequests(observer.on_end)
         self._supervisor: asyncio.Task[None] | None = None
         self.status = EngineStatus()
@@ -96,7 +99,7 @@ class EngineClient:
     def max_open(self) -> int:
         """The most requests without an end, the engine's own rule. Only while the engine is ready."""
         assert self.ready is not None
-        return self.ready.max_running + self._config.max_waiting
+        return self.ready.max_running + self._max_waiting
 
     @property
     def num_open(self) -> int:
@@ -163,6 +166,7 @@ class EngineClient:
             await self._worker.stop(leave_seconds if self.ready is not None else 0.0)
             self._worker.close()
             self._worker = None
+        await self._standby.close()
 
     def _send(self, message: ToWorker) -> bool:
         return self._worker is not None and self._worker.send(message)
@@ -187,7 +191,7 @@ class EngineClient:
 
     async def _one_life(self) -> bool:
         """Run one worker process to its end; whether it was ever ready."""
-        self._worker = worker = await WorkerProcess.start(self._command, self._config)
+        self._worker = worker = await self._standby.take()
         self._set_status(worker_pid=worker.pid)
         watch = asyncio.create_task(self._watch(worker), name="worker watch")
         try:
@@ -212,8 +216,10 @@ class EngineClient:
                 worker.kill(f"was killed: its step took more than {PATIENCE * timeout:g} s")
             elif silence >= SILENT_SECONDS and self.status.state in ("ready", "silent"):
                 self._set_status(state="silent", sentence=f"nothing was heard of the worker for {silence} s")
-            elif self.status.state == "silent" and self.ready is not None:
-                self._set_status(state="ready", sentence=f"serving {self.ready.model}")
+            elif self.ready is not None:
+                if self.status.state == "silent":
+                    self._set_status(state="ready", sentence=f"serving {self.ready.model}")
+                await self._standby.prepare()
 
     def _bury(self, worker: WorkerProcess, reason: str) -> bool:
         worker.close()

@@ -55,7 +55,7 @@ class Pulse:
 
 
 class WorkerProcess:
-    """Started by `start`; `listen` until the process has ended; `close` must be called at last.
+    """Started by `start`, then `load`; `listen` until the process has ended; `close` must be called at last.
 
     verdict: what it was killed for, if it was.
     """
@@ -79,7 +79,7 @@ class WorkerProcess:
             process = await asyncio.create_subprocess_exec(
                 *command,
                 *chain.from_iterable(arguments.items()),
-                stdin=asyncio.subprocess.DEVNULL,
+                stdin=asyncio.subprocess.PIPE,
                 start_new_session=True,  # Ctrl-C is the server's to handle: it drains first
             )
         except BaseException:
@@ -90,6 +90,16 @@ class WorkerProcess:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.returncode is None
+
+    def load(self) -> None:
+        """Have it load the model, which it imports for and then waits with."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"load\n")
+        self._process.stdin.close()
 
     def send(self, message: ToWorker) -> bool:
         """Hand over without waiting; False if the worker is not there to take it."""

@@ -131,10 +131,13 @@ def wait_until(condition: Any, seconds: float = 10.0) -> Any:
 
 @contextmanager
 def running_server(
-    settings: ServerSettings, command: Sequence[str] = FAKE_WORKER, state: str = "ready"
+    settings: ServerSettings,
+    command: Sequence[str] = FAKE_WORKER,
+    state: str = "ready",
+    policy: RestartPolicy = FAST_RESTARTS,
 ) -> Iterator[RunningServer]:
     """Serve on a free port until the block ends; waits for `state` first."""
-    service = create_service(settings, command, FAST_RESTARTS)
+    service = create_service(settings, command, policy)
     config = uvicorn.Config(create_app(service), log_config=None, access_log=False, timeout_graceful_shutdown=5)
     server = uvicorn.Server(config)
     listener = socket.create_server(("127.0.0.1", 0))

@@ -44,9 +44,14 @@ class WorkerProcess:
         self._outbox.bind(outbox)
         command = [sys.executable, "-m", "decoding.worker", "--inbox", inbox, "--outbox", outbox]
         command += ["--parent", str(parent), "--config", msgspec.json.encode(config).decode()]
-        self.process = subprocess.Popen(command)
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE)
         self._decoder = msgspec.msgpack.Decoder(messages.Batch)
         self._heard: list[messages.FromWorker] = []
+
+    def load(self) -> None:
+        assert self.process.stdin is not None
+        with self.process.stdin as line:
+            line.write(b"load\n")
 
     def tell(self, message: messages.ToWorker) -> None:
         self._inbox.send(msgspec.msgpack.encode(message))
@@ -96,7 +101,9 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def started(model_folder: Path, socket_folder: Path, parent: int | None = None) -> WorkerProcess:
     config = EngineConfig(model=str(model_folder), max_model_len=300, kv_slots=4000, threads=1)
-    return WorkerProcess(socket_folder, config, parent or os.getpid())
+    worker = WorkerProcess(socket_folder, config, parent or os.getpid())
+    worker.load()
+    return worker
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import pytest
 from server.config import ServerSettings
 from server.engine_client.client import RestartPolicy
 from tests.fake_worker import MAX_RUNNING
-from tests.server.servers import make_model_folder, reply_of, running_server, wait_until
+from tests.server.servers import FAST_RESTARTS, make_model_folder, reply_of, running_server, wait_until
 
 ROOT = Path(__file__).parents[3]
 
@@ -150,9 +151,32 @@ def test_a_worker_that_is_stopped_is_not_ready_until_it_goes_on(tmp_path: Path) 
         assert server.post(prompt="a").status_code == 200
 
 
+def test_a_process_stands_by_and_takes_the_place_of_a_worker_that_died(tmp_path: Path) -> None:
+    policy, others = replace(FAST_RESTARTS, has_standby=True), child_pids()
+    with running_server(settings_for(make_model_folder(tmp_path / "toy")), policy=policy) as server:
+        pids = [server.get("/health").json()["worker_pid"]]
+        for number in (1, 2):
+            waiting = wait_until(lambda: child_pids() - others - {pids[-1]})
+            os.kill(pids[-1], signal.SIGKILL)
+            wait_until(lambda count=number: server.get("/health").json()["restarts"] == count)
+            pids.append(server.wait_for("ready")["worker_pid"])
+            assert {pids[-1]} == waiting
+            assert server.post(prompt="a").status_code == 200
+        os.kill(wait_until(lambda: child_pids() - others - {pids[-1]}).pop(), signal.SIGKILL)
+        os.kill(pids[-1], signal.SIGKILL)
+        wait_until(lambda: server.get("/health").json()["restarts"] == 3)
+        server.wait_for("ready")
+        wait_until(lambda: len(child_pids() - others) == 2)
+    assert not (child_pids() - others)
+
+
+def child_pids() -> set[int]:
+    return {int(pid) for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()}
+
+
 def test_a_worker_that_stays_silent_is_replaced_and_its_replies_go_on(tmp_path: Path) -> None:
-    settings = settings_for(make_model_folder(tmp_path / "toy"), worker_timeout=1)
-    with running_server(settings) as server, ThreadPoolExecutor(1) as pool:
+    settings, policy = settings_for(make_model_folder(tmp_path / "toy")), replace(FAST_RESTARTS, worker_timeout=1)
+    with running_server(settings, policy=policy) as server, ThreadPoolExecutor(1) as pool:
         pid = server.get("/health").json()["worker_pid"]
         body = {"prompt": script(say="z" * 40, per_step=1, delay=0.02), "max_tokens": 40}
         reply = pool.submit(server.post, **body)

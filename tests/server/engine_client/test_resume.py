@@ -9,13 +9,14 @@ import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from server.config import ServerSettings
 from server.engine_client.worker_process import WORKER_COMMAND
-from tests.server.servers import RunningServer, reply_of, running_server
+from tests.server.servers import FAST_RESTARTS, RunningServer, reply_of, running_server
 
 NUM_KILLS = int(os.environ.get("GANDER_TEST_KILLS", "2"))
 MOMENTS = random.Random(os.environ.get("GANDER_TEST_SEED", "16"))
@@ -43,7 +44,8 @@ ASKED: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def real() -> Iterator[RunningServer]:
-    with running_server(ServerSettings(drain_seconds=2), WORKER_COMMAND) as server:
+    policy = replace(FAST_RESTARTS, has_standby=True)
+    with running_server(ServerSettings(drain_seconds=2), WORKER_COMMAND, policy=policy) as server:
         yield server
 
 
