@@ -22,7 +22,8 @@ Measure = Callable[[int, int], float]  # seconds of a forward of so many rows at
 
 
 class Calibration:
-    """sizes: (rows, context); measure: times one of them; kept: seconds of each as of an earlier start, if of all."""
+    """sizes: (rows, context); measure: times one of them; kept: seconds of each as of an earlier start, which are taken
+    if they are of all and each can be timed anew while nobody waits."""
 
     def __init__(
         self, sizes: Sequence[tuple[int, int]], measure: Measure, kept: Mapping[tuple[int, int], float] | None = None
@@ -31,7 +32,7 @@ class Calibration:
         self._measure = measure
         self._quickest: dict[tuple[int, int], float] = {}
         self.start_over()
-        if kept is not None and kept.keys() == set(sizes):
+        if kept is not None and kept.keys() == set(sizes) and max(kept.values()) <= LONGEST_LATER:
             self._quickest.update(kept)
         else:
             self._measure_all()
