@@ -27,7 +27,9 @@ LATENCY_BUCKETS = (
 )
 # Counters that begin at 0, so that the first increase can be seen.
 ENDS = ("stop", "length", "abort", "rejected", "failed", "workergone")
-OPERATIONAL_CODES = ("internal_error", "queue_full", "worker_died", "engine_restarting", "server_stopping")
+OPERATIONAL_CODES = (
+    *("internal_error", "queue_full", "worker_died", "engine_restarting", "engine_silent", "server_stopping"),
+)
 LENGTH_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
 
 
