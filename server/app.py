@@ -47,6 +47,7 @@ def create_service(
     policy: RestartPolicy | None = None,
 ) -> Service:
     collected = Metrics(settings.model_name)
+    policy = policy or RestartPolicy(worker_timeout=settings.worker_timeout, has_standby=settings.standby)
     client = EngineClient(settings.engine_config(), collected, command, policy, settings.keep_alive_seconds)
     keys = KeyRing(settings.api_keys, settings.admin_keys, settings.api_key_file)
     return Service(settings, client, collected, keys, ResponseStore(settings.response_store_bytes))

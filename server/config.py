@@ -165,6 +165,17 @@ class ServerSettings(BaseSettings):
     keep_alive_seconds: float = Field(
         default=15.0, gt=0, description="Seconds of silence before a stream carries a comment line"
     )
+    standby: bool = Field(
+        default=True, description="Keep a process waiting, some 300 MB, from which a worker that died is soon replaced"
+    )
+    worker_timeout: float = Field(
+        default=30.0, gt=0, description="Seconds without a word after which a worker is killed and replaced"
+    )
+    drain_delay: float = Field(
+        default=5.0,
+        ge=0,
+        description="Seconds after SIGTERM in which the listener still answers, 503, so that routers notice",
+    )
     drain_seconds: float = Field(default=30.0, ge=0, description="Longest wait for running replies when stopping")
     log_level: LogLevel = Field(default="info", description="Least severe log lines shown")
 

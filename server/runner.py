@@ -1,6 +1,7 @@
 """Runs the server process from open port to exit status: uvicorn, signals, start-up report, draining.
 
-Owns the process; knows nothing of requests. The invariant: when `run` returns, the worker process is gone.
+A stop has three parts: readiness ends, the port closes (after SIGTERM a while later, for routers), what runs comes to
+its end. Owns the process; knows nothing of requests. The invariant: when `run` returns, the worker process is gone.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from rich.markup import escape
 
 from server.app import create_app, create_service
 from server.config import ServerSettings
+from server.engine_client.client import LEAVE_SECONDS
 from server.engine_client.status import EngineStatus
 from server.engine_client.worker_process import WORKER_COMMAND
 from server.http.connections import (
@@ -68,7 +70,7 @@ async def _serve(settings: ServerSettings, command: Sequence[str]) -> int:
     try:
         await server.serve(sockets=[listener])
     finally:
-        await service.client.close(0.0)
+        await service.client.close(0.0, leave_seconds=0.0 if server.force_exit else LEAVE_SECONDS)
     if server.is_failed:
         console.print(f"[red]Stopped:[/red] {escape(service.status.sentence)}", highlight=False, soft_wrap=True)
         return 1
@@ -97,7 +99,7 @@ def http_config(service: Service) -> uvicorn.Config:
         log_level="warning",
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=int(settings.drain_seconds + DRAIN_MARGIN) + 1,
+        timeout_graceful_shutdown=int(settings.drain_seconds + DRAIN_MARGIN) + 1,  # from the closing of the port on
     )
 
 
@@ -115,13 +117,15 @@ def _listen(settings: ServerSettings) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """Differs from uvicorn's: a signal drains, the exit status is ours, a failed engine stops it, many may wait."""
+    """Differs from uvicorn's: a signal drains and a second one ends at once, the exit status is ours, a failed engine
+    stops it, many may wait."""
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
         self._service = service
         self.is_failed = False
         self._is_settled = False
+        self._num_signals = 0
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """uvicorn has one number for those that may wait and those accepted in one go, which each take a descriptor."""
@@ -139,15 +143,27 @@ class _Server(uvicorn.Server):
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        super().handle_exit(sig, frame)
-        asyncio.get_running_loop().call_soon_threadsafe(self._begin_drain)
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        self._num_signals += 1
+        asyncio.get_running_loop().call_soon_threadsafe(
+            self._stop_at_once if self._num_signals > 1 else self._drain, sig
+        )
 
-    def _begin_drain(self) -> None:
+    def _drain(self, number: int) -> None:
+        """A person at the keyboard, unlike a router, need not be told that nothing more is taken."""
         service = self._service
-        if service.client.status.state != "draining":
-            LOG.info("Stopping: %d requests may still finish.", service.client.num_open)
-            service.begin_drain()
+        delay = service.settings.drain_delay if number == signal.SIGTERM else 0.0
+        LOG.info("Stopping: %d requests may still finish.", service.client.num_open)
+        service.begin_drain()
+        asyncio.get_running_loop().call_later(delay, self._close_port)
+
+    def _close_port(self) -> None:
+        self.should_exit = True
+
+    def _stop_at_once(self, _number: int) -> None:
+        LOG.warning("Stopping at once, as asked twice.")
+        self._service.client.cut_off()
+        self.should_exit = self.force_exit = True
 
     def stop_if_failed(self, status: EngineStatus) -> None:
         if status.state == "failed":

@@ -17,7 +17,7 @@ MOST_FILES = 15  # of code in one folder
 DECODING = {
     "": "errors config",
     "core": """
-        grammar kernel_cache layer sampling_params session_info speculation_params request stats
+        grammar kernel_cache layer parent sampling_params session_info speculation_params request stats
         step_trace token_logprobs step_result top_tokens tree
     """,
     "costs": "curve calibration price",
@@ -26,7 +26,7 @@ DECODING = {
     "attention": "backend lanes products step_table tile_scratch exact_kernel exact reference sdpa",
     "model": """
         checkpoint memory norms rowwise seam probe self_test threads linear/exact linear/row_limit
-        linear/row_counts linear/packed features target_model timing
+        linear/row_counts linear/packed features target_model kept_timings timing
     """,
     "sampling": """
         grammar/source grammar/trial grammar/matcher grammar/builder grammar/compiler grammar/__main__
@@ -47,7 +47,7 @@ DECODING = {
         limits admission fault sequence kept_places intake scheduler isolation parts step_costs tally tracing warm_up
         engine
     """,
-    "worker": "messages worker __main__",
+    "worker": "arguments messages heart worker __main__",
     "audit": "tiny_configs audit __main__",
     "training": """
         files replicas schedule texts/arithmetic texts/function_forms texts/plots texts/sources
@@ -73,7 +73,7 @@ SERVER = {
         base replies structured generation completions messages tools catalog chat response_replies
         responses
     """,
-    "engine_client": "replies sessions status worker_process client",
+    "engine_client": "replies open_requests sessions status worker_process standby client",
     "metrics": "totals exposition metrics",
     "parsing": "string_search marks parts call_object call_list families forced thinking",
     "prompts": "model_files special_tokens chat_template tokenizer served_model encoding conversation",

@@ -37,6 +37,7 @@ from decoding.engine.step_costs import StepCosts
 from decoding.engine.tally import Emission, StepTally, outcome_of
 from decoding.engine.tracing import trace_step
 from decoding.engine.warm_up import compile_kernels, seconds_beside_forwards
+from decoding.model.kept_timings import KeptTimings
 from decoding.model.memory import affordable_slots, expected_bytes, resident_bytes, room_for
 from decoding.model.target_model import TargetModel
 from decoding.sampling.grammar.builder import GrammarBuilder
@@ -55,7 +56,7 @@ class Engine:
     """add, abort, step.
 
     model: ready to run. config: frozen options. on_progress: told of start-up work, a sentence and a
-    fraction. draft_model: one that shares the vocabulary of `model`, or a head of it.
+    fraction. draft_model: one that shares the vocabulary of `model`, or a head of it. kept: of earlier starts.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Engine:
         config: EngineConfig,
         on_progress: Callable[[str, float], None] = silent,
         draft_model: TargetModel | HeadModel | None = None,
+        kept: KeptTimings | None = None,
     ) -> None:
         started = time.perf_counter()
         self.model = model
@@ -71,7 +73,7 @@ class Engine:
         on_progress("Compiling the drafters", 0.8)
         compile_kernels()
         on_progress("Measuring what a token costs on this machine", 0.9)
-        self.costs = StepCosts(model, draft_model)
+        self.costs = StepCosts(model, draft_model, kept)
         slot_bytes = sum(each.bytes_per_slot for each in (model, draft_model) if each)
         slot_bytes += TopTokenStore.bytes_per_slot(NUM_SUCCESSORS)
         slots = affordable_slots(config, model.device, slot_bytes)
@@ -109,6 +111,7 @@ class Engine:
         cls,
         config: EngineConfig,
         on_progress: Callable[[str, float], None] = silent,
+        kept: KeptTimings | None = None,
     ) -> Engine:
         """Load `config.model` and make an engine of it. Raises ModelRefused or ConfigError."""
         started = time.perf_counter()
@@ -119,7 +122,7 @@ class Engine:
 
         head = load_head_model(config, model, on_draft_progress)
         draft_model = head or load_draft_model(config, on_draft_progress)
-        engine = cls(model, config, on_progress, draft_model)
+        engine = cls(model, config, on_progress, draft_model, kept)
         engine.load_seconds = time.perf_counter() - started
         return engine
 

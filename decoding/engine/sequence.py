@@ -54,7 +54,7 @@ class Sequence:
     stats: RequestStats = field(init=False)
 
     def __post_init__(self) -> None:
-        self.stats = RequestStats(prompt_tokens=len(self.request.prompt))
+        self.stats = RequestStats(prompt_tokens=len(self.request.prompt), resumed_tokens=self.request.num_output)
 
     @property
     def num_committed(self) -> int:
@@ -207,7 +207,7 @@ class SequencePart:
     def num_chunk_logits(self) -> int:
         """Of the chunk's rows those whose logits are wanted: the last ones."""
         sequence = self.sequence
-        if sequence.request.num_output:  # run again after a preemption
+        if sequence.request.num_output:  # run again after a preemption, or resumed
             return 0
         if sequence.request.sampling.prompt_logprobs is not None:
             return len(self.chunk)
@@ -262,7 +262,7 @@ class SequencePart:
         """Of the prompt's tokens that follow this part's rows, if they are asked for and not yet told."""
         request, first = self.sequence.request, len(self.sequence.prompt_logprobs)
         tokens = request.prompt[first : self.end + 1]
-        if request.sampling.prompt_logprobs is None or len(tokens) == 0:
+        if request.sampling.prompt_logprobs is None or len(tokens) == 0 or request.num_output:
             return []
         rows_RV = rows_RV[first - 1 - self.start :][: len(tokens)]
         return token_logprobs(rows_RV, tokens, request.sampling.prompt_logprobs)

@@ -83,7 +83,7 @@ class ResponseStore:
             held = sum(response.num_bytes for response in kept.values())
             assert kept, tenant
             assert held == self._num_bytes[tenant] <= self._max_bytes, (tenant, held)
-        assert self._kept.keys() == self._num_bytes.keys()
+        assert set(self._kept) == set(self._num_bytes)
         assert sum(self._num_bytes.values()) <= FULL_TENANTS * self._max_bytes
 
     def _drop_oldest(self, tenant: str) -> None:

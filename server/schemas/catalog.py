@@ -114,7 +114,7 @@ class EngineCard(TypedDict):
 class HealthReply(TypedDict):
     """sentence: for people; fraction: how far loading has come; engine: there once it is loaded."""
 
-    status: Literal["loading", "ready", "restarting", "draining", "failed"]
+    status: Literal["loading", "ready", "silent", "restarting", "draining", "failed"]
     sentence: str
     fraction: float
     worker_pid: int | None

@@ -33,7 +33,8 @@ class SpeculationReport(TypedDict):
     """What drafting did for one choice. method: the last one that drafted; choice, reason: why it did.
 
     acceptance_length: τ, tokens emitted per target forward; plain decoding has exactly 1. cached_tokens: of the prompt,
-    those that were not run; preemptions: how often it gave up its room and was run again.
+    those that were not run; preemptions: how often it gave up its room and was run again; resumed_tokens: of the reply,
+    those that a worker gave before it died, which no other count here is of.
     """
 
     method: str
@@ -51,6 +52,7 @@ class SpeculationReport(TypedDict):
     prefill_chunks: int
     cached_tokens: int
     preemptions: int
+    resumed_tokens: int
     queue_seconds: float
     time_to_first_token: float
     decode_seconds: float
