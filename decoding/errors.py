@@ -4,7 +4,9 @@ GanderError
 ├── ConfigError          a start-up option that cannot be honoured
 ├── ModelRefused         a model that cannot be served, with the reason
 ├── RequestRejected      a request that cannot be served; `param` names the field at fault
-└── BrokenLogits         the model gave one request numbers that no token can be drawn from
+└── BrokenSequence       a request that cannot go on, while all others can
+    ├── BrokenLogits     the model gave it numbers that no token can be drawn from
+    └── BrokenGrammar    its grammar met the limits of what a reply may cost
 """
 
 
@@ -33,8 +35,25 @@ class RequestRejected(GanderError):
         self.code = code
 
 
-class BrokenLogits(GanderError):
+class BrokenSequence(GanderError):
+    """One request cannot go on. The message is for its caller, `code` a short machine-readable word."""
+
+    code = "broken_sequence"
+
+
+class BrokenLogits(BrokenSequence):
     """The model gave NaN or infinity, or minus infinity for every token. position: of the token to draw."""
+
+    code = "broken_logits"
 
     def __init__(self, position: int) -> None:
         super().__init__(f"The model gave numbers that are not finite at position {position} of the text.")
+
+
+class BrokenGrammar(BrokenSequence):
+    """A matcher's limits are met, or a token came that its grammar forbids. reason: llguidance's."""
+
+    code = "broken_grammar"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"The grammar cannot be followed any further: {reason}.")

@@ -21,16 +21,24 @@ from server.endpoints.chat import route as chat
 from server.endpoints.completions import route as completions
 from server.endpoints.openapi import document
 from server.endpoints.responses import route as responses
+from server.endpoints.responses import stored
 from server.engine_client.client import EngineClient, RestartPolicy
 from server.engine_client.worker_process import WORKER_COMMAND
+from server.generation.response_store import ResponseStore
 from server.http.auth import AuthMiddleware
 from server.http.errors import ApiError, OnError, from_validation
 from server.http.keys import KeyRing
 from server.http.middleware import BodyLimit, RequestFrame
+from server.http.unknown_fields import UnknownFieldsMiddleware
 from server.metrics.metrics import Metrics
 from server.service import Service
 
 HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
+GENERATING = "/v1/chat/completions, /v1/completions and /v1/responses"
+# Parts of other servers' API that people look for here, after /v1/.
+NOT_SERVED = frozenset(
+    {"audio", "batches", "embeddings", "files", "fine_tuning", "images", "moderations", "rerank", "score"}
+)
 
 
 def create_service(
@@ -39,9 +47,10 @@ def create_service(
     policy: RestartPolicy | None = None,
 ) -> Service:
     collected = Metrics(settings.model_name)
+    policy = policy or RestartPolicy(worker_timeout=settings.worker_timeout, has_standby=settings.standby)
     client = EngineClient(settings.engine_config(), collected, command, policy, settings.keep_alive_seconds)
     keys = KeyRing(settings.api_keys, settings.admin_keys, settings.api_key_file)
-    return Service(settings, client, collected, keys)
+    return Service(settings, client, collected, keys, ResponseStore(settings.response_store_bytes))
 
 
 def create_app(service: Service) -> FastAPI:
@@ -57,7 +66,7 @@ def create_app(service: Service) -> FastAPI:
 
     app = FastAPI(title="Gander", version=__version__, lifespan=lifespan, docs_url="/docs", redoc_url=None)
     app.state.service = service
-    for module in (chat, completions, responses, models, sessions, tokens, health, metrics, page):
+    for module in (chat, completions, responses, stored, models, sessions, tokens, health, metrics, page):
         app.include_router(module.router)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]
     _add_middleware(app, service)
@@ -68,6 +77,8 @@ def create_app(service: Service) -> FastAPI:
 def _add_middleware(app: FastAPI, service: Service) -> None:
     """The last added is the outermost."""
     settings, on_error = service.settings, service.metrics.on_error
+    if settings.unknown_fields == "ignore":
+        app.add_middleware(UnknownFieldsMiddleware)
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes, on_error=on_error)
     app.add_middleware(AuthMiddleware, ring=service.keys, has_open_metrics=settings.open_metrics, on_error=on_error)
     if settings.cors_origins is not None:
@@ -91,13 +102,15 @@ def _add_error_handlers(app: FastAPI, on_error: OnError) -> None:
         return respond(error)
 
     @app.exception_handler(RequestValidationError)
-    async def on_validation_error(request: Request, error: RequestValidationError) -> Response:
-        return respond(from_validation(error.errors(), request.headers.get("content-type", "")))
+    async def on_validation_error(_: Request, error: RequestValidationError) -> Response:
+        return respond(from_validation(error.errors()))
 
     @app.exception_handler(HTTPException)
     async def on_http_error(request: Request, error: HTTPException) -> Response:
-        if error.status_code == 400:
-            return respond(ApiError(400, "The body is not valid JSON.", None, "invalid_json"))
+        version, _, part = request.url.path.strip("/").partition("/")
+        if error.status_code == 404 and version == "v1" and part.partition("/")[0] in NOT_SERVED:
+            message = f"This server generates text and has no /v1/{part}; it serves {GENERATING}."
+            return respond(ApiError(404, message, None, "unsupported_endpoint"))
         message = f"{error.detail}: {request.method} {request.url.path}"
         code = HTTP_CODES.get(error.status_code, "http_error")
         return respond(ApiError(error.status_code, message, None, code))

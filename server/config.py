@@ -19,6 +19,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from decoding.config import BUNDLED_MODEL, Attention, Dtype, EngineConfig
 from decoding.core.sampling_params import MAX_LOGPROBS
 from server.http.keys import hashed
+from server.http.unknown_fields import UnknownFields
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -104,8 +105,22 @@ class ServerSettings(BaseSettings):
 
     host: str = Field(default="127.0.0.1", description="Address to listen on")
     port: int = Field(default=8000, ge=0, le=65535, description="Port to listen on; 0 picks a free one")
-    served_model_name: str | None = Field(default=None, description="Name clients use; by default the model's own")
+    served_model_name: str | None = Field(
+        default=None, description="Names clients may use, apart by commas; by default the model's own"
+    )
     max_body_bytes: int = Field(default=4 * 2**20, ge=1024, description="Largest request body, in bytes")
+    max_connections: int = Field(
+        default=4096, ge=2, description="Most open connections; fewer where the process may not have the descriptors"
+    )
+    max_connections_per_address: int | None = Field(
+        default=None, ge=1, description="Most open connections of one client address; by default half of all"
+    )
+    max_head_bytes: int = Field(default=32768, ge=1024, description="Longest head of a request: its path and headers")
+    head_seconds: float = Field(default=10.0, gt=0, description="Longest time for a request's head to arrive")
+    body_seconds: float = Field(default=60.0, gt=0, description="Longest time for a request's body to arrive")
+    max_body_parts: int = Field(
+        default=65536, ge=1, description="Most objects, lists and members of objects in one request body"
+    )
     max_choices: int = Field(default=128, ge=1, description="Largest n of one request")
     max_prompts: int = Field(default=256, ge=1, description="Most prompts of one request")
     max_stop_strings: int = Field(default=16, ge=0, description="Most stop strings of one request")
@@ -117,6 +132,11 @@ class ServerSettings(BaseSettings):
     max_biased_tokens: int = Field(default=1024, ge=0, description="Most entries of logit_bias of one request")
     max_grammar_bytes: int = Field(default=65536, ge=0, description="Longest schema, regex or grammar of one request")
     max_schema_depth: int = Field(default=32, ge=1, description="Deepest nesting of a JSON schema")
+    response_store_bytes: int = Field(
+        default=16 * 2**20,
+        ge=0,
+        description="Most bytes of responses kept in memory for each API key, to be gone on from; 0 keeps none",
+    )
     chat_template: str | None = Field(default=None, description="File of a chat template to use for the model's own")
     trust_request_chat_template: bool = Field(
         default=False, description="Let requests bring their own chat template: a program, run in a sandbox"
@@ -126,6 +146,10 @@ class ServerSettings(BaseSettings):
     )
     reasoning_parser: Literal["auto", "think", "none"] = Field(
         default="auto", description="Split what stands between <think> marks; auto reads it off the chat template"
+    )
+    unknown_fields: UnknownFields = Field(
+        default="refuse",
+        description="refuse: answer 400 for a field nobody knows; ignore: leave it out, log its name once",
     )
     api_keys: str | None = Field(
         default=None, description="API keys, apart by commas, each as it is or as sha256:HEX; none: open to all"
@@ -140,6 +164,17 @@ class ServerSettings(BaseSettings):
     )
     keep_alive_seconds: float = Field(
         default=15.0, gt=0, description="Seconds of silence before a stream carries a comment line"
+    )
+    standby: bool = Field(
+        default=True, description="Keep a process waiting, some 300 MB, from which a worker that died is soon replaced"
+    )
+    worker_timeout: float = Field(
+        default=30.0, gt=0, description="Seconds without a word after which a worker is killed and replaced"
+    )
+    drain_delay: float = Field(
+        default=5.0,
+        ge=0,
+        description="Seconds after SIGTERM in which the listener still answers, 503, so that routers notice",
     )
     drain_seconds: float = Field(default=30.0, ge=0, description="Longest wait for running replies when stopping")
     log_level: LogLevel = Field(default="info", description="Least severe log lines shown")
@@ -158,12 +193,17 @@ class ServerSettings(BaseSettings):
         return text
 
     @property
-    def model_name(self) -> str:
-        """The id under which the model is served."""
-        if self.served_model_name:
-            return self.served_model_name
+    def model_names(self) -> tuple[str, ...]:
+        """The ids under which the model is served."""
+        given = (name.strip() for name in (self.served_model_name or "").split(","))
         folder = Path(self.model)
-        return folder.resolve().name if folder.is_dir() else self.model
+        own = folder.resolve().name if folder.is_dir() else self.model
+        return tuple(dict.fromkeys(filter(None, given))) or (own,)
+
+    @property
+    def model_name(self) -> str:
+        """The first of them, which logs and metrics use."""
+        return self.model_names[0]
 
     def engine_config(self) -> EngineConfig:
         """What the worker is started with."""

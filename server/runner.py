@@ -1,17 +1,21 @@
 """Runs the server process from open port to exit status: uvicorn, signals, start-up report, draining.
 
-Owns the process; knows nothing of requests. The invariant: when `run` returns, the worker process is gone.
+A stop has three parts: readiness ends, the port closes (after SIGTERM a while later, for routers), what runs comes to
+its end. Owns the process; knows nothing of requests. The invariant: when `run` returns, the worker process is gone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import logging
 import signal
 import socket
+import sys
 from collections.abc import Generator, Sequence
+from functools import partial
 from types import FrameType
 
 import uvicorn
@@ -20,12 +24,22 @@ from rich.markup import escape
 
 from server.app import create_app, create_service
 from server.config import ServerSettings
+from server.engine_client.client import LEAVE_SECONDS
 from server.engine_client.status import EngineStatus
 from server.engine_client.worker_process import WORKER_COMMAND
+from server.http.connections import (
+    ConnectionBook,
+    ConnectionLimits,
+    GuardedProtocol,
+    connections_there_is_room_for,
+)
+from server.http.repeated_lines import quieten
 from server.service import Service
 
 LOG = logging.getLogger("gander.server")
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+SWITCH_SECONDS = 0.001  # that threads at work on large bodies may keep the event loop waiting, each time
+ACCEPTED_AT_ONCE = 8  # connections, of those that wait
 BACKLOG = 2048  # connections that may wait to be accepted
 DRAIN_MARGIN = 2.0  # seconds for cut-off replies to reach their clients
 EXAMPLE = {"prompt": "def fibonacci(n):\n", "max_tokens": 64, "stream": True}
@@ -34,6 +48,8 @@ EXAMPLE = {"prompt": "def fibonacci(n):\n", "max_tokens": 64, "stream": True}
 def run(settings: ServerSettings, command: Sequence[str] = WORKER_COMMAND) -> int:
     """Serve until a signal or until the model turns out not to be servable; the exit status."""
     logging.basicConfig(level=settings.log_level.upper(), format=LOG_FORMAT)
+    quieten()
+    sys.setswitchinterval(SWITCH_SECONDS)
     return asyncio.run(_serve(settings, command))
 
 
@@ -45,28 +61,46 @@ async def _serve(settings: ServerSettings, command: Sequence[str]) -> int:
         console.print(f"[red]Cannot listen on {settings.host} port {settings.port}:[/red] {error.strerror}")
         return 1
     service = create_service(settings, command)
-    config = uvicorn.Config(
-        create_app(service),
-        log_config=None,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=int(settings.drain_seconds + DRAIN_MARGIN) + 1,
-    )
-    server = _Server(config, service)
+    server = _Server(http_config(service), service)
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     report = _StartupReport(console, service, f"http://{host}:{listener.getsockname()[1]}")
     service.subscribe(report.show)
     service.subscribe(server.stop_if_failed)
+    service.subscribe(server.settle_if_ready)
     try:
         await server.serve(sockets=[listener])
     finally:
-        await service.client.close(0.0)
+        await service.client.close(0.0, leave_seconds=0.0 if server.force_exit else LEAVE_SECONDS)
     if server.is_failed:
         console.print(f"[red]Stopped:[/red] {escape(service.status.sentence)}", highlight=False, soft_wrap=True)
         return 1
     LOG.info("The server has stopped.")
     return 0
+
+
+def http_config(service: Service) -> uvicorn.Config:
+    """How uvicorn serves the application, within the settings' bounds on connections."""
+    settings = service.settings
+    most = connections_there_is_room_for(settings.max_connections)
+    limits = ConnectionLimits(
+        most=most,
+        most_per_address=settings.max_connections_per_address or most // 2,
+        head_bytes=settings.max_head_bytes,
+        head_seconds=settings.head_seconds,
+        body_seconds=settings.body_seconds,
+    )
+    book = ConnectionBook(limits, service.metrics.on_error)
+    return uvicorn.Config(
+        create_app(service),
+        http=partial(GuardedProtocol, book),  # type: ignore[arg-type]
+        ws="none",
+        backlog=ACCEPTED_AT_ONCE,
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=int(settings.drain_seconds + DRAIN_MARGIN) + 1,  # from the closing of the port on
+    )
 
 
 def _listen(settings: ServerSettings) -> socket.socket:
@@ -83,12 +117,21 @@ def _listen(settings: ServerSettings) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """Differs from uvicorn's in three things: a signal drains, the exit status is ours, a failed engine stops it."""
+    """Differs from uvicorn's: a signal drains and a second one ends at once, the exit status is ours, a failed engine
+    stops it, many may wait."""
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
         self._service = service
         self.is_failed = False
+        self._is_settled = False
+        self._num_signals = 0
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """uvicorn has one number for those that may wait and those accepted in one go, which each take a descriptor."""
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(BACKLOG)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -100,20 +143,39 @@ class _Server(uvicorn.Server):
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        super().handle_exit(sig, frame)
-        asyncio.get_running_loop().call_soon_threadsafe(self._begin_drain)
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        self._num_signals += 1
+        asyncio.get_running_loop().call_soon_threadsafe(
+            self._stop_at_once if self._num_signals > 1 else self._drain, sig
+        )
 
-    def _begin_drain(self) -> None:
+    def _drain(self, number: int) -> None:
+        """A person at the keyboard, unlike a router, need not be told that nothing more is taken."""
         service = self._service
-        if service.client.status.state != "draining":
-            LOG.info("Stopping: %d requests may still finish.", service.client.num_open)
-            service.begin_drain()
+        delay = service.settings.drain_delay if number == signal.SIGTERM else 0.0
+        LOG.info("Stopping: %d requests may still finish.", service.client.num_open)
+        service.begin_drain()
+        asyncio.get_running_loop().call_later(delay, self._close_port)
+
+    def _close_port(self) -> None:
+        self.should_exit = True
+
+    def _stop_at_once(self, _number: int) -> None:
+        LOG.warning("Stopping at once, as asked twice.")
+        self._service.client.cut_off()
+        self.should_exit = self.force_exit = True
 
     def stop_if_failed(self, status: EngineStatus) -> None:
         if status.state == "failed":
             self.is_failed = True
             self.should_exit = True
+
+    def settle_if_ready(self, status: EngineStatus) -> None:
+        """What is there now stays: the garbage collector, which holds up everything, need not look at it again."""
+        if status.state == "ready" and not self._is_settled:
+            self._is_settled = True
+            gc.collect()
+            gc.freeze()
 
 
 class _StartupReport:

@@ -8,15 +8,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
-from starlette.requests import HTTPConnection
+from pydantic import BaseModel
+from starlette.requests import HTTPConnection, Request
 
 from server.config import ServerSettings
 from server.engine_client.client import EngineClient
 from server.engine_client.status import EngineStatus, OnStatus
+from server.generation.response_store import ResponseStore
+from server.http.body import read_body
 from server.http.errors import ApiError, unavailable
 from server.http.keys import KeyRing
+from server.http.work_pool import WorkPool
 from server.metrics.metrics import Metrics
 from server.prompts.chat_template import ChatTemplate, load_chat_template
 from server.prompts.model_files import ModelFiles
@@ -26,6 +32,9 @@ from server.prompts.tokenizer import Tokenizer, load_tokenizer
 LOG = logging.getLogger("gander.service")
 RETRY_AFTER = 2  # seconds; a start takes about that many times a few
 
+M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
+
 
 @dataclass(slots=True)
 class Service:
@@ -33,10 +42,12 @@ class Service:
     client: EngineClient
     metrics: Metrics
     keys: KeyRing
+    responses: ResponseStore
     tokenizer: Tokenizer | None = None
     chat_template: ChatTemplate | None = None
     tokenizer_error: str | None = None
     created: int = 0
+    pool: WorkPool = field(default_factory=WorkPool)
     _loading: asyncio.Task[None] | None = None
     _listeners: list[OnStatus] = field(default_factory=list)
 
@@ -58,6 +69,7 @@ class Service:
 
     async def close(self) -> None:
         await self.client.close(self.settings.drain_seconds)
+        self.pool.close()
         if self._loading is not None:
             await self._loading
 
@@ -71,6 +83,14 @@ class Service:
             return replace(status, state="loading", sentence="loading the tokenizer")
         return status
 
+    async def read(self, request: Request, model: type[M]) -> M:
+        """The request's body. Raises ApiError that names the field at fault."""
+        return await read_body(request, model, self.pool, self.settings.max_body_parts)
+
+    async def work_on(self, request: Request, work: Callable[[], T]) -> T:
+        """What `work` makes of a request whose body was read; beside the event loop where the body is large."""
+        return await self.pool.run(len(await request.body()), work)
+
     def require_ready(self) -> ServedModel:
         """Raises ApiError 503 unless requests can be served now."""
         status, engine = self.status, self.client.ready
@@ -80,17 +100,18 @@ class Service:
         return ServedModel(self.settings.model_name, self.tokenizer, self.chat_template, engine, self.settings)
 
     def require_name(self, name: str | None) -> None:
-        """Raises ApiError 404 for a model that is not the served one; None is."""
-        served = self.settings.model_name
-        if name not in (None, served):
-            message = f"The model '{name}' does not exist here; this server has '{served}'."
+        """Raises ApiError 404 for a model that is not the served one, by any of its names; None is."""
+        names = self.settings.model_names
+        if name is not None and name not in names:
+            served = ", ".join(f"'{each}'" for each in names)
+            message = f"The model '{name}' does not exist here; this server has {served}."
             raise ApiError(404, message, "model", "model_not_found")
 
     def require_model(self, name: str | None) -> ServedModel:
-        """The model a body names, to be used now. Raises ApiError 503 or 404, as above."""
+        """The model a body names, to be used now, by that name. Raises ApiError 503 or 404, as above."""
         model = self.require_ready()
         self.require_name(name)
-        return model
+        return model if name is None else replace(model, name=name)
 
     async def _load_tokenizer(self) -> None:
         settings = self.settings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -46,9 +47,10 @@ def ask(
     sampling: SamplingParams,
     method: str = "none",
     prediction: NDArray[np.int32] | None = None,
+    resumed: Sequence[int] = (),
     **speculation: object,
 ) -> Reply:
-    """One reply, in a session of its own, with nothing else running."""
+    """One reply, in a session of its own, with nothing else running; what comes after the tokens `resumed`, if any."""
     name = f"asked-{next(_NUMBERS)}"
     request = Request(
         id=name,
@@ -58,6 +60,7 @@ def ask(
         eos_token_ids=engine.model.eos_token_ids,
         session_id=name,
         prediction=np.empty(0, np.int32) if prediction is None else prediction,
+        resumed=np.array(resumed, np.int32),
     )
     engine.add(request)
     reply = Reply()
@@ -74,5 +77,5 @@ def ask(
                 reply.logprobs = [*(reply.logprobs or []), *emitted.logprobs]
         for retired in result.retired:
             reply.reason, reply.stats = retired.reason, retired.stats
-    assert reply.tokens == request.output.tolist()
+    assert [*resumed, *reply.tokens] == request.output.tolist()
     return reply

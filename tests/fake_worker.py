@@ -2,12 +2,15 @@
 
 The last line of a prompt that is a JSON object is a script:
     say: the text to reply, then an end token · per_step: tokens a step · delay: seconds a step
-    crash_after: steps until the process dies · fail, reject: end that way, with this message · code: of that end
+    crash_after: steps until the process dies · crash_once: the same, but not for a reply that is resumed
+    break_once: steps until it says that it broke, and lingers; not for a reply that is resumed
+    fail, reject: end that way, with this message · code: of that end
     tell: reply with the request itself, as JSON · preemptions: of the request
     cached: tokens of the prompt that need not be run, one number for each choice of a call
 Any other prompt gets letters drawn from its seed. Token ids are bytes; 256 is the end token. The log probability of
 token t is -t / 100, its rank t, and the likeliest tokens are 0, 1, 2, ... Every tenant has the sessions it has used.
-The model folder may hold fake.json: {"load_seconds", "load_failed", "crash_on_load", "context_note"}.
+The model folder may hold fake.json: {"load_seconds", "load_failed", "crash_on_load", "context_note",
+"fingerprint"}.
 """
 
 from __future__ import annotations
@@ -19,12 +22,14 @@ import random
 import sys
 import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import zmq
 
+from decoding.core.parent import end_with
 from decoding.core.session_info import SessionInfo
 from decoding.core.stats import DraftCounts, EngineStats, MethodCounts, NodeHistogram, RequestStats, StepStats
 from decoding.core.step_trace import NodeTrace, StepTrace
@@ -32,6 +37,8 @@ from decoding.core.token_logprobs import TokenLogprobs
 from decoding.worker.messages import (
     Abort,
     Batch,
+    Beat,
+    Broke,
     DeleteSession,
     Drain,
     Failed,
@@ -57,6 +64,7 @@ VOCAB_SIZE = 257
 MAX_MODEL_LEN = 4096
 MAX_RUNNING = 32
 KV_SLOTS = 1000
+LINGER_SECONDS = 60
 LETTERS = b"abcdefghijklmnopqrstuvwxyz \n"
 
 
@@ -66,8 +74,8 @@ class Running:
     def __init__(self, submit: Submit) -> None:
         self.submit = submit
         self.script = read_script(submit.prompt)
-        self.tokens = self._tokens()
-        self.emitted = 0
+        self.emitted = len(submit.resumed)
+        self.tokens = islice(self._tokens(), self.emitted, None)
         self.steps = 0
 
     def _tokens(self) -> Iterator[int]:
@@ -88,8 +96,12 @@ class Running:
     def step(self) -> list[FromWorker]:
         self.steps += 1
         request_id, script, sampling = self.submit.request_id, self.script, self.submit.sampling
-        if self.steps == script.get("crash_after"):
+        if self.steps == script.get("crash_after") or (
+            self.steps == script.get("crash_once") and not self.submit.resumed
+        ):
             os._exit(3)
+        if self.steps == script.get("break_once") and not self.submit.resumed:
+            return [Broke(error="the engine broke")]
         if "fail" in script:
             return [Failed(request_id=request_id, message=script["fail"], code=script.get("code"))]
         if "reject" in script:
@@ -134,7 +146,7 @@ class Running:
         return ("length" if num_tokens == sampling.max_tokens else ""), None
 
     def finished(self, reason: str, stop_token_id: int | None = None) -> Finished:
-        accepted = self.emitted - self.steps
+        accepted = self.emitted - len(self.submit.resumed) - self.steps
         counts = DraftCounts(
             drafts=self.steps,
             drafted=4 * self.steps,
@@ -149,7 +161,8 @@ class Running:
             prompt_tokens=len(self.submit.prompt),
             cached_tokens=self.cached_tokens,
             preemptions=self.script.get("preemptions", 0),
-            emitted=self.emitted,
+            resumed_tokens=len(self.submit.resumed),
+            emitted=self.emitted - len(self.submit.resumed),
             target_forwards=self.steps,
             prefill_chunks=1,
             counts=counts,
@@ -190,6 +203,7 @@ class FakeWorker:
         self._sessions: dict[tuple[str, str], int] = {}
         self._is_draining = False
         self._parent = parent
+        self._next_beat = 0.0
 
     def run(self) -> None:
         self._load()
@@ -199,6 +213,9 @@ class FakeWorker:
                 self._step()
             if os.getppid() != self._parent:
                 sys.exit(1)
+            if time.monotonic() >= self._next_beat:
+                self._next_beat = time.monotonic() + 1
+                self._send([Beat(busy_seconds=0.0)])
         self._outbox.close(linger=1000)
 
     def _load(self) -> None:
@@ -232,7 +249,7 @@ class FakeWorker:
             is_exact=True,
             load_seconds=0.1,
             parameters=1,
-            fingerprint="fp_fake",
+            fingerprint=options.get("fingerprint", "fp_fake"),
         )
         self._send([ready])
 
@@ -306,6 +323,8 @@ class FakeWorker:
             },
         )
         self._send([*messages, StepReport(steps=[step], engine=self._engine_stats())])
+        if any(isinstance(message, Broke) for message in messages):
+            time.sleep(LINGER_SECONDS)
 
     def _engine_stats(self) -> EngineStats:
         return EngineStats(
@@ -328,6 +347,9 @@ def main() -> None:
     for flag in ("--inbox", "--outbox", "--parent", "--config"):
         parser.add_argument(flag, required=True)
     arguments = parser.parse_args()
+    end_with(int(arguments.parent))
+    if not sys.stdin.readline():
+        sys.exit(0)
     FakeWorker(arguments.inbox, arguments.outbox, int(arguments.parent), json.loads(arguments.config)).run()
 
 

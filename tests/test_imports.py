@@ -17,7 +17,7 @@ MOST_FILES = 15  # of code in one folder
 DECODING = {
     "": "errors config",
     "core": """
-        grammar kernel_cache layer sampling_params session_info speculation_params request stats
+        grammar kernel_cache layer parent sampling_params session_info speculation_params request stats
         step_trace token_logprobs step_result top_tokens tree
     """,
     "costs": "curve row_cost calibration price",
@@ -26,10 +26,11 @@ DECODING = {
     "attention": "backend lanes products step_table tile_scratch exact_kernel exact reference sdpa",
     "model": """
         checkpoint memory norms rowwise seam probe self_test threads linear/exact linear/row_limit
-        linear/row_counts linear/packed features target_model timing
+        linear/row_counts linear/packed features target_model kept_timings timing
     """,
     "sampling": """
-        grammar_matcher grammar_builder grammar_compiler logits_kernel logits_row law logits_processors
+        grammar/source grammar/trial grammar/matcher grammar/builder grammar/compiler grammar/__main__
+        logits_kernel logits_row law logits_processors
         noise cpu_sampler rejection top_tokens logprobs torch_sampler verify sampler
     """,
     "drafting": """
@@ -41,8 +42,11 @@ DECODING = {
         baselines/suffix draft_model/growth draft_model/dynamic eagle/eagle_tree spine/paper_tree spine/spine
         stand/growth stand/stand one_tree/opening one_tree/grower one_tree/one_tree sequence_drafter registry drafting
     """,
-    "engine": "limits admission sequence kept_places intake scheduler step_costs tally tracing warm_up engine",
-    "worker": "messages worker __main__",
+    "engine": """
+        limits admission fault sequence kept_places intake scheduler isolation parts step_costs tally tracing warm_up
+        engine
+    """,
+    "worker": "arguments messages heart worker __main__",
     "audit": "tiny_configs audit __main__",
     "training": """
         files replicas schedule texts/arithmetic texts/function_forms texts/plots texts/sources
@@ -62,26 +66,26 @@ DECODING = {
     """,
 }
 SERVER = {
-    "http": "errors keys auth middleware session sse",
+    "http": "errors keys auth middleware session sse unknown_fields work_pool body connections repeated_lines",
     "settings": "config",
     "schemas": """
         base replies structured generation completions messages tools catalog chat response_replies
         responses
     """,
-    "engine_client": "replies sessions status worker_process client",
+    "engine_client": "replies open_requests sessions status worker_process standby client",
     "metrics": "totals exposition metrics",
-    "parsing": "marks parts call_object call_list families forced thinking",
-    "prompts": "model_files chat_template tokenizer encoding conversation served_model",
-    "grammars": "call_grammar constraint chat_constraint",
+    "parsing": "string_search marks parts call_object call_list families forced thinking",
+    "prompts": "model_files special_tokens chat_template tokenizer served_model encoding conversation",
+    "grammars": "constraint call_grammar chat_constraint",
     "generation": """
         detokenize choice call events logprobs options limits plan prepare report trace usage serializer
-        answer
+        answer response_store
     """,
     "services": "service",
     "endpoints": """
         health openapi metrics models page sessions tokens chat/rendered_chat chat/options
         chat/serializer chat/route completions/options completions/serializer completions/route
-        responses/input responses/items responses/serializer responses/route
+        responses/input responses/items responses/serializer responses/route responses/stored
     """,
     "bench": """
         errors options connection call measured_server conversations closed_loop figures late_prompt report

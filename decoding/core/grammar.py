@@ -1,4 +1,4 @@
-"""A grammar a reply must follow, as the caller wrote it. Pure data; `grammar_compiler` compiles it."""
+"""A grammar a reply must follow, as the caller wrote it. Pure data; `decoding/sampling/grammar/` compiles it."""
 
 from __future__ import annotations
 

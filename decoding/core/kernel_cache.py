@@ -50,6 +50,11 @@ def use_kernel_cache() -> None:
         sys.modules["numba"].config.CACHE_DIR = str(folder)
 
 
+def kernel_folder() -> Path:
+    """The folder in use; what depends on the sources as kernels do may be kept there as well."""
+    return Path(os.environ[VARIABLE])
+
+
 def base_folder(environment: Mapping[str, str]) -> Path:
     """The operator's, else the user's. Raises RuntimeError where there is neither."""
     given = environment.get(VARIABLE)

@@ -31,7 +31,8 @@ class Request:
 
     prompt: int32 [p]; eos_token_ids: the model's end tokens (empty set when the model has none).
     cache_salt: prompts of another salt, or another tenant, share nothing with this one. prediction: int32, what the
-    caller expects the reply to be; a draft, never a promise.
+    caller expects the reply to be; a draft, never a promise. resumed: int32, the tokens of the reply that an earlier
+    engine gave before it died: the reply goes on after them, as it would have.
     """
 
     id: str
@@ -43,6 +44,7 @@ class Request:
     cache_salt: str = ""
     session_id: str = "local"
     prediction: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
+    resumed: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
     num_tokens: int = field(init=False)
     finish_reason: FinishReason | None = field(init=False, default=None)
     _buffer: NDArray[np.int32] = field(init=False)
@@ -55,6 +57,8 @@ class Request:
         self.num_tokens = len(self.prompt)
         end_tokens = frozenset() if self.sampling.ignore_eos else self.eos_token_ids
         self.stop_ids = end_tokens | frozenset(self.sampling.stop_token_ids)
+        self.extend(self.resumed)
+        assert self.finish_reason is None, (self.id, self.finish_reason)
 
     def validate(self, vocab_size: int) -> None:
         """Raise RequestRejected naming the first field that is out of range, for a vocabulary of this size."""
@@ -67,6 +71,7 @@ class Request:
             ("bad_words", [token for word in asked.bad_words for token in word]),
             ("allowed_token_ids", asked.allowed_token_ids or ()),
             ("prediction", self.prediction.tolist()),
+            ("resumed", self.resumed.tolist()),
         )
         for name, ids in fields:
             if ids and (min(ids) < 0 or max(ids) >= vocab_size):

@@ -86,7 +86,8 @@ class RequestStats(msgspec.Struct, kw_only=True):
     """What one finished request cost. Times are seconds, on the worker's monotonic clock differences.
 
     cached_tokens: of the prompt, those that need not be run, since another request did. preemptions: how often it gave
-    up its room and was run again. target_forwards counts the steps that verified a root, so acceptance length is
+    up its room and was run again. resumed_tokens: of the reply, those that a worker gave before it died: all else here
+    is of what came after them. target_forwards counts the steps that verified a root, so acceptance length is
     emitted / target_forwards;
     prompt chunks that end before the root are prefill_chunks. accepted_prediction_tokens are the tokens of the
     request's prediction that the reply contains where it was found to follow it, rejected_prediction_tokens the
@@ -101,6 +102,7 @@ class RequestStats(msgspec.Struct, kw_only=True):
     prompt_tokens: int
     cached_tokens: int = 0
     preemptions: int = 0
+    resumed_tokens: int = 0
     emitted: int = 0
     target_forwards: int = 0
     prefill_chunks: int = 0

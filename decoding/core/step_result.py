@@ -48,10 +48,11 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A request that cannot go on, and why: a sentence. The others do."""
+    """A request that cannot go on, and why: a sentence for its caller and a word for machines. The others do."""
 
     request_id: str
     sentence: str
+    code: str
 
 
 @dataclass(slots=True)

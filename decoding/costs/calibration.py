@@ -1,15 +1,15 @@
 """Measures what a step costs on this machine, by running the model on chains of several sizes.
 
-At start, in well under a second for a small model and a few steps' time for a large one, and on while nobody waits: a
-moment in which the machine was busy must not be believed for good, so of every size the quickest time counts,
-until forwards are run in another way.
+At start, in well under a second for a small model and a few steps' time for a large one, unless an earlier start did,
+and on while nobody waits: a moment in which the machine was busy must not be believed for good, so of every size the
+quickest time counts, until forwards are run in another way.
 Knows nothing of requests.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from decoding.costs.curve import CostCurve, fit_cost_curve
 
@@ -22,40 +22,49 @@ Measure = Callable[[int, int], float]  # seconds of a forward of so many rows at
 
 
 class Calibration:
-    """sizes: (rows, context); measure: times one of them."""
+    """sizes: (rows, context); measure: times one of them; kept: seconds of each as of an earlier start, which are taken
+    if they are of all and each can be timed anew while nobody waits."""
 
-    def __init__(self, sizes: Sequence[tuple[int, int]], measure: Measure) -> None:
+    def __init__(
+        self, sizes: Sequence[tuple[int, int]], measure: Measure, kept: Mapping[tuple[int, int], float] | None = None
+    ) -> None:
         self._sizes = sizes
         self._measure = measure
         self._quickest: dict[tuple[int, int], float] = {}
-        self._outdated: set[tuple[int, int]] = set()
-        self._num_later = 0
+        self.start_over()
+        if kept is not None and kept.keys() == set(sizes) and max(kept.values()) <= LONGEST_LATER:
+            self._quickest.update(kept)
+        else:
+            self._measure_all()
+        self.curve = self._fit()
+
+    def _measure_all(self) -> None:
         deadline = time.perf_counter() + SECONDS_LIMIT
         for round_number in range(ROUNDS):
             if round_number >= 2 and time.perf_counter() > deadline:
                 break
-            for size in sizes:  # every round times every size, so that a busy moment spoils no size alone
+            for size in self._sizes:  # every round times every size, so that a busy moment spoils no size alone
                 self._time(size)
-        self.curve = self._fit()
 
     @property
     def is_done(self) -> bool:
         return self._num_later == LATER_ROUNDS * len(self._sizes)
 
     @property
-    def quickest(self) -> float:
-        """Seconds of the shortest forward."""
-        return min(self._quickest.values())
+    def quickest(self) -> Mapping[tuple[int, int], float]:
+        """Seconds of each size."""
+        return self._quickest
 
-    def refine(self) -> None:
-        """Time one more size, unless that was done often enough or would take long."""
+    def refine(self) -> bool:
+        """Time one more size, unless that was done often enough or would take long; whether it was the last."""
         if self.is_done:
-            return
+            return False
         size = self._sizes[self._num_later % len(self._sizes)]
         if self._quickest[size] <= LONGEST_LATER:
             self._time(size)
             self.curve = self._fit()
         self._num_later += 1
+        return self.is_done
 
     def start_over(self) -> None:
         """Let the next times replace the quickest ones so far: forwards run in another way from now on."""

@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 
-import torch
-
 from decoding.cache.batch import pack
 from decoding.cache.block_pool import BLOCK_LEN, BlockPool
 from decoding.cache.prefix_index import PrefixIndex
@@ -19,30 +17,31 @@ from decoding.cache.top_token_store import TopTokenStore
 from decoding.config import EngineConfig
 from decoding.core.request import FinishReason, Request
 from decoding.core.stats import EngineStats, RequestStats
-from decoding.core.step_result import Broken, Emitted, PromptScored, Retired, StepResult
-from decoding.core.top_tokens import TopTokens
+from decoding.core.step_result import Emitted, PromptScored, Retired, StepResult
 from decoding.costs.price import Pricing
 from decoding.drafting.draft_model.draft_model import DraftModel, load_draft_model
-from decoding.drafting.drafting import Drafting, DraftRequest
+from decoding.drafting.drafting import Drafting
 from decoding.drafting.eagle.head_drafting import HeadDrafting
 from decoding.drafting.eagle.head_model import HeadModel, load_head_model
 from decoding.drafting.registry import StartDrafter
 from decoding.drafting.stand.static_tree import read_tree
 from decoding.engine.admission import check_queue, check_request
 from decoding.engine.intake import Intake
+from decoding.engine.isolation import Isolation
 from decoding.engine.kept_places import kept_places
 from decoding.engine.limits import limits_for
+from decoding.engine.parts import drafted_parts
 from decoding.engine.scheduler import Scheduler, Task
-from decoding.engine.sequence import SequencePart, VerifiedPart
+from decoding.engine.sequence import RunPart, SequencePart, VerifiedPart
 from decoding.engine.step_costs import StepCosts
 from decoding.engine.tally import Emission, StepTally, outcome_of
 from decoding.engine.tracing import trace_step
 from decoding.engine.warm_up import compile_kernels, seconds_beside_forwards
-from decoding.errors import BrokenLogits
+from decoding.model.kept_timings import KeptTimings
 from decoding.model.memory import affordable_slots, expected_bytes, resident_bytes, room_for
 from decoding.model.target_model import TargetModel
-from decoding.sampling.grammar_builder import GrammarBuilder
-from decoding.sampling.grammar_compiler import GrammarCompiler
+from decoding.sampling.grammar.builder import GrammarBuilder
+from decoding.sampling.grammar.compiler import GrammarCompiler
 from decoding.stores.session_store import SessionStore
 from decoding.stores.successor_table import NUM_SUCCESSORS
 
@@ -57,7 +56,7 @@ class Engine:
     """add, abort, step.
 
     model: ready to run. config: frozen options. on_progress: told of start-up work, a sentence and a
-    fraction. draft_model: one that shares the vocabulary of `model`, or a head of it.
+    fraction. draft_model: one that shares the vocabulary of `model`, or a head of it. kept: of earlier starts.
     """
 
     def __init__(
@@ -66,6 +65,7 @@ class Engine:
         config: EngineConfig,
         on_progress: Callable[[str, float], None] = silent,
         draft_model: TargetModel | HeadModel | None = None,
+        kept: KeptTimings | None = None,
     ) -> None:
         started = time.perf_counter()
         self.model = model
@@ -73,7 +73,7 @@ class Engine:
         on_progress("Compiling the drafters", 0.8)
         compile_kernels()
         on_progress("Measuring what a token costs on this machine", 0.9)
-        self.costs = StepCosts(model, draft_model)
+        self.costs = StepCosts(model, draft_model, kept)
         slot_bytes = sum(each.bytes_per_slot for each in (model, draft_model) if each)
         slot_bytes += TopTokenStore.bytes_per_slot(NUM_SUCCESSORS)
         slots = affordable_slots(config, model.device, slot_bytes)
@@ -111,6 +111,7 @@ class Engine:
         cls,
         config: EngineConfig,
         on_progress: Callable[[str, float], None] = silent,
+        kept: KeptTimings | None = None,
     ) -> Engine:
         """Load `config.model` and make an engine of it. Raises ModelRefused or ConfigError."""
         started = time.perf_counter()
@@ -121,7 +122,7 @@ class Engine:
 
         head = load_head_model(config, model, on_draft_progress)
         draft_model = head or load_draft_model(config, on_draft_progress)
-        engine = cls(model, config, on_progress, draft_model)
+        engine = cls(model, config, on_progress, draft_model, kept)
         engine.load_seconds = time.perf_counter() - started
         return engine
 
@@ -165,32 +166,32 @@ class Engine:
         return [*(sequence.request.id for sequence in self._scheduler.all()), *self._intake.ids()]
 
     def step(self) -> StepResult:
-        """One packed forward over all running sequences."""
-        tally, result = StepTally(), StepResult()
+        """One packed forward over all running sequences. What is raised for one of them ends that one."""
+        tally, result, isolation = StepTally(), StepResult(), Isolation()
         self._queue_ready(result)
         tasks = self._scheduler.next_tasks()
         if not tasks:
             self._intake.wait(GRAMMAR_PATIENCE)
             return result
         tally.end_phase("schedule")
-        parts = self._draft(tasks, tally)
+        parts = self._draft(tasks, tally, isolation)
         batch = pack([part.segment() for part in parts], self.store)
         logits_NV = self.model.forward(batch)
         tally.end_phase("forward")
-        rows = [logits_NV[first:end] for first, end in pairwise(batch.logit_offsets.tolist())]
-        verified = self._verify(parts, rows, result)
-        tops = [each.top_tokens() for each in verified]
+        borders = pairwise(batch.logit_offsets.tolist())
+        run = [RunPart(part, logits_NV[first:end]) for part, (first, end) in zip(parts, borders, strict=True)]
+        verified = isolation.each(run, RunPart.verify)
         tally.end_phase("sample")
         if isinstance(self.draft_model, HeadDrafting):
             self.draft_model.keep_features(*kept_places(parts, verified, batch))
-        self._learn_prompts([each.part for each in verified], tops)
-        for each in verified:
-            self._commit(each, tally, result)
+        isolation.each(verified, lambda each: each.keep_top(self._tops))
+        isolation.each(verified, lambda each: each.sequence.learn_prompt(each.part.end, self._tops))
+        isolation.each(verified, lambda each: self._commit(each, tally, result))
         tally.end_phase("commit")
-        for each, top in zip(verified, tops, strict=True):
-            each.part.observe(each.verdict, top)
+        isolation.each(verified, VerifiedPart.observe)
         tally.end_phase("observe")
         self._note_costs(parts, tally)
+        result.broken += isolation.retire_failed(self._scheduler)
         num_prefill_tokens = sum(len(part.chunk) for part in parts)
         result.stats = tally.stats(batch.num_tokens, num_prefill_tokens, self._scheduler.reuse, self.costs.curve)
         return result
@@ -204,54 +205,27 @@ class Engine:
         """Let those wait for their turn whose grammar is compiled by now."""
         if len(self._intake) == 0:
             return
-        ready, result.refused = self._intake.take_ready()
-        for sequence in ready:
+        for sequence in self._intake.take_ready(result):
             self._scheduler.add(sequence)
 
-    def _draft(self, tasks: list[Task], tally: StepTally) -> list[SequencePart]:
+    def _draft(self, tasks: list[Task], tally: StepTally, isolation: Isolation) -> list[SequencePart]:
         """Each sequence's part of the step, its tree drafted."""
-        proposals = self._drafting.propose_batch(
-            [DraftRequest(task.sequence.drafter, task.table, task.end, task.budget) for task in tasks]
-        )
+
+        def harvest_rows(task: Task) -> int:
+            is_learnt_from = self.config.prefix_cache or task.sequence.drafter.num_top > 0
+            return self._pricing.harvest_rows if is_learnt_from else 0
+
+        parts, proposals = drafted_parts(tasks, self._drafting, isolation, harvest_rows)
         for reason in proposals.refusals:
             tally.note_refusal(reason)
-        parts = []
-        for task, tree, cost in zip(tasks, proposals.trees, proposals.costs, strict=True):
-            sequence, start = task.sequence, task.sequence.num_committed
-            chunk = sequence.request.tokens[start : start + task.chunk_len]
-            budget = task.budget.max_nodes if task.budget else 0
-            is_learnt_from = self.config.prefix_cache or sequence.drafter.num_top > 0
-            harvest_rows = self._pricing.harvest_rows if is_learnt_from else 0
-            parts.append(SequencePart(sequence, start, chunk, tree, cost, budget, harvest_rows))
         tally.end_draft(proposals.model_seconds)
         if all(task.chunk_len == 0 for task in tasks):
             self._pricing.note_rounds(proposals.model_seconds, proposals.forwards.count, proposals.forwards.rows)
         return parts
 
-    def _verify(self, parts: list[SequencePart], rows: list[torch.Tensor], result: StepResult) -> list[VerifiedPart]:
-        """Follow the target's own tokens through every tree; a sequence without numbers to draw from ends here."""
-        verified = []
-        for part, rows_RV in zip(parts, rows, strict=True):
-            sequence = part.sequence
-            try:
-                verified.append(VerifiedPart(part, part.verify(rows_RV), rows_RV))
-            except BrokenLogits as error:
-                self._scheduler.retire(sequence.request.id)
-                sequence.close()
-                result.broken.append(Broken(sequence.request.id, str(error)))
-        return verified
-
-    def _learn_prompts(self, parts: list[SequencePart], tops: list[TopTokens | None]) -> None:
-        """Let drafting learn from the rows of prompts that were run, and from those that need not be."""
-        for part, top in zip(parts, tops, strict=True):
-            if top is not None:
-                part.keep_top(top, self._tops)
-        for part in parts:
-            part.sequence.learn_prompt(part.end, self._tops)
-
     def _commit(self, verified: VerifiedPart, tally: StepTally, result: StepResult) -> None:
         """Keep the accepted rows, extend the sequence, and say what it was given."""
-        part, verdict, rows_RV = verified
+        part, verdict, rows_RV, _ = verified
         sequence, request = part.sequence, part.sequence.request
         sequence.note_prompt_logprobs(part.prompt_logprobs(rows_RV))
         assert sequence.rows is not None, request.id

@@ -12,14 +12,15 @@ from dataclasses import dataclass, field
 
 from decoding.core.grammar import Grammar
 from decoding.core.request import Request
-from decoding.core.step_result import Refused
+from decoding.core.step_result import Refused, StepResult
 from decoding.drafting.drafting import Drafting
 from decoding.drafting.registry import StartDrafter
 from decoding.drafting.revision.prediction import Prediction
 from decoding.drafting.revision.reviser import Reviser
+from decoding.engine.fault import broken_by
 from decoding.engine.sequence import Sequence
 from decoding.errors import RequestRejected
-from decoding.sampling.grammar_matcher import CompiledGrammar, GrammarMatcher
+from decoding.sampling.grammar.matcher import CompiledGrammar, GrammarMatcher
 from decoding.sampling.logits_processors import processors_of
 from decoding.stores.session_store import SessionStore
 
@@ -61,18 +62,19 @@ class Intake:
         self._pending[request.id] = _Pending(request, start_drafter, self._compile(grammar))
         return None
 
-    def take_ready(self) -> tuple[list[Sequence], list[Refused]]:
-        """The sequences whose grammar is compiled by now, and the requests whose grammar cannot be."""
-        ready, refused = [], []
+    def take_ready(self, result: StepResult) -> list[Sequence]:
+        """The sequences whose grammar is compiled by now; who cannot be run after all is in the result."""
+        ready = []
         for pending in [each for each in self._pending.values() if each.grammar.done()]:
             request = self._pending.pop(pending.request.id).request
             try:
                 matcher = pending.grammar.result().new_matcher()
-            except RequestRejected as error:
-                refused.append(Refused(request.id, error))
-            else:
                 ready.append(self._sequence(request, pending.start_drafter, matcher, pending.arrived))
-        return ready, refused
+            except RequestRejected as error:
+                result.refused.append(Refused(request.id, error))
+            except Exception as error:
+                result.broken.append(broken_by(request.id, error))
+        return ready
 
     def wait(self, seconds: float) -> None:
         """Until a grammar is compiled, at most so long."""

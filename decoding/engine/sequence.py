@@ -54,7 +54,7 @@ class Sequence:
     stats: RequestStats = field(init=False)
 
     def __post_init__(self) -> None:
-        self.stats = RequestStats(prompt_tokens=len(self.request.prompt))
+        self.stats = RequestStats(prompt_tokens=len(self.request.prompt), resumed_tokens=self.request.num_output)
 
     @property
     def num_committed(self) -> int:
@@ -208,7 +208,7 @@ class SequencePart:
     def num_chunk_logits(self) -> int:
         """Of the chunk's rows those whose logits are wanted: the last ones."""
         sequence = self.sequence
-        if sequence.request.num_output:  # run again after a preemption
+        if sequence.request.num_output:  # run again after a preemption, or resumed
             return 0
         if sequence.request.sampling.prompt_logprobs is not None:
             return len(self.chunk)
@@ -239,7 +239,7 @@ class SequencePart:
         return Segment(rows, tokens, parents, logits)
 
     def verify(self, rows_RV: torch.Tensor) -> Verdict | None:
-        """The target's own tokens along the tree; None where there is none. Raises BrokenLogits."""
+        """The target's own tokens along the tree; None where there is none. Raises BrokenSequence."""
         if self.tree is None:
             return None
         sequence = self.sequence
@@ -263,7 +263,7 @@ class SequencePart:
         """Of the prompt's tokens that follow this part's rows, if they are asked for and not yet told."""
         request, first = self.sequence.request, len(self.sequence.prompt_logprobs)
         tokens = request.prompt[first : self.end + 1]
-        if request.sampling.prompt_logprobs is None or len(tokens) == 0:
+        if request.sampling.prompt_logprobs is None or len(tokens) == 0 or request.num_output:
             return []
         rows_RV = rows_RV[first - 1 - self.start :][: len(tokens)]
         return token_logprobs(rows_RV, tokens, request.sampling.prompt_logprobs)
@@ -275,31 +275,50 @@ class SequencePart:
             return None
         return token_logprobs(self.tree_rows(rows_RV)[torch.from_numpy(verdict.path)], verdict.tokens, num_top)
 
-    def keep_top(self, top: TopTokens, tops: TopTokenStore) -> None:
-        """Note what follows the chunk's rows for all who share them. `top` has a row for each row of logits."""
-        rows, count = self.sequence.rows, self.num_chunk_logits
-        if count:
-            assert rows is not None
-            slots = slots_of(rows.table.blocks, np.arange(self.end - count, self.end))
-            tops.write(slots, top.rows(0, count))
 
-    def observe(self, verdict: Verdict | None, top: TopTokens | None) -> None:
-        """Give the drafter the outcome of its tree; `top` has a row for each row of logits, the tree's last."""
-        if self.tree is None or verdict is None or self.is_plain:
-            return
-        drafter = self.sequence.drafter
-        if top is not None:
-            top = top.rows(len(top) - len(self.tree), len(top)).likeliest(drafter.num_top)
-        drafter.observe(self.tree, verdict, top)
+class RunPart(NamedTuple):
+    """A part after its forward, and its raw logits."""
+
+    part: SequencePart
+    rows_RV: torch.Tensor
+
+    @property
+    def sequence(self) -> Sequence:
+        return self.part.sequence
+
+    def verify(self) -> VerifiedPart:
+        """What the target says of the tree. Raises BrokenSequence."""
+        part, rows_RV = self
+        verdict = part.verify(rows_RV)
+        return VerifiedPart(part, verdict, rows_RV, top_tokens(rows_RV, part.num_top) if part.num_top else None)
 
 
 class VerifiedPart(NamedTuple):
-    """A part after its forward: what the target says of its tree, None where there is none, and its raw logits."""
+    """verdict: of the target on the tree, None where there is none; top: what is kept and learnt from of the raw
+    logits, a row for each of theirs."""
 
     part: SequencePart
     verdict: Verdict | None
     rows_RV: torch.Tensor
+    top: TopTokens | None
 
-    def top_tokens(self) -> TopTokens | None:
-        """What is kept and learnt from, taken from the raw logits."""
-        return top_tokens(self.rows_RV, self.part.num_top) if self.part.num_top else None
+    @property
+    def sequence(self) -> Sequence:
+        return self.part.sequence
+
+    def keep_top(self, tops: TopTokenStore) -> None:
+        """Note what follows the chunk's rows for all who share them."""
+        rows, count, end = self.sequence.rows, self.part.num_chunk_logits, self.part.end
+        if self.top is not None and count:
+            assert rows is not None
+            tops.write(slots_of(rows.table.blocks, np.arange(end - count, end)), self.top.rows(0, count))
+
+    def observe(self) -> None:
+        """Give the drafter the outcome of its tree."""
+        part, verdict, _, top = self
+        if part.tree is None or verdict is None or part.is_plain:
+            return
+        drafter = part.sequence.drafter
+        if top is not None:
+            top = top.rows(len(top) - len(part.tree), len(top)).likeliest(drafter.num_top)
+        drafter.observe(part.tree, verdict, top)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from decoding.costs.curve import CostCurve
+from decoding.model.kept_timings import KeptTimings
 from decoding.model.timing import Timed, Timing
 
 
@@ -17,9 +18,9 @@ class StepCosts:
     curve: CostCurve
     draft_curve: CostCurve | None
 
-    def __init__(self, model: Timed, draft_model: Timed | None) -> None:
-        self._timing = Timing(model)
-        self._draft_timing = Timing(draft_model) if draft_model else None
+    def __init__(self, model: Timed, draft_model: Timed | None, kept: KeptTimings | None = None) -> None:
+        self._timing = Timing(model, kept)
+        self._draft_timing = Timing(draft_model, kept) if draft_model else None
         self._plain, self._drafting = 0.0, 0.0
         self._take_curves()
 

@@ -19,6 +19,7 @@ from decoding.cache.kv_cache import KvCache
 from decoding.cache.kv_store import KvRows, KvStore
 from decoding.costs.calibration import LONGEST_LATER, Calibration
 from decoding.costs.curve import CostCurve
+from decoding.model.kept_timings import KeptTimings, ModelTimings
 from decoding.model.threads import ThreadChoice
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
@@ -31,6 +32,7 @@ STEP_ROWS = (1, 16)  # a plain step and one with a tree: what threads are chosen
 class Timed(Protocol):
     """What runs packed rows."""
 
+    fingerprint: str
     threads: ThreadChoice
     vocab_size: int
     max_model_len: int
@@ -63,19 +65,30 @@ class Chains:
 
 
 class Timing:
-    """One model's threads and costs, measured at start and on while nobody waits."""
+    """One model's threads and costs, measured at start, or taken from an earlier start, and on while nobody waits.
 
-    def __init__(self, model: Timed) -> None:
+    kept: where they are kept between starts; None for nowhere.
+    """
+
+    def __init__(self, model: Timed, kept: KeptTimings | None = None) -> None:
+        self._kept = kept
+        self._fingerprint = f"{model.fingerprint} {model.max_model_len} {model.threads.candidates}"
         self._threads = model.threads
         self._contexts = (SHORT_CONTEXT, min(LONG_CONTEXT, model.max_model_len // 2))
         self._model = model
         self._steps = Chains(model, (SHORT_CONTEXT,), max(STEP_ROWS))
         self._step_rows = cycle(STEP_ROWS)
-        self._threads.settle(self._step)
+        known = kept.read(self._fingerprint) if kept is not None else None
+        if known is None:
+            self._threads.settle(self._step)
+        else:
+            self._threads.begin_with(known.threads)
         self._num_threads = self._threads.chosen
         self._chains: Chains | None = None
-        self._calibration = Calibration(self._sizes(), self._seconds)
-        self._head = self._head_seconds()
+        quickest = {(rows, context): seconds for rows, context, seconds in known.quickest} if known else None
+        self._calibration = Calibration(self._sizes(), self._seconds, quickest)
+        self._head = self._head_seconds() if known is None else known.head
+        self._keep()
 
     @property
     def curve(self) -> CostCurve:
@@ -84,14 +97,19 @@ class Timing:
 
     def refine(self) -> None:
         """Measure on, for a moment."""
-        if self._calibration.quickest <= LONGEST_LATER and self._threads.refine(self._step):
+        if min(self._calibration.quickest.values()) <= LONGEST_LATER and self._threads.refine(self._step):
             return
         if self._threads.chosen != self._num_threads:
             self._num_threads = self._threads.chosen
             self._calibration.start_over()
-        self._calibration.refine()
-        if self._calibration.is_done:
+        if self._calibration.refine():
             self._chains = None  # and the slots it holds
+            self._keep()
+
+    def _keep(self) -> None:
+        if self._kept is not None:
+            quickest = [(*size, seconds) for size, seconds in self._calibration.quickest.items()]
+            self._kept.write(self._fingerprint, ModelTimings(self._num_threads, self._head, quickest))
 
     def _head_seconds(self) -> float:
         """Of one row's logits: what rows take with them that they do not take without."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
-from decoding.sampling.grammar_matcher import GrammarMatcher
+from decoding.sampling.grammar.matcher import GrammarMatcher
 from decoding.sampling.logits_kernel import BadWords, Penalties, add_bias, forbid_bad_words, forbid_unset, penalise
 from decoding.sampling.logits_row import checked_highest
 
@@ -28,7 +28,7 @@ from decoding.sampling.logits_row import checked_highest
 class LogitsProcessors:
     """What one request asks of its logits: `note` each token of the reply, `row` for the next one.
 
-    vocab_size: V of the rows. matcher: of the request's grammar, at its start.
+    vocab_size: V of the rows. matcher: of the request's grammar, at its start. What the reply holds already is noted.
     """
 
     def __init__(self, request: Request, vocab_size: int, matcher: GrammarMatcher | None = None) -> None:
@@ -46,6 +46,7 @@ class LogitsProcessors:
         self._tail = request.prompt[len(request.prompt) - min(len(request.prompt), self._longest_word - 1) :]
         self._allowed_W = None if asked.allowed_token_ids is None else bit_mask(asked.allowed_token_ids, vocab_size)
         self._stop_ids = np.array(sorted(request.stop_ids), np.int64)
+        self.catch_up()
 
     @property
     def is_needed(self) -> bool:

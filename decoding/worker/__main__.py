@@ -1,4 +1,5 @@
-"""`python -m decoding.worker`: the process the server starts."""
+"""`python -m decoding.worker`: the process the server starts. It imports, and loads as soon as a line on its standard
+input tells it to: so it can be started before it is needed."""
 
 from __future__ import annotations
 
@@ -6,10 +7,15 @@ import logging
 import os
 import sys
 
-from decoding.worker.worker import main
+from decoding.core.parent import end_with
+from decoding.worker.arguments import read_arguments
 
 if __name__ == "__main__":
-    status = main()
+    arguments = read_arguments()
+    end_with(arguments.parent)  # first of all: what follows imports for seconds
+    from decoding.worker.worker import run
+
+    status = run(arguments) if sys.stdin.readline() else 0
     logging.shutdown()
     sys.stderr.flush()
     os._exit(status)  # taking a model apart object by object takes seconds, and nobody is left to see it

@@ -18,7 +18,8 @@ from decoding.core.token_logprobs import TokenLogprobs
 
 
 class Submit(msgspec.Struct, kw_only=True, frozen=True, tag=True):
-    """prediction: token ids of the text the reply is expected to be, as far as it is known."""
+    """prediction: token ids of the text the reply is expected to be, as far as it is known. resumed: the tokens of the
+    reply that a worker gave before it died; the reply goes on after them."""
 
     request_id: str
     prompt: list[int]
@@ -28,6 +29,7 @@ class Submit(msgspec.Struct, kw_only=True, frozen=True, tag=True):
     cache_salt: str = ""
     session_id: str = "local"
     prediction: list[int] = []
+    resumed: list[int] = []
 
 
 class Abort(msgspec.Struct, kw_only=True, frozen=True, tag=True):
@@ -92,6 +94,12 @@ class LoadProgress(msgspec.Struct, kw_only=True, frozen=True, tag=True):
 
 class LoadFailed(msgspec.Struct, kw_only=True, frozen=True, tag=True):
     """The worker cannot serve this model with these options; it exits after saying so."""
+
+    error: str
+
+
+class Broke(msgspec.Struct, kw_only=True, frozen=True, tag=True):
+    """Last word of a worker that cannot go on: it exits, and its requests are for another one to go on with."""
 
     error: str
 
@@ -163,6 +171,13 @@ class SessionDeleted(msgspec.Struct, kw_only=True, frozen=True, tag=True):
     found: bool
 
 
+class Beat(msgspec.Struct, kw_only=True, frozen=True, tag=True):
+    """The process lives; comes every second, from its start on. busy_seconds: how long its loop has been at its present
+    round, 0 before `Ready`."""
+
+    busy_seconds: float
+
+
 class StepReport(msgspec.Struct, kw_only=True, frozen=True, tag=True):
     """The steps since the last report, none while the worker idles, and the engine now. Comes now and then, since a
     report for every step would cost more than the step's own counting."""
@@ -173,7 +188,7 @@ class StepReport(msgspec.Struct, kw_only=True, frozen=True, tag=True):
 
 ToWorker = Submit | Abort | Drain | ListSessions | DeleteSession
 RequestEvent = PromptLogprobs | Traced | Tokens | Finished | Rejected | Failed
-FromWorker = Ready | LoadProgress | LoadFailed | RequestEvent | StepReport | Sessions | SessionDeleted
+FromWorker = Ready | Beat | LoadProgress | LoadFailed | Broke | RequestEvent | StepReport | Sessions | SessionDeleted
 
 
 class Batch(msgspec.Struct, frozen=True):

@@ -1,15 +1,13 @@
 """The worker process: messages in, `Engine.step`, messages out. Owns the engine and nothing else.
 
-Started by the server as `python -m decoding.worker --inbox ADDRESS --outbox ADDRESS --parent PID --config JSON`.
-Invariant: every `Submit` is answered by exactly one of Finished, Rejected, Failed while the process lives;
-it leaves by itself when its parent is gone.
+Started by the server as `python -m decoding.worker`, see `arguments`. Invariant: every `Submit` is answered by exactly
+one of Finished, Rejected, Failed while the process lives; what breaks the engine ends the process, and the server has
+another one go on with the requests.
 """
 
 from __future__ import annotations
 
-import argparse
 import logging
-import os
 import signal
 import time
 
@@ -19,14 +17,20 @@ import zmq
 from transformers.utils.logging import disable_progress_bar
 
 from decoding.config import EngineConfig
+from decoding.core.kernel_cache import kernel_folder
+from decoding.core.parent import is_orphan
 from decoding.core.request import Request
 from decoding.core.stats import StepStats
 from decoding.core.step_result import Broken, Emitted, PromptScored, Retired, StepResult
 from decoding.core.step_trace import StepTrace
 from decoding.engine.engine import Engine
+from decoding.engine.fault import broken_by
 from decoding.errors import GanderError, RequestRejected
+from decoding.model.kept_timings import KeptTimings
 from decoding.stores.session_store import SessionStore
 from decoding.worker import messages
+from decoding.worker.arguments import WorkerArguments
+from decoding.worker.heart import Heart
 
 IDLE_POLL_MS = 200
 REPORT_SECONDS = 0.5  # between two reports, but that the last step before a rest is told of at once
@@ -49,20 +53,22 @@ def request_of(submit: messages.Submit, eos_token_ids: frozenset[int]) -> Reques
         cache_salt=submit.cache_salt,
         session_id=submit.session_id,
         prediction=np.array(submit.prediction, np.int32),
+        resumed=np.array(submit.resumed, np.int32),
     )
 
 
 class Worker:
     """The loop between two sockets. `outbox` never blocks: a slow reader's frames wait in memory.
 
-    parent: the server's process id, as it says itself: it may have died while this process was importing.
+    heart: told of every round; parent: the server's process id.
     """
 
-    def __init__(self, inbox: zmq.Socket[bytes], outbox: zmq.Socket[bytes], parent: int) -> None:
+    def __init__(self, inbox: zmq.Socket[bytes], outbox: zmq.Socket[bytes], heart: Heart, parent: int) -> None:
         self._inbox = inbox
         self._outbox = outbox
         self._decoder = msgspec.msgpack.Decoder(messages.ToWorker)
         self._encoder = msgspec.msgpack.Encoder()
+        self._heart = heart
         self._parent = parent
         self._is_draining = False
         self._steps: list[StepStats] = []
@@ -70,15 +76,14 @@ class Worker:
 
     def serve(self, config: EngineConfig) -> int:
         """Load, say Ready, run until drained or orphaned; the process's exit status."""
-        if self._is_orphan:
-            return 0
         try:
-            engine = Engine.load(config, self._tell_progress)
+            engine = Engine.load(config, self._tell_progress, KeptTimings(kernel_folder()))
         except GanderError as error:
             self._send([messages.LoadFailed(error=str(error))])
             return 1
         self._send([ready_message(engine, config)])
-        while not self._is_orphan and not (self._is_draining and not engine.has_work):
+        while not is_orphan(self._parent) and not (self._is_draining and not engine.has_work):
+            self._heart.note_round()
             self._drain_inbox(engine)
             if engine.has_work:
                 self._step(engine)
@@ -87,18 +92,12 @@ class Worker:
             self._report(engine)
         return 0
 
-    @property
-    def _is_orphan(self) -> bool:
-        return os.getppid() != self._parent
+    def tell_broken(self, error: Exception) -> None:
+        """Of the exception that ends the process the kind alone: what it says may quote a prompt."""
+        self._send([messages.Broke(error=f"the engine broke ({type(error).__name__})")])
 
     def _step(self, engine: Engine) -> None:
-        try:
-            result = engine.step()
-        except Exception:  # whatever broke, every waiter is answered before the process goes
-            logger.exception("the engine broke; %d requests fail", len(engine.request_ids()))
-            text = "the engine failed while running this request"
-            self._send([messages.Failed(request_id=id, message=text) for id in engine.request_ids()])
-            raise
+        result = engine.step()
         self._send(step_messages(result))
         if result.stats is not None:
             self._steps.append(result.stats)
@@ -109,21 +108,25 @@ class Worker:
         while self._inbox.poll(timeout):
             timeout = 0
             message = self._decoder.decode(self._inbox.recv())
-            if isinstance(message, messages.Submit):
-                self._submit(engine, message)
-            elif isinstance(message, messages.Abort):
-                retired = engine.abort(message.request_id)
-                self._send([finished_message(retired)] if retired else [])
+            if isinstance(message, messages.Submit | messages.Abort):
+                self._take(engine, message)
             elif isinstance(message, messages.Drain):
                 self._is_draining = True
             else:
                 self._send([session_answer(engine.sessions, message)])
 
-    def _submit(self, engine: Engine, submit: messages.Submit) -> None:
+    def _take(self, engine: Engine, message: messages.Submit | messages.Abort) -> None:
+        """Begin or stop a request; what is raised for it ends it alone."""
+        request_id = message.request_id
         try:
-            engine.add(request_of(submit, engine.model.eos_token_ids))
+            if isinstance(message, messages.Submit):
+                engine.add(request_of(message, engine.model.eos_token_ids))
+            elif (retired := engine.abort(request_id)) is not None:
+                self._send([finished_message(retired)])
         except RequestRejected as error:
-            self._send([rejected_message(submit.request_id, error)])
+            self._send([rejected_message(request_id, error)])
+        except Exception as error:
+            self._send([failed_message(broken_by(request_id, error))])
 
     def _report(self, engine: Engine) -> None:
         """Tell of the steps since the last report, if it is time to."""
@@ -189,7 +192,7 @@ def step_messages(result: StepResult) -> list[messages.FromWorker]:
 
 
 def failed_message(broken: Broken) -> messages.Failed:
-    return messages.Failed(request_id=broken.request_id, message=broken.sentence, code="broken_logits")
+    return messages.Failed(request_id=broken.request_id, message=broken.sentence, code=broken.code)
 
 
 def rejected_message(request_id: str, error: RequestRejected) -> messages.Rejected:
@@ -227,13 +230,8 @@ def finished_message(retired: Retired) -> messages.Finished:
     )
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Gander's worker process; started by the server.")
-    parser.add_argument("--inbox", required=True)
-    parser.add_argument("--outbox", required=True)
-    parser.add_argument("--parent", required=True, type=int, help="process id of the server")
-    parser.add_argument("--config", required=True, help="EngineConfig as JSON")
-    arguments = parser.parse_args()
+def run(arguments: WorkerArguments) -> int:
+    """Serve until drained, orphaned or broken; the process's exit status."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     disable_progress_bar()  # transformers': the server shows our own
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle: it drains us
@@ -243,10 +241,18 @@ def main() -> int:
     outbox.setsockopt(zmq.LINGER, 2000)
     inbox.connect(arguments.inbox)
     outbox.connect(arguments.outbox)
+    heart = Heart(context, arguments.outbox)
+    heart.start()
     config = msgspec.json.decode(arguments.config, type=EngineConfig)
+    worker = Worker(inbox, outbox, heart, arguments.parent)
     try:
-        return Worker(inbox, outbox, arguments.parent).serve(config)
+        return worker.serve(config)
+    except Exception as error:
+        logger.exception("the engine broke; another worker goes on with what it ran")
+        worker.tell_broken(error)
+        return 1
     finally:
+        heart.stop()
         inbox.close(linger=0)
         outbox.close()
         context.term()

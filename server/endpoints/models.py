@@ -1,6 +1,8 @@
-"""GET /v1/models and /v1/models/{id}: the one model this server has. Served while it still loads."""
+"""GET /v1/models and /v1/models/{id}: the one model this server has, by each of its names. Served while it loads."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from fastapi import APIRouter, Request
 
@@ -15,7 +17,7 @@ router = APIRouter(prefix="/v1/models")
 async def list_models(request: Request) -> ModelList:
     """The models clients may name."""
     service = service_of(request)
-    return ModelList(object="list", data=[_card(service)])
+    return ModelList(object="list", data=[_card(service, name) for name in service.settings.model_names])
 
 
 @router.get("/{model:path}", responses=error_replies(404))
@@ -23,16 +25,18 @@ async def get_model(model: str, request: Request) -> ModelCard:
     """One model by its id."""
     service = service_of(request)
     service.require_name(model)
-    return _card(service)
+    return _card(service, model)
 
 
-def _card(service: Service) -> ModelCard:
-    ready = service.client.ready
+def _card(service: Service, name: str) -> ModelCard:
+    ready, folder = service.client.ready, Path(service.settings.model)
     card = ModelCard(
-        id=service.settings.model_name,
+        id=name,
         object="model",
         created=service.created,
         owned_by="gander",
+        root=folder.resolve().name if folder.is_dir() else service.settings.model,
+        parent=None,
         max_model_len=None if ready is None else ready.max_model_len,
     )
     if ready is not None and ready.context_note is not None:

@@ -11,16 +11,24 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import TypeAdapter
 
-from server.schemas.chat import ChatCompletionChunk
+from server.schemas.catalog import DetokenizeRequest, TokenizeRequest
+from server.schemas.chat import ChatCompletionChunk, ChatRequest
+from server.schemas.completions import CompletionRequest
 from server.schemas.replies import ErrorReply
 from server.schemas.response_replies import ResponseEvent
-from server.schemas.responses import InputItem
+from server.schemas.responses import ResponseRequest
 
 Replies = dict[int | str, dict[str, Any]]
 
 STREAMED = "text/event-stream"
 STREAM_MODELS: tuple[Any, ...] = (ChatCompletionChunk, ResponseEvent)
-REFERENCED_MODELS: tuple[Any, ...] = (InputItem,)  # named in schemas written by hand
+BODY_MODELS: tuple[Any, ...] = (
+    ChatRequest,
+    CompletionRequest,
+    ResponseRequest,
+    TokenizeRequest,
+    DetokenizeRequest,
+)
 DESCRIPTIONS = {
     400: "The request cannot be served as it is; `param` names the field at fault",
     401: "No valid API key",
@@ -61,7 +69,7 @@ def document(app: FastAPI) -> dict[str, Any]:
 
 def _add_models(made: dict[str, Any]) -> None:
     schemas = made["components"]["schemas"]
-    for model in (*STREAM_MODELS, *REFERENCED_MODELS):
+    for model in (*STREAM_MODELS, *BODY_MODELS):
         mode: Literal["serialization", "validation"] = "serialization" if model in STREAM_MODELS else "validation"
         schema = TypeAdapter(model).json_schema(ref_template="#/components/schemas/{model}", mode=mode)
         for name, definition in schema.pop("$defs", {}).items():

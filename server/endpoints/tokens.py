@@ -4,48 +4,75 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 from fastapi import APIRouter, Request
+from fastapi.responses import Response
 
 from server.endpoints.openapi import error_replies
-from server.generation.logprobs import token_text
-from server.prompts.conversation import conversation_of, render, require_template
-from server.prompts.encoding import encode_text, require_in_vocabulary
+from server.http.body import takes
+from server.http.errors import require_at_most
+from server.prompts.conversation import ChatInput, conversation_of, require_template
+from server.prompts.encoding import PromptReading, encode_rendered, encode_text, require_in_vocabulary
 from server.prompts.served_model import ServedModel
+from server.prompts.special_tokens import MarkedText
 from server.schemas.catalog import DetokenizeReply, DetokenizeRequest, TokenizeReply, TokenizeRequest
 from server.service import service_of
 
 router = APIRouter()
 
 
-@router.post("/tokenize", responses=error_replies(400, 404, 413, 503))
-async def tokenize(body: TokenizeRequest, request: Request) -> TokenizeReply:
+@router.post(
+    "/tokenize",
+    response_model=TokenizeReply,
+    responses=error_replies(400, 404, 413, 503),
+    openapi_extra=takes(TokenizeRequest),
+)
+async def tokenize(request: Request) -> Response:
     """The token ids of a prompt, or of messages as a chat completion would render them."""
-    model = service_of(request).require_model(body.model)
-    tokenizer = model.tokenizer
+    service = service_of(request)
+    body = await service.read(request, TokenizeRequest)
+    model = service.require_model(body.model)
+    reply = await service.work_on(request, lambda: _tokenized(body, model))
+    return Response(reply, media_type="application/json")
+
+
+def _tokenized(body: TokenizeRequest, model: ServedModel) -> bytes:
+    """A `TokenizeReply`. Its long parts are written apart, for each holds the interpreter's lock."""
     if body.messages is None:
-        token_ids = await encode_text(tokenizer, body.prompt or "", "prompt", body.add_special_tokens)
+        reading = PromptReading(body.add_special_tokens is not False, body.parse_special)
+        token_ids = encode_text(model, body.prompt or "", "prompt", reading)
     else:
-        text = await _rendered(body, model)
-        token_ids = await encode_text(tokenizer, text, "messages", add_special_tokens=False)
-    names = [token_text(tokenizer.token_bytes(token_id)) for token_id in token_ids] if body.return_token_strs else None
-    max_model_len = model.engine.max_model_len
-    return TokenizeReply(count=len(token_ids), max_model_len=max_model_len, tokens=token_ids, token_strs=names)
+        token_ids = encode_rendered(model, _rendered(body, model), PromptReading(bool(body.add_special_tokens)))
+    names = None
+    if body.return_token_strs:
+        name_of = {token_id: model.tokenizer.name_of(token_id) or "" for token_id in set(token_ids)}
+        names = [name_of[token_id] for token_id in token_ids]
+    parts = {"tokens": token_ids, "token_strs": names}
+    written = {name: msgspec.Raw(msgspec.json.encode(part)) for name, part in parts.items()}
+    return msgspec.json.encode({"count": len(token_ids), "max_model_len": model.engine.max_model_len, **written})
 
 
-async def _rendered(body: TokenizeRequest, model: ServedModel) -> str:
+def _rendered(body: TokenizeRequest, model: ServedModel) -> MarkedText:
     template = require_template(model.chat_template, body.chat_template, model.settings)
+    given = ChatInput(body.messages or (), body.tools, body.chat_template_kwargs)
     conversation = replace(
-        conversation_of(body.messages or (), body.tools, template),
-        options=body.chat_template_kwargs,
+        conversation_of(given, template, model.tokenizer.special_tokens),
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
     )
-    return await render(template, conversation)
+    return template.render(conversation)
 
 
-@router.post("/detokenize", responses=error_replies(400, 404, 413, 503))
-async def detokenize(body: DetokenizeRequest, request: Request) -> DetokenizeReply:
+@router.post("/detokenize", responses=error_replies(400, 404, 413, 503), openapi_extra=takes(DetokenizeRequest))
+async def detokenize(request: Request) -> DetokenizeReply:
     """The text of token ids, special tokens included."""
-    model = service_of(request).require_model(body.model)
+    service = service_of(request)
+    body = await service.read(request, DetokenizeRequest)
+    model = service.require_model(body.model)
+    require_at_most(len(body.tokens), model.engine.max_model_len, "tokens")
+    return await service.work_on(request, lambda: _detokenized(body, model))
+
+
+def _detokenized(body: DetokenizeRequest, model: ServedModel) -> DetokenizeReply:
     require_in_vocabulary(body.tokens, model.engine.vocab_size, "tokens")
     return DetokenizeReply(prompt=model.tokenizer.decode(body.tokens, skip_special_tokens=False))

@@ -1,7 +1,7 @@
-"""The asyncio side of the worker: submit and abort requests, route what comes back, restart what died.
+"""The asyncio side of the worker: submit and abort requests, route what comes back, restart what died or hangs.
 
-Owns every running request's ticket and the engine's status; knows nothing of HTTP or text. The invariant: every
-submitted request gets exactly one end, whatever becomes of the worker.
+Owns the engine's status; knows nothing of HTTP or text. The invariant: every submitted request gets exactly one end,
+whatever becomes of the worker. A request outlives its worker: the next one goes on with it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -20,55 +19,46 @@ from decoding.config import EngineConfig
 from decoding.worker.messages import (
     Abort,
     Batch,
-    Failed,
-    Finished,
+    Beat,
+    Broke,
     FromWorker,
     LoadFailed,
     LoadProgress,
-    PromptLogprobs,
     Ready,
-    Rejected,
     SessionDeleted,
     Sessions,
     StepReport,
     Submit,
-    Tokens,
     ToWorker,
-    Traced,
 )
+from server.engine_client.open_requests import OpenRequests, Ticket
 from server.engine_client.replies import End, Replies, WorkerGone
 from server.engine_client.sessions import SessionDesk
+from server.engine_client.standby import Standby
 from server.engine_client.status import EngineStatus, OnStatus
 from server.engine_client.worker_process import WORKER_COMMAND, WorkerProcess
 from server.http.errors import ApiError, unavailable
 
 LOG = logging.getLogger("gander.client")
 LEAVE_SECONDS = 5.0  # for the worker, once nothing runs any more
+SILENT_SECONDS = 5  # after which a worker is not taken to be ready
+PATIENCE = 10  # so many times longer than its silence may be a worker's start, or a step of a large model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPolicy:
-    """Delays double from first to longest; a worker that stayed ready `healthy_after` seconds clears the count."""
+    """A worker that served is replaced at once. One that dies before it is ready is tried again `attempts` times, after
+    delays that double from first to longest. worker_timeout: seconds of silence after which a worker is killed;
+    has_standby: keep a process waiting that has its imports done."""
 
     attempts: int = 5
     first_delay: float = 0.25
     longest_delay: float = 30.0
-    healthy_after: float = 30.0
+    worker_timeout: float = 30.0
+    has_standby: bool = False
 
     def delay(self, failures: int) -> float:
         return min(self.first_delay * 2.0 ** (failures - 1), self.longest_delay)
-
-
-@dataclass(slots=True)
-class Ticket:
-    """One running request. Times are `time.perf_counter` seconds; 0 where it has not happened."""
-
-    replies: Replies
-    choice: int
-    submitted: float
-    first_token: float = 0.0
-    last_token: float = 0.0
-    num_tokens: int = 0
 
 
 class Observer(Protocol):
@@ -77,6 +67,8 @@ class Observer(Protocol):
     def on_report(self, report: StepReport) -> None: ...
 
     def on_end(self, ticket: Ticket, end: End) -> None: ...
+
+    def on_resumed(self, num_requests: int) -> None: ...
 
 
 class EngineClient:
@@ -90,19 +82,17 @@ class EngineClient:
         policy: RestartPolicy | None = None,
         patience: float = 15.0,
     ) -> None:
-        self._config = config
+        self._max_waiting = config.max_waiting
         self._observer = observer
-        self._command = command
         self._policy = policy or RestartPolicy()
         self._patience = patience
         self._worker: WorkerProcess | None = None
-        self._tickets: dict[str, Ticket] = {}
-        self._is_idle = asyncio.Event()
-        self._is_idle.set()
+        self._standby = Standby(command, config, is_wanted=self._policy.has_standby)
+        self._requests = OpenRequests(observer.on_end)
         self._supervisor: asyncio.Task[None] | None = None
         self.status = EngineStatus()
         self.ready: Ready | None = None
-        self._ready_since: float | None = None
+        self._fingerprint: str | None = None  # of the last worker that was ready
         self._listeners: list[OnStatus] = []
         self.desk = SessionDesk(self._send)
 
@@ -110,12 +100,12 @@ class EngineClient:
     def max_open(self) -> int:
         """The most requests without an end, the engine's own rule. Only while the engine is ready."""
         assert self.ready is not None
-        return self.ready.max_running + self._config.max_waiting
+        return self.ready.max_running + self._max_waiting
 
     @property
     def num_open(self) -> int:
         """Requests without an end."""
-        return len(self._tickets)
+        return len(self._requests)
 
     def subscribe(self, listener: OnStatus) -> None:
         """Call `listener` with every change of status from now on."""
@@ -126,164 +116,173 @@ class EngineClient:
 
     def submit(self, requests: Sequence[Submit]) -> Replies:
         """Run the requests; raises ApiError if the engine cannot take all of them now."""
-        status, worker = self.status, self._worker
-        if status.state != "ready" or worker is None:
+        status = self.status
+        if status.state != "ready" or self._worker is None:
             raise unavailable(f"The engine is not ready: {status.sentence}.", f"engine_{status.state}", 2)
         # A ticket ends after the engine's part is over, so what passes here passes there.
         if self.num_open + len(requests) > self.max_open:
             raise ApiError(429, "Too many requests are waiting; try again later.", None, "queue_full", 1)
         replies = Replies([request.request_id for request in requests], self.abort, self._patience)
-        now = time.perf_counter()
         for choice, request in enumerate(requests):
-            assert request.request_id not in self._tickets, request.request_id
-            self._tickets[request.request_id] = Ticket(replies, choice, now)
-            self._is_idle.clear()
-            if not worker.send(request):
-                self._end(request.request_id, _worker_gone("could not be reached"))
+            self._requests.add(Ticket(request, replies, choice))
+            self._worker.send(request)
         return replies
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """Free what these requests hold by the next step; ids that have ended are ignored."""
         for request_id in request_ids:
-            if request_id in self._tickets and self._worker is not None:
-                self._worker.send(Abort(request_id=request_id))
+            if request_id not in self._requests:
+                continue
+            if self.ready is None:
+                self._requests.abort(request_id)
+            else:
+                self._requests.note_abort(request_id)
+                self._send(Abort(request_id=request_id))
 
     def begin_drain(self, seconds: float) -> None:
         """Take no more requests; running ones have `seconds` to end, then they fail."""
         if self.status.state not in ("failed", "draining"):
             self._set_status(state="draining", sentence="finishing what runs before stopping")
-            asyncio.get_running_loop().call_later(seconds, self._cut_off)
+            asyncio.get_running_loop().call_later(seconds, self.cut_off)
 
-    async def close(self, seconds: float) -> None:
-        """Drain, then see the worker off. Safe to call twice."""
+    def cut_off(self) -> None:
+        """Wait no longer for what runs."""
+        if self.num_open:
+            LOG.warning("%d requests were cut off by the stop.", self.num_open)
+            for request_id in self._requests.ids():
+                self._send(Abort(request_id=request_id))
+            self._requests.end_all(WorkerGone("The server is stopping.", "server_stopping"))
+
+    async def close(self, seconds: float, leave_seconds: float = LEAVE_SECONDS) -> None:
+        """Drain, then see the worker off, which has `leave_seconds` to go by itself. Safe to call twice."""
         self.begin_drain(seconds)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._is_idle.wait()
-        self._cut_off()
+                await self._requests.wait_until_empty()
+        self.cut_off()
         if self._supervisor is not None:
             self._supervisor.cancel()
             await asyncio.gather(self._supervisor, return_exceptions=True)
         if self._worker is not None:
-            await self._worker.stop(LEAVE_SECONDS if self.ready is not None else 0.0)
+            await self._worker.stop(leave_seconds if self.ready is not None else 0.0)
             self._worker.close()
             self._worker = None
+        await self._standby.close()
 
     def _send(self, message: ToWorker) -> bool:
         return self._worker is not None and self._worker.send(message)
 
-    def _cut_off(self) -> None:
-        if self.num_open:
-            LOG.warning("%d requests were cut off by the stop.", self.num_open)
-            self.abort(list(self._tickets))
-            self._fail_all(WorkerGone("The server is stopping.", "server_stopping"))
-
     async def _supervise(self) -> None:
-        failures = 0
+        failures = 0  # workers in a row that were never ready
         while not self._is_over():
             try:
-                ready_since = await self._one_life()
+                was_ready = await self._one_life()
             except Exception as error:
                 LOG.exception("The worker cannot be run; the engine is given up.")
                 self._set_status(state="failed", sentence="the worker cannot be run", last_error=repr(error))
-                self._fail_all(_worker_gone("cannot be run"))
-                return
-            if ready_since is not None and time.monotonic() - ready_since >= self._policy.healthy_after:
-                failures = 0
-            failures += 1
+                break
+            failures = 0 if was_ready else failures + 1
             if failures > self._policy.attempts and not self._is_over():
-                self._set_status(state="failed", sentence=f"the worker died {failures} times in a row")
-                LOG.error("Gave up on the worker: it died %d times in a row.", failures)
+                self._set_status(state="failed", sentence=f"the worker died {failures} times in a row while loading")
+                LOG.error("Gave up on the worker: it died %d times in a row while loading.", failures)
             if not self._is_over():
-                await asyncio.sleep(self._policy.delay(failures))
+                await asyncio.sleep(self._policy.delay(failures) if failures else 0.0)
                 self._set_status(restarts=self.status.restarts + 1, fraction=0.0)
+        self._requests.end_all(WorkerGone(f"No worker is left: {self.status.sentence}.", "worker_died"))
 
-    async def _one_life(self) -> float | None:
-        """Run one worker process to its end; the time it became ready, if it did."""
-        self._worker = worker = await WorkerProcess.start(self._command, self._config)
+    async def _one_life(self) -> bool:
+        """Run one worker process to its end; whether it was ever ready."""
+        self._worker = worker = await self._standby.take()
         self._set_status(worker_pid=worker.pid)
+        watch = asyncio.create_task(self._watch(worker), name="worker watch")
         try:
             exit_status = await worker.listen(self._on_batch)
-            reason = f"exited with status {exit_status}"
+            reason = worker.verdict or f"exited with status {exit_status}"
         except msgspec.MsgspecError as error:
             reason = f"sent a frame that cannot be read ({error})"
+        finally:
+            watch.cancel()
         await worker.stop(0.0)
-        ready_since, self._ready_since = self._ready_since, None
-        self._bury(worker, reason)
-        return ready_since
+        return self._bury(worker, reason)
+
+    async def _watch(self, worker: WorkerProcess) -> None:
+        """Every second: is the worker heard of, and does its loop go round?"""
+        timeout = self._policy.worker_timeout
+        while worker.verdict is None:
+            await asyncio.sleep(1.0)
+            silence = worker.pulse.tick()
+            if silence > (timeout if self.ready is not None else PATIENCE * timeout):
+                worker.kill(f"was killed: nothing was heard of it for {silence} s")
+            elif worker.pulse.busy_seconds > PATIENCE * timeout:
+                worker.kill(f"was killed: its step took more than {PATIENCE * timeout:g} s")
+            elif silence >= SILENT_SECONDS and self.status.state in ("ready", "silent"):
+                self._set_status(state="silent", sentence=f"nothing was heard of the worker for {silence} s")
+            elif self.ready is not None:
+                if self.status.state == "silent":
+                    self._set_status(state="ready", sentence=f"serving {self.ready.model}")
+                await self._standby.prepare()
+
+    def _bury(self, worker: WorkerProcess, reason: str) -> bool:
+        worker.close()
+        ready, self._worker, self.ready = self.ready, None, None
+        self._requests.note_death(ready.max_running if ready else 0, reason)
+        LOG.error("Worker %d %s; %d requests go on with the next.", worker.pid, reason, self.num_open)
+        last_error = self.status.last_error if self.status.state == "failed" else f"worker {worker.pid} {reason}"
+        self._set_status(worker_pid=None, last_error=last_error)
+        if self.status.state not in ("failed", "draining"):
+            self._set_status(state="restarting", sentence=f"the worker {reason}")
+        return ready is not None
+
+    def _is_over(self) -> bool:
+        """No further worker will be started."""
+        return self.status.state == "failed" or (self.status.state == "draining" and self.num_open == 0)
 
     def _on_batch(self, batch: Batch) -> None:
         for message in batch.messages:
             self._dispatch(message)
 
-    def _bury(self, worker: WorkerProcess, reason: str) -> None:
-        worker.close()
-        self._worker = self.ready = None
-        LOG.error("Worker %d %s; %d requests failed.", worker.pid, reason, self.num_open)
-        last_error = self.status.last_error if self.status.state == "failed" else f"worker {worker.pid} {reason}"
-        self._set_status(worker_pid=None, last_error=last_error)
-        if not self._is_over():
-            self._set_status(state="restarting", sentence=f"the worker {reason}")
-        self._fail_all(_worker_gone(reason))
-
-    def _is_over(self) -> bool:
-        """No further worker will be started."""
-        return self.status.state in ("failed", "draining")
-
     def _dispatch(self, message: FromWorker) -> None:
         match message:
-            case Tokens():
-                self._on_tokens(message)
             case Sessions() | SessionDeleted():
                 self.desk.on_answer(message)
-            case PromptLogprobs() | Traced():
-                ticket = self._tickets.get(message.request_id)
-                if ticket is not None:
-                    ticket.replies.put_news(ticket.choice, message)
             case StepReport():
                 self._observer.on_report(message)
-            case Finished() | Rejected() | Failed():
-                self._end(message.request_id, message)
+            case Beat():
+                pass  # the process has taken note of it
             case LoadProgress():
                 self._set_status(sentence=message.sentence, fraction=message.fraction)
             case Ready():
-                self.ready, self._ready_since = message, time.monotonic()
-                LOG.info("Worker %s serves %s.", self.status.worker_pid, message.model)
-                if message.context_note is not None:
-                    LOG.warning("Worker %s: %s", self.status.worker_pid, message.context_note)
-                if self.status.state != "draining":
-                    self._set_status(state="ready", sentence=f"serving {message.model}", fraction=1.0)
+                self._on_ready(message)
+            case Broke():
+                self._on_broke(message)
             case LoadFailed():
                 LOG.error("The worker cannot serve this model: %s", message.error)
                 self._set_status(state="failed", sentence=message.error, last_error=message.error)
+            case _:
+                self._requests.on_event(message)
 
-    def _on_tokens(self, tokens: Tokens) -> None:
-        ticket = self._tickets.get(tokens.request_id)
-        if ticket is None:
-            return
-        ticket.last_token = time.perf_counter()
-        ticket.first_token = ticket.first_token or ticket.last_token
-        ticket.num_tokens += len(tokens.token_ids)
-        ticket.replies.put_tokens(ticket.choice, tokens)
+    def _on_ready(self, ready: Ready) -> None:
+        LOG.info("Worker %s serves %s.", self.status.worker_pid, ready.model)
+        if ready.context_note is not None:
+            LOG.warning("Worker %s: %s", self.status.worker_pid, ready.context_note)
+        if self._fingerprint not in (None, ready.fingerprint):
+            reason = "The worker died, and what replaced it computes in another way"
+            self._requests.end_started(WorkerGone(f"{reason}: the reply cannot go on.", "worker_died"))
+        self.ready, self._fingerprint = ready, ready.fingerprint
+        self._observer.on_resumed(self.num_open)
+        for request in self._requests.resumed():
+            self._send(request)
+        if self.status.state != "draining":
+            self._set_status(state="ready", sentence=f"serving {ready.model}", fraction=1.0)
 
-    def _end(self, request_id: str, end: End) -> None:
-        ticket = self._tickets.pop(request_id, None)
-        if ticket is None:
-            return
-        ticket.replies.put_end(ticket.choice, end)
-        self._observer.on_end(ticket, end)
-        if not self._tickets:
-            self._is_idle.set()
-
-    def _fail_all(self, end: WorkerGone) -> None:
-        for request_id in list(self._tickets):
-            self._end(request_id, end)
+    def _on_broke(self, broke: Broke) -> None:
+        """Nothing more is to come of the worker, and to wait for it to leave would be to wait for nothing."""
+        if self._worker is not None:
+            self._worker.kill(f"gave up: {broke.error}")
+        if self.status.state not in ("failed", "draining"):
+            self._set_status(state="restarting", sentence=broke.error)
 
     def _set_status(self, **changes: object) -> None:
         self.status = replace(self.status, **changes)  # type: ignore[arg-type]
         for listener in self._listeners:
             listener(self.status)
-
-
-def _worker_gone(reason: str) -> WorkerGone:
-    return WorkerGone(f"The worker process {reason}; it is being restarted.", "worker_died")

@@ -1,4 +1,4 @@
-"""How the engine does: loading, ready, restarting, draining or failed. What `/health` and `/ready` say."""
+"""How the engine does: loading, ready, silent, restarting, draining or failed. What `/health` and `/ready` say."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-State = Literal["loading", "ready", "restarting", "draining", "failed"]
+State = Literal["loading", "ready", "silent", "restarting", "draining", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ import msgspec
 import zmq
 
 from decoding.config import EngineConfig
-from decoding.worker.messages import Batch, Drain, ToWorker
+from decoding.worker.messages import Batch, Beat, Drain, ToWorker
 
 WORKER_COMMAND = (sys.executable, "-m", "decoding.worker")
 LAST_WORDS_SECONDS = 0.3  # how long frames may still arrive after the process has ended
@@ -31,12 +31,40 @@ _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Batch)
 
 
+class Pulse:
+    """busy_seconds: how long the worker's loop has been at its present round, as last heard.
+
+    Seconds of silence are counted by whoever calls `tick` once a second, so that they are seconds in which this process
+    could have heard something: one that was stopped itself does not blame the worker.
+    """
+
+    def __init__(self) -> None:
+        self.busy_seconds = 0.0
+        self._num_silent = 0
+
+    def hear(self, batch: Batch) -> None:
+        self._num_silent = 0
+        for message in batch.messages:
+            if isinstance(message, Beat):
+                self.busy_seconds = message.busy_seconds
+
+    def tick(self) -> int:
+        """A second has passed; the seconds since anything was heard."""
+        self._num_silent += 1
+        return self._num_silent
+
+
 class WorkerProcess:
-    """Started by `start`; `listen` until the process has ended; `close` must be called at last."""
+    """Started by `start`, then `load`; `listen` until the process has ended; `close` must be called at last.
+
+    verdict: what it was killed for, if it was.
+    """
 
     def __init__(self, process: asyncio.subprocess.Process, sockets: _Sockets) -> None:
         self._process = process
         self._sockets = sockets
+        self.pulse = Pulse()
+        self.verdict: str | None = None
 
     @classmethod
     async def start(cls, command: Sequence[str], config: EngineConfig) -> WorkerProcess:
@@ -51,7 +79,7 @@ class WorkerProcess:
             process = await asyncio.create_subprocess_exec(
                 *command,
                 *chain.from_iterable(arguments.items()),
-                stdin=asyncio.subprocess.DEVNULL,
+                stdin=asyncio.subprocess.PIPE,
                 start_new_session=True,  # Ctrl-C is the server's to handle: it drains first
             )
         except BaseException:
@@ -62,6 +90,16 @@ class WorkerProcess:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.returncode is None
+
+    def load(self) -> None:
+        """Have it load the model, which it imports for and then waits with."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"load\n")
+        self._process.stdin.close()
 
     def send(self, message: ToWorker) -> bool:
         """Hand over without waiting; False if the worker is not there to take it."""
@@ -83,7 +121,9 @@ class WorkerProcess:
         def read() -> None:
             try:
                 for frame in self._sockets.waiting_frames():
-                    on_batch(_DECODER.decode(frame))
+                    batch = _DECODER.decode(frame)
+                    self.pulse.hear(batch)
+                    on_batch(batch)
             except Exception as error:
                 loop.remove_reader(self._sockets.pull)
                 if not failed.done():
@@ -113,6 +153,12 @@ class WorkerProcess:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
             await self._process.wait()
+
+    def kill(self, verdict: str) -> None:
+        """End it without asking; `listen` returns soon."""
+        self.verdict = verdict
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
 
     def close(self) -> None:
         self._sockets.close()

@@ -17,21 +17,26 @@ from server.engine_client.replies import Reply
 from server.generation.detokenize import IncrementalText, StopStrings
 from server.http.errors import unavailable
 from server.parsing.parts import Parser, Part, PlainParser, merged
+from server.parsing.string_search import SearchTree
 from server.prompts.tokenizer import Tokenizer
+
+NO_STOPS = SearchTree(())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoicePlan:
     """One choice before it runs: its request, the text to repeat before the reply, its stop strings, its parser.
 
-    is_silent: nothing of the reply is wanted, the request runs for its prompt's log probabilities.
+    is_silent: nothing of the reply is wanted, the request runs for its prompt's log probabilities. shows_stop: the stop
+    string that ends the reply, or the stop token, is part of its text.
     """
 
     request: Submit
     echo: str = ""
-    stops: Sequence[str] = ()
+    stops: SearchTree = NO_STOPS
     parser: Parser = field(default_factory=PlainParser)
     shows_special_tokens: bool = False
+    shows_stop: bool = False
     is_silent: bool = False
 
 
@@ -48,20 +53,23 @@ class Origin:
 class TokenNews:
     """A token of the reply. offset: where its text begins in the choice's text, repeated prompt included.
 
-    text: what it adds to what is decoded, though a stop string may take it away again; origin: if that is traced.
+    text: what it adds to what is decoded, though a stop string may take it away again; origin: if that is traced;
+    is_shown: false for the end token, and where a stop string has taken all of the token's text.
     """
 
     logprobs: TokenLogprobs
     offset: int
     text: str = ""
     origin: Origin | None = None
+    is_shown: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceDelta:
     """News of one choice. num_tokens, num_reasoning: completion tokens so far, and those of them that were thought.
 
-    news: of each token, where log probabilities or traces are asked for; steps: those since the last delta, where they
+    token_ids: of all new completion tokens, though their text may come later; news: of each completion token, once its
+    text is settled, where log probabilities or traces are asked for; steps: those since the last delta, where they
     are traced. finish_reason and stats: in the last one only; prompt_logprobs: in the first only.
     """
 
@@ -69,6 +77,7 @@ class ChoiceDelta:
     parts: tuple[Part, ...]
     num_tokens: int
     num_reasoning: int = 0
+    token_ids: Sequence[int] = ()
     news: Sequence[TokenNews] = ()
     steps: Sequence[Traced] = ()
     prompt_logprobs: Sequence[TokenLogprobs | None] | None = None
@@ -86,14 +95,16 @@ class Choice:
         self._text = IncrementalText(
             lambda token_ids: tokenizer.decode(token_ids, not plan.shows_special_tokens), plan.request.prompt
         )
-        self._stops = StopStrings(plan.stops)
+        self._stops = StopStrings(plan.stops, plan.shows_stop)
+        self._shows_stop = plan.shows_stop
         sampling = plan.request.sampling
         self._min_tokens = sampling.min_tokens
         is_plain = isinstance(plan.parser, PlainParser) and sampling.logprobs is None
-        self._is_one_by_one = bool(plan.stops) or tokenizer.has_byte_tokens or not is_plain
+        self._is_one_by_one = not plan.stops.is_empty or tokenizer.has_byte_tokens or not is_plain
         self._prefix = plan.echo
         self._num_read = self._num_settled = len(plan.echo)  # characters decoded, and those no stop string can claim
         self._num_tokens = self._num_reasoning = 0
+        self._token_ids: list[int] = []  # not told of yet
         self._pending: deque[TokenNews] = deque()
         self._origins: deque[Origin] = deque()  # of tokens to come
         self._steps: list[Traced] = []
@@ -107,17 +118,20 @@ class Choice:
         stop_token = None
         if finished is not None and finished.stop_token_id is not None and token_ids:
             assert token_ids[-1] == finished.stop_token_id, (token_ids, finished)
-            stop_token = token_ids.pop()
+            stop_token = None if self._shows_stop else token_ids.pop()
         if reply.prompt_logprobs is not None:
             self._prompt_logprobs = reply.prompt_logprobs
         self._expect(reply.steps)
         parts = self._parser.push(self._prefix)
         self._prefix = ""
         parts += self._append(token_ids, reply.logprobs)
+        end: TokenLogprobs | None = None
         if stop_token is not None and not self.is_cut:
             self._num_tokens += 1
+            self._token_ids.append(stop_token)
+            end = reply.logprobs[-1] if reply.logprobs else None
         if finished is not None:
-            return self._last(parts, finished)
+            return self._last(parts, finished, end)
         return self._delta(parts)
 
     def _delta(self, parts: list[Part]) -> ChoiceDelta | None:
@@ -129,6 +143,7 @@ class Choice:
             parts=shown,
             num_tokens=self._num_tokens,
             num_reasoning=self._num_reasoning,
+            token_ids=self._take_token_ids(),
             news=news,
             steps=self._take_steps(),
             prompt_logprobs=self._take_prompt_logprobs(),
@@ -144,14 +159,16 @@ class Choice:
     def _append(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> list[Part]:
         if not self._is_one_by_one:
             self._num_tokens += len(token_ids)
+            self._token_ids += token_ids
             return self._read(self._text.push(token_ids)) if token_ids else []
         parts: list[Part] = []
         for position, token_id in enumerate(token_ids):
             self._num_tokens += 1
+            self._token_ids.append(token_id)
             self._num_reasoning += self._parser.is_reasoning
             text = self._text.push((token_id,))
             if logprobs:
-                origin = self._origins.popleft() if self._origins else None
+                origin = self._take_origin()
                 self._last_step = origin.step if origin else 0
                 self._pending.append(TokenNews(logprobs[position], self._num_read, text, origin))
             parts += self._read(text)
@@ -170,11 +187,20 @@ class Choice:
         return parts
 
     def _settled_news(self, is_end: bool) -> list[TokenNews]:
-        """Tokens whose text is shown; a token of which a stop string has cut everything is none of the reply's."""
+        """Tokens of whose text something is settled; at the end all."""
         news = []
-        while self._pending and (self._pending[0].offset < self._num_settled or (is_end and not self.is_cut)):
-            news.append(self._pending.popleft())
+        while self._pending and (self._pending[0].offset < self._num_settled or is_end):
+            token = self._pending.popleft()
+            is_cut_away = self.is_cut and token.offset >= self._num_settled
+            news.append(replace(token, is_shown=False) if is_cut_away else token)
         return news
+
+    def _take_token_ids(self) -> Sequence[int]:
+        taken, self._token_ids = self._token_ids, []
+        return taken
+
+    def _take_origin(self) -> Origin | None:
+        return self._origins.popleft() if self._origins else None
 
     def _take_steps(self) -> Sequence[Traced]:
         """None after the one in which the reply was cut."""
@@ -185,12 +211,15 @@ class Choice:
         taken, self._prompt_logprobs = self._prompt_logprobs, None
         return taken
 
-    def _last(self, parts: list[Part], finished: Finished) -> ChoiceDelta:
+    def _last(self, parts: list[Part], finished: Finished, end: TokenLogprobs | None) -> ChoiceDelta:
+        """end: of the end token, where log probabilities are told of."""
         if not self.is_cut and not self._is_silent:
             text = self._text.flush()
             if text and self._pending:
                 self._pending[-1] = replace(self._pending[-1], text=self._pending[-1].text + text)
             parts += self._read(text)
+        if end is not None:
+            self._pending.append(TokenNews(end, self._num_read, origin=self._take_origin(), is_shown=False))
         if not self.is_cut:
             held = self._stops.flush()
             self._num_settled += len(held)
@@ -204,6 +233,7 @@ class Choice:
             parts=merged(parts),
             num_tokens=self._num_tokens,
             num_reasoning=self._num_reasoning,
+            token_ids=self._take_token_ids(),
             news=self._settled_news(is_end=True),
             steps=self._take_steps(),
             prompt_logprobs=self._take_prompt_logprobs(),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from server.parsing.marks import overlap
+from server.parsing.string_search import SearchTree
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -62,23 +62,27 @@ class IncrementalText:
 
 
 class StopStrings:
-    """Cuts text exactly before the first stop string, also one that spans pieces."""
+    """Cuts text exactly before the first stop string to be whole, or after it if it `keeps` it, also across pieces."""
 
-    def __init__(self, stops: Sequence[str]) -> None:
-        assert all(stops), stops
+    def __init__(self, stops: SearchTree, keeps: bool = False) -> None:
         self._stops = stops
-        self._held = ""
+        self._keeps = keeps
+        self._state = 0
+        self._held = ""  # what may be the beginning of a stop string
 
     def push(self, text: str) -> tuple[str, bool]:
         """The text that no stop string can claim any more, and whether one was found."""
-        text = self._held + text
-        starts = [start for stop in self._stops if (start := text.find(stop)) >= 0]
-        if starts:
-            self._held = ""
-            return text[: min(starts)], True
-        num_held = max((overlap(text, stop) for stop in self._stops), default=0)
-        self._held = text[len(text) - num_held :]
-        return text[: len(text) - num_held], False
+        stops, state, num_held = self._stops, self._state, len(self._held)
+        whole = self._held + text
+        for num_read, letter in enumerate(text, start=num_held + 1):
+            state = stops.step(state, letter)
+            if stops.match_of[state]:
+                self._held = ""
+                return whole[: num_read - (0 if self._keeps else stops.match_of[state])], True
+        self._state = state
+        num_settled = len(whole) - stops.length_of[state]
+        self._held = whole[num_settled:]
+        return whole[:num_settled], False
 
     def flush(self) -> str:
         held, self._held = self._held, ""

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from decoding.core.token_logprobs import TokenLogprobs
+from decoding.errors import BrokenGrammar
 from decoding.worker.messages import Failed, Finished, Rejected, Traced
 from server.engine_client.replies import End, Replies
 from server.generation.choice import Choice, ChoiceDelta, TokenNews
@@ -44,6 +45,7 @@ class FoldedChoice:
     """A choice, whole."""
 
     parts: tuple[Part, ...]
+    token_ids: list[int]
     news: list[TokenNews]
     steps: list[Traced]
     prompt_logprobs: Sequence[TokenLogprobs | None] | None
@@ -62,6 +64,7 @@ async def fold(deltas: AsyncIterator[list[ChoiceDelta]]) -> list[FoldedChoice]:
 def _folded(deltas: list[ChoiceDelta]) -> FoldedChoice:
     return FoldedChoice(
         parts=merged(part for delta in deltas for part in delta.parts),
+        token_ids=[token_id for delta in deltas for token_id in delta.token_ids],
         news=[news for delta in deltas for news in delta.news],
         steps=[step for delta in deltas for step in delta.steps],
         prompt_logprobs=next((delta.prompt_logprobs for delta in deltas if delta.prompt_logprobs is not None), None),
@@ -77,5 +80,6 @@ def _require_finished(end: End | None) -> Finished | None:
             raise ApiError(429, end.message, end.param, end.code, 1)
         raise invalid(end.message, end.param, end.code)
     if isinstance(end, Failed):
-        raise internal_error() if end.code is None else ApiError(500, end.message, None, end.code)
+        status = 400 if end.code == BrokenGrammar.code else 500
+        raise internal_error() if end.code is None else ApiError(status, end.message, None, end.code)
     raise unavailable(end.message, end.code)

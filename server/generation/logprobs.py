@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from decoding.core.token_logprobs import TokenLogprobs
@@ -28,8 +29,19 @@ def finite(logprob: float) -> float:
     return max(logprob, LEAST)
 
 
-def completion_logprobs(tokenizer: Tokenizer, news: Sequence[TokenNews | None], first: str = "") -> CompletionLogprobs:
-    """OpenAI's form of /v1/completions; None, with the text `first`, stands for a token that follows nothing."""
+@dataclass(frozen=True, slots=True)
+class TokenNames:
+    """How replies spell single tokens: as text, or as token_id:ID, which tells tokens of the same text apart."""
+
+    tokenizer: Tokenizer
+    are_ids: bool = False
+
+    def of(self, token_id: int) -> str:
+        return f"token_id:{token_id}" if self.are_ids else token_text(self.tokenizer.token_bytes(token_id))
+
+
+def completion_logprobs(names: TokenNames, news: Sequence[TokenNews | None], first: str = "") -> CompletionLogprobs:
+    """OpenAI's form of /v1/completions; None, with the name `first`, stands for a token that follows nothing."""
     form: CompletionLogprobs = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
     for token in news:
         if token is None:
@@ -39,11 +51,11 @@ def completion_logprobs(tokenizer: Tokenizer, news: Sequence[TokenNews | None], 
             form["text_offset"].append(0)
             continue
         entry = token.logprobs
-        text = token_text(tokenizer.token_bytes(entry.token_id))
-        top = {token_text(tokenizer.token_bytes(token_id)): finite(logprob) for token_id, logprob in entry.top[::-1]}
-        form["tokens"].append(text)
+        name = names.of(entry.token_id)
+        top = {names.of(token_id): finite(logprob) for token_id, logprob in entry.top[::-1]}
+        form["tokens"].append(name)
         form["token_logprobs"].append(finite(entry.logprob))
-        form["top_logprobs"].append(top | {text: finite(entry.logprob)})
+        form["top_logprobs"].append(top | {name: finite(entry.logprob)})
         form["text_offset"].append(token.offset)
     return form
 
@@ -62,19 +74,19 @@ def prompt_news(
     ]
 
 
-def chat_logprobs(tokenizer: Tokenizer, news: Sequence[TokenNews]) -> ChatLogprobs:
+def chat_logprobs(names: TokenNames, news: Sequence[TokenNews]) -> ChatLogprobs:
     """OpenAI's form of /v1/chat/completions."""
-    return {"content": [token_logprob(tokenizer, token.logprobs) for token in news], "refusal": None}
+    return {"content": [token_logprob(names, token.logprobs) for token in news], "refusal": None}
 
 
-def token_logprob(tokenizer: Tokenizer, entry: TokenLogprobs) -> TokenLogprob:
-    top = [_top(tokenizer, token_id, logprob) for token_id, logprob in entry.top]
-    return {**_top(tokenizer, entry.token_id, entry.logprob), "top_logprobs": top}
+def token_logprob(names: TokenNames, entry: TokenLogprobs) -> TokenLogprob:
+    top = [_top(names, token_id, logprob) for token_id, logprob in entry.top]
+    return {**_top(names, entry.token_id, entry.logprob), "top_logprobs": top}
 
 
-def _top(tokenizer: Tokenizer, token_id: int, logprob: float) -> TopLogprob:
-    data = tokenizer.token_bytes(token_id)
-    return {"token": token_text(data), "logprob": finite(logprob), "bytes": list(data)}
+def _top(names: TokenNames, token_id: int, logprob: float) -> TopLogprob:
+    data = names.tokenizer.token_bytes(token_id)
+    return {"token": names.of(token_id), "logprob": finite(logprob), "bytes": list(data)}
 
 
 def prompt_logprobs(tokenizer: Tokenizer, entries: Sequence[TokenLogprobs | None]) -> PromptLogprobs:

@@ -17,6 +17,7 @@ from server.generation.choice import ChoicePlan
 from server.generation.options import GenerationOptions
 from server.http.errors import invalid
 from server.http.session import SessionKey
+from server.parsing.string_search import SearchTree
 from server.prompts.encoding import encode_prediction, reply_room
 from server.prompts.served_model import ServedModel
 from server.prompts.tokenizer import Tokenizer
@@ -42,17 +43,19 @@ def choice_seed(seed: int | None, prompt_number: int, choice_number: int) -> int
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
 
 
-async def plan_choices(
+def plan_choices(
     body: GenerationRequest, options: GenerationOptions, model: ServedModel, session: SessionKey, call_id: str
 ) -> list[ChoicePlan]:
     """Choice `i` of prompt `j` has index `j * num_choices + i`. Raises ApiError where a prompt is too long."""
     tokenizer = model.tokenizer
     sampling = _sampling(body, options, bad_word_ids(tokenizer, body.bad_words))
     speculation = _speculation(body.speculation)
-    prediction = await encode_prediction(tokenizer, body.prediction)
+    prediction = encode_prediction(model, body.prediction)
+    stops = SearchTree(body.stop)
     plans: list[ChoicePlan] = []
     for prompt_number, prompt in enumerate(options.prompts):
         max_tokens = _reply_room(len(prompt.token_ids), body, options, model.engine.max_model_len)
+        longest_reply = model.engine.max_model_len - len(prompt.token_ids)
         for choice_number in range(options.num_choices):
             seed = choice_seed(body.seed, prompt_number, choice_number)
             request = Submit(
@@ -63,15 +66,16 @@ async def plan_choices(
                 tenant=session.tenant,
                 cache_salt=body.cache_salt or "",
                 session_id=session.session_id,
-                prediction=prediction,
+                prediction=prediction[:longest_reply],
             )
             plans.append(
                 ChoicePlan(
                     request=request,
                     echo=prompt.text if options.echo else "",
-                    stops=body.stop,
+                    stops=stops,
                     parser=options.make_parser(),
-                    shows_special_tokens=options.shows_special_tokens,
+                    shows_special_tokens=options.shows_special_tokens or not body.skip_special_tokens,
+                    shows_stop=body.include_stop_str_in_output,
                     is_silent=options.max_tokens == 0,
                 )
             )

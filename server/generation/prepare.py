@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from dataclasses import replace
 
 from server.generation.call import GenerationCall
 from server.generation.limits import check_limits
@@ -11,18 +12,20 @@ from server.generation.options import GenerationOptions
 from server.generation.plan import plan_choices
 from server.http.errors import naming
 from server.http.session import SessionKey
+from server.prompts.encoding import EncodedPrompt
 from server.prompts.served_model import ServedModel
 from server.schemas.generation import GenerationRequest
 
 
-async def prepare(
+def prepare(
     body: GenerationRequest, options: GenerationOptions, model: ServedModel, session: SessionKey
 ) -> GenerationCall:
     """Raises ApiError, in the body's own names, for what cannot be served."""
-    call_id = f"{options.id_prefix}-{uuid.uuid4().hex}"
+    call_id = f"{options.id_prefix}{uuid.uuid4().hex}"
     with naming(options.names):
         check_limits(body, options, model)
-        plans = await plan_choices(body, options, model, session, call_id)
+        options = _shortened(body, options, model)
+        plans = plan_choices(body, options, model, session, call_id)
     return GenerationCall(
         id=call_id,
         created=int(time.time()),
@@ -35,3 +38,19 @@ async def prepare(
         plans=plans,
         names=options.names,
     )
+
+
+def _shortened(body: GenerationRequest, options: GenerationOptions, model: ServedModel) -> GenerationOptions:
+    """Of every prompt the last `truncate_prompt_tokens`; with -1 as many as leave the reply its room."""
+    most = body.truncate_prompt_tokens
+    if most is None:
+        return options
+    if most == -1:
+        most = max(model.engine.max_model_len - max(options.max_tokens or 1, 1), 1)
+    shortened = [
+        EncodedPrompt(token_ids, model.tokenizer.decode(token_ids))
+        if len(token_ids := prompt.token_ids[-most:]) < len(prompt.token_ids)
+        else prompt
+        for prompt in options.prompts
+    ]
+    return replace(options, prompts=shortened)

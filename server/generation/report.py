@@ -26,6 +26,7 @@ def speculation_report(stats: RequestStats) -> SpeculationReport:
         "prefill_chunks": stats.prefill_chunks,
         "cached_tokens": stats.cached_tokens,
         "preemptions": stats.preemptions,
+        "resumed_tokens": stats.resumed_tokens,
         "queue_seconds": stats.queue_seconds,
         "time_to_first_token": stats.time_to_first_token,
         "decode_seconds": stats.decode_seconds,

@@ -13,7 +13,8 @@ from server.schemas.replies import Trace, TraceNode, TraceStep, TraceToken
 
 
 def trace(tokenizer: Tokenizer, news: Sequence[TokenNews], steps: Sequence[Traced]) -> Trace:
-    return {"tokens": [_token(each) for each in news], "steps": [_step(tokenizer, step) for step in steps]}
+    tokens = [_token(each) for each in news if each.is_shown]
+    return {"tokens": tokens, "steps": [_step(tokenizer, step) for step in steps]}
 
 
 def _token(news: TokenNews) -> TraceToken:

@@ -6,14 +6,20 @@ Owns their form; `server.parsing` reads what comes of it.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from decoding.core.grammar import Grammar
+from server.config import ServerSettings
+from server.grammars.constraint import schema_text
+from server.http.errors import invalid
 from server.schemas.tools import Tool
 
 # One way to write JSON, the one models are trained to write calls in.
 JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+DEFINITIONS = ("$defs", "definitions")
+POINTER = re.compile(r"#/(\$defs|definitions)/([^/]*)(.*)", re.DOTALL)
 FREE_TEXT = """to_call[lazy]: /(?s:.*)<tool_call>/
 SPACE: /[ \\n]+/
 FREE: /(?s:.*)/ & ~/(?s:.*)<tool_call>(?s:.*)/
@@ -25,24 +31,24 @@ SPACE: /[ \\n]+/
 """
 
 
-def required_calls_schema(tools: Sequence[Tool], max_calls: int | None) -> dict[str, Any]:
-    """A list of one call or more, each {"name", "parameters"} of one of `tools`."""
-    calls, definitions = _calls(tools, "parameters", is_lenient=False)
+def required_calls_schema(tools: Sequence[Tool], max_calls: int | None, settings: ServerSettings) -> dict[str, Any]:
+    """A list of one call or more, each {"name", "parameters"} of one of `tools`. Raises ApiError for wrong schemas."""
+    calls, definitions = _calls(tools, "parameters", settings, is_lenient=False)
     schema: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"anyOf": calls}}
     if max_calls is not None:
         schema["maxItems"] = max_calls
     return schema | ({"$defs": definitions} if definitions else {})
 
 
-def hermes_grammar(tools: Sequence[Tool], form: Grammar | None) -> Grammar | None:
+def hermes_grammar(tools: Sequence[Tool], form: Grammar | None, settings: ServerSettings) -> Grammar | None:
     """What a model that may call `tools` in Hermes' format is held to; None if nothing is asked for.
 
     Strict tools: whatever follows <tool_call> is a call, with arguments by the tool's schema. A form, which must be
-    a JSON object's or schema's: the reply is calls, or of that form.
+    a JSON object's or schema's: the reply is calls, or of that form. Raises ApiError for wrong schemas.
     """
     if form is None and not any(tool.function.strict for tool in tools):
         return None
-    calls, definitions = _calls(tools, "arguments", is_lenient=True)
+    calls, definitions = _calls(tools, "arguments", settings, is_lenient=True)
     schema: dict[str, Any] = {"anyOf": calls, "x-guidance": JSON_STYLE}
     call = json.dumps(schema | ({"$defs": definitions} if definitions else {}), ensure_ascii=False)
     if form is None:
@@ -52,7 +58,9 @@ def hermes_grammar(tools: Sequence[Tool], form: Grammar | None) -> Grammar | Non
     return Grammar("lark", f"{FORM_OR_CALLS}call: %json {call}\nform: %json {text}\n")
 
 
-def _calls(tools: Sequence[Tool], key: str, is_lenient: bool) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def _calls(
+    tools: Sequence[Tool], key: str, settings: ServerSettings, is_lenient: bool
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """A schema for a call of each tool, arguments under `key`, and the definitions they share a root with.
 
     is_lenient: only the arguments of strict tools follow their schema.
@@ -62,6 +70,7 @@ def _calls(tools: Sequence[Tool], key: str, is_lenient: bool) -> tuple[list[dict
     for number, tool in enumerate(tools):
         arguments: Any = {"type": "object"}
         if tool.function.strict or not is_lenient:
+            schema_text(tool.function.parameters, "tools", settings)
             arguments, own = _hoisted(argument_schema(tool), f"tool{number}_")
             definitions |= own
         properties = {"name": {"const": tool.function.name}, key: arguments}
@@ -78,10 +87,7 @@ def argument_schema(tool: Tool) -> dict[str, Any]:
 
 def _hoisted(schema: dict[str, Any], prefix: str) -> tuple[Any, dict[str, Any]]:
     """The schema without its own definitions, and these under names of their own, for the root of a larger one."""
-    renamed = {}
-    for keyword in ("$defs", "definitions"):
-        for name in schema.get(keyword, {}):
-            renamed[f"#/{keyword}/{name}"] = f"#/$defs/{prefix}{name}"
+    own = {(keyword, name): item for keyword in DEFINITIONS for name, item in _definitions(schema, keyword).items()}
 
     def rewrite(value: Any) -> Any:
         if isinstance(value, list):
@@ -90,16 +96,18 @@ def _hoisted(schema: dict[str, Any], prefix: str) -> tuple[Any, dict[str, Any]]:
             return value
         rewritten = {name: rewrite(item) for name, item in value.items()}
         target = value.get("$ref")
-        if isinstance(target, str):
-            known = next((old for old in renamed if target == old or target.startswith(old + "/")), None)
-            if known is not None:
-                rewritten["$ref"] = renamed[known] + target[len(known) :]
+        pointer = POINTER.match(target) if isinstance(target, str) else None
+        if pointer is not None and (pointer[1], pointer[2].replace("~1", "/").replace("~0", "~")) in own:
+            rewritten["$ref"] = f"#/$defs/{prefix}{pointer[2]}{pointer[3]}"
         return rewritten
 
-    definitions = {
-        prefix + name: rewrite(item)
-        for keyword in ("$defs", "definitions")
-        for name, item in schema.get(keyword, {}).items()
-    }
-    bare = {name: item for name, item in schema.items() if name not in ("$defs", "definitions")}
-    return rewrite(bare), definitions
+    bare = {name: item for name, item in schema.items() if name not in DEFINITIONS}
+    return rewrite(bare), {prefix + name: rewrite(item) for (_, name), item in own.items()}
+
+
+def _definitions(schema: dict[str, Any], keyword: str) -> dict[str, Any]:
+    """Raises ApiError for what is no object."""
+    found = schema.get(keyword, {})
+    if not isinstance(found, dict):
+        raise invalid(f"tools: {keyword} of a schema must be an object.", "tools", "invalid_schema")
+    return found

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from decoding.core.grammar import Grammar
 from server.config import ServerSettings
 from server.grammars.call_grammar import argument_schema, hermes_grammar, required_calls_schema
-from server.grammars.constraint import Constraint, constraint_of, schema_grammar
-from server.http.errors import invalid, require_at_most
+from server.grammars.constraint import Constraint, check_text, constraint_of, schema_grammar
+from server.http.errors import invalid
 from server.parsing.families import Family
 from server.schemas.chat import ChatRequest
 from server.schemas.tools import Tool
@@ -17,27 +17,30 @@ from server.schemas.tools import Tool
 def chat_constraint(
     body: ChatRequest, tools: Sequence[Tool], family: Family, settings: ServerSettings
 ) -> Constraint | None:
-    """tools: those that may be called. Raises ApiError for constraints that cannot be kept to together."""
-    form, choice = constraint_of(body, settings), body.choice_of_tool
-    if choice.mode in ("required", "named"):
-        if form is not None:
+    """tools: those that may be called. Raises ApiError for constraints that cannot be kept to together.
+
+    A call that must come wins over a response format, which is for what is said: clients send both.
+    """
+    if body.choice_of_tool.mode in ("required", "named"):
+        if constraint_of(body.model_copy(update={"response_format": None}), settings) is not None:
             raise invalid("A required tool call and another constraint cannot be given together.", "tool_choice")
-        return Constraint("tools", _forced_grammar(body, settings))
+        return Constraint("tools", _forced_grammar(body, tools, settings))
+    form = constraint_of(body, settings)
     if not tools or (form is None and family != "hermes"):
         return form
     if form is not None and (family != "hermes" or form.grammar.kind not in ("json_object", "json_schema")):
         raise invalid(f"tools and {form.param} cannot be given together to this model.", form.param)
-    grammar = hermes_grammar(tools, None if form is None else form.grammar)
+    grammar = hermes_grammar(tools, None if form is None else form.grammar, settings)
     if grammar is None:
         return None
-    require_at_most(len(grammar.text.encode()), 2 * settings.max_grammar_bytes, "tools")
+    check_text(grammar.text, "tools", 2 * settings.max_grammar_bytes)
     return Constraint("tools" if form is None else form.param, grammar, is_free=form is None)
 
 
-def _forced_grammar(body: ChatRequest, settings: ServerSettings) -> Grammar:
+def _forced_grammar(body: ChatRequest, tools: Sequence[Tool], settings: ServerSettings) -> Grammar:
     choice = body.choice_of_tool
     if choice.mode == "named":
-        tool = next(tool for tool in body.tools if tool.function.name == choice.name)
+        tool = next(tool for tool in tools if tool.function.name == choice.name)
         return schema_grammar(argument_schema(tool), "tools", settings)
-    schema = required_calls_schema(body.tools, None if body.parallel_tool_calls else 1)
+    schema = required_calls_schema(tools, None if body.parallel_tool_calls else 1, settings)
     return schema_grammar(schema, "tools", settings)

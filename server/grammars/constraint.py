@@ -12,6 +12,7 @@ from typing import Any
 
 from decoding.core.grammar import Grammar
 from server.config import ServerSettings
+from server.http.body import depth_of
 from server.http.errors import invalid, require_at_most
 from server.schemas.generation import GenerationRequest
 
@@ -66,7 +67,7 @@ def _grammar(kind: str, value: Any, param: str, settings: ServerSettings) -> Gra
     if kind == "json_object":
         return Grammar("json_object", "")
     text = json.dumps(value, ensure_ascii=False) if kind == "choice" else value
-    _check_text(text, param, settings)
+    check_text(text, param, settings.max_grammar_bytes)
     if kind == "choice":
         if not all(value):
             raise invalid(f"{param} must not have an empty choice.", param)
@@ -82,25 +83,25 @@ def schema_grammar(schema: Mapping[str, Any] | str, param: str, settings: Server
             raise invalid(f"{param} is not valid JSON: {error}.", param, "invalid_schema") from None
         if not isinstance(schema, dict):
             raise invalid(f"{param} must be a JSON object.", param, "invalid_schema")
+    return Grammar("json_schema", schema_text(schema, param, settings))
+
+
+def schema_text(schema: Mapping[str, Any], param: str, settings: ServerSettings) -> str:
+    """The schema as JSON. Raises ApiError for one that is too deep, too long or no JSON."""
     require_at_most(depth_of(schema), settings.max_schema_depth, param)
-    text = json.dumps(schema, ensure_ascii=False)
-    _check_text(text, param, settings)
-    return Grammar("json_schema", text)
+    try:
+        text = json.dumps(schema, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        raise invalid(f"{param} has a number that is not finite.", param, "invalid_schema") from None
+    check_text(text, param, settings.max_grammar_bytes)
+    return text
 
 
-def _check_text(text: str, param: str, settings: ServerSettings) -> None:
+def check_text(text: str, param: str, max_bytes: int) -> None:
+    """Raises ApiError for text that is too long or not Unicode."""
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
         message = f"{param} has half a surrogate pair, which is not a character."
         raise invalid(message, param, "invalid_unicode") from None
-    require_at_most(size, settings.max_grammar_bytes, param)
-
-
-def depth_of(value: object) -> int:
-    """How deep lists and objects are nested in `value`."""
-    depth, level = 0, [value]
-    while level := [item for item in level if isinstance(item, dict | list)]:
-        depth += 1
-        level = [child for item in level for child in (item.values() if isinstance(item, dict) else item)]
-    return depth
+    require_at_most(size, max_bytes, param)

@@ -83,15 +83,11 @@ def internal_error() -> ApiError:
     return ApiError(500, "The server had an error while processing the request.", None, "internal_error")
 
 
-def from_validation(errors: Sequence[Mapping[str, Any]], content_type: str) -> ApiError:
-    """The first of pydantic's complaints about a body, in the client's words."""
+def from_validation(errors: Sequence[Mapping[str, Any]]) -> ApiError:
+    """The first of pydantic's complaints about what was sent, in the client's words."""
     error = errors[0]
     kind, message, context = str(error["type"]), str(error["msg"]), error.get("ctx") or {}
     path = [str(part) for part in error["loc"] if part != "body"]
-    if kind == "json_invalid":
-        return invalid(f"The body is not valid JSON: {context.get('error', message)}.", None, "invalid_json")
-    if not path and not is_json(content_type):
-        return invalid("The body must be JSON, sent as Content-Type: application/json.", None, "invalid_json")
     if context.get("field"):
         path.append(str(context["field"]))
     param = ".".join(path) or None

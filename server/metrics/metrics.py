@@ -14,7 +14,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from decoding.worker.messages import Finished, Ready, StepReport
-from server.engine_client.client import Ticket
+from server.engine_client.open_requests import Ticket
 from server.engine_client.replies import End
 from server.engine_client.status import EngineStatus
 from server.http.errors import ApiError
@@ -27,7 +27,9 @@ LATENCY_BUCKETS = (
 )
 # Counters that begin at 0, so that the first increase can be seen.
 ENDS = ("stop", "length", "abort", "rejected", "failed", "workergone")
-OPERATIONAL_CODES = ("internal_error", "queue_full", "worker_died", "engine_restarting", "server_stopping")
+OPERATIONAL_CODES = (
+    *("internal_error", "queue_full", "worker_died", "engine_restarting", "engine_silent", "server_stopping"),
+)
 LENGTH_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
 
 
@@ -80,6 +82,10 @@ class Metrics:
             seconds = ticket.last_token - ticket.first_token
             self._per_token.observe(seconds / (ticket.num_tokens - 1))
 
+    def on_resumed(self, num_requests: int) -> None:
+        """Count requests that go on with another worker."""
+        self._resumed.inc(num_requests)
+
     def on_error(self, error: ApiError) -> None:
         """Count an error answered, also one inside a stream."""
         self._errors.labels(error.code).inc()
@@ -119,6 +125,11 @@ class Metrics:
         self._ends = Counter("gander_requests", "Requests (choices) ended, by how", ("end",), registry=self.registry)
         for end in ENDS:
             self._ends.labels(end)
+        self._resumed = Counter(
+            "gander_resumed_requests",
+            "Requests that went on with another worker",
+            registry=self.registry,
+        )
         self._choices = Counter(
             "gander_choices",
             "Requests ended, by the method that drafted last and why it did: requested or fallback",

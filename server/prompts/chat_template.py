@@ -21,6 +21,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from server.http.errors import ApiError, invalid
 from server.prompts.model_files import ModelFiles
+from server.prompts.special_tokens import MarkedText
 
 TEMPLATE_FILE = "chat_template.jinja"
 CONFIG_FILE = "tokenizer_config.json"
@@ -57,13 +58,14 @@ def _environment() -> ImmutableSandboxedEnvironment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
-    """What a template is given. options: further names, from the client."""
+    """What a template is given. options: further names, from the client; mark: see `MarkedText`."""
 
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]] = ()
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
+    mark: str = ""
 
 
 class ChatTemplate:
@@ -92,7 +94,7 @@ class ChatTemplate:
         except (TemplateError, RecursionError) as error:
             raise invalid(f"chat_template cannot be read: {error}", "chat_template", "invalid_template") from None
 
-    def render(self, conversation: Conversation) -> str:
+    def render(self, conversation: Conversation) -> MarkedText:
         """The prompt's text. Raises ApiError with the template's own words where it refuses the messages."""
         name = TOOL_TEMPLATE if conversation.tools and TOOL_TEMPLATE in self._compiled else "default"
         names: dict[str, Any] = {
@@ -109,7 +111,9 @@ class ChatTemplate:
             raise invalid("The chat template did what the sandbox forbids.", "messages", "invalid_template") from None
         except Exception as error:  # a template may fail in any way a program may; the messages made it
             raise invalid(f"The model's chat template refused the messages: {error}", "messages") from error
-        return _cut_after(text, conversation.messages[-1]) if conversation.continue_final_message else text
+        if conversation.continue_final_message:
+            text = _cut_after(text, conversation.messages[-1])
+        return MarkedText(text, conversation.mark)
 
 
 def _cut_after(text: str, message: Mapping[str, Any]) -> str:

@@ -5,30 +5,25 @@ Owns what is told to the model; knows nothing of sampling or of replies.
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from server.config import ServerSettings
+from server.http.body import MAX_DEPTH, depth_of, has_more_parts
 from server.http.errors import invalid
 from server.prompts.chat_template import ChatTemplate, Conversation
-from server.prompts.encoding import SHORT_TEXT
+from server.prompts.special_tokens import SpecialTokens
 from server.schemas.messages import ChatMessage
 from server.schemas.tools import Tool
 
+MAX_ARGUMENTS = 65536  # objects, lists and members in the arguments of a conversation's calls
 TOOL_INTRODUCTION = (
     "You may call one or more functions to help with the user's request. The functions are described by these JSON "
     "objects, one a line:\n<tools>\n{tools}\n</tools>\nTo call a function, reply with its name and arguments as a "
     'JSON object between tags:\n<tool_call>\n{{"name": <name>, "arguments": <object>}}\n</tool_call>'
 )
-
-
-async def render(template: ChatTemplate, conversation: Conversation) -> str:
-    """In a thread where it may take long, so that streams go on."""
-    if sum(len(message["content"]) for message in conversation.messages) <= SHORT_TEXT:
-        return template.render(conversation)
-    return await asyncio.to_thread(template.render, conversation)
 
 
 def require_template(template: ChatTemplate | None, requested: str | None, settings: ServerSettings) -> ChatTemplate:
@@ -44,10 +39,32 @@ def require_template(template: ChatTemplate | None, requested: str | None, setti
     return template
 
 
-def conversation_of(messages: Sequence[ChatMessage], tools: Sequence[Tool], template: ChatTemplate) -> Conversation:
-    """What the template is given. One that knows nothing of tools is told of them in a message of the system's."""
-    shown = [_message(message, template) for message in messages]
-    described = [_described(tool) for tool in tools]
+@dataclass(frozen=True, slots=True)
+class ChatInput:
+    """What a client gives a template. options: further names."""
+
+    messages: Sequence[ChatMessage]
+    tools: Sequence[Tool]
+    options: Mapping[str, Any]
+
+
+def conversation_of(given: ChatInput, template: ChatTemplate, special_tokens: SpecialTokens) -> Conversation:
+    """What the template is given: the client's, with names of special tokens broken up.
+
+    A template that knows nothing of tools is told of them in a message of the system's. Raises ApiError for arguments
+    of calls that have too many parts, or are too deep.
+    """
+    arguments = "\n".join(call.function.arguments for message in given.messages for call in message.tool_calls)
+    if has_more_parts(arguments.encode("utf-8", "surrogatepass"), MAX_ARGUMENTS):
+        message = f"The arguments of all tool calls have more than {MAX_ARGUMENTS} objects, lists and members."
+        raise invalid(message, "messages", "above_limit")
+    messages = [_message(message, template) for message in given.messages]
+    described = [_described(tool) for tool in given.tools]
+    mark = special_tokens.mark_for([messages, described, given.options])
+    shown: list[dict[str, Any]] = special_tokens.broken_up(messages, mark)
+    described = special_tokens.broken_up(described, mark)
+    if not template.knows("tool_calls"):
+        shown = [_written_out(message) for message in shown]
     if described and not template.knows("tools"):
         lines = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in described)
         introduction = TOOL_INTRODUCTION.format(tools=lines)
@@ -56,7 +73,8 @@ def conversation_of(messages: Sequence[ChatMessage], tools: Sequence[Tool], temp
         else:
             shown.insert(0, {"role": "system", "content": introduction})
         described = []
-    return Conversation(messages=shown, tools=described)
+    options = special_tokens.broken_up(dict(given.options), mark)
+    return Conversation(messages=shown, tools=described, options=options, mark=mark)
 
 
 def _message(message: ChatMessage, template: ChatTemplate) -> dict[str, Any]:
@@ -70,26 +88,36 @@ def _message(message: ChatMessage, template: ChatTemplate) -> dict[str, Any]:
     if reasoning is not None:
         shown["reasoning_content"] = reasoning
     if message.tool_calls:
-        calls = [
+        functions = [
             {"name": call.function.name, "arguments": _arguments(call.function.arguments)}
             for call in message.tool_calls
         ]
         shown["tool_calls"] = [
             {"id": call.id, "type": "function", "function": function}
-            for call, function in zip(message.tool_calls, calls, strict=True)
+            for call, function in zip(message.tool_calls, functions, strict=True)
         ]
-        if not template.knows("tool_calls"):
-            written = (f"<tool_call>\n{json.dumps(call, ensure_ascii=False)}\n</tool_call>" for call in calls)
-            shown["content"] = "\n".join(text for text in (shown["content"], *written) if text)
     return shown
 
 
+def _written_out(message: dict[str, Any]) -> dict[str, Any]:
+    """With its calls in the content, for templates that do not know them."""
+    functions = (call["function"] for call in message.get("tool_calls", ()))
+    written = (f"<tool_call>\n{json.dumps(each, ensure_ascii=False)}\n</tool_call>" for each in functions)
+    return message | {"content": "\n".join(text for text in (message["content"], *written) if text)}
+
+
 def _arguments(text: str) -> Any:
-    """Templates print arguments as JSON, so they want the object."""
+    """Templates print arguments as JSON, so they want the object. Raises ApiError for one that is too deep."""
+    too_deep = f"The arguments of a tool call are nested more than {MAX_DEPTH} deep."
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except ValueError:
         return text
+    except RecursionError:
+        raise invalid(too_deep, "messages", "above_limit") from None
+    if depth_of(value) > MAX_DEPTH:
+        raise invalid(too_deep, "messages", "above_limit")
+    return value
 
 
 def _described(tool: Tool) -> dict[str, Any]:

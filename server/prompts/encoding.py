@@ -5,16 +5,14 @@ Knows nothing of sampling or of the worker.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from server.http.errors import ApiError, invalid
-from server.prompts.tokenizer import Tokenizer
+from server.prompts.served_model import ServedModel
+from server.prompts.special_tokens import MarkedText
 from server.schemas.completions import Prompt
 from server.schemas.generation import Prediction
-
-SHORT_TEXT = 4000  # characters; longer ones are encoded in a thread, so that streams go on
 
 # Token names of models trained to fill in the middle: before the prefix, before the suffix, before the reply.
 FILL_IN_THE_MIDDLE = (
@@ -34,17 +32,39 @@ class EncodedPrompt:
     text: str
 
 
-async def encode_prompts(tokenizer: Tokenizer, prompts: Sequence[Prompt], vocab_size: int) -> list[EncodedPrompt]:
-    """Raises ApiError naming the prompt at fault."""
+@dataclass(frozen=True, slots=True)
+class PromptReading:
+    """How the text of a prompt is read, see `Tokenizer.encode`.
+
+    is_cut: the prompt is to be shortened, so that what the context cannot hold is left out of its beginning.
+    """
+
+    add_special_tokens: bool = True
+    parse_special: bool = True
+    is_cut: bool = False
+
+
+AS_IT_IS = PromptReading(add_special_tokens=False)
+
+
+def encode_prompts(model: ServedModel, prompts: Sequence[Prompt], reading: PromptReading) -> list[EncodedPrompt]:
+    """Raises ApiError naming the prompt at fault. Lengths are judged before anything is encoded or decoded."""
+    if reading.is_cut:
+        prompts = [_cut(model, prompt) for prompt in prompts]
+    for prompt in prompts:
+        if isinstance(prompt, str):
+            require_short(model, prompt, "prompt")
+        else:
+            reply_room(len(prompt), 1, None, model.engine.max_model_len)
     encoded = []
     for number, prompt in enumerate(prompts):
         if isinstance(prompt, str):
             text = prompt
-            token_ids = await encode_text(tokenizer, text, "prompt")
+            token_ids = encode_text(model, text, "prompt", reading)
         else:
             token_ids = prompt
-            require_in_vocabulary(token_ids, vocab_size, "prompt")
-            text = tokenizer.decode(token_ids)
+            require_in_vocabulary(token_ids, model.engine.vocab_size, "prompt")
+            text = model.tokenizer.decode(token_ids)
         if not token_ids:
             which = "The prompt" if len(prompts) == 1 else f"Prompt {number}"
             raise invalid(f"{which} is empty; it must have at least one token.", "prompt", "empty_prompt")
@@ -59,26 +79,58 @@ def require_in_vocabulary(token_ids: Sequence[int], vocab_size: int, param: str)
         raise invalid(message, param, "token_out_of_vocabulary")
 
 
-async def encode_text(tokenizer: Tokenizer, text: str, param: str, add_special_tokens: bool = True) -> list[int]:
-    """Raises ApiError for text that is not Unicode."""
+def require_short(model: ServedModel, text: str, param: str) -> None:
+    """Raises ApiError for text that the context cannot hold, however it is encoded."""
+    if len(text) > model.most_characters:
+        raise ApiError(
+            400,
+            f"This model's maximum context length is {model.engine.max_model_len} tokens, which are "
+            f"{model.most_characters} characters at most, but {param} has {len(text)} characters.",
+            param,
+            "context_length_exceeded",
+        )
+
+
+def _cut(model: ServedModel, prompt: Prompt) -> Prompt:
+    """The end of it, still as long as any that is kept."""
+    return prompt[-model.most_characters :] if isinstance(prompt, str) else prompt[-model.engine.max_model_len + 1 :]
+
+
+def encode_text(model: ServedModel, text: str, param: str, reading: PromptReading = AS_IT_IS) -> list[int]:
+    """Raises ApiError for text that is not Unicode or that the context cannot hold."""
+    require_short(model, text, param)
     try:
         text.encode()
     except UnicodeEncodeError:
         message = f"{param} has half a surrogate pair, which is not a character."
         raise invalid(message, param, "invalid_unicode") from None
-    if len(text) <= SHORT_TEXT:
-        return tokenizer.encode(text, add_special_tokens)
-    return await asyncio.to_thread(tokenizer.encode, text, add_special_tokens)
+    return model.tokenizer.encode(text, reading.add_special_tokens, reading.parse_special)
 
 
-async def encode_prediction(tokenizer: Tokenizer, prediction: Prediction | None) -> list[int]:
-    """Raises ApiError for text that is not Unicode."""
-    text = "" if prediction is None else prediction.content
-    return await encode_text(tokenizer, text, "prediction", add_special_tokens=False)
+def encode_rendered(model: ServedModel, rendered: MarkedText, reading: PromptReading) -> list[int]:
+    """The tokens of messages: names of special tokens are the tokens only where the chat template wrote them.
+
+    Raises ApiError for text that is not Unicode or that the context cannot hold.
+    """
+    if reading.is_cut:
+        rendered = replace(rendered, text=rendered.text[-model.most_characters :])
+    require_short(model, rendered.plain, "messages")
+    token_ids: list[int] = []
+    for number, (text, parse_special) in enumerate(model.tokenizer.special_tokens.pieces(rendered)):
+        piece = PromptReading(reading.add_special_tokens and number == 0, parse_special)
+        token_ids += encode_text(model, text, "messages", piece)
+    return token_ids
 
 
-async def fill_in_the_middle(tokenizer: Tokenizer, prompt: EncodedPrompt, suffix: str) -> EncodedPrompt:
+def encode_prediction(model: ServedModel, prediction: Prediction | None) -> list[int]:
+    """As much of it as the context can hold. Raises ApiError for text that is not Unicode."""
+    text = "" if prediction is None else prediction.content[: model.most_characters]
+    return encode_text(model, text, "prediction")
+
+
+def fill_in_the_middle(model: ServedModel, prompt: EncodedPrompt, suffix: str, reading: PromptReading) -> EncodedPrompt:
     """A prompt that asks for the text between the prompt's and `suffix`. Raises ApiError if the model knows none."""
+    tokenizer = model.tokenizer
     for names in FILL_IN_THE_MIDDLE:
         marks = [tokenizer.id_of(name) for name in names]
         if None not in marks:
@@ -87,9 +139,9 @@ async def fill_in_the_middle(tokenizer: Tokenizer, prompt: EncodedPrompt, suffix
         message = "suffix: this model has no fill-in-the-middle tokens."
         raise invalid(message, "suffix", "unsupported_parameter")
     before_prefix, before_suffix, before_reply = (mark for mark in marks if mark is not None)
-    beginning = tokenizer.encode("")
+    beginning = tokenizer.encode("", reading.add_special_tokens)
     prefix = prompt.token_ids[len(beginning) :] if prompt.token_ids[: len(beginning)] == beginning else prompt.token_ids
-    rest = await encode_text(tokenizer, suffix, "suffix", add_special_tokens=False)
+    rest = encode_text(model, suffix, "suffix", replace(reading, add_special_tokens=False))
     token_ids = [*beginning, before_prefix, *prefix, before_suffix, *rest, before_reply]
     return EncodedPrompt(token_ids, prompt.text)
 

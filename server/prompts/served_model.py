@@ -19,3 +19,8 @@ class ServedModel:
     chat_template: ChatTemplate | None
     engine: Ready
     settings: ServerSettings
+
+    @property
+    def most_characters(self) -> int:
+        """No text of more is as short in tokens as the context."""
+        return self.engine.max_model_len * self.tokenizer.longest_token

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from server.prompts.model_files import ModelFiles
+from server.prompts.special_tokens import SpecialTokens
 
 TOKENIZER_FILE = "tokenizer.json"
 BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -22,22 +24,28 @@ BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 @dataclass(frozen=True, slots=True)
 class Tokenizer:
-    """decoder: the decoder's part of tokenizer.json, which says how token names spell bytes; "" if there is none."""
+    """decoder: the decoder's part of tokenizer.json, which says how token names spell bytes; "" if there is none.
 
-    encode_with: Callable[[str, bool], list[int]]
+    encode_with: is told add_special_tokens and parse_special, see `encode`; longest_token: the most characters that one
+    token stands for.
+    """
+
+    encode_with: Callable[[str, bool, bool], list[int]]
     decode_with: Callable[[Sequence[int], bool], str]
     name_of: Callable[[int], str | None]
     id_of: Callable[[str], int | None]
     decoder: str
+    longest_token: int
+    special_tokens: SpecialTokens
 
     @property
     def has_byte_tokens(self) -> bool:
         """Characters missing from the vocabulary are spelled in byte tokens, which only settle one by one."""
         return not self.decoder or "ByteFallback" in self.decoder
 
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """add_special_tokens: with the model's own beginning-of-text token."""
-        return self.encode_with(text, add_special_tokens)
+    def encode(self, text: str, add_special_tokens: bool = True, parse_special: bool = True) -> list[int]:
+        """add_special_tokens: with the model's own beginning-of-text token; parse_special: names are the tokens."""
+        return self.encode_with(text, add_special_tokens, parse_special)
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         return self.decode_with(token_ids, skip_special_tokens)
@@ -76,10 +84,13 @@ def load_tokenizer(files: ModelFiles, trust_remote_code: bool) -> Tokenizer:
     from transformers import AutoTokenizer  # imported late: it takes seconds
 
     auto: Any = AutoTokenizer.from_pretrained(files.model, revision=files.revision, trust_remote_code=trust_remote_code)
+    plain = deepcopy(auto)  # of its own, since the switch is part of a tokenizer's state
     vocabulary: dict[str, int] = auto.get_vocab()
 
-    def encode(text: str, add_special_tokens: bool) -> list[int]:
-        token_ids: list[int] = auto(text, add_special_tokens=add_special_tokens, verbose=False)["input_ids"]
+    def encode(text: str, add_special_tokens: bool, parse_special: bool) -> list[int]:
+        read = auto if parse_special else plain
+        options = {"add_special_tokens": add_special_tokens, "split_special_tokens": not parse_special}
+        token_ids: list[int] = read(text, verbose=False, **options)["input_ids"]
         return token_ids
 
     def decode(token_ids: Sequence[int], skip_special_tokens: bool) -> str:
@@ -87,7 +98,9 @@ def load_tokenizer(files: ModelFiles, trust_remote_code: bool) -> Tokenizer:
         text: str = auto.decode(token_ids, **options)
         return text
 
-    return Tokenizer(encode, decode, auto.convert_ids_to_tokens, vocabulary.get, _decoder_of(auto))
+    names = auto.convert_ids_to_tokens
+    special = SpecialTokens(str(token) for token in auto.added_tokens_decoder.values() if token.special)
+    return Tokenizer(encode, decode, names, vocabulary.get, _decoder_of(auto), _longest(vocabulary), special)
 
 
 def _decoder_of(auto: Any) -> str:
@@ -100,18 +113,33 @@ def _decoder_part(text: str) -> str:
 
 
 def _from_file(path: Path) -> Tokenizer:
-    from tokenizers import Tokenizer as FastTokenizer
+    fast, plain = _opened(path), _opened(path)  # two, since the switch is part of a tokenizer's state
+    plain.encode_special_tokens = True
 
-    fast: Any = FastTokenizer.from_file(str(path))
-    fast.no_truncation()
-    fast.no_padding()
-
-    def encode(text: str, add_special_tokens: bool) -> list[int]:
-        token_ids: list[int] = fast.encode(text, add_special_tokens=add_special_tokens).ids
+    def encode(text: str, add_special_tokens: bool, parse_special: bool) -> list[int]:
+        """A batch of one: only of batches does the library let go of the interpreter's lock."""
+        read = fast if parse_special else plain
+        token_ids: list[int] = read.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
         return token_ids
 
     def decode(token_ids: Sequence[int], skip_special_tokens: bool) -> str:
         text: str = fast.decode(token_ids, skip_special_tokens=skip_special_tokens)
         return text
 
-    return Tokenizer(encode, decode, fast.id_to_token, fast.token_to_id, _decoder_part(path.read_text("utf-8")))
+    decoder, longest = _decoder_part(path.read_text("utf-8")), _longest(fast.get_vocab())
+    special = SpecialTokens(token.content for token in fast.get_added_tokens_decoder().values() if token.special)
+    return Tokenizer(encode, decode, fast.id_to_token, fast.token_to_id, decoder, longest, special)
+
+
+def _opened(path: Path) -> Any:
+    from tokenizers import Tokenizer as FastTokenizer
+
+    opened: Any = FastTokenizer.from_file(str(path))
+    opened.no_truncation()
+    opened.no_padding()
+    return opened
+
+
+def _longest(vocabulary: Mapping[str, int]) -> int:
+    """Of a vocabulary by name, in which a character is one letter or, spelled in bytes, several."""
+    return max(map(len, vocabulary), default=1)

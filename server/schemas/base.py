@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 
 from server.http.errors import MAX_PARAM, shortened
+from server.http.unknown_fields import IGNORED
 
 INT64 = 2**63
 
@@ -22,16 +23,20 @@ def refusal(code: str, message: str, field: str = "") -> PydanticCustomError:
 
 
 class WireModel(BaseModel):
-    """`lenient`: fields that mean nothing here. `refused`: fields not honoured, with the values that mean "off"."""
+    """`lenient`: fields that mean nothing here. `refused`: fields not honoured, with the values that mean "off".
+
+    `explained`: of some of the latter, why.
+    """
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
     lenient: ClassVar[frozenset[str]] = frozenset()
     refused: ClassVar[dict[str, tuple[Any, ...]]] = {}
+    explained: ClassVar[dict[str, str]] = {}
 
     @model_validator(mode="before")
     @classmethod
     def _drop_defaults(cls, data: Any) -> Any:
-        """null means "not given"; one unknown field is enough to stop at."""
+        """null means "not given"; one unknown field is enough to stop at, unless the server ignores them."""
         if not isinstance(data, dict):
             return data
         names = {field.alias or name for name, field in cls.model_fields.items()}
@@ -44,7 +49,12 @@ class WireModel(BaseModel):
     @classmethod
     def _require_off(cls, name: str, value: Any) -> None:
         if name not in cls.refused:
+            ignored = IGNORED.get()
+            if ignored is not None:
+                ignored.note(name)
+                return
             shown = shortened(name, MAX_PARAM)
             raise refusal("unknown_parameter", f"Unknown parameter: {shown}.", shown)
         if not any(value == off and isinstance(value, bool) == isinstance(off, bool) for off in cls.refused[name]):
-            raise refusal("unsupported_parameter", f"{name} is not supported; leave it out.", name)
+            reason = cls.explained.get(name, "leave it out")
+            raise refusal("unsupported_parameter", f"{name} is not supported; {reason}.", name)

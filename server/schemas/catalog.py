@@ -17,14 +17,17 @@ from server.schemas.tools import Tool
 
 
 class ModelCard(TypedDict):
-    """max_model_len: what is served, in tokens; model_context_len: what the model itself could, with context_note, the
-    reason, where that is more.
+    """root: the model by its own name; max_model_len: what is served, in tokens.
+
+    model_context_len: what the model itself could, with context_note, the reason, where that is more.
     """
 
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
+    root: str
+    parent: None
     max_model_len: int | None
     model_context_len: NotRequired[int]
     context_note: NotRequired[str]
@@ -40,9 +43,14 @@ class TokenizeRequest(WireModel):
 
     model: str | None = None
     prompt: str | None = None
-    add_special_tokens: bool = Field(default=True, description="The model's own beginning-of-text token; prompts only")
-    messages: list[ChatMessage] | None = Field(default=None, min_length=1)
-    tools: list[Tool] = Field(default=[])
+    add_special_tokens: bool | None = Field(
+        default=None, description="The model's own beginning-of-text token; by default before a prompt, not messages"
+    )
+    parse_special: bool = Field(
+        default=True, description="Names of special tokens in a prompt are the tokens; in messages they never are"
+    )
+    messages: list[ChatMessage] | None = Field(default=None, min_length=1, fail_fast=True)
+    tools: list[Tool] = Field(default=[], max_length=128)
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     chat_template: str | None = None
@@ -57,6 +65,8 @@ class TokenizeRequest(WireModel):
 
 
 class TokenizeReply(TypedDict):
+    """token_strs: the tokens as the vocabulary spells them."""
+
     count: int
     max_model_len: int
     tokens: list[int]
@@ -65,7 +75,7 @@ class TokenizeReply(TypedDict):
 
 class DetokenizeRequest(WireModel):
     model: str | None = None
-    tokens: list[int]
+    tokens: list[int] = Field(fail_fast=True)
 
 
 class DetokenizeReply(TypedDict):
@@ -104,7 +114,7 @@ class EngineCard(TypedDict):
 class HealthReply(TypedDict):
     """sentence: for people; fraction: how far loading has come; engine: there once it is loaded."""
 
-    status: Literal["loading", "ready", "restarting", "draining", "failed"]
+    status: Literal["loading", "ready", "silent", "restarting", "draining", "failed"]
     sentence: str
     fraction: float
     worker_pid: int | None

@@ -31,7 +31,7 @@ class ChatRequest(GenerationRequest):
         "moderation": (),
     }
 
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: list[ChatMessage] = Field(min_length=1, fail_fast=True)
     max_completion_tokens: int | None = Field(default=None, ge=1, le=MAX_LENGTH)
     max_tokens: int | None = Field(default=None, ge=1, le=MAX_LENGTH, description="The old name")
     logprobs: bool = False
@@ -42,6 +42,9 @@ class ChatRequest(GenerationRequest):
     reasoning_effort: str | None = Field(default=None, max_length=64, description="Where the template knows it")
     verbosity: str | None = Field(default=None, max_length=64, description="Where the template knows it")
 
+    add_special_tokens: bool = Field(
+        default=False, description="The model's own beginning-of-text token, beside what the template writes"
+    )
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     chat_template: str | None = Field(default=None, description="Refused unless the server allows it")
@@ -66,6 +69,13 @@ class ChatRequest(GenerationRequest):
         if self.tool_choice is None:
             return ToolChoice("auto" if self.tools else "none")
         return self.tool_choice
+
+    @property
+    def callable_tools(self) -> list[Tool]:
+        choice = self.choice_of_tool
+        if choice.mode == "none":
+            return []
+        return [tool for tool in self.tools if choice.allowed is None or tool.function.name in choice.allowed]
 
 
 class TopLogprob(TypedDict):
@@ -130,6 +140,7 @@ class ChatChoice(TypedDict):
     message: AssistantMessage
     logprobs: ChatLogprobs | None
     finish_reason: str
+    token_ids: NotRequired[list[int]]
     speculation: NotRequired[SpeculationReport]
     trace: NotRequired[Trace]
 
@@ -139,6 +150,7 @@ class ChatChunkChoice(TypedDict):
     delta: AssistantDelta
     logprobs: ChatLogprobs | None
     finish_reason: str | None
+    token_ids: NotRequired[list[int]]
     speculation: NotRequired[SpeculationReport]
     trace: NotRequired[Trace]
 
@@ -151,7 +163,8 @@ class ChatCompletion(TypedDict):
     system_fingerprint: str
     choices: list[ChatChoice]
     usage: Usage
-    prompt_logprobs: NotRequired[PromptLogprobs]
+    prompt_logprobs: PromptLogprobs | None
+    prompt_token_ids: NotRequired[list[int]]
 
 
 class ChatCompletionChunk(TypedDict):
@@ -164,4 +177,4 @@ class ChatCompletionChunk(TypedDict):
     system_fingerprint: str
     choices: list[ChatChunkChoice]
     usage: NotRequired[Usage | None]
-    prompt_logprobs: NotRequired[PromptLogprobs]
+    prompt_token_ids: NotRequired[list[int]]

@@ -57,11 +57,16 @@ class CompletionRequest(GenerationRequest):
     best_of: int | None = Field(default=None, ge=1, description="Choices to generate; the n likeliest are returned")
     echo: bool = False
     logprobs: int | None = Field(default=None, ge=0, description="Likeliest tokens told of at each token")
+    add_special_tokens: bool = Field(default=True, description="The model's own beginning-of-text token")
+    parse_special: bool = Field(default=True, description="Names of special tokens in the prompt are the tokens")
     suffix: str = Field(default="", description="Text after the reply, for models trained to fill in the middle")
 
 
 class CompletionLogprobs(TypedDict):
-    """One entry for each token. text_offset: where the token's text begins in the choice's `text`."""
+    """One entry for each generated token, the end token too, with echo after the prompt's.
+
+    text_offset: where the token's text begins in the choice's `text`, whatever a stop string has cut.
+    """
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -74,7 +79,9 @@ class CompletionChoice(TypedDict):
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: str | None
-    prompt_logprobs: NotRequired[PromptLogprobs]
+    prompt_logprobs: NotRequired[PromptLogprobs | None]
+    prompt_token_ids: NotRequired[list[int]]
+    token_ids: NotRequired[list[int]]
     speculation: NotRequired[SpeculationReport]
     trace: NotRequired[Trace]
 

@@ -8,31 +8,39 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, JsonValue, WithJsonSchema
+from pydantic import BeforeValidator, Field, JsonValue, WithJsonSchema, field_validator
 
+from server.http.errors import MAX_PARAM, shortened
 from server.schemas.base import INT64, WireModel, refusal
 from server.schemas.structured import Choices, ResponseFormat, SchemaOrText, StructuredOutputs
 
-MAX_STOP_LENGTH = 256
+MAX_STOP_LENGTH = 256  # characters; of bad words too
 MAX_LENGTH = 2**31
 
 # Fields that mean nothing here and change no answer.
 LENIENT = frozenset(
-    {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
+    {
+        "user",
+        "metadata",
+        "store",
+        "service_tier",
+        "safety_identifier",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+    }
 )
 # Fields that would change the answer and are not honoured, with the values that mean "off".
 REFUSED: dict[str, tuple[Any, ...]] = {
     "use_beam_search": (False,),
     "logit_processors": ([],),
     "logits_processors": ([],),
-    "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
-    "include_stop_str_in_output": (False,),
-    "truncate_prompt_tokens": (),
     "length_penalty": (1,),
     "early_stopping": (False,),
     "priority": (0,),
 }
+EXPLAINED = {"use_beam_search": "this server samples; ask for n choices, or for the n likeliest of best_of"}
 
 TextParts: JsonValue = {
     "type": "array",
@@ -73,17 +81,17 @@ def _read_stops(value: Any) -> list[str]:
 
 def _read_bias(value: Any) -> dict[int, float]:
     """JSON has no integer keys: token ids come as text."""
-    wrong = refusal("invalid_type", "logit_bias must map token ids to numbers from -100 to 100.")
     if not isinstance(value, dict):
-        raise wrong
+        raise refusal("invalid_type", "logit_bias must map token ids to numbers from -100 to 100.")
     biases = {}
     for name, bias in value.items():
+        shown = shortened(str(name), MAX_PARAM)
         if not (isinstance(name, str) and name.isascii() and name.isdecimal() and len(name) <= 10):
-            raise wrong
+            raise refusal("invalid_type", f"logit_bias: '{shown}' is no token id.", shown)
         if isinstance(bias, bool) or not isinstance(bias, int | float):
-            raise wrong
+            raise refusal("invalid_type", f"logit_bias: the bias of token {name} is not a number.", shown)
         if not -100 <= bias <= 100:
-            raise refusal("invalid_value", "logit_bias must map token ids to numbers from -100 to 100.")
+            raise refusal("invalid_value", f"logit_bias: the bias of token {name} is not from -100 to 100.", shown)
         biases[int(name)] = float(bias)
     return biases
 
@@ -98,6 +106,7 @@ BIAS_SCHEMA: dict[str, JsonValue] = {
 }
 Stops = Annotated[list[str], BeforeValidator(_read_stops), WithJsonSchema(STOP_SCHEMA)]
 LogitBias = Annotated[dict[int, float], BeforeValidator(_read_bias), WithJsonSchema(BIAS_SCHEMA)]
+BadWords = Annotated[list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]], Field(fail_fast=True)]
 Text = Annotated[str, BeforeValidator(read_text), WithJsonSchema(TEXT_SCHEMA)]
 
 
@@ -143,6 +152,7 @@ class SamplingRequest(WireModel):
 
     lenient: ClassVar[frozenset[str]] = LENIENT
     refused: ClassVar[dict[str, tuple[Any, ...]]] = REFUSED
+    explained: ClassVar[dict[str, str]] = EXPLAINED
 
     model: str | None = Field(default=None, description="The served model's name; may be left out")
     temperature: float = Field(default=1.0, ge=0, le=100)
@@ -160,9 +170,11 @@ class SamplingRequest(WireModel):
     repetition_penalty: float = Field(default=1.0, gt=0, le=100, description="1: off; counts the prompt's tokens too")
     min_tokens: int = Field(default=0, ge=0, le=MAX_LENGTH)
     ignore_eos: bool = False
+    include_stop_str_in_output: bool = Field(default=False, description="The stop string or token ends the text")
+    skip_special_tokens: bool = Field(default=True, description="Leave special tokens out of the text")
     stop_token_ids: list[int] = Field(default=[], max_length=256)
-    bad_words: list[Annotated[str, Field(min_length=1)]] = Field(default=[], description="Never written")
-    allowed_token_ids: list[int] | None = Field(default=None, min_length=1)
+    bad_words: BadWords = Field(default=[], description="Never written")
+    allowed_token_ids: list[int] | None = Field(default=None, min_length=1, fail_fast=True)
     structured_outputs: StructuredOutputs | None = None
     guided_json: SchemaOrText | None = None
     guided_regex: str | None = None
@@ -182,3 +194,17 @@ class GenerationRequest(SamplingRequest):
     response_format: ResponseFormat | None = None
     prompt_logprobs: int | None = Field(default=None, ge=0, description="Likeliest tokens told of at each prompt token")
     stream_options: StreamOptions = StreamOptions()
+    truncate_prompt_tokens: int | None = Field(
+        default=None,
+        ge=-1,
+        description="The prompt's last tokens alone, this many; -1: as many as leave the reply room",
+    )
+    return_token_ids: bool = Field(default=False, description="The ids of prompt and reply beside the text")
+    return_tokens_as_token_ids: bool = Field(default=False, description="Log probabilities name tokens as token_id:ID")
+
+    @field_validator("truncate_prompt_tokens")
+    @classmethod
+    def _require_some(cls, most: int | None) -> int | None:
+        if most == 0:
+            raise refusal("invalid_value", "truncate_prompt_tokens must be 1 at least, or -1.")
+        return most

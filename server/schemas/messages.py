@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from server.schemas.base import WireModel, refusal
 from server.schemas.generation import Text
 
+MAX_CALLS = 128  # of tools, in one message
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 
@@ -34,7 +35,7 @@ class ChatMessage(WireModel):
     role: Role
     content: Text | None = None
     name: str | None = Field(default=None, max_length=256)
-    tool_calls: list[MessageToolCall] = Field(default=[], max_length=128)
+    tool_calls: list[MessageToolCall] = Field(default=[], max_length=MAX_CALLS)
     tool_call_id: str | None = Field(default=None, max_length=256)
     reasoning_content: str | None = None
     reasoning: str | None = None

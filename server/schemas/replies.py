@@ -34,7 +34,8 @@ class SpeculationReport(TypedDict):
     foretold_by_source: tokens of the reply that each source had thought likeliest, whoever drafted them.
 
     acceptance_length: τ, tokens emitted per target forward; plain decoding has exactly 1. cached_tokens: of the prompt,
-    those that were not run; preemptions: how often it gave up its room and was run again.
+    those that were not run; preemptions: how often it gave up its room and was run again; resumed_tokens: of the reply,
+    those that a worker gave before it died, which no other count here is of.
     """
 
     method: str
@@ -53,6 +54,7 @@ class SpeculationReport(TypedDict):
     prefill_chunks: int
     cached_tokens: int
     preemptions: int
+    resumed_tokens: int
     queue_seconds: float
     time_to_first_token: float
     decode_seconds: float

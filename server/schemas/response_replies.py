@@ -99,18 +99,29 @@ class Response(TypedDict):
     max_output_tokens: int | None
     metadata: dict[str, str]
     parallel_tool_calls: bool
-    previous_response_id: None
+    previous_response_id: str | None
     reasoning: dict[str, Any]
-    store: Literal[False]
+    store: bool
     background: Literal[False]
     temperature: float
     top_p: float
     top_logprobs: int
     text: dict[str, Any]
-    tool_choice: str | dict[str, str]
+    tool_choice: str | dict[str, Any]
     tools: list[dict[str, Any]]
     truncation: Literal["disabled"]
     speculation: NotRequired[SpeculationReport]
+
+
+class ResponseDeletion(TypedDict):
+    id: str
+    object: Literal["response"]
+    deleted: bool
+
+
+class InputTokens(TypedDict):
+    object: Literal["response.input_tokens"]
+    input_tokens: int
 
 
 class ResponseEvent(TypedDict):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, JsonValue, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, FailFast, Field, GetJsonSchemaHandler, model_validator
+from pydantic_core import CoreSchema
 
 from server.schemas.base import WireModel, refusal
 from server.schemas.generation import LENIENT, MAX_LENGTH, REFUSED, SamplingRequest, Text
@@ -29,8 +30,8 @@ class InputItem(WireModel):
     type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
     role: Role | None = None
     content: Text | None = None
-    call_id: str | None = Field(default=None, max_length=256)
-    name: str | None = Field(default=None, max_length=256)
+    call_id: str | None = Field(default=None, min_length=1, max_length=256)
+    name: str | None = Field(default=None, min_length=1, max_length=256)
     arguments: str | None = None
     output: Text | None = None
 
@@ -52,9 +53,23 @@ def _read_input(value: Any) -> Any:
     return value
 
 
-INPUT_SCHEMA: dict[str, JsonValue] = {
-    "anyOf": [{"type": "string"}, {"type": "array", "items": {"$ref": "#/components/schemas/InputItem"}, "minItems": 1}]
-}
+class _OrText:
+    """In the OpenAPI document, text will do as well."""
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"anyOf": [{"type": "string"}, handler(schema)]}
+
+
+MAX_METADATA = 16  # entries, OpenAI's own limit
+
+
+def _check_metadata(value: Any) -> Any:
+    if isinstance(value, dict) and len(value) > MAX_METADATA:
+        raise refusal("above_limit", f"metadata has {len(value)} entries; {MAX_METADATA} are the limit.")
+    return value
+
+
+Metadata = Annotated[dict[str, Annotated[str, Field(max_length=512)]], BeforeValidator(_check_metadata)]
 
 
 class ResponseTool(WireModel):
@@ -98,12 +113,12 @@ class ResponseStreamOptions(WireModel):
 
 
 class ResponseRequest(SamplingRequest):
-    """POST /v1/responses. Nothing is stored: each request brings its whole conversation."""
+    """POST /v1/responses. A request brings its whole conversation, or goes on from a response that was kept."""
 
-    lenient: ClassVar[frozenset[str]] = LENIENT | {"max_tool_calls", "prompt_cache_options"}
+    lenient: ClassVar[frozenset[str]] = LENIENT | {"max_tool_calls"}
     refused: ClassVar[dict[str, tuple[Any, ...]]] = REFUSED | {
-        "previous_response_id": (),
         "conversation": (),
+        "truncate_prompt_tokens": (),
         "prompt": (),
         "background": (False,),
         "truncation": ("disabled",),
@@ -113,17 +128,27 @@ class ResponseRequest(SamplingRequest):
         "access_programs": (),
     }
 
-    input: Annotated[list[InputItem], BeforeValidator(_read_input), Field(min_length=1), WithJsonSchema(INPUT_SCHEMA)]
+    input: Annotated[
+        list[InputItem],
+        FailFast(),
+        BeforeValidator(_read_input),
+        Field(min_length=1),
+        _OrText(),
+    ]
+    previous_response_id: str | None = Field(default=None, max_length=256, description="Its conversation comes first")
+    store: bool = Field(default=True, description="Keep the response in memory for a while")
     instructions: str | None = None
     max_output_tokens: int | None = Field(default=None, ge=1, le=MAX_LENGTH)
     text: TextConfig = TextConfig()
     reasoning: ReasoningConfig = ReasoningConfig()
-    include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] = Field(default=[])
+    include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] = Field(
+        default=[], max_length=16
+    )
     top_logprobs: int | None = Field(default=None, ge=0)
     tools: list[ResponseTool] = Field(default=[], max_length=128)
     tool_choice: ToolChoiceField | None = None
     parallel_tool_calls: bool = True
-    metadata: dict[str, str] = Field(default={}, description="Repeated in the reply")
+    metadata: Metadata = Field(default={}, description="Repeated in the reply")
     stream_options: ResponseStreamOptions = ResponseStreamOptions()
 
     @model_validator(mode="after")

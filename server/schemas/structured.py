@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, JsonValue, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from server.schemas.base import WireModel, refusal
 
-JsonObject = dict[str, JsonValue]
+JsonObject = dict[str, Any]  # as JSON gave it: its parts are not looked at one by one
 
 
 def _read_schema(value: Any) -> Any:

@@ -37,40 +37,77 @@ MODES: tuple[Literal["none", "auto", "required"], ...] = ("none", "auto", "requi
 
 
 class ToolChoice(NamedTuple):
-    """name: the one function to call, with mode "named"."""
+    """name: the one function to call, with mode "named"; allowed: those that may be called, None for all."""
 
     mode: Literal["none", "auto", "required", "named"]
     name: str = ""
+    allowed: tuple[str, ...] | None = None
 
 
 def read_tool_choice(value: Any) -> ToolChoice:
-    """OpenAI's forms: a mode, or the function of chat ({type, function: {name}}) or of responses ({type, name})."""
+    """OpenAI's forms: a mode, a function, or allowed tools; the latter two as chat nests them, or flat as responses."""
     for mode in MODES:
         if value == mode:
             return ToolChoice(mode)
-    if isinstance(value, dict) and value.get("type") == "function":
-        function = value.get("function", value)
-        if isinstance(function, dict) and isinstance(function.get("name"), str):
-            return ToolChoice("named", function["name"])
-    raise refusal("invalid_value", "tool_choice must be none, auto, required, or name a function.")
+    name = _function_name(value)
+    if name is not None:
+        return ToolChoice("named", name)
+    if isinstance(value, dict) and value.get("type") == "allowed_tools":
+        return _read_allowed(value.get("allowed_tools", value))
+    raise refusal("invalid_value", "tool_choice must be none, auto, required, name a function, or list allowed_tools.")
 
 
+def _read_allowed(value: Any) -> ToolChoice:
+    tools = value.get("tools") if isinstance(value, dict) else None
+    names = [_function_name(tool) for tool in tools] if isinstance(tools, list) else []
+    known = tuple(name for name in names if name is not None)
+    if not names or len(known) < len(names):
+        raise refusal("invalid_value", "allowed_tools must have tools, a list of functions by their names.")
+    for mode in ("auto", "required"):
+        if value.get("mode") == mode:
+            return ToolChoice(mode, allowed=known)
+    raise refusal("invalid_value", "allowed_tools must have the mode auto or required.")
+
+
+def _function_name(value: Any) -> str | None:
+    """Of {type, function: {name}} or {type, name}; None if it is neither."""
+    if not isinstance(value, dict) or value.get("type") != "function":
+        return None
+    function = value.get("function", value)
+    name = function.get("name") if isinstance(function, dict) else None
+    return name if isinstance(name, str) else None
+
+
+NESTED_FUNCTION: JsonValue = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "function"},
+        "function": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
+    },
+    "required": ["type", "function"],
+}
+FLAT_FUNCTION: JsonValue = {
+    "type": "object",
+    "properties": {"type": {"const": "function"}, "name": {"type": "string"}},
+    "required": ["type", "name"],
+}
+ALLOWED: dict[str, JsonValue] = {
+    "mode": {"enum": ["auto", "required"]},
+    "tools": {"type": "array", "items": {"anyOf": [NESTED_FUNCTION, FLAT_FUNCTION]}, "minItems": 1},
+}
+ALLOWED_TYPE: JsonValue = {"const": "allowed_tools"}
+NESTED_ALLOWED: JsonValue = {"type": "object", "properties": ALLOWED, "required": ["mode", "tools"]}
 TOOL_CHOICE_SCHEMA: dict[str, JsonValue] = {
     "anyOf": [
         {"enum": ["none", "auto", "required"]},
+        NESTED_FUNCTION,
+        FLAT_FUNCTION,
         {
             "type": "object",
-            "properties": {
-                "type": {"const": "function"},
-                "function": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
-            },
-            "required": ["type", "function"],
+            "properties": {"type": ALLOWED_TYPE, "allowed_tools": NESTED_ALLOWED},
+            "required": ["type", "allowed_tools"],
         },
-        {
-            "type": "object",
-            "properties": {"type": {"const": "function"}, "name": {"type": "string"}},
-            "required": ["type", "name"],
-        },
+        {"type": "object", "properties": {"type": ALLOWED_TYPE, **ALLOWED}, "required": ["type", "mode", "tools"]},
     ]
 }
 ToolChoiceField = Annotated[ToolChoice, PlainValidator(read_tool_choice), WithJsonSchema(TOOL_CHOICE_SCHEMA)]
@@ -80,7 +117,8 @@ def check_tools(names: Sequence[str], choice: ToolChoice) -> None:
     """Raise a refusal where names are double, or the choice is not among them."""
     if len(set(names)) < len(names):
         raise refusal("invalid_value", "Two tools have the same name.", "tools")
-    if choice.mode in ("required", "named") and not names:
+    if (choice.mode in ("required", "named") or choice.allowed) and not names:
         raise refusal("invalid_value", "tool_choice needs tools.", "tool_choice")
-    if choice.mode == "named" and choice.name not in names:
+    chosen = {choice.name} if choice.mode == "named" else set(choice.allowed or ())
+    if not chosen <= set(names):
         raise refusal("invalid_value", "tool_choice names a function that is not among tools.", "tool_choice")

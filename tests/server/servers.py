@@ -19,9 +19,10 @@ from openai import OpenAI
 from tokenizers import Tokenizer, decoders, models
 from tokenizers.pre_tokenizers import ByteLevel
 
-from server.app import create_app, create_service
+from server.app import create_service
 from server.config import ServerSettings
 from server.engine_client.client import RestartPolicy
+from server.runner import http_config
 from server.service import Service
 
 FAKE_WORKER = (sys.executable, "-m", "tests.fake_worker")
@@ -98,6 +99,26 @@ def but_for_the_cache(usage: Any) -> dict[str, Any]:
     return {name: value for name, value in counts.items() if name not in details}
 
 
+def reply_of(response: httpx.Response) -> Any:
+    """What a completion comes to, without what differs between equal ones: choices and usage; of a stream the text,
+    the reasons and the log probabilities."""
+    assert response.status_code == 200, response.text
+    if response.headers["content-type"] == "application/json":
+        return response.json()["choices"], but_for_the_cache(response.json()["usage"])
+    frames = response.text.split("\n\n")
+    assert frames[-2:] == ["data: [DONE]", ""]
+    choices: dict[int, tuple[str, list[Any], list[Any]]] = {}
+    for frame in frames[:-2]:
+        if frame.startswith(":"):  # a comment, which keeps the connection alive
+            continue
+        for choice in json.loads(frame.removeprefix("data: "))["choices"]:
+            text, reasons, logprobs = choices.get(choice["index"], ("", [], []))
+            reasons += [choice["finish_reason"]] if choice["finish_reason"] else []
+            logprobs += list(zip(*choice["logprobs"].values(), strict=True)) if choice["logprobs"] else []
+            choices[choice["index"]] = text + choice["text"], reasons, logprobs
+    return choices
+
+
 def wait_until(condition: Any, seconds: float = 10.0) -> Any:
     """Poll until `condition()` is true; its value."""
     end = time.monotonic() + seconds
@@ -111,12 +132,14 @@ def wait_until(condition: Any, seconds: float = 10.0) -> Any:
 
 @contextmanager
 def running_server(
-    settings: ServerSettings, command: Sequence[str] = FAKE_WORKER, state: str = "ready"
+    settings: ServerSettings,
+    command: Sequence[str] = FAKE_WORKER,
+    state: str = "ready",
+    policy: RestartPolicy = FAST_RESTARTS,
 ) -> Iterator[RunningServer]:
     """Serve on a free port until the block ends; waits for `state` first."""
-    service = create_service(settings, command, FAST_RESTARTS)
-    config = uvicorn.Config(create_app(service), log_config=None, access_log=False, timeout_graceful_shutdown=5)
-    server = uvicorn.Server(config)
+    service = create_service(settings, command, policy)
+    server = uvicorn.Server(http_config(service))
     listener = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, args=([listener],))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -34,6 +34,7 @@ class HeadModel:
         config = head.config
         if config.draft_vocab_size < NUM_SUCCESSORS:
             raise ConfigError(f"the head drafts {config.draft_vocab_size} tokens; it must draft {NUM_SUCCESSORS}")
+        self.fingerprint = f"{target.fingerprint} {config}"
         self.device, self.dtype = target.device, target.dtype
         self.vocab_size, self.max_model_len = target.vocab_size, target.max_model_len
         self.threads = ThreadChoice([target.threads.chosen], target.threads.chosen)

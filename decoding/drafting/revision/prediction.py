@@ -7,6 +7,7 @@ not, so a prediction that turned out useless costs no draft to give up, nor one 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -83,7 +84,7 @@ class Prediction:
 
     def __init__(self, tokens: IntArray) -> None:
         self._tokens = tokens
-        self._ids: list[int] = tokens.tolist()
+        self._ids = array("i", tokens.tobytes())  # ints when read, four bytes each while kept
         self._is_found = np.zeros(len(tokens), np.bool_)
         self._reply: list[int] = []
         self._place = Place(0)

@@ -6,6 +6,7 @@ Knows no method. Invariant: the method is shown the tree it proposed, less what 
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 
 from decoding.core.request import Request
@@ -14,7 +15,8 @@ from decoding.core.tree import DraftTree, Source, Verdict, root_only
 from decoding.costs.price import DraftBudget
 from decoding.drafting.revision.prediction import Prediction
 from decoding.drafting.revision.revision import Revision
-from decoding.sampling.grammar_matcher import GrammarMatcher
+from decoding.errors import BrokenGrammar
+from decoding.sampling.grammar.matcher import GrammarMatcher
 
 LEAST_CHANCE = 0.1  # of a predicted token to be accepted, where nothing says what a node costs
 
@@ -74,7 +76,8 @@ class Reviser:
             revision.add_chain(0, tokens, Source.PREDICTION)
         if self._matcher is not None:
             may_force = self._request.speculation.may_use("grammar")
-            revision.obey(self._matcher, self._budget.max_nodes if may_force else 0)
+            with contextlib.suppress(BrokenGrammar):  # further than the reply itself may ever come
+                revision.obey(self._matcher.copy(), self._budget.max_nodes if may_force else 0)
         tree, self._own = revision.tree(proposed)
         return tree
 

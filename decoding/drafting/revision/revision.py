@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from decoding.core.tree import DraftTree, Source
-from decoding.sampling.grammar_matcher import GrammarMatcher
+from decoding.sampling.grammar.matcher import GrammarMatcher
 
 
 class Revision:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from server.endpoints.chat.rendered_chat import render_chat
 from server.generation.options import GenerationOptions
 from server.http.errors import invalid, require_at_most
-from server.prompts.encoding import EncodedPrompt, encode_text
+from server.prompts.encoding import EncodedPrompt, PromptReading, encode_rendered
 from server.prompts.served_model import ServedModel
 from server.schemas.chat import ChatRequest
 
 
-async def chat_options(body: ChatRequest, model: ServedModel, id_prefix: str = "chatcmpl") -> GenerationOptions:
+def chat_options(body: ChatRequest, model: ServedModel, id_prefix: str = "chatcmpl-") -> GenerationOptions:
     """Raises ApiError for what the chat template or this server cannot do."""
     require_at_most(body.top_logprobs or 0, model.settings.max_logprobs, "top_logprobs")
-    chat = await render_chat(body, model.chat_template, model.settings)
-    token_ids = await encode_text(model.tokenizer, chat.text, "messages", add_special_tokens=False)
+    chat = render_chat(body, model.chat_template, model.settings, model.tokenizer.special_tokens)
+    reading = PromptReading(body.add_special_tokens, is_cut=body.truncate_prompt_tokens is not None)
+    token_ids = encode_rendered(model, chat.prompt, reading)
     if not token_ids:
         raise invalid("The messages make an empty prompt.", "messages", "empty_prompt")
     names = {"prompt": "messages"}
@@ -24,7 +25,7 @@ async def chat_options(body: ChatRequest, model: ServedModel, id_prefix: str = "
         names["grammar"] = chat.constraint.param
     return GenerationOptions(
         id_prefix=id_prefix,
-        prompts=[EncodedPrompt(token_ids, chat.text)],
+        prompts=[EncodedPrompt(token_ids, chat.prompt.plain)],
         max_tokens=body.max_completion_tokens or body.max_tokens,
         default_max_tokens=model.settings.max_reply_tokens,
         num_choices=body.n,

@@ -21,39 +21,44 @@ from server.parsing.forced import NamedParser, RequiredParser
 from server.parsing.parts import CallWriter, Parser, PlainParser
 from server.parsing.thinking import OPEN, ThinkingParser, thinks
 from server.prompts.chat_template import ChatTemplate
-from server.prompts.conversation import conversation_of, render, require_template
+from server.prompts.conversation import ChatInput, conversation_of, require_template
+from server.prompts.special_tokens import MarkedText, SpecialTokens
 from server.schemas.chat import ChatRequest
 from server.schemas.tools import Tool
 
 MISTRAL_ID_LENGTH = 9  # its templates insist
+THINKING_SWITCH = "enable_thinking"  # as Qwen's and others' templates call it
+USUAL = "medium"  # effort and verbosity that nobody need know
 
 
 @dataclass(frozen=True, slots=True)
 class RenderedChat:
-    """The prompt's text, and how to write and read the reply to it."""
+    """The prompt, and how to write and read the reply to it."""
 
-    text: str
+    prompt: MarkedText
     constraint: Constraint | None
     make_parser: Callable[[], Parser]
     shows_special_tokens: bool
 
 
-async def render_chat(body: ChatRequest, template: ChatTemplate | None, settings: ServerSettings) -> RenderedChat:
+def render_chat(
+    body: ChatRequest, template: ChatTemplate | None, settings: ServerSettings, special_tokens: SpecialTokens
+) -> RenderedChat:
     """Raises ApiError for what the template or this server cannot do."""
     template = require_template(template, body.chat_template, settings)
-    tools = body.tools if body.choice_of_tool.mode != "none" else []
-    options = _options(body, template)
+    tools = body.callable_tools
+    may_think = _is_thinking(template, settings)
+    given = ChatInput(body.messages, tools, _options(body, template, may_think))
     conversation = replace(
-        conversation_of(body.messages, tools, template),
-        options=options,
+        conversation_of(given, template, special_tokens),
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
     )
-    text = await render(template, conversation)
+    prompt = template.render(conversation)
     family = family_of(template.text) if settings.tool_parser == "auto" else settings.tool_parser
     constraint = chat_constraint(body, tools, family, settings)
-    is_thinking = (constraint is None or constraint.is_free) and _is_thinking(template, settings)
-    starts_inside = text.rstrip().endswith(OPEN)
+    is_thinking = (constraint is None or constraint.is_free) and may_think
+    starts_inside = prompt.text.rstrip().endswith(OPEN)
     max_calls = None if body.parallel_tool_calls else 1
 
     def make_parser() -> Parser:
@@ -61,18 +66,23 @@ async def render_chat(body: ChatRequest, template: ChatTemplate | None, settings
         return ThinkingParser(rest, starts_inside) if is_thinking else rest
 
     shows_special_tokens = bool(tools) and body.choice_of_tool.mode == "auto" and family in ("llama3", "mistral")
-    return RenderedChat(text, constraint, make_parser, shows_special_tokens)
+    return RenderedChat(prompt, constraint, make_parser, shows_special_tokens)
 
 
-def _options(body: ChatRequest, template: ChatTemplate) -> dict[str, Any]:
+def _options(body: ChatRequest, template: ChatTemplate, may_think: bool) -> dict[str, Any]:
+    """Raises ApiError for an effort or verbosity that the template does not know, where it would change something."""
     options = dict(body.chat_template_kwargs)
     for name in ("reasoning_effort", "verbosity"):
         value = getattr(body, name)
-        if value is not None:
-            if not template.knows(name):
-                message = f"{name}: this model's chat template does not know it; leave it out."
-                raise invalid(message, name, "unsupported_parameter")
+        if value is None:
+            continue
+        if template.knows(name):
             options[name] = value
+        elif name == "reasoning_effort" and value == "none" and template.knows(THINKING_SWITCH):
+            options[THINKING_SWITCH] = False
+        elif value != USUAL and (may_think or name != "reasoning_effort"):
+            message = f"{name}: this model's chat template does not know it; leave it out."
+            raise invalid(message, name, "unsupported_parameter")
     return options
 
 

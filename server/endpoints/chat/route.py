@@ -10,6 +10,7 @@ from server.endpoints.chat.serializer import ChatSerializer
 from server.endpoints.openapi import generation_replies
 from server.generation.answer import answer
 from server.generation.prepare import prepare
+from server.http.body import takes
 from server.http.session import session_of
 from server.schemas.chat import ChatCompletion, ChatRequest
 from server.service import service_of
@@ -17,11 +18,16 @@ from server.service import service_of
 router = APIRouter()
 
 
-@router.post("/v1/chat/completions", response_model=ChatCompletion, responses=generation_replies("ChatCompletionChunk"))
-async def create_chat_completion(body: ChatRequest, request: Request) -> Response:
+@router.post(
+    "/v1/chat/completions",
+    response_model=ChatCompletion,
+    responses=generation_replies("ChatCompletionChunk"),
+    openapi_extra=takes(ChatRequest),
+)
+async def create_chat_completion(request: Request) -> Response:
     """Answer a conversation."""
     service = service_of(request)
-    model = service.require_model(body.model)
-    options = await chat_options(body, model)
-    call = await prepare(body, options, model, session_of(request, body.session_id))
+    body = await service.read(request, ChatRequest)
+    model, session = service.require_model(body.model), session_of(request, body.session_id)
+    call = await service.work_on(request, lambda: prepare(body, chat_options(body, model), model, session))
     return await answer(call, ChatSerializer(call, body), request, service.client, service.metrics.on_error)

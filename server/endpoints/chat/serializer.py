@@ -13,7 +13,7 @@ from decoding.core.stats import RequestStats
 from server.generation.call import GenerationCall
 from server.generation.choice import ChoiceDelta, TokenNews
 from server.generation.events import FoldedChoice
-from server.generation.logprobs import chat_logprobs, prompt_logprobs
+from server.generation.logprobs import TokenNames, chat_logprobs, prompt_logprobs
 from server.generation.report import speculation_report
 from server.generation.trace import trace
 from server.generation.usage import UsageCount
@@ -44,14 +44,15 @@ class ChatSerializer:
         index = delta.index
         if index not in self._begun:
             self._begun.add(index)
-            yield self._chunk(_chunk_choice(index, {"role": "assistant", "content": ""}), usage)
+            yield self._chunk(_chunk_choice(index, {"role": "assistant", "content": ""}), usage, is_first=True)
         if any(isinstance(part, CallStart) for part in delta.parts):
             self._calling.add(index)
         choices = [_chunk_choice(index, part_delta(part)) for part in delta.parts]
-        if (delta.news or delta.steps) and not choices:
+        if (delta.news or delta.steps or (self.body.return_token_ids and delta.token_ids)) and not choices:
             choices.append(_chunk_choice(index, {}))
         if choices:  # a delta's tokens are told of once
             choices[0]["logprobs"] = self._logprobs(delta.news)
+            self._add_token_ids(choices[0], delta)
             self._add_trace(choices[0], delta)
         for choice in choices:
             yield self._chunk(choice, usage)
@@ -77,10 +78,13 @@ class ChatSerializer:
             "system_fingerprint": self.call.fingerprint,
             "choices": [self._whole_choice(choice) for choice in choices],
             "usage": usage.usage(),
+            "prompt_logprobs": None,
         }
         first = choices[0].prompt_logprobs
         if self.body.prompt_logprobs is not None and first is not None:
             reply["prompt_logprobs"] = prompt_logprobs(self.call.tokenizer, first)
+        if self.body.return_token_ids:
+            reply["prompt_token_ids"] = self.call.plans[0].request.prompt
         return reply
 
     def _whole_choice(self, choice: FoldedChoice) -> ChatChoice:
@@ -93,12 +97,18 @@ class ChatSerializer:
             "logprobs": self._logprobs(choice.news),
             "finish_reason": finish_reason(reason, "tool_calls" in message),
         }
+        self._add_token_ids(whole, choice)
         self._add_trace(whole, choice)
         self._add_report(whole, choice.last.stats)
         return whole
 
     def _logprobs(self, news: Sequence[TokenNews]) -> ChatLogprobs | None:
-        return chat_logprobs(self.call.tokenizer, news) if self.body.logprobs else None
+        names = TokenNames(self.call.tokenizer, self.body.return_tokens_as_token_ids)
+        return chat_logprobs(names, news) if self.body.logprobs else None
+
+    def _add_token_ids(self, choice: ChatChoice | ChatChunkChoice, news: ChoiceDelta | FoldedChoice) -> None:
+        if self.body.return_token_ids:
+            choice["token_ids"] = list(news.token_ids)
 
     def _add_report(self, choice: ChatChoice | ChatChunkChoice, stats: RequestStats | None) -> None:
         if self.body.speculation.report and stats is not None:
@@ -108,13 +118,14 @@ class ChatSerializer:
         if self.body.speculation.trace:
             choice["trace"] = trace(self.call.tokenizer, news.news, news.steps)
 
-    def _chunk(self, choice: ChatChunkChoice, usage: UsageCount) -> bytes:
+    def _chunk(self, choice: ChatChunkChoice, usage: UsageCount, is_first: bool = False) -> bytes:
+        """is_first: of its choice."""
         chunk = self._empty_chunk([choice])
+        if is_first and self.body.return_token_ids:
+            chunk["prompt_token_ids"] = self.call.plans[choice["index"]].request.prompt
         options = self.body.stream_options
         if options.include_usage:
-            chunk["usage"] = None
-        if options.continuous_usage_stats:
-            chunk["usage"] = usage.usage()
+            chunk["usage"] = usage.usage() if options.continuous_usage_stats else None
         return frame(chunk)
 
     def _empty_chunk(self, choices: list[ChatChunkChoice]) -> ChatCompletionChunk:

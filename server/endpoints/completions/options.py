@@ -6,22 +6,22 @@ from server.config import ServerSettings
 from server.generation.options import GenerationOptions
 from server.grammars.constraint import constraint_of
 from server.http.errors import invalid, require_at_most
-from server.prompts.encoding import EncodedPrompt, encode_prompts, fill_in_the_middle
+from server.prompts.encoding import EncodedPrompt, PromptReading, encode_prompts, fill_in_the_middle
 from server.prompts.served_model import ServedModel
 from server.schemas.completions import CompletionRequest
 
 DEFAULT_MAX_TOKENS = 16
 
 
-async def completion_options(body: CompletionRequest, model: ServedModel) -> GenerationOptions:
+def completion_options(body: CompletionRequest, model: ServedModel) -> GenerationOptions:
     """Raises ApiError for fields that contradict each other or are beyond this server's settings."""
     _check(body, model.settings)
     num_choices = body.best_of or body.n
     is_ranked = num_choices > body.n
     constraint = constraint_of(body, model.settings)
     return GenerationOptions(
-        id_prefix="cmpl",
-        prompts=await _prompts(body, model),
+        id_prefix="cmpl-",
+        prompts=_prompts(body, model),
         max_tokens=body.max_tokens,
         default_max_tokens=DEFAULT_MAX_TOKENS,
         num_choices=num_choices,
@@ -45,6 +45,8 @@ def _check(body: CompletionRequest, settings: ServerSettings) -> None:
         raise invalid("max_tokens must be 1 at least, unless the prompt is echoed.", "max_tokens")
     if body.suffix and body.echo:
         raise invalid("echo cannot be given together with suffix.", "echo")
+    if body.suffix and body.truncate_prompt_tokens is not None:
+        raise invalid("A prompt with a suffix cannot be shortened.", "truncate_prompt_tokens")
 
 
 def _prompt_logprobs(body: CompletionRequest) -> int | None:
@@ -54,8 +56,9 @@ def _prompt_logprobs(body: CompletionRequest) -> int | None:
     return max(asked) if asked else None
 
 
-async def _prompts(body: CompletionRequest, model: ServedModel) -> list[EncodedPrompt]:
-    prompts = await encode_prompts(model.tokenizer, body.prompt, model.engine.vocab_size)
+def _prompts(body: CompletionRequest, model: ServedModel) -> list[EncodedPrompt]:
+    reading = PromptReading(body.add_special_tokens, body.parse_special, body.truncate_prompt_tokens is not None)
+    prompts = encode_prompts(model, body.prompt, reading)
     if not body.suffix:
         return prompts
-    return [await fill_in_the_middle(model.tokenizer, prompt, body.suffix) for prompt in prompts]
+    return [fill_in_the_middle(model, prompt, body.suffix, reading) for prompt in prompts]

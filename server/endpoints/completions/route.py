@@ -10,6 +10,7 @@ from server.endpoints.completions.serializer import CompletionSerializer
 from server.endpoints.openapi import generation_replies
 from server.generation.answer import answer
 from server.generation.prepare import prepare
+from server.http.body import takes
 from server.http.session import session_of
 from server.schemas.completions import Completion, CompletionRequest
 from server.service import service_of
@@ -17,11 +18,16 @@ from server.service import service_of
 router = APIRouter()
 
 
-@router.post("/v1/completions", response_model=Completion, responses=generation_replies("Completion"))
-async def create_completion(body: CompletionRequest, request: Request) -> Response:
+@router.post(
+    "/v1/completions",
+    response_model=Completion,
+    responses=generation_replies("Completion"),
+    openapi_extra=takes(CompletionRequest),
+)
+async def create_completion(request: Request) -> Response:
     """Continue a prompt, or several."""
     service = service_of(request)
-    model = service.require_model(body.model)
-    options = await completion_options(body, model)
-    call = await prepare(body, options, model, session_of(request, body.session_id))
+    body = await service.read(request, CompletionRequest)
+    model, session = service.require_model(body.model), session_of(request, body.session_id)
+    call = await service.work_on(request, lambda: prepare(body, completion_options(body, model), model, session))
     return await answer(call, CompletionSerializer(call, body), request, service.client, service.metrics.on_error)

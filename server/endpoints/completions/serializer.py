@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from decoding.core.stats import RequestStats
 from decoding.core.token_logprobs import TokenLogprobs
 from server.generation.call import GenerationCall
 from server.generation.choice import ChoiceDelta, TokenNews
 from server.generation.events import FoldedChoice
-from server.generation.logprobs import completion_logprobs, prompt_logprobs, prompt_news, token_text
+from server.generation.logprobs import TokenNames, completion_logprobs, prompt_logprobs, prompt_news
 from server.generation.report import speculation_report
 from server.generation.trace import trace
 from server.generation.usage import UsageCount
@@ -24,18 +24,19 @@ from server.schemas.completions import Completion, CompletionChoice, CompletionL
 class CompletionSerializer:
     call: GenerationCall
     body: CompletionRequest
+    _begun: set[int] = field(default_factory=set)  # choices whose prompt's ids were sent
 
     def chunks(self, delta: ChoiceDelta, usage: UsageCount) -> Iterable[bytes]:
         logprobs = self._logprobs(delta.index, delta.news, delta.prompt_logprobs)
         choice = self._choice(delta.index, said(delta.parts), logprobs, delta.finish_reason, delta.stats)
+        self._add_token_ids(choice, delta.token_ids, None if delta.index in self._begun else delta.index)
+        self._begun.add(delta.index)
         if self.body.speculation.trace:
             choice["trace"] = trace(self.call.tokenizer, delta.news, delta.steps)
         chunk = self._reply([choice])
         options = self.body.stream_options
         if options.include_usage:
-            chunk["usage"] = None
-        if options.continuous_usage_stats:
-            chunk["usage"] = usage.usage()
+            chunk["usage"] = usage.usage() if options.continuous_usage_stats else None
         yield frame(chunk)
 
     def ending(self, outcome: UsageCount | ApiError) -> Iterable[bytes]:
@@ -65,11 +66,21 @@ class CompletionSerializer:
         last = choice.last
         logprobs = self._logprobs(last.index, choice.news, choice.prompt_logprobs)
         whole = self._choice(index, said(choice.parts), logprobs, last.finish_reason, last.stats)
+        whole["prompt_logprobs"] = None
+        self._add_token_ids(whole, choice.token_ids, last.index)
         if self.body.speculation.trace:
             whole["trace"] = trace(self.call.tokenizer, choice.news, choice.steps)
         if self.body.prompt_logprobs is not None and choice.prompt_logprobs is not None:
             whole["prompt_logprobs"] = prompt_logprobs(self.call.tokenizer, choice.prompt_logprobs)
         return whole
+
+    def _add_token_ids(self, choice: CompletionChoice, token_ids: Sequence[int], index: int | None) -> None:
+        """index: of the choice whose prompt is told of too, as it was generated."""
+        if not self.body.return_token_ids:
+            return
+        choice["token_ids"] = list(token_ids)
+        if index is not None:
+            choice["prompt_token_ids"] = self.call.plans[index].request.prompt
 
     def _logprobs(
         self, index: int, news: Sequence[TokenNews], prompt: Sequence[TokenLogprobs | None] | None
@@ -78,8 +89,8 @@ class CompletionSerializer:
             return None
         tokenizer, token_ids = self.call.tokenizer, self.call.plans[index].request.prompt
         repeated = prompt_news(tokenizer, token_ids, prompt) if self.body.echo and prompt is not None else []
-        first = token_text(tokenizer.token_bytes(token_ids[0])) if repeated else ""
-        return completion_logprobs(tokenizer, [*repeated, *news], first)
+        names = TokenNames(tokenizer, self.body.return_tokens_as_token_ids)
+        return completion_logprobs(names, [*repeated, *news], names.of(token_ids[0]) if repeated else "")
 
     def _choice(
         self,

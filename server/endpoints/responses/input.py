@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from server.http.errors import require_at_most
 from server.schemas.chat import ChatRequest
 from server.schemas.generation import SamplingRequest, StreamOptions
-from server.schemas.messages import CalledFunction, ChatMessage, MessageToolCall
+from server.schemas.messages import MAX_CALLS, CalledFunction, ChatMessage, MessageToolCall
 from server.schemas.responses import InputItem, ResponseRequest, ResponseTool
 from server.schemas.structured import NamedSchema, ResponseFormat
 from server.schemas.tools import FunctionDefinition, Tool
 
 
-def chat_request(body: ResponseRequest) -> ChatRequest:
-    """Both bodies are checked: this copies what they share and renames the rest."""
+def chat_request(body: ResponseRequest, items: Sequence[InputItem]) -> ChatRequest:
+    """Both bodies are checked: this copies what they share and renames the rest. items: of the whole conversation."""
     shared = {name: getattr(body, name) for name in SamplingRequest.model_fields}
     system = [] if body.instructions is None else [ChatMessage(role="system", content=body.instructions)]
     return ChatRequest.model_construct(
         **shared,
-        messages=[*system, *_messages(body.input)],
+        messages=[*system, *_messages(items)],
         max_completion_tokens=body.max_output_tokens,
         logprobs=body.wants_logprobs,
         top_logprobs=body.top_logprobs,
@@ -45,13 +48,17 @@ def _format(body: ResponseRequest) -> ResponseFormat | None:
     return ResponseFormat(type=form.type, json_schema=schema)
 
 
-def _messages(items: list[InputItem]) -> list[ChatMessage]:
-    """What an assistant thought, said and called between two messages of others is one message of its."""
+def _messages(items: Sequence[InputItem]) -> list[ChatMessage]:
+    """What an assistant thought, said and called between two messages of others is one message of its.
+
+    Raises ApiError for more calls than one message may have.
+    """
     messages: list[ChatMessage] = []
     thought, said, calls = None, None, list[MessageToolCall]()
 
     def end_turn() -> None:
         nonlocal thought, said, calls
+        require_at_most(len(calls), MAX_CALLS, "input")
         if said is not None or calls:
             messages.append(ChatMessage(role="assistant", content=said, tool_calls=calls, reasoning_content=thought))
         thought, said, calls = None, None, []

@@ -32,6 +32,10 @@ class ResponseItems:
         self._open: OutputItem | None = None
         self._num_events = 0
 
+    @property
+    def is_in_message(self) -> bool:
+        return self._open is not None and self._open["type"] == "message"
+
     def event(self, kind: str, **fields: Any) -> ResponseEvent:
         """An event with the next number."""
         event: ResponseEvent = {"type": f"response.{kind}", "sequence_number": self.next_number()}

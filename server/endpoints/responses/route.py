@@ -1,4 +1,4 @@
-"""POST /v1/responses: a chat call under another form. Nothing is stored."""
+"""POST /v1/responses: a chat call under another form, which may go on from an earlier one."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from server.endpoints.chat.options import chat_options
-from server.endpoints.openapi import generation_replies
+from server.endpoints.openapi import error_replies, generation_replies
 from server.endpoints.responses.input import chat_request
 from server.endpoints.responses.serializer import ResponseSerializer
 from server.generation.answer import answer
+from server.generation.call import GenerationCall
 from server.generation.prepare import prepare
-from server.http.errors import naming
+from server.generation.response_store import ResponseStore, StoredResponse
+from server.http.auth import caller_of
+from server.http.body import takes
+from server.http.errors import invalid, naming
 from server.http.session import session_of
 from server.schemas import response_replies
-from server.schemas.responses import ResponseRequest
+from server.schemas.responses import InputItem, ResponseRequest
 from server.service import service_of
 
 router = APIRouter()
@@ -31,12 +35,55 @@ NAMES = {
 }
 
 
-@router.post("/v1/responses", response_model=response_replies.Response, responses=generation_replies("ResponseEvent"))
-async def create_response(body: ResponseRequest, request: Request) -> Response:
+@router.post(
+    "/v1/responses",
+    response_model=response_replies.Response,
+    responses=generation_replies("ResponseEvent"),
+    openapi_extra=takes(ResponseRequest),
+)
+async def create_response(request: Request) -> Response:
     """Answer a conversation, item by item."""
-    service = service_of(request)
+    service, tenant = service_of(request), caller_of(request).tenant
+    body = await service.read(request, ResponseRequest)
+    model, session = service.require_model(body.model), session_of(request, body.session_id)
+    items = _conversation(body, service.responses, tenant)
+    is_kept = body.store and service.responses.keeps
+
+    def prepared() -> GenerationCall:
+        chat = chat_request(body, items)
+        return prepare(chat, chat_options(chat, model, "resp_"), model, session)
+
+    def keep(reply: response_replies.Response) -> None:
+        if is_kept:
+            service.responses.keep(tenant, reply["id"], StoredResponse.of(reply, items))
+
     with naming(NAMES):
-        chat, model = chat_request(body), service.require_model(body.model)
-        options = await chat_options(chat, model, "resp")
-        call = await prepare(chat, options, model, session_of(request, body.session_id))
-        return await answer(call, ResponseSerializer(call, body), request, service.client, service.metrics.on_error)
+        call = await service.work_on(request, prepared)
+        serializer = ResponseSerializer(call, body, is_kept, keep)
+        return await answer(call, serializer, request, service.client, service.metrics.on_error)
+
+
+@router.post(
+    "/v1/responses/input_tokens", responses=error_replies(400, 404, 413, 503), openapi_extra=takes(ResponseRequest)
+)
+async def count_input_tokens(request: Request) -> response_replies.InputTokens:
+    """The tokens that a response's conversation has, as it would be sent to the model."""
+    service = service_of(request)
+    body = await service.read(request, ResponseRequest)
+    model = service.require_model(body.model)
+    items = _conversation(body, service.responses, caller_of(request).tenant)
+    with naming(NAMES):
+        options = await service.work_on(request, lambda: chat_options(chat_request(body, items), model))
+    return {"object": "response.input_tokens", "input_tokens": len(options.prompts[0].token_ids)}
+
+
+def _conversation(body: ResponseRequest, store: ResponseStore, tenant: str) -> list[InputItem]:
+    """What was said before, and the body's own. Raises ApiError for an earlier response that is not kept."""
+    earlier = body.previous_response_id
+    if earlier is None:
+        return body.input
+    stored = store.find(tenant, earlier)
+    if stored is None:
+        message = f"There is no response '{earlier}', or none any more: they are kept in memory, and not for ever."
+        raise invalid(message, "previous_response_id", "previous_response_not_found")
+    return [*stored.read_items(), *body.input]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from server.endpoints.responses.items import ResponseItems
 from server.generation.call import GenerationCall
 from server.generation.choice import ChoiceDelta
 from server.generation.events import FoldedChoice
-from server.generation.logprobs import token_logprob
+from server.generation.logprobs import TokenNames, token_logprob
 from server.generation.report import speculation_report
 from server.generation.usage import UsageCount
 from server.http.errors import ApiError
@@ -21,12 +21,15 @@ from server.parsing.parts import Content
 from server.schemas.chat import TokenLogprob
 from server.schemas.response_replies import Response, ResponseEvent, ResponseUsage
 from server.schemas.responses import ResponseRequest
+from server.schemas.tools import ToolChoice
 
 
 @dataclass(slots=True)
 class ResponseSerializer:
     call: GenerationCall
     body: ResponseRequest
+    is_kept: bool
+    keep: Callable[[Response], None]  # is told of the complete response, before the client is
     _items: ResponseItems = field(default_factory=ResponseItems)
     _logprobs: list[TokenLogprob] = field(default_factory=list)  # of tokens whose content has not been shown
     _last: ChoiceDelta | None = None
@@ -44,7 +47,9 @@ class ResponseSerializer:
             return
         status = self._status()
         yield from map(_event_frame, self._items.close(status))
-        yield _event_frame(self._items.event(status, response=self._response(status, outcome)))
+        reply = self._response(status, outcome)
+        self.keep(reply)
+        yield _event_frame(self._items.event(status, response=reply))
 
     def whole(self, choices: Sequence[FoldedChoice], usage: UsageCount) -> Mapping[str, object]:
         choice = choices[0]
@@ -52,19 +57,22 @@ class ResponseSerializer:
         status = self._status()
         for _ in (*self._grow(self._last), *self._items.close(status)):
             pass  # only the items count
-        return self._response(status, usage)
+        reply = self._response(status, usage)
+        self.keep(reply)
+        return reply
 
     def _grow(self, delta: ChoiceDelta) -> Iterator[ResponseEvent]:
-        tokenizer = self.call.tokenizer
+        names = TokenNames(self.call.tokenizer)
         if self.body.wants_logprobs:
-            self._logprobs += [token_logprob(tokenizer, news.logprobs) for news in delta.news]
+            self._logprobs += [token_logprob(names, news.logprobs) for news in delta.news]
         for part in delta.parts:
             logprobs: list[TokenLogprob] = []
             if isinstance(part, Content):
                 logprobs, self._logprobs = self._logprobs, []
             yield from self._items.add(part, logprobs)
-        if delta.finish_reason is not None and not self._items.items:
-            yield from self._items.add(Content(""), [])
+        is_last_of_message = self._items.is_in_message and bool(self._logprobs)
+        if delta.finish_reason is not None and (is_last_of_message or not self._items.items):
+            yield from self._items.add(Content(""), self._logprobs)
 
     def _failure(self, error: ApiError) -> Iterator[ResponseEvent]:
         detail = error.body()["error"]
@@ -85,10 +93,6 @@ class ResponseSerializer:
 
     def _response(self, status: Any, usage: UsageCount | None = None) -> Response:
         body, call = self.body, self.call
-        choice = body.tool_choice
-        named: dict[str, str] | None = None
-        if choice is not None and choice.mode == "named":
-            named = {"type": "function", "name": choice.name}
         response: Response = {
             "id": call.id,
             "object": "response",
@@ -104,15 +108,15 @@ class ResponseSerializer:
             "max_output_tokens": body.max_output_tokens,
             "metadata": body.metadata,
             "parallel_tool_calls": body.parallel_tool_calls,
-            "previous_response_id": None,
+            "previous_response_id": body.previous_response_id,
             "reasoning": {"effort": body.reasoning.effort, "summary": None},
-            "store": False,
+            "store": self.is_kept,
             "background": False,
             "temperature": body.temperature,
             "top_p": body.top_p,
             "top_logprobs": body.top_logprobs or 0,
             "text": {"format": _format(body)},
-            "tool_choice": named or ("auto" if choice is None else choice.mode),
+            "tool_choice": _tool_choice(body.tool_choice or ToolChoice("auto")),
             "tools": [tool.model_dump() for tool in body.tools],
             "truncation": "disabled",
         }
@@ -127,6 +131,15 @@ class ResponseSerializer:
 
 def _event_frame(event: ResponseEvent) -> bytes:
     return b"event: " + event["type"].encode() + b"\n" + frame(event)
+
+
+def _tool_choice(choice: ToolChoice) -> str | dict[str, Any]:
+    if choice.mode == "named":
+        return {"type": "function", "name": choice.name}
+    if choice.allowed is not None:
+        tools = [{"type": "function", "name": name} for name in choice.allowed]
+        return {"type": "allowed_tools", "mode": choice.mode, "tools": tools}
+    return choice.mode
 
 
 def _format(body: ResponseRequest) -> dict[str, Any]:

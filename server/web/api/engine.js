@@ -20,7 +20,7 @@ export class Engine extends EventTarget {
     if (status === "ready") return `${engine.model} · ${engine.dtype} on ${engine.device}`;
     if (status === "loading") return `Loading, ${Math.round(fraction * 100)}%: ${sentence}`;
     if (status === "failed") return `The engine has been given up: ${sentence}. Restart the server.`;
-    return `${status === "restarting" ? "Restarting" : "Stopping"}: ${sentence}`;
+    return `${{ silent: "Waiting", restarting: "Restarting" }[status] ?? "Stopping"}: ${sentence}`;
   }
 
   /** Ask now, and from then on again and again. */

@@ -74,6 +74,27 @@ def test_nobody_waits_for_a_long_forward() -> None:
     assert machine.num_measured == at_start
 
 
+def test_what_an_earlier_start_measured_is_taken_and_replaced_while_nobody_waits() -> None:
+    kept = dict(Calibration(SIZES, Machine(busy_for=0).measure).quickest)
+    machine = Machine(busy_for=0, base=3 * BASE)
+    calibration = Calibration(SIZES, machine.measure, kept)
+    assert machine.num_measured == 0
+    assert calibration.curve.base == pytest.approx(BASE)
+    for _ in SIZES:
+        calibration.refine()
+    assert calibration.curve.base == pytest.approx(3 * BASE)
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [dict.fromkeys(SIZES[1:], 0.001), dict.fromkeys([*SIZES, (7, 7)], 0.001), dict.fromkeys(SIZES, 0.3)],
+    ids=["of fewer sizes", "of more sizes", "too long to be timed again"],
+)
+def test_what_does_not_fit_or_could_not_be_refined_is_measured_at_start(kept: dict[tuple[int, int], float]) -> None:
+    calibration = Calibration(SIZES, Machine(busy_for=0).measure, kept)
+    assert calibration.curve == Calibration(SIZES, Machine(busy_for=0).measure).curve
+
+
 def test_an_engine_that_has_rested_gives_the_same_tokens() -> None:
     engine: Engine = new_engine()
     plain = reply(engine, request_of("plain", prompt_of(40), SAMPLED))

@@ -74,6 +74,29 @@ def test_replies_are_equal_across_methods(gosling: Engine, name: str, temperatur
         assert replies[0].tokens != free.tokens, "what was asked changed nothing"
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("name", ASKED)
+def test_a_reply_resumed_after_any_of_its_tokens_goes_on_as_it_would_have(
+    gosling: Engine, name: str, temperature: float
+) -> None:
+    if not gosling.model.is_exact:
+        pytest.skip("this processor does not give row-invariant arithmetic")
+    free = ask(gosling, PROMPT, replace(PLAIN, temperature=temperature))
+    asked = ASKED[name] | _asked_against(free.tokens, name)
+    sampling = replace(PLAIN, temperature=temperature, **asked)  # type: ignore[arg-type]
+    prediction = _edited(free.tokens) if name == "prediction" else None
+    whole = ask(gosling, PROMPT, sampling, "none", prediction)
+    for place, method in zip((1, 7, len(whole.tokens) // 2, len(whole.tokens) - 1), METHODS[1:], strict=True):
+        rest = ask(gosling, PROMPT, sampling, method, prediction, whole.tokens[:place])
+        assert rest.tokens == whole.tokens[place:]
+        assert rest.logprobs == (whole.logprobs and whole.logprobs[place:])
+        assert rest.prompt_logprobs is None, "they were told before the first token"
+        assert rest.reason is whole.reason
+        assert _predicted(rest) == _predicted(whole)
+        assert rest.stats is not None
+        assert (rest.stats.resumed_tokens, rest.stats.emitted) == (place, len(rest.tokens))
+
+
 def _asked_against(tokens: list[int], name: str) -> dict[str, object]:
     """Bias and bad words that this reply does not obey."""
     commonest = max(set(tokens), key=tokens.count)

@@ -12,8 +12,8 @@ from decoding.core.request import FinishReason
 from decoding.core.step_result import Refused
 from decoding.engine.engine import Engine
 from decoding.engine.intake import Intake
-from decoding.sampling.grammar_builder import rejected
-from decoding.sampling.grammar_matcher import CompiledGrammar
+from decoding.sampling.grammar.matcher import CompiledGrammar
+from decoding.sampling.grammar.source import rejected
 from tests.decoding.engine.test_engine import GREEDY, finish, new_engine, prompt_of, request_of
 from tests.models import VOCAB_SIZE
 

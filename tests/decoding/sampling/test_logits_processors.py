@@ -16,7 +16,7 @@ from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.tree import DraftTree, Source, chain, root_only
 from decoding.sampling.cpu_sampler import CpuSampler
-from decoding.sampling.grammar_matcher import GrammarMatcher
+from decoding.sampling.grammar.matcher import GrammarMatcher
 from decoding.sampling.law import law_of
 from decoding.sampling.logits_processors import LogitsProcessors, bit_mask, processors_of, reference_process
 from decoding.sampling.sampler import ProcessedSampler

@@ -20,6 +20,7 @@ from decoding.core.speculation_params import SpeculationParams
 from decoding.core.stats import EngineStats, StepStats
 from decoding.core.step_result import StepResult
 from decoding.worker import messages
+from decoding.worker.heart import Heart
 from decoding.worker.worker import Worker
 from tests.models import VOCAB_SIZE, tiny
 
@@ -43,29 +44,44 @@ class WorkerProcess:
         self._outbox.bind(outbox)
         command = [sys.executable, "-m", "decoding.worker", "--inbox", inbox, "--outbox", outbox]
         command += ["--parent", str(parent), "--config", msgspec.json.encode(config).decode()]
-        self.process = subprocess.Popen(command)
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE)
         self._decoder = msgspec.msgpack.Decoder(messages.Batch)
         self._heard: list[messages.FromWorker] = []
 
+    def load(self) -> None:
+        assert self.process.stdin is not None
+        with self.process.stdin as line:
+            line.write(b"load\n")
+
     def tell(self, message: messages.ToWorker) -> None:
-        self._inbox.send(msgspec.msgpack.encode(message))
+        self.tell_bytes(msgspec.msgpack.encode(message))
+
+    def tell_bytes(self, frame: bytes) -> None:
+        self._inbox.send(frame)
 
     @property
     def is_silent(self) -> bool:
         return not self._outbox.poll(0)
 
     def hear(self) -> messages.FromWorker:
-        """The next message that is not a step report."""
+        """The next message that is neither a step report nor a beat."""
         for _ in range(10_000):
             if self._heard:
                 message = self._heard.pop(0)
-                if not isinstance(message, messages.StepReport):
+                if not isinstance(message, messages.StepReport | messages.Beat):
                     return message
             elif self._outbox.poll(PATIENCE_MS):
                 self._heard += self._decoder.decode(self._outbox.recv()).messages
             else:
                 break
         raise AssertionError("the worker said nothing")
+
+    def hear_until_ready(self) -> messages.Ready:
+        message = self.hear()
+        while isinstance(message, messages.LoadProgress):
+            message = self.hear()
+        assert isinstance(message, messages.Ready), message
+        return message
 
     def hear_until_end(self, request_id: str) -> tuple[list[int], messages.FromWorker]:
         """A request's tokens, and the message that ended it."""
@@ -95,17 +111,16 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def started(model_folder: Path, socket_folder: Path, parent: int | None = None) -> WorkerProcess:
     config = EngineConfig(model=str(model_folder), max_model_len=300, kv_slots=4000, threads=1)
-    return WorkerProcess(socket_folder, config, parent or os.getpid())
+    worker = WorkerProcess(socket_folder, config, parent or os.getpid())
+    worker.load()
+    return worker
 
 
 @pytest.fixture(scope="module")
 def worker(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
     worker = started(model_folder, tmp_path_factory.mktemp("sockets"))
     try:
-        message = worker.hear()
-        while isinstance(message, messages.LoadProgress):
-            message = worker.hear()
-        assert isinstance(message, messages.Ready), message
+        message = worker.hear_until_ready()
         assert message.vocab_size == VOCAB_SIZE
         assert "spine" in message.methods
         yield worker
@@ -132,6 +147,16 @@ def test_drafted_and_plain_requests_get_the_same_tokens(worker: WorkerProcess) -
         assert end.stats.emitted == len(tokens) == 40
         replies.append(tokens)
     assert replies[0] == replies[1]
+
+
+def test_a_resumed_request_is_given_the_rest(worker: WorkerProcess) -> None:
+    worker.tell(submit("whole", [5, 9, 7] * 6, 40))
+    whole, _ = worker.hear_until_end("whole")
+    worker.tell(msgspec.structs.replace(submit("rest", [5, 9, 7] * 6, 40), resumed=whole[:15]))
+    rest, end = worker.hear_until_end("rest")
+    assert rest == whole[15:]
+    assert isinstance(end, messages.Finished)
+    assert (end.stats.resumed_tokens, end.stats.emitted) == (15, 25)
 
 
 def test_what_cannot_be_served_is_rejected_with_its_field(worker: WorkerProcess) -> None:
@@ -259,10 +284,25 @@ def test_a_worker_whose_parent_died_while_it_was_importing_leaves_without_a_word
         worker.close()
 
 
+def test_a_heart_beats_beside_the_loop_and_says_for_how_long_that_is_at_one_round(tmp_path: Path) -> None:
+    address, decoder = f"ipc://{tmp_path}/out", msgspec.msgpack.Decoder(messages.Batch)
+    with zmq.Context() as context, context.socket(zmq.PULL) as ear:
+        ear.bind(address)
+        heart = Heart(context, address)
+        heart.start()
+        beats = [beat for _ in range(2) for beat in decoder.decode(ear.recv()).messages]
+        heart.note_round()
+        beats += [beat for _ in range(2) for beat in decoder.decode(ear.recv()).messages]
+        heart.stop()
+    seconds = [beat.busy_seconds for beat in beats if isinstance(beat, messages.Beat)]
+    assert seconds[:2] == [0.0, 0.0]
+    assert 0 < seconds[2] < seconds[3]
+
+
 def test_steps_are_reported_together_now_and_then_and_at_once_when_nothing_is_left_to_do() -> None:
     told: list[messages.StepReport] = []
     with zmq.Context() as context, context.socket(zmq.PULL) as inbox, context.socket(zmq.PUSH) as outbox:
-        worker = Worker(inbox, outbox, os.getpid())
+        worker = Worker(inbox, outbox, Heart(context, ""), os.getpid())
         worker._send = told.extend
         step, idle = StepResult(stats=STEP), SimpleNamespace(has_work=False, stats=lambda: ENGINE)
         busy = SimpleNamespace(has_work=True, stats=lambda: ENGINE, step=lambda: step)
@@ -273,3 +313,32 @@ def test_steps_are_reported_together_now_and_then_and_at_once_when_nothing_is_le
         worker._report(idle)
         worker._report(idle)
         assert [len(report.steps) for report in told] == [1, 2]
+
+
+def test_what_is_raised_for_one_message_ends_its_request_and_the_worker_goes_on() -> None:
+    told: list[messages.FromWorker] = []
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    engine = SimpleNamespace(add=fail, abort=fail, model=SimpleNamespace(eos_token_ids=frozenset()))
+    with zmq.Context() as context, context.socket(zmq.PULL) as inbox, context.socket(zmq.PUSH) as outbox:
+        worker = Worker(inbox, outbox, Heart(context, ""), os.getpid())
+        worker._send = told.extend
+        worker._take(engine, submit("begun", [5]))
+        worker._take(engine, messages.Abort(request_id="left"))
+    sentence = "The engine failed while running this request (ZeroDivisionError)."
+    assert told == [
+        messages.Failed(request_id=request_id, message=sentence, code="broken_part") for request_id in ("begun", "left")
+    ]
+
+
+def test_a_worker_that_breaks_says_so_before_it_leaves(model_folder: Path, tmp_path: Path) -> None:
+    worker = started(model_folder, tmp_path)
+    try:
+        worker.hear_until_ready()
+        worker.tell_bytes(b"no message")
+        assert worker.hear() == messages.Broke(error="the engine broke (ValidationError)")
+        assert worker.process.wait(60) == 1
+    finally:
+        worker.close()

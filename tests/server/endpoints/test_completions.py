@@ -104,7 +104,8 @@ def test_a_stop_string_cuts_the_text_and_the_count_exactly(server: RunningServer
     prompt = script(say="one two END three", per_step=per_step)
     body = {"prompt": prompt, "stop": ["ND t", "zzz", "END"], "max_tokens": 40}
     plain = server.post(**body).json()
-    assert plain["choices"][0] == {"index": 0, "text": "one two ", "logprobs": None, "finish_reason": "stop"}
+    nothing = {"logprobs": None, "prompt_logprobs": None}
+    assert plain["choices"][0] == {"index": 0, "text": "one two ", "finish_reason": "stop", **nothing}
     assert plain["usage"]["completion_tokens"] == len("one two END")
     events = read_stream(server, **body, stream_options={"include_usage": True})
     assert "".join(event["choices"][0]["text"] for event in events[:-1]) == "one two "
@@ -125,7 +126,8 @@ def test_min_tokens_holds_off_stop_strings(server: RunningServer) -> None:
 
 def test_stop_token_ids_and_ignore_eos_are_honoured(server: RunningServer) -> None:
     reply = server.post(prompt=script(say="abc"), stop_token_ids=[ord("c")], max_tokens=40).json()
-    assert reply["choices"][0] == {"index": 0, "text": "ab", "logprobs": None, "finish_reason": "stop"}
+    nothing = {"logprobs": None, "prompt_logprobs": None}
+    assert reply["choices"][0] == {"index": 0, "text": "ab", "finish_reason": "stop", **nothing}
     reply = server.post(prompt=script(say="abc"), ignore_eos=True, max_tokens=40).json()
     assert (reply["choices"][0]["finish_reason"], reply["usage"]["completion_tokens"]) == ("length", 40)
 

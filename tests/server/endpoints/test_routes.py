@@ -1,8 +1,11 @@
 """The small routes, and the document that describes them all."""
 
+from pathlib import Path
+
 import pytest
 
-from tests.server.servers import RunningServer
+from server.config import ServerSettings
+from tests.server.servers import RunningServer, make_model_folder, running_server
 
 
 def test_models_are_listed_and_found(server: RunningServer) -> None:
@@ -11,7 +14,49 @@ def test_models_are_listed_and_found(server: RunningServer) -> None:
     assert client.models.retrieve("toy").id == "toy"
     card = server.get("/v1/models/toy").json()
     assert card["max_model_len"] == 4096
-    assert set(card) == {"id", "object", "created", "owned_by", "max_model_len"}, "nothing to note"
+    assert set(card) == {"id", "object", "created", "owned_by", "root", "parent", "max_model_len"}, "nothing to note"
+    assert (card["root"], card["parent"]) == ("toy", None)
+
+
+def test_a_model_is_served_by_each_of_its_names(tmp_path: Path) -> None:
+    folder = make_model_folder(tmp_path / "toy")
+    settings = ServerSettings(model=str(folder), served_model_name=" big, small ,big,", drain_seconds=1)
+    with running_server(settings) as server:
+        client = server.client()
+        assert [model.id for model in client.models.list().data] == ["big", "small"]
+        assert client.models.retrieve("small").model_dump()["root"] == "toy"
+        for name in ("big", "small"):
+            assert client.completions.create(model=name, prompt="a", max_tokens=1).model == name
+            assert client.responses.create(model=name, input="a", max_output_tokens=1).model == name
+        assert server.post(prompt="a", max_tokens=1).json()["model"] == "big"
+        refused = server.post(model="toy", prompt="a").json()["error"]
+        assert (refused["code"], "'big', 'small'" in refused["message"]) == ("model_not_found", True)
+        assert 'model="big"' in server.get("/metrics").text
+
+
+def test_unknown_fields_are_ignored_where_the_server_is_told_to(
+    tmp_path: Path, server: RunningServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = make_model_folder(tmp_path / "toy")
+    body = {
+        "messages": [{"role": "user", "content": "a", "provider": 1}],
+        "max_tokens": 1,
+        "gateway_field": {"a": 1},
+        "stream_options": {"other": True},
+    }
+    assert server.http.post("/v1/chat/completions", json=body).status_code == 400
+    settings = ServerSettings(model=str(folder), unknown_fields="ignore", drain_seconds=1)
+    with running_server(settings) as lenient:
+        for _ in range(3):
+            assert lenient.http.post("/v1/chat/completions", json=body).status_code == 200
+        told = [record.getMessage() for record in caplog.records if record.name == "gander.fields"]
+        assert len(told) == 3
+        assert all(any(name in line for line in told) for name in ("gateway_field", "provider", "other"))
+        large = body | {"messages": [{"role": "user", "content": "a", "provider": "x" * 20_000}]}
+        assert lenient.http.post("/v1/chat/completions", json=large).status_code == 200, "also away from the event loop"
+        known = lenient.post(prompt="a", use_beam_search=True)
+        assert known.json()["error"]["code"] == "unsupported_parameter", "one that is known is still refused"
+    assert server.http.post("/v1/chat/completions", json=body).status_code == 400, "the choice is the server's own"
 
 
 def test_version_and_health_answer(server: RunningServer) -> None:
@@ -25,7 +70,7 @@ def test_version_and_health_answer(server: RunningServer) -> None:
 
 def test_text_and_messages_are_tokenized_and_back(server: RunningServer) -> None:
     reply = server.http.post("/tokenize", json={"prompt": "hé", "return_token_strs": True}).json()
-    strings = ["h", "bytes:\\xc3", "bytes:\\xa9"]
+    strings = ["h", "Ã", "©"]  # as the vocabulary spells bytes
     assert reply == {"count": 3, "max_model_len": 4096, "tokens": [104, 195, 169], "token_strs": strings}
     messages = [{"role": "user", "content": "hi"}]
     reply = server.http.post("/tokenize", json={"messages": messages}).json()

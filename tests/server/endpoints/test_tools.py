@@ -125,6 +125,70 @@ def test_a_required_call_is_forced_by_a_schema_of_all_tools(server: RunningServe
     assert read["reason"] == "tool_calls"
 
 
+FORM = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object", "properties": {}}}}
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
+@pytest.mark.parametrize("form", [FORM, {"type": "json_object"}])
+def test_a_call_that_must_come_wins_over_a_response_format(server: RunningServer, choice: Any, form: Any) -> None:
+    text = '{"city": "Oslo"}' if choice != "required" else '[{"name": "weather", "parameters": {"city": "Oslo"}}]'
+    fields: dict[str, Any] = {"tools": [WEATHER], "tool_choice": choice}
+    assert both(server, text, **fields, response_format=form) == both(server, text, **fields)
+    if choice != "required":
+        assert (
+            told(server, **fields, response_format=form)["sampling"]["grammar"]
+            == told(server, **fields)["sampling"]["grammar"]
+        )
+    flat = {"type": "function", **WEATHER["function"]}
+    body = {"input": script_of(text), "tools": [flat], "text": {"format": {"type": "json_object"}}}
+    body["tool_choice"] = choice if choice == "required" else {"type": "function", "name": "weather"}
+    reply = server.http.post("/v1/responses", json=body).json()
+    assert [(item["type"], item["arguments"]) for item in reply["output"]] == [("function_call", '{"city": "Oslo"}')]
+
+
+def script_of(text: str) -> str:
+    return json.dumps({"say": text})
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_only_allowed_tools_are_shown_and_called(server: RunningServer, mode: str) -> None:
+    chosen = [{"type": "function", "function": {"name": "time"}}]
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": chosen}}
+    reply = server.chat(
+        '{"tell": true, "per_step": 900}', tools=[WEATHER, TIME], tool_choice=choice, logprobs=True, max_tokens=3000
+    ).json()
+    tokens = reply["choices"][0]["logprobs"]["content"][:-1]
+    request = json.loads(bytes(byte for token in tokens for byte in token["bytes"]))
+    prompt = bytes(request["prompt"]).decode()
+    assert '"time"' in prompt
+    assert '"weather"' not in prompt
+    if mode == "required":
+        grammar = request["sampling"]["grammar"]["text"]
+        assert ("time" in grammar, "weather" in grammar) == (True, False)
+    flat = [{"type": "function", "name": "time"}]
+    body = {"input": script_of("[]"), "tools": [{"type": "function", **each["function"]} for each in (WEATHER, TIME)]}
+    body["tool_choice"] = {"type": "allowed_tools", "mode": mode, "tools": flat}
+    reply = server.http.post("/v1/responses", json=body).json()
+    assert reply["tool_choice"] == body["tool_choice"]
+
+
+@pytest.mark.parametrize(
+    "allowed",
+    [
+        {"mode": "none", "tools": [{"type": "function", "function": {"name": "time"}}]},
+        {"mode": "auto", "tools": []},
+        {"mode": "auto", "tools": [{"type": "mcp", "server_label": "x"}]},
+        {"mode": "auto", "tools": [{"type": "function", "function": {"name": "other"}}]},
+        {"mode": "auto"},
+        "time",
+    ],
+)
+def test_allowed_tools_that_cannot_be_read_are_refused(server: RunningServer, allowed: Any) -> None:
+    choice = {"type": "allowed_tools", "allowed_tools": allowed}
+    refused = server.chat("a", tools=[TIME], tool_choice=choice)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "tool_choice")
+
+
 def test_two_constraints_at_once_are_refused(server: RunningServer) -> None:
     response = server.chat("a", tools=[TIME], tool_choice="required", guided_regex="a")
     assert response.status_code == 400

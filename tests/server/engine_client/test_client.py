@@ -8,7 +8,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ import pytest
 from server.config import ServerSettings
 from server.engine_client.client import RestartPolicy
 from tests.fake_worker import MAX_RUNNING
-from tests.server.servers import make_model_folder, running_server, wait_until
+from tests.server.servers import FAST_RESTARTS, make_model_folder, reply_of, running_server, wait_until
 
 ROOT = Path(__file__).parents[3]
 
@@ -56,38 +58,134 @@ def test_while_the_model_loads_the_port_is_open_and_completions_are_503(tmp_path
         assert (engine["model"], engine["max_model_len"]) == ("fake", 4096)
 
 
-def test_a_crash_fails_every_waiter_is_told_and_the_next_request_is_served(tmp_path: Path) -> None:
-    folder = make_model_folder(tmp_path / "toy")
-    with running_server(settings_for(folder)) as server:
+def test_a_request_that_two_workers_die_of_fails_and_the_next_one_is_served(tmp_path: Path) -> None:
+    with running_server(settings_for(make_model_folder(tmp_path / "toy"))) as server:
         first_pid = server.get("/health").json()["worker_pid"]
-        replies: dict[str, httpx.Response] = {}
-
-        def call(name: str, stream: bool) -> None:
-            replies[name] = server.post(prompt=script(delay=0.02, per_step=1), max_tokens=4000, stream=stream)
-
-        threads = [
-            threading.Thread(target=call, args=(f"{stream}{i}", stream)) for stream in (True, False) for i in (1, 2)
-        ]
-        for thread in threads:
-            thread.start()
-        wait_until(lambda: server.service.client.num_open == 4)
         crashed = server.post(prompt=script(crash_after=3, delay=0.02))
-        for thread in threads:
-            thread.join(10)
         assert (crashed.status_code, crashed.json()["error"]["code"]) == (503, "worker_died")
+        assert "Two worker processes died while they ran this request" in crashed.json()["error"]["message"]
         assert crashed.headers["retry-after"] == "1"
-        for i in (1, 2):
-            assert replies[f"False{i}"].status_code == 503
-            frames = replies[f"True{i}"].text.split("\n\n")
-            assert json.loads(frames[-3].removeprefix("data: "))["error"]["code"] == "worker_died"
-            assert frames[-2] == "data: [DONE]"
+        server.wait_for("ready")
+        streamed = server.post(prompt=script(crash_after=3, delay=0.02), stream=True)
+        frames = streamed.text.split("\n\n")
+        assert json.loads(frames[-3].removeprefix("data: "))["error"]["code"] == "worker_died"
+        assert frames[-2] == "data: [DONE]"
         health = server.wait_for("ready")
-        assert health["restarts"] == 1
-        assert health["last_error"] == f"worker {first_pid} exited with status 3"
+        assert health["restarts"] == 4
+        assert health["last_error"].endswith("exited with status 3")
         assert health["worker_pid"] != first_pid
         assert server.post(prompt="a").status_code == 200
-        assert server.metric("gander_worker_restarts_total") == 1
+        assert server.metric("gander_worker_restarts_total") == 4
+        assert server.metric("gander_resumed_requests_total") == 2
         assert server.service.client.num_open == 0
+
+
+def test_running_and_waiting_replies_go_on_after_a_crash_as_if_it_had_not_been(tmp_path: Path) -> None:
+    folder = make_model_folder(tmp_path / "toy")
+    bodies: list[dict[str, Any]] = [
+        {"prompt": script(delay=0.01, per_step=2), "seed": 7, "max_tokens": 90, "stream": is_streamed, **fields}
+        for is_streamed in (False, True)
+        for fields in ({}, {"logprobs": 2, "n": 2}, {"stop": ["qz", "b"]}, {"echo": True, "max_tokens": 0})
+    ]
+    with running_server(settings_for(folder)) as server:
+
+        def call(body: dict[str, Any]) -> Any:
+            return reply_of(server.post(**body))
+
+        expected = [call(body) for body in bodies]
+        with ThreadPoolExecutor(len(bodies)) as pool:
+            replies = [pool.submit(call, body) for body in bodies]
+            wait_until(lambda: server.service.client.num_open >= len(bodies) - 2)
+            crashed = server.post(prompt=script(crash_once=3, say="all the same", delay=0.02))
+            assert [reply.result(20) for reply in replies] == expected
+        assert crashed.json()["choices"][0]["text"] == "all the same"
+        assert crashed.json()["choices"][0]["finish_reason"] == "stop"
+        assert server.get("/health").json()["restarts"] == 1
+
+
+def test_traced_steps_are_numbered_on_over_a_crash(tmp_path: Path) -> None:
+    with running_server(settings_for(make_model_folder(tmp_path / "toy"))) as server:
+        body = {"prompt": script(crash_once=3, per_step=2), "max_tokens": 10, "speculation": {"trace": True}}
+        trace = server.post(**body).json()["choices"][0]["trace"]
+        assert [step["step"] for step in trace["steps"]] == [1, 2, 3, 4, 5]
+
+
+def test_a_client_that_leaves_while_there_is_no_worker_leaves_nothing_behind(tmp_path: Path) -> None:
+    folder = make_model_folder(tmp_path / "toy")
+    with running_server(settings_for(folder)) as server:
+        make_model_folder(folder, load_seconds=2.0)
+        body = {"prompt": script(crash_once=3, per_step=1, delay=0.01), "max_tokens": 4000, "stream": True}
+        with server.http.stream("POST", "/v1/completions", json=body) as reply:
+            pieces = reply.iter_raw()  # kept: dropping it would close the connection
+            next(pieces)
+            server.wait_for("restarting")
+            assert server.service.client.num_open == 1
+        wait_until(lambda: server.service.client.num_open == 0)
+        assert server.get("/health").json()["status"] == "restarting"
+        server.wait_for("ready")
+        assert server.metric("gander_resumed_requests_total") == 0
+
+
+def test_a_worker_that_computes_in_another_way_does_not_go_on_with_what_was_begun(tmp_path: Path) -> None:
+    folder = make_model_folder(tmp_path / "toy")
+    with running_server(settings_for(folder)) as server:
+        make_model_folder(folder, fingerprint="fp_other")
+        begun = server.post(prompt=script(crash_once=3, per_step=1))
+        assert (begun.status_code, begun.json()["error"]["code"]) == (503, "worker_died")
+        assert "computes in another way" in begun.json()["error"]["message"]
+        server.wait_for("ready")
+        assert server.post(prompt="a").json()["system_fingerprint"] == "fp_other"
+
+
+def test_a_worker_that_is_stopped_is_not_ready_until_it_goes_on(tmp_path: Path) -> None:
+    with running_server(settings_for(make_model_folder(tmp_path / "toy"))) as server:
+        pid = server.get("/health").json()["worker_pid"]
+        os.kill(pid, signal.SIGSTOP)
+        health = server.wait_for("silent")
+        assert "nothing was heard of the worker" in health["sentence"]
+        refused = server.post(prompt="a")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "engine_silent")
+        assert server.get("/ready").status_code == 503
+        os.kill(pid, signal.SIGCONT)
+        assert server.wait_for("ready")["worker_pid"] == pid
+        assert server.post(prompt="a").status_code == 200
+
+
+def test_a_process_stands_by_and_takes_the_place_of_a_worker_that_died(tmp_path: Path) -> None:
+    policy, others = replace(FAST_RESTARTS, has_standby=True), child_pids()
+    with running_server(settings_for(make_model_folder(tmp_path / "toy")), policy=policy) as server:
+        pids = [server.get("/health").json()["worker_pid"]]
+        for number in (1, 2):
+            waiting = wait_until(lambda: child_pids() - others - {pids[-1]})
+            os.kill(pids[-1], signal.SIGKILL)
+            wait_until(lambda count=number: server.get("/health").json()["restarts"] == count)
+            pids.append(server.wait_for("ready")["worker_pid"])
+            assert {pids[-1]} == waiting
+            assert server.post(prompt="a").status_code == 200
+        os.kill(wait_until(lambda: child_pids() - others - {pids[-1]}).pop(), signal.SIGKILL)
+        os.kill(pids[-1], signal.SIGKILL)
+        wait_until(lambda: server.get("/health").json()["restarts"] == 3)
+        server.wait_for("ready")
+        wait_until(lambda: len(child_pids() - others) == 2)
+    assert not (child_pids() - others)
+
+
+def child_pids() -> set[int]:
+    return {int(pid) for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()}
+
+
+def test_a_worker_that_stays_silent_is_replaced_and_its_replies_go_on(tmp_path: Path) -> None:
+    settings, policy = settings_for(make_model_folder(tmp_path / "toy")), replace(FAST_RESTARTS, worker_timeout=1)
+    with running_server(settings, policy=policy) as server, ThreadPoolExecutor(1) as pool:
+        pid = server.get("/health").json()["worker_pid"]
+        body = {"prompt": script(say="z" * 40, per_step=1, delay=0.02), "max_tokens": 40}
+        reply = pool.submit(server.post, **body)
+        wait_until(lambda: server.service.client.num_open == 1)
+        os.kill(pid, signal.SIGSTOP)
+        assert reply.result(20).json()["choices"][0]["text"] == "z" * 40
+        health = server.wait_for("ready")
+        assert health["last_error"].startswith(f"worker {pid} was killed: nothing was heard of it")
+        assert not is_alive(pid)
 
 
 def test_a_killed_idle_worker_is_restarted(tmp_path: Path) -> None:
@@ -96,6 +194,38 @@ def test_a_killed_idle_worker_is_restarted(tmp_path: Path) -> None:
         wait_until(lambda: server.get("/health").json()["restarts"] == 1)
         server.wait_for("ready")
         assert server.post(prompt="a").status_code == 200
+
+
+def test_a_worker_that_requests_kill_again_and_again_is_started_again_and_again(tmp_path: Path) -> None:
+    with running_server(settings_for(make_model_folder(tmp_path / "toy"))) as server:
+        for requests in range(1, 2 * FAST_RESTARTS.attempts):
+            assert server.post(prompt=script(crash_after=1)).status_code == 503
+            wait_until(lambda deaths=2 * requests: server.get("/health").json()["restarts"] == deaths)
+            server.wait_for("ready")
+        assert server.post(prompt="a").status_code == 200
+
+
+def test_a_worker_that_broke_is_replaced_though_its_process_lingers_and_its_replies_go_on(tmp_path: Path) -> None:
+    with running_server(settings_for(make_model_folder(tmp_path / "toy"))) as server, ThreadPoolExecutor(1) as pool:
+        pid = server.get("/health").json()["worker_pid"]
+        other = pool.submit(server.post, prompt=script(say="z" * 40, per_step=1, delay=0.02), max_tokens=40)
+        wait_until(lambda: server.service.client.num_open == 1)
+        broke = server.post(prompt=script(break_once=3, say="all the same"))
+        assert broke.json()["choices"][0]["text"] == "all the same"
+        assert other.result(20).json()["choices"][0]["text"] == "z" * 40
+        health = server.wait_for("ready")
+        assert (health["restarts"], health["last_error"]) == (1, f"worker {pid} gave up: the engine broke")
+        assert not is_alive(pid)
+
+
+def test_a_request_that_failed_by_itself_is_not_run_again_by_the_next_worker(tmp_path: Path) -> None:
+    with running_server(settings_for(make_model_folder(tmp_path / "toy"))) as server:
+        failed = server.post(prompt=script(fail="the grammar failed", code="broken_part"))
+        assert (failed.status_code, failed.json()["error"]["code"]) == (500, "broken_part")
+        os.kill(server.get("/health").json()["worker_pid"], signal.SIGKILL)
+        wait_until(lambda: server.get("/health").json()["restarts"] == 1)
+        server.wait_for("ready")
+        assert server.metric("gander_resumed_requests_total") == 0
 
 
 def test_a_worker_that_never_gets_ready_is_given_up(tmp_path: Path) -> None:
@@ -197,16 +327,18 @@ RUN_FAKE = """
 import sys
 from server.config import ServerSettings
 from server.runner import run
-settings = ServerSettings(model=sys.argv[1], port=0, drain_seconds=float(sys.argv[2]))
+settings = ServerSettings(model=sys.argv[1], port=0, drain_seconds=float(sys.argv[2]), drain_delay=float(sys.argv[3]))
 sys.exit(run(settings, (sys.executable, "-m", "tests.fake_worker")))
 """
 
 
 @contextmanager
-def server_process(folder: Path, drain_seconds: float) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
+def server_process(
+    folder: Path, drain_seconds: float, drain_delay: float = 0.0
+) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
     """`gander serve` in front of the scripted worker: the process, its address, its growing output."""
     process = subprocess.Popen(
-        [sys.executable, "-c", RUN_FAKE, str(folder), str(drain_seconds)],
+        [sys.executable, "-c", RUN_FAKE, str(folder), str(drain_seconds), str(drain_delay)],
         stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,
@@ -221,7 +353,7 @@ def server_process(folder: Path, drain_seconds: float) -> Iterator[tuple[subproc
     reader = threading.Thread(target=read)
     reader.start()
     try:
-        line = wait_until(lambda: next((line for line in lines if "/ready says when" in line), None))
+        line = wait_until(lambda: next((line for line in lines if "/ready says when" in line), None), 60.0)
         yield process, line[line.index("http://") : line.index("/ready")], lines
     finally:
         process.kill()
@@ -300,9 +432,63 @@ def test_a_model_that_cannot_be_served_ends_the_process_with_status_1(tmp_path: 
     wait_until(lambda: any("Stopped: this model is refused" in line for line in lines))
 
 
-def test_the_worker_does_not_outlive_a_killed_server(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_stopped", [False, True], ids=["running", "stopped"])
+def test_the_worker_does_not_outlive_a_killed_server(tmp_path: Path, *, is_stopped: bool) -> None:
     with server_process(make_model_folder(tmp_path / "toy"), 1) as (process, url, _):
         pid = wait_until(lambda: httpx.get(f"{url}/health").json()["worker_pid"])
         wait_until(lambda: httpx.get(f"{url}/ready").status_code == 200)
+        if is_stopped:
+            os.kill(pid, signal.SIGSTOP)
         process.kill()
     wait_until(lambda: not is_alive(pid))
+
+
+def test_for_a_while_after_sigterm_the_port_says_503_and_then_it_closes(tmp_path: Path) -> None:
+    with (
+        server_process(make_model_folder(tmp_path / "toy"), 10, drain_delay=1.0) as (process, url, _),
+        httpx.Client(base_url=url, timeout=20) as client,
+    ):
+        wait_until(lambda: client.get("/ready").status_code == 200)
+        body = {"prompt": script(say="z" * 60, per_step=1, delay=0.04), "max_tokens": 60, "stream": True}
+        with client.stream("POST", "/v1/completions", json=body) as reply:
+            stream = reply.iter_text()
+            text = next(stream)
+            process.terminate()
+            wait_until(lambda: httpx.get(f"{url}/ready").status_code == 503)
+            for path in ("/ready", "/v1/completions"):
+                refused = httpx.post(f"{url}{path}", json={"prompt": "a"}) if "v1" in path else httpx.get(url + path)
+                assert (refused.status_code, refused.headers["retry-after"]) == (503, "2"), path
+            assert httpx.get(f"{url}/health").json()["status"] == "draining"
+            wait_until(lambda: not is_listening(url))
+            text += "".join(stream)
+        assert text.count("z") == 60
+        assert process.wait(10) == 0
+
+
+@pytest.mark.parametrize("drain_delay", [0.0, 60.0], ids=["draining", "before the port closes"])
+def test_a_second_signal_ends_at_once(tmp_path: Path, drain_delay: float) -> None:
+    with (
+        server_process(make_model_folder(tmp_path / "toy"), 60, drain_delay) as (process, url, lines),
+        httpx.Client(base_url=url, timeout=20) as client,
+    ):
+        wait_until(lambda: client.get("/ready").status_code == 200)
+        pid = client.get("/health").json()["worker_pid"]
+        body = {"prompt": script(per_step=1, delay=0.05), "max_tokens": 4000, "stream": True}
+        with client.stream("POST", "/v1/completions", json=body) as reply:
+            stream = reply.iter_text()
+            text = next(stream)
+            process.terminate()
+            wait_until(lambda: any("Stopping:" in line for line in lines))
+            process.terminate()
+            text += "".join(stream)
+        assert '"code":"server_stopping"' in text
+        assert process.wait(10) == 0
+    assert not is_alive(pid)
+
+
+def is_listening(url: str) -> bool:
+    try:
+        httpx.get(f"{url}/ready")
+    except httpx.ConnectError:
+        return False
+    return True

@@ -230,3 +230,34 @@ def test_what_the_model_cannot_do_is_refused_by_name(real: RunningServer, fields
     response = real.post(**{"prompt": PROMPT} | fields)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == param
+
+
+BOMBS: dict[str, dict[str, Any]] = {
+    "regex": {"structured_outputs": {"regex": "(x{1,1000}){1,1000}"}, "max_tokens": 200, "temperature": 1},
+    "rule": {
+        "structured_outputs": {"grammar": 'start: a{1000000}\na: "x"'},
+        "speculation": {"method": "spine", "max_nodes": 8},
+    },
+    "number": {"structured_outputs": {"json": {"multipleOf": 999983}}, "n": 32},
+    "lexemes": {"structured_outputs": {"grammar": "start: " + "|".join(f"/[a-z]+{i:x}/" for i in range(4000))}},
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_grammar_bomb_fails_alone_beside_a_running_stream(real: RunningServer, name: str) -> None:
+    asked = {"prompt": PROMPT, "max_tokens": 150, "seed": 5, "temperature": 0.8, "ignore_eos": True}
+    alone = texts(complete(real, **asked))
+    before = real.get("/health").json()
+    with real.http.stream("POST", "/v1/completions", json={**asked, "stream": True}) as running:
+        lines = running.iter_lines()
+        first = next(line for line in lines if line.startswith("data: {"))
+        bomb = real.post(prompt="x", **BOMBS[name])
+        neighbour = real.post(prompt="x", max_tokens=1)
+        frames = [first, *(line for line in lines if line.startswith("data: {"))]
+    assert bomb.status_code == 400
+    assert bomb.json()["error"]["code"] in ("invalid_grammar", "broken_grammar")
+    assert neighbour.status_code == 200
+    assert "".join(json.loads(frame[6:])["choices"][0]["text"] for frame in frames) == alone[0]
+    assert real.get("/ready").status_code == 200
+    after = real.get("/health").json()
+    assert [after[name] for name in ("worker_pid", "restarts")] == [before[name] for name in ("worker_pid", "restarts")]

@@ -9,6 +9,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, trainers
 from tokenizers.pre_tokenizers import ByteLevel
 
 from server.generation.detokenize import IncrementalText, StopStrings
+from server.parsing.string_search import SearchTree
 from tests.server.servers import byte_tokenizer
 
 TEXTS = [
@@ -131,7 +132,7 @@ def test_a_prompt_that_ends_inside_a_character_is_no_context() -> None:
 
 
 def scan(text: str, sizes: Sequence[int], stops: list[str]) -> tuple[str, bool]:
-    scanner, start, shown = StopStrings(stops), 0, ""
+    scanner, start, shown = StopStrings(SearchTree(stops)), 0, ""
     for size in sizes:
         piece, is_found = scanner.push(text[start : start + size])
         shown, start = shown + piece, start + size
@@ -148,17 +149,38 @@ def test_stop_strings_cut_before_the_first_match_however_the_text_is_chunked() -
         stops = ["".join(rng.choice("ab\n") for _ in range(rng.randrange(1, 5))) for _ in range(rng.randrange(3))]
         ends = [(text.find(stop) + len(stop), text.find(stop)) for stop in stops if stop in text]
         shown, is_found = scan(text, [1] * len(text), stops)
+        assert scan(text, random_sizes(rng, len(text)), stops) == (shown, is_found)
         assert is_found == bool(ends)
         if ends:
             first_end = min(ends)[0]
             assert shown == text[: min(start for end, start in ends if end == first_end)]
         else:
             assert shown == text
-            assert scan(text, random_sizes(rng, len(text)), stops) == (text, False)
+
+
+class CountedList(list[int]):
+    """Counts how often it is read."""
+
+    num_read = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        self.num_read += 1
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("letters", ["a", "ab", "aab"])
+def test_looking_for_stop_strings_costs_no_more_than_a_step_back_for_each_character(letters: str) -> None:
+    tree = SearchTree([letters * 60 + "b" * num for num in range(1, 17)] + [f"b{letters * 80}c"])
+    tree._shorter = back = CountedList(tree._shorter)
+    text = letters * 2000
+    scanner = StopStrings(tree)
+    for start in range(0, len(text), 3):
+        scanner.push(text[start : start + 3])
+    assert 0 < back.num_read <= len(text)
 
 
 def test_text_that_cannot_begin_a_stop_string_is_not_held_back() -> None:
-    scanner = StopStrings(["###", "\n\n"])
+    scanner = StopStrings(SearchTree(["###", "\n\n"]))
     assert scanner.push("a #") == ("a ", False)
     assert scanner.push("b") == ("#b", False)
     assert scanner.push("\n") == ("", False)

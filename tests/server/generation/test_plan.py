@@ -1,6 +1,5 @@
 """Seeds, limits and lengths: from a body to requests."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -34,13 +33,25 @@ def test_choices_are_numbered_prompt_by_prompt(tmp_path: Path) -> None:
     asked = {"prompt": ["a", "b"], "n": 2, "echo": True, "seed": 1, "stop": "x"}
     body = CompletionRequest.model_validate({**asked, "speculation": {"sources": ["context", "ngram"]}})
     prompts = [EncodedPrompt([1], "a"), EncodedPrompt([2], "b")]
-    options = GenerationOptions(id_prefix="cmpl", prompts=prompts, max_tokens=16, num_choices=2, echo=True)
-    plans = asyncio.run(plan_choices(body, options, model, SessionKey("", "me"), "cmpl-1"))
+    options = GenerationOptions(id_prefix="cmpl-", prompts=prompts, max_tokens=16, num_choices=2, echo=True)
+    plans = plan_choices(body, options, model, SessionKey("", "me"), "cmpl-1")
     assert [plan.request.request_id for plan in plans] == [f"cmpl-1-{i}" for i in range(4)]
     assert [(plan.request.prompt, plan.echo) for plan in plans] == [([1], "a"), ([1], "a"), ([2], "b"), ([2], "b")]
     assert len({plan.request.sampling.seed for plan in plans}) == 4
     assert {(plan.request.sampling.max_tokens, plan.request.session_id) for plan in plans} == {(16, "me")}
     assert {plan.request.speculation.sources for plan in plans} == {frozenset({"context", "ngram"})}
+
+
+def test_a_prediction_is_cut_to_what_the_context_has_room_for_after_the_prompt(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(ModelFiles(str(make_model_folder(tmp_path)), None), trust_remote_code=False)
+    model = ServedModel("toy", tokenizer, None, READY, ServerSettings())
+    prediction = {"type": "content", "content": "y" * 2_000_000}
+    body = CompletionRequest.model_validate({"prompt": ["a", "b"], "n": 64, "prediction": prediction})
+    prompts = [EncodedPrompt([1] * 30, "a"), EncodedPrompt([2] * 90, "b")]
+    options = GenerationOptions(id_prefix="cmpl", prompts=prompts, max_tokens=5, num_choices=64)
+    plans = plan_choices(body, options, model, SessionKey("", "me"), "cmpl-1")
+    assert [len(plan.request.prediction) for plan in plans] == [70] * 64 + [10] * 64
+    assert len({id(plan.stops) for plan in plans}) == 1, "what finds stop strings is made once a call"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """What the grammar library lets through of replies that may call tools."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from server.config import ServerSettings
 from server.endpoints.chat.rendered_chat import RenderedChat, render_chat
 from server.grammars.call_grammar import hermes_grammar
 from server.prompts.chat_template import ChatTemplate
+from server.prompts.special_tokens import SpecialTokens
 from server.schemas.chat import ChatRequest
 from server.schemas.tools import Tool
 
@@ -61,7 +61,8 @@ def test_loose_tools_make_none() -> None:
 
 def render(fields: Any) -> RenderedChat:
     body = ChatRequest.model_validate({"messages": [{"role": "user", "content": "a"}]} | fields)
-    return asyncio.run(render_chat(body, ChatTemplate({"default": "{{ messages }}"}, {}), ServerSettings()))
+    template = ChatTemplate({"default": "{{ messages }}"}, {})
+    return render_chat(body, template, ServerSettings(), SpecialTokens(()))
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +97,7 @@ def read(tokenizer: Any, grammar: Grammar | None, text: str) -> tuple[bool, bool
 def test_strict_calls_are_calls_and_the_rest_is_free(
     tokenizer: Any, text: str, is_through: bool, may_end: bool
 ) -> None:
-    assert read(tokenizer, hermes_grammar(STRICT, None), text) == (is_through, may_end)
+    assert read(tokenizer, hermes_grammar(STRICT, None, ServerSettings()), text) == (is_through, may_end)
 
 
 @pytest.mark.parametrize(
@@ -114,5 +115,11 @@ def test_with_a_form_a_reply_is_calls_or_of_that_form(
     tokenizer: Any, text: str, is_through: bool, may_end: bool
 ) -> None:
     schema = '{"type": "object", "properties": {"kind": {"$ref": "#/$defs/K"}}, "$defs": {"K": {"enum": ["fox"]}}}'
-    assert read(tokenizer, hermes_grammar(STRICT, Grammar("json_schema", schema)), text) == (is_through, may_end)
-    assert read(tokenizer, hermes_grammar(STRICT, Grammar("json_object", "")), '{"any": 1}') == (True, True)
+    assert read(tokenizer, hermes_grammar(STRICT, Grammar("json_schema", schema), ServerSettings()), text) == (
+        is_through,
+        may_end,
+    )
+    assert read(tokenizer, hermes_grammar(STRICT, Grammar("json_object", ""), ServerSettings()), '{"any": 1}') == (
+        True,
+        True,
+    )

@@ -5,9 +5,10 @@ from typing import Any
 import jsonschema
 import pytest
 
+from server.config import ServerSettings
 from server.grammars.call_grammar import argument_schema, required_calls_schema
-from server.grammars.constraint import depth_of
-from server.schemas.tools import Tool
+from server.http.body import depth_of
+from server.schemas.tools import FunctionDefinition, Tool
 
 
 def tool(name: str, parameters: dict[str, Any]) -> Tool:
@@ -44,10 +45,10 @@ OTHER = tool(
     ids=str,
 )
 def test_definitions_of_several_tools_do_not_mix(calls: Any, is_valid: bool) -> None:
-    schema = required_calls_schema([CITY, OTHER], None)
+    schema = required_calls_schema([CITY, OTHER], None, ServerSettings())
     jsonschema.Draft202012Validator.check_schema(schema)
     assert jsonschema.Draft202012Validator(schema).is_valid(calls) == is_valid
-    at_most_one = required_calls_schema([CITY, OTHER], 1)
+    at_most_one = required_calls_schema([CITY, OTHER], 1, ServerSettings())
     assert jsonschema.Draft202012Validator(at_most_one).is_valid(calls) == (is_valid and len(calls) == 1)
 
 
@@ -62,3 +63,29 @@ def test_depth_counts_lists_and_objects() -> None:
     for _ in range(5000):
         deep = [deep]
     assert (depth_of(3), depth_of({}), depth_of({"a": [1, {"b": 2}]}), depth_of(deep)) == (0, 1, 3, 5001)
+
+
+def test_every_way_to_point_at_a_definition_is_followed() -> None:
+    names = ["plain", "a/b", "c~d", "é"]
+    pointers = ["plain", "a~1b", "c~0d", "é"]
+    properties: dict[str, Any] = {
+        f"{keyword}{number}": {"$ref": f"#/{keyword}/{pointer}/properties/x"}
+        for keyword in ("$defs", "definitions")
+        for number, pointer in enumerate(pointers)
+    }
+    definition = {"type": "object", "properties": {"x": {"type": "integer"}}}
+    unknown = {"here": {"$ref": "#"}, "gone": {"$ref": "#/$defs/gone"}, "other": {"$ref": "#/properties/plain"}}
+    parameters = {
+        "type": "object",
+        "properties": properties | unknown,
+        "$defs": dict.fromkeys(names, definition),
+        "definitions": dict.fromkeys(names, definition),
+    }
+    function = FunctionDefinition.model_validate({"name": "f", "parameters": parameters})
+    schema = required_calls_schema([Tool(type="function", function=function)], None, ServerSettings())
+    assert set(schema["$defs"]) == {f"tool0_{name}" for name in names}
+    written = schema["items"]["anyOf"][0]["properties"]["parameters"]["properties"]
+    for keyword in ("$defs", "definitions"):
+        for number, pointer in enumerate(pointers):
+            assert written[f"{keyword}{number}"] == {"$ref": f"#/$defs/tool0_{pointer}/properties/x"}
+    assert {name: written[name] for name in unknown} == unknown

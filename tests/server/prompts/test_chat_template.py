@@ -17,7 +17,7 @@ HELLO = ({"role": "user", "content": "hello"},)
 
 def render(source: str, **fields: Any) -> str:
     template = ChatTemplate({"default": source}, {"bos_token": "<s>"})
-    return template.render(Conversation(**{"messages": HELLO} | fields))
+    return template.render(Conversation(**{"messages": HELLO} | fields)).text
 
 
 def test_a_template_has_what_transformers_gives_it() -> None:
@@ -65,17 +65,17 @@ def test_templates_are_found_in_every_place(tmp_path: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     template = load_chat_template(files, None)
     assert template is not None
-    assert template.render(Conversation(messages=HELLO)) == "plain"
-    assert template.render(Conversation(messages=HELLO, tools=({"a": 1},))) == "tools"
+    assert template.render(Conversation(messages=HELLO)).text == "plain"
+    assert template.render(Conversation(messages=HELLO, tools=({"a": 1},))).text == "tools"
     (folder / "chat_template.jinja").write_text("file {{ eos_token }}")
     template = load_chat_template(files, None)
     assert template is not None
-    assert template.render(Conversation(messages=HELLO)) == "file </s>"
+    assert template.render(Conversation(messages=HELLO)).text == "file </s>"
     given = tmp_path / "given.jinja"
     given.write_text("given")
     template = load_chat_template(files, str(given))
     assert template is not None
-    assert template.render(Conversation(messages=HELLO)) == "given"
+    assert template.render(Conversation(messages=HELLO)).text == "given"
 
 
 def test_a_request_may_bring_its_template_where_that_is_allowed(tmp_path: Path) -> None:

@@ -1,16 +1,22 @@
 """Loading tokenizers and encoding prompts."""
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
+from msgspec.structs import replace as replace_struct
 
 from decoding.errors import ConfigError
+from server.config import ServerSettings
 from server.http.errors import ApiError
-from server.prompts.encoding import SHORT_TEXT, EncodedPrompt, encode_prompts, fill_in_the_middle
+from server.prompts.encoding import EncodedPrompt, PromptReading, encode_prediction, encode_prompts, fill_in_the_middle
 from server.prompts.model_files import ModelFiles
+from server.prompts.served_model import ServedModel
+from server.prompts.special_tokens import SpecialTokens
 from server.prompts.tokenizer import Tokenizer, load_tokenizer
+from server.schemas.generation import Prediction
+from tests.server.ready import READY
 from tests.server.servers import make_model_folder
 
 
@@ -49,7 +55,7 @@ def test_every_token_has_its_bytes(tmp_path: Path) -> None:
 def test_byte_fallback_and_word_marks_are_spelled_out() -> None:
     names = {1: "▁the", 2: "<0xE2>", 3: "▁<PRE>"}
     decoder = '[{"type": "Replace", "pattern": "▁"}, {"type": "ByteFallback"}]'
-    tokenizer = Tokenizer(lambda *_: [], lambda *_: "", names.get, lambda _: None, decoder)
+    tokenizer = Tokenizer(lambda *_: [], lambda *_: "", names.get, lambda _: None, decoder, 6, SpecialTokens(()))
     assert [tokenizer.token_bytes(token_id) for token_id in (1, 2)] == [b" the", b"\xe2"]
     assert tokenizer.has_byte_tokens
 
@@ -57,26 +63,49 @@ def test_byte_fallback_and_word_marks_are_spelled_out() -> None:
 def test_the_middle_is_asked_for_by_the_models_own_tokens() -> None:
     marks = {"<|fim_prefix|>": 1, "<|fim_suffix|>": 2, "<|fim_middle|>": 3}
 
-    def encode(text: str, add_special_tokens: bool) -> list[int]:
+    def encode(text: str, add_special_tokens: bool, _: bool) -> list[int]:
         return [0] * add_special_tokens + list(text.encode())
 
-    tokenizer = Tokenizer(encode, lambda *_: "", lambda _: None, marks.get, "")
+    tokenizer = Tokenizer(encode, lambda *_: "", lambda _: None, marks.get, "", 12, SpecialTokens(()))
     prompt = EncodedPrompt(tokenizer.encode("a"), "a")
-    asked = asyncio.run(fill_in_the_middle(tokenizer, prompt, "b"))
+    asked = fill_in_the_middle(model_with(tokenizer), prompt, "b", PromptReading())
     assert asked == EncodedPrompt([0, 1, ord("a"), 2, ord("b"), 3], "a")
     with pytest.raises(ApiError, match="fill-in-the-middle"):
-        asyncio.run(fill_in_the_middle(replace(tokenizer, id_of=lambda _: None), prompt, "b"))
+        fill_in_the_middle(model_with(replace(tokenizer, id_of=lambda _: None)), prompt, "b", PromptReading())
 
 
-def test_long_and_short_texts_are_encoded_alike(tmp_path: Path) -> None:
+def model_with(tokenizer: Tokenizer, max_model_len: int = 100) -> ServedModel:
+    return ServedModel("toy", tokenizer, None, replace_struct(READY, max_model_len=max_model_len), ServerSettings())
+
+
+def test_texts_and_ids_are_encoded_alike(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(ModelFiles(str(make_model_folder(tmp_path / "toy")), None), False)
-    long_text = "x" * (SHORT_TEXT + 1)
-    encoded = asyncio.run(encode_prompts(tokenizer, ["ab", long_text, [97, 98]], 257))
-    assert [len(prompt.token_ids) for prompt in encoded] == [2, SHORT_TEXT + 1, 2]
-    assert (encoded[0].token_ids, encoded[0].text) == (encoded[2].token_ids, encoded[2].text)
+    encoded = encode_prompts(model_with(tokenizer), ["ab", [97, 98]], PromptReading())
+    assert encoded[0] == encoded[1]
+
+
+def test_a_text_longer_than_the_context_in_the_longest_tokens_is_refused_before_it_is_encoded(tmp_path: Path) -> None:
+    toy = load_tokenizer(ModelFiles(str(make_model_folder(tmp_path / "toy")), None), False)
+    assert toy.longest_token == len("<|end|>")
+
+    def forbidden(*_: object) -> NoReturn:
+        raise AssertionError("encoded or decoded")
+
+    model = model_with(replace(toy, encode_with=forbidden, decode_with=forbidden))
+    for prompt in ("x" * 701, [97] * 100):
+        with pytest.raises(ApiError) as refused:
+            encode_prompts(model, ["x", prompt], PromptReading())
+        assert (refused.value.code, refused.value.param) == ("context_length_exceeded", "prompt")
+    assert len(encode_prompts(model_with(toy), ["x" * 700], PromptReading())[0].token_ids) == 700
+
+
+def test_a_prediction_is_cut_to_what_the_context_can_hold(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(ModelFiles(str(make_model_folder(tmp_path / "toy")), None), False)
+    prediction = Prediction(type="content", content="x" * 10**6)
+    assert len(encode_prediction(model_with(tokenizer), prediction)) == 700
 
 
 def test_which_of_several_prompts_is_empty_is_said(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(ModelFiles(str(make_model_folder(tmp_path / "toy")), None), False)
     with pytest.raises(ApiError, match="Prompt 1 is empty"):
-        asyncio.run(encode_prompts(tokenizer, ["a", ""], 257))
+        encode_prompts(model_with(tokenizer), ["a", ""], PromptReading())

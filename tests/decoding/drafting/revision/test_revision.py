@@ -10,8 +10,8 @@ from decoding.config import EngineConfig
 from decoding.core.grammar import Grammar
 from decoding.core.tree import DraftTree, Source, chain
 from decoding.drafting.revision.revision import Revision
-from decoding.sampling.grammar_builder import GrammarBuilder
-from decoding.sampling.grammar_matcher import GrammarMatcher
+from decoding.sampling.grammar.builder import GrammarBuilder
+from decoding.sampling.grammar.matcher import GrammarMatcher
 from tests.asking import encode
 
 END = 3

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
-from typing import cast
 
 import pytest
 
 from decoding.core.grammar import Grammar
 from decoding.errors import RequestRejected
-from decoding.sampling.grammar_builder import rejected
-from decoding.sampling.grammar_compiler import MAX_KEPT, GrammarCompiler
-from decoding.sampling.grammar_matcher import CompiledGrammar
+from decoding.sampling.grammar.compiler import ENTRY_BYTES, NOT_COMPILED, GrammarCompiler
+from decoding.sampling.grammar.matcher import CompiledGrammar
+from decoding.sampling.grammar.source import rejected
 
 PATIENCE = 30.0
+GRAMMAR_BYTES = 10_000  # of each compiled one
 RAISED = {
     "broken": ZeroDivisionError("the moon is full"),
     "panic": KeyboardInterrupt("no Exception"),
@@ -37,7 +37,7 @@ class ScriptedBuilder:
             assert self.may_go_on.wait(PATIENCE)
         if grammar.text in RAISED:
             raise RAISED[grammar.text]
-        return cast("CompiledGrammar", grammar.text)
+        return CompiledGrammar(grammar.text, frozenset(), GRAMMAR_BYTES)
 
 
 def regex(text: str) -> Grammar:
@@ -45,7 +45,7 @@ def regex(text: str) -> Grammar:
 
 
 def answer(future: Future[CompiledGrammar]) -> object:
-    return future.result(PATIENCE)
+    return future.result(PATIENCE)._start
 
 
 def test_asking_returns_at_once_while_a_slow_grammar_compiles() -> None:
@@ -69,18 +69,18 @@ def test_one_grammar_compiles_once_for_all_that_ask_while_it_compiles_and_later(
     assert builder.asked == ["slow"]
 
 
-def test_only_the_grammars_last_asked_for_are_kept() -> None:
+def test_only_the_grammars_last_asked_for_are_kept_as_far_as_their_bytes_go() -> None:
     builder = ScriptedBuilder()
-    compiler = GrammarCompiler(builder.build)
-    for number in range(MAX_KEPT):
+    compiler = GrammarCompiler(builder.build, kept_bytes=4 * (GRAMMAR_BYTES + ENTRY_BYTES + 1))
+    for number in range(4):
         answer(compiler.compile(regex(f"{number}")))
     answer(compiler.compile(regex("0")))  # asked for again, so that "1" is the oldest
-    for number in range(MAX_KEPT, MAX_KEPT + 3):
+    for number in (4, 5):
         answer(compiler.compile(regex(f"{number}")))
     builder.asked.clear()
-    for text in ("0", "4", "1", "2", "3"):
+    for text in ("3", "0", "4", "5", "1"):
         answer(compiler.compile(regex(text)))
-    assert builder.asked == ["1", "2", "3"]
+    assert builder.asked == ["1"]
 
 
 @pytest.mark.parametrize(
@@ -88,15 +88,33 @@ def test_only_the_grammars_last_asked_for_are_kept() -> None:
     [
         ("broken", "the regex grammar cannot be compiled: the moon is full"),
         ("panic", "the regex grammar cannot be compiled: no Exception"),
-        ("refused", "no such rule"),
     ],
 )
-def test_what_went_wrong_is_told_by_its_own_words_and_tried_again_when_asked_again(text: str, words: str) -> None:
+def test_what_broke_the_compiler_is_told_by_its_own_words_and_tried_again_when_asked_again(
+    text: str, words: str
+) -> None:
     builder = ScriptedBuilder()
     compiler = GrammarCompiler(builder.build)
     for _ in range(2):
         with pytest.raises(RequestRejected) as caught:
             answer(compiler.compile(regex(text)))
-        assert (caught.value.message, caught.value.param, caught.value.code) == (words, "grammar", "invalid_grammar")
+        assert (caught.value.message, caught.value.param, caught.value.code) == (words, "grammar", NOT_COMPILED)
     assert answer(compiler.compile(regex("good"))) == "good"
     assert builder.asked == [text, text, "good"]
+
+
+def test_what_was_refused_stays_refused_without_being_compiled_again() -> None:
+    builder = ScriptedBuilder()
+    compiler = GrammarCompiler(builder.build)
+    for _ in range(2):
+        with pytest.raises(RequestRejected, match="no such rule"):
+            answer(compiler.compile(regex("refused")))
+    assert builder.asked == ["refused"]
+
+
+def test_a_grammar_that_broke_a_reply_is_compiled_again_for_the_next() -> None:
+    builder = ScriptedBuilder()
+    compiler = GrammarCompiler(builder.build)
+    compiler.compile(regex("a")).result(PATIENCE).is_spent = True
+    assert not compiler.compile(regex("a")).result(PATIENCE).is_spent
+    assert builder.asked == ["a", "a"]

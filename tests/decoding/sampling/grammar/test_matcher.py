@@ -9,13 +9,15 @@ import pytest
 
 from decoding.config import EngineConfig
 from decoding.core.grammar import Grammar
+from decoding.errors import BrokenGrammar
 from decoding.model.checkpoint import BUNDLED_FOLDER
-from decoding.sampling.grammar_builder import GrammarBuilder
-from decoding.sampling.grammar_matcher import GrammarMatcher
+from decoding.sampling.grammar.builder import GrammarBuilder
+from decoding.sampling.grammar.matcher import GrammarMatcher
 from tests.asking import TOKENIZER, encode
 
 VOCAB_SIZE, END = 2048, 3
 BUILDER = GrammarBuilder(EngineConfig(), VOCAB_SIZE, frozenset({0, END}))
+MANY = Grammar("lark", 'start: secret{1000000}\nsecret: "x"')
 PAIR = {
     "type": "object",
     "properties": {"name": {"type": "string"}, "is_set": {"type": "boolean"}},
@@ -102,3 +104,40 @@ def test_the_matchers_of_one_grammar_know_nothing_of_each_other() -> None:
     assert first.may_end_with(END)
     assert not second.may_end_with(END)
     assert allowed(second) == allowed(compiled.new_matcher()) == before
+
+
+def run_on(matcher: GrammarMatcher, text: str) -> None:
+    """Draw the same token again and again, as often as any limit can need."""
+    for _ in range(2000):
+        matcher.mask()
+        matcher.consume(int(encode(text)[0]))
+
+
+def test_a_reply_beyond_llguidances_limits_breaks_its_matcher_alone_and_spends_the_grammar() -> None:
+    compiled = BUILDER.build(MANY)
+    matcher = compiled.new_matcher()
+    ahead = matcher.copy()
+    with pytest.raises(BrokenGrammar, match=r"cannot be followed any further: .*Too many items"):
+        run_on(ahead, "x")
+    assert compiled.is_spent
+    for act in (ahead.mask, ahead.forced, lambda: ahead.rollback(1), lambda: ahead.try_consume(5)):
+        with pytest.raises(BrokenGrammar):
+            act()
+    assert int(encode("x")[0]) in allowed(matcher)
+
+
+def test_what_is_said_of_a_broken_grammar_quotes_neither_it_nor_the_reply() -> None:
+    with pytest.raises(BrokenGrammar) as caught:
+        run_on(start(MANY), "x")
+    assert not [quoted for quoted in ("secret", "⟦", "\n") if quoted in str(caught.value)]
+
+
+def test_a_token_that_the_grammar_forbids_breaks_the_matcher() -> None:
+    with pytest.raises(BrokenGrammar):
+        start(Grammar("regex", "a")).consume(int(encode("b")[0]))
+
+
+@pytest.mark.parametrize("rule", ["e e", "e e e"])
+def test_an_ambiguous_grammar_breaks_before_its_masks_take_long(rule: str) -> None:
+    with pytest.raises(BrokenGrammar, match="items; max is 1000"):
+        run_on(start(Grammar("lark", f'start: e\ne: {rule} | "x"')), "x")

@@ -1,0 +1,64 @@
+"""What was measured of models on this machine, kept between starts: a small file for each model.
+
+Knows nothing of how it is measured. Invariant: what cannot be read or written is as if it had never been measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import platform
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+logger = logging.getLogger(__name__)
+
+
+class ModelTimings(msgspec.Struct, frozen=True):
+    """threads: the quickest number; head: seconds of one row's logits; quickest: (rows, context, seconds)."""
+
+    threads: int
+    head: float
+    quickest: list[tuple[int, int, float]]
+
+
+class KeptTimings:
+    """folder: is there, and belongs to one state of our sources."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def read(self, fingerprint: str) -> ModelTimings | None:
+        """What was last written of the model on such a machine."""
+        try:
+            return msgspec.json.decode(self._path(fingerprint).read_bytes(), type=ModelTimings)
+        except (OSError, msgspec.MsgspecError):
+            return None
+
+    def write(self, fingerprint: str, timings: ModelTimings) -> None:
+        path = self._path(fingerprint)
+        try:
+            handle, name = tempfile.mkstemp(dir=self._folder)
+            with os.fdopen(handle, "wb") as file:
+                file.write(msgspec.json.encode(timings))
+            Path(name).replace(path)  # whole or not at all, whoever writes beside
+        except OSError as error:
+            logger.info("What a step costs here is measured again at the next start: %s", error)
+
+    def _path(self, fingerprint: str) -> Path:
+        name = hashlib.sha256(f"{machine()} {fingerprint}".encode()).hexdigest()[:16]
+        return self._folder / f"timings-{name}.json"
+
+
+def machine() -> str:
+    """The processor, and how much of it this process has."""
+    name = platform.processor()
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        name = next((line for line in lines if line.startswith("model name")), name)
+    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{platform.machine()} {name} {num_cores}"

@@ -1,0 +1,85 @@
+"""`python -m decoding.sampling.grammar TOKENIZER LIMITS`: grammars in, what compiling each comes to out, as JSON lines.
+
+Every grammar is compiled in a fork, which the kernel ends at the limits. Leaves when its input ends, so that no trial
+outlives the worker for longer than one may take.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from decoding.core.grammar import Grammar
+from decoding.errors import RequestRejected
+from decoding.sampling.grammar.source import TokenizerFile, matcher_of
+from decoding.sampling.grammar.trial import Outcome, TrialLimits
+
+OUT_OF_MEMORY = 1  # exit status
+KIB = 1024  # of `ru_maxrss`
+
+
+def try_out(grammar: Grammar, tokenizer: Any, limits: TrialLimits) -> Outcome:
+    """What compiling comes to, within the limits or not."""
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.write(write_end, msgspec.json.encode(_compile(grammar, tokenizer, limits)))
+        os._exit(0)
+    os.close(write_end)
+    with os.fdopen(read_end, "rb") as pipe:
+        said = pipe.read()
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if status == 0:
+        return msgspec.json.decode(said, type=Outcome)
+    return Outcome(f"the {grammar.kind} grammar {_cause(status, limits)}")
+
+
+def _cause(status: int, limits: TrialLimits) -> str:
+    if status == -signal.SIGPROF:
+        return f"takes more than {limits.seconds:g} seconds to compile"
+    if status in (-signal.SIGABRT, OUT_OF_MEMORY):  # the first is what Rust does where there is no room
+        return f"takes more than {limits.num_bytes >> 20} MiB to compile"
+    return f"broke the compiler, which left with status {status}"
+
+
+def _compile(grammar: Grammar, tokenizer: Any, limits: TrialLimits) -> Outcome:
+    """In the fork. Room is what is held beside the rest of this process, and what a first mask adds."""
+    _set(limits)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    try:
+        matcher_of(grammar, tokenizer).deep_copy().compute_bitmask()
+    except RequestRejected as error:
+        return Outcome(error.message)
+    except MemoryError:
+        os._exit(OUT_OF_MEMORY)
+    except BaseException as error:  # llguidance's panics are no Exception
+        return Outcome(f"the {grammar.kind} grammar cannot be compiled: {error}")
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    return Outcome(num_bytes=(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * KIB)
+
+
+def _set(limits: TrialLimits) -> None:
+    num_used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    most = num_used + limits.num_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.setitimer(signal.ITIMER_PROF, limits.seconds)
+
+
+def main() -> None:
+    tokenizer = msgspec.json.decode(sys.argv[1], type=TokenizerFile).load()
+    limits = msgspec.json.decode(sys.argv[2], type=TrialLimits)
+    decoder = msgspec.json.Decoder(Grammar)
+    for line in sys.stdin.buffer:
+        sys.stdout.buffer.write(msgspec.json.encode(try_out(decoder.decode(line), tokenizer, limits)) + b"\n")
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()

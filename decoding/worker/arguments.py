@@ -1,0 +1,25 @@
+"""What the server starts a worker with. Standard library only: it is read before anything slow is imported."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerArguments:
+    """inbox, outbox: addresses of sockets; parent: process id of the server; config: an EngineConfig as JSON."""
+
+    inbox: str
+    outbox: str
+    parent: int
+    config: str
+
+
+def read_arguments() -> WorkerArguments:
+    parser = argparse.ArgumentParser(description="Gander's worker process; started by the server.")
+    parser.add_argument("--inbox", required=True)
+    parser.add_argument("--outbox", required=True)
+    parser.add_argument("--parent", required=True, type=int, help="process id of the server")
+    parser.add_argument("--config", required=True, help="EngineConfig as JSON")
+    return WorkerArguments(**vars(parser.parse_args()))

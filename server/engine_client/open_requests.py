@@ -1,0 +1,148 @@
+"""The requests without an end: what each was given so far, and what becomes of them when a worker dies.
+
+Knows messages, nothing of processes. The invariant: every request gets exactly one end, and its reader sees each token
+of its reply once, however many workers gave them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from decoding.core.stats import RequestStats
+from decoding.worker.messages import Failed, Finished, PromptLogprobs, Rejected, RequestEvent, Submit, Tokens, Traced
+from server.engine_client.replies import End, Replies, WorkerGone
+
+MOST_DEATHS = 2  # of workers that ran a request, until it is not run again: it may be what kills them
+
+
+@dataclass(slots=True)
+class Ticket:
+    """One request and what is known of it. Times are `time.perf_counter` seconds; 0 where it has not happened."""
+
+    request: Submit
+    replies: Replies
+    choice: int
+    submitted: float = field(default_factory=time.perf_counter)
+    first_token: float = 0.0
+    last_token: float = 0.0
+    token_ids: list[int] = field(default_factory=list)
+    num_deaths: int = 0
+    is_running: bool = False  # for sure: the present worker has given tokens
+    is_aborted: bool = False
+    last_step: int = 0  # traced so far
+    steps_before: int = 0  # of them those of earlier workers
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    def take_tokens(self, tokens: Tokens) -> None:
+        self.last_token = time.perf_counter()
+        self.first_token = self.first_token or self.last_token
+        self.is_running = True
+        self.token_ids += tokens.token_ids
+        self.replies.put_tokens(self.choice, tokens)
+
+    def take_news(self, news: PromptLogprobs | Traced) -> None:
+        """What comes beside the tokens; a worker numbers the steps that it traces from 1."""
+        if isinstance(news, Traced):
+            self.last_step = self.steps_before + news.trace.number
+            trace = msgspec.structs.replace(news.trace, number=self.last_step)
+            news = msgspec.structs.replace(news, trace=trace)
+        self.replies.put_news(self.choice, news)
+
+    def aborted(self) -> Finished:
+        """Its end, where no worker is left to say it."""
+        stats = RequestStats(prompt_tokens=len(self.request.prompt), emitted=self.num_tokens)
+        return Finished(request_id=self.request.request_id, reason="abort", stats=stats)
+
+
+class OpenRequests:
+    """In the order of their arrival. on_end: told of each at its end."""
+
+    def __init__(self, on_end: Callable[[Ticket, End], None]) -> None:
+        self._on_end = on_end
+        self._tickets: dict[str, Ticket] = {}
+        self._is_empty = asyncio.Event()
+        self._is_empty.set()
+
+    def __len__(self) -> int:
+        return len(self._tickets)
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._tickets
+
+    def ids(self) -> list[str]:
+        return list(self._tickets)
+
+    async def wait_until_empty(self) -> None:
+        await self._is_empty.wait()
+
+    def add(self, ticket: Ticket) -> None:
+        request_id = ticket.request.request_id
+        assert request_id not in self._tickets, request_id
+        self._tickets[request_id] = ticket
+        self._is_empty.clear()
+
+    def on_event(self, event: RequestEvent) -> None:
+        """Hand over what a worker says of a request; what it says of one that has ended is dropped."""
+        ticket = self._tickets.get(event.request_id)
+        match event:
+            case Finished() | Rejected() | Failed():
+                self.end(event.request_id, event)
+            case Tokens() if ticket is not None:
+                ticket.take_tokens(event)
+            case PromptLogprobs() | Traced() if ticket is not None:
+                ticket.take_news(event)
+
+    def note_abort(self, request_id: str) -> None:
+        """A worker was told to give it up; should it die before it has, nobody wants the rest."""
+        self._tickets[request_id].is_aborted = True
+
+    def abort(self, request_id: str) -> None:
+        """End a request that no worker runs."""
+        self.end(request_id, self._tickets[request_id].aborted())
+
+    def end(self, request_id: str, end: End) -> None:
+        ticket = self._tickets.pop(request_id, None)
+        if ticket is None:
+            return
+        ticket.replies.put_end(ticket.choice, end)
+        self._on_end(ticket, end)
+        if not self._tickets:
+            self._is_empty.set()
+
+    def end_all(self, end: WorkerGone) -> None:
+        for request_id in self.ids():
+            self.end(request_id, end)
+
+    def end_started(self, end: WorkerGone) -> None:
+        """Those of which a reader has tokens."""
+        for request_id in [request_id for request_id, ticket in self._tickets.items() if ticket.token_ids]:
+            self.end(request_id, end)
+
+    def note_death(self, max_running: int, reason: str) -> None:
+        """A worker died that ran at most so many: those that it gave tokens, and the first that came, who may have run.
+
+        Ends the requests that two workers died of, and those that were being given up.
+        """
+        for place, (request_id, ticket) in enumerate(list(self._tickets.items())):
+            ticket.num_deaths += ticket.is_running or place < max_running
+            ticket.is_running = False
+            ticket.steps_before = ticket.last_step
+            if ticket.is_aborted:
+                self.abort(request_id)
+            elif ticket.num_deaths == MOST_DEATHS:
+                message = f"Two worker processes died while they ran this request; the last one {reason}."
+                self.end(request_id, WorkerGone(message, "worker_died"))
+
+    def resumed(self) -> list[Submit]:
+        """Every request as the next worker is to be asked: to go on after the tokens that were given."""
+        return [
+            msgspec.structs.replace(ticket.request, resumed=list(ticket.token_ids)) for ticket in self._tickets.values()
+        ]

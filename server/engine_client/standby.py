@@ -1,0 +1,44 @@
+"""A worker process that has imported everything and waits to be told to load: half of what a restart takes.
+
+Owns at most one such process, which has no part of the model in its memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from decoding.config import EngineConfig
+from server.engine_client.worker_process import WorkerProcess
+
+
+class Standby:
+    """is_wanted: whether one is kept; otherwise every worker is started when it is needed."""
+
+    def __init__(self, command: Sequence[str], config: EngineConfig, *, is_wanted: bool) -> None:
+        self._command = command
+        self._config = config
+        self._is_wanted = is_wanted
+        self._waiting: WorkerProcess | None = None
+
+    async def prepare(self) -> None:
+        """Have one process wait."""
+        if self._is_wanted and (self._waiting is None or not self._waiting.is_alive):
+            await self.close()
+            self._waiting = await WorkerProcess.start(self._command, self._config)
+
+    async def take(self) -> WorkerProcess:
+        """A process that loads: the one that waits, if it does."""
+        worker, self._waiting = self._waiting, None
+        if worker is not None and not worker.is_alive:
+            worker.close()
+            worker = None
+        worker = worker or await WorkerProcess.start(self._command, self._config)
+        worker.load()
+        return worker
+
+    async def close(self) -> None:
+        worker, self._waiting = self._waiting, None
+        if worker is not None:
+            worker.kill("was not needed")
+            await worker.stop(0.0)
+            worker.close()

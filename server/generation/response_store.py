@@ -1,0 +1,96 @@
+"""What is kept of responses, so that a next one can go on from them and clients can read them again.
+
+Owns the bounds: every tenant has its own bytes, and all have some tenants' worth together. Knows nothing of HTTP, and
+keeps JSON, so that the bytes counted are those held. The invariant: nobody sees another tenant's.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from server.schemas.response_replies import Response
+from server.schemas.responses import InputItem
+
+FULL_TENANTS = 8  # that all together have room for
+ITEM_BYTES = 128  # of a kept object beside its text
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResponse:
+    """reply: as it was sent; items: the whole conversation with the reply's own, each as JSON."""
+
+    reply: bytes
+    items: tuple[bytes, ...]
+
+    @classmethod
+    def of(cls, reply: Response, earlier: Sequence[InputItem]) -> StoredResponse:
+        said = [InputItem.model_validate(item) for item in reply["output"]]
+        items = (item.model_dump_json(exclude_none=True).encode() for item in (*earlier, *said))
+        return cls(msgspec.json.encode(reply), tuple(items))
+
+    @property
+    def num_bytes(self) -> int:
+        return len(self.reply) + sum(map(len, self.items)) + ITEM_BYTES * (len(self.items) + 1)
+
+    def read_items(self) -> list[InputItem]:
+        return [InputItem.model_validate_json(item) for item in self.items]
+
+
+class ResponseStore:
+    """max_bytes: of one tenant; 0 keeps nothing."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._kept: dict[str, OrderedDict[str, StoredResponse]] = {}  # by tenant, the least recently used first
+        self._num_bytes: dict[str, int] = {}
+
+    @property
+    def keeps(self) -> bool:
+        return self._max_bytes > 0
+
+    def keep(self, tenant: str, response_id: str, response: StoredResponse) -> None:
+        """One that is larger than a tenant's bytes is not kept."""
+        if response.num_bytes > self._max_bytes:
+            return
+        self._kept.setdefault(tenant, OrderedDict())[response_id] = response
+        self._count(tenant, response.num_bytes)
+        while self._num_bytes[tenant] > self._max_bytes:
+            self._drop_oldest(tenant)
+        while sum(self._num_bytes.values()) > FULL_TENANTS * self._max_bytes:
+            self._drop_oldest(max(self._num_bytes, key=self._num_bytes.__getitem__))
+
+    def find(self, tenant: str, response_id: str) -> StoredResponse | None:
+        kept = self._kept.get(tenant, OrderedDict())
+        response = kept.get(response_id)
+        if response is not None:
+            kept.move_to_end(response_id)
+        return response
+
+    def delete(self, tenant: str, response_id: str) -> bool:
+        """Whether there was one."""
+        response = self._kept.get(tenant, OrderedDict()).pop(response_id, None)
+        if response is None:
+            return False
+        self._count(tenant, -response.num_bytes)
+        return True
+
+    def check_integrity(self) -> None:
+        for tenant, kept in self._kept.items():
+            held = sum(response.num_bytes for response in kept.values())
+            assert kept, tenant
+            assert held == self._num_bytes[tenant] <= self._max_bytes, (tenant, held)
+        assert set(self._kept) == set(self._num_bytes)
+        assert sum(self._num_bytes.values()) <= FULL_TENANTS * self._max_bytes
+
+    def _drop_oldest(self, tenant: str) -> None:
+        _, response = self._kept[tenant].popitem(last=False)
+        self._count(tenant, -response.num_bytes)
+
+    def _count(self, tenant: str, num_bytes: int) -> None:
+        self._num_bytes[tenant] = self._num_bytes.get(tenant, 0) + num_bytes
+        if not self._kept[tenant]:
+            del self._kept[tenant], self._num_bytes[tenant]

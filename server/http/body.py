@@ -1,0 +1,95 @@
+"""A request's JSON body, checked: bytes to one of the wire models, away from the event loop where that takes long.
+
+Owns what a body may be before its fields are looked at; knows no model. The invariant: whatever is sent, the work is
+linear in its bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, TypeVar
+
+import msgspec
+from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect, Request
+
+from server.http.errors import from_validation, invalid, is_json
+from server.http.work_pool import WorkPool
+
+NAMED = 65536  # bytes of a body in which a number that is not finite, or half a character, is refused by its field
+MAX_DEPTH = 256  # of lists and objects in each other; what writes JSON again stops at about a thousand
+STRING_OR_PART = re.compile(rb'"(?:[^"\\]++|\\(?:.|\Z))*+(?:"|\Z)|[\[{:]', re.DOTALL)  # each byte is read once
+
+M = TypeVar("M", bound=BaseModel)
+
+
+async def read_body(request: Request, model: type[M], pool: WorkPool, max_parts: int) -> M:
+    """The body as a `model`. max_parts: see `has_more_parts`. Raises ApiError that names the field."""
+    try:
+        data = await request.body()
+    except ClientDisconnect:
+        raise invalid("The body ended too early.", None, "invalid_json") from None
+    if not is_json(request.headers.get("content-type", "")):
+        raise invalid("The body must be JSON, sent as Content-Type: application/json.", None, "invalid_json")
+    return await pool.run(len(data), lambda: parse_body(data, model, max_parts))
+
+
+def parse_body(data: bytes, model: type[M], max_parts: int) -> M:
+    """Raises ApiError, of all that is wrong for the first."""
+    if has_more_parts(data, max_parts):
+        message = f"The body has more objects, lists and members than this server's limit of {max_parts}."
+        raise invalid(message, None, "above_limit")
+    try:
+        return model.model_validate(_decoded(data))
+    except ValidationError as error:
+        raise from_validation(error.errors(include_url=False)) from None
+
+
+def _decoded(data: bytes) -> Any:
+    try:
+        value = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        value = _leniently_decoded(data, str(error))
+    if depth_of(value) > MAX_DEPTH:
+        raise invalid(f"The body is nested more than {MAX_DEPTH} deep.", None, "above_limit")
+    return value
+
+
+def _leniently_decoded(data: bytes, reason: str) -> Any:
+    """What the field's own check is to refuse: numbers that are not finite, halves of characters."""
+    try:
+        if len(data) <= NAMED:
+            return json.loads(data)
+    except json.JSONDecodeError as error:
+        reason = error.msg
+    except (ValueError, RecursionError):  # not UTF-8, a number of thousands of digits, lists in lists without end
+        pass
+    raise invalid(f"The body is not valid JSON: {reason}.", None, "invalid_json")
+
+
+def has_more_parts(data: bytes, limit: int) -> bool:
+    """Whether JSON has more than `limit` objects, lists and members of objects, which cost most to read."""
+    if data.count(b"{") + data.count(b"[") + data.count(b":") <= limit:
+        return False
+    count = 0
+    for match in STRING_OR_PART.finditer(data):
+        count += data[match.start()] != ord('"')
+        if count > limit:
+            return True
+    return False
+
+
+def depth_of(value: object) -> int:
+    """How deep lists and objects are nested in `value`."""
+    depth, level = 0, [value]
+    while level := [item for item in level if isinstance(item, dict | list)]:
+        depth += 1
+        level = [child for item in level for child in (item.values() if isinstance(item, dict) else item)]
+    return depth
+
+
+def takes(model: type[BaseModel]) -> dict[str, Any]:
+    """What the OpenAPI document says of a path whose body is a `model`."""
+    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

@@ -1,0 +1,190 @@
+"""Connections within bounds: how many there are and of whom, how long and how large the beginning of a request may be.
+
+Owns the book of open connections and the protocol that keeps to it; knows nothing of routes or keys. The invariant: a
+connection without a request holds its place until another wants it or its time is over, whichever comes first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import resource
+import uuid
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from server.http.errors import ApiError, OnError
+
+LOG = logging.getLogger("gander.connections")
+RESERVED = 96  # file descriptors for all but connections: sockets to the worker, files, connections not yet refused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """Seconds are those a request's head may take, from the connection's or its own first byte, and then its body."""
+
+    most: int
+    most_per_address: int
+    head_bytes: int
+    head_seconds: float
+    body_seconds: float
+
+
+@dataclass(slots=True)
+class ConnectionBook:
+    """All open connections, by address, each in the order in which they came."""
+
+    limits: ConnectionLimits
+    on_error: OnError
+    _by_address: dict[str, dict[GuardedProtocol, None]] = field(default_factory=dict)
+    _all: dict[GuardedProtocol, None] = field(default_factory=dict)
+
+    def admit(self, connection: GuardedProtocol) -> bool:
+        """Take it in, perhaps for the oldest one that has no request; False if all are busy."""
+        same = self._by_address.setdefault(connection.address, {})
+        for others, most in ((same, self.limits.most_per_address), (self._all, self.limits.most)):
+            if len(others) >= most and not self._make_room(others):
+                self._forget_if_empty(connection.address)
+                return False
+        self._by_address.setdefault(connection.address, {})[connection] = None
+        self._all[connection] = None
+        return True
+
+    def leave(self, connection: GuardedProtocol) -> None:
+        """Safe to call twice."""
+        self._all.pop(connection, None)
+        self._by_address.get(connection.address, {}).pop(connection, None)
+        self._forget_if_empty(connection.address)
+
+    def _make_room(self, connections: dict[GuardedProtocol, None]) -> bool:
+        idle = next((connection for connection in connections if not connection.is_busy), None)
+        if idle is None:
+            return False
+        LOG.warning("Too many connections: the oldest ones without a request make room.")
+        self.leave(idle)
+        idle.transport.abort()
+        return True
+
+    def _forget_if_empty(self, address: str) -> None:
+        if not self._by_address.get(address, True):
+            del self._by_address[address]
+
+
+class GuardedProtocol(HttpToolsProtocol):
+    """uvicorn's, which of itself waits for ever for a request and takes a head of any size."""
+
+    def __init__(self, book: ConnectionBook, **given: Any) -> None:
+        super().__init__(**given)
+        self.address = ""
+        self._book = book
+        self._limits = book.limits
+        self._timer: asyncio.TimerHandle | None = None
+        self._num_bytes = 0  # since the last of a body, or of a request
+        self._is_refused = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is being read or answered."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.address = self.client[0] if self.client else ""
+        if self._book.admit(self):
+            self._expect_within(self._limits.head_seconds)
+        else:
+            self._refuse(ApiError(503, "Too many connections are open.", None, "too_many_connections", 1))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._book.leave(self)
+        self._expect_nothing()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._num_bytes += len(data)
+        super().data_received(data)
+        if self._num_bytes > self._limits.head_bytes:
+            self._refuse_head()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        if self._timer is None:
+            self._expect_within(self._limits.head_seconds)
+
+    def on_headers_complete(self) -> None:
+        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        if size > self._limits.head_bytes:
+            self._refuse_head()
+        if not self._is_refused:
+            self._expect_within(self._limits.body_seconds)
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._num_bytes = 0
+        if not self._is_refused:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._num_bytes = 0
+        self._expect_nothing()
+        if not self._is_refused:
+            super().on_message_complete()
+
+    def _expect_within(self, seconds: float) -> None:
+        self._expect_nothing()
+        self._timer = self.loop.call_later(seconds, self._run_out, seconds)
+
+    def _expect_nothing(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _run_out(self, seconds: float) -> None:
+        """Time is over, unless it is the server that does not read, because an earlier request is not answered."""
+        is_answering = self.is_busy and not self.cycle.more_body
+        if is_answering or self.pipeline or self.flow.read_paused:
+            self._expect_within(seconds)
+        else:
+            self._refuse(ApiError(408, f"The request did not come within {seconds:g} seconds.", None, "too_slow"))
+
+    def _refuse_head(self) -> None:
+        message = f"The request's head is larger than this server's limit of {self._limits.head_bytes} bytes."
+        self._refuse(ApiError(431, message, None, "head_too_large"))
+
+    def _refuse(self, error: ApiError) -> None:
+        """Answer, where that does not break into a reply, and close."""
+        if self._is_refused or self.transport.is_closing():
+            return
+        self._is_refused = True
+        self._book.on_error(error)
+        LOG.warning("A connection was closed: %s", error.message)
+        is_between = self.cycle is None or not self.cycle.response_started or self.cycle.response_complete
+        if is_between and not self.pipeline:
+            self.transport.write(_reply(error))
+        self.transport.close()
+
+
+def _reply(error: ApiError) -> bytes:
+    body = json.dumps(error.body()).encode()
+    head = (
+        f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\nx-request-id: req_{uuid.uuid4().hex}\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def connections_there_is_room_for(wanted: int) -> int:
+    """As many as the process may have file descriptors for, whose limit is raised as far as it may be."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = wanted + RESERVED
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    room = wanted if soft == resource.RLIM_INFINITY else min(wanted, soft - RESERVED)
+    if room < wanted:
+        LOG.warning("%d connections at most, for the process may have %d file descriptors.", max(room, 2), soft)
+    return max(room, 2)

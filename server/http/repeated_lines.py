@@ -1,0 +1,49 @@
+"""Log lines that anybody can cause by the thousand: one a minute of each kind, with how many there were."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+SECONDS = 60.0
+KINDS = (  # beginnings of lines
+    "A connection was closed",
+    "Too many connections",
+    "Invalid HTTP request received",
+    "Unsupported upgrade request",
+    "No supported WebSocket library",
+    "socket.accept() out of system resource",
+)
+LOGGERS = ("gander.connections", "uvicorn.error", "asyncio")
+
+
+class OnceAMinute(logging.Filter):
+    """now: a clock in seconds."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._now = now
+        self._shown: dict[str, float] = {}  # by kind: when
+        self._num_hidden: dict[str, int] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        kind = next((kind for kind in KINDS if str(record.msg).startswith(kind)), None)
+        if kind is None:
+            return True
+        now = self._now()
+        if now - self._shown.get(kind, -SECONDS) < SECONDS:
+            self._num_hidden[kind] = self._num_hidden.get(kind, 0) + 1
+            return False
+        self._shown[kind] = now
+        num_hidden = self._num_hidden.pop(kind, 0)
+        if num_hidden:
+            record.msg = f"{record.msg} ({num_hidden} more like it were not shown)"
+        return True
+
+
+def quieten() -> None:
+    """Filter the loggers from which such lines come."""
+    lines = OnceAMinute()
+    for name in LOGGERS:
+        logging.getLogger(name).addFilter(lines)

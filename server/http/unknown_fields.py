@@ -1,0 +1,50 @@
+"""What becomes of fields nobody knows: refused, or left out and told of in the log, once for each name.
+
+Owns the choice, for the time of a request; the wire models ask for it where they meet such a field.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextvars import ContextVar
+from typing import Literal
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from server.http.errors import MAX_PARAM, shortened
+
+LOG = logging.getLogger("gander.fields")
+MAX_NAMES = 1000  # told of; clients choose names
+
+UnknownFields = Literal["refuse", "ignore"]
+
+
+class IgnoredFields:
+    """Names that were left out."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+
+    def note(self, name: str) -> None:
+        name = shortened(name, MAX_PARAM)
+        if name not in self._names and len(self._names) < MAX_NAMES:
+            self._names.add(name)
+            LOG.warning("The unknown field %r of a request is ignored, from now on without a word.", name)
+
+
+IGNORED: ContextVar[IgnoredFields | None] = ContextVar("ignored_fields", default=None)  # None: refuse them
+
+
+class UnknownFieldsMiddleware:
+    """Has every request ignore what it does not know."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._ignored = IgnoredFields()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        token = IGNORED.set(self._ignored)
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            IGNORED.reset(token)

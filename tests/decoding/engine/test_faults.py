@@ -1,0 +1,256 @@
+"""Whatever is raised for one request ends that request with its cause; a stream beside it gets its plain tokens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from decoding.core.grammar import Grammar
+from decoding.core.request import Request
+from decoding.core.sampling_params import SamplingParams
+from decoding.core.speculation_params import SpeculationParams
+from decoding.core.step_result import Broken
+from decoding.core.top_tokens import TopTokens
+from decoding.core.tree import DraftTree, Verdict
+from decoding.costs.price import DraftBudget
+from decoding.drafting import registry
+from decoding.drafting.drafter import Drafter
+from decoding.drafting.registry import StartDrafter
+from decoding.drafting.sources import Sources
+from decoding.engine.engine import Engine
+from decoding.engine.sequence import Sequence
+from decoding.sampling import cpu_sampler, logprobs
+from decoding.sampling.law import Law
+from tests.asking import ask, encode
+
+VICTIM_SEED = 666
+PROMPT = encode("def add(a, b):\n    return a + b\n\ndef sub(a, b):\n    return a - b\n\n" * 3)
+SCHEMA = Grammar("json_schema", json.dumps({"type": "array", "items": {"enum": ["one", "two"]}, "minItems": 40}))
+
+
+class Fault(RuntimeError):
+    """The injected one."""
+
+
+class Faulty:
+    """Stands before an object; after some calls of one of its methods, this raises. Copies of it do too."""
+
+    def __init__(self, inner: Any, method: str, after: int) -> None:
+        self._inner, self._method, self._left = inner, method, [after]
+
+    def __getattr__(self, name: str) -> Any:
+        value = self._copy if name == "deep_copy" else getattr(self._inner, name)
+        return self._failing(value) if name == self._method else value
+
+    def _failing(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*arguments: Any) -> Any:
+            self._left[0] -= 1
+            if self._left[0] < 0:
+                raise Fault
+            return call(*arguments)
+
+        return called
+
+    def _copy(self) -> Faulty:
+        copy = Faulty(self._inner.deep_copy(), self._method, 0)
+        copy._left = self._left
+        return copy
+
+
+class FaultyDrafter:
+    """The spine drafter, until one of its methods has been called some times."""
+
+    def __init__(self, inner: Drafter, method: str, after: int) -> None:
+        self.num_top = inner.num_top
+        self._inner = Faulty(inner, method, after)
+
+    def observe_prefill(self, start: int, top: TopTokens | None) -> None:
+        self._inner.observe_prefill(start, top)
+
+    def propose(self, budget: DraftBudget) -> DraftTree:
+        tree: DraftTree = self._inner.propose(budget)
+        return tree
+
+    def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
+        self._inner.observe(tree, verdict, top)
+
+
+def request_of(engine: Engine, name: str, seed: int, method: str, **asked: Any) -> Request:
+    prediction = asked.pop("prediction", np.empty(0, np.int32))
+    sampling = SamplingParams(max_tokens=60, temperature=0.8, seed=seed, **asked)
+    return Request(
+        id=name,
+        prompt=PROMPT,
+        sampling=sampling,
+        speculation=SpeculationParams(method=method, max_nodes=8),
+        eos_token_ids=engine.model.eos_token_ids,
+        session_id=name,
+        prediction=prediction,
+    )
+
+
+def sequence_of(engine: Engine, name: str) -> Sequence | None:
+    return next((each for each in engine._scheduler.all() if each.request.id == name), None)
+
+
+def run_beside_a_stream(
+    engine: Engine,
+    victim: Request,
+    break_it: Callable[[Sequence], None] | None = None,
+    start_drafter: StartDrafter | None = None,
+) -> list[Broken]:
+    """How requests ended that broke; fails where the stream, or what is left of the victim, is not as it was alone."""
+    method = victim.speculation.method
+    asked = SamplingParams(max_tokens=60, temperature=0.8, seed=1, ignore_eos=True)
+    alone = ask(engine, PROMPT, asked).tokens
+    stream = request_of(engine, "stream", 1, method, ignore_eos=True)
+    engine.add(victim, start_drafter)  # first, so that the stream finds the rows that it is to run
+    engine.add(stream)
+    broken: list[Broken] = []
+    while engine.has_work:
+        sequence = sequence_of(engine, victim.id)
+        if sequence is not None and break_it is not None and victim.num_output > 0:
+            break_it(sequence)
+            break_it = None
+        result = engine.step()
+        broken += result.broken
+        assert victim.id not in [each.request_id for each in result.retired], "the fault was not met"
+        engine.pool.check_integrity()
+    assert stream.output.tolist() == alone
+    assert engine.pool.num_held == 0
+    return broken
+
+
+def check_end(engine: Engine, broken: list[Broken], victim: Request, part: str) -> None:
+    """One end, that names the part; what was given out is true, and the same request runs again in its session."""
+    [end] = broken
+    assert (end.request_id, end.code) == (victim.id, "broken_part")
+    assert end.sentence.startswith(f"The {part} failed while running this request (")
+    whole = ask(engine, PROMPT, victim.sampling).tokens
+    assert victim.output.tolist() == whole[: victim.num_output]
+    again = request_of(engine, victim.id, VICTIM_SEED, victim.speculation.method)
+    engine.add(again)
+    while engine.has_work:
+        assert not engine.step().broken
+    assert again.output.tolist() == ask(engine, PROMPT, again.sampling).tokens
+
+
+@pytest.mark.parametrize(("method", "after"), [("observe_prefill", 0), ("propose", 0), ("propose", 3), ("observe", 2)])
+def test_a_drafter(gosling: Engine, method: str, after: int) -> None:
+    def start(request: Request, sources: Sources) -> Drafter:
+        return FaultyDrafter(registry.METHODS["spine"].start(request, sources), method, after)
+
+    victim = request_of(gosling, "victim", VICTIM_SEED, "spine", ignore_eos=True)
+    check_end(gosling, run_beside_a_stream(gosling, victim, start_drafter=start), victim, "drafter")
+
+
+@pytest.mark.parametrize("method", ["begin", "grow", "propose"])
+def test_a_tree_that_a_draft_model_grows(gosling: Engine, method: str) -> None:
+    def break_it(sequence: Sequence) -> None:
+        state = sequence.drafter.active.state
+        assert state is not None
+        state.grower = Faulty(state.grower, method, 2)  # type: ignore[assignment]
+
+    victim = request_of(gosling, "victim", VICTIM_SEED, "dynamic", ignore_eos=True)
+    check_end(gosling, run_beside_a_stream(gosling, victim, break_it), victim, "drafter")
+
+
+@pytest.mark.parametrize(
+    "method", ["compute_bitmask", "consume_token", "try_consume_tokens", "compute_ff_tokens", "rollback", "deep_copy"]
+)
+def test_a_grammar(gosling: Engine, method: str) -> None:
+    def break_it(sequence: Sequence) -> None:
+        assert sequence.processors is not None
+        matcher = sequence.processors.matcher
+        assert matcher is not None
+        matcher._matcher = Faulty(matcher._matcher, method, 3)
+
+    victim = request_of(gosling, "victim", VICTIM_SEED, "spine", grammar=SCHEMA)
+    check_end(gosling, run_beside_a_stream(gosling, victim, break_it), victim, "grammar")
+
+
+def test_a_grammar_whose_reply_cannot_begin(gosling: Engine) -> None:
+    def start(_request: Request, _sources: Sources) -> Drafter:
+        raise Fault
+
+    victim = request_of(gosling, "victim", VICTIM_SEED, "spine", grammar=SCHEMA)
+    check_end(gosling, run_beside_a_stream(gosling, victim, start_drafter=start), victim, "drafter")
+
+
+@pytest.mark.parametrize("name", ["_penalties", "_tail"])
+def test_logits_processors(gosling: Engine, name: str) -> None:
+    def break_it(sequence: Sequence) -> None:
+        setattr(sequence.processors, name, None)
+
+    victim = request_of(
+        gosling, "victim", VICTIM_SEED, "spine", presence_penalty=0.5, bad_words=((5, 6, 7),), ignore_eos=True
+    )
+    check_end(gosling, run_beside_a_stream(gosling, victim, break_it), victim, "logits processors")
+
+
+def test_a_sampler(gosling: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = cpu_sampler.draw_token
+
+    def draw_or_fail(row: Any, law: Law, position: int) -> int:
+        if law.seed == VICTIM_SEED and position > len(PROMPT) + 4:
+            raise Fault
+        return int(draw(row, law, position))
+
+    victim = request_of(gosling, "victim", VICTIM_SEED, "spine", ignore_eos=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(cpu_sampler, "draw_token", draw_or_fail)
+        broken = run_beside_a_stream(gosling, victim)
+    check_end(gosling, broken, victim, "sampler")
+
+
+@pytest.mark.parametrize("asked", [{"logprobs": 0}, {"prompt_logprobs": 0}])
+def test_log_probabilities(gosling: Engine, monkeypatch: pytest.MonkeyPatch, asked: dict[str, int]) -> None:
+    def fail(*_: object) -> None:
+        raise Fault
+
+    victim = request_of(gosling, "victim", VICTIM_SEED, "spine", ignore_eos=True, **asked)
+    with monkeypatch.context() as patched:
+        patched.setattr(logprobs, "_fill", fail)
+        broken = run_beside_a_stream(gosling, victim)
+    check_end(gosling, broken, victim, "log probabilities")
+
+
+def test_a_prediction(gosling: Engine) -> None:
+    def break_it(sequence: Sequence) -> None:
+        assert sequence.prediction is not None
+        sequence.prediction._trust = None  # type: ignore[assignment]
+
+    victim = request_of(gosling, "victim", VICTIM_SEED, "spine", prediction=PROMPT, ignore_eos=True)
+    check_end(gosling, run_beside_a_stream(gosling, victim, break_it), victim, "prediction")
+
+
+def test_a_fault_after_the_last_token_changes_nothing(gosling: Engine) -> None:
+    def start(request: Request, sources: Sources) -> Drafter:
+        return FaultyDrafter(registry.METHODS["spine"].start(request, sources), "observe", 0)
+
+    sampling = SamplingParams(max_tokens=2, temperature=0.8, seed=VICTIM_SEED, ignore_eos=True)
+    speculation = SpeculationParams(method="spine", max_nodes=8)
+    request = Request(id="victim", prompt=PROMPT, sampling=sampling, speculation=speculation)
+    gosling.add(request, start)
+    ends = [(len(result.retired), len(result.broken)) for result in steps(gosling)]
+    assert sum(retired for retired, _ in ends) + sum(broken for _, broken in ends) == 1
+
+
+def steps(engine: Engine) -> Iterator[Any]:
+    while engine.has_work:
+        yield engine.step()
+
+
+@pytest.mark.parametrize("method", ["none", "spine", "auto"])
+@pytest.mark.parametrize(
+    "grammar", [Grammar("regex", "(x{1,1000}){1,1000}"), Grammar("lark", 'start: a{1000000}\na: "x"')]
+)
+def test_a_grammar_that_grows_too_complex(gosling: Engine, grammar: Grammar, method: str) -> None:
+    victim = request_of(gosling, "victim", VICTIM_SEED, method, grammar=grammar)
+    [end] = run_beside_a_stream(gosling, victim)
+    assert (end.request_id, end.code) == ("victim", "broken_grammar")
+    assert end.sentence.startswith("The grammar cannot be followed any further: ")

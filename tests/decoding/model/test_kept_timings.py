@@ -1,0 +1,68 @@
+"""What was measured is there at the next start; what cannot be read or written is measured again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from decoding.config import EngineConfig
+from decoding.costs.calibration import LATER_ROUNDS
+from decoding.model import kept_timings
+from decoding.model.kept_timings import KeptTimings, ModelTimings
+from decoding.model.target_model import TargetModel
+from decoding.model.threads import ThreadChoice
+from decoding.model.timing import ROWS, Timing
+from tests.models import tiny
+
+TIMINGS = ModelTimings(2, 0.001, [(1, 8, 0.5)])
+
+
+def test_timings_are_read_back_for_the_same_model_on_the_same_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = KeptTimings(tmp_path)
+    kept.write("a", TIMINGS)
+    assert kept.read("a") == TIMINGS
+    assert kept.read("b") is None
+    monkeypatch.setattr(kept_timings, "machine", lambda: "another one")
+    assert kept.read("a") is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"threads": "two", "head": 0, "quickest": []}'])
+def test_a_broken_file_is_as_if_nothing_had_been_measured(tmp_path: Path, text: str) -> None:
+    kept = KeptTimings(tmp_path)
+    kept.write("a", TIMINGS)
+    (file,) = tmp_path.iterdir()
+    file.write_text(text)
+    assert kept.read("a") is None
+
+
+def test_a_folder_that_is_not_there_is_no_failure(tmp_path: Path) -> None:
+    kept = KeptTimings(tmp_path / "gone")
+    kept.write("a", TIMINGS)
+    assert kept.read("a") is None
+
+
+def test_the_second_start_runs_no_forward_to_measure_and_has_the_first_ones_curve(tmp_path: Path) -> None:
+    model = TargetModel.from_model(tiny("llama"), EngineConfig(max_model_len=256))
+    model.threads = ThreadChoice([1, 2], 1)
+    first = Timing(model, KeptTimings(tmp_path))
+    chosen, num_forwards = model.threads.chosen, 0
+    model.threads = ThreadChoice([1, 2], 3 - chosen)
+    forward = model.forward
+
+    def counted(*arguments: object) -> object:
+        nonlocal num_forwards
+        num_forwards += 1
+        return forward(*arguments)  # type: ignore[arg-type]
+
+    model.forward = counted  # type: ignore[method-assign, assignment]
+    second = Timing(model, KeptTimings(tmp_path))
+    assert second.curve == first.curve
+    assert model.threads.chosen == chosen
+    assert num_forwards <= 1, "a prompt for the chains to follow"
+    for _ in range(LATER_ROUNDS * 2 * len(ROWS)):
+        second.refine()
+    third = Timing(model, KeptTimings(tmp_path))
+    assert third.curve == second.curve != first.curve, "what was refined is kept"

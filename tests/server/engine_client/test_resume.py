@@ -1,0 +1,75 @@
+"""Replies over the death of their worker, with the real one: complete, and equal to those that nothing disturbed.
+
+GANDER_TEST_KILLS: how often a worker is killed, by default a few times; GANDER_TEST_SEED: of the moments.
+"""
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from server.config import ServerSettings
+from server.engine_client.worker_process import WORKER_COMMAND
+from tests.server.servers import FAST_RESTARTS, RunningServer, reply_of, running_server
+
+PATIENCE = 600.0  # seconds, on a machine that has other things to do
+NUM_KILLS = int(os.environ.get("GANDER_TEST_KILLS", "2"))
+MOMENTS = random.Random(os.environ.get("GANDER_TEST_SEED", "16"))
+PROMPT = "class Stack:\n    def push(self, item):\n        self.items.append(item)\n\n    def pop(self):\n"
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 60},
+        "sizes": {"type": "array", "items": {"type": "integer"}, "minItems": 6, "maxItems": 12},
+    },
+    "required": ["name", "sizes"],
+}
+SAMPLED = {"temperature": 0.9, "top_p": 0.95, "seed": 5}
+ASKED: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0, "ignore_eos": True},
+    "sampled": SAMPLED | {"ignore_eos": True},
+    "grammar": SAMPLED | {"structured_outputs": {"json": SCHEMA}},
+    "two choices": SAMPLED | {"n": 2, "ignore_eos": True},
+    "logprobs": SAMPLED | {"logprobs": 3, "ignore_eos": True},
+    "stop": {"temperature": 0, "ignore_eos": True},  # and one of its own last words
+    "penalties": SAMPLED | {"frequency_penalty": 0.5, "repetition_penalty": 1.2, "bad_words": ["return"], "echo": True},
+    "prediction": {"temperature": 0, "prediction": {"type": "content", "content": PROMPT * 3}, "ignore_eos": True},
+}
+
+
+@pytest.fixture(scope="module")
+def real() -> Iterator[RunningServer]:
+    policy = replace(FAST_RESTARTS, has_standby=True)
+    with running_server(ServerSettings(drain_seconds=2), WORKER_COMMAND, policy=policy) as server:
+        yield server
+
+
+def ask(server: RunningServer, body: dict[str, Any]) -> Any:
+    body = {"prompt": PROMPT, "max_tokens": 160} | body
+    return reply_of(server.http.post("/v1/completions", json=body, timeout=PATIENCE))
+
+
+def test_replies_are_as_if_nothing_had_been_whenever_their_worker_is_killed(real: RunningServer) -> None:
+    bodies = [body | {"stream": is_streamed} for body in ASKED.values() for is_streamed in (False, True)]
+    words = ask(real, ASKED["stop"])[0][0]["text"].split()
+    for body in bodies[2 * list(ASKED).index("stop") :][:2]:
+        body["stop"] = [next(word for word in words[len(words) // 2 :] if word not in words[: len(words) // 2])]
+    expected = [ask(real, body) for body in bodies]
+    with ThreadPoolExecutor(len(bodies)) as pool:
+        started = time.monotonic()
+        assert list(pool.map(lambda body: ask(real, body), bodies)) == expected
+        seconds = time.monotonic() - started
+        for number in range(1, NUM_KILLS + 1):
+            pid = real.wait_for("ready", PATIENCE)["worker_pid"]
+            replies = [pool.submit(ask, real, body) for body in bodies]
+            time.sleep(MOMENTS.uniform(0.02, 0.9) * seconds)
+            os.kill(pid, signal.SIGKILL)
+            assert [reply.result(PATIENCE) for reply in replies] == expected
+            assert real.wait_for("ready", PATIENCE)["restarts"] == number
+    assert real.metric("gander_resumed_requests_total") > 0

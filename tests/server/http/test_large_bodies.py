@@ -1,0 +1,201 @@
+"""Large bodies: worked on beside the event loop, bounded in their parts, refused by the field and never with a 500."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from server.http.body import has_more_parts, parse_body
+from server.http.errors import ApiError
+from server.http.work_pool import NUM_THREADS, SMALL, WorkPool
+from server.schemas.catalog import DetokenizeRequest
+from server.schemas.chat import ChatRequest
+from server.schemas.completions import CompletionRequest
+from server.schemas.responses import ResponseRequest
+from tests.server.http.test_bad_input import check_error
+from tests.server.servers import RunningServer
+
+USER = {"role": "user", "content": "hi"}
+HALF = "\ud800"  # of a surrogate pair
+
+
+def nested(depth: int) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for _ in range(depth):
+        value = {"a": value}
+    return value
+
+
+def tools(parameters: Any, **function: Any) -> list[dict[str, Any]]:
+    return [{"type": "function", "function": {"name": "f", "parameters": parameters} | function}]
+
+
+def call(arguments: str) -> dict[str, Any]:
+    return {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+
+
+def calls(count: int) -> list[dict[str, Any]]:
+    return [{"type": "function_call", "call_id": f"c{i}", "name": "f", "arguments": "{}"} for i in range(count)]
+
+
+CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
+REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
+    *(
+        (CHAT, {"messages": [USER], "tools": tools({keyword: value}), "tool_choice": "required"}, "tools", code)
+        for keyword in ("$defs", "definitions")
+        for value, code in (([], "invalid_schema"), ("x", "invalid_schema"), (1, "invalid_schema"))
+    ),
+    (CHAT, {"messages": [USER], "tools": tools({"$defs": [1]}, strict=True)}, "tools", "invalid_schema"),
+    (CHAT, {"messages": [USER], "tools": tools({"title": HALF}, strict=True)}, "tools", "invalid_unicode"),
+    (CHAT, {"messages": [USER], "tools": tools(nested(200), strict=True)}, "tools", "above_limit"),
+    (CHAT, {"messages": [USER], "tools": tools(nested(300))}, "", "above_limit"),
+    *(
+        (
+            CHAT,
+            {"messages": [USER, {"role": "assistant", "tool_calls": [call("[" * depth + "]" * depth)]}]},
+            "messages",
+            "above_limit",
+        )
+        for depth in (300, 900, 5000, 100_000)
+    ),
+    (
+        CHAT,
+        {"messages": [USER, {"role": "assistant", "tool_calls": [call("[" + "[]," * 70_000 + "[]]")]}]},
+        "messages",
+        "above_limit",
+    ),
+    (RESPONSES, {"input": [{"role": "user", "content": "hi"}, *calls(129)]}, "input", "above_limit"),
+    (RESPONSES, {"input": [calls(1)[0] | {"call_id": ""}]}, "input.0.call_id", "invalid_value"),
+    (RESPONSES, {"input": [calls(1)[0] | {"name": ""}]}, "input.0.name", "invalid_value"),
+    (RESPONSES, {"input": "hi", "metadata": {str(i): "" for i in range(17)}}, "metadata", "above_limit"),
+    ("/v1/completions", {"prompt": "x", "bad_words": ["x" * 257]}, "bad_words.0", "invalid_value"),
+    ("/v1/completions", {"prompt": "x", "bad_words": [HALF]}, "bad_words.0", "invalid_value"),
+    ("/v1/completions", {"prompt": "x" * 2**22}, "", "body_too_large"),
+    ("/v1/completions", {"prompt": "x" * 2**21}, "prompt", "context_length_exceeded"),
+    ("/v1/completions", {"prompt": [7] * 2**20}, "prompt", "context_length_exceeded"),
+    ("/v1/completions", {"prompt": "x", "guided_json": {str(i): 1 for i in range(70_000)}}, "", "above_limit"),
+    ("/tokenize", {"prompt": "x" * 2**21}, "prompt", "context_length_exceeded"),
+    ("/detokenize", {"tokens": [7] * 5000}, "tokens", "above_limit"),
+    (CHAT, {"messages": [{"role": "user", "content": "x" * 2**21}]}, "messages", "context_length_exceeded"),
+    (RESPONSES, {"input": "x" * 2**21}, "input", "context_length_exceeded"),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "param", "code"), REFUSED, ids=lambda value: str(value)[:60])
+def test_the_field_at_fault_is_named(
+    server: RunningServer, path: str, body: dict[str, Any], param: str, code: str
+) -> None:
+    response = server.http.post(path, content=json.dumps(body), headers={"Content-Type": "application/json"})
+    check_error(response, 413 if code == "body_too_large" else 400, param or None, code)
+
+
+def test_as_many_function_calls_as_a_message_may_have_are_answered(server: RunningServer) -> None:
+    items = [{"role": "user", "content": "hi"}, *calls(128), {"role": "user", "content": "so?"}]
+    body = {"input": items, "max_output_tokens": 2}
+    response = server.http.post(RESPONSES, json=body)
+    assert response.status_code in (200, 400), response.text
+    assert response.status_code == 200 or response.json()["error"]["code"] == "context_length_exceeded"
+
+
+@contextmanager
+def recorded_encoding(server: RunningServer) -> Iterator[list[tuple[str, str]]]:
+    """The texts that the server encodes, each with the name of the thread."""
+    before = server.service.tokenizer
+    assert before is not None
+    encode, seen = before.encode_with, list[tuple[str, str]]()
+
+    def recording(text: str, add_special_tokens: bool, parse_special: bool) -> list[int]:
+        seen.append((text, threading.current_thread().name))
+        return encode(text, add_special_tokens, parse_special)
+
+    server.service.tokenizer = replace(before, encode_with=recording)
+    try:
+        yield seen
+    finally:
+        server.service.tokenizer = before
+
+
+def test_all_of_a_large_body_is_encoded_beside_the_event_loop(server: RunningServer) -> None:
+    words = [f"{number}" + "x" * 200 for number in range(100)]
+    body = {"prompt": "hi", "max_tokens": 2, "bad_words": words, "prediction": {"type": "content", "content": "yo"}}
+    with recorded_encoding(server) as seen:
+        assert server.post(**body).status_code == 200
+    assert {"hi", "yo", *words} <= {text for text, _ in seen}
+    assert {name.rsplit("_", 1)[0] for _, name in seen} == {"body"}
+
+
+def test_what_is_too_long_for_the_context_is_not_encoded(server: RunningServer) -> None:
+    with recorded_encoding(server) as seen:
+        for path, body in (
+            ("/v1/completions", {"prompt": ["x", "y" * 30_000]}),
+            (CHAT, {"messages": [{"role": "user", "content": "y" * 30_000}]}),
+            ("/tokenize", {"prompt": "y" * 30_000}),
+        ):
+            check_error(server.http.post(path, json=body), 400, NAMES[path], "context_length_exceeded")
+    assert seen == []
+
+
+NAMES = {"/v1/completions": "prompt", CHAT: "messages", "/tokenize": "prompt"}
+
+
+def test_large_work_runs_in_a_few_threads_and_small_work_at_once() -> None:
+    async def run() -> None:
+        pool, gate, names = WorkPool(), threading.Event(), list[str]()
+
+        def work() -> None:
+            names.append(threading.current_thread().name)
+            assert gate.wait(30)
+
+        assert await pool.run(SMALL, lambda: threading.current_thread().name) == threading.current_thread().name
+        running = [asyncio.ensure_future(pool.run(SMALL + 1, work)) for _ in range(3 * NUM_THREADS)]
+        while len(names) < NUM_THREADS:
+            await asyncio.sleep(0.001)
+        gate.set()
+        await asyncio.gather(*running)
+        pool.close()
+        assert len(set(names)) <= NUM_THREADS
+        assert len(names) == 3 * NUM_THREADS
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("data", "count"),
+    [
+        (b'{"a": [1, 2], "b": {}}', 5),
+        (b'["[[[{:", "\\"[[[", "\\\\", [], {}]', 3),
+        (b'["unterminated [[[[', 1),
+        (b'["\\"\\"\\"[[[\\', 1),
+        (b"[]", 1),
+    ],
+)
+def test_parts_are_counted_outside_of_strings(data: bytes, count: int) -> None:
+    assert [has_more_parts(data, limit) for limit in (count - 1, count)] == [True, False]
+
+
+def test_one_wrong_entry_is_enough_to_stop_at() -> None:
+    wrong = [""] * 10_000
+    for model, body in (
+        (CompletionRequest, {"prompt": "x", "allowed_token_ids": wrong}),
+        (CompletionRequest, {"prompt": "x", "bad_words": wrong}),
+        (ChatRequest, {"messages": wrong}),
+        (ResponseRequest, {"input": wrong}),
+        (DetokenizeRequest, {"tokens": wrong}),
+    ):
+        with pytest.raises(ValidationError) as refused:
+            model.model_validate(body)
+        assert refused.value.error_count() == 1, body
+
+
+def test_numbers_that_are_not_finite_are_named_in_small_bodies_and_refused_in_large_ones() -> None:
+    for size, param in ((0, "temperature"), (70_000, None)):
+        data = b'{"temperature": NaN, "prompt": "' + b"x" * size + b'"}'
+        with pytest.raises(ApiError) as refused:
+            parse_body(data, CompletionRequest, 100)
+        assert (refused.value.status, refused.value.param) == (400, param)
