@@ -56,7 +56,7 @@ def seconds_beside_forwards(engine: Stepping, model: TargetModel, has_draft_mode
 def _requests(model: TargetModel, has_draft_model: bool) -> list[Request]:
     num_tokens = min(NUM_TOKENS, model.max_model_len // 2)
     prompt = np.arange(num_tokens, dtype=np.int32) % model.vocab_size
-    methods = ("auto", "stand", "dynamic", "eagle", "none") if has_draft_model else ("auto", "stand", "none")
+    methods = ("auto", "fixed", "eagle", "none") if has_draft_model else ("auto", "none")
     kinds = [(method, temperature, "match", None) for method in methods for temperature in (0.0, 1.0)]
     return [
         Request(

@@ -106,6 +106,8 @@ def _harvest(
 ) -> None:
     merged = allocate_merged()
     for row in range(len(contexts)):
+        if not np.isfinite(top_probabilities[row, 0]):  # a rejected row of broken logits: it says nothing
+            continue
         mixed = np.uint64(0)
         for ngram in range(1, LONGEST_NGRAM + 1):
             token = contexts[row, LONGEST_NGRAM - ngram]

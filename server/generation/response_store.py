@@ -84,7 +84,8 @@ class ResponseStore:
             assert kept, tenant
             assert held == self._num_bytes[tenant] <= self._max_bytes, (tenant, held)
         assert set(self._kept) == set(self._num_bytes)
-        assert sum(self._num_bytes.values()) <= FULL_TENANTS * self._max_bytes
+        total = sum(self._num_bytes.values())
+        assert total <= FULL_TENANTS * self._max_bytes, total
 
     def _drop_oldest(self, tenant: str) -> None:
         _, response = self._kept[tenant].popitem(last=False)

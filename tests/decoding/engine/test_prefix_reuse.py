@@ -14,6 +14,7 @@ from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.stats import RequestStats, StepStats
 from decoding.engine.engine import Engine
+from decoding.stores.judge import measured_judges
 from tests.models import VOCAB_SIZE
 from tests.pairs import CONFIG, draft_of, finish, target_of
 
@@ -106,6 +107,7 @@ def test_whoever_finds_a_prompt_in_another_session_learns_what_was_learnt_from_i
     prompt = prompt_of(120, seed=5)
     told = []
     for engine in engines:
+        engine.sessions.judges = measured_judges()  # what other tests taught the one or the other
         run(engine, request_of("first", prompt, "spine", session_id="somebody"))
         ended, _ = run(engine, request_of("second", prompt, "spine", session_id="somebody else"))
         counts = ended["second"].counts
