@@ -15,9 +15,11 @@ from huggingface_hub import snapshot_download
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from decoding.config import BUNDLED_MODEL
 from decoding.drafting.eagle.head_config import HeadConfig, is_head, read_config, speculators_fields
 from decoding.drafting.eagle.network import EagleHead
 from decoding.errors import ConfigError
+from decoding.model.checkpoint import BUNDLED_FOLDER
 
 # Shape suffixes: V the target's vocabulary, W the draft vocabulary, E width.
 FILES = ["config.json", "*.safetensors", "pytorch_model.bin"]
@@ -51,7 +53,10 @@ def is_head_name(name: str) -> bool:
 
 
 def find_head(name: str) -> Path:
-    """The folder of a head, downloaded where `name` is on the hub. Raises ConfigError where it is nowhere."""
+    """The folder of a head, downloaded where `name` is on the hub; the bundled model's name stands for its own. Raises
+    ConfigError where it is nowhere."""
+    if name == BUNDLED_MODEL:
+        return BUNDLED_FOLDER / "head"
     try:
         return Path(name) if Path(name).is_dir() else Path(snapshot_download(name, allow_patterns=FILES))
     except (OSError, ValueError) as error:
