@@ -79,13 +79,13 @@ class ResponseStore:
         return True
 
     def check_integrity(self) -> None:
+        total = sum(self._num_bytes.values())
         for tenant, kept in self._kept.items():
             held = sum(response.num_bytes for response in kept.values())
             assert kept, tenant
             assert held == self._num_bytes[tenant] <= self._max_bytes, (tenant, held)
         assert set(self._kept) == set(self._num_bytes)
-        total = sum(self._num_bytes.values())
-        assert total <= FULL_TENANTS * self._max_bytes, total
+        assert total <= FULL_TENANTS * self._max_bytes
 
     def _drop_oldest(self, tenant: str) -> None:
         _, response = self._kept[tenant].popitem(last=False)

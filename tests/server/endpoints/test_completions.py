@@ -240,7 +240,7 @@ def test_a_slow_reader_delays_nobody_and_gets_everything(server: RunningServer) 
         started = time.monotonic()
         assert server.post(prompt="quick", max_tokens=3).status_code == 200
         assert time.monotonic() - started < 2
-        wait_until(lambda: server.service.client.num_open == 0)
+        wait_until(lambda: server.service.client.num_open == 0, 60.0)
         while piece := slow.recv(65536):
             received += piece
     texts = re.findall(rb'"text":"((?:[^"\\]|\\.)*)"', received)
