@@ -81,7 +81,7 @@ class CountingDrafter:
 def count_sample(engine: Engine, tree: StaticTree, prompt: NDArray[np.int32], counts: Counts) -> None:
     """Decode one prompt's trajectories, one after the other in a session of their own."""
     number, plan = counts.samples, counts.plan
-    shape = SpeculationParams(method="stand", max_nodes=len(tree) - 1, without=frozenset(("best_first", "refill")))
+    shape = SpeculationParams(method="stand", max_nodes=len(tree) - 1, without=frozenset(("best_first",)))
     for trajectory in range(plan.trajectories):
         seed = number * plan.trajectories + trajectory
         request = Request(
