@@ -79,7 +79,7 @@ class OneTree:
         if self._nap > 0:
             return False
         self._catch_up()
-        is_wanted = self._promise(budget) > self._grow_from_stores(budget)
+        is_wanted = self._promise(budget) > max(self._grow_from_stores(budget), budget.least_gain)
         if not is_wanted:
             regain_hope(self._levels.request, self._levels.server)
             regain_hope(self._levels.session, self._levels.server)
