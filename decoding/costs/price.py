@@ -14,10 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from decoding.costs.curve import CostCurve
-from decoding.costs.row_cost import RowCost
 
 SMOOTHING = 0.1
-FORGETTING = 64  # steps without draft forwards that count as one in which they took what the curve says
 MEDIAN_OF = 9  # steps: one slow moment of the machine moves no price
 
 
@@ -104,15 +102,12 @@ class Pricing:
     def __init__(self, most_nodes: int, curve: CostCurve, draft_curve: CostCurve | None = None) -> None:
         self._most_nodes = most_nodes
         self._step_factor = self._chain_factor = 1.0  # of what the curve says
-        self._round_factors = deque([1.0] * MEDIAN_OF, MEDIAN_OF)  # of what the draft model's says
-        self._steps_without = 0
         self.set_costs(curve, draft_curve)
 
     def set_costs(self, curve: CostCurve, draft_curve: CostCurve | None) -> None:
         """Let budgets follow these costs from here on."""
         self._curve = curve
         self._draft_curve = draft_curve
-        self._in_steps = RowCost(curve)
 
     @property
     def harvest_rows(self) -> int:
@@ -141,28 +136,11 @@ class Pricing:
         else:
             self._chain_factor = _follow(self._chain_factor, (seconds - self._step_factor * expected) / chains)
 
-    def note_trees(self, seconds: float, rows: Sequence[int], contexts: Sequence[int]) -> None:
-        """A step of trees alone, of so many rows at these contexts, took so long beside their drafting."""
-        key_rows = sum(count * context for count, context in zip(rows, contexts, strict=True))
-        self._in_steps.note(sum(rows), key_rows, seconds)
-
-    def note_rounds(self, seconds: float, num_rounds: int, num_rows: int) -> None:
-        """The draft model's rounds of a step took so long, the growing of trees between them included. While there are
-        none what was measured is forgotten, for a price that is too high would never be measured again."""
-        if self._draft_curve is not None and num_rounds > 0:
-            expected = num_rounds * self._draft_curve.base + num_rows * self._draft_curve.row
-            self._round_factors.append(seconds / max(expected, TINY))
-            return
-        self._steps_without += 1
-        if self._steps_without % FORGETTING == 0:
-            self._round_factors.append(1.0)
-
     def budgets(self, demands: Sequence[Demand], room: int) -> list[DraftBudget]:
         """A budget for each demand, of at most `room` nodes together: trees shrink alike before anybody waits."""
         if not demands:
             return []
-        curve = self._in_steps.curve
-        rate = token_rate(curve, [demand.pace for demand in demands], [demand.context for demand in demands])
+        rate = token_rate(self._curve, [demand.pace for demand in demands], [demand.context for demand in demands])
         num_sharing = sum(demand.runs_draft_model for demand in demands)
         budgets = [self._budget(demand, rate, num_sharing) for demand in demands]
         wanted = sum(budget.max_nodes for budget in budgets)
@@ -177,11 +155,9 @@ class Pricing:
             return NOTHING
         if demand.max_nodes is not None:
             return DraftBudget(min(demand.max_nodes, self._most_nodes))
-        curve = self._in_steps.curve
-        price, least_gain = node_price(curve, rate, demand.context), rate * curve.draft
+        price, least_gain = node_price(self._curve, rate, demand.context), rate * self._curve.draft
         if not demand.runs_draft_model or self._draft_curve is None:
             return DraftBudget(self._most_nodes, price, least_gain=least_gain)
-        rate *= sorted(self._round_factors)[MEDIAN_OF // 2]
         row_price = node_price(self._draft_curve, rate, demand.context)
         return DraftBudget(self._most_nodes, price, rate * self._draft_curve.base / num_sharing, row_price, least_gain)
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from decoding.cache.block_pool import BlockTable
 from decoding.core.request import Request
 from decoding.core.tree import DraftTree, root_only
 from decoding.costs.price import DraftBudget
-from decoding.drafting.draft_model.state import DraftCost, Fallback, Forwards, GrowthRequest, Proposer
+from decoding.drafting.draft_model.state import DraftCost, Fallback, GrowthRequest, Proposer
 from decoding.drafting.registry import AUTO, METHODS, StartDrafter, available
 from decoding.drafting.revision.reviser import Reviser
 from decoding.drafting.sequence_drafter import ActiveMethod, Choice, SequenceDrafter
@@ -40,13 +40,11 @@ class DraftRequest:
 @dataclass(frozen=True, slots=True)
 class Proposals:
     """trees, costs: one for each request, no tree where there was no budget; model_seconds: of all draft forwards and
-    what goes with them, forwards: how many they were; refusals: reasons of sequences that go on without the draft
-    model."""
+    what goes with them; refusals: reasons of sequences that go on without the draft model."""
 
     trees: list[DraftTree | None]
     costs: list[DraftCost]
     model_seconds: float
-    forwards: Forwards
     refusals: list[str]
 
 
@@ -80,17 +78,12 @@ class Drafting:
     def propose_batch(self, requests: Sequence[DraftRequest]) -> Proposals:
         """Draft for all sequences of a step at once. A budget of no nodes is a plain step: the root alone."""
         budgets = [_begin(request) for request in requests]
-        started, before = time.perf_counter(), self._forwards
+        started = time.perf_counter()
         grown, refusals = self._grow(requests, budgets)
-        model_seconds, after = time.perf_counter() - started, self._forwards
-        forwards = Forwards(after.count - before.count, after.rows - before.rows)
+        model_seconds = time.perf_counter() - started
         trees = [_tree(*each) for each in zip(requests, budgets, grown, strict=True)]
         costs = [request.drafter.take_cost() for request in requests]
-        return Proposals(trees, costs, model_seconds, forwards, refusals)
-
-    @property
-    def _forwards(self) -> Forwards:
-        return replace(self.draft_model.forwards) if self.draft_model is not None else Forwards()
+        return Proposals(trees, costs, model_seconds, refusals)
 
     def _grow(
         self, requests: Sequence[DraftRequest], budgets: Sequence[DraftBudget | None]

@@ -190,7 +190,7 @@ class Engine:
         tally.end_phase("commit")
         isolation.each(verified, VerifiedPart.observe)
         tally.end_phase("observe")
-        self._note_costs(parts, tally)
+        self._note_prompts(parts, tally.seconds)
         result.broken += isolation.retire_failed(self._scheduler)
         num_prefill_tokens = sum(len(part.chunk) for part in parts)
         result.stats = tally.stats(batch.num_tokens, num_prefill_tokens, self._scheduler.reuse, self.costs.curve)
@@ -219,8 +219,6 @@ class Engine:
         for reason in proposals.refusals:
             tally.note_refusal(reason)
         tally.end_draft(proposals.model_seconds)
-        if all(task.chunk_len == 0 for task in tasks):
-            self._pricing.note_rounds(proposals.model_seconds, proposals.forwards.count, proposals.forwards.rows)
         return parts
 
     def _commit(self, verified: VerifiedPart, tally: StepTally, result: StepResult) -> None:
@@ -248,8 +246,8 @@ class Engine:
             self._scheduler.retire(request.id)
             result.retired.append(sequence.end(request.finish_reason))
 
-    def _note_costs(self, parts: list[SequencePart], tally: StepTally) -> None:
-        """Let the next prompts be planned, and the next trees priced, by how long this step took."""
+    def _note_prompts(self, parts: list[SequencePart], seconds: float) -> None:
+        """Let the next prompts be planned by how long this step took."""
         chains = sum(
             self._pricing.seconds_of_rows(len(part.chunk), part.start, part.sequence.drafter.demand)
             for part in parts
@@ -257,9 +255,7 @@ class Engine:
         )
         trees = [part for part in parts if part.tree is not None]
         rows, contexts = [part.num_tokens - len(part.chunk) for part in trees], [part.end for part in trees]
-        self._pricing.note_step(tally.seconds, rows, contexts, chains)
-        if chains == 0:
-            self._pricing.note_trees(tally.seconds - tally.draft_seconds, rows, contexts)
+        self._pricing.note_step(seconds, rows, contexts, chains)
 
     def stats(self) -> EngineStats:
         """The engine now."""

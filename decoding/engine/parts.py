@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from decoding.core.tree import root_only
-from decoding.drafting.draft_model.state import DraftCost, Forwards
+from decoding.drafting.draft_model.state import DraftCost
 from decoding.drafting.drafting import Drafting, DraftRequest, Proposals
 from decoding.engine.isolation import Isolation
 from decoding.engine.scheduler import Task
@@ -44,7 +44,7 @@ def _alone(task: Task, drafting: Drafting, isolation: Isolation) -> Proposals:
     for proposed in isolation.each([task], lambda task: drafting.propose_batch([_request(task)])):
         return proposed
     tree = None if task.budget is None else root_only(int(task.sequence.request.tokens[-1]))
-    return Proposals([tree], [DraftCost()], 0.0, Forwards(), [])
+    return Proposals([tree], [DraftCost()], 0.0, [])
 
 
 def _joined(proposals: Sequence[Proposals]) -> Proposals:
@@ -52,6 +52,5 @@ def _joined(proposals: Sequence[Proposals]) -> Proposals:
         [tree for each in proposals for tree in each.trees],
         [cost for each in proposals for cost in each.costs],
         sum(each.model_seconds for each in proposals),
-        Forwards(sum(each.forwards.count for each in proposals), sum(each.forwards.rows for each in proposals)),
         [reason for each in proposals for reason in each.refusals],
     )

@@ -53,11 +53,6 @@ class StepTally:
         """Since the step began."""
         return time.perf_counter() - self._started
 
-    @property
-    def draft_seconds(self) -> float:
-        """What drafting took, the draft model's part included."""
-        return self._phase_seconds["draft"] + self._phase_seconds["draft_model"]
-
     def end_phase(self, name: str) -> None:
         now = time.perf_counter()
         self._phase_seconds[name] = now - self._phase_started

@@ -22,7 +22,7 @@ from decoding.config import BUNDLED_MODEL, EngineConfig
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree
-from decoding.drafting.draft_model.state import DraftModelState, Fallback, Forwards, GrowthRequest, proposal
+from decoding.drafting.draft_model.state import DraftModelState, Fallback, GrowthRequest, proposal
 from decoding.drafting.draft_model.vocabulary import check_same_vocabulary
 from decoding.model.checkpoint import BUNDLED_FOLDER
 from decoding.model.target_model import Progress, TargetModel
@@ -41,7 +41,6 @@ class DraftModel:
         self._filled = FilledBlocks(pool)  # whose rows were all run here
         self._vocab_size = min(vocab_size, model.vocab_size)
         self._most_rows = most_rows
-        self.forwards = Forwards()
 
     def open(self, request: Request) -> DraftModelState:
         """What is kept of a new sequence."""
@@ -124,7 +123,6 @@ class DraftModel:
         batch = pack(segments, self.store)
         top = top_tokens(self.model.forward(batch), NUM_SUCCESSORS)
         seconds = time.perf_counter() - started
-        self.forwards.count, self.forwards.rows = self.forwards.count + 1, self.forwards.rows + batch.num_tokens
         for state, segment in zip(states, segments, strict=True):
             state.note_seconds(seconds * len(segment.tokens) / batch.num_tokens)
         return [TopTokens(top.ids[a:b], top.probabilities[a:b]) for a, b in pairwise(batch.logit_offsets.tolist())]

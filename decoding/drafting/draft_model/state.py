@@ -119,18 +119,8 @@ class Fallback:
     sentence: str
 
 
-@dataclass(slots=True)
-class Forwards:
-    """So many draft forwards there were, of so many rows in all."""
-
-    count: int = 0
-    rows: int = 0
-
-
 class Proposer(Protocol):
-    """What drafts for all sequences together: a draft model or a head. forwards: since the start."""
-
-    forwards: Forwards
+    """What drafts for all sequences together: a draft model or a head."""
 
     @property
     def num_bytes(self) -> int:

@@ -26,7 +26,7 @@ from decoding.cache.stamped import FilledBlocks
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, IntArray
-from decoding.drafting.draft_model.state import DraftModelState, Fallback, Forwards, GrowthRequest, proposal
+from decoding.drafting.draft_model.state import DraftModelState, Fallback, GrowthRequest, proposal
 from decoding.drafting.eagle.head_model import HeadModel
 from decoding.sampling.top_tokens import top_tokens
 from decoding.stores.successor_table import NUM_SUCCESSORS
@@ -74,7 +74,6 @@ class HeadDrafting:
         self._filled = FilledBlocks(pool)  # whose rows were all run here
         self._unfused: list[Unfused] = []
         self._most_rows = most_rows
-        self.forwards = Forwards()
 
     def open(self, request: Request) -> DraftModelState:
         """What is kept of a new sequence."""
@@ -184,7 +183,6 @@ class HeadDrafting:
         top = top_tokens(logits_RW, NUM_SUCCESSORS)
         top = TopTokens(self.model.target_ids[top.ids], top.probabilities)
         seconds = time.perf_counter() - started
-        self.forwards.count, self.forwards.rows = self.forwards.count + 1, self.forwards.rows + batch.num_tokens
         grown = []
         for each, (first, end) in zip(asked, pairwise(batch.logit_offsets.tolist()), strict=True):
             each.state.note_seconds(seconds * len(each.segment.tokens) / batch.num_tokens)

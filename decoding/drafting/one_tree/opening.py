@@ -260,20 +260,20 @@ def _weigh(asked: Asked, node: int, others: NDArray[np.int16]) -> None:
     """Give each candidate its chance, and put the likeliest first."""
     heard, size = asked.heard, asked.heard.sizes[node]
     speaking = set_of(others)
-    total = 0.0
     for slot in range(size):
         classes = heard.classes[node, slot]
         for source in range(1, NUM_SOURCES):
             if classes[source] == SILENT:
                 classes[source] = others[source]
         chance = chance_of(asked.judge, speaking, classes)
-        total += chance
         heard.chances[node, slot] = chance
         place = slot
         while place > 0 and heard.chances[node, heard.order[node, place - 1]] < chance:
             heard.order[node, place] = heard.order[node, place - 1]
             place -= 1
         heard.order[node, place] = slot
-    if total > 1:
-        for slot in range(size):
-            heard.chances[node, slot] /= total
+    left = 1.0
+    for rank in range(size):  # the likelier ones leave the others what is left
+        slot = heard.order[node, rank]
+        heard.chances[node, slot] = min(heard.chances[node, slot], left)
+        left -= heard.chances[node, slot]
