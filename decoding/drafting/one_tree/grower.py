@@ -128,7 +128,7 @@ def _choose(growth: Growth, asked: Asked, rounds: Rounds, waiting: IntArray, num
             break
         promise += max(0.0, scores[node] * (rounds.hope - _best_chance(asked, node))) - rounds.row_price
         count += 1
-    if promise <= rounds.round_price:
+    if promise < rounds.round_price:
         count = 0
     wanted = np.sort(waiting[order[:count]])
     for node in waiting:

@@ -36,7 +36,7 @@ from decoding.stores.successor_table import NUM_SUCCESSORS
 FAMILIES = frozenset({Source.CONTEXT, Source.ADJACENCY, Source.NGRAM, Source.DRAFT_MODEL})
 _ROOT: IntArray = np.zeros(1, np.int32)
 _NO_TOP = Top(np.zeros((0, NUM_SUCCESSORS), np.int32), np.zeros((0, NUM_SUCCESSORS), np.float32))
-_OVERGROWTH = 2  # nodes to choose from, for each that is wanted
+_OVERGROWTH = 4  # nodes to choose from, for each that is wanted
 _LONGEST_CHAIN = 16
 _LONGEST_NAP = 15  # steps
 _MOST_JUDGED = 8  # of the tokens that came meanwhile
