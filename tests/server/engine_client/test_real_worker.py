@@ -126,7 +126,9 @@ def test_the_report_agrees_with_the_usage(real: RunningServer) -> None:
 
 def test_the_draft_model_is_in_the_report_and_in_the_metrics(real: RunningServer) -> None:
     refused = real.metric("gander_draft_refusals_total")
-    reply = complete(real, temperature=0, speculation={"method": "dynamic", "max_nodes": 8, "report": True}, ignore_eos=True)
+    reply = complete(
+        real, temperature=0, speculation={"method": "dynamic", "max_nodes": 8, "report": True}, ignore_eos=True
+    )
     report = reply["choices"][0]["speculation"]
     assert (report["method"], report["choice"], report["reason"]) == ("dynamic", "requested", "requested")
     assert report["steps_by_method"] == {"dynamic": report["steps"]}
