@@ -29,15 +29,21 @@ from decoding.bench.replay import __main__ as replay
 from decoding.bench.shapes import DTYPES, GPT2_SIZED, SMALL, measure_shape, render_shapes
 from decoding.bench.stand import patterns
 from decoding.bench.tables.expectations import Expectation, check_comparisons, check_shapes
-from decoding.bench.tables.report import Report
+from decoding.bench.tables.report import Report, command_line
 from decoding.bench.tables.table import render
 from decoding.bench.variant import BUDGETS, drafting_methods, variants
-from decoding.bench.workload import PromptChoice, Workload, load_workload
+from decoding.bench.workload import PromptChoice, Workload, load_workloads
 from decoding.config import EngineConfig
 from decoding.engine.engine import Engine
 from decoding.model.checkpoint import resolve
 
 PARTS = ("table", "shapes", "load")
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {  # with options of their own
+    "patterns": patterns.main,
+    "draft-trees": draft_trees.main,
+    "heads": heads.main,
+    "replay": replay.main,
+}
 MAX_PROMPT_LEN = 512
 PROFILED = ("none", "lookup", "spine", "auto")
 
@@ -180,35 +186,16 @@ class Bench:
             max_prompt_len=min(MAX_PROMPT_LEN, self.engine().model.max_model_len - chosen.max_tokens),
             data=chosen.data,
         )
-        found = []
-        for name in chosen.workloads:
-            workload = load_workload(name, tokenizer, choice)
-            if workload is None:
-                self.console.print(f"The workload {name} is left out: its prompt file is not in --data.")
-            else:
-                found.append(workload)
-        return found
+        return load_workloads(chosen.workloads, tokenizer, choice, self.console.print)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the process's exit status."""
     given = sys.argv[1:] if argv is None else list(argv)
     transformers.utils.logging.disable_progress_bar()  # it would write over ours
-    if given[:1] == ["patterns"]:
-        return patterns.main(given[1:])
-    if given[:1] == ["draft-trees"]:
-        return draft_trees.main(given[1:])
-    if given[:1] == ["heads"]:
-        return heads.main(given[1:])
-    if given[:1] == ["replay"]:
-        return replay.main(given[1:])
-    return Bench(parse(given), Console(), command_line(given)).run()
-
-
-def command_line(given: Sequence[str]) -> str:
-    """What was typed, folders by their last name only: a report is read on other machines."""
-    shown = [Path(part).name if Path(part).is_absolute() else part for part in given]
-    return " ".join(("python -m decoding.bench", *shown))
+    if given and given[0] in COMMANDS:
+        return COMMANDS[given[0]](given[1:])
+    return Bench(parse(given), Console(), command_line("python -m decoding.bench", given)).run()
 
 
 if __name__ == "__main__":

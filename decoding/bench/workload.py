@@ -6,7 +6,7 @@ Knows nothing of engines or methods. Invariant: the same arguments give the same
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,6 +55,20 @@ def load_workload(name: str, tokenizer: Tokenizer, choice: PromptChoice) -> Work
     encoded = (tokenizer.encode(text, add_special_tokens=False).ids for text in texts)
     prompts = [np.array(ids, np.int32) for ids in encoded if 1 <= len(ids) <= choice.max_prompt_len]
     return Workload(name, tuple(prompts[: choice.count]), choice.max_tokens)
+
+
+def load_workloads(
+    names: Iterable[str], tokenizer: Tokenizer, choice: PromptChoice, tell: Callable[[str], object]
+) -> list[Workload]:
+    """Those whose file is there; the others are told of in a sentence."""
+    found = []
+    for name in names:
+        workload = load_workload(name, tokenizer, choice)
+        if workload is None:
+            tell(f"The workload {name} is left out: its prompt file is not in --data.")
+        else:
+            found.append(workload)
+    return found
 
 
 def _texts(name: str, choice: PromptChoice) -> list[str] | None:

@@ -32,15 +32,6 @@ class CostCurve:
         keys = sum(count * context for count, context in zip(rows, contexts, strict=True))
         return self.base + self.row * sum(rows) + self.key * keys
 
-    def shares(self, rows: Sequence[float], contexts: Sequence[int]) -> list[float]:
-        """What part of such a step each request causes; what all need together is split evenly."""
-        seconds = [
-            self.base / len(rows) + count * (self.row + self.key * context)
-            for count, context in zip(rows, contexts, strict=True)
-        ]
-        total = sum(seconds)
-        return [each / total for each in seconds]
-
     def plain_seconds(self, emitted: int, contexts: Sequence[int]) -> float:
         """Seconds plain decoding needs for `emitted` tokens at this load: one row per request a step."""
         return emitted / len(contexts) * self.step_seconds([1] * len(contexts), contexts)

@@ -5,6 +5,8 @@ Knows which tokens precede which row: positions in a prefill, parent links in a 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numba as nb
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +21,16 @@ def teach_prompt(ngrams: NgramStore, tokens: NDArray[np.int32], start: int, top:
     """Harvest a chunk of the prompt: row i of `top` follows position `start + i` of `tokens`."""
     if top is not None:
         ngrams.harvest(prompt_contexts(tokens, start, len(top.ids)), top.ids, top.probabilities)
+
+
+def teach_rows(ngrams: NgramStore, tokens: NDArray[np.int32], rows: Sequence[tuple[int, TopTokens]]) -> None:
+    """Harvest what followed some positions of `tokens`, ascending: one row of each."""
+    if not rows:
+        return
+    places = np.array([position for position, _ in rows])
+    contexts = prompt_contexts(tokens, int(places[0]), int(places[-1] - places[0]) + 1)[places - places[0]]
+    ids, probabilities = [top.ids for _, top in rows], [top.probabilities for _, top in rows]
+    ngrams.harvest(contexts, np.concatenate(ids), np.concatenate(probabilities))
 
 
 def teach_tree(

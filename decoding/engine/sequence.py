@@ -190,11 +190,6 @@ class SequencePart:
         return len(self.chunk) + (0 if self.tree is None else len(self.tree))
 
     @property
-    def is_decoding(self) -> bool:
-        """Whether the prompt was through before this step."""
-        return self.tree is not None and len(self.chunk) == 0
-
-    @property
     def is_plain(self) -> bool:
         """Whether the drafter was not asked for the tree there is."""
         return self.tree is not None and self.budget == 0

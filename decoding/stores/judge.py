@@ -138,6 +138,6 @@ def regain_hope(judge: Judge, above: Judge) -> None:
 
 
 @nb.njit(cache=True)
-def learn_hope(judge: Judge, was_drafted: bool) -> None:
-    """After a node that the draft model ran came a token that was in the tree, or one that was not."""
-    judge.hope[0] += HOPE_PACE * judge.pace * (was_drafted - judge.hope[0])
+def learn_hope(judge: Judge, was_likely: bool) -> None:
+    """After a node that the draft model ran came one of the likeliest tokens, or another."""
+    judge.hope[0] += HOPE_PACE * judge.pace * (was_likely - judge.hope[0])

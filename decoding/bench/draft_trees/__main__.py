@@ -24,8 +24,8 @@ from decoding.bench.draft_trees.tables import render_ablation, render_auto, rend
 from decoding.bench.draft_trees.ways import Way, ablation_ways, contestants, main_ways, single_ways, sweep_ways
 from decoding.bench.draft_trees.widened import DEFAULT_MILLIONS, load_widened
 from decoding.bench.machine import describe_machine
-from decoding.bench.tables.report import Report
-from decoding.bench.workload import WIKITEXT, PromptChoice, Workload, load_workload
+from decoding.bench.tables.report import Report, command_line
+from decoding.bench.workload import WIKITEXT, PromptChoice, Workload, load_workloads
 from decoding.config import EngineConfig
 from decoding.drafting.draft_model.draft_model import load_draft_model
 from decoding.engine.engine import Engine, silent
@@ -182,12 +182,9 @@ class DraftTrees:
             data=chosen.data,
         )
         for name, temperature, ignore_eos in settings:
-            workload = load_workload(name, self.tokenizer, choice)
-            if workload is None:
-                self.console.print(f"The workload {name} is left out: its prompt file is not in --data.")
-                continue
             shown = f"{name}, end token ignored" if ignore_eos else name
-            found.append((replace(workload, name=shown, ignore_eos=ignore_eos), temperature))
+            for workload in load_workloads([name], self.tokenizer, choice, self.console.print):
+                found.append((replace(workload, name=shown, ignore_eos=ignore_eos), temperature))
         return found
 
 
@@ -213,8 +210,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if argv is None else list(argv)
     chosen = parse(given)
     transformers.utils.logging.disable_progress_bar()  # it would write over ours
-    shown = [Path(part).name if Path(part).is_absolute() else part for part in given]
-    command = " ".join(("python -m decoding.bench.draft_trees", *shown))
+    command = command_line("python -m decoding.bench.draft_trees", given)
     return DraftTrees(chosen, Report(chosen.out, describe_machine(), command, PAGE), Console()).run()
 
 

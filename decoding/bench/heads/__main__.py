@@ -26,8 +26,8 @@ from decoding.bench.heads.tables import Row, Seed, render
 from decoding.bench.heads.target import digest_of_replies, find_target, in_rounds, tasks_of
 from decoding.bench.machine import describe_machine
 from decoding.bench.tables.figures import pool
-from decoding.bench.tables.report import Report
-from decoding.bench.workload import NAMES, PromptChoice, Workload, load_workload
+from decoding.bench.tables.report import Report, command_line
+from decoding.bench.workload import NAMES, PromptChoice, Workload, load_workloads
 from decoding.core.speculation_params import SpeculationParams
 from decoding.drafting.eagle.eagle_tree import BEAM, MOST_DEPTH, NUM_NODES
 from decoding.engine.engine import Engine
@@ -196,18 +196,12 @@ class Heads:
 
     def _load_workloads(self, tokenizer: Tokenizer) -> list[Workload]:
         """With as many prompts as acceptance or speed asks for."""
-        chosen, found = self.chosen, []
+        chosen = self.chosen
         count = max(chosen.prompts, chosen.rounds)
         choice = PromptChoice(
             count=count, max_tokens=chosen.max_tokens, max_prompt_len=MAX_PROMPT_LEN, data=chosen.data
         )
-        for name in chosen.workloads:
-            workload = load_workload(name, tokenizer, choice)
-            if workload is None:
-                self.console.print(f"The workload {name} is left out: its prompt file is not in --data.")
-            else:
-                found.append(workload)
-        return found
+        return load_workloads(chosen.workloads, tokenizer, choice, self.console.print)
 
     def _counted(self) -> list[tuple[Workload, Setting]]:
         """What acceptance is counted on."""
@@ -232,14 +226,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if argv is None else list(argv)
     chosen = parse(given)
     transformers.utils.logging.disable_progress_bar()  # it would write over ours
-    command = " ".join(("gander bench heads", *map(_shown, given)))
+    command = command_line("gander bench heads", given)
     return Heads(chosen, Report(chosen.out, describe_machine(), command, PAGE), Console()).run()
-
-
-def _shown(given: str) -> str:
-    """An argument with folders by their last names only: a report is read on other machines."""
-    name, separator, path = given.rpartition("=")
-    return f"{name}{separator}{Path(path).name if Path(path).is_absolute() else path}"
 
 
 if __name__ == "__main__":

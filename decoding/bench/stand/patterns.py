@@ -22,7 +22,7 @@ from decoding.bench.stand.questions import held_out_questions, questions_of, rea
 from decoding.bench.stand.tables import Replies
 from decoding.bench.stand.trajectories import Answering, Contender, Question, Trajectory
 from decoding.bench.stand.variants import drawing_contenders, method_contenders, store_contenders, tree_contenders
-from decoding.bench.tables.report import Report
+from decoding.bench.tables.report import Report, command_line
 from decoding.config import EngineConfig
 from decoding.engine.engine import Engine
 from decoding.model.checkpoint import resolve
@@ -126,8 +126,7 @@ class Patterns:
 def main(argv: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if argv is None else list(argv)
     chosen = parse(given)
-    shown = [Path(part).name if Path(part).is_absolute() else part for part in given]
-    report = Report(chosen.out, describe_machine(), " ".join(("gander bench patterns", *shown)), PAGE)
+    report = Report(chosen.out, describe_machine(), command_line("gander bench patterns", given), PAGE)
     patterns = Patterns(chosen, report)
     measure: dict[str, Callable[[Progress], None]] = {
         "sequence": patterns.sequence,

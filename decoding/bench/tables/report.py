@@ -6,6 +6,7 @@ Invariant: a section is written whole, with the machine and the command that mad
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,18 @@ import msgspec
 
 PAGE = "benchmarks"
 SECTIONS = ("table", "shapes", "load", "profile")
+
+
+def command_line(command: str, given: Sequence[str]) -> str:
+    """What was typed, folders by their last names only: a report is read on other machines."""
+    return " ".join((command, *map(_shown, given)))
+
+
+def _shown(part: str) -> str:
+    if Path(part).is_absolute():
+        return Path(part).name
+    name, separator, path = part.rpartition("=")
+    return f"{name}{separator}{Path(path).name}" if Path(path).is_absolute() else part
 
 
 class Report:

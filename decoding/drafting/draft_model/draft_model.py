@@ -22,7 +22,7 @@ from decoding.config import BUNDLED_MODEL, EngineConfig
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree
-from decoding.drafting.draft_model.state import DraftModelState, Fallback, GrowthRequest, proposal
+from decoding.drafting.draft_model.state import DraftModelState, Fallback, GrowthRequest, next_segment, proposal
 from decoding.drafting.draft_model.vocabulary import check_same_vocabulary
 from decoding.model.checkpoint import BUNDLED_FOLDER
 from decoding.model.target_model import Progress, TargetModel
@@ -103,16 +103,12 @@ class DraftModel:
         """Let every tree grow by a depth and forward the rows they ask for; those that go on growing."""
         states, segments = [], []
         for state, top in growing:
-            if not np.isfinite(top.probabilities).all():
-                fallbacks[state] = Fallback("nan", "the draft model gave numbers that are not finite")
-                continue
-            assert state.grower is not None
-            assert state.rows is not None
-            asked = state.grower.grow(top)
-            if asked is not None:
-                num_written = len(asked.parents) - len(asked.tokens)
+            asked = next_segment(state, top, "draft model")
+            if isinstance(asked, Fallback):
+                fallbacks[state] = asked
+            elif asked is not None:
                 states.append(state)
-                segments.append(Segment(state.rows, asked.tokens, asked.parents, "all", num_written))
+                segments.append(asked)
         return list(zip(states, self._forward(states, segments), strict=True))
 
     def _forward(self, states: Sequence[DraftModelState], segments: Sequence[Segment]) -> list[TopTokens]:

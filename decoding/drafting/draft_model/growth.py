@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from decoding.core.tree import IntArray, Source
 from decoding.drafting.tree.candidates import Candidates, DraftLaw, allocate_candidates, rank_candidates
 from decoding.drafting.tree.growth import Growth
-from decoding.drafting.tree.nodes import Nodes, put_node
+from decoding.drafting.tree.nodes import Nodes, best_nodes, put_node
 
 _DRAFT_MODEL = int(Source.DRAFT_MODEL)
 _NOT_RUN = -1
@@ -171,10 +171,7 @@ def _least_score(scores: NDArray[np.float32], budget: int) -> float:
 @nb.njit(cache=True)
 def harvest_best(nodes: Nodes, rows: IntArray, num_nodes: int, budget: int) -> IntArray:
     """int32, ascending: the root and the `budget` likeliest nodes, which form a tree; `nodes` and `rows` become it."""
-    kept = np.arange(num_nodes).astype(np.int32)
-    if num_nodes - 1 > budget:
-        order = np.argsort(-nodes.scores[:num_nodes], kind="mergesort")  # of equals the earlier, so parents first
-        kept = np.sort(kept[order[: budget + 1]])
+    kept = best_nodes(nodes.scores, num_nodes, budget)
     places = np.zeros(num_nodes, np.int32)
     for place, node in enumerate(kept):
         places[node] = place

@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+import numpy as np
+
+from decoding.cache.batch import Segment
 from decoding.cache.block_pool import BlockTable
 from decoding.cache.kv_store import KvRows, KvStore
 from decoding.core.request import Request
@@ -131,6 +134,19 @@ class Proposer(Protocol):
 
     def propose_batch(self, requests: Sequence[GrowthRequest]) -> list[DraftTree | Fallback | None]:
         """Bring every sequence up to date and grow its tree; None where there is no budget."""
+
+
+def next_segment(state: DraftModelState, top: TopTokens, whose: str) -> Segment | Fallback | None:
+    """Let a tree grow by what follows its last rows; the rows that it asks for next, None where it is grown. whose: who
+    said it."""
+    if not np.isfinite(top.probabilities).all():
+        return Fallback("nan", f"the {whose} gave numbers that are not finite")
+    assert state.grower is not None
+    assert state.rows is not None
+    wanted = state.grower.grow(top)
+    if wanted is None:
+        return None
+    return Segment(state.rows, wanted.tokens, wanted.parents, "all", len(wanted.parents) - len(wanted.tokens))
 
 
 def proposal(request: GrowthRequest) -> DraftTree | None:

@@ -26,7 +26,7 @@ from decoding.cache.stamped import FilledBlocks
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, IntArray
-from decoding.drafting.draft_model.state import DraftModelState, Fallback, GrowthRequest, proposal
+from decoding.drafting.draft_model.state import DraftModelState, Fallback, GrowthRequest, next_segment, proposal
 from decoding.drafting.eagle.head_model import HeadModel
 from decoding.sampling.top_tokens import top_tokens
 from decoding.stores.successor_table import NUM_SUCCESSORS
@@ -159,16 +159,12 @@ class HeadDrafting:
         """Let every tree grow by a depth and run the rows they ask for; those that go on growing."""
         asked = []
         for state, top, hidden_TE in growing:
-            if not np.isfinite(top.probabilities).all():
-                fallbacks[state] = Fallback("nan", "the head gave numbers that are not finite")
-                continue
-            assert state.grower is not None
-            assert state.rows is not None
-            wanted = state.grower.grow(top)
-            if wanted is not None:
-                num_written = len(wanted.parents) - len(wanted.tokens)
-                segment = Segment(state.rows, wanted.tokens, wanted.parents, "all", num_written)
-                parents: IntArray = wanted.parents[num_written:] + np.int32(1)  # the root's come before the tree's
+            segment = next_segment(state, top, "head")
+            if isinstance(segment, Fallback):
+                fallbacks[state] = segment
+            elif segment is not None:
+                assert segment.parents is not None
+                parents: IntArray = segment.parents[segment.num_written :] + np.int32(1)  # the root's come first
                 hidden_ME = hidden_TE[torch.from_numpy(parents).to(hidden_TE.device, torch.int64)]
                 asked.append(Asked(state, segment, hidden_ME, hidden_TE))
         return self._forward(asked)

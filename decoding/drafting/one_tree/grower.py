@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoding.core.tree import IntArray
-from decoding.drafting.one_tree.opening import Asked, Top, open_node
+from decoding.drafting.draft_model.growth import Top
+from decoding.drafting.one_tree.opening import Asked, open_node
 from decoding.drafting.tree.frontier import peek, pop, push
 from decoding.drafting.tree.growth import Growth
 from decoding.drafting.tree.nodes import put_node, put_root
@@ -29,7 +30,7 @@ _LIKELY = 2  # candidates of a node
 
 class Rounds(NamedTuple):
     """What the draft model may do for a tree. rows: int32 [n], the row that ran each node, -1 for the root's own, -2
-    for none; hope: how often the best child of a node that it ran is accepted once the node is; round_price,
+    for none; hope: how often the target's token is one of the likeliest after a node that it ran; round_price,
     row_price: of a further forward and of each of its rows, in tokens; most_rows: of all forwards; most_depth: of a
     row."""
 
@@ -119,9 +120,9 @@ def _choose(growth: Growth, asked: Asked, rounds: Rounds, waiting: IntArray, num
     so many of them as there are rows left is passed over.
     """
     scores, num_left = growth.nodes.scores, max(0, rounds.most_rows - num_rows)
-    order = np.argsort(-scores[waiting], kind="mergesort")[:num_left]
+    order = np.argsort(-scores[waiting], kind="mergesort")
     promise, count = 0.0, 0
-    while count < len(order):
+    while count < min(len(order), num_left):
         node = waiting[order[count]]
         fallen = math.log(scores[node] / scores[waiting[order[0]]]) / math.log(rounds.hope)
         if count + fallen > num_left or scores[node] < rounds.row_price:
@@ -130,11 +131,9 @@ def _choose(growth: Growth, asked: Asked, rounds: Rounds, waiting: IntArray, num
         count += 1
     if promise < rounds.round_price:
         count = 0
-    wanted = np.sort(waiting[order[:count]])
-    for node in waiting:
-        if count == 0 or wanted[min(np.searchsorted(wanted, node), count - 1)] != node:
-            _offer(growth, asked, node, 0)
-    return wanted
+    for node in waiting[order[count:]]:
+        _offer(growth, asked, node, 0)
+    return np.sort(waiting[order[:count]])
 
 
 @nb.njit(cache=True, forceinline=True)
@@ -178,16 +177,6 @@ def _put(growth: Growth, asked: Asked, node: int, parent: int, rank: int, chance
 
 
 @nb.njit(cache=True)
-def best_nodes(scores: NDArray[np.float32], num_nodes: int, budget: int) -> IntArray:
-    """int32, ascending: the root and the `budget` likeliest nodes, which form a tree."""
-    kept = np.arange(num_nodes).astype(np.int32)
-    if num_nodes - 1 <= budget:
-        return kept
-    order = np.argsort(-scores[:num_nodes], kind="mergesort")  # of equals the earlier, so parents first
-    return np.sort(kept[order[: budget + 1]])
-
-
-@nb.njit(cache=True)
 def learn_path(
     growth: Growth, asked: Asked, rounds: Rounds, levels: Levels, path: IntArray, came: IntArray
 ) -> IntArray:
@@ -197,10 +186,10 @@ def learn_path(
     for step in range(len(path)):
         node, token = path[step], came[step]
         if rounds.rows[node] != _NOT_RUN:
-            was_right = _is_likely(asked, node, token)
-            learn_hope(levels.request, was_right)
-            learn_hope(levels.session, was_right)
-            learn_hope(levels.server, was_right)
+            was_likely = _is_likely(asked, node, token)
+            learn_hope(levels.request, was_likely)
+            learn_hope(levels.session, was_likely)
+            learn_hope(levels.server, was_likely)
         if asked.heard.sizes[node] < 0:
             open_node(growth, asked, node, asked.no_top, -1)
         for source in range(1, NUM_SOURCES):

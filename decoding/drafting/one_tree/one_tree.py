@@ -12,22 +12,22 @@ from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, IntArray, Source, Verdict, root_only
 from decoding.costs.price import DraftBudget
+from decoding.drafting.draft_model.growth import Top
 from decoding.drafting.draft_model.state import DraftRows
-from decoding.drafting.harvest import teach_prompt, teach_tree
+from decoding.drafting.harvest import teach_prompt, teach_rows, teach_tree
 from decoding.drafting.one_tree.grower import (
     Rounds,
-    best_nodes,
     grow,
     learn_path,
     open_root,
     plant,
     take_in,
 )
-from decoding.drafting.one_tree.opening import Asked, Top, allocate_heard, allocate_scratch
+from decoding.drafting.one_tree.opening import Asked, allocate_heard, allocate_scratch
 from decoding.drafting.sources import Sources
 from decoding.drafting.tree.candidates import COUPLED, draft_law
 from decoding.drafting.tree.growth import Growth, allocate, limits_of
-from decoding.drafting.tree.nodes import Nodes
+from decoding.drafting.tree.nodes import Nodes, best_nodes
 from decoding.stores.context import ContextIndex
 from decoding.stores.evidence import NUM_SOURCES
 from decoding.stores.judge import Levels, below, regain_hope
@@ -154,8 +154,7 @@ class OneTree:
             growth, asked, rounds = self._plant(DraftBudget(0), 0, 0, tokens[: root_at + 1])
             self._foretold += learn_path(growth, asked, rounds, self._levels, _ROOT, tokens[root_at + 1 :])
         self._under_way = None
-        for root_at, top in self._missed:
-            teach_prompt(self._stores.ngrams, tokens, root_at, top)
+        teach_rows(self._stores.ngrams, tokens, [(root_at, top) for root_at, top in self._missed if top is not None])
         self._missed.clear()
 
     def _grow_from_stores(self, budget: DraftBudget) -> float:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoding.core.tree import IntArray
+from decoding.drafting.draft_model.growth import Top
 from decoding.drafting.harvest import path_context
 from decoding.drafting.tree.candidates import DraftLaw, Expected, temper
 from decoding.drafting.tree.growth import Growth
@@ -38,13 +39,6 @@ from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS, SuccessorA
 MOST_CANDIDATES = 1 + 3 * NUM_SUCCESSORS
 _NUM_SEEN = 4
 _SHORTEST = LONGEST_NGRAM - 1
-
-
-class Top(NamedTuple):
-    """What the draft model says after each row, as `TopTokens`."""
-
-    ids: IntArray
-    probabilities: NDArray[np.float32]
 
 
 class Heard(NamedTuple):
@@ -75,9 +69,8 @@ class Scratch(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """Who is asked, and by what. top: the draft model's rows; vocab_size: of the tokens that it shares with the target;
-    uses_*: whether the context, n-grams of
-    one or two tokens, and of three or four take part; no_top: of no row."""
+    """Who is asked, and by what. vocab_size: of the tokens that the draft model shares with the target; no_top: what it
+    says of no row; uses_*: whether the context, n-grams of one or two tokens, and of three or four take part."""
 
     context: ContextArrays
     ngrams: SuccessorArrays
@@ -153,8 +146,10 @@ def _hear_context(growth: Growth, asked: Asked, node: int, position: int, others
         if copied + 1 < len(growth.tokens) and growth.tokens[copied] == nodes.tokens[node]:
             match[0], match[1], match[2] = copied, heard.matches[parent, 1] + 1, heard.matches[parent, 2]
     if match[0] < 0:
-        path = _last_tokens(growth, node, asked.scratch.path)
-        found, suffix_len, _, consensus = find_match(asked.context, growth.tokens, path)
+        path = asked.scratch.path
+        path_context(growth.tokens, nodes.tokens, nodes.parents, node, path)
+        known = min(len(path), len(growth.tokens) + nodes.depths[node])
+        found, suffix_len, _, consensus = find_match(asked.context, growth.tokens, path[len(path) - known :])
         match[0], match[1], match[2] = found, suffix_len, (consensus & BY_OCCURRENCES) != 0
     if match[0] < 0:
         return
@@ -165,22 +160,6 @@ def _hear_context(growth: Growth, asked: Asked, node: int, position: int, others
     heard.classes[node, slot, CONTEXT] = copied_class(match[1], match[2] == 1, variate)
     heard.firsts[node, CONTEXT] = token
     others[CONTEXT] = other_copied_class(match[1])
-
-
-@nb.njit(cache=True)
-def _last_tokens(growth: Growth, node: int, path: IntArray) -> IntArray:
-    """The last tokens of the path to `node`, as many as there is room for."""
-    slot = len(path)
-    while node > 0 and slot > 0:
-        slot -= 1
-        path[slot] = growth.nodes.tokens[node]
-        node = growth.nodes.parents[node]
-    position = len(growth.tokens)
-    while position > 0 and slot > 0:
-        slot -= 1
-        position -= 1
-        path[slot] = growth.tokens[position]
-    return path[slot:]
 
 
 @nb.njit(cache=True)

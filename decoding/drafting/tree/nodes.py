@@ -45,6 +45,16 @@ def to_tree(nodes: Nodes, num_nodes: int) -> DraftTree:
 
 
 @nb.njit(cache=True)
+def best_nodes(scores: NDArray[np.float32], num_nodes: int, budget: int) -> NDArray[np.int32]:
+    """int32, ascending: the root and the `budget` likeliest nodes; a tree, if no child is likelier than its parent."""
+    kept = np.arange(num_nodes).astype(np.int32)
+    if num_nodes - 1 <= budget:
+        return kept
+    order = np.argsort(-scores[:num_nodes], kind="mergesort")  # of equals the earlier, so parents first
+    return np.sort(kept[order[: budget + 1]])
+
+
+@nb.njit(cache=True)
 def put_root(nodes: Nodes, token: int) -> None:
     nodes.tokens[0] = token
     nodes.parents[0] = -1
