@@ -5,37 +5,30 @@ Knows which tokens precede which row: positions in a prefill, parent links in a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
 from decoding.core.top_tokens import TopTokens
-from decoding.core.tree import DraftTree, Verdict
+from decoding.core.tree import DraftTree, IntArray, Verdict
 from decoding.stores.ngram import LONGEST_NGRAM, NgramStore
 from decoding.stores.successor_table import NO_TOKEN
 
 
-def teach_prompt(ngrams: NgramStore, tokens: NDArray[np.int32], start: int, top: TopTokens | None) -> None:
+def teach_prompt(ngrams: NgramStore, tokens: IntArray, start: int, top: TopTokens | None) -> None:
     """Harvest a chunk of the prompt: row i of `top` follows position `start + i` of `tokens`."""
     if top is not None:
-        ngrams.harvest(prompt_contexts(tokens, start, len(top.ids)), top.ids, top.probabilities)
+        teach_text(ngrams, tokens, np.arange(start, start + len(top)), top)
 
 
-def teach_rows(ngrams: NgramStore, tokens: NDArray[np.int32], rows: Sequence[tuple[int, TopTokens]]) -> None:
-    """Harvest what followed some positions of `tokens`, ascending: one row of each."""
-    if not rows:
-        return
-    places = np.array([position for position, _ in rows])
-    contexts = prompt_contexts(tokens, int(places[0]), int(places[-1] - places[0]) + 1)[places - places[0]]
-    ids, probabilities = [top.ids for _, top in rows], [top.probabilities for _, top in rows]
-    ngrams.harvest(contexts, np.concatenate(ids), np.concatenate(probabilities))
+def teach_text(ngrams: NgramStore, tokens: IntArray, places: NDArray[np.int64], top: TopTokens) -> None:
+    """Harvest a text: row i of `top` follows position places[i] of `tokens`."""
+    contexts = np.empty((len(places), LONGEST_NGRAM), np.int32)
+    _fill_text_contexts(tokens, places, contexts)
+    ngrams.harvest(contexts, top.ids, top.probabilities)
 
 
-def teach_tree(
-    ngrams: NgramStore, tokens: NDArray[np.int32], tree: DraftTree, verdict: Verdict, top: TopTokens | None
-) -> None:
+def teach_tree(ngrams: NgramStore, tokens: IntArray, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
     """Harvest every row of a verified tree, the rejected ones as less firm; `tokens` ends with the root."""
     if top is None:
         return
@@ -44,14 +37,7 @@ def teach_tree(
     ngrams.harvest(tree_contexts(tokens, tree), top.ids, top.probabilities, is_accepted)
 
 
-def prompt_contexts(tokens: NDArray[np.int32], start: int, num_rows: int) -> NDArray[np.int32]:
-    """int32 [num_rows, 4]: the last tokens up to each of the positions `start`.. of a sequence, oldest first."""
-    padded = np.concatenate((np.full(LONGEST_NGRAM - 1, NO_TOKEN, np.int32), tokens[: start + num_rows]))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, LONGEST_NGRAM)[start:]
-    return np.array(windows, order="C")  # a view's layout depends on its length, and each one is compiled anew
-
-
-def tree_contexts(tokens: NDArray[np.int32], tree: DraftTree) -> NDArray[np.int32]:
+def tree_contexts(tokens: IntArray, tree: DraftTree) -> IntArray:
     """int32 [n, 4]: the last tokens of the path to each node; `tokens` ends with the root."""
     contexts = np.empty((len(tree), LONGEST_NGRAM), np.int32)
     _fill_contexts(tokens, tree.tokens, tree.parents, contexts)
@@ -60,11 +46,11 @@ def tree_contexts(tokens: NDArray[np.int32], tree: DraftTree) -> NDArray[np.int3
 
 @nb.njit(cache=True, forceinline=True)
 def path_context(
-    tokens: NDArray[np.int32],
-    node_tokens: NDArray[np.int32],
-    parents: NDArray[np.int32],
+    tokens: IntArray,
+    node_tokens: IntArray,
+    parents: IntArray,
     node: int,
-    context: NDArray[np.int32],
+    context: IntArray,
 ) -> None:
     """Write the last tokens of the path to `node` into `context`, oldest first, -1 before the sequence's start."""
     slot = len(context) - 1
@@ -79,11 +65,19 @@ def path_context(
 
 
 @nb.njit(cache=True)
+def _fill_text_contexts(tokens: IntArray, places: NDArray[np.int64], contexts: IntArray) -> None:
+    for row, place in enumerate(places):
+        for back in range(LONGEST_NGRAM):
+            at = place - back
+            contexts[row, LONGEST_NGRAM - 1 - back] = tokens[at] if at >= 0 else NO_TOKEN
+
+
+@nb.njit(cache=True)
 def _fill_contexts(
-    tokens: NDArray[np.int32],
-    node_tokens: NDArray[np.int32],
-    parents: NDArray[np.int32],
-    contexts: NDArray[np.int32],
+    tokens: IntArray,
+    node_tokens: IntArray,
+    parents: IntArray,
+    contexts: IntArray,
 ) -> None:
     for node in range(len(node_tokens)):
         path_context(tokens, node_tokens, parents, node, contexts[node])

@@ -14,7 +14,7 @@ from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import TRACE_STEPS, TRACE_TREES, SpeculationParams
 from decoding.core.top_tokens import TopTokens
-from decoding.core.tree import Source
+from decoding.core.tree import Source, root_only
 from decoding.costs.price import DraftBudget
 from decoding.drafting.baselines.isotropic import IsotropicDrafter
 from decoding.drafting.baselines.lookup import LookupDrafter
@@ -229,3 +229,8 @@ def _draft_once(drafter: Drafter, request: Request) -> None:
     verdict = walk(tree, top_ids[:num_rows, 0].copy())
     request.extend(verdict.tokens[:1])
     drafter.observe(tree, verdict, TopTokens(top_ids[:num_rows], probabilities[:num_rows]))
+    root = root_only(int(request.tokens[-1]))
+    verdict = walk(root, top_ids[:1, 0].copy())
+    request.extend(verdict.tokens)
+    drafter.observe(root, verdict, TopTokens(top_ids[:1], probabilities[:1]))  # a step without a tree of its own
+    drafter.propose(DraftBudget(12))

@@ -52,27 +52,32 @@ def plant(growth: Growth, asked: Asked, rounds: Rounds) -> None:
 
 
 @nb.njit(cache=True)
-def take_in(growth: Growth, asked: Asked, rounds: Rounds, first_row: int, run: IntArray, top: Top) -> None:
-    """The draft model was run on the nodes `run`: row i of `top` follows node run[i], as row first_row + i of all."""
+def grow_from_stores(growth: Growth, asked: Asked, rounds: Rounds) -> int:
+    """The whole tree without the draft model; its number of nodes."""
+    plant(growth, asked, rounds)
+    open_node(growth, asked, 0, asked.no_top, -1)
+    _offer(growth, asked, 0, 0)
+    num_nodes, _ = _grow(growth, asked, rounds, 1, 0)
+    return num_nodes
+
+
+@nb.njit(cache=True)
+def grow_on(
+    growth: Growth, asked: Asked, rounds: Rounds, num_nodes: int, run: IntArray, first_row: int, top: Top
+) -> tuple[int, IntArray]:
+    """The draft model was run on the nodes `run`: row i of `top` follows node run[i], as row first_row + i of all.
+    The new number of nodes, and those to run it on next, often none."""
     for row, node in enumerate(run):
         rounds.rows[node] = first_row + row
         open_node(growth, asked, node, top, row)
         _offer(growth, asked, node, 0)
+    return _grow(growth, asked, rounds, num_nodes, first_row + len(run))
 
 
 @nb.njit(cache=True)
-def open_root(growth: Growth, asked: Asked) -> None:
-    """Let the stores alone say what follows the root."""
-    open_node(growth, asked, 0, asked.no_top, -1)
-    _offer(growth, asked, 0, 0)
-
-
-@nb.njit(cache=True)
-def grow(growth: Growth, asked: Asked, rounds: Rounds, num_nodes: int, num_rows: int) -> tuple[int, IntArray]:
-    """Add the likeliest candidates; the new number of nodes, and those to run the draft model on next, often none.
-
-    num_rows: that it has run so far for this tree. While it is to run again nothing below its nodes is looked at.
-    """
+def _grow(growth: Growth, asked: Asked, rounds: Rounds, num_nodes: int, num_rows: int) -> tuple[int, IntArray]:
+    """Add the likeliest candidates, until the draft model is to be run on some; num_rows: that it has run so far for
+    this tree. While it is to run again nothing below its nodes is looked at."""
     waiting = np.empty(len(growth.nodes.tokens), np.int32)
     asks = rounds.rows[0] != _NOT_RUN
     while True:
@@ -174,6 +179,17 @@ def _put(growth: Growth, asked: Asked, node: int, parent: int, rank: int, chance
     put_node(growth.nodes, node, parent, heard.ids[parent, slot], best, chance)
     growth.nodes.names[node] = naming
     heard.sizes[node] = -1
+
+
+@nb.njit(cache=True)
+def learn_text(growth: Growth, asked: Asked, rounds: Rounds, levels: Levels, came: IntArray) -> IntArray:
+    """Show the sources text that came after the root while no tree was grown; returns as `learn_path`."""
+    plant(growth, asked, rounds)
+    for node in range(1, len(came)):
+        put_node(growth.nodes, node, node - 1, came[node - 1], 0, 1.0)
+        asked.heard.sizes[node] = -1
+        rounds.rows[node] = _NOT_RUN
+    return learn_path(growth, asked, rounds, levels, np.arange(len(came)).astype(np.int32), came)
 
 
 @nb.njit(cache=True)

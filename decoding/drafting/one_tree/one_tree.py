@@ -14,15 +14,8 @@ from decoding.core.tree import DraftTree, IntArray, Source, Verdict, root_only
 from decoding.costs.price import DraftBudget
 from decoding.drafting.draft_model.growth import Top
 from decoding.drafting.draft_model.state import DraftRows
-from decoding.drafting.harvest import teach_prompt, teach_rows, teach_tree
-from decoding.drafting.one_tree.grower import (
-    Rounds,
-    grow,
-    learn_path,
-    open_root,
-    plant,
-    take_in,
-)
+from decoding.drafting.harvest import teach_prompt, teach_text, teach_tree
+from decoding.drafting.one_tree.grower import Rounds, grow_from_stores, grow_on, learn_path, learn_text, plant
 from decoding.drafting.one_tree.opening import Asked, allocate_heard, allocate_scratch
 from decoding.drafting.sources import Sources
 from decoding.drafting.tree.candidates import COUPLED, draft_law
@@ -65,8 +58,8 @@ class OneTree:
         self._num_nodes = 0
         self._run, self._row_parents, self._kept = _ROOT, _ROOT[:0], _ROOT
         self._num_fruitless = self._nap = 0  # trees in a row that were not worth it; steps left without one
-        self._missed: list[tuple[int, TopTokens | None]] = []  # roots since, and what followed them
-        self._root_at = 0
+        self._num_known = request.num_tokens  # tokens at the last look back
+        self._missed: list[tuple[int, TopTokens | None]] = []  # roots of steps without a tree, and what followed them
         self._foretold = np.zeros(NUM_SOURCES, np.int64)
 
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
@@ -86,16 +79,13 @@ class OneTree:
         return is_wanted
 
     def begin(self, budget: DraftBudget, most_rows: int, most_depth: int) -> None:
-        self._plant(budget, most_rows, most_depth)
+        plant(*self._set_out(budget, most_rows, most_depth))
 
     def grow(self, top: TopTokens) -> DraftRows | None:
         assert self._under_way is not None, "no tree was begun"
         growth, asked, rounds = self._under_way
-        num_rows = len(self._row_parents)
-        first_row = num_rows - len(self._run)
-        said = Top(top.ids, top.probabilities)
-        take_in(growth, asked, rounds, first_row, self._run, said)
-        self._num_nodes, self._run = grow(growth, asked, rounds, self._num_nodes, num_rows)
+        first_row, said = len(self._row_parents) - len(self._run), Top(top.ids, top.probabilities)
+        self._num_nodes, self._run = grow_on(growth, asked, rounds, self._num_nodes, self._run, first_row, said)
         if len(self._run) == 0:
             return None
         self._row_parents = np.concatenate((self._row_parents, rounds.rows[growth.nodes.parents[self._run]]))
@@ -104,7 +94,6 @@ class OneTree:
     def propose(self, budget: DraftBudget) -> DraftTree:
         """The tree that has grown in this step, now if the draft model has no part in it; the root alone where a tree
         is not worth its price."""
-        self._root_at = self._request.num_tokens - 1
         if self._nap > 0 and budget.least_gain > 0:
             self._nap -= 1
             return root_only(int(self._request.tokens[-1]))
@@ -117,7 +106,7 @@ class OneTree:
         if _gain(nodes, kept, budget) <= budget.least_gain:
             self._kept = _ROOT
             self._num_fruitless += 1
-            self._nap = min(self._num_fruitless - 1, _LONGEST_NAP)
+            self._nap = min(2**self._num_fruitless - 2, _LONGEST_NAP)
             return root_only(int(self._request.tokens[-1]))
         self._kept = kept
         self._num_fruitless = 0
@@ -126,8 +115,11 @@ class OneTree:
         return DraftTree(nodes.tokens[kept], parents, nodes.sources[kept], names=nodes.names[kept])
 
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
+        root_at, self._num_known = self._num_known - 1, self._request.num_tokens
         if self._under_way is None:
-            self._missed.append((self._root_at, top))
+            self._missed.append((root_at, top))
+            if len(self._missed) > _LONGEST_NAP:
+                self._catch_up()
             return
         growth, asked, rounds = self._under_way
         self._under_way = None
@@ -150,18 +142,21 @@ class OneTree:
         if not self._missed:
             return
         tokens = self._request.tokens
-        for root_at, _ in self._missed[-_MOST_JUDGED:]:
-            growth, asked, rounds = self._plant(DraftBudget(0), 0, 0, tokens[: root_at + 1])
-            self._foretold += learn_path(growth, asked, rounds, self._levels, _ROOT, tokens[root_at + 1 :])
+        first = max(self._missed[0][0], len(tokens) - 1 - _MOST_JUDGED)
+        growth, asked, rounds = self._set_out(DraftBudget(0), 0, 0, tokens[: first + 1])
         self._under_way = None
-        teach_rows(self._stores.ngrams, tokens, [(root_at, top) for root_at, top in self._missed if top is not None])
+        self._foretold += learn_text(growth, asked, rounds, self._levels, tokens[first + 1 :])
+        taught = [(root_at, top) for root_at, top in self._missed if top is not None]
         self._missed.clear()
+        if taught:
+            ids, probabilities = [top.ids for _, top in taught], [top.probabilities for _, top in taught]
+            said = TopTokens(np.concatenate(ids), np.concatenate(probabilities))
+            teach_text(self._stores.ngrams, tokens, np.array([root_at for root_at, _ in taught]), said)
 
     def _grow_from_stores(self, budget: DraftBudget) -> float:
         """A tree without the draft model; what it promises beyond the price of its nodes."""
-        growth, asked, rounds = self._plant(budget, 0, 0)
-        open_root(growth, asked)
-        self._num_nodes, _ = grow(growth, asked, rounds, 1, 0)
+        growth, asked, rounds = self._set_out(budget, 0, 0)
+        self._num_nodes = grow_from_stores(growth, asked, rounds)
         return _gain(growth.nodes, np.arange(self._num_nodes, dtype=np.int32), budget)
 
     def _promise(self, budget: DraftBudget) -> float:
@@ -174,10 +169,10 @@ class OneTree:
             best = max(best, total)
         return best
 
-    def _plant(
+    def _set_out(
         self, budget: DraftBudget, most_rows: int, most_depth: int, tokens: IntArray | None = None
     ) -> tuple[Growth, Asked, Rounds]:
-        """A tree of the root alone; tokens: up to the root, None for all."""
+        """What a tree grows by and into; tokens: up to the root, None for all."""
         if budget.max_nodes > self._room:
             self._allocate(budget.max_nodes)
         tokens = self._request.tokens if tokens is None else tokens
@@ -199,7 +194,6 @@ class OneTree:
         )
         hope, prices = float(self._levels.request.hope[0]), (float(budget.round_price), float(budget.row_price))
         rounds = Rounds(self._rows, hope, *prices, min(most_rows, limits.max_nodes), most_depth)
-        plant(growth, asked, rounds)
         self._num_nodes = 1
         self._run, self._row_parents = _ROOT, _ROOT[:0]
         self._under_way = growth, asked, rounds
