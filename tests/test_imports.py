@@ -57,12 +57,12 @@ DECODING = {
         heads/curves heads/train_head
     """,
     "bench": """
-        contestant drafting generate machine variant workload load profile draft_trees/memory
-        draft_trees/ways draft_trees/widened stand/trajectories stand/questions
+        contestant drafting generate machine variant workload profile scripts targets draft_trees/memory
+        draft_trees/ways stand/trajectories stand/questions
         stand/tables stand/variants tables/figures tables/markdown tables/report comparison shapes neighbour
         stand/patterns tables/table tables/expectations draft_trees/tables draft_trees/plot
         draft_trees/__main__ heads/contender heads/book heads/tables heads/target heads/__main__
-        replay/scripts replay/rows replay/tables replay/__main__ __main__
+        replay/rows replay/tables replay/__main__ auto/runs auto/tables auto/plot auto/__main__ __main__
     """,
 }
 SERVER = {

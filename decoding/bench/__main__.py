@@ -18,11 +18,10 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
 from decoding.bench import workload as workloads
+from decoding.bench.auto import __main__ as auto
 from decoding.bench.comparison import Comparison, compare, contestants_of
 from decoding.bench.draft_trees import __main__ as draft_trees
 from decoding.bench.heads import __main__ as heads
-from decoding.bench.load import CONCURRENCY, LoadResult, measure_load, render_load
-from decoding.bench.load import METHODS as LOAD_METHODS
 from decoding.bench.machine import describe_machine
 from decoding.bench.profile import profile, render_profile
 from decoding.bench.replay import __main__ as replay
@@ -37,8 +36,9 @@ from decoding.config import EngineConfig
 from decoding.engine.engine import Engine
 from decoding.model.checkpoint import resolve
 
-PARTS = ("table", "shapes", "load")
+PARTS = ("table", "shapes")
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {  # with options of their own
+    "auto": auto.main,
     "patterns": patterns.main,
     "draft-trees": draft_trees.main,
     "heads": heads.main,
@@ -102,7 +102,6 @@ class Bench:
         measure: dict[str, Callable[[Progress], list[Expectation]]] = {
             "table": self.table,
             "shapes": self.shapes,
-            "load": self.load,
             "profile": self.profile,
         }
         parts = PARTS if self.chosen.part == "all" else (self.chosen.part,)
@@ -138,18 +137,6 @@ class Bench:
         results = [measure_shape(shape, dtype, rounds=rounds, on_answer=lambda: bars.advance(bar)) for dtype in DTYPES]
         self.report.write("shapes", render_shapes(results), results)
         return check_shapes(results)
-
-    def load(self, bars: Progress) -> list[Expectation]:
-        engine, prompts = self.engine(), self._workloads()
-        levels = CONCURRENCY[:2] if self.chosen.quick else CONCURRENCY
-        rounds = 1 if self.chosen.quick else 2
-        bar = bars.add_task("load", total=len(levels) * rounds * len(LOAD_METHODS))
-        results: list[LoadResult] = []
-        for level in levels:
-            results += measure_load(engine, prompts, level, rounds, lambda: bars.advance(bar))
-            self.report.write("load", render_load(results), results)
-        self.is_broken |= not all(result.is_same for result in results)
-        return []
 
     def profile(self, bars: Progress) -> list[Expectation]:
         engine, prompts = self.engine(), self._workloads()[:1]

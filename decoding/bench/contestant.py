@@ -75,6 +75,24 @@ class Contestant(Protocol):
 _NUMBERS = count()
 
 
+def request_of(task: Task, request_id: str, session_id: str, speculation: SpeculationParams, engine: Engine) -> Request:
+    """The task as our engine takes it."""
+    return Request(
+        id=request_id,
+        prompt=task.prompt,
+        sampling=SamplingParams(
+            max_tokens=task.max_tokens,
+            temperature=task.temperature,
+            seed=task.seed,
+            ignore_eos=task.ignore_eos,
+        ),
+        speculation=speculation,
+        eos_token_ids=engine.model.eos_token_ids,
+        session_id=session_id,
+        prediction=task.prediction,
+    )
+
+
 class EngineContestant:
     """Our engine with one method, in a session of its own: it learns from its own requests alone.
 
@@ -109,20 +127,8 @@ class EngineContestant:
         if self._is_cold:
             self.forget()
         self._num_answers += 1
-        request = Request(
-            id=f"{self._number}-{self._num_answers}",
-            prompt=task.prompt,
-            sampling=SamplingParams(
-                max_tokens=task.max_tokens,
-                temperature=task.temperature,
-                seed=task.seed,
-                ignore_eos=task.ignore_eos,
-            ),
-            speculation=self._speculation,
-            eos_token_ids=self._engine.model.eos_token_ids,
-            session_id=f"{self._number}-{self._session}",
-            prediction=task.prediction,
-        )
+        request_id, session = f"{self._number}-{self._num_answers}", f"{self._number}-{self._session}"
+        request = request_of(task, request_id, session, self._speculation, self._engine)
         started, cpu_started = time.perf_counter(), time.process_time()
         self._engine.add(request, self._start_drafter)
         retired = None

@@ -15,9 +15,11 @@ __all__ = ["Drafter", "TopTokens"]
 
 
 class Drafter(Protocol):
-    """One request's drafter. `num_top` is the k it wants in `TopTokens`; 0 asks for none."""
+    """One request's drafter."""
 
-    num_top: int
+    @property
+    def num_top(self) -> int:
+        """The k that it wants in `TopTokens` of the next step; 0 asks for none."""
 
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
         """A chunk of the prompt was run: `top` row i follows prompt position `start + i`."""

@@ -36,7 +36,7 @@ from decoding.engine.sequence import RunPart, SequencePart, VerifiedPart
 from decoding.engine.step_costs import StepCosts
 from decoding.engine.tally import Emission, StepTally, outcome_of
 from decoding.engine.tracing import trace_step
-from decoding.engine.warm_up import compile_kernels, seconds_beside_forwards
+from decoding.engine.warm_up import compile_kernels, run_first
 from decoding.model.kept_timings import KeptTimings
 from decoding.model.memory import affordable_slots, expected_bytes, resident_bytes, room_for
 from decoding.model.target_model import TargetModel
@@ -91,7 +91,7 @@ class Engine:
         self._grammars = GrammarCompiler(GrammarBuilder(config, model.vocab_size, model.eos_token_ids).build)
         self._start_afresh()
         on_progress("Warming up", 0.95)
-        self.costs.note_beside(*seconds_beside_forwards(self, model, has_draft_model=draft_model is not None))
+        self.costs.note_beside(run_first(self, model, config.max_nodes, self.costs.draft_curve))
         self._start_afresh()
         code_bytes = sum(each.code_bytes(self.limits.max_batch_rows) for each in (model, draft_model) if each)
         self.expected_bytes = expected_bytes(model.device, self.room.num_slots * slot_bytes + code_bytes)

@@ -5,11 +5,22 @@ Owns the measuring of both models. Knows nothing of what costs are for.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from decoding.costs.curve import CostCurve
 from decoding.model.kept_timings import KeptTimings
 from decoding.model.timing import Timed, Timing
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Seconds that a step takes beside its forwards. plain: any; drafting: more of each sequence that drafts; row: of
+    each drafted node; round: of each forward of the draft model."""
+
+    plain: float = 0.0
+    drafting: float = 0.0
+    row: float = 0.0
+    round: float = 0.0
 
 
 class StepCosts:
@@ -21,12 +32,12 @@ class StepCosts:
     def __init__(self, model: Timed, draft_model: Timed | None, kept: KeptTimings | None = None) -> None:
         self._timing = Timing(model, kept)
         self._draft_timing = Timing(draft_model, kept) if draft_model else None
-        self._plain, self._drafting = 0.0, 0.0
+        self._beside = Beside()
         self._take_curves()
 
-    def note_beside(self, plain: float, drafting: float) -> None:
-        """Seconds of a plain step beside its forward, and how many more a sequence takes that drafts."""
-        self._plain, self._drafting = plain, drafting
+    def note_beside(self, beside: Beside) -> None:
+        """Let the curves hold what is done beside the forwards."""
+        self._beside = beside
         self._take_curves()
 
     def refine(self) -> None:
@@ -37,6 +48,10 @@ class StepCosts:
         self._take_curves()
 
     def _take_curves(self) -> None:
-        forward = self._timing.curve
-        self.curve = replace(forward, base=forward.base + self._plain, draft=self._drafting)
-        self.draft_curve = self._draft_timing.curve if self._draft_timing else None
+        forward, beside = self._timing.curve, self._beside
+        row = forward.row + beside.row
+        self.curve = replace(forward, base=forward.base + beside.plain, row=row, draft=beside.drafting)
+        self.draft_curve = None
+        if self._draft_timing is not None:
+            draft = self._draft_timing.curve
+            self.draft_curve = replace(draft, base=draft.base + beside.round)

@@ -5,6 +5,8 @@ Owns what they are, and what their steps tell of the seconds beside the forwards
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from statistics import median
 from typing import Protocol
 
 import numpy as np
@@ -12,13 +14,18 @@ import numpy as np
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
+from decoding.core.stats import StepStats
 from decoding.core.step_result import StepResult
+from decoding.costs.curve import CostCurve
 from decoding.drafting import registry
 from decoding.drafting.revision import prediction
+from decoding.engine.step_costs import Beside
 from decoding.model.target_model import TargetModel
 from decoding.sampling import logits_processors
 
 NUM_TOKENS = 12  # of prompts and replies
+MEASURED_NODES = (2, 16)  # drafted in steps whose seconds are taken
+NUM_MEASURED = 2  # requests of each
 
 
 class Stepping(Protocol):
@@ -39,33 +46,80 @@ def compile_kernels() -> None:
     prediction.warm_up()
 
 
-def seconds_beside_forwards(engine: Stepping, model: TargetModel, has_draft_model: bool) -> tuple[float, float]:
-    """Run the requests; the least seconds of a plain step beside its forward, and how many more drafting takes."""
-    beside: dict[bool, list[float]] = {False: [], True: []}  # of steps that drafted or did not
-    for request in _requests(model, has_draft_model):
-        engine.add(request)
-        while engine.has_work:
-            stats = engine.step().stats
-            if stats is not None and stats.prefill_rows == 0:
-                forwards = stats.phase_seconds["forward"] + stats.phase_seconds["draft_model"]
-                beside[stats.rows > 1].append(stats.step_seconds - forwards)
-    plain = min(beside[False], default=0.0)
-    return plain, max(0.0, min(beside[True], default=plain) - plain)
+def run_first(engine: Stepping, model: TargetModel, most_nodes: int, draft_curve: CostCurve | None) -> Beside:
+    """Run every kind of step, then tell what steps take beside the forwards, by medians. most_nodes: that a request may
+    ask for; draft_curve: of the draft model's forwards alone, where there is one."""
+    for request in _requests(model, _kinds(draft_curve is not None)):
+        _run(engine, request)
+    plain = _beside(engine, model, SpeculationParams(method="none"))
+    alone = median(seconds for _, seconds, _ in plain)
+    stores = frozenset(("context", "adjacency", "ngram"))
+    drafted = [
+        (count, seconds - alone)
+        for nodes in MEASURED_NODES
+        if nodes <= most_nodes
+        for count, seconds, _ in _beside(engine, model, SpeculationParams(max_nodes=nodes, sources=stores))
+        if count
+    ]
+    row, drafting = _line(drafted)
+    if draft_curve is None or most_nodes == 0:
+        return Beside(alone, drafting, row)
+    chains = _beside(engine, model, SpeculationParams(method="linear", max_nodes=min(most_nodes, max(MEASURED_NODES))))
+    rounds = median(seconds / count for count, _, seconds in chains if count)
+    return Beside(alone, drafting, row, max(0.0, rounds - draft_curve.step_seconds([1], [NUM_TOKENS])))
 
 
-def _requests(model: TargetModel, has_draft_model: bool) -> list[Request]:
+def _run(engine: Stepping, request: Request) -> list[StepStats]:
+    """Of its steps after the prompt."""
+    engine.add(request)
+    found = []
+    while engine.has_work:
+        stats = engine.step().stats
+        if stats is not None and stats.prefill_rows == 0:
+            found.append(stats)
+    return found
+
+
+def _beside(engine: Stepping, model: TargetModel, speculation: SpeculationParams) -> list[tuple[int, float, float]]:
+    """Of the steps of greedy requests: drafted nodes, seconds beside all forwards, and those of the draft model."""
+    found = []
+    for request in _requests(model, [(speculation, 0.0, None)] * NUM_MEASURED):
+        for stats in _run(engine, request):
+            phases = stats.phase_seconds
+            seconds = stats.step_seconds - phases["forward"] - phases["draft_model"]
+            found.append((stats.rows - 1, seconds, phases["draft_model"]))
+    return found
+
+
+def _line(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
+    """Slope and height of the line through the medians of the smaller and the larger half, neither below 0."""
+    if len({count for count, _ in points}) < 2:
+        return 0.0, max(0.0, median(seconds for _, seconds in points)) if points else 0.0
+    points = sorted(points)
+    halves = points[: len(points) // 2], points[len(points) // 2 :]
+    (few, first), (many, last) = (
+        (median(count for count, _ in half), median(seconds for _, seconds in half)) for half in halves
+    )
+    slope = max(0.0, (last - first) / (many - few)) if many > few else 0.0
+    return slope, max(0.0, first - slope * few)
+
+
+def _kinds(has_draft_model: bool) -> list[tuple[SpeculationParams, float, int | None]]:
+    """How to draft, at what temperature, and whether log probabilities are wanted."""
+    methods = ("auto", "fixed", "eagle", "none") if has_draft_model else ("auto", "none")
+    found = [(SpeculationParams(method=method), temperature, None) for method in methods for temperature in (0.0, 1.0)]
+    return [*found, (SpeculationParams(method="stand", verification="rejection"), 1.0, 0)]
+
+
+def _requests(model: TargetModel, kinds: Sequence[tuple[SpeculationParams, float, int | None]]) -> Iterator[Request]:
     num_tokens = min(NUM_TOKENS, model.max_model_len // 2)
     prompt = np.arange(num_tokens, dtype=np.int32) % model.vocab_size
-    methods = ("auto", "fixed", "eagle", "none") if has_draft_model else ("auto", "none")
-    kinds = [(method, temperature, "match", None) for method in methods for temperature in (0.0, 1.0)]
-    return [
-        Request(
+    for speculation, temperature, logprobs in kinds:
+        yield Request(
             id="",
             prompt=prompt,
             sampling=SamplingParams(
                 max_tokens=num_tokens, temperature=temperature, top_p=0.9, ignore_eos=True, logprobs=logprobs
             ),
-            speculation=SpeculationParams(method=method, verification=verification),
+            speculation=speculation,
         )
-        for method, temperature, verification, logprobs in (*kinds, ("stand", 1.0, "rejection", 0))
-    ]

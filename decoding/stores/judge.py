@@ -23,6 +23,8 @@ from decoding.stores.evidence import NUM_CLASSES, NUM_SOURCES, SILENT, meant_cha
 SERVER_TRIED, SERVER_TRUST, SERVER_PACE = 4096.0, 256.0, 0.0005  # see `Judge`; trust: in what was measured elsewhere
 FIRST_HOPE = 0.85
 HOPE_PACE = 2.0  # times that of the weights
+MOST_FRUITLESS = 10
+HOPE_TRUST = 8.0  # observations that what a level starts from counts for
 FORGETTING = 0.25  # likewise
 _MEASURED = Path(__file__).parent / "judge.json"
 _LEAST = 1e-4  # that a chance may be, and that it may lack to 1
@@ -33,14 +35,16 @@ NUM_SETS = 1 << (NUM_SOURCES - 1)  # of sources that speak
 class Judge(NamedTuple):
     """One level's view. chances, stretch: float32 [K], by class; tried: float32 [K], observations that a chance rests
     on, at most `most_tried`; weights: float32 [2^S, 1 + S], of the bias and of each source, by set of sources. hope:
-    float32 [1], how often the target's token is one of the likeliest after a node that the draft model ran. pace: how
-    far an example moves the weights."""
+    float32 [2], how often the target's token is one of the likeliest after a node that the draft model ran, and of how
+    many observations. fruitless: int32 [1], trees in a row that were not worth their price. pace: how far an example
+    moves the weights."""
 
     chances: NDArray[np.float32]
     stretch: NDArray[np.float32]
     tried: NDArray[np.float32]
     weights: NDArray[np.float32]
     hope: NDArray[np.float32]
+    fruitless: NDArray[np.int32]
     most_tried: float
     pace: float
 
@@ -56,8 +60,9 @@ class Levels(NamedTuple):
 def below(judge: Judge, most_tried: float, pace: float, trust: float) -> Judge:
     """A judge that starts with another's view, which counts for at most `trust` observations."""
     tried = np.minimum(judge.tried, np.float32(trust))
-    weights, hope = judge.weights.copy(), judge.hope.copy()
-    return Judge(judge.chances.copy(), judge.stretch.copy(), tried, weights, hope, most_tried, pace)
+    weights, hope = judge.weights.copy(), np.array((judge.hope[0], HOPE_TRUST), np.float32)
+    fruitless = judge.fruitless // 2
+    return Judge(judge.chances.copy(), judge.stretch.copy(), tried, weights, hope, fruitless, most_tried, pace)
 
 
 def new_judge(chances: NDArray[np.float32], weights: NDArray[np.float32], trust: float) -> Judge:
@@ -67,8 +72,9 @@ def new_judge(chances: NDArray[np.float32], weights: NDArray[np.float32], trust:
     assert weights.shape == (NUM_SETS, NUM_SOURCES), weights.shape
     stretch = np.log(chances / (1 - chances)).astype(np.float32)
     tried = np.full(NUM_CLASSES, trust, np.float32)
-    hope = np.full(1, FIRST_HOPE, np.float32)
-    return Judge(chances, stretch, tried, weights.astype(np.float32), hope, SERVER_TRIED, SERVER_PACE)
+    hope = np.array((FIRST_HOPE, HOPE_TRUST), np.float32)
+    fruitless = np.zeros(1, np.int32)
+    return Judge(chances, stretch, tried, weights.astype(np.float32), hope, fruitless, SERVER_TRIED, SERVER_PACE)
 
 
 def meant_judge() -> Judge:
@@ -132,6 +138,20 @@ def learn_token(judge: Judge, speaking: int, classes: NDArray[np.int16], came: b
         judge.stretch[kind] = math.log(judge.chances[kind] / (1 - judge.chances[kind]))
 
 
+def note_fruitless(levels: Levels) -> int:
+    """A tree was not worth its price; for how many steps none is looked for, twice as many each time and two more."""
+    for judge in levels:
+        judge.fruitless[0] = min(judge.fruitless[0] + 1, MOST_FRUITLESS)
+    return int(2 ** levels.request.fruitless[0] - 2)
+
+
+def note_fruitful(levels: Levels) -> None:
+    """A tree was worth its price."""
+    levels.request.fruitless[0] = 0
+    for judge in (levels.session, levels.server):
+        judge.fruitless[0] //= 2
+
+
 def regain_hope(judge: Judge, above: Judge) -> None:
     """The draft model was not asked: what was thought of it long ago counts less and less."""
     judge.hope[0] += judge.pace * FORGETTING * (above.hope[0] - judge.hope[0])
@@ -140,4 +160,5 @@ def regain_hope(judge: Judge, above: Judge) -> None:
 @nb.njit(cache=True)
 def learn_hope(judge: Judge, was_likely: bool) -> None:
     """After a node that the draft model ran came one of the likeliest tokens, or another."""
-    judge.hope[0] += HOPE_PACE * judge.pace * (was_likely - judge.hope[0])
+    judge.hope[1] += 1
+    judge.hope[0] += max(HOPE_PACE * judge.pace, 1 / judge.hope[1]) * (was_likely - judge.hope[0])

@@ -20,18 +20,18 @@ from tokenizers import Tokenizer
 from decoding.bench.comparison import Comparison, compare
 from decoding.bench.draft_trees.memory import measure_memory
 from decoding.bench.draft_trees.plot import plot_sweeps
-from decoding.bench.draft_trees.tables import render_ablation, render_auto, render_main, render_memory, render_sweeps
-from decoding.bench.draft_trees.ways import Way, ablation_ways, contestants, main_ways, single_ways, sweep_ways
-from decoding.bench.draft_trees.widened import DEFAULT_MILLIONS, load_widened
+from decoding.bench.draft_trees.tables import render_ablation, render_main, render_memory, render_sweeps
+from decoding.bench.draft_trees.ways import Way, ablation_ways, contestants, main_ways, sweep_ways
 from decoding.bench.machine import describe_machine
 from decoding.bench.tables.report import Report, command_line
+from decoding.bench.targets import DEFAULT_MILLIONS, load_widened
 from decoding.bench.workload import WIKITEXT, PromptChoice, Workload, load_workloads
 from decoding.config import EngineConfig
 from decoding.drafting.draft_model.draft_model import load_draft_model
 from decoding.engine.engine import Engine, silent
 from decoding.model.checkpoint import resolve
 
-PARTS = ("main", "ablation", "sweeps", "memory", "widened", "auto")
+PARTS = ("main", "ablation", "sweeps", "memory", "widened")
 PAGE, PLOT = "dynamic_trees", "dynamic_trees.svg"
 # Workload, temperature, whether replies go on past end tokens.
 MAIN = ((WIKITEXT, 0.0, True), (WIKITEXT, 0.0, False), ("stories", 0.0, False), ("code", 0.0, False),
@@ -88,7 +88,6 @@ class DraftTrees:
             "sweeps": self.sweeps,
             "memory": self.memory,
             "widened": self.widened,
-            "auto": self.auto,
         }
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
         with Progress(*columns, TimeElapsedColumn(), console=self.console) as bars:
@@ -133,15 +132,6 @@ class DraftTrees:
         for workload, temperature in self._settings(WIDENED):
             found.append(self._compare(bars, engine, workload, temperature, main_ways(temperature > 0)))
             self.report.write("widened", render_main(found, target), found)
-
-    def auto(self, bars: Progress) -> None:
-        found: list[tuple[str, Comparison]] = []
-        for settings, is_widened in ((MAIN, False), (WIDENED, True)):
-            engine = self.widened_engine() if is_widened else self.engine()
-            target = describe_widened(engine) if is_widened else self.chosen.model
-            for workload, temperature in self._settings(settings):
-                found.append((target, self._compare(bars, engine, workload, temperature, single_ways())))
-                self.report.write("auto", render_auto(found), found)
 
     def widened_engine(self) -> Engine:
         """One with a target of a realistic cost that says what the narrow one says."""

@@ -15,15 +15,12 @@ from decoding.bench.draft_trees.memory import Footprint
 from decoding.bench.draft_trees.ways import (
     ABLATION,
     ABLATION_NODES,
-    AGAIN,
-    AUTO,
     DYNAMIC,
     FIXED,
     FIXED_CUT,
     LINEAR,
     NONE,
     PAPER,
-    SINGLE,
     dynamic,
 )
 from decoding.bench.tables.figures import Figures
@@ -90,20 +87,6 @@ def _row(row: Figures, none: Figures) -> list[str]:
         f"{row.ratio_to(none):.2f}",
         f"{row.cpu_ratio_to(none):.2f}",
     ]
-
-
-def render_auto(comparisons: Sequence[tuple[str, Comparison]]) -> str:
-    """What `auto` earns against the best of the methods it chooses from. comparisons: each with its target."""
-    columns = ("workload", NONE, *SINGLE, AUTO, AGAIN, "best", "auto against it, of all tokens", "median of rounds")
-    rows = []
-    for target, one in comparisons:
-        found = {row.label: row for row in one.figures}
-        best = max((found[method] for method in SINGLE), key=lambda row: row.tokens_per_second)
-        rates = [f"{row.tokens_per_second:.0f} ({row.ratio_to(one.none):.2f})" for row in one.figures]
-        gain = found[AUTO].tokens_per_second / best.tokens_per_second - 1
-        median = found[AUTO].ratio_to(best) - 1
-        rows.append([f"{target}: {title(one)}", *rates, best.label, f"{gain:+.1%}", f"{median:+.1%}"])
-    return table(columns, rows)
 
 
 def render_ablation(comparisons: Sequence[Comparison]) -> str:

@@ -24,7 +24,6 @@ NONE, AUTO, AGAIN = "none", "auto", "none, again"
 LINEAR, FIXED, DYNAMIC, PAPER = "linear", "fixed", "dynamic", "dynamic, paper's rules"
 FIXED_CUT = "fixed, its likeliest nodes"
 
-SINGLE = ("spine", "stand", "dynamic")
 
 PAPER_HISTORY = History(window=10, aim=0.7, depth_step=1.0, confidence_step=0.05)
 PAPER_BUDGETS = (8, 16, 60)
@@ -131,11 +130,6 @@ def main_ways(is_sampled: bool) -> list[Way]:
         *(registered(method) for method in others),
         plain(AGAIN),
     ]
-
-
-def single_ways() -> list[Way]:
-    """`none`, every method that `auto` chooses from, and `auto`."""
-    return [plain(), *(registered(method) for method in (*SINGLE, AUTO)), plain(AGAIN)]
 
 
 def ablation_ways() -> list[Way]:

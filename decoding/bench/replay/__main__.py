@@ -12,25 +12,23 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
-import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from tokenizers import Tokenizer
-from transformers import AutoConfig, AutoModelForCausalLM
 
+from decoding.bench import scripts
 from decoding.bench.machine import describe_machine
-from decoding.bench.replay import scripts
 from decoding.bench.replay.rows import CHAIN, NONE, Plan, Row, Way, load_kept, measure_row, way_of, write_kept
-from decoding.bench.replay.scripts import Script, load_script
 from decoding.bench.replay.tables import differing, render
+from decoding.bench.scripts import Script, load_script
 from decoding.bench.tables.report import replace_section
+from decoding.bench.targets import load_random
 from decoding.bench.workload import PromptChoice
 from decoding.config import EngineConfig
 from decoding.drafting.draft_model.draft_model import load_draft_model
 from decoding.drafting.registry import AUTO
 from decoding.engine.engine import Engine, silent
 from decoding.model.checkpoint import resolve
-from decoding.model.target_model import TargetModel
 
 BUDGETS = (2, 4, 8, 16, 32)
 METHODS = ("spine", "stand", "recycle", "isotropic", "lookup", "suffix", CHAIN, "dynamic")
@@ -97,12 +95,8 @@ class Replay:
 
     @cached_property
     def random_engine(self) -> Engine:
-        """The same architecture and draft model, the target's weights random: nothing that is drafted can be known."""
-        config, folder = resolve(self.config)
-        torch.manual_seed(0)
-        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), attn_implementation="eager")
-        target = TargetModel.from_model(model.to(config.device, getattr(torch, config.dtype)).eval(), config)
-        return Engine(target, config, silent, load_draft_model(self.config, silent))
+        """The same architecture and draft model, the target's weights random."""
+        return Engine(load_random(self.config), self.config, silent, load_draft_model(self.config, silent))
 
     def scripts(self) -> list[Script]:
         chosen = self.chosen

@@ -13,7 +13,7 @@ from zlib import crc32
 import msgspec
 
 from decoding.bench.contestant import EngineContestant, Reply, Task
-from decoding.bench.replay.scripts import Script, Tokens, prompt_of
+from decoding.bench.scripts import Script, Tokens, prompt_of
 from decoding.core.speculation_params import SpeculationParams
 from decoding.engine.engine import Engine
 

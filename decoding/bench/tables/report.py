@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 PAGE = "benchmarks"
-SECTIONS = ("table", "shapes", "load", "profile")
+SECTIONS = ("table", "shapes", "profile")
 
 
 def command_line(command: str, given: Sequence[str]) -> str:

@@ -23,7 +23,7 @@ from decoding.drafting.tree.growth import Growth, allocate, limits_of
 from decoding.drafting.tree.nodes import Nodes, best_nodes
 from decoding.stores.context import ContextIndex
 from decoding.stores.evidence import NUM_SOURCES
-from decoding.stores.judge import Levels, below, regain_hope
+from decoding.stores.judge import Levels, below, note_fruitful, note_fruitless, regain_hope
 from decoding.stores.successor_table import NUM_SUCCESSORS
 
 FAMILIES = frozenset({Source.CONTEXT, Source.ADJACENCY, Source.NGRAM, Source.DRAFT_MODEL})
@@ -31,14 +31,14 @@ _ROOT: IntArray = np.zeros(1, np.int32)
 _NO_TOP = Top(np.zeros((0, NUM_SUCCESSORS), np.int32), np.zeros((0, NUM_SUCCESSORS), np.float32))
 _OVERGROWTH = 4  # nodes to choose from, for each that is wanted
 _LONGEST_CHAIN = 16
-_LONGEST_NAP = 15  # steps
+_LOOKING = 0.01  # of its tokens, what a hopeless request may spend on finding out whether it still is
+_LONGEST_NAP = 255  # steps
+_TAUGHT = 16  # steps without a tree before a look back, whose rows are harvested
 _MOST_JUDGED = 8  # of the tokens that came meanwhile
 
 
 class OneTree:
     """One request's trees. families: of sources that take part; state: of the draft model, where it is one of them."""
-
-    num_top = NUM_SUCCESSORS
 
     def __init__(self, request: Request, sources: Sources, families: frozenset[Source] = FAMILIES) -> None:
         self._request = request
@@ -57,10 +57,16 @@ class OneTree:
         self._under_way: tuple[Growth, Asked, Rounds] | None = None
         self._num_nodes = 0
         self._run, self._row_parents, self._kept = _ROOT, _ROOT[:0], _ROOT
-        self._num_fruitless = self._nap = 0  # trees in a row that were not worth it; steps left without one
+        self._nap = 0  # steps left without a tree
         self._num_known = request.num_tokens  # tokens at the last look back
-        self._missed: list[tuple[int, TopTokens | None]] = []  # roots of steps without a tree, and what followed them
+        self._unseen: int | None = None  # the first root since that had no tree
+        self._missed: list[tuple[int, TopTokens]] = []  # roots since, and what followed them
         self._foretold = np.zeros(NUM_SOURCES, np.int64)
+
+    @property
+    def num_top(self) -> int:
+        """How many of the target's likeliest tokens are wanted of each row: none early in a long nap."""
+        return 0 if self._nap > _TAUGHT else NUM_SUCCESSORS
 
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
         teach_prompt(self._stores.ngrams, self._request.tokens, start, top)
@@ -94,7 +100,8 @@ class OneTree:
     def propose(self, budget: DraftBudget) -> DraftTree:
         """The tree that has grown in this step, now if the draft model has no part in it; the root alone where a tree
         is not worth its price."""
-        if self._nap > 0 and budget.least_gain > 0:
+        self._nap = min(self._nap, self._longest_nap(budget))
+        if self._nap > 0:
             self._nap -= 1
             return root_only(int(self._request.tokens[-1]))
         if self._under_way is None:
@@ -105,11 +112,10 @@ class OneTree:
         kept = best_nodes(nodes.scores, self._num_nodes, budget.max_nodes)
         if _gain(nodes, kept, budget) <= budget.least_gain:
             self._kept = _ROOT
-            self._num_fruitless += 1
-            self._nap = min(2**self._num_fruitless - 2, _LONGEST_NAP)
+            self._nap = min(note_fruitless(self._levels), self._longest_nap(budget))
             return root_only(int(self._request.tokens[-1]))
         self._kept = kept
-        self._num_fruitless = 0
+        note_fruitful(self._levels)
         parents = np.searchsorted(kept, nodes.parents[kept]).astype(np.int32)
         parents[0] = -1
         return DraftTree(nodes.tokens[kept], parents, nodes.sources[kept], names=nodes.names[kept])
@@ -117,8 +123,10 @@ class OneTree:
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
         root_at, self._num_known = self._num_known - 1, self._request.num_tokens
         if self._under_way is None:
-            self._missed.append((root_at, top))
-            if len(self._missed) > _LONGEST_NAP:
+            self._unseen = root_at if self._unseen is None else self._unseen
+            if top is not None:
+                self._missed.append((root_at, top))
+            if len(self._missed) > _TAUGHT:
                 self._catch_up()
             return
         growth, asked, rounds = self._under_way
@@ -139,25 +147,29 @@ class OneTree:
 
     def _catch_up(self) -> None:
         """Judge the sources on what came while no tree was grown, and teach the store what followed it."""
-        if not self._missed:
+        if self._unseen is None:
             return
         tokens = self._request.tokens
-        first = max(self._missed[0][0], len(tokens) - 1 - _MOST_JUDGED)
+        first, self._unseen = max(self._unseen, len(tokens) - 1 - _MOST_JUDGED), None
         growth, asked, rounds = self._set_out(DraftBudget(0), 0, 0, tokens[: first + 1])
         self._under_way = None
         self._foretold += learn_text(growth, asked, rounds, self._levels, tokens[first + 1 :])
-        taught = [(root_at, top) for root_at, top in self._missed if top is not None]
-        self._missed.clear()
-        if taught:
-            ids, probabilities = [top.ids for _, top in taught], [top.probabilities for _, top in taught]
+        if self._missed:
+            roots = np.array([root_at for root_at, _ in self._missed])
+            ids, probabilities = [top.ids for _, top in self._missed], [top.probabilities for _, top in self._missed]
             said = TopTokens(np.concatenate(ids), np.concatenate(probabilities))
-            teach_text(self._stores.ngrams, tokens, np.array([root_at for root_at, _ in taught]), said)
+            self._missed.clear()
+            teach_text(self._stores.ngrams, tokens, roots, said)
 
     def _grow_from_stores(self, budget: DraftBudget) -> float:
         """A tree without the draft model; what it promises beyond the price of its nodes."""
         growth, asked, rounds = self._set_out(budget, 0, 0)
         self._num_nodes = grow_from_stores(growth, asked, rounds)
         return _gain(growth.nodes, np.arange(self._num_nodes, dtype=np.int32), budget)
+
+    def _longest_nap(self, budget: DraftBudget) -> int:
+        """Steps, such that looking whether a tree is worth it costs little of what they bring."""
+        return int(min(budget.least_gain / _LOOKING, _LONGEST_NAP))
 
     def _promise(self, budget: DraftBudget) -> float:
         """What a chain that the draft model alone grows, as long as pays, promises beyond its price, in tokens."""

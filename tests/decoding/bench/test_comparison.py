@@ -11,8 +11,6 @@ from tokenizers.pre_tokenizers import Whitespace
 from decoding.bench.__main__ import main
 from decoding.bench.comparison import AGAIN, compare, contestants_of
 from decoding.bench.contestant import EngineContestant, Reply, Task
-from decoding.bench.load import METHODS as LOAD_METHODS
-from decoding.bench.load import measure_load
 from decoding.bench.profile import profile, render_profile
 from decoding.bench.variant import drafting_methods, variants
 from decoding.bench.workload import PromptChoice, Workload, load_workload
@@ -87,14 +85,6 @@ def test_a_cold_contestant_learns_nothing_from_one_prompt_to_the_next(engine: En
     warm = EngineContestant(engine, "recycle", speculation)
     assert cold.answer(task).forwards == cold.answer(task).forwards
     assert warm.answer(task).forwards >= warm.answer(task).forwards
-
-
-def test_under_load_every_method_gives_the_same_tokens(engine: Engine, workload: Workload) -> None:
-    results = measure_load(engine, [workload], concurrency=4, rounds=1)
-    assert [result.method for result in results] == list(LOAD_METHODS)
-    assert all(result.is_same for result in results)
-    assert results[0].tau == 1.0
-    assert results[0].ratio == 1.0
 
 
 def test_a_profile_has_the_engines_phases(engine: Engine, workload: Workload) -> None:

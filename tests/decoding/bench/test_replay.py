@@ -13,8 +13,8 @@ from decoding.bench.__main__ import main
 from decoding.bench.contestant import EngineContestant, Task
 from decoding.bench.replay import __main__ as replay
 from decoding.bench.replay.rows import CHAIN, Row, measure_row, way_of
-from decoding.bench.replay.scripts import Script, Turn, load_script, most_used_name, prompt_of
 from decoding.bench.replay.tables import differing, render
+from decoding.bench.scripts import Script, Turn, load_script, most_used_name, prompt_of
 from decoding.bench.workload import PromptChoice
 from decoding.config import EngineConfig
 from decoding.engine.engine import Engine

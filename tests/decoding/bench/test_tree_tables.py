@@ -15,12 +15,11 @@ from decoding.bench.draft_trees.tables import (
     at_nodes,
     equal_nodes,
     render_ablation,
-    render_auto,
     render_main,
     render_memory,
     render_sweeps,
 )
-from decoding.bench.draft_trees.ways import Way, ablation_ways, main_ways, single_ways, sweep_ways
+from decoding.bench.draft_trees.ways import Way, ablation_ways, main_ways, sweep_ways
 from decoding.bench.tables.figures import Figures, pool
 from decoding.bench.tables.report import Report
 
@@ -147,14 +146,3 @@ def test_a_report_may_have_a_page_of_its_own(tmp_path: Path) -> None:
     Report(tmp_path, "a machine", "a command", "dynamic_trees").write("main", "text", [1])
     assert "`a command` on a machine." in (tmp_path / "dynamic_trees.md").read_text(encoding="utf-8")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dynamic_trees.json", "dynamic_trees.md"]
-
-
-def test_auto_is_held_against_the_best_single_method() -> None:
-    rows = [figures("none"), figures("spine", tau=2.0), figures("stand", tau=1.5), figures("dynamic", tau=4.0)]
-    one = comparison([*rows, figures("auto", tau=3.0), figures("none, again")])
-    assert [row.label for row in one.figures] == [way.label for way in single_ways()]
-    line = render_auto([("gosling", one)]).splitlines()[-1]
-    assert line == (
-        "| gosling: code, temperature 0 | 50 (1.00) | 100 (2.00) | 75 (1.50) | 200 (4.00) | 150 (3.00) | 50 (1.00) "
-        "| dynamic | -25.0% | -25.0% |"
-    )

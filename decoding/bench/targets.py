@@ -1,7 +1,8 @@
-"""A larger network that computes the bundled model's function, so that a step costs what a bigger model's does.
+"""Targets to measure on: the model itself, one that costs what a bigger model does, one with random weights.
 
-Extra decoder layers follow the model's own; their output projections are zero, so each adds nothing to what it is
-given, bit for bit. Invariant: logits, hence replies and acceptance, are those of the narrow model.
+A widened model computes the model's function at a larger one's price: extra decoder layers follow
+the model's own, whose output projections are zero, so each adds nothing to what it is given, bit for bit.
+Invariant: logits, hence replies and acceptance, are those of the narrow model.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import copy
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from decoding.config import EngineConfig
 from decoding.model.checkpoint import resolve
@@ -42,12 +43,21 @@ def widen(model: PreTrainedModel, num_parameters: int) -> PreTrainedModel:
     return model.eval()
 
 
+def load_random(config: EngineConfig) -> TargetModel:
+    """The architecture that `config` names with random weights: nothing that is drafted can be known."""
+    config, folder = resolve(config)
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), attn_implementation="eager")
+    return TargetModel.from_model(model.to(config.device, getattr(torch, config.dtype)).eval(), config)
+
+
 def load_widened(config: EngineConfig, num_parameters: int) -> TargetModel:
-    """The model that `config` names, on its device and in its dtype, widened to about `num_parameters`."""
+    """The model that `config` names, on its device and in its dtype, widened to about `num_parameters`, if not 0."""
     config, folder = resolve(config)
     dtype = getattr(torch, config.dtype)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
-    return TargetModel.from_model(widen(model.to(config.device), num_parameters), config)
+    model = model.to(config.device)
+    return TargetModel.from_model(widen(model, num_parameters) if num_parameters else model, config)
 
 
 def _num_weights(module: torch.nn.Module) -> int:

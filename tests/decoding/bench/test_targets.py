@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from decoding.bench.draft_trees.widened import NUM_LAYERS, load_widened, widen
+from decoding.bench.targets import NUM_LAYERS, load_widened, widen
 from decoding.config import EngineConfig
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
