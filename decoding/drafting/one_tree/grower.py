@@ -132,7 +132,8 @@ def _choose(growth: Growth, asked: Asked, rounds: Rounds, waiting: IntArray, num
         fallen = math.log(scores[node] / scores[waiting[order[0]]]) / math.log(rounds.hope)
         if count + fallen > num_left or scores[node] < rounds.row_price:
             break
-        promise += max(0.0, scores[node] * (rounds.hope - _best_chance(asked, node))) - rounds.row_price
+        known = _best_chance(asked, node)  # the stores' own chain would go on by it: 1 / (1 - known) tokens a token
+        promise += scores[node] * max(0.0, rounds.hope - known) / (1.0 - known) - rounds.row_price
         count += 1
     if promise < rounds.round_price:
         count = 0
