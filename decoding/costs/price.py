@@ -110,6 +110,11 @@ class Pricing:
         self._draft_curve = draft_curve
 
     @property
+    def base_rows(self) -> float:
+        """How many rows take as long as a step takes beside its rows."""
+        return self._curve.base / self._curve.row
+
+    @property
     def harvest_rows(self) -> int:
         """How many of a prompt's last rows are worth their logits to drafting."""
         curve = self._curve

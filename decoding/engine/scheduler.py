@@ -1,19 +1,20 @@
 """Which sequences run in the next step, with how many tokens each, and in which blocks. No tensors.
 
-Owns the waiting queue and the running set. Sequences are admitted in order of arrival, as soon as their known tokens
-find room; when blocks run out the youngest gives up its own and is run again later, to the same tokens.
-Invariant: the oldest running sequence always finds room, so whatever runs ends.
+Owns who waits and who runs. Whose turn it is and who makes room is the fair queue's to say: a sequence is admitted as
+soon as its known tokens find room, one that gives up its blocks is run again later, to the same tokens.
+Invariant: who came first of those that run always finds room, so whatever runs ends.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from decoding.cache.block_pool import BLOCK_LEN, BlockPool, BlockTable, num_blocks_for
 from decoding.costs.price import DraftBudget, Pricing
+from decoding.engine.fair_queue import FairQueue, Want, step_rows
 from decoding.engine.limits import Limits
 from decoding.engine.sequence import Sequence
 
@@ -53,14 +54,21 @@ class Reuse:
 
 @dataclass(slots=True)
 class _Plan:
-    """A step in the making: who runs with how many of its pending tokens, and how many more tokens there may be."""
+    """A step in the making: who runs with how many of its pending tokens, and how many more there may be, in all and of
+    each key."""
 
     tokens_left: int
+    tokens_of: dict[str, int]
     sizes: dict[Sequence, int] = field(default_factory=dict)
 
     def add(self, sequence: Sequence, size: int) -> None:
         self.sizes[sequence] = size
         self.tokens_left -= size
+        self.tokens_of[sequence.turn.key] -= size
+
+    def room_for(self, sequence: Sequence) -> int:
+        """How many of its tokens there may be."""
+        return min(sequence.num_pending, self.tokens_left, self.tokens_of[sequence.turn.key])
 
     def unplanned(self, sequences: Iterable[Sequence]) -> list[Sequence]:
         return [each for each in sequences if each not in self.sizes]
@@ -73,43 +81,43 @@ class Scheduler:
         self._limits = limits
         self._pool = pool
         self._pricing = pricing
-        self._waiting: deque[Sequence] = deque()
-        self._running: dict[str, Sequence] = {}
+        self._queue: FairQueue[Sequence] = FairQueue()
+        self._sequences: dict[str, Sequence] = {}  # by their requests' ids
+        self._num_steps = 0
+        self._last_step: dict[Sequence, int] = {}  # in which each that decodes ran
         self.reuse = Reuse()
 
     @property
     def num_waiting(self) -> int:
-        return len(self._waiting)
+        return self._queue.num_waiting
 
     @property
     def num_running(self) -> int:
-        return len(self._running)
+        return self._queue.num_running
 
     def add(self, sequence: Sequence) -> None:
-        self._waiting.append(sequence)
+        self._sequences[sequence.request.id] = sequence
+        self._queue.add(sequence)
 
     def retire(self, request_id: str) -> Sequence | None:
         """Take a sequence out, whatever its state, and free its blocks; None if it is not here."""
-        sequence = self._running.pop(request_id, None)
+        sequence = self._sequences.pop(request_id, None)
         if sequence is not None:
+            self._queue.remove(sequence)
+            self._last_step.pop(sequence, None)
             sequence.release(self._pool)
-            return sequence
-        for sequence in self._waiting:
-            if sequence.request.id == request_id:
-                self._waiting.remove(sequence)
-                return sequence
-        return None
+        return sequence
 
     def all(self) -> Iterator[Sequence]:
-        yield from self._running.values()
-        yield from self._waiting
+        return iter(self._sequences.values())
 
     def next_tasks(self) -> list[Task]:
         """Every decoding sequence, prompts as far as they may delay those, and trees in what room is left."""
         self.reuse = Reuse()
+        self._num_steps += 1
         self._drop_trees()
         self._admit()
-        plan = _Plan(self._limits.max_batch_rows)
+        plan = _Plan(self._limits.max_batch_rows, self._tokens_of_keys())
         self._plan_decoding(plan)
         self._plan_prompts(plan)
         chunks = [Task(each, size, None) for each, size in plan.sizes.items() if each.num_pending > size]
@@ -120,30 +128,80 @@ class Scheduler:
 
     def _drop_trees(self) -> None:
         """Leave running sequences the blocks that they have tokens in: the last step's trees are done with."""
-        for sequence in self._running.values():
+        for sequence in self._queue.running:
             assert sequence.rows is not None
             self._pool.resize(sequence.rows.table, sequence.num_committed)
 
     def _admit(self) -> None:
-        """Who came first, as long as the tokens it has find room beside what is owed to those that run."""
-        while self._waiting and len(self._running) < self._limits.max_running:
-            sequence, num_owed = self._waiting[0], sum(map(_blocks_owed, self._running.values()))
-            if self._running and self._pool.num_available <= num_owed:
+        """Whose turn it is, as long as there is a place, and the tokens it has find room beside what is owed to those
+        that run; or as long as others hold so much more that they have to make way."""
+        while (sequence := self._queue.next()) is not None:
+            if not self._has_place(sequence) or not self._find_room(sequence):
                 return
-            num_found = sequence.find_rows(self._pool)
-            num_missing = num_blocks_for(sequence.request.num_tokens) - num_found // BLOCK_LEN
-            if self._running and self._pool.num_available < num_owed + num_missing:
-                sequence.release(self._pool)
-                return
-            self._running[sequence.request.id] = self._waiting.popleft()
+            if self._queue.num_running == self._limits.max_running:
+                victim = self._victim_for_place(sequence)
+                assert victim is not None, sequence.request.id
+                self._preempt(victim)
+            self._queue.start(sequence)
             self.reuse.queries += sequence.note_admission()
-            self.reuse.hits += sequence.note_found(num_found)
+            self.reuse.hits += sequence.note_found(sequence.num_committed)
+
+    def _has_place(self, sequence: Sequence) -> bool:
+        """Whether one more may run, be it for another."""
+        return self._queue.num_running < self._limits.max_running or self._victim_for_place(sequence) is not None
+
+    def _victim_for_place(self, sequence: Sequence) -> Sequence | None:
+        return self._queue.victim(sequence, self._queue.running, lambda _: 1, 1)
+
+    def _find_room(self, sequence: Sequence) -> bool:
+        """Take over the blocks that hold its tokens; whether there is room for the rest beside what is owed to those
+        that run, which others may have to make. Always, where nobody runs."""
+        num_owed = sum(map(_blocks_owed, self._queue.running))
+        if self._pool.num_available <= num_owed and self._victim_for_room(sequence, 1) is None:
+            return not self._queue.num_running
+        sequence.find_rows(self._pool)
+        num_wanted = num_blocks_for(sequence.request.num_tokens)
+        num_missing = num_wanted - sequence.num_committed // BLOCK_LEN
+        while self._queue.num_running and self._pool.num_available < max(num_missing, 1) + num_owed:
+            victim = self._victim_for_room(sequence, num_wanted)
+            if victim is None:
+                sequence.release(self._pool)
+                return False
+            self._preempt(victim)
+            num_owed = sum(map(_blocks_owed, self._queue.running))
+        return True
+
+    def _victim_for_room(self, sequence: Sequence, num_wanted: int) -> Sequence | None:
+        return self._queue.victim(sequence, self._queue.running, _blocks_held, num_wanted)
+
+    def _tokens_of_keys(self) -> dict[str, int]:
+        """How many tokens of each key may run in the step. One that has prompts can always run a block of them."""
+        wanted: Counter[str] = Counter()
+        weights, with_prompt = {}, set()
+        for sequence in self._queue.running:
+            key = sequence.turn.key
+            wanted[key] += sequence.num_pending
+            weights[key] = sequence.turn.weight
+            if sequence.num_pending > 1:
+                with_prompt.add(key)
+        most = self._limits.max_batch_rows
+        if len(wanted) < 2:
+            return dict.fromkeys(wanted, most)
+        wants = {key: Want(min(wanted[key], most), weights[key]) for key in wanted}
+        shares = step_rows(wants, self._pricing.base_rows, most)
+        return {key: max(round(rows), 1 + BLOCK_LEN * (key in with_prompt)) for key, rows in shares.items()}
 
     def _plan_decoding(self, plan: _Plan) -> None:
-        """Every sequence whose prompt is through, the oldest first."""
-        for sequence in sorted(self._running.values(), key=lambda each: each.arrived):
-            if sequence.num_pending == 1 and self._make_room(sequence, 1, plan):
+        """Every sequence whose prompt is through, the oldest first; where a key has more of them than it may run, those
+        that have waited longest, and but for a block if it has prompts, too."""
+        running = sorted(self._queue.running, key=lambda each: (self._last_step.get(each, 0), each.turn.arrived))
+        kept = {each.turn.key: BLOCK_LEN for each in running if each.num_pending > 1}
+        for sequence in running:
+            key = sequence.turn.key
+            is_due = sequence.num_pending == 1 and plan.tokens_of[key] > kept.get(key, 0)
+            if is_due and self._make_room(sequence, 1, plan):
                 plan.add(sequence, 1)
+                self._last_step[sequence] = self._num_steps
 
     def _plan_prompts(self, plan: _Plan) -> None:
         """Prompts, the one that is soonest through first, but for those that have waited for longer than they take.
@@ -152,14 +210,14 @@ class Scheduler:
         """
         now = time.monotonic()
         seconds_left = PLANNED_SHARE * self._limits.max_step_seconds if plan.sizes else float("inf")
-        prompts = [each for each in self._running.values() if each.num_pending > 1]
+        prompts = [each for each in self._queue.running if each.num_pending > 1]
         waits = {each: self._seconds(each, each.num_pending) - (now - each.arrived) for each in prompts}
         is_first = True
-        for sequence in sorted(prompts, key=lambda each: waits[each]):
+        for sequence in sorted(prompts, key=lambda each: (each.turn.priority, waits[each])):
             if sequence.rows is None:  # preempted for one before it
                 continue
             self.reuse.hits += sequence.note_found(sequence.find_rows(self._pool))
-            size = min(sequence.num_pending, plan.tokens_left)
+            size = plan.room_for(sequence)
             seconds = self._seconds(sequence, size)
             if seconds > seconds_left:
                 size = max(int(size * seconds_left / seconds), BLOCK_LEN * is_first)
@@ -188,18 +246,28 @@ class Scheduler:
             return False
         end = sequence.num_committed + size
         while not self._pool.resize(sequence.rows.table, end):
-            youngest = max(plan.unplanned(self._running.values()), key=lambda each: each.arrived)
-            if youngest is sequence:
+            num_missing = num_blocks_for(end) - sequence.rows.table.num_blocks
+            unplanned = plan.unplanned(self._queue.running)
+            victim = self._queue.victim(sequence, unplanned, _blocks_held, num_missing)
+            if victim is None:
+                victim = self._youngest_beside(sequence, unplanned)
+            if victim is sequence:
                 return False
-            self._preempt(youngest)
+            self._preempt(victim)
         self._pool.publish(sequence.rows.table, sequence.request.tokens[:end])
         return True
 
+    def _youngest_beside(self, sequence: Sequence, unplanned: list[Sequence]) -> Sequence:
+        """Where nobody else has to: of the sequence's own key, but of all for the one that came first."""
+        key = None if sequence is self._queue.first else sequence.turn.key
+        own = (each for each in unplanned if key in (None, each.turn.key))
+        return max(own, key=lambda each: (each.turn.priority, each.turn.arrived))
+
     def _preempt(self, sequence: Sequence) -> None:
-        del self._running[sequence.request.id]
         sequence.release(self._pool)
         sequence.note_preemption()
-        self._waiting.appendleft(sequence)
+        self._queue.stop(sequence)
+        self._last_step.pop(sequence, None)
         self.reuse.preemptions += 1
 
     def _seconds(self, sequence: Sequence, num_tokens: int) -> float:
@@ -211,3 +279,7 @@ def _blocks_owed(sequence: Sequence) -> int:
     """That a running sequence needs for the tokens it has, and one to grow by."""
     assert sequence.rows is not None
     return max(0, num_blocks_for(sequence.request.num_tokens) + 1 - sequence.rows.table.num_blocks)
+
+
+def _blocks_held(sequence: Sequence) -> int:
+    return sequence.rows.table.num_blocks if sequence.rows is not None else 0

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -79,6 +80,30 @@ class OpenRequests:
 
     def ids(self) -> list[str]:
         return list(self._tickets)
+
+    def num_open(self, tenant: str | None) -> int:
+        """Of one tenant; None: of all."""
+        return len(self._tickets) if tenant is None else sum(1 for _ in self._of(tenant))
+
+    def num_waiting_tokens(self, tenant: str | None) -> int:
+        """Of the prompts of requests without a first token."""
+        return sum(len(ticket.request.prompt) for ticket in self._of(tenant) if not ticket.num_tokens)
+
+    def num_by_tenant(self) -> Counter[tuple[str, bool]]:
+        """How many are open, by whose they are and whether they have a first token."""
+        return Counter((ticket.request.tenant, ticket.num_tokens > 0) for ticket in self._tickets.values())
+
+    def oldest(self, tenant: str | None, default: float) -> float:
+        """When the first of those that are open was submitted."""
+        return min((ticket.submitted for ticket in self._of(tenant)), default=default)
+
+    def has_begun(self, request_ids: Sequence[str]) -> bool:
+        """Whether one of them has a token, or has ended."""
+        tickets = [self._tickets.get(request_id) for request_id in request_ids]
+        return any(ticket is None or ticket.num_tokens for ticket in tickets)
+
+    def _of(self, tenant: str | None) -> Iterator[Ticket]:
+        return (ticket for ticket in self._tickets.values() if tenant in (None, ticket.request.tenant))
 
     async def wait_until_empty(self) -> None:
         await self._is_empty.wait()

@@ -26,9 +26,10 @@ LATENCY_BUCKETS = (
     *(0.075, 0.1, 0.15, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0),
 )
 # Counters that begin at 0, so that the first increase can be seen.
-ENDS = ("stop", "length", "abort", "rejected", "failed", "workergone")
+ENDS = ("stop", "length", "abort", "rejected", "failed", "workergone", "expired")
 OPERATIONAL_CODES = (
     *("internal_error", "queue_full", "worker_died", "engine_restarting", "engine_silent", "server_stopping"),
+    *("queue_timeout", "timeout", "rate_limit_exceeded"),
 )
 LENGTH_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
 
