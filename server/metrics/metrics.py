@@ -7,7 +7,7 @@ help text. Names that begin with vllm: are vLLM's own, so that tools made for it
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.core import Metric
@@ -18,7 +18,7 @@ from server.engine_client.open_requests import Ticket
 from server.engine_client.replies import End
 from server.engine_client.status import EngineStatus
 from server.http.errors import ApiError
-from server.metrics.exposition import engine_metrics, ready_metrics, status_metrics
+from server.metrics.exposition import engine_metrics, load_metrics, ready_metrics, status_metrics
 from server.metrics.totals import StepTotals
 
 LATENCY_BUCKETS = (
@@ -44,6 +44,7 @@ class Metrics:
         self.model_name = model_name
         self._read_status: Callable[[], EngineStatus] = EngineStatus
         self._read_engine: Callable[[], Ready | None] = lambda: None
+        self._read_load: Callable[[], Mapping[tuple[str, bool], int]] = dict
         self.registry.register(_Engine(self._engine_metrics))
         ProcessCollector(registry=self.registry)
         self._add_request_metrics()
@@ -56,9 +57,14 @@ class Metrics:
         for code in OPERATIONAL_CODES:
             self._errors.labels(code)
 
-    def watch(self, read_status: Callable[[], EngineStatus], read_engine: Callable[[], Ready | None]) -> None:
-        """From now on every scrape asks these what the engine is and how it does."""
-        self._read_status, self._read_engine = read_status, read_engine
+    def watch(
+        self,
+        read_status: Callable[[], EngineStatus],
+        read_engine: Callable[[], Ready | None],
+        read_load: Callable[[], Mapping[tuple[str, bool], int]],
+    ) -> None:
+        """From now on every scrape asks these what the engine is and how it does. read_load: see `load_metrics`."""
+        self._read_status, self._read_engine, self._read_load = read_status, read_engine, read_load
 
     def on_report(self, report: StepReport) -> None:
         self.totals.add(report)
@@ -101,6 +107,7 @@ class Metrics:
             self.totals.forget_engine()
         yield from engine_metrics(self.totals, self.model_name, self.prompt_tokens)
         yield from status_metrics(status)
+        yield from load_metrics(self._read_load())
         if engine is not None:
             yield from ready_metrics(self.model_name, engine)
 
