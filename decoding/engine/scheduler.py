@@ -7,10 +7,11 @@ Invariant: who came first of those that run always finds room, so whatever runs 
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from math import isfinite
+from typing import NamedTuple
 
 from decoding.cache.block_pool import BLOCK_LEN, BlockPool, BlockTable, num_blocks_for
 from decoding.costs.price import DraftBudget, Pricing
@@ -50,6 +51,18 @@ class Reuse:
     queries: int = 0
     hits: int = 0
     preemptions: int = 0
+
+
+class _Prompt(NamedTuple):
+    """A sequence that reads its prompt, and the seconds that the rest of it takes."""
+
+    sequence: Sequence
+    seconds: float
+
+    def rank(self) -> tuple[float, float]:
+        """The one that is soonest through first, but for those that have waited for longer than they take."""
+        turn = self.sequence.turn
+        return turn.priority, self.seconds + turn.arrived
 
 
 @dataclass(slots=True)
@@ -157,8 +170,9 @@ class Scheduler:
         """Take over the blocks that hold its tokens; whether there is room for the rest beside what is owed to those
         that run, which others may have to make. Always, where nobody runs."""
         num_owed = sum(map(_blocks_owed, self._queue.running))
-        if self._pool.num_available <= num_owed and self._victim_for_room(sequence, 1) is None:
-            return not self._queue.num_running
+        is_full = self._queue.num_running and self._pool.num_available <= num_owed
+        if is_full and self._victim_for_room(sequence, 1) is None:
+            return False
         sequence.find_rows(self._pool)
         num_wanted = num_blocks_for(sequence.request.num_tokens)
         num_missing = num_wanted - sequence.num_committed // BLOCK_LEN
@@ -204,29 +218,41 @@ class Scheduler:
                 self._last_step[sequence] = self._num_steps
 
     def _plan_prompts(self, plan: _Plan) -> None:
-        """Prompts, the one that is soonest through first, but for those that have waited for longer than they take.
-
-        Beside sequences that decode they get the seconds they may take, or a block's tokens where that is more.
-        """
-        now = time.monotonic()
+        """Of each key that has prompts the same, by its weight, of the seconds they may take beside sequences that
+        decode; what one does not need is for those that want more."""
         seconds_left = PLANNED_SHARE * self._limits.max_step_seconds if plan.sizes else float("inf")
-        prompts = [each for each in self._queue.running if each.num_pending > 1]
-        waits = {each: self._seconds(each, each.num_pending) - (now - each.arrived) for each in prompts}
-        is_first = True
-        for sequence in sorted(prompts, key=lambda each: (each.turn.priority, waits[each])):
+        prompts = [
+            _Prompt(each, self._seconds(each, each.num_pending)) for each in self._queue.running if each.num_pending > 1
+        ]
+        if not prompts:
+            return
+        first = min(prompts, key=_Prompt.rank).sequence
+        weights = {each.sequence.turn.key: each.sequence.turn.weight for each in prompts}
+        wanted = dict.fromkeys(weights, 0.0)
+        for sequence, seconds in prompts:
+            wanted[sequence.turn.key] += seconds
+        total = sum(weights.values())
+        for key in sorted(wanted, key=lambda key: wanted[key] / weights[key]):
+            own = sorted((each for each in prompts if each.sequence.turn.key == key), key=_Prompt.rank)
+            seconds_left -= self._plan_prompts_of_key(own, seconds_left * weights[key] / total, first, plan)
+            total -= weights[key]
+
+    def _plan_prompts_of_key(self, prompts: list[_Prompt], seconds: float, first: Sequence, plan: _Plan) -> float:
+        """As many of their tokens as take so many seconds, and a block's of `first` at least; the seconds they take."""
+        seconds_left = seconds
+        for sequence, _ in prompts:
             if sequence.rows is None:  # preempted for one before it
                 continue
             self.reuse.hits += sequence.note_found(sequence.find_rows(self._pool))
             size = plan.room_for(sequence)
-            seconds = self._seconds(sequence, size)
-            if seconds > seconds_left:
-                size = max(int(size * seconds_left / seconds), BLOCK_LEN * is_first)
+            if (needed := self._seconds(sequence, size)) > seconds_left:
+                size = max(int(size * seconds_left / needed), BLOCK_LEN * (sequence is first))
             if size < sequence.num_pending:
                 size -= (sequence.num_committed + size) % BLOCK_LEN  # so that whole blocks can be found
             if size > 0 and self._make_room(sequence, size, plan):
                 seconds_left -= self._seconds(sequence, size)
                 plan.add(sequence, size)
-                is_first = False
+        return seconds - seconds_left if isfinite(seconds) else 0.0
 
     def _with_room(self, task: Task) -> Task:
         """The task with as much of its budget as there are blocks for."""

@@ -91,7 +91,7 @@ def _counters(totals: StepTotals) -> Iterator[Metric]:
         ("prefill_rows", "Rows that were prompt tokens", totals.prefill_rows),
         ("prefix_cache_queries_tokens", "Tokens of prompts that were looked up in the cache", totals.prefix_queries),
         ("prefix_cache_hits_tokens", "Tokens of prompts found in the cache, so not run", totals.prefix_hits),
-        ("preemptions", "Requests that gave up their room to older ones, to be run again", totals.preemptions),
+        ("preemptions", "Requests that gave up their place or room to others, to be run again", totals.preemptions),
         ("step_seconds", "Seconds spent in steps", totals.step_seconds),
         ("decode_seconds", f"Seconds spent in {DECODE_STEPS}", totals.decode_seconds),
         (
