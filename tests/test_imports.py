@@ -43,8 +43,8 @@ DECODING = {
         stand/growth stand/stand one_tree/opening one_tree/grower one_tree/one_tree sequence_drafter registry drafting
     """,
     "engine": """
-        limits admission fault fair_queue sequence kept_places intake scheduler isolation parts step_costs tally tracing
-        warm_up engine
+        limits admission fault sharing/fair_queue sequence kept_places intake sharing/step_plan scheduler isolation
+        parts step_costs tally tracing warm_up engine
     """,
     "worker": "arguments messages heart worker __main__",
     "audit": "tiny_configs audit __main__",

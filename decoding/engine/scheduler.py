@@ -7,17 +7,17 @@ Invariant: who came first of those that run always finds room, so whatever runs 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from math import isfinite
-from typing import NamedTuple
 
 from decoding.cache.block_pool import BLOCK_LEN, BlockPool, BlockTable, num_blocks_for
-from decoding.costs.price import DraftBudget, Pricing
-from decoding.engine.fair_queue import FairQueue, Want, step_rows
+from decoding.costs.price import DraftBudget, Pricing, fitted
 from decoding.engine.limits import Limits
 from decoding.engine.sequence import Sequence
+from decoding.engine.sharing.fair_queue import FairQueue
+from decoding.engine.sharing.step_plan import Prompt, StepPlan, tokens_of_keys
 
 PLANNED_SHARE = 0.8  # of the seconds that prompts may delay a step by: one step in a hundred takes a fifth longer
 
@@ -51,40 +51,6 @@ class Reuse:
     queries: int = 0
     hits: int = 0
     preemptions: int = 0
-
-
-class _Prompt(NamedTuple):
-    """A sequence that reads its prompt, and the seconds that the rest of it takes."""
-
-    sequence: Sequence
-    seconds: float
-
-    def rank(self) -> tuple[float, float]:
-        """The one that is soonest through first, but for those that have waited for longer than they take."""
-        turn = self.sequence.turn
-        return turn.priority, self.seconds + turn.arrived
-
-
-@dataclass(slots=True)
-class _Plan:
-    """A step in the making: who runs with how many of its pending tokens, and how many more there may be, in all and of
-    each key."""
-
-    tokens_left: int
-    tokens_of: dict[str, int]
-    sizes: dict[Sequence, int] = field(default_factory=dict)
-
-    def add(self, sequence: Sequence, size: int) -> None:
-        self.sizes[sequence] = size
-        self.tokens_left -= size
-        self.tokens_of[sequence.turn.key] -= size
-
-    def room_for(self, sequence: Sequence) -> int:
-        """How many of its tokens there may be."""
-        return min(sequence.num_pending, self.tokens_left, self.tokens_of[sequence.turn.key])
-
-    def unplanned(self, sequences: Iterable[Sequence]) -> list[Sequence]:
-        return [each for each in sequences if each not in self.sizes]
 
 
 class Scheduler:
@@ -130,14 +96,28 @@ class Scheduler:
         self._num_steps += 1
         self._drop_trees()
         self._admit()
-        plan = _Plan(self._limits.max_batch_rows, self._tokens_of_keys())
+        most = self._limits.max_batch_rows
+        plan = StepPlan(most, tokens_of_keys(self._queue.running, self._pricing.base_rows, most))
         self._plan_decoding(plan)
         self._plan_prompts(plan)
         chunks = [Task(each, size, None) for each, size in plan.sizes.items() if each.num_pending > size]
         drafting = [each for each, size in plan.sizes.items() if each.num_pending == size]
-        budgets = self._pricing.budgets([each.drafter.demand for each in drafting], max(plan.tokens_left, 0))
+        budgets = self._budgets(drafting, plan)
         trees = [Task(each, each.num_pending - 1, budget) for each, budget in zip(drafting, budgets, strict=True)]
         return chunks + [self._with_room(task) for task in trees]
+
+    def _budgets(self, sequences: list[Sequence], plan: StepPlan) -> list[DraftBudget]:
+        """What each may draft, in what each key has left of the step."""
+        budgets = self._pricing.budgets([each.drafter.demand for each in sequences])
+        places: defaultdict[str, list[int]] = defaultdict(list)
+        for place, sequence in enumerate(sequences):
+            places[sequence.turn.key].append(place)
+        for key, own in places.items():
+            room = max(min(plan.tokens_of[key], plan.tokens_left), 0)
+            for place, budget in zip(own, fitted([budgets[place] for place in own], room), strict=True):
+                budgets[place] = budget
+                plan.tokens_left -= budget.max_nodes
+        return budgets
 
     def _drop_trees(self) -> None:
         """Leave running sequences the blocks that they have tokens in: the last step's trees are done with."""
@@ -188,24 +168,7 @@ class Scheduler:
     def _victim_for_room(self, sequence: Sequence, num_wanted: int) -> Sequence | None:
         return self._queue.victim(sequence, self._queue.running, _blocks_held, num_wanted)
 
-    def _tokens_of_keys(self) -> dict[str, int]:
-        """How many tokens of each key may run in the step. One that has prompts can always run a block of them."""
-        wanted: Counter[str] = Counter()
-        weights, with_prompt = {}, set()
-        for sequence in self._queue.running:
-            key = sequence.turn.key
-            wanted[key] += sequence.num_pending
-            weights[key] = sequence.turn.weight
-            if sequence.num_pending > 1:
-                with_prompt.add(key)
-        most = self._limits.max_batch_rows
-        if len(wanted) < 2:
-            return dict.fromkeys(wanted, most)
-        wants = {key: Want(min(wanted[key], most), weights[key]) for key in wanted}
-        shares = step_rows(wants, self._pricing.base_rows, most)
-        return {key: max(round(rows), 1 + BLOCK_LEN * (key in with_prompt)) for key, rows in shares.items()}
-
-    def _plan_decoding(self, plan: _Plan) -> None:
+    def _plan_decoding(self, plan: StepPlan) -> None:
         """Every sequence whose prompt is through, the oldest first; where a key has more of them than it may run, those
         that have waited longest, and but for a block if it has prompts, too."""
         running = sorted(self._queue.running, key=lambda each: (self._last_step.get(each, 0), each.turn.arrived))
@@ -217,27 +180,27 @@ class Scheduler:
                 plan.add(sequence, 1)
                 self._last_step[sequence] = self._num_steps
 
-    def _plan_prompts(self, plan: _Plan) -> None:
+    def _plan_prompts(self, plan: StepPlan) -> None:
         """Of each key that has prompts the same, by its weight, of the seconds they may take beside sequences that
         decode; what one does not need is for those that want more."""
         seconds_left = PLANNED_SHARE * self._limits.max_step_seconds if plan.sizes else float("inf")
         prompts = [
-            _Prompt(each, self._seconds(each, each.num_pending)) for each in self._queue.running if each.num_pending > 1
+            Prompt(each, self._seconds(each, each.num_pending)) for each in self._queue.running if each.num_pending > 1
         ]
         if not prompts:
             return
-        first = min(prompts, key=_Prompt.rank).sequence
+        first = min(prompts, key=Prompt.rank).sequence
         weights = {each.sequence.turn.key: each.sequence.turn.weight for each in prompts}
         wanted = dict.fromkeys(weights, 0.0)
         for sequence, seconds in prompts:
             wanted[sequence.turn.key] += seconds
         total = sum(weights.values())
         for key in sorted(wanted, key=lambda key: wanted[key] / weights[key]):
-            own = sorted((each for each in prompts if each.sequence.turn.key == key), key=_Prompt.rank)
+            own = sorted((each for each in prompts if each.sequence.turn.key == key), key=Prompt.rank)
             seconds_left -= self._plan_prompts_of_key(own, seconds_left * weights[key] / total, first, plan)
             total -= weights[key]
 
-    def _plan_prompts_of_key(self, prompts: list[_Prompt], seconds: float, first: Sequence, plan: _Plan) -> float:
+    def _plan_prompts_of_key(self, prompts: list[Prompt], seconds: float, first: Sequence, plan: StepPlan) -> float:
         """As many of their tokens as take so many seconds, and a block's of `first` at least; the seconds they take."""
         seconds_left = seconds
         for sequence, _ in prompts:
@@ -263,7 +226,7 @@ class Scheduler:
         self._pool.resize(table, table.capacity + self._pool.num_available * BLOCK_LEN)
         return replace(task, budget=replace(task.budget, max_nodes=table.capacity - end))
 
-    def _make_room(self, sequence: Sequence, size: int, plan: _Plan) -> bool:
+    def _make_room(self, sequence: Sequence, size: int, plan: StepPlan) -> bool:
         """Blocks for the next `size` tokens, if need be of younger sequences; False where there are none to be had.
 
         What the blocks will hold after the coming step can be found from now on, so who is planned stays.

@@ -27,7 +27,7 @@ from decoding.core.tree import DraftTree, IntArray, Verdict
 from decoding.drafting.draft_model.state import DraftCost
 from decoding.drafting.revision.prediction import Prediction
 from decoding.drafting.sequence_drafter import SequenceDrafter
-from decoding.engine.fair_queue import Turn
+from decoding.engine.sharing.fair_queue import Turn
 from decoding.sampling.logits_processors import LogitsProcessors
 from decoding.sampling.logprobs import token_logprobs
 from decoding.sampling.sampler import sampler_for

@@ -149,27 +149,3 @@ def _totals(holdings: Mapping[T, float]) -> tuple[Counter[str], Counter[Call]]:
         of_key[item.turn.key] += number  # type: ignore[assignment]
         of_call[_call_of(item)] += number  # type: ignore[assignment]
     return of_key, of_call
-
-
-class Want(NamedTuple):
-    """Of one key: rows that it could bring to a step, and its weight."""
-
-    rows: float
-    weight: float = 1.0
-
-
-def step_rows(wants: Mapping[str, Want], base_rows: float, most: float) -> dict[str, float]:
-    """How many rows each key may bring to a step, of at most `most` together.
-
-    No key has to wait for longer than it would alone on a machine of its share of the speed: a step of r rows takes
-    base_rows + r, so with n equal keys the others may make it n times as long as a key's own rows would. Within that
-    the rows are shared out by max-min fairness.
-    """
-    total = sum(want.weight for want in wants.values())
-    for want in wants.values():
-        most = min(most, (base_rows + want.rows) * total / want.weight - base_rows)
-    shares: dict[str, float] = {}
-    for key, want in sorted(wants.items(), key=lambda each: each[1].rows / each[1].weight):
-        shares[key] = min(want.rows, most * want.weight / total)
-        most, total = most - shares[key], total - want.weight
-    return shares

@@ -9,7 +9,8 @@ from itertools import count
 
 import pytest
 
-from decoding.engine.fair_queue import FairQueue, Turn, Want, step_rows
+from decoding.engine.sharing.fair_queue import FairQueue, Turn
+from decoding.engine.sharing.step_plan import Want, step_rows
 
 PLACES = 12
 
