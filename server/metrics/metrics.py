@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from itertools import product
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.core import Metric
@@ -45,6 +46,7 @@ class Metrics:
         self._read_status: Callable[[], EngineStatus] = EngineStatus
         self._read_engine: Callable[[], Ready | None] = lambda: None
         self._read_load: Callable[[], Mapping[tuple[str, bool], int]] = dict
+        self._tenants: set[str] = set()  # whose requests have ended: no more than there are keys
         self.registry.register(_Engine(self._engine_metrics))
         ProcessCollector(registry=self.registry)
         self._add_request_metrics()
@@ -71,6 +73,7 @@ class Metrics:
 
     def on_end(self, ticket: Ticket, end: End) -> None:
         """Count one ended request. Times are those its client sees, but for the wait in the engine's queue."""
+        self._tenants.add(ticket.request.tenant)
         if not isinstance(end, Finished):
             self._ends.labels(type(end).__name__.lower()).inc()
             return
@@ -107,7 +110,8 @@ class Metrics:
             self.totals.forget_engine()
         yield from engine_metrics(self.totals, self.model_name, self.prompt_tokens)
         yield from status_metrics(status)
-        yield from load_metrics(self._read_load())
+        nothing = dict.fromkeys(product(self._tenants, (False, True)), 0)
+        yield from load_metrics({**nothing, **self._read_load()})
         if engine is not None:
             yield from ready_metrics(self.model_name, engine)
 
