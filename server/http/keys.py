@@ -33,12 +33,12 @@ class KeyTerms:
 
     @classmethod
     def read(cls, words: Iterable[str]) -> KeyTerms:
-        """Of NAME=NUMBER each. Raises ValueError that names what is not one."""
+        """Of NAME=NUMBER each. Raises ValueError that quotes no unknown word: it may be part of a key."""
         given: dict[str, float] = {}
         for word in words:
             name, _, text = word.partition("=")
             if name not in cls.__dataclass_fields__ or name in given:
-                raise ValueError(f"'{name}' is not one of {', '.join(cls.__dataclass_fields__)}, each once")
+                raise ValueError(f"behind a key come {', '.join(cls.__dataclass_fields__)}, as NAME=NUMBER, each once")
             number = float(text) if name == "weight" else int(text)
             if not 0 < number < math.inf:
                 raise ValueError(f"{name} must be above 0, and {text} is not")

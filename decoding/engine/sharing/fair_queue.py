@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 
@@ -54,7 +54,7 @@ class FairQueue(Generic[T]):
         return len(self._running)
 
     @property
-    def running(self) -> Iterable[T]:
+    def running(self) -> Collection[T]:
         return self._running.keys()
 
     @property

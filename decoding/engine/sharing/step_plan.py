@@ -6,7 +6,7 @@ Invariant: no key's step is longer than it would be alone on a machine of its sh
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -72,9 +72,12 @@ def step_rows(wants: Mapping[str, Want], base_rows: float, most: float) -> dict[
     return shares
 
 
-def tokens_of_keys(running: Iterable[Sequence], base_rows: float, most: int) -> dict[str, int]:
+def tokens_of_keys(running: Collection[Sequence], base_rows: float, most: int) -> dict[str, int]:
     """How many tokens of each key may run in the step, of `most` in all: prompts, roots and nodes of trees. A key that
     has prompts can always run a block of them."""
+    keys = {sequence.turn.key for sequence in running}
+    if len(keys) < 2:
+        return dict.fromkeys(keys, most)
     wanted: Counter[str] = Counter()
     weights, with_prompt = {}, set()
     for sequence in running:
@@ -83,8 +86,6 @@ def tokens_of_keys(running: Iterable[Sequence], base_rows: float, most: int) -> 
         weights[key] = sequence.turn.weight
         if sequence.num_pending > 1:
             with_prompt.add(key)
-    if len(wanted) < 2:
-        return dict.fromkeys(wanted, most)
     shares = step_rows({key: Want(min(wanted[key], most), weights[key]) for key in wanted}, base_rows, most)
     return {key: max(round(rows), 1 + BLOCK_LEN * (key in with_prompt)) for key, rows in shares.items()}
 
