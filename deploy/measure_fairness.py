@@ -1,6 +1,6 @@
 """What a flood of one key does to another: `python -m deploy.measure_fairness [FLAGS OF gander serve]`.
 
-Key A has four calls of 64 sampled choices of 200 tokens open all the time. Key B asks for one token, 60 times: alone,
+Key A has four calls of 64 sampled choices of 200 tokens open all the time. Key B asks for one token, 150 times: alone,
 then beside the flood, in turns. Shown: B's milliseconds; the exit status is 1 where the p99 of the second are more than
 three times those of the first.
 """
@@ -19,7 +19,7 @@ import httpx
 from server.bench.started_servers import running_gander
 
 ROUNDS = 2
-NUM_ASKED, PAUSE_SECONDS = 60, 0.02
+NUM_ASKED, PAUSE_SECONDS = 150, 0.02
 NUM_CALLS, NUM_CHOICES, REPLY_TOKENS = 4, 64, 200
 FLOOD_SECONDS = 3.0  # until all choices are under way
 MOST_RATIO = 3.0

@@ -7,6 +7,7 @@ Invariant: who came first of those that run always finds room, so whatever runs 
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from decoding.costs.price import DraftBudget, Pricing, fitted
 from decoding.engine.limits import Limits
 from decoding.engine.sequence import Sequence
 from decoding.engine.sharing.fair_queue import FairQueue
-from decoding.engine.sharing.step_plan import Prompt, StepPlan, tokens_of_keys
+from decoding.engine.sharing.step_plan import Prompt, StepPlan, StepShares
 
 PLANNED_SHARE = 0.8  # of the seconds that prompts may delay a step by: one step in a hundred takes a fifth longer
 
@@ -62,6 +63,7 @@ class Scheduler:
         self._pricing = pricing
         self._queue: FairQueue[Sequence] = FairQueue()
         self._sequences: dict[str, Sequence] = {}  # by their requests' ids
+        self._shares = StepShares(limits.max_batch_rows)
         self._num_steps = 0
         self._last_step: dict[Sequence, int] = {}  # in which each that decodes ran
         self.reuse = Reuse()
@@ -96,8 +98,8 @@ class Scheduler:
         self._num_steps += 1
         self._drop_trees()
         self._admit()
-        most = self._limits.max_batch_rows
-        plan = StepPlan(most, tokens_of_keys(self._queue.running, self._pricing.base_rows, most))
+        tokens = self._shares.tokens_of_keys(self._queue.running, self._pricing.base_rows, time.monotonic())
+        plan = StepPlan(self._limits.max_batch_rows, tokens)
         self._plan_decoding(plan)
         self._plan_prompts(plan)
         chunks = [Task(each, size, None) for each, size in plan.sizes.items() if each.num_pending > size]

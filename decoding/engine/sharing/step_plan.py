@@ -6,12 +6,14 @@ Invariant: no key's step is longer than it would be alone on a machine of its sh
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from decoding.cache.block_pool import BLOCK_LEN
 from decoding.engine.sequence import Sequence
+
+LATELY = 1.0  # seconds
 
 
 class Prompt(NamedTuple):
@@ -72,22 +74,32 @@ def step_rows(wants: Mapping[str, Want], base_rows: float, most: float) -> dict[
     return shares
 
 
-def tokens_of_keys(running: Collection[Sequence], base_rows: float, most: int) -> dict[str, int]:
-    """How many tokens of each key may run in the step, of `most` in all: prompts, roots and nodes of trees. A key that
-    has prompts can always run a block of them."""
-    keys = {sequence.turn.key for sequence in running}
-    if len(keys) < 2:
-        return dict.fromkeys(keys, most)
-    wanted: Counter[str] = Counter()
-    weights, with_prompt = {}, set()
-    for sequence in running:
-        key = sequence.turn.key
-        wanted[key] += rows_wanted(sequence)
-        weights[key] = sequence.turn.weight
-        if sequence.num_pending > 1:
-            with_prompt.add(key)
-    shares = step_rows({key: Want(min(wanted[key], most), weights[key]) for key in wanted}, base_rows, most)
-    return {key: max(round(rows), 1 + BLOCK_LEN * (key in with_prompt)) for key, rows in shares.items()}
+class StepShares:
+    """Owns which keys ran lately, and with what: one that comes again in a moment finds no longer a step under way than
+    if it had stayed. most: rows of a step."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lately: dict[str, tuple[float, Want]] = {}  # by key: when it ran last
+
+    def tokens_of_keys(self, running: Iterable[Sequence], base_rows: float, now: float) -> dict[str, int]:
+        """How many tokens of each key may run in the step: of prompts, roots and nodes of trees. A key that has prompts
+        can always run a block of them. base_rows: see `step_rows`; now: in seconds."""
+        self._lately = {key: entry for key, entry in self._lately.items() if now - entry[0] < LATELY}
+        wanted: Counter[str] = Counter()
+        weights, with_prompt = {}, set()
+        for sequence in running:
+            key = sequence.turn.key
+            wanted[key] += rows_wanted(sequence)
+            weights[key] = sequence.turn.weight
+            if sequence.num_pending > 1:
+                with_prompt.add(key)
+        for key, rows in wanted.items():
+            self._lately[key] = now, Want(min(rows, self._most), weights[key])
+        if len(self._lately) < 2:
+            return dict.fromkeys(wanted, self._most)
+        shares = step_rows({key: want for key, (_, want) in self._lately.items()}, base_rows, self._most)
+        return {key: max(round(shares[key]), 1 + BLOCK_LEN * (key in with_prompt)) for key in wanted}
 
 
 def rows_wanted(sequence: Sequence) -> int:

@@ -10,7 +10,6 @@ from itertools import count
 import pytest
 
 from decoding.engine.sharing.fair_queue import FairQueue, Turn
-from decoding.engine.sharing.step_plan import Want, step_rows
 
 PLACES = 12
 
@@ -134,25 +133,3 @@ def test_whatever_comes_and_goes_places_are_full_shared_fairly_and_never_handed_
         for key in waiting | waits:
             for other, number in running.items():
                 assert (number - 1) / weights[other] < (running[key] + 1) / weights[key], (key, running)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_no_key_waits_longer_for_a_step_than_on_a_machine_of_its_share(seed: int) -> None:
-    rng = random.Random(seed)
-    base, most = rng.uniform(0, 300), 512
-    wants = {f"{key}": Want(rng.choice((1, 2, 60, 512)), rng.choice((1.0, 3.0))) for key in range(rng.randint(2, 8))}
-    shares, total = step_rows(wants, base, most), sum(want.weight for want in wants.values())
-    rows = sum(shares.values())
-    assert rows <= most + 1e-6
-    for key, want in wants.items():
-        due = total / want.weight
-        assert 0 <= shares[key] <= want.rows
-        assert base + rows <= (base + want.rows) * due + 1e-6
-        assert shares[key] >= min(want.rows, rows / due) - 1e-6, "less than its share, though it wants more"
-
-
-def test_keys_that_ask_for_little_leave_the_rest_to_one_that_can_use_it() -> None:
-    many = {f"{key}": Want(1) for key in range(30)}
-    assert step_rows(many | {"flood": Want(60)}, 16, 512) == {**dict.fromkeys(many, 1), "flood": 60}
-    assert step_rows({"one": Want(1), "flood": Want(60)}, 16, 512) == {"one": 1, "flood": 17}
-    assert step_rows({"one": Want(400), "other": Want(400)}, 16, 512) == {"one": 256, "other": 256}
