@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import fields
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -23,12 +24,14 @@ from server.endpoints.openapi import document
 from server.endpoints.responses import route as responses
 from server.endpoints.responses import stored
 from server.engine_client.client import EngineClient, RestartPolicy
+from server.engine_client.queue_gate import QueueLimits
 from server.engine_client.worker_process import WORKER_COMMAND
 from server.generation.response_store import ResponseStore
 from server.http.auth import AuthMiddleware
 from server.http.errors import ApiError, OnError, from_validation
 from server.http.keys import KeyRing
 from server.http.middleware import BodyLimit, RequestFrame
+from server.http.rate_limits import RATE_LIMIT_HEADERS, RateLimitMiddleware
 from server.http.unknown_fields import UnknownFieldsMiddleware
 from server.metrics.metrics import Metrics
 from server.service import Service
@@ -48,7 +51,8 @@ def create_service(
 ) -> Service:
     collected = Metrics(settings.model_name)
     policy = policy or RestartPolicy(worker_timeout=settings.worker_timeout, has_standby=settings.standby)
-    client = EngineClient(settings.engine_config(), collected, command, policy, settings.keep_alive_seconds)
+    limits = QueueLimits(**{option.name: getattr(settings, option.name) for option in fields(QueueLimits)})
+    client = EngineClient(settings.engine_config(), limits, collected, command, policy, settings.keep_alive_seconds)
     keys = KeyRing(settings.api_keys, settings.admin_keys, settings.api_key_file)
     return Service(settings, client, collected, keys, ResponseStore(settings.response_store_bytes))
 
@@ -80,6 +84,7 @@ def _add_middleware(app: FastAPI, service: Service) -> None:
     if settings.unknown_fields == "ignore":
         app.add_middleware(UnknownFieldsMiddleware)
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes, on_error=on_error)
+    app.add_middleware(RateLimitMiddleware, on_error=on_error)
     app.add_middleware(AuthMiddleware, ring=service.keys, has_open_metrics=settings.open_metrics, on_error=on_error)
     if settings.cors_origins is not None:
         app.add_middleware(
@@ -87,7 +92,7 @@ def _add_middleware(app: FastAPI, service: Service) -> None:
             allow_origins=[origin.strip() for origin in settings.cors_origins.split(",")],
             allow_methods=["*"],
             allow_headers=["*"],
-            expose_headers=["x-request-id", "retry-after"],
+            expose_headers=["x-request-id", "retry-after", *RATE_LIMIT_HEADERS],
         )
     app.add_middleware(RequestFrame, on_request=service.metrics.on_request, on_error=on_error)
 

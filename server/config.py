@@ -60,6 +60,21 @@ class ServerSettings(BaseSettings):
     max_waiting: int = Field(
         default=ENGINE.max_waiting, ge=0, description="Most requests waiting; more are answered 429"
     )
+    max_waiting_per_key: int | None = Field(
+        default=None, ge=0, description="Most requests waiting of one API key; by default as many as of all"
+    )
+    max_waiting_tokens: int | None = Field(
+        default=None, ge=1, description="Most tokens of waiting prompts; by default no limit"
+    )
+    max_waiting_tokens_per_key: int | None = Field(
+        default=None, ge=1, description="Most tokens of waiting prompts of one API key; by default no limit"
+    )
+    max_queue_seconds: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Longest wait for a reply's first token, after which it is answered 408; by default no limit",
+    )
     max_batch_rows: int | None = Field(
         default=ENGINE.max_batch_rows,
         ge=1,

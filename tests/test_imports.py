@@ -43,8 +43,8 @@ DECODING = {
         stand/growth stand/stand one_tree/opening one_tree/grower one_tree/one_tree sequence_drafter registry drafting
     """,
     "engine": """
-        limits admission fault sequence kept_places intake scheduler isolation parts step_costs tally tracing warm_up
-        engine
+        limits admission fault sharing/fair_queue sequence kept_places intake sharing/step_plan scheduler isolation
+        parts step_costs tally tracing warm_up engine
     """,
     "worker": "arguments messages heart worker __main__",
     "audit": "tiny_configs audit __main__",
@@ -66,13 +66,15 @@ DECODING = {
     """,
 }
 SERVER = {
-    "http": "errors keys auth middleware session sse unknown_fields work_pool body connections repeated_lines",
+    "http": """
+        errors keys auth rate_limits middleware sender sse unknown_fields work_pool body connections repeated_lines
+    """,
     "settings": "config",
     "schemas": """
         base replies structured generation completions messages tools catalog chat response_replies
         responses
     """,
-    "engine_client": "replies open_requests sessions status worker_process standby client",
+    "engine_client": "replies open_requests queue_gate deadlines sessions status worker_process standby client",
     "metrics": "totals exposition metrics",
     "parsing": "string_search marks parts call_object call_list families forced thinking",
     "prompts": "model_files special_tokens chat_template tokenizer served_model encoding conversation",

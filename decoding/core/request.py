@@ -32,7 +32,9 @@ class Request:
     prompt: int32 [p]; eos_token_ids: the model's end tokens (empty set when the model has none).
     cache_salt: prompts of another salt, or another tenant, share nothing with this one. prediction: int32, what the
     caller expects the reply to be; a draft, never a promise. resumed: int32, the tokens of the reply that an earlier
-    engine gave before it died: the reply goes on after them, as it would have.
+    engine gave before it died: the reply goes on after them, as it would have. call_id: of the call whose requests
+    share a place in the queue, by default this request alone. weight: of the tenant against others, where room or time
+    is short; priority: lower goes first, whatever the tenant's share.
     """
 
     id: str
@@ -43,6 +45,9 @@ class Request:
     tenant: str = ""
     cache_salt: str = ""
     session_id: str = "local"
+    call_id: str = ""
+    weight: float = 1.0
+    priority: int = 0
     prediction: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
     resumed: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
     num_tokens: int = field(init=False)
@@ -52,6 +57,8 @@ class Request:
 
     def __post_init__(self) -> None:
         assert len(self.prompt) >= 1, self.id
+        assert self.weight > 0, (self.id, self.weight)
+        self.call_id = self.call_id or self.id
         self._buffer = np.empty(len(self.prompt) + self.sampling.max_tokens, np.int32)
         self._buffer[: len(self.prompt)] = self.prompt
         self.num_tokens = len(self.prompt)

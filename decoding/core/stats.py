@@ -122,7 +122,7 @@ class StepStats(msgspec.Struct, kw_only=True, array_like=True):
     plain_seconds: what plain decoding would have needed for the tokens of this step, from the measured
     cost of a plain step at the same number of requests and context; 0 for a step that only prefilled.
     prefix_queries, prefix_hits: tokens of the prompts that were started, and those of them that need not be run.
-    preemptions: sequences that gave up their room to older ones.
+    preemptions: sequences that gave up their place or room to others.
     """
 
     rows: int

@@ -110,6 +110,11 @@ class Pricing:
         self._draft_curve = draft_curve
 
     @property
+    def base_rows(self) -> float:
+        """How many rows take as long as a step takes beside its rows."""
+        return self._curve.base / self._curve.row
+
+    @property
     def harvest_rows(self) -> int:
         """How many of a prompt's last rows are worth their logits to drafting."""
         curve = self._curve
@@ -136,17 +141,13 @@ class Pricing:
         else:
             self._chain_factor = _follow(self._chain_factor, (seconds - self._step_factor * expected) / chains)
 
-    def budgets(self, demands: Sequence[Demand], room: int) -> list[DraftBudget]:
-        """A budget for each demand, of at most `room` nodes together: trees shrink alike before anybody waits."""
+    def budgets(self, demands: Sequence[Demand]) -> list[DraftBudget]:
+        """A budget for each demand, wherever the room may be."""
         if not demands:
             return []
         rate = token_rate(self._curve, [demand.pace for demand in demands], [demand.context for demand in demands])
         num_sharing = sum(demand.runs_draft_model for demand in demands)
-        budgets = [self._budget(demand, rate, num_sharing) for demand in demands]
-        wanted = sum(budget.max_nodes for budget in budgets)
-        if wanted > room:
-            return [replace(each, max_nodes=each.max_nodes * room // wanted) for each in budgets]
-        return budgets
+        return [self._budget(demand, rate, num_sharing) for demand in demands]
 
     def _budget(self, demand: Demand, rate: float, num_sharing: int) -> DraftBudget:
         """Whoever weighs its nodes itself is told their price; that of a draft forward is shared by the `num_sharing`
@@ -160,6 +161,14 @@ class Pricing:
             return DraftBudget(self._most_nodes, price, least_gain=least_gain)
         row_price = node_price(self._draft_curve, rate, demand.context)
         return DraftBudget(self._most_nodes, price, rate * self._draft_curve.base / num_sharing, row_price, least_gain)
+
+
+def fitted(budgets: Sequence[DraftBudget], room: int) -> list[DraftBudget]:
+    """The same, of at most `room` nodes together: trees shrink alike before anybody waits."""
+    wanted = sum(budget.max_nodes for budget in budgets)
+    if wanted <= room:
+        return list(budgets)
+    return [replace(each, max_nodes=each.max_nodes * room // wanted) for each in budgets]
 
 
 def _follow(factor: float, ratio: float) -> float:

@@ -1,21 +1,24 @@
 """Which sequences run in the next step, with how many tokens each, and in which blocks. No tensors.
 
-Owns the waiting queue and the running set. Sequences are admitted in order of arrival, as soon as their known tokens
-find room; when blocks run out the youngest gives up its own and is run again later, to the same tokens.
-Invariant: the oldest running sequence always finds room, so whatever runs ends.
+Owns who waits and who runs. Whose turn it is and who makes room is the fair queue's to say: a sequence is admitted as
+soon as its known tokens find room, one that gives up its blocks is run again later, to the same tokens.
+Invariant: who came first of those that run always finds room, so whatever runs ends.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import isfinite
 
 from decoding.cache.block_pool import BLOCK_LEN, BlockPool, BlockTable, num_blocks_for
-from decoding.costs.price import DraftBudget, Pricing
+from decoding.costs.price import DraftBudget, Pricing, fitted
 from decoding.engine.limits import Limits
 from decoding.engine.sequence import Sequence
+from decoding.engine.sharing.fair_queue import FairQueue
+from decoding.engine.sharing.step_plan import Prompt, StepPlan, StepShares
 
 PLANNED_SHARE = 0.8  # of the seconds that prompts may delay a step by: one step in a hundred takes a fifth longer
 
@@ -51,21 +54,6 @@ class Reuse:
     preemptions: int = 0
 
 
-@dataclass(slots=True)
-class _Plan:
-    """A step in the making: who runs with how many of its pending tokens, and how many more tokens there may be."""
-
-    tokens_left: int
-    sizes: dict[Sequence, int] = field(default_factory=dict)
-
-    def add(self, sequence: Sequence, size: int) -> None:
-        self.sizes[sequence] = size
-        self.tokens_left -= size
-
-    def unplanned(self, sequences: Iterable[Sequence]) -> list[Sequence]:
-        return [each for each in sequences if each not in self.sizes]
-
-
 class Scheduler:
     """pricing: says how much each sequence may draft, and how long a prompt's tokens take."""
 
@@ -73,102 +61,163 @@ class Scheduler:
         self._limits = limits
         self._pool = pool
         self._pricing = pricing
-        self._waiting: deque[Sequence] = deque()
-        self._running: dict[str, Sequence] = {}
+        self._queue: FairQueue[Sequence] = FairQueue()
+        self._sequences: dict[str, Sequence] = {}  # by their requests' ids
+        self._shares = StepShares(limits.max_batch_rows)
+        self._num_steps = 0
+        self._last_step: dict[Sequence, int] = {}  # in which each that decodes ran
         self.reuse = Reuse()
 
     @property
     def num_waiting(self) -> int:
-        return len(self._waiting)
+        return self._queue.num_waiting
 
     @property
     def num_running(self) -> int:
-        return len(self._running)
+        return self._queue.num_running
 
     def add(self, sequence: Sequence) -> None:
-        self._waiting.append(sequence)
+        self._sequences[sequence.request.id] = sequence
+        self._queue.add(sequence)
 
     def retire(self, request_id: str) -> Sequence | None:
         """Take a sequence out, whatever its state, and free its blocks; None if it is not here."""
-        sequence = self._running.pop(request_id, None)
+        sequence = self._sequences.pop(request_id, None)
         if sequence is not None:
+            self._queue.remove(sequence)
+            self._last_step.pop(sequence, None)
             sequence.release(self._pool)
-            return sequence
-        for sequence in self._waiting:
-            if sequence.request.id == request_id:
-                self._waiting.remove(sequence)
-                return sequence
-        return None
+        return sequence
 
     def all(self) -> Iterator[Sequence]:
-        yield from self._running.values()
-        yield from self._waiting
+        return iter(self._sequences.values())
 
     def next_tasks(self) -> list[Task]:
         """Every decoding sequence, prompts as far as they may delay those, and trees in what room is left."""
         self.reuse = Reuse()
+        self._num_steps += 1
         self._drop_trees()
         self._admit()
-        plan = _Plan(self._limits.max_batch_rows)
+        tokens = self._shares.tokens_of_keys(self._queue.running, self._pricing.base_rows, time.monotonic())
+        plan = StepPlan(self._limits.max_batch_rows, tokens)
         self._plan_decoding(plan)
         self._plan_prompts(plan)
         chunks = [Task(each, size, None) for each, size in plan.sizes.items() if each.num_pending > size]
         drafting = [each for each, size in plan.sizes.items() if each.num_pending == size]
-        budgets = self._pricing.budgets([each.drafter.demand for each in drafting], max(plan.tokens_left, 0))
+        budgets = self._budgets(drafting, plan)
         trees = [Task(each, each.num_pending - 1, budget) for each, budget in zip(drafting, budgets, strict=True)]
         return chunks + [self._with_room(task) for task in trees]
 
+    def _budgets(self, sequences: list[Sequence], plan: StepPlan) -> list[DraftBudget]:
+        """What each may draft, in what each key has left of the step."""
+        budgets = self._pricing.budgets([each.drafter.demand for each in sequences])
+        places: defaultdict[str, list[int]] = defaultdict(list)
+        for place, sequence in enumerate(sequences):
+            places[sequence.turn.key].append(place)
+        for key, own in places.items():
+            room = max(min(plan.tokens_of[key], plan.tokens_left), 0)
+            for place, budget in zip(own, fitted([budgets[place] for place in own], room), strict=True):
+                budgets[place] = budget
+                plan.tokens_left -= budget.max_nodes
+        return budgets
+
     def _drop_trees(self) -> None:
         """Leave running sequences the blocks that they have tokens in: the last step's trees are done with."""
-        for sequence in self._running.values():
+        for sequence in self._queue.running:
             assert sequence.rows is not None
             self._pool.resize(sequence.rows.table, sequence.num_committed)
 
     def _admit(self) -> None:
-        """Who came first, as long as the tokens it has find room beside what is owed to those that run."""
-        while self._waiting and len(self._running) < self._limits.max_running:
-            sequence, num_owed = self._waiting[0], sum(map(_blocks_owed, self._running.values()))
-            if self._running and self._pool.num_available <= num_owed:
+        """Whose turn it is, as long as there is a place, and the tokens it has find room beside what is owed to those
+        that run; or as long as others hold so much more that they have to make way."""
+        while (sequence := self._queue.next()) is not None:
+            if not self._has_place(sequence) or not self._find_room(sequence):
                 return
-            num_found = sequence.find_rows(self._pool)
-            num_missing = num_blocks_for(sequence.request.num_tokens) - num_found // BLOCK_LEN
-            if self._running and self._pool.num_available < num_owed + num_missing:
-                sequence.release(self._pool)
-                return
-            self._running[sequence.request.id] = self._waiting.popleft()
+            if self._queue.num_running == self._limits.max_running:
+                victim = self._victim_for_place(sequence)
+                assert victim is not None, sequence.request.id
+                self._preempt(victim)
+            self._queue.start(sequence)
             self.reuse.queries += sequence.note_admission()
-            self.reuse.hits += sequence.note_found(num_found)
+            self.reuse.hits += sequence.note_found(sequence.num_committed)
 
-    def _plan_decoding(self, plan: _Plan) -> None:
-        """Every sequence whose prompt is through, the oldest first."""
-        for sequence in sorted(self._running.values(), key=lambda each: each.arrived):
-            if sequence.num_pending == 1 and self._make_room(sequence, 1, plan):
+    def _has_place(self, sequence: Sequence) -> bool:
+        """Whether one more may run, be it for another."""
+        return self._queue.num_running < self._limits.max_running or self._victim_for_place(sequence) is not None
+
+    def _victim_for_place(self, sequence: Sequence) -> Sequence | None:
+        return self._queue.victim(sequence, self._queue.running, lambda _: 1, 1)
+
+    def _find_room(self, sequence: Sequence) -> bool:
+        """Take over the blocks that hold its tokens; whether there is room for the rest beside what is owed to those
+        that run, which others may have to make. Always, where nobody runs."""
+        num_owed = sum(map(_blocks_owed, self._queue.running))
+        is_full = self._queue.num_running and self._pool.num_available <= num_owed
+        if is_full and self._victim_for_room(sequence, 1) is None:
+            return False
+        sequence.find_rows(self._pool)
+        num_wanted = num_blocks_for(sequence.request.num_tokens)
+        num_missing = num_wanted - sequence.num_committed // BLOCK_LEN
+        while self._queue.num_running and self._pool.num_available < max(num_missing, 1) + num_owed:
+            victim = self._victim_for_room(sequence, num_wanted)
+            if victim is None:
+                sequence.release(self._pool)
+                return False
+            self._preempt(victim)
+            num_owed = sum(map(_blocks_owed, self._queue.running))
+        return True
+
+    def _victim_for_room(self, sequence: Sequence, num_wanted: int) -> Sequence | None:
+        return self._queue.victim(sequence, self._queue.running, _blocks_held, num_wanted)
+
+    def _plan_decoding(self, plan: StepPlan) -> None:
+        """Every sequence whose prompt is through, the oldest first; where a key has more of them than it may run, those
+        that have waited longest, and but for a block if it has prompts, too."""
+        running = sorted(self._queue.running, key=lambda each: (self._last_step.get(each, 0), each.turn.arrived))
+        kept = {each.turn.key: BLOCK_LEN for each in running if each.num_pending > 1}
+        for sequence in running:
+            key = sequence.turn.key
+            is_due = sequence.num_pending == 1 and plan.tokens_of[key] > kept.get(key, 0)
+            if is_due and self._make_room(sequence, 1, plan):
                 plan.add(sequence, 1)
+                self._last_step[sequence] = self._num_steps
 
-    def _plan_prompts(self, plan: _Plan) -> None:
-        """Prompts, the one that is soonest through first, but for those that have waited for longer than they take.
-
-        Beside sequences that decode they get the seconds they may take, or a block's tokens where that is more.
-        """
-        now = time.monotonic()
+    def _plan_prompts(self, plan: StepPlan) -> None:
+        """Of each key that has prompts the same, by its weight, of the seconds they may take beside sequences that
+        decode; what one does not need is for those that want more."""
         seconds_left = PLANNED_SHARE * self._limits.max_step_seconds if plan.sizes else float("inf")
-        prompts = [each for each in self._running.values() if each.num_pending > 1]
-        waits = {each: self._seconds(each, each.num_pending) - (now - each.arrived) for each in prompts}
-        is_first = True
-        for sequence in sorted(prompts, key=lambda each: waits[each]):
+        prompts = [
+            Prompt(each, self._seconds(each, each.num_pending)) for each in self._queue.running if each.num_pending > 1
+        ]
+        if not prompts:
+            return
+        first = min(prompts, key=Prompt.rank).sequence
+        weights = {each.sequence.turn.key: each.sequence.turn.weight for each in prompts}
+        wanted = dict.fromkeys(weights, 0.0)
+        for sequence, seconds in prompts:
+            wanted[sequence.turn.key] += seconds
+        total = sum(weights.values())
+        for key in sorted(wanted, key=lambda key: wanted[key] / weights[key]):
+            own = sorted((each for each in prompts if each.sequence.turn.key == key), key=Prompt.rank)
+            seconds_left -= self._plan_prompts_of_key(own, seconds_left * weights[key] / total, first, plan)
+            total -= weights[key]
+
+    def _plan_prompts_of_key(self, prompts: list[Prompt], seconds: float, first: Sequence, plan: StepPlan) -> float:
+        """As many of their tokens as take so many seconds, and a block's of `first` at least; the seconds they take."""
+        seconds_left = seconds
+        for sequence, _ in prompts:
             if sequence.rows is None:  # preempted for one before it
                 continue
             self.reuse.hits += sequence.note_found(sequence.find_rows(self._pool))
-            size = min(sequence.num_pending, plan.tokens_left)
-            seconds = self._seconds(sequence, size)
-            if seconds > seconds_left:
-                size = max(int(size * seconds_left / seconds), BLOCK_LEN * is_first)
+            size = plan.room_for(sequence)
+            if (needed := self._seconds(sequence, size)) > seconds_left:
+                size = max(int(size * seconds_left / needed), BLOCK_LEN * (sequence is first))
             if size < sequence.num_pending:
                 size -= (sequence.num_committed + size) % BLOCK_LEN  # so that whole blocks can be found
             if size > 0 and self._make_room(sequence, size, plan):
                 seconds_left -= self._seconds(sequence, size)
                 plan.add(sequence, size)
-                is_first = False
+        return seconds - seconds_left if isfinite(seconds) else 0.0
 
     def _with_room(self, task: Task) -> Task:
         """The task with as much of its budget as there are blocks for."""
@@ -179,7 +228,7 @@ class Scheduler:
         self._pool.resize(table, table.capacity + self._pool.num_available * BLOCK_LEN)
         return replace(task, budget=replace(task.budget, max_nodes=table.capacity - end))
 
-    def _make_room(self, sequence: Sequence, size: int, plan: _Plan) -> bool:
+    def _make_room(self, sequence: Sequence, size: int, plan: StepPlan) -> bool:
         """Blocks for the next `size` tokens, if need be of younger sequences; False where there are none to be had.
 
         What the blocks will hold after the coming step can be found from now on, so who is planned stays.
@@ -188,18 +237,28 @@ class Scheduler:
             return False
         end = sequence.num_committed + size
         while not self._pool.resize(sequence.rows.table, end):
-            youngest = max(plan.unplanned(self._running.values()), key=lambda each: each.arrived)
-            if youngest is sequence:
+            num_missing = num_blocks_for(end) - sequence.rows.table.num_blocks
+            unplanned = plan.unplanned(self._queue.running)
+            victim = self._queue.victim(sequence, unplanned, _blocks_held, num_missing)
+            if victim is None:
+                victim = self._youngest_beside(sequence, unplanned)
+            if victim is sequence:
                 return False
-            self._preempt(youngest)
+            self._preempt(victim)
         self._pool.publish(sequence.rows.table, sequence.request.tokens[:end])
         return True
 
+    def _youngest_beside(self, sequence: Sequence, unplanned: list[Sequence]) -> Sequence:
+        """Where nobody else has to: of the sequence's own key, but of all for the one that came first."""
+        key = None if sequence is self._queue.first else sequence.turn.key
+        own = (each for each in unplanned if key in (None, each.turn.key))
+        return max(own, key=lambda each: (each.turn.priority, each.turn.arrived))
+
     def _preempt(self, sequence: Sequence) -> None:
-        del self._running[sequence.request.id]
         sequence.release(self._pool)
         sequence.note_preemption()
-        self._waiting.appendleft(sequence)
+        self._queue.stop(sequence)
+        self._last_step.pop(sequence, None)
         self.reuse.preemptions += 1
 
     def _seconds(self, sequence: Sequence, num_tokens: int) -> float:
@@ -211,3 +270,7 @@ def _blocks_owed(sequence: Sequence) -> int:
     """That a running sequence needs for the tokens it has, and one to grow by."""
     assert sequence.rows is not None
     return max(0, num_blocks_for(sequence.request.num_tokens) + 1 - sequence.rows.table.num_blocks)
+
+
+def _blocks_held(sequence: Sequence) -> int:
+    return sequence.rows.table.num_blocks if sequence.rows is not None else 0

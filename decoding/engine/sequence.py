@@ -27,6 +27,7 @@ from decoding.core.tree import DraftTree, IntArray, Verdict
 from decoding.drafting.draft_model.state import DraftCost
 from decoding.drafting.revision.prediction import Prediction
 from decoding.drafting.sequence_drafter import SequenceDrafter
+from decoding.engine.sharing.fair_queue import Turn
 from decoding.sampling.logits_processors import LogitsProcessors
 from decoding.sampling.logprobs import token_logprobs
 from decoding.sampling.sampler import sampler_for
@@ -51,9 +52,12 @@ class Sequence:
     prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=lambda: [None])  # of tokens run so far
     arrived: float = field(default_factory=time.monotonic)
     first_token: float = 0.0
+    turn: Turn = field(init=False)
     stats: RequestStats = field(init=False)
 
     def __post_init__(self) -> None:
+        request = self.request
+        self.turn = Turn(request.tenant, request.call_id, self.arrived, request.weight, request.priority)
         self.stats = RequestStats(prompt_tokens=len(self.request.prompt), resumed_tokens=self.request.num_output)
 
     @property
@@ -110,7 +114,7 @@ class Sequence:
             self.drafter.forget_rows()
 
     def note_preemption(self) -> None:
-        """Its room went to an older one; it is run again later."""
+        """Its room went to another; it is run again later."""
         self.stats.preemptions += 1
 
     def note_chunk(self) -> None:

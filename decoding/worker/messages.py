@@ -19,7 +19,8 @@ from decoding.core.token_logprobs import TokenLogprobs
 
 class Submit(msgspec.Struct, kw_only=True, frozen=True, tag=True):
     """prediction: token ids of the text the reply is expected to be, as far as it is known. resumed: the tokens of the
-    reply that a worker gave before it died; the reply goes on after them."""
+    reply that a worker gave before it died; the reply goes on after them. call_id: of the HTTP call; weight: of the
+    tenant against others; priority: lower goes first."""
 
     request_id: str
     prompt: list[int]
@@ -28,6 +29,9 @@ class Submit(msgspec.Struct, kw_only=True, frozen=True, tag=True):
     tenant: str = ""
     cache_salt: str = ""
     session_id: str = "local"
+    call_id: str = ""
+    weight: float = 1.0
+    priority: int = 0
     prediction: list[int] = []
     resumed: list[int] = []
 

@@ -52,6 +52,9 @@ def request_of(submit: messages.Submit, eos_token_ids: frozenset[int]) -> Reques
         tenant=submit.tenant,
         cache_salt=submit.cache_salt,
         session_id=submit.session_id,
+        call_id=submit.call_id,
+        weight=submit.weight,
+        priority=submit.priority,
         prediction=np.array(submit.prediction, np.int32),
         resumed=np.array(submit.resumed, np.int32),
     )

@@ -212,8 +212,8 @@ MEMORY = Section(
         ),
         Panel(
             title="Preemptions",
-            description="Requests per second that gave up their room to older ones, to be run again: the KV cache is "
-            "too small for what runs.",
+            description="Requests per second that gave up their place or room to others, to be run again: where keys "
+            "or calls do not compete for places, the KV cache is too small for what runs.",
             queries=(Query(sum_rate("gander_preemptions_total", by="instance"), "{{instance}}"),),
             unit="reqps",
         ),

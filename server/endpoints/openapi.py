@@ -35,9 +35,11 @@ DESCRIPTIONS = {
     403: "The API key may not do this",
     404: "No such model, session or path",
     405: "The path has no such method",
+    408: "The request took too long to come, or has waited too long for its turn",
     413: "The body is too large",
-    429: "Too many requests are waiting; Retry-After says when to come back",
+    429: "Too many requests are waiting, or the key's limit is reached; Retry-After says when to come back",
     500: "The server had an error",
+    504: "The request's own timeout is over",
     503: "The engine is loading, restarting or stopping; Retry-After says when to come back",
 }
 OPEN_PATHS = ("/health", "/ready")
@@ -54,7 +56,7 @@ def generation_replies(event_model: str) -> Replies:
         "description": "The reply; with `stream` true as server-sent events, each of the shape given here",
         "content": {STREAMED: {"schema": reference}},
     }
-    return {200: success, **error_replies(400, 404, 413, 429, 500, 503)}
+    return {200: success, **error_replies(400, 403, 404, 408, 413, 429, 500, 503, 504)}
 
 
 def document(app: FastAPI) -> dict[str, Any]:

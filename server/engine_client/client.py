@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -31,13 +32,15 @@ from decoding.worker.messages import (
     Submit,
     ToWorker,
 )
+from server.engine_client.deadlines import Deadlines
 from server.engine_client.open_requests import OpenRequests, Ticket
+from server.engine_client.queue_gate import QueueGate, QueueLimits
 from server.engine_client.replies import End, Replies, WorkerGone
 from server.engine_client.sessions import SessionDesk
 from server.engine_client.standby import Standby
 from server.engine_client.status import EngineStatus, OnStatus
 from server.engine_client.worker_process import WORKER_COMMAND, WorkerProcess
-from server.http.errors import ApiError, unavailable
+from server.http.errors import unavailable
 
 LOG = logging.getLogger("gander.client")
 LEAVE_SECONDS = 5.0  # for the worker, once nothing runs any more
@@ -77,18 +80,20 @@ class EngineClient:
     def __init__(
         self,
         config: EngineConfig,
+        limits: QueueLimits,
         observer: Observer,
         command: Sequence[str] = WORKER_COMMAND,
         policy: RestartPolicy | None = None,
         patience: float = 15.0,
     ) -> None:
-        self._max_waiting = config.max_waiting
         self._observer = observer
         self._policy = policy or RestartPolicy()
         self._patience = patience
         self._worker: WorkerProcess | None = None
         self._standby = Standby(command, config, is_wanted=self._policy.has_standby)
-        self._requests = OpenRequests(observer.on_end)
+        self._requests = OpenRequests(self._on_end)
+        self._gate = QueueGate(limits, self._requests)
+        self._deadlines = Deadlines(self._requests, self._gate, self.abort)
         self._supervisor: asyncio.Task[None] | None = None
         self.status = EngineStatus()
         self.ready: Ready | None = None
@@ -97,15 +102,13 @@ class EngineClient:
         self.desk = SessionDesk(self._send)
 
     @property
-    def max_open(self) -> int:
-        """The most requests without an end, the engine's own rule. Only while the engine is ready."""
-        assert self.ready is not None
-        return self.ready.max_running + self._max_waiting
-
-    @property
     def num_open(self) -> int:
         """Requests without an end."""
         return len(self._requests)
+
+    def num_by_tenant(self) -> Counter[tuple[str, bool]]:
+        """Requests without an end, by whose they are and whether they have a first token."""
+        return self._requests.num_by_tenant()
 
     def subscribe(self, listener: OnStatus) -> None:
         """Call `listener` with every change of status from now on."""
@@ -114,15 +117,16 @@ class EngineClient:
     def start(self) -> None:
         self._supervisor = asyncio.create_task(self._supervise(), name="worker supervisor")
 
-    def submit(self, requests: Sequence[Submit]) -> Replies:
-        """Run the requests; raises ApiError if the engine cannot take all of them now."""
-        status = self.status
-        if status.state != "ready" or self._worker is None:
+    def submit(self, requests: Sequence[Submit], timeout: float | None = None) -> Replies:
+        """Run one call's requests; raises ApiError if the engine cannot take all of them now. timeout: seconds for all
+        of the call."""
+        status, ready = self.status, self.ready
+        if status.state != "ready" or self._worker is None or ready is None:
             raise unavailable(f"The engine is not ready: {status.sentence}.", f"engine_{status.state}", 2)
         # A ticket ends after the engine's part is over, so what passes here passes there.
-        if self.num_open + len(requests) > self.max_open:
-            raise ApiError(429, "Too many requests are waiting; try again later.", None, "queue_full", 1)
+        self._gate.check(requests, ready.max_running)
         replies = Replies([request.request_id for request in requests], self.abort, self._patience)
+        self._deadlines.set(replies, requests, timeout)
         for choice, request in enumerate(requests):
             self._requests.add(Ticket(request, replies, choice))
             self._worker.send(request)
@@ -138,6 +142,10 @@ class EngineClient:
             else:
                 self._requests.note_abort(request_id)
                 self._send(Abort(request_id=request_id))
+
+    def _on_end(self, ticket: Ticket, end: End) -> None:
+        self._gate.note_end(ticket)
+        self._observer.on_end(ticket, end)
 
     def begin_drain(self, seconds: float) -> None:
         """Take no more requests; running ones have `seconds` to end, then they fail."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -80,6 +81,30 @@ class OpenRequests:
     def ids(self) -> list[str]:
         return list(self._tickets)
 
+    def num_open(self, tenant: str | None) -> int:
+        """Of one tenant; None: of all."""
+        return len(self._tickets) if tenant is None else sum(1 for _ in self._of(tenant))
+
+    def num_waiting_tokens(self, tenant: str | None) -> int:
+        """Of the prompts of requests without a first token."""
+        return sum(len(ticket.request.prompt) for ticket in self._of(tenant) if not ticket.num_tokens)
+
+    def num_by_tenant(self) -> Counter[tuple[str, bool]]:
+        """How many are open, by whose they are and whether they have a first token."""
+        return Counter((ticket.request.tenant, ticket.num_tokens > 0) for ticket in self._tickets.values())
+
+    def oldest(self, tenant: str | None, default: float) -> float:
+        """When the first of those that are open was submitted."""
+        return min((ticket.submitted for ticket in self._of(tenant)), default=default)
+
+    def has_begun(self, request_ids: Sequence[str]) -> bool:
+        """Whether one of them has a token, or has ended."""
+        tickets = [self._tickets.get(request_id) for request_id in request_ids]
+        return any(ticket is None or ticket.num_tokens for ticket in tickets)
+
+    def _of(self, tenant: str | None) -> Iterator[Ticket]:
+        return (ticket for ticket in self._tickets.values() if tenant in (None, ticket.request.tenant))
+
     async def wait_until_empty(self) -> None:
         await self._is_empty.wait()
 
@@ -127,12 +152,13 @@ class OpenRequests:
             self.end(request_id, end)
 
     def note_death(self, max_running: int, reason: str) -> None:
-        """A worker died that ran at most so many: those that it gave tokens, and the first that came, who may have run.
+        """A worker died that ran at most so many: those that it gave tokens, and those whose turn it was.
 
         Ends the requests that two workers died of, and those that were being given up.
         """
-        for place, (request_id, ticket) in enumerate(list(self._tickets.items())):
-            ticket.num_deaths += ticket.is_running or place < max_running
+        may_have_run = set(self._in_turn()[:max_running])
+        for request_id, ticket in list(self._tickets.items()):
+            ticket.num_deaths += ticket.is_running or request_id in may_have_run
             ticket.is_running = False
             ticket.steps_before = ticket.last_step
             if ticket.is_aborted:
@@ -140,6 +166,22 @@ class OpenRequests:
             elif ticket.num_deaths == MOST_DEATHS:
                 message = f"Two worker processes died while they ran this request; the last one {reason}."
                 self.end(request_id, WorkerGone(message, "worker_died"))
+
+    def _in_turn(self) -> list[str]:
+        """In the order of the engine's fair queue: of each key as many, and of each of its calls."""
+        num_of_call: Counter[tuple[str, str]] = Counter()
+        num_of_key: Counter[str] = Counter()
+        turns: list[tuple[tuple[float, ...], str]] = []
+        for request_id, ticket in self._tickets.items():
+            call = (ticket.request.tenant, ticket.request.call_id)
+            turns.append(((ticket.request.priority, num_of_call[call], len(turns)), request_id))
+            num_of_call[call] += 1
+        ranks = {}
+        for (priority, in_call, place), request_id in sorted(turns):
+            request = self._tickets[request_id].request
+            ranks[request_id] = priority, num_of_key[request.tenant] / request.weight, in_call, place
+            num_of_key[request.tenant] += 1
+        return sorted(ranks, key=ranks.__getitem__)
 
     def resumed(self) -> list[Submit]:
         """Every request as the next worker is to be asked: to go on after the tokens that were given."""

@@ -22,7 +22,17 @@ class WorkerGone:
     code: str
 
 
-End = Finished | Rejected | Failed | WorkerGone
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """The fifth: its time was over. status: of the answer; retry_after: seconds."""
+
+    message: str
+    code: str
+    status: int
+    retry_after: int | None = None
+
+
+End = Finished | Rejected | Failed | WorkerGone | Expired
 
 
 @dataclass(slots=True)
@@ -51,12 +61,17 @@ class Replies:
         self._unread: dict[int, Reply] = {}
         self._reader: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._deadlines: list[asyncio.TimerHandle] = []
         self._waiting_since = 0.0
 
     @property
     def is_finished(self) -> bool:
         """Every choice has ended and every end was read."""
         return not self._open and not self._unread
+
+    def add_deadline(self, deadline: asyncio.TimerHandle) -> None:
+        """One that need not be kept once nobody reads any more."""
+        self._deadlines.append(deadline)
 
     def put_tokens(self, choice: int, tokens: Tokens) -> None:
         if choice in self._open:
@@ -107,6 +122,8 @@ class Replies:
         if self._open:
             self._abort(list(self._open.values()))
         self._open, self._unread = {}, {}
+        for deadline in self._deadlines:
+            deadline.cancel()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -22,6 +22,7 @@ from server.generation.events import choice_deltas, fold
 from server.generation.serializer import Serializer
 from server.generation.usage import UsageCount
 from server.http.errors import ApiError, OnError, internal_error, naming
+from server.http.rate_limits import Allowance, allowance_of
 from server.http.sse import KEEP_ALIVE, EventStream, wait_for_disconnect
 
 CLIENT_LEFT = 499  # nobody reads it; it names the case in metrics and logs
@@ -36,8 +37,13 @@ async def answer(
     """Run the call. Raises ApiError for what goes wrong before the first byte; on_error is told of what does after."""
     choices = [Choice(index, plan, call.tokenizer) for index, plan in enumerate(call.plans)]
     usage = UsageCount(call.prompt_tokens, call.num_choices)
+    allowance = allowance_of(request)
     with naming(call.names):
-        deltas = choice_deltas(client.submit([plan.request for plan in call.plans]), choices)
+        if allowance is not None:
+            allowance.take_prompt(call.prompt_tokens)
+        deltas = choice_deltas(client.submit([plan.request for plan in call.plans], call.timeout), choices)
+        if allowance is not None:
+            deltas = _counted(deltas, allowance)
         if call.is_streamed:
             first = await _until_disconnect(anext(deltas), request)
             return EventStream(_frames(serializer, first, deltas, usage, on_error))
@@ -45,6 +51,14 @@ async def answer(
     for choice in folded:
         usage.add(choice.last)
     return Response(msgspec.json.encode(serializer.whole(folded, usage)), media_type="application/json")
+
+
+async def _counted(deltas: Deltas, allowance: Allowance) -> Deltas:
+    """The same; their tokens are taken off what the key may have."""
+    async with aclosing(deltas):
+        async for batch in deltas:
+            allowance.take_reply(sum(len(delta.token_ids) for delta in batch))
+            yield batch
 
 
 async def _frames(

@@ -13,7 +13,8 @@ from server.prompts.tokenizer import Tokenizer
 class GenerationCall:
     """What all replies of one HTTP call repeat, and the choices to run.
 
-    created: seconds since 1970; prompt_tokens counts every prompt once; num_choices, names: see `GenerationOptions`.
+    created: seconds since 1970; prompt_tokens counts every prompt once; num_choices, names: see `GenerationOptions`;
+    timeout: seconds for all of it.
     """
 
     id: str
@@ -24,5 +25,6 @@ class GenerationCall:
     num_choices: int
     tokenizer: Tokenizer
     is_streamed: bool
+    timeout: float | None
     plans: Sequence[ChoicePlan]
     names: Mapping[str, str]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from decoding.core.token_logprobs import TokenLogprobs
 from decoding.errors import BrokenGrammar
 from decoding.worker.messages import Failed, Finished, Rejected, Traced
-from server.engine_client.replies import End, Replies
+from server.engine_client.replies import End, Expired, Replies
 from server.generation.choice import Choice, ChoiceDelta, TokenNews
 from server.http.errors import ApiError, internal_error, invalid, unavailable
 from server.parsing.parts import Part, merged
@@ -82,4 +82,6 @@ def _require_finished(end: End | None) -> Finished | None:
     if isinstance(end, Failed):
         status = 400 if end.code == BrokenGrammar.code else 500
         raise internal_error() if end.code is None else ApiError(status, end.message, None, end.code)
+    if isinstance(end, Expired):
+        raise ApiError(end.status, end.message, None, end.code, end.retry_after)
     raise unavailable(end.message, end.code)

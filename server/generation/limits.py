@@ -28,7 +28,9 @@ def check_limits(body: GenerationRequest, options: GenerationOptions, model: Ser
     require_in_vocabulary(body.allowed_token_ids or (), vocab_size, "allowed_token_ids")
     if settings.max_reply_tokens is not None:
         require_at_most(options.max_tokens or 0, settings.max_reply_tokens, "max_tokens")
-    _check_choices(options.num_choices * len(options.prompts), model.engine.max_running + settings.max_waiting)
+    per_key = settings.max_waiting_per_key
+    max_waiting = settings.max_waiting if per_key is None else min(settings.max_waiting, per_key)
+    _check_choices(options.num_choices * len(options.prompts), model.engine.max_running + max_waiting)
     _check_speculation(body.speculation, model.engine)
 
 

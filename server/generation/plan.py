@@ -16,7 +16,7 @@ from decoding.worker.messages import Submit
 from server.generation.choice import ChoicePlan
 from server.generation.options import GenerationOptions
 from server.http.errors import invalid
-from server.http.session import SessionKey
+from server.http.sender import Sender
 from server.parsing.string_search import SearchTree
 from server.prompts.encoding import encode_prediction, reply_room
 from server.prompts.served_model import ServedModel
@@ -44,7 +44,7 @@ def choice_seed(seed: int | None, prompt_number: int, choice_number: int) -> int
 
 
 def plan_choices(
-    body: GenerationRequest, options: GenerationOptions, model: ServedModel, session: SessionKey, call_id: str
+    body: GenerationRequest, options: GenerationOptions, model: ServedModel, sender: Sender, call_id: str
 ) -> list[ChoicePlan]:
     """Choice `i` of prompt `j` has index `j * num_choices + i`. Raises ApiError where a prompt is too long."""
     tokenizer = model.tokenizer
@@ -63,9 +63,12 @@ def plan_choices(
                 prompt=prompt.token_ids,
                 sampling=replace(sampling, max_tokens=max_tokens, seed=seed),
                 speculation=speculation,
-                tenant=session.tenant,
+                tenant=sender.tenant,
                 cache_salt=body.cache_salt or "",
-                session_id=session.session_id,
+                session_id=sender.session_id,
+                call_id=call_id,
+                weight=sender.weight,
+                priority=body.priority,
                 prediction=prediction[:longest_reply],
             )
             plans.append(

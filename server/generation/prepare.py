@@ -10,22 +10,22 @@ from server.generation.call import GenerationCall
 from server.generation.limits import check_limits
 from server.generation.options import GenerationOptions
 from server.generation.plan import plan_choices
-from server.http.errors import naming
-from server.http.session import SessionKey
+from server.http.errors import ApiError, naming
+from server.http.sender import Sender
 from server.prompts.encoding import EncodedPrompt
 from server.prompts.served_model import ServedModel
 from server.schemas.generation import GenerationRequest
 
 
-def prepare(
-    body: GenerationRequest, options: GenerationOptions, model: ServedModel, session: SessionKey
-) -> GenerationCall:
+def prepare(body: GenerationRequest, options: GenerationOptions, model: ServedModel, sender: Sender) -> GenerationCall:
     """Raises ApiError, in the body's own names, for what cannot be served."""
     call_id = f"{options.id_prefix}{uuid.uuid4().hex}"
     with naming(options.names):
         check_limits(body, options, model)
+        if body.priority and not sender.is_admin:
+            raise ApiError(403, "A priority other than 0 is for admin keys.", "priority", "admin_key_required")
         options = _shortened(body, options, model)
-        plans = plan_choices(body, options, model, session, call_id)
+        plans = plan_choices(body, options, model, sender, call_id)
     return GenerationCall(
         id=call_id,
         created=int(time.time()),
@@ -35,6 +35,7 @@ def prepare(
         num_choices=options.num_choices,
         tokenizer=model.tokenizer,
         is_streamed=body.stream,
+        timeout=sender.timeout if body.timeout is None else body.timeout,
         plans=plans,
         names=options.names,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -23,22 +24,50 @@ TENANT_LENGTH = 32  # hexadecimal digits of a key's hash that name its owner
 
 
 @dataclass(frozen=True, slots=True)
+class KeyTerms:
+    """Of one key. weight: of its share against other keys' where there is not enough for all; None: no limit."""
+
+    weight: float = 1.0
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+
+    @classmethod
+    def read(cls, words: Iterable[str]) -> KeyTerms:
+        """Of NAME=NUMBER each. Raises ValueError that quotes no unknown word: it may be part of a key."""
+        given: dict[str, float] = {}
+        for word in words:
+            name, _, text = word.partition("=")
+            if name not in cls.__dataclass_fields__ or name in given:
+                raise ValueError(f"behind a key come {', '.join(cls.__dataclass_fields__)}, as NAME=NUMBER, each once")
+            number = float(text) if name == "weight" else int(text)
+            if not 0 < number < math.inf:
+                raise ValueError(f"{name} must be above 0, and {text} is not")
+            given[name] = number
+        return cls(**given)  # type: ignore[arg-type]
+
+
+NO_TERMS = KeyTerms()
+
+
+@dataclass(frozen=True, slots=True)
 class Caller:
     """Who sent a request. tenant: "" on a server without keys, where everybody is the admin."""
 
     tenant: str = ""
     is_admin: bool = True
+    terms: KeyTerms = NO_TERMS
 
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
     digest: bytes
     is_admin: bool
+    terms: KeyTerms = NO_TERMS
 
     @classmethod
-    def read(cls, text: str, is_admin: bool) -> StoredKey:
+    def read(cls, text: str, is_admin: bool, terms: KeyTerms = NO_TERMS) -> StoredKey:
         """A key as it is, or its hash as sha256:HEX."""
-        return cls(bytes.fromhex(hashed(text).removeprefix(HASH_PREFIX)), is_admin)
+        return cls(bytes.fromhex(hashed(text).removeprefix(HASH_PREFIX)), is_admin, terms)
 
 
 def hashed(key: str) -> str:
@@ -71,11 +100,13 @@ class KeyRing:
         self._refresh()
         digest = hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
         is_known = is_admin = False
+        terms = NO_TERMS
         for stored in (*self._fixed, *self._from_file):
             is_equal = hmac.compare_digest(stored.digest, digest)
             is_known |= is_equal
             is_admin |= is_equal and stored.is_admin
-        return Caller(digest.hex()[:TENANT_LENGTH], is_admin) if is_known else None
+            terms = stored.terms if is_equal else terms
+        return Caller(digest.hex()[:TENANT_LENGTH], is_admin, terms) if is_known else None
 
     def _refresh(self) -> None:
         if self._path is None:
@@ -103,8 +134,14 @@ def _listed(keys: str | None, is_admin: bool) -> Iterable[StoredKey]:
 
 
 def _lines(text: str) -> Iterable[StoredKey]:
-    """One key a line; empty lines and lines that begin with # are skipped."""
-    for line in text.splitlines():
+    """One key a line, with its terms behind it; empty lines and lines that begin with # are skipped."""
+    for number, line in enumerate(text.splitlines(), start=1):
         entry = line.strip()
-        if entry and not entry.startswith("#"):
-            yield StoredKey.read(entry.removeprefix(ADMIN_PREFIX).strip(), entry.startswith(ADMIN_PREFIX))
+        if not entry or entry.startswith("#"):
+            continue
+        key, *words = entry.removeprefix(ADMIN_PREFIX).split()
+        try:
+            terms = KeyTerms.read(words)
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from None
+        yield StoredKey.read(key, entry.startswith(ADMIN_PREFIX), terms)

@@ -22,6 +22,7 @@ from decoding.worker.messages import Ready
 from server.engine_client.status import EngineStatus
 from server.metrics.totals import MAX_DEPTH, WINDOW_STEPS, StepTotals
 
+KEY_DIGITS = 8
 DECODE_STEPS = "steps that decoded and had no prefill rows"
 SPEEDUP = (
     "Tokens per second of decoding against plain decoding at the same load: the seconds that plain decoding would "
@@ -42,6 +43,16 @@ def status_metrics(status: EngineStatus) -> Iterator[Metric]:
     yield CounterMetricFamily("gander_worker_restarts", "Worker processes started after the first", status.restarts)
     is_ready = status.state == "ready"
     yield GaugeMetricFamily("gander_ready", "1 if requests are served now", int(is_ready))
+
+
+def load_metrics(counts: Mapping[tuple[str, bool], int]) -> Iterator[Metric]:
+    """Open requests by whose they are, a key by the first digits of its hash, and whether they have a first token."""
+    gauge = GaugeMetricFamily(
+        "gander_open_requests", "Requests without an end, by API key and state", labels=("key", "state")
+    )
+    for (tenant, has_token), number in counts.items():
+        gauge.add_metric((tenant[:KEY_DIGITS] or "none", "writing" if has_token else "waiting"), number)
+    yield gauge
 
 
 def ready_metrics(model_name: str, engine: Ready) -> Iterator[Metric]:
@@ -80,7 +91,7 @@ def _counters(totals: StepTotals) -> Iterator[Metric]:
         ("prefill_rows", "Rows that were prompt tokens", totals.prefill_rows),
         ("prefix_cache_queries_tokens", "Tokens of prompts that were looked up in the cache", totals.prefix_queries),
         ("prefix_cache_hits_tokens", "Tokens of prompts found in the cache, so not run", totals.prefix_hits),
-        ("preemptions", "Requests that gave up their room to older ones, to be run again", totals.preemptions),
+        ("preemptions", "Requests that gave up their place or room to others, to be run again", totals.preemptions),
         ("step_seconds", "Seconds spent in steps", totals.step_seconds),
         ("decode_seconds", f"Seconds spent in {DECODE_STEPS}", totals.decode_seconds),
         (

@@ -7,7 +7,8 @@ help text. Names that begin with vllm: are vLLM's own, so that tools made for it
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from itertools import product
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.core import Metric
@@ -18,7 +19,7 @@ from server.engine_client.open_requests import Ticket
 from server.engine_client.replies import End
 from server.engine_client.status import EngineStatus
 from server.http.errors import ApiError
-from server.metrics.exposition import engine_metrics, ready_metrics, status_metrics
+from server.metrics.exposition import engine_metrics, load_metrics, ready_metrics, status_metrics
 from server.metrics.totals import StepTotals
 
 LATENCY_BUCKETS = (
@@ -26,9 +27,10 @@ LATENCY_BUCKETS = (
     *(0.075, 0.1, 0.15, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0),
 )
 # Counters that begin at 0, so that the first increase can be seen.
-ENDS = ("stop", "length", "abort", "rejected", "failed", "workergone")
+ENDS = ("stop", "length", "abort", "rejected", "failed", "workergone", "expired")
 OPERATIONAL_CODES = (
     *("internal_error", "queue_full", "worker_died", "engine_restarting", "engine_silent", "server_stopping"),
+    *("queue_timeout", "timeout", "rate_limit_exceeded"),
 )
 LENGTH_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
 
@@ -43,6 +45,8 @@ class Metrics:
         self.model_name = model_name
         self._read_status: Callable[[], EngineStatus] = EngineStatus
         self._read_engine: Callable[[], Ready | None] = lambda: None
+        self._read_load: Callable[[], Mapping[tuple[str, bool], int]] = dict
+        self._tenants: set[str] = set()  # whose requests have ended: no more than there are keys
         self.registry.register(_Engine(self._engine_metrics))
         ProcessCollector(registry=self.registry)
         self._add_request_metrics()
@@ -55,15 +59,21 @@ class Metrics:
         for code in OPERATIONAL_CODES:
             self._errors.labels(code)
 
-    def watch(self, read_status: Callable[[], EngineStatus], read_engine: Callable[[], Ready | None]) -> None:
-        """From now on every scrape asks these what the engine is and how it does."""
-        self._read_status, self._read_engine = read_status, read_engine
+    def watch(
+        self,
+        read_status: Callable[[], EngineStatus],
+        read_engine: Callable[[], Ready | None],
+        read_load: Callable[[], Mapping[tuple[str, bool], int]],
+    ) -> None:
+        """From now on every scrape asks these what the engine is and how it does. read_load: see `load_metrics`."""
+        self._read_status, self._read_engine, self._read_load = read_status, read_engine, read_load
 
     def on_report(self, report: StepReport) -> None:
         self.totals.add(report)
 
     def on_end(self, ticket: Ticket, end: End) -> None:
         """Count one ended request. Times are those its client sees, but for the wait in the engine's queue."""
+        self._tenants.add(ticket.request.tenant)
         if not isinstance(end, Finished):
             self._ends.labels(type(end).__name__.lower()).inc()
             return
@@ -100,6 +110,8 @@ class Metrics:
             self.totals.forget_engine()
         yield from engine_metrics(self.totals, self.model_name, self.prompt_tokens)
         yield from status_metrics(status)
+        nothing = dict.fromkeys(product(self._tenants, (False, True)), 0)
+        yield from load_metrics({**nothing, **self._read_load()})
         if engine is not None:
             yield from ready_metrics(self.model_name, engine)
 

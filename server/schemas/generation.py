@@ -38,7 +38,6 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "spaces_between_special_tokens": (True,),
     "length_penalty": (1,),
     "early_stopping": (False,),
-    "priority": (0,),
 }
 EXPLAINED = {"use_beam_search": "this server samples; ask for n choices, or for the n likeliest of best_of"}
 
@@ -183,6 +182,12 @@ class SamplingRequest(WireModel):
     session_id: str | None = Field(default=None, min_length=1, max_length=128)
     cache_salt: str | None = Field(
         default=None, min_length=1, max_length=256, description="Share no work with requests of another salt"
+    )
+    priority: int = Field(
+        default=0, ge=-(2**31), lt=2**31, description="Lower goes first; other than 0 with an admin's key only"
+    )
+    timeout: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="Seconds for the whole reply; then 504, or an error event"
     )
     speculation: SpeculationOptions = SpeculationOptions()
 

@@ -11,7 +11,7 @@ from server.endpoints.openapi import generation_replies
 from server.generation.answer import answer
 from server.generation.prepare import prepare
 from server.http.body import takes
-from server.http.session import session_of
+from server.http.sender import sender_of
 from server.schemas.completions import Completion, CompletionRequest
 from server.service import service_of
 
@@ -28,6 +28,6 @@ async def create_completion(request: Request) -> Response:
     """Continue a prompt, or several."""
     service = service_of(request)
     body = await service.read(request, CompletionRequest)
-    model, session = service.require_model(body.model), session_of(request, body.session_id)
-    call = await service.work_on(request, lambda: prepare(body, completion_options(body, model), model, session))
+    model, sender = service.require_model(body.model), sender_of(request, body.session_id)
+    call = await service.work_on(request, lambda: prepare(body, completion_options(body, model), model, sender))
     return await answer(call, CompletionSerializer(call, body), request, service.client, service.metrics.on_error)

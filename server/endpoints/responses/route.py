@@ -16,7 +16,7 @@ from server.generation.response_store import ResponseStore, StoredResponse
 from server.http.auth import caller_of
 from server.http.body import takes
 from server.http.errors import invalid, naming
-from server.http.session import session_of
+from server.http.sender import sender_of
 from server.schemas import response_replies
 from server.schemas.responses import InputItem, ResponseRequest
 from server.service import service_of
@@ -45,13 +45,13 @@ async def create_response(request: Request) -> Response:
     """Answer a conversation, item by item."""
     service, tenant = service_of(request), caller_of(request).tenant
     body = await service.read(request, ResponseRequest)
-    model, session = service.require_model(body.model), session_of(request, body.session_id)
+    model, sender = service.require_model(body.model), sender_of(request, body.session_id)
     items = _conversation(body, service.responses, tenant)
     is_kept = body.store and service.responses.keeps
 
     def prepared() -> GenerationCall:
         chat = chat_request(body, items)
-        return prepare(chat, chat_options(chat, model, "resp_"), model, session)
+        return prepare(chat, chat_options(chat, model, "resp_"), model, sender)
 
     def keep(reply: response_replies.Response) -> None:
         if is_kept:

@@ -12,6 +12,7 @@ from decoding.costs.price import (
     Demand,
     Pace,
     Pricing,
+    fitted,
     node_price,
     token_rate,
 )
@@ -87,14 +88,14 @@ CHEAP = CostCurve(base=1.0, row=0.001, key=0.0)
 def test_budgets_that_are_asked_for_are_given_up_to_the_most_and_shrink_alike_where_room_is_short() -> None:
     pricing = Pricing(64, CHEAP)
     demands = [demand(8), demand(80), demand(24)]
-    assert [budget.max_nodes for budget in pricing.budgets(demands, 512)] == [8, 64, 24]
-    assert [budget.max_nodes for budget in pricing.budgets(demands, 48)] == [4, 32, 12]
-    assert [budget.max_nodes for budget in pricing.budgets(demands, 0)] == [0, 0, 0]
-    assert pricing.budgets([], 512) == []
+    assert [budget.max_nodes for budget in fitted(pricing.budgets(demands), 512)] == [8, 64, 24]
+    assert [budget.max_nodes for budget in fitted(pricing.budgets(demands), 48)] == [4, 32, 12]
+    assert [budget.max_nodes for budget in fitted(pricing.budgets(demands), 0)] == [0, 0, 0]
+    assert pricing.budgets([]) == []
 
 
 def test_a_sequence_with_one_token_to_go_drafts_nothing() -> None:
-    budgets = Pricing(64, CHEAP).budgets([demand(8, tokens_left=1), demand(None, tokens_left=1), demand(8)], 512)
+    budgets = Pricing(64, CHEAP).budgets([demand(8, tokens_left=1), demand(None, tokens_left=1), demand(8)])
     assert [budget.max_nodes for budget in budgets] == [0, 0, 8]
 
 
@@ -111,7 +112,7 @@ def test_one_slow_moment_moves_no_price() -> None:
 
 def test_who_weighs_its_nodes_is_told_what_they_and_the_step_cost_and_who_asks_for_a_number_is_not() -> None:
     pricing = Pricing(64, replace(CHEAP, draft=0.01))
-    weighing, asking = pricing.budgets([demand(None), demand(8)], 512)
+    weighing, asking = pricing.budgets([demand(None), demand(8)])
     assert weighing.max_nodes == 64
     assert weighing.min_chance > 0
     assert weighing.least_gain == pytest.approx(10 * weighing.min_chance)
@@ -121,11 +122,11 @@ def test_who_weighs_its_nodes_is_told_what_they_and_the_step_cost_and_who_asks_f
 def test_who_drafts_with_the_draft_model_pays_for_its_rounds_together() -> None:
     pricing = Pricing(64, CHEAP, draft_curve=CostCurve(base=0.1, row=0.001, key=0.0))
     runs = replace(demand(None), runs_draft_model=True)
-    alone, together = pricing.budgets([runs], 512)[0], pricing.budgets([runs, runs], 512)[0]
+    alone, together = pricing.budgets([runs])[0], pricing.budgets([runs, runs])[0]
     assert alone.round_price > 0
     assert alone.row_price == pytest.approx(alone.round_price / 100)
     assert together.round_price == pytest.approx(alone.round_price, rel=0.05)  # twice the rate, shared by two
-    assert pricing.budgets([replace(runs, runs_draft_model=False)], 512)[0].round_price == 0
+    assert pricing.budgets([replace(runs, runs_draft_model=False)])[0].round_price == 0
 
 
 def demand_of(*, runs_draft_model: bool = False) -> Demand:

@@ -91,7 +91,7 @@ def test_replies_are_those_of_an_engine_with_room_however_often_room_is_given_up
         engine.add(request)
     ended, num_steps, scored = finish(engine, with_guest=True)
     num_preemptions = sum(stats.preemptions for stats in ended.values())
-    assert num_preemptions > num_steps / 8, "room was hardly ever short"
+    assert num_preemptions > num_steps / 12, "room was hardly ever short"
     assert engine.pool.num_held == 0
     alone = [again(request) for request in requests]
     for request in alone:

@@ -8,7 +8,7 @@ from server.config import ServerSettings
 from server.generation.options import GenerationOptions
 from server.generation.plan import choice_seed, plan_choices
 from server.http.errors import ApiError
-from server.http.session import SessionKey
+from server.http.sender import Sender
 from server.prompts.encoding import EncodedPrompt, reply_room
 from server.prompts.model_files import ModelFiles
 from server.prompts.served_model import ServedModel
@@ -34,7 +34,7 @@ def test_choices_are_numbered_prompt_by_prompt(tmp_path: Path) -> None:
     body = CompletionRequest.model_validate({**asked, "speculation": {"sources": ["context", "ngram"]}})
     prompts = [EncodedPrompt([1], "a"), EncodedPrompt([2], "b")]
     options = GenerationOptions(id_prefix="cmpl-", prompts=prompts, max_tokens=16, num_choices=2, echo=True)
-    plans = plan_choices(body, options, model, SessionKey("", "me"), "cmpl-1")
+    plans = plan_choices(body, options, model, Sender("", "me"), "cmpl-1")
     assert [plan.request.request_id for plan in plans] == [f"cmpl-1-{i}" for i in range(4)]
     assert [(plan.request.prompt, plan.echo) for plan in plans] == [([1], "a"), ([1], "a"), ([2], "b"), ([2], "b")]
     assert len({plan.request.sampling.seed for plan in plans}) == 4
@@ -49,7 +49,7 @@ def test_a_prediction_is_cut_to_what_the_context_has_room_for_after_the_prompt(t
     body = CompletionRequest.model_validate({"prompt": ["a", "b"], "n": 64, "prediction": prediction})
     prompts = [EncodedPrompt([1] * 30, "a"), EncodedPrompt([2] * 90, "b")]
     options = GenerationOptions(id_prefix="cmpl", prompts=prompts, max_tokens=5, num_choices=64)
-    plans = plan_choices(body, options, model, SessionKey("", "me"), "cmpl-1")
+    plans = plan_choices(body, options, model, Sender("", "me"), "cmpl-1")
     assert [len(plan.request.prediction) for plan in plans] == [70] * 64 + [10] * 64
     assert len({id(plan.stops) for plan in plans}) == 1, "what finds stop strings is made once a call"
 

@@ -1,0 +1,108 @@
+"""How much of a step each key may have, and the step in the making.
+
+Invariant: no key's step is longer than it would be alone on a machine of its share of the speed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from decoding.cache.block_pool import BLOCK_LEN
+from decoding.engine.sequence import Sequence
+
+LATELY = 1.0  # seconds
+
+
+class Prompt(NamedTuple):
+    """A sequence that reads its prompt, and the seconds that the rest of it takes."""
+
+    sequence: Sequence
+    seconds: float
+
+    def rank(self) -> tuple[float, float]:
+        """The one that is soonest through first, but for those that have waited for longer than they take."""
+        turn = self.sequence.turn
+        return turn.priority, self.seconds + turn.arrived
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """A step in the making: who runs with how many of its pending tokens, and how many more there may be, in all and of
+    each key."""
+
+    tokens_left: int
+    tokens_of: dict[str, int]
+    sizes: dict[Sequence, int] = field(default_factory=dict)
+
+    def add(self, sequence: Sequence, size: int) -> None:
+        self.sizes[sequence] = size
+        self.tokens_left -= size
+        self.tokens_of[sequence.turn.key] -= size
+
+    def room_for(self, sequence: Sequence) -> int:
+        """How many of its tokens there may be."""
+        return min(sequence.num_pending, self.tokens_left, self.tokens_of[sequence.turn.key])
+
+    def unplanned(self, sequences: Iterable[Sequence]) -> list[Sequence]:
+        return [each for each in sequences if each not in self.sizes]
+
+
+class Want(NamedTuple):
+    """Of one key: rows that it could bring to a step, and its weight."""
+
+    rows: float
+    weight: float = 1.0
+
+
+def step_rows(wants: Mapping[str, Want], base_rows: float, most: float) -> dict[str, float]:
+    """How many rows each key may bring to a step, of at most `most` together.
+
+    No key has to wait for longer than it would alone on a machine of its share of the speed: a step of r rows takes
+    base_rows + r, so with n equal keys the others may make it n times as long as a key's own rows would. Within that
+    the rows are shared out by max-min fairness.
+    """
+    total = sum(want.weight for want in wants.values())
+    for want in wants.values():
+        most = min(most, (base_rows + want.rows) * total / want.weight - base_rows)
+    shares: dict[str, float] = {}
+    for key, want in sorted(wants.items(), key=lambda each: each[1].rows / each[1].weight):
+        shares[key] = min(want.rows, most * want.weight / total)
+        most, total = most - shares[key], total - want.weight
+    return shares
+
+
+class StepShares:
+    """Owns which keys ran lately, and with what: one that comes again in a moment finds no longer a step under way than
+    if it had stayed. most: rows of a step."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lately: dict[str, tuple[float, Want]] = {}  # by key: when it ran last
+
+    def tokens_of_keys(self, running: Iterable[Sequence], base_rows: float, now: float) -> dict[str, int]:
+        """How many tokens of each key may run in the step: of prompts, roots and nodes of trees. A key that has prompts
+        can always run a block of them. base_rows: see `step_rows`; now: in seconds."""
+        self._lately = {key: entry for key, entry in self._lately.items() if now - entry[0] < LATELY}
+        wanted: Counter[str] = Counter()
+        weights, with_prompt = {}, set()
+        for sequence in running:
+            key = sequence.turn.key
+            wanted[key] += rows_wanted(sequence)
+            weights[key] = sequence.turn.weight
+            if sequence.num_pending > 1:
+                with_prompt.add(key)
+        for key, rows in wanted.items():
+            self._lately[key] = now, Want(min(rows, self._most), weights[key])
+        if len(self._lately) < 2:
+            return dict.fromkeys(wanted, self._most)
+        shares = step_rows({key: want for key, (_, want) in self._lately.items()}, base_rows, self._most)
+        return {key: max(round(shares[key]), 1 + BLOCK_LEN * (key in with_prompt)) for key in wanted}
+
+
+def rows_wanted(sequence: Sequence) -> int:
+    """That it could bring to a step: its tokens, and twice the nodes that its trees lately had: they may grow."""
+    demand = sequence.drafter.demand
+    return sequence.num_pending + (int(2 * (demand.pace.rows - 1)) if demand.tokens_left > 1 else 0)

@@ -1,0 +1,48 @@
+"""When a call's time is over: to wait for its first token, and for all of it. Its requests end then, and free what they
+hold by the next step.
+
+Owns no timers: those belong to the call's replies, and go with their reader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from decoding.worker.messages import Submit
+from server.engine_client.open_requests import OpenRequests
+from server.engine_client.queue_gate import QueueGate
+from server.engine_client.replies import Expired, Replies
+
+
+class Deadlines:
+    """abort: has the worker give up requests."""
+
+    def __init__(self, requests: OpenRequests, gate: QueueGate, abort: Callable[[Sequence[str]], None]) -> None:
+        self._requests = requests
+        self._gate = gate
+        self._abort = abort
+
+    def set(self, replies: Replies, requests: Sequence[Submit], timeout: float | None) -> None:
+        """For one call. timeout: seconds for all of it."""
+        loop, ids = asyncio.get_running_loop(), [request.request_id for request in requests]
+        queue_seconds = self._gate.limits.max_queue_seconds
+        if queue_seconds is not None:
+            replies.add_deadline(loop.call_later(queue_seconds, self._leave_queue, ids, requests[0].tenant))
+        if timeout is not None:
+            end = Expired(f"The request's timeout of {timeout:g} s is over.", "timeout", 504)
+            replies.add_deadline(loop.call_later(timeout, self._expire, ids, end))
+
+    def _leave_queue(self, request_ids: Sequence[str], tenant: str) -> None:
+        """Unless one of them has begun: the others wait for their own call."""
+        if not self._requests.has_begun(request_ids):
+            message = (
+                f"The request has waited for {self._gate.limits.max_queue_seconds:g} s, the longest there is here."
+            )
+            retry_after = self._gate.retry_after(tenant, len(request_ids))
+            self._expire(request_ids, Expired(message, "queue_timeout", 408, retry_after))
+
+    def _expire(self, request_ids: Sequence[str], end: Expired) -> None:
+        self._abort(request_ids)
+        for request_id in request_ids:
+            self._requests.end(request_id, end)
