@@ -17,7 +17,7 @@ MOST_FILES = 15  # of code in one folder
 DECODING = {
     "": "errors config",
     "core": """
-        grammar kernel_cache layer parent sampling_params session_info speculation_params request stats
+        grammar kernel_cache layer parent ranking sampling_params session_info speculation_params request stats
         step_trace token_logprobs step_result top_tokens tree
     """,
     "costs": "curve calibration price",
@@ -42,6 +42,7 @@ DECODING = {
         baselines/suffix draft_model/growth draft_model/dynamic eagle/eagle_tree spine/paper_tree spine/spine
         stand/growth stand/stand one_tree/opening one_tree/grower one_tree/one_tree sequence_drafter registry drafting
     """,
+    "compiling": "groups compiler kernels __main__",
     "engine": """
         limits admission fault sequence kept_places intake scheduler isolation parts step_costs tally tracing warm_up
         engine

@@ -17,11 +17,8 @@ from decoding.core.speculation_params import SpeculationParams
 from decoding.core.stats import StepStats
 from decoding.core.step_result import StepResult
 from decoding.costs.curve import CostCurve
-from decoding.drafting import registry
-from decoding.drafting.revision import prediction
 from decoding.engine.step_costs import Beside
 from decoding.model.target_model import TargetModel
-from decoding.sampling import logits_processors
 
 NUM_TOKENS = 12  # of prompts and replies
 MEASURED_NODES = (2, 16)  # drafted in steps whose seconds are taken
@@ -37,13 +34,6 @@ class Stepping(Protocol):
     def add(self, request: Request) -> None: ...
 
     def step(self) -> StepResult: ...
-
-
-def compile_kernels() -> None:
-    """Compile what drafters, logits processors and predictions call; cached on disk between starts."""
-    registry.warm_up()
-    logits_processors.warm_up()
-    prediction.warm_up()
 
 
 def run_first(engine: Stepping, model: TargetModel, most_nodes: int, draft_curve: CostCurve | None) -> Beside:
