@@ -42,8 +42,8 @@ DECODING = {
         baselines/suffix draft_model/growth draft_model/dynamic eagle/eagle_tree spine/paper_tree spine/spine
         stand/growth stand/stand one_tree/opening one_tree/grower one_tree/one_tree sequence_drafter registry drafting
     """,
-    "compiling": "groups compiler kernels __main__",
     "engine": """
+        compiling/groups compiling/compiler compiling/kernels compiling/__main__
         limits admission fault sequence kept_places intake scheduler isolation parts step_costs tally tracing warm_up
         engine
     """,

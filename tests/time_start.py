@@ -22,7 +22,7 @@ from typing import Any
 
 from server.bench.started_servers import PROGRAM, free_port
 
-POLL_SECONDS = 0.02
+POLL_SECONDS = 0.1
 BODY = {"prompt": "def fibonacci(n):\n", "max_tokens": 1, "temperature": 0}
 
 

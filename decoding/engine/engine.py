@@ -14,7 +14,6 @@ from decoding.cache.batch import pack
 from decoding.cache.block_pool import BLOCK_LEN, BlockPool
 from decoding.cache.prefix_index import PrefixIndex
 from decoding.cache.top_token_store import TopTokenStore
-from decoding.compiling.kernels import Kernels
 from decoding.config import EngineConfig
 from decoding.core.request import FinishReason, Request
 from decoding.core.stats import EngineStats, RequestStats
@@ -27,6 +26,7 @@ from decoding.drafting.eagle.head_model import HeadModel, load_head_model
 from decoding.drafting.registry import StartDrafter
 from decoding.drafting.stand.static_tree import read_tree
 from decoding.engine.admission import check_queue, check_request
+from decoding.engine.compiling.kernels import Kernels
 from decoding.engine.intake import Intake
 from decoding.engine.isolation import Isolation
 from decoding.engine.kept_places import kept_places

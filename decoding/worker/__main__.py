@@ -7,16 +7,16 @@ import logging
 import os
 import sys
 
-from decoding.compiling.compiler import Compiler
 from decoding.core.kernel_cache import is_complete
 from decoding.core.parent import end_with
+from decoding.engine.compiling.compiler import Compiler
 from decoding.worker.arguments import read_arguments
 
 if __name__ == "__main__":
     arguments = read_arguments()
     end_with(arguments.parent)  # first of all: what follows imports for seconds
     compiler = None if is_complete() else Compiler()  # beside what follows
-    from decoding.compiling.kernels import Kernels
+    from decoding.engine.compiling.kernels import Kernels
     from decoding.worker.worker import run
 
     kernels = Kernels(compiler)

@@ -16,7 +16,6 @@ import numpy as np
 import zmq
 from transformers.utils.logging import disable_progress_bar
 
-from decoding.compiling.kernels import Kernels
 from decoding.config import EngineConfig
 from decoding.core.kernel_cache import kernel_folder
 from decoding.core.parent import is_orphan
@@ -24,6 +23,7 @@ from decoding.core.request import Request
 from decoding.core.stats import StepStats
 from decoding.core.step_result import Broken, Emitted, PromptScored, Retired, StepResult
 from decoding.core.step_trace import StepTrace
+from decoding.engine.compiling.kernels import Kernels
 from decoding.engine.engine import Engine
 from decoding.engine.fault import broken_by
 from decoding.errors import GanderError, RequestRejected

@@ -12,7 +12,7 @@ PROGRAM = dedent(
     import threading
     import numpy as np
     from numba.core.registry import CPUDispatcher
-    from decoding.compiling.kernels import Kernels
+    from decoding.engine.compiling.kernels import Kernels
     from decoding.config import EngineConfig
     from decoding.core.kernel_cache import is_complete
     from decoding.engine.engine import Engine

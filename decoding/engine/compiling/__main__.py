@@ -1,4 +1,4 @@
-"""`python -m decoding.compiling --parent PID`: compile one group after the other into the cache, a line for each."""
+"""`python -m decoding.engine.compiling --parent PID`: compile group after group into the cache, a line for each."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import argparse
 import os
 import sys
 
-from decoding.compiling.groups import ATTENTION, methods, run_group
 from decoding.core.parent import end_with
+from decoding.engine.compiling.groups import ATTENTION, methods, run_group
 
 POLITE = 10  # on the scale of `nice`, once requests may run beside
 

@@ -15,7 +15,7 @@ class Compiler:
     it, whose starting thread has to live as long."""
 
     def __init__(self) -> None:
-        command = (sys.executable, "-m", "decoding.compiling", "--parent", str(os.getpid()))
+        command = (sys.executable, "-m", "decoding.engine.compiling", "--parent", str(os.getpid()))
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
         self._done: set[str] = set()
 

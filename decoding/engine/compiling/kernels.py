@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from threading import Thread
 
-from decoding.compiling.compiler import Compiler
-from decoding.compiling.groups import ATTENTION, PLAIN, methods, run_group
 from decoding.core.kernel_cache import note_complete
+from decoding.engine.compiling.compiler import Compiler
+from decoding.engine.compiling.groups import ATTENTION, PLAIN, methods, run_group
 
 logger = logging.getLogger("gander.engine")
 

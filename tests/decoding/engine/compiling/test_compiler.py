@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from decoding.compiling.compiler import Compiler
+from decoding.engine.compiling.compiler import Compiler
 
 PROGRAM = """#!/bin/sh
 echo attention
