@@ -213,16 +213,22 @@ def warm_up(method: str) -> None:
     """
     tokens = np.concatenate((np.arange(600, dtype=np.int32), np.tile(np.arange(7, dtype=np.int32), 6)))
     sampling = SamplingParams(max_tokens=8, temperature=1.0)
-    for speculation in (
-        SpeculationParams(method=method),
-        SpeculationParams(method=method, without=frozenset((BEST_FIRST,))),
-        SpeculationParams(method=method, verification="rejection"),
-    ):
+    for speculation in _ways_to_ask(method):
         for has_model in _may_have_model(METHODS[method]):
             request = Request(id=f"warm-up-{method}", prompt=tokens, sampling=sampling, speculation=speculation)
             store = KvStore((), 1, torch.float32, torch.device("cpu"))
             state = DraftModelState(request, store, WARM_UP_VOCABULARY) if has_model else None
             _draft_once(start(method, request, lone_session(WARM_UP_BYTES), state), request, state)
+
+
+def _ways_to_ask(method: str) -> list[SpeculationParams]:
+    """For all that a method may call."""
+    ways = [SpeculationParams(method=method)]
+    if method in GROWN:
+        ways.append(SpeculationParams(method=method, without=frozenset((BEST_FIRST,))))
+    if method == "stand":
+        ways.append(SpeculationParams(method=method, verification="rejection"))
+    return ways
 
 
 def _may_have_model(method: Method) -> tuple[bool, ...]:

@@ -3,6 +3,7 @@ line on its standard input tells it to: so it can be started before it is needed
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
@@ -15,12 +16,15 @@ from decoding.worker.arguments import read_arguments
 if __name__ == "__main__":
     arguments = read_arguments()
     end_with(arguments.parent)  # first of all: what follows imports for seconds
+    gc.disable()  # what is imported stays: to look through it again and again takes a quarter of the time
     compiler = None if is_complete() else Compiler()  # beside what follows
     from decoding.engine.compiling.kernels import Kernels
     from decoding.worker.worker import run
 
     kernels = Kernels(compiler)
     kernels.load()
+    gc.freeze()
+    gc.enable()
     status = run(arguments, kernels) if sys.stdin.readline() else 0
     logging.shutdown()
     sys.stderr.flush()
