@@ -59,7 +59,7 @@ def grow_from_stores(growth: Growth, asked: Asked, rounds: Rounds) -> int:
     plant(growth, asked, rounds)
     open_node(growth, asked, np.int64(0), asked.no_top, NOT_RUN)
     _offer(growth, asked, np.int64(0), _BEST)
-    num_nodes, _ = _grow(growth, asked, rounds, 1, 0)
+    num_nodes, _ = _grow(growth, asked, rounds, np.int64(1), np.int64(0))
     return num_nodes
 
 
