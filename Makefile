@@ -6,6 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 MODEL ?= gosling
 ARGS ?=
 DATA ?=
+TORCH_INDEX_URL ?=
 
 .PHONY: serve test check bench clean
 
@@ -24,10 +25,11 @@ check: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m decoding.bench $(if $(DATA),--data $(DATA)) $(ARGS)
 
-# Torch comes first and pinned by itself, so that no other package can pull in a build for another device.
+# Torch comes first and pinned by itself, so that no other package can pull in a build for another device. It is most of
+# what is installed: TORCH_INDEX_URL is an index of CPU builds, where pip's own has builds with CUDA alone.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) $$(grep '^torch==' constraints.txt)
+	$(PIP) $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) $$(grep '^torch==' constraints.txt)
 	$(PIP) --constraint constraints.txt --editable .
 	touch $@
 

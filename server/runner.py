@@ -186,6 +186,7 @@ class _StartupReport:
         self._service = service
         self._url = url
         self._last = ""
+        self._num_compiling = 0
         console.print(
             f"[bold]Gander[/bold] is starting [cyan]{service.settings.model_name}[/cyan]; {url}/ready says when."
         )
@@ -195,6 +196,7 @@ class _StartupReport:
         if status.state == "ready" and self._last != "ready":
             self._last = "ready"
             self._show_ready()
+            self._show_compiling(status)
         elif status.state == "loading" and status.sentence != self._last:
             self._last = status.sentence
             self._console.print(
@@ -202,6 +204,16 @@ class _StartupReport:
             )
         elif status.state != "ready":
             self._last = status.state
+        elif len(status.compiling) != self._num_compiling:
+            self._show_compiling(status)
+
+    def _show_compiling(self, status: EngineStatus) -> None:
+        """What there is still to come, or that it has."""
+        if status.compiling:
+            self._say(f"Still to be compiled, and plain until then: {', '.join(status.compiling)}.")
+        elif self._num_compiling:
+            self._say("Everything is compiled.")
+        self._num_compiling = len(status.compiling)
 
     def _show_ready(self) -> None:
         engine = self._service.client.ready

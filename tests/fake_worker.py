@@ -10,7 +10,7 @@ The last line of a prompt that is a JSON object is a script:
 Any other prompt gets letters drawn from its seed. Token ids are bytes; 256 is the end token. The log probability of
 token t is -t / 100, its rank t, and the likeliest tokens are 0, 1, 2, ... Every tenant has the sessions it has used.
 The model folder may hold fake.json: {"load_seconds", "load_failed", "crash_on_load", "context_note",
-"fingerprint"}.
+"fingerprint", "compiling": methods that are compiled once the first request has come}.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from decoding.worker.messages import (
     Batch,
     Beat,
     Broke,
+    Compiling,
     DeleteSession,
     Drain,
     Failed,
@@ -251,6 +252,9 @@ class FakeWorker:
             parameters=1,
             fingerprint=options.get("fingerprint", "fp_fake"),
         )
+        if "compiling" in options:
+            self._send([Compiling(methods=options["compiling"])])
+        self._is_compiling = "compiling" in options
         self._send([ready])
 
     def _read_inbox(self) -> None:
@@ -258,6 +262,9 @@ class FakeWorker:
             message = self._decoder.decode(self._inbox.recv())
             match message:
                 case Submit():
+                    if self._is_compiling:
+                        self._is_compiling = False
+                        self._send([Compiling(methods=[])])
                     self._sessions[message.tenant, message.session_id] = len(message.prompt)
                     self._running[message.request_id] = Running(message)
                 case Abort():

@@ -17,7 +17,7 @@ MOST_FILES = 15  # of code in one folder
 DECODING = {
     "": "errors config",
     "core": """
-        grammar kernel_cache layer parent sampling_params session_info speculation_params request stats
+        grammar kernel_cache layer parent ranking sampling_params session_info speculation_params request stats
         step_trace token_logprobs step_result top_tokens tree
     """,
     "costs": "curve calibration price",
@@ -43,6 +43,7 @@ DECODING = {
         stand/growth stand/stand one_tree/opening one_tree/grower one_tree/one_tree sequence_drafter registry drafting
     """,
     "engine": """
+        compiling/groups compiling/compiler compiling/kernels compiling/__main__
         limits admission fault sharing/fair_queue sequence kept_places intake sharing/step_plan scheduler isolation
         parts step_costs tally tracing warm_up engine
     """,

@@ -56,7 +56,7 @@ class ExactAttention:
         self._store: KvStore | None = None
         self._layers: list[LayerTable] = []
         self._scratch = np.empty((1, 0), np.float32)
-        _compile()
+        warm_up()
 
     def prepare(self, batch: StepBatch) -> ExactPlan:
         store = batch.store
@@ -101,7 +101,7 @@ class ExactAttention:
         return self._scratch
 
 
-def _compile() -> None:
+def warm_up() -> None:
     """Compile both kernels on nothing, or load them from numba's cache, so that no request has to wait."""
     nothing, floats = np.zeros((0, 7), np.int64), np.zeros(16, np.float32)
     numbers, places = np.zeros(0, np.int32), np.zeros(0, np.int64)

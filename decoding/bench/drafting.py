@@ -81,10 +81,10 @@ def main() -> None:
     parser.add_argument("--budget", type=int, default=60, help="drafted nodes per tree")
     parser.add_argument("--steps", type=int, default=1000)
     arguments = parser.parse_args()
-    warm_up()
     out = sys.stdout.write
     out(f"{'method':12s}{'nodes':>8s}{'propose us':>14s}{'p90':>8s}{'observe us':>14s}{'p90':>8s}\n")
     for method in available(has_draft_model=False):
+        warm_up(method)
         propose, observe, nodes = time_method(method, arguments.budget, arguments.steps)
         columns = [1e6 * np.percentile(seconds, share) for seconds in (propose, observe) for share in (50, 90)]
         out(f"{method:12s}{nodes:8.1f}{columns[0]:14.1f}{columns[1]:8.1f}{columns[2]:14.1f}{columns[3]:8.1f}\n")

@@ -192,8 +192,8 @@ def _fill_rows(tables: Tables, rows: Rows) -> None:
             rows.positions_P[node] = prefix_len if parent < 0 else rows.positions_P[first + parent] + 1
         tables.is_chain[segment] = chain
         first_row, end_row = tables.offsets[segment], tables.offsets[segment + 1]
-        rows.positions_M[first_row:end_row] = rows.positions_P[first + num_written : end]
         for row in range(first_row, end_row):
+            rows.positions_M[row] = rows.positions_P[first + num_written + row - first_row]
             place = prefix_len + num_written + row - first_row
             block = np.int64(rows.blocks_T[tables.table_offsets[segment] + place // BLOCK_LEN])
             rows.write_slots_M[row] = block * BLOCK_LEN + place % BLOCK_LEN

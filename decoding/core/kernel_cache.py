@@ -9,23 +9,30 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import hashlib
 import logging
 import os
+import platform
 import re
 import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
+from typing import IO
 
 logger = logging.getLogger(__name__)
 
 PACKAGE = Path(__file__).parents[1]
 VARIABLE = "NUMBA_CACHE_DIR"
 FOLDER_NAME = re.compile("gander-[0-9a-f]{16}")
+COMPLETE = "complete-"  # begins the name of the file that says so of a kind of processor
+ROOM_BYTES = 2**26  # more than all kernels take
 NUM_KEPT = 4  # folders, the most recently used ones
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # other errors: the file system cannot say
 SECONDS_KEPT = 86_400.0  # since a process last started with a folder, which may be running still
 
 
@@ -43,7 +50,8 @@ def use_kernel_cache() -> None:
         folder.mkdir()
         atexit.register(shutil.rmtree, folder.parent, ignore_errors=True)
         logger.warning(
-            "Compiled kernels cannot be kept (%s): each start compiles them anew, for about a minute.", error
+            "Compiled kernels cannot be kept (%s): each start compiles them anew, and is plain for a minute.",
+            error,
         )
     os.environ[VARIABLE] = str(folder)
     if "numba" in sys.modules:  # which reads the variable when it is imported
@@ -53,6 +61,27 @@ def use_kernel_cache() -> None:
 def kernel_folder() -> Path:
     """The folder in use; what depends on the sources as kernels do may be kept there as well."""
     return Path(os.environ[VARIABLE])
+
+
+def is_complete() -> bool:
+    """Whether all kernels were compiled into the folder in use, on such a processor and by this numba."""
+    return _completed().exists()
+
+
+def note_complete() -> None:
+    """All kernels are there now."""
+    with contextlib.suppress(OSError):
+        _completed().touch()
+
+
+def _completed() -> Path:
+    """Numba files kernels by what the processor is and can, and in the way of its version."""
+    parts = [platform.python_version(), version("numba"), platform.processor()]
+    parts += [os.environ.get(name, "") for name in ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")]
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        parts += sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))})
+    return kernel_folder() / f"{COMPLETE}{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}"
 
 
 def base_folder(environment: Mapping[str, str]) -> Path:
@@ -97,13 +126,26 @@ def _imported(text: str, package: str) -> list[str]:
 
 
 def _open(folder: Path) -> None:
-    """Make the folder, see that it can be written, and note that it is in use. Raises OSError."""
+    """Make the folder, see that kernels can be written, and note that it is in use. Raises OSError."""
     is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
-    tempfile.TemporaryFile(dir=folder).close()
+    with tempfile.TemporaryFile(dir=folder) as file:
+        if not any(folder.glob(f"{COMPLETE}*")):
+            _fill(file, ROOM_BYTES)
     os.utime(folder)
     if is_new:
         remove_old_folders(folder.parent, time.time())
+
+
+def _fill(file: IO[bytes], num_bytes: int) -> None:
+    """Raises OSError where there is no room for so much."""
+    try:
+        os.posix_fallocate(file.fileno(), 0, num_bytes)
+    except AttributeError:  # not on macOS
+        pass
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise
 
 
 def remove_old_folders(base: Path, now: float) -> None:

@@ -95,7 +95,7 @@ class RequestStats(msgspec.Struct, kw_only=True):
     """
 
     method: str = ""
-    choice: str = "requested"  # or "fallback"
+    choice: str = "requested"  # or "fallback", "waiting"
     reason: str = ""  # why this method was chosen, a sentence
     steps_by_method: dict[str, int] = {}
     foretold_by_source: dict[str, int] = {}  # tokens that each source had thought likeliest, drafted or not

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from decoding.cache.block_pool import BlockTable
@@ -15,7 +15,7 @@ from decoding.core.request import Request
 from decoding.core.tree import DraftTree, root_only
 from decoding.costs.price import DraftBudget
 from decoding.drafting.draft_model.state import DraftCost, Fallback, GrowthRequest, Proposer
-from decoding.drafting.registry import AUTO, METHODS, StartDrafter, available
+from decoding.drafting.registry import AUTO, METHODS, PLAIN, StartDrafter, available
 from decoding.drafting.revision.reviser import Reviser
 from decoding.drafting.sequence_drafter import ActiveMethod, Choice, SequenceDrafter
 from decoding.drafting.sources import Sources
@@ -49,11 +49,15 @@ class Proposals:
 
 
 class Drafting:
-    """draft_model: None where there is none; `methods`: those to be had then. tree: the server's own, if any."""
+    """draft_model: None where there is none; `methods`: those to be had then. has_kernels: whether a method's are
+    there; until they are, its requests run plain. tree: the server's own, if any."""
 
-    def __init__(self, draft_model: Proposer | None, tree: StaticTree | None = None) -> None:
+    def __init__(
+        self, draft_model: Proposer | None, has_kernels: Callable[[str], bool], tree: StaticTree | None = None
+    ) -> None:
         self.methods = available(draft_model is not None)
         self.draft_model = draft_model
+        self._has_kernels = has_kernels
         self._tree = tree
         self._warned: set[str] = set()
 
@@ -71,12 +75,21 @@ class Drafting:
     ) -> SequenceDrafter:
         """What drafts for a new sequence. start_drafter: makes its drafter instead of the method's."""
         drafter = SequenceDrafter(request, session, reviser)
-        choice = Choice(request.speculation.method, "requested", "requested")
-        drafter.active = self._active(drafter, choice, self.draft_model, start_drafter)
+        method = request.speculation.method
+        if start_drafter is None and not self._has_kernels(method):
+            drafter.active = self._active(drafter, Choice(PLAIN, "waiting", f"{method} is still being compiled"), None)
+        else:
+            drafter.active = self._requested(drafter, start_drafter)
         return drafter
+
+    def _requested(self, drafter: SequenceDrafter, start_drafter: StartDrafter | None = None) -> ActiveMethod:
+        choice = Choice(drafter.request.speculation.method, "requested", "requested")
+        return self._active(drafter, choice, self.draft_model, start_drafter)
 
     def propose_batch(self, requests: Sequence[DraftRequest]) -> Proposals:
         """Draft for all sequences of a step at once. A budget of no nodes is a plain step: the root alone."""
+        for request in requests:
+            self._end_wait(request.drafter)
         budgets = [_begin(request) for request in requests]
         started = time.perf_counter()
         grown, refusals = self._grow(requests, budgets)
@@ -84,6 +97,11 @@ class Drafting:
         trees = [_tree(*each) for each in zip(requests, budgets, grown, strict=True)]
         costs = [request.drafter.take_cost() for request in requests]
         return Proposals(trees, costs, model_seconds, refusals)
+
+    def _end_wait(self, drafter: SequenceDrafter) -> None:
+        """Let the method begin that was being compiled, if it is compiled by now."""
+        if drafter.is_waiting and self._has_kernels(drafter.request.speculation.method):
+            drafter.active = self._requested(drafter)
 
     def _grow(
         self, requests: Sequence[DraftRequest], budgets: Sequence[DraftBudget | None]

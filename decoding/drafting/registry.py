@@ -9,7 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
+from decoding.cache.kv_store import KvStore
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import TRACE_STEPS, TRACE_TREES, SpeculationParams
@@ -34,14 +36,15 @@ from decoding.drafting.spine import spine
 from decoding.drafting.spine.spine import SpineDrafter
 from decoding.drafting.stand import stand
 from decoding.drafting.stand.stand import StandDrafter
-from decoding.sampling import top_tokens
-from decoding.sampling.verify import walk
+from decoding.sampling.sampler import sampler_for
+from decoding.sampling.verify import verify
 from decoding.stores.session import lone_session
 from decoding.stores.successor_table import NUM_SUCCESSORS
 
 __all__ = [
     "AUTO",
     "METHODS",
+    "PLAIN",
     "Drafter",
     "Method",
     "StartDrafter",
@@ -109,11 +112,12 @@ def _eagle(request: Request, sources: Sources) -> Drafter:
     return EagleDrafter(request, sources.state)
 
 
-AUTO = "auto"
+AUTO, PLAIN = "auto", "none"
 BEST_FIRST = "best_first"  # left out, a method draws its paper's own shape
 SPINE = frozenset((Source.CONTEXT, Source.ADJACENCY))
 STAND = frozenset((Source.ADJACENCY, Source.NGRAM))
 DYNAMIC = frozenset((Source.DRAFT_MODEL,))
+WARM_UP_VOCABULARY = 1024
 WARM_UP_BYTES = 2**16  # of a session small enough to grow while warming up
 GROWN = (AUTO, "spine", "stand", "dynamic")  # by the one grower
 
@@ -157,7 +161,7 @@ METHODS: dict[str, Method] = {
         _of_stores(SuffixDrafter), "SuffixDecoding: what followed the longest matches, in this and earlier replies", 64
     ),
     "lookup": Method(lambda request, _: LookupDrafter(request), "prompt lookup: a chain copied from context", 10),
-    "none": Method(lambda request, _: NoDrafter(request), "plain decoding, nothing drafted", 0),
+    PLAIN: Method(lambda request, _: NoDrafter(request), "plain decoding, nothing drafted", 0),
 }
 
 
@@ -202,35 +206,61 @@ def _check_sources(speculation: SpeculationParams) -> None:
     check_field("sources", is_grown, f"left out where the method is not {one_of(*GROWN)}", "a list")
 
 
-def warm_up() -> None:
-    """Compile all the serving path calls, by drafting a text that repeats itself after all tables have grown.
+def warm_up(method: str) -> None:
+    """Compile all that serving a method calls, by drafting a text that repeats itself after all tables have grown.
 
     Cached on disk between starts.
     """
-    top_tokens.warm_up()
     tokens = np.concatenate((np.arange(600, dtype=np.int32), np.tile(np.arange(7, dtype=np.int32), 6)))
-    for method in available(has_draft_model=False):
-        for without in (frozenset[str](), frozenset(("best_first",))):
-            request = Request(
-                id=f"warm-up-{method}",
-                prompt=tokens,
-                sampling=SamplingParams(max_tokens=4),
-                speculation=SpeculationParams(method=method, without=without),
-            )
-            _draft_once(start(method, request, lone_session(WARM_UP_BYTES)), request)
+    sampling = SamplingParams(max_tokens=8, temperature=1.0)
+    for speculation in _ways_to_ask(method):
+        for has_model in _may_have_model(METHODS[method]):
+            request = Request(id=f"warm-up-{method}", prompt=tokens, sampling=sampling, speculation=speculation)
+            store = KvStore((), 1, torch.float32, torch.device("cpu"))
+            state = DraftModelState(request, store, WARM_UP_VOCABULARY) if has_model else None
+            _draft_once(start(method, request, lone_session(WARM_UP_BYTES), state), request, state)
 
 
-def _draft_once(drafter: Drafter, request: Request) -> None:
-    top_ids = np.tile(np.arange(NUM_SUCCESSORS, dtype=np.int32), (request.num_tokens, 1))
-    probabilities = np.full(top_ids.shape, 0.1, np.float32)
-    drafter.observe_prefill(0, TopTokens(top_ids, probabilities))
-    tree = drafter.propose(DraftBudget(12))
-    num_rows = len(tree)
-    verdict = walk(tree, top_ids[:num_rows, 0].copy())
+def _ways_to_ask(method: str) -> list[SpeculationParams]:
+    """For all that a method may call."""
+    ways = [SpeculationParams(method=method)]
+    if method in GROWN:
+        ways.append(SpeculationParams(method=method, without=frozenset((BEST_FIRST,))))
+    if method == "stand":
+        ways.append(SpeculationParams(method=method, verification="rejection"))
+    return ways
+
+
+def _may_have_model(method: Method) -> tuple[bool, ...]:
+    """Whether a draft model takes part, each way that there is."""
+    if method.needs_draft_model:
+        return (True,)
+    return (False, True) if method.runs_draft_model else (False,)
+
+
+def _draft_once(drafter: Drafter, request: Request, state: DraftModelState | None) -> None:
+    """A step as the engine does it, on made-up numbers."""
+    drafter.observe_prefill(0, _made_up_top(request.num_tokens))
+    budget = DraftBudget(12)
+    if state is not None:
+        assert state.grower is not None
+        state.grower.wants_model(DraftBudget(12, round_price=1.0))  # which is too dear
+        state.grower.begin(budget, 12, 8)
+        num_rows = 1
+        while (asked := state.grower.grow(_made_up_top(num_rows))) is not None:
+            num_rows = len(asked.tokens)
+    tree = drafter.propose(budget)
+    logits_RV = torch.zeros(len(tree), WARM_UP_VOCABULARY)
+    verdict = verify(tree, logits_RV, sampler_for(request, tree, None, logits_RV.device))
     request.extend(verdict.tokens[:1])
-    drafter.observe(tree, verdict, TopTokens(top_ids[:num_rows], probabilities[:num_rows]))
+    drafter.observe(tree, verdict, _made_up_top(len(tree)))
     root = root_only(int(request.tokens[-1]))
-    verdict = walk(root, top_ids[:1, 0].copy())
+    verdict = verify(root, logits_RV[:1], sampler_for(request, root, None, logits_RV.device))
     request.extend(verdict.tokens)
-    drafter.observe(root, verdict, TopTokens(top_ids[:1], probabilities[:1]))  # a step without a tree of its own
-    drafter.propose(DraftBudget(12))
+    drafter.observe(root, verdict, _made_up_top(1))  # a step without a tree of its own
+    drafter.propose(budget)
+
+
+def _made_up_top(num_rows: int) -> TopTokens:
+    top_ids = np.tile(np.arange(NUM_SUCCESSORS, dtype=np.int32), (num_rows, 1))
+    return TopTokens(top_ids, np.full(top_ids.shape, 0.1, np.float32))

@@ -20,7 +20,8 @@ from decoding.stores.session import Session
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A method and why. kind: "requested" or "fallback", for counting; reason: a sentence."""
+    """A method and why. kind: "requested", "fallback" or, while what was asked for is being compiled, "waiting";
+    reason: a sentence."""
 
     method: str
     kind: str
@@ -59,12 +60,17 @@ class SequenceDrafter:
         return self.active.drafter.num_top
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether it is plain only until the method that was asked for is compiled."""
+        return self.active.choice.kind == "waiting"
+
+    @property
     def demand(self) -> Demand:
         """What it asks of the next step."""
         request, active = self.request, self.active
         asked = request.speculation.max_nodes
         return Demand(
-            max_nodes=active.default_nodes if asked is None else asked,
+            max_nodes=0 if self.is_waiting else active.default_nodes if asked is None else asked,
             context=request.num_tokens,
             tokens_left=request.max_total - request.num_tokens,
             pace=active.pace,

@@ -26,6 +26,7 @@ from decoding.drafting.eagle.head_model import HeadModel, load_head_model
 from decoding.drafting.registry import StartDrafter
 from decoding.drafting.stand.static_tree import read_tree
 from decoding.engine.admission import check_queue, check_request
+from decoding.engine.compiling.kernels import Kernels
 from decoding.engine.intake import Intake
 from decoding.engine.isolation import Isolation
 from decoding.engine.kept_places import kept_places
@@ -36,7 +37,8 @@ from decoding.engine.sequence import RunPart, SequencePart, VerifiedPart
 from decoding.engine.step_costs import StepCosts
 from decoding.engine.tally import Emission, StepTally, outcome_of
 from decoding.engine.tracing import trace_step
-from decoding.engine.warm_up import compile_kernels, run_first
+from decoding.engine.warm_up import SESSION, run_first
+from decoding.model.checkpoint import resolve
 from decoding.model.kept_timings import KeptTimings
 from decoding.model.memory import affordable_slots, expected_bytes, resident_bytes, room_for
 from decoding.model.target_model import TargetModel
@@ -56,7 +58,8 @@ class Engine:
     """add, abort, step.
 
     model: ready to run. config: frozen options. on_progress: told of start-up work, a sentence and a
-    fraction. draft_model: one that shares the vocabulary of `model`, or a head of it. kept: of earlier starts.
+    fraction. draft_model: one that shares the vocabulary of `model`, or a head of it. kept: of earlier starts. kernels:
+    those of drafting, if they may come later.
     """
 
     def __init__(
@@ -66,12 +69,15 @@ class Engine:
         on_progress: Callable[[str, float], None] = silent,
         draft_model: TargetModel | HeadModel | None = None,
         kept: KeptTimings | None = None,
+        kernels: Kernels | None = None,
     ) -> None:
         started = time.perf_counter()
         self.model = model
         self.config = config
         on_progress("Compiling the drafters", 0.8)
-        compile_kernels()
+        self._kernels = kernels or Kernels()
+        self._kernels.load_plain()
+        self._kernels.load()
         on_progress("Measuring what a token costs on this machine", 0.9)
         self.costs = StepCosts(model, draft_model, kept)
         slot_bytes = sum(each.bytes_per_slot for each in (model, draft_model) if each)
@@ -86,16 +92,24 @@ class Engine:
             self.draft_model = HeadDrafting(draft_model, self.pool, self.limits.max_batch_rows)
         elif draft_model is not None:
             self.draft_model = DraftModel(draft_model, self.pool, self.limits.max_batch_rows, model.vocab_size)
-        self._drafting = Drafting(self.draft_model, read_tree(config.tree) if config.tree else None)
+        tree = read_tree(config.tree) if config.tree else None
+        self._drafting = Drafting(self.draft_model, self._kernels.has, tree)
         self._tops = TopTokenStore(self.pool, NUM_SUCCESSORS)
         self._grammars = GrammarCompiler(GrammarBuilder(config, model.vocab_size, model.eos_token_ids).build)
         self._start_afresh()
         on_progress("Warming up", 0.95)
-        self.costs.note_beside(run_first(self, model, config.max_nodes, self.costs.draft_curve))
+        self._measure_beside()
         self._start_afresh()
         code_bytes = sum(each.code_bytes(self.limits.max_batch_rows) for each in (model, draft_model) if each)
         self.expected_bytes = expected_bytes(model.device, self.room.num_slots * slot_bytes + code_bytes)
         self.load_seconds = time.perf_counter() - started
+        self._kernels.load_beside()
+
+    def _measure_beside(self) -> None:
+        """What steps take beside their forwards: those of plain replies alone while the drafters are being compiled."""
+        self._has_drafted = not self._kernels.missing
+        draft_curve = self.costs.draft_curve if self._has_drafted else None
+        self.costs.note_beside(run_first(self, self.model, self.config.max_nodes, draft_curve))
 
     def _start_afresh(self) -> None:
         """Nothing runs, nothing is remembered."""
@@ -112,9 +126,15 @@ class Engine:
         config: EngineConfig,
         on_progress: Callable[[str, float], None] = silent,
         kept: KeptTimings | None = None,
+        kernels: Kernels | None = None,
     ) -> Engine:
         """Load `config.model` and make an engine of it. Raises ModelRefused or ConfigError."""
         started = time.perf_counter()
+        on_progress("Compiling what every reply needs", 0.0)
+        kernels = kernels or Kernels()
+        kernels.load_plain()
+        if resolve(config)[0].attention == "exact":
+            kernels.wait_for_attention()
         model = TargetModel.load(config, lambda sentence, fraction: on_progress(sentence, 0.7 * fraction))
 
         def on_draft_progress(sentence: str, fraction: float) -> None:
@@ -122,7 +142,7 @@ class Engine:
 
         head = load_head_model(config, model, on_draft_progress)
         draft_model = head or load_draft_model(config, on_draft_progress)
-        engine = cls(model, config, on_progress, draft_model, kept)
+        engine = cls(model, config, on_progress, draft_model, kept, kernels)
         engine.load_seconds = time.perf_counter() - started
         return engine
 
@@ -130,6 +150,11 @@ class Engine:
     def methods(self) -> list[str]:
         """Names of the drafting methods that a request may ask for."""
         return self._drafting.methods
+
+    @property
+    def missing_methods(self) -> list[str]:
+        """Those of them that are still being compiled: their requests run plain until then."""
+        return [method for method in self._kernels.missing if method in self.methods]
 
     def add(self, request: Request, start_drafter: StartDrafter | None = None) -> None:
         """Queue a request. Raises RequestRejected, naming the field, for what can never be served, or not now.
@@ -198,6 +223,9 @@ class Engine:
 
     def on_idle(self) -> None:
         """Measure on what steps cost, a moment, while nobody waits."""
+        if not self._has_drafted and not self._kernels.missing and not self.has_work:
+            self._measure_beside()
+            self.sessions.delete("", SESSION)
         self.costs.refine()
         self._pricing.set_costs(self.costs.curve, self.costs.draft_curve)
 

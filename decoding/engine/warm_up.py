@@ -17,15 +17,13 @@ from decoding.core.speculation_params import SpeculationParams
 from decoding.core.stats import StepStats
 from decoding.core.step_result import StepResult
 from decoding.costs.curve import CostCurve
-from decoding.drafting import registry
-from decoding.drafting.revision import prediction
 from decoding.engine.step_costs import Beside
 from decoding.model.target_model import TargetModel
-from decoding.sampling import logits_processors
 
 NUM_TOKENS = 12  # of prompts and replies
 MEASURED_NODES = (2, 16)  # drafted in steps whose seconds are taken
 NUM_MEASURED = 2  # requests of each
+SESSION = "first requests"
 
 
 class Stepping(Protocol):
@@ -37,13 +35,6 @@ class Stepping(Protocol):
     def add(self, request: Request) -> None: ...
 
     def step(self) -> StepResult: ...
-
-
-def compile_kernels() -> None:
-    """Compile what drafters, logits processors and predictions call; cached on disk between starts."""
-    registry.warm_up()
-    logits_processors.warm_up()
-    prediction.warm_up()
 
 
 def run_first(engine: Stepping, model: TargetModel, most_nodes: int, draft_curve: CostCurve | None) -> Beside:
@@ -122,4 +113,5 @@ def _requests(model: TargetModel, kinds: Sequence[tuple[SpeculationParams, float
                 max_tokens=num_tokens, temperature=temperature, top_p=0.9, ignore_eos=True, logprobs=logprobs
             ),
             speculation=speculation,
+            session_id=SESSION,
         )

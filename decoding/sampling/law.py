@@ -12,6 +12,7 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
+from decoding.core.ranking import ranked
 from decoding.core.sampling_params import SamplingParams
 from decoding.sampling.logits_row import mass
 
@@ -45,7 +46,7 @@ def nucleus(row: NDArray[np.float32], best: np.float32, law: Law) -> NDArray[np.
         near = np.nonzero(row >= best - np.float32(gap * law.temperature))[0]
         everything = len(near) == len(row) or gap > 1e4
         if len(near) >= limit or everything or law.top_k == 0:
-            order = near[np.argsort(-row[near], kind="mergesort")][:limit]
+            order = near[ranked(row[near])][:limit]
             if law.top_p >= 1.0:
                 return order
             weights = np.exp((row[order].astype(np.float64) - np.float64(best)) / law.temperature)

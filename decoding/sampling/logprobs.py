@@ -43,6 +43,11 @@ def token_logprobs(rows_RV: torch.Tensor, tokens: IntArray, num_top: int) -> lis
     ]
 
 
+def warm_up() -> None:
+    """Compile what a token's own log probability takes."""
+    _own_logprobs(np.zeros((1, 1), np.float32), np.zeros(1, np.int32))
+
+
 def _own_logprobs(rows_RV: NDArray[np.float32], tokens: IntArray) -> list[TokenLogprobs]:
     """The same in one compiled call, since the step waits for it."""
     logprobs_R, ranks_R = np.empty(len(tokens), np.float64), np.empty(len(tokens), np.int64)

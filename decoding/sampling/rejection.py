@@ -51,7 +51,7 @@ class RejectionSampler:
         self._num_drawn += 1
         children = self._tree.tokens[self._tree.parents == node]
         ids, shares = self._draws.ids[node], self._draws.shares[node].copy()
-        p_V = target_law(row, best, self._law)
+        p_V = target_law(row, np.float32(best), self._law)
         return int(_emit(p_V, children, ids, shares, self._law.seed, Place(self._position, node)))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from decoding.core.request import Request
+from decoding.core.sampling_params import SamplingParams
 from decoding.core.tree import DraftTree
 from decoding.sampling.cpu_sampler import CpuSampler
 from decoding.sampling.law import law_of
@@ -31,6 +32,11 @@ class ProcessedSampler:
         row = self._processors.row(logits_V.cpu().numpy())
         self._drawn = self._sampler.draw(torch.from_numpy(row), node)
         return self._drawn
+
+
+def warm_up() -> None:
+    """Compile the drawing of a token."""
+    CpuSampler(law_of(SamplingParams(max_tokens=1)), 0).draw(torch.zeros(1), 0)
 
 
 def sampler_for(

@@ -34,9 +34,10 @@ def top_tokens(logits_RV: torch.Tensor, num_top: int) -> TopTokens:
 
 
 def warm_up() -> None:
-    """Compile what only many rows at once go through."""
+    """Compile what few rows and many rows go through."""
     nothing = np.zeros((0, 1), np.float32)
-    _fill_parallel(nothing, np.zeros((0, 1), np.int32), nothing)
+    for fill in (_fill, _fill_parallel):
+        fill(nothing, np.zeros((0, 1), np.int32), nothing)
 
 
 @nb.njit(cache=True)

@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from decoding.core.tree import Source
 
+# Not as plain integers, for each of which numba would compile anew what it is handed to.
 CONTEXT, ADJACENCY, NGRAM, MODEL = (
-    int(Source.CONTEXT),
-    int(Source.ADJACENCY),
-    int(Source.NGRAM),
-    int(Source.DRAFT_MODEL),
+    np.int64(Source.CONTEXT),
+    np.int64(Source.ADJACENCY),
+    np.int64(Source.NGRAM),
+    np.int64(Source.DRAFT_MODEL),
 )
-NUM_SOURCES = MODEL + 1  # place 0 is nobody's
+NUM_SOURCES = int(MODEL) + 1  # place 0 is nobody's
 SILENT = -1  # the source says nothing of what follows the node
 
 _WEIGHT_BOUNDS = (0.999, 0.99, 0.97, 0.93, 0.85, 0.7, 0.5, 0.3, 0.15, 0.06, 0.02)

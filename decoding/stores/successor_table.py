@@ -202,7 +202,9 @@ def _move(old: SuccessorArrays, new: SuccessorArrays) -> None:
             if old.keys[row, way] != _FREE:
                 entry = _claim(new, old.keys[row, way], old.stamps[row, way])
                 new.seen[entry] = old.seen[row * _NUM_WAYS + way]
-                new.ids[entry] = old.ids[row * _NUM_WAYS + way]
-                new.probabilities[entry] = old.probabilities[row * _NUM_WAYS + way]
-    new.counters[_CLOCK] = old.counters[_CLOCK]
-    new.counters[_FOUND:] = old.counters[_FOUND:]
+                for rank in range(NUM_SUCCESSORS):
+                    new.ids[entry, rank] = old.ids[row * _NUM_WAYS + way, rank]
+                    new.probabilities[entry, rank] = old.probabilities[row * _NUM_WAYS + way, rank]
+    for counter in range(_NUM_COUNTERS):
+        if counter == _CLOCK or counter >= _FOUND:
+            new.counters[counter] = old.counters[counter]

@@ -12,6 +12,8 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
+from decoding.core.ranking import ranked
+
 NOWHERE = -1
 MAX_MATCH = 64  # tokens: the depth that Arctic Inference builds its trees to
 MOST_OCCURRENCES = 4096  # of the last token that are looked at, the latest ones
@@ -154,5 +156,5 @@ def find_occurrences(index: SuffixArrays, text: NDArray[np.int32]) -> Occurrence
             count += 1
         num_seen += 1
         position = _known(index, index.links[place_of(index, position), _EARLIER])
-    order = np.argsort(-lengths[:count], kind="mergesort")
+    order = ranked(lengths[:count])
     return Occurrences(positions[:count][order], lengths[:count][order])

@@ -1,21 +1,31 @@
-"""`python -m decoding.worker`: the process the server starts. It imports, and loads as soon as a line on its standard
-input tells it to: so it can be started before it is needed."""
+"""`python -m decoding.worker`: the process the server starts. It imports and loads kernels, and the model as soon as a
+line on its standard input tells it to: so it can be started before it is needed."""
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
 
+from decoding.core.kernel_cache import is_complete
 from decoding.core.parent import end_with
+from decoding.engine.compiling.compiler import Compiler
 from decoding.worker.arguments import read_arguments
 
 if __name__ == "__main__":
     arguments = read_arguments()
     end_with(arguments.parent)  # first of all: what follows imports for seconds
+    gc.disable()  # what is imported stays: to look through it again and again takes a quarter of the time
+    compiler = None if is_complete() else Compiler()  # beside what follows
+    from decoding.engine.compiling.kernels import Kernels
     from decoding.worker.worker import run
 
-    status = run(arguments) if sys.stdin.readline() else 0
+    kernels = Kernels(compiler)
+    kernels.load()
+    gc.freeze()
+    gc.enable()
+    status = run(arguments, kernels) if sys.stdin.readline() else 0
     logging.shutdown()
     sys.stderr.flush()
     os._exit(status)  # taking a model apart object by object takes seconds, and nobody is left to see it

@@ -96,6 +96,13 @@ class LoadProgress(msgspec.Struct, kw_only=True, frozen=True, tag=True):
     fraction: float
 
 
+class Compiling(msgspec.Struct, kw_only=True, frozen=True, tag=True):
+    """The methods whose requests still run plain, since what they call is being compiled. Comes before `Ready` if there
+    are any, and whenever there are fewer, none at last."""
+
+    methods: list[str]
+
+
 class LoadFailed(msgspec.Struct, kw_only=True, frozen=True, tag=True):
     """The worker cannot serve this model with these options; it exits after saying so."""
 
@@ -192,7 +199,8 @@ class StepReport(msgspec.Struct, kw_only=True, frozen=True, tag=True):
 
 ToWorker = Submit | Abort | Drain | ListSessions | DeleteSession
 RequestEvent = PromptLogprobs | Traced | Tokens | Finished | Rejected | Failed
-FromWorker = Ready | Beat | LoadProgress | LoadFailed | Broke | RequestEvent | StepReport | Sessions | SessionDeleted
+StartEvent = LoadProgress | Compiling | Ready | LoadFailed
+FromWorker = StartEvent | Beat | Broke | RequestEvent | StepReport | Sessions | SessionDeleted
 
 
 class Batch(msgspec.Struct, frozen=True):

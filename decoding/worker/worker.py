@@ -23,6 +23,7 @@ from decoding.core.request import Request
 from decoding.core.stats import StepStats
 from decoding.core.step_result import Broken, Emitted, PromptScored, Retired, StepResult
 from decoding.core.step_trace import StepTrace
+from decoding.engine.compiling.kernels import Kernels
 from decoding.engine.engine import Engine
 from decoding.engine.fault import broken_by
 from decoding.errors import GanderError, RequestRejected
@@ -74,16 +75,18 @@ class Worker:
         self._heart = heart
         self._parent = parent
         self._is_draining = False
+        self._missing: list[str] = []
         self._steps: list[StepStats] = []
         self._next_report = 0.0
 
-    def serve(self, config: EngineConfig) -> int:
+    def serve(self, config: EngineConfig, kernels: Kernels) -> int:
         """Load, say Ready, run until drained or orphaned; the process's exit status."""
         try:
-            engine = Engine.load(config, self._tell_progress, KeptTimings(kernel_folder()))
+            engine = Engine.load(config, self._tell_progress, KeptTimings(kernel_folder()), kernels)
         except GanderError as error:
             self._send([messages.LoadFailed(error=str(error))])
             return 1
+        self._tell_missing(engine)
         self._send([ready_message(engine, config)])
         while not is_orphan(self._parent) and not (self._is_draining and not engine.has_work):
             self._heart.note_round()
@@ -93,6 +96,7 @@ class Worker:
             else:
                 engine.on_idle()
             self._report(engine)
+            self._tell_missing(engine)
         return 0
 
     def tell_broken(self, error: Exception) -> None:
@@ -138,6 +142,13 @@ class Worker:
         if is_at_rest or now >= self._next_report:
             steps, self._steps, self._next_report = self._steps, [], now + REPORT_SECONDS
             self._send([messages.StepReport(steps=steps, engine=engine.stats())])
+
+    def _tell_missing(self, engine: Engine) -> None:
+        """Of the methods that are still being compiled, whenever there are fewer."""
+        missing = engine.missing_methods
+        if missing != self._missing:
+            self._missing = missing
+            self._send([messages.Compiling(methods=missing)])
 
     def _tell_progress(self, sentence: str, fraction: float) -> None:
         self._send([messages.LoadProgress(sentence=sentence, fraction=fraction)])
@@ -233,7 +244,7 @@ def finished_message(retired: Retired) -> messages.Finished:
     )
 
 
-def run(arguments: WorkerArguments) -> int:
+def run(arguments: WorkerArguments, kernels: Kernels) -> int:
     """Serve until drained, orphaned or broken; the process's exit status."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     disable_progress_bar()  # transformers': the server shows our own
@@ -249,7 +260,7 @@ def run(arguments: WorkerArguments) -> int:
     config = msgspec.json.decode(arguments.config, type=EngineConfig)
     worker = Worker(inbox, outbox, heart, arguments.parent)
     try:
-        return worker.serve(config)
+        return worker.serve(config, kernels)
     except Exception as error:
         logger.exception("the engine broke; another worker goes on with what it ran")
         worker.tell_broken(error)

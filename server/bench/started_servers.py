@@ -5,6 +5,7 @@ Owns the process and its log: when the block ends, however it ends, the process 
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 import subprocess
@@ -38,7 +39,8 @@ def running_gander(flags: Sequence[str]) -> Iterator[str]:
 
 @contextmanager
 def running(command: Sequence[str], ready_url: str) -> Iterator[None]:
-    """Run `command` until the block ends, which begins when `ready_url` answers 200. Raises StartError."""
+    """Run `command` until the block ends, which begins when `ready_url` answers 200 and
+    nothing is being compiled any more. Raises StartError."""
     with tempfile.TemporaryFile("w+") as log, _leaving_when_asked():
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
         try:
@@ -74,7 +76,7 @@ def _is_ready(process: subprocess.Popen[bytes], url: str) -> bool:
     while process.poll() is None and time.monotonic() < end:
         try:
             with urllib.request.urlopen(url, timeout=5) as reply:
-                if reply.status == 200:
+                if reply.status == 200 and not json.load(reply)["compiling"]:
                     return True
         except OSError:
             pass

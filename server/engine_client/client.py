@@ -22,6 +22,7 @@ from decoding.worker.messages import (
     Batch,
     Beat,
     Broke,
+    Compiling,
     FromWorker,
     LoadFailed,
     LoadProgress,
@@ -228,7 +229,8 @@ class EngineClient:
             elif self.ready is not None:
                 if self.status.state == "silent":
                     self._set_status(state="ready", sentence=f"serving {self.ready.model}")
-                await self._standby.prepare()
+                if not self.status.compiling:
+                    await self._standby.prepare()
 
     def _bury(self, worker: WorkerProcess, reason: str) -> bool:
         worker.close()
@@ -236,7 +238,7 @@ class EngineClient:
         self._requests.note_death(ready.max_running if ready else 0, reason)
         LOG.error("Worker %d %s; %d requests go on with the next.", worker.pid, reason, self.num_open)
         last_error = self.status.last_error if self.status.state == "failed" else f"worker {worker.pid} {reason}"
-        self._set_status(worker_pid=None, last_error=last_error)
+        self._set_status(worker_pid=None, last_error=last_error, compiling=())
         if self.status.state not in ("failed", "draining"):
             self._set_status(state="restarting", sentence=f"the worker {reason}")
         return ready is not None
@@ -259,6 +261,8 @@ class EngineClient:
                 pass  # the process has taken note of it
             case LoadProgress():
                 self._set_status(sentence=message.sentence, fraction=message.fraction)
+            case Compiling():
+                self._set_status(compiling=tuple(message.methods))
             case Ready():
                 self._on_ready(message)
             case Broke():

@@ -112,11 +112,13 @@ class EngineCard(TypedDict):
 
 
 class HealthReply(TypedDict):
-    """sentence: for people; fraction: how far loading has come; engine: there once it is loaded."""
+    """sentence: for people; fraction: how far loading has come; compiling: the drafting methods whose requests still
+    run plain, to the same tokens; engine: there once it is loaded."""
 
     status: Literal["loading", "ready", "silent", "restarting", "draining", "failed"]
     sentence: str
     fraction: float
+    compiling: list[str]
     worker_pid: int | None
     restarts: int
     last_error: str | None

@@ -150,6 +150,8 @@ def running_server(
             wait_until(lambda: server.started)
             if state:
                 running.wait_for(state, 300.0)  # the first start on a machine compiles
+            if state == "ready":
+                wait_until(lambda: not running.get("/health").json()["compiling"], 300.0)
             yield running
         finally:
             server.should_exit = True

@@ -13,8 +13,8 @@ from tests.web.visitor import Visitor, expect
 
 REFUSED = "status of 400"
 UNKNOWN = "status of 401"
-LOADING = {"status": "loading", "sentence": "measuring the machine", "fraction": 0.4, "worker_pid": None}
-LOADING |= {"restarts": 0, "last_error": None, "open_requests": 0}
+LOADING = {"status": "loading", "sentence": "measuring the machine", "fraction": 0.4, "compiling": []}
+LOADING |= {"worker_pid": None, "restarts": 0, "last_error": None, "open_requests": 0}
 
 
 def test_a_prompt_that_is_too_long_is_refused_in_the_servers_words(visitor: Visitor) -> None:

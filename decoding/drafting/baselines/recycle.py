@@ -20,7 +20,7 @@ from decoding.drafting.tree.nodes import Nodes, allocate, put_node, put_root, to
 from decoding.stores.ngram import find_successors
 from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS, SuccessorArrays
 
-_ADJACENCY = int(Source.ADJACENCY)
+_ADJACENCY = np.int64(Source.ADJACENCY)
 
 # Children of each node of the 80-node tree "2.2.2", level by level; trailing nodes of a level have none.
 _CHILDREN = (

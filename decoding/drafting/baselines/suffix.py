@@ -12,6 +12,7 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
+from decoding.core.ranking import ranked
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, Source, Verdict
@@ -34,7 +35,7 @@ FACTOR = 1  # nodes for each token that matches
 LEAST_SHARE = 0.1
 _MOST_CHILDREN = 10  # no more have a tenth each
 
-_CONTEXT, _NGRAM = int(Source.CONTEXT), int(Source.NGRAM)
+_CONTEXT, _NGRAM = np.int64(Source.CONTEXT), np.int64(Source.NGRAM)
 _MOST_BYTES = 2**30  # of one request's index: it ends with the request
 
 
@@ -199,11 +200,12 @@ def _branch(
     """Let a node's members go on to their next tokens, and make a candidate of each of these that is likely enough, of
     equal ones the longest match's and then the latest's first; how many candidates there are by then."""
     size = _step(index, at, members.first, members.end)
-    tokens = np.empty(size, np.int32)
+    tokens = np.empty(size, np.int32)  # their ids negated, so that equal ones come together, the smallest first
     for rank in range(size):
-        tokens[rank] = index.tokens[place_of(index, at[members.first + rank])]
-    ranks = np.argsort(tokens, kind="mergesort")
-    at[members.first : members.first + size] = at[members.first : members.first + size][ranks]
+        tokens[rank] = -index.tokens[place_of(index, at[members.first + rank])]
+    ranks, before = ranked(tokens), at[members.first : members.first + size].copy()
+    for rank in range(size):
+        at[members.first + rank] = before[ranks[rank]]
     begin, first = count, 0
     earliest = np.empty(_MOST_CHILDREN, np.int64)  # rank of each new candidate's first member
     for end in range(1, size + 1):

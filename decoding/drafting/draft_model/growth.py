@@ -13,12 +13,13 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
+from decoding.core.ranking import places_of_best, ranked
 from decoding.core.tree import IntArray, Source
 from decoding.drafting.tree.candidates import Candidates, DraftLaw, allocate_candidates, rank_candidates
 from decoding.drafting.tree.growth import Growth
 from decoding.drafting.tree.nodes import Nodes, best_nodes, put_node
 
-_DRAFT_MODEL = int(Source.DRAFT_MODEL)
+_DRAFT_MODEL = np.int64(Source.DRAFT_MODEL)
 _NOT_RUN = -1
 
 
@@ -155,8 +156,7 @@ def _choose_expanded(growth: Growth, source: ModelSource, first: int, num_nodes:
             count += 1
     room = rounds.most_rows - num_rows
     if count > room:
-        order = np.argsort(-nodes.scores[found[:count]], kind="mergesort")
-        return np.sort(found[order[:room]])
+        return found[places_of_best(nodes.scores[found[:count]], room)]
     return found[:count]
 
 
@@ -165,7 +165,7 @@ def _least_score(scores: NDArray[np.float32], budget: int) -> float:
     """What a node must score at least to be among the `budget` best."""
     if len(scores) <= budget or budget == 0:
         return 0.0
-    return float(np.sort(scores)[len(scores) - budget])
+    return float(scores[ranked(scores)[budget - 1]])
 
 
 @nb.njit(cache=True)

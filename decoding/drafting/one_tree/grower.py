@@ -15,9 +15,10 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
+from decoding.core.ranking import places_of_best, ranked
 from decoding.core.tree import IntArray
 from decoding.drafting.draft_model.growth import Top
-from decoding.drafting.one_tree.opening import Asked, open_node
+from decoding.drafting.one_tree.opening import NOT_RUN, Asked, open_node
 from decoding.drafting.tree.frontier import peek, pop, push
 from decoding.drafting.tree.growth import Growth
 from decoding.drafting.tree.nodes import put_node, put_root
@@ -26,6 +27,7 @@ from decoding.stores.judge import Levels, learn_hope, learn_token, set_of
 
 _NOT_RUN = -2
 _LIKELY = 2  # candidates of a node
+_BEST = np.int64(0)  # the first rank
 
 
 class Rounds(NamedTuple):
@@ -55,9 +57,9 @@ def plant(growth: Growth, asked: Asked, rounds: Rounds) -> None:
 def grow_from_stores(growth: Growth, asked: Asked, rounds: Rounds) -> int:
     """The whole tree without the draft model; its number of nodes."""
     plant(growth, asked, rounds)
-    open_node(growth, asked, 0, asked.no_top, -1)
-    _offer(growth, asked, 0, 0)
-    num_nodes, _ = _grow(growth, asked, rounds, 1, 0)
+    open_node(growth, asked, np.int64(0), asked.no_top, NOT_RUN)
+    _offer(growth, asked, np.int64(0), _BEST)
+    num_nodes, _ = _grow(growth, asked, rounds, np.int64(1), np.int64(0))
     return num_nodes
 
 
@@ -69,8 +71,8 @@ def grow_on(
     The new number of nodes, and those to run it on next, often none."""
     for row, node in enumerate(run):
         rounds.rows[node] = first_row + row
-        open_node(growth, asked, node, top, row)
-        _offer(growth, asked, node, 0)
+        open_node(growth, asked, np.int64(node), top, np.int64(row))
+        _offer(growth, asked, np.int64(node), _BEST)
     return _grow(growth, asked, rounds, num_nodes, first_row + len(run))
 
 
@@ -95,7 +97,7 @@ def _add_likeliest(
     """Take candidates while they are worth it; those that the draft model might be run on wait, unoffered."""
     nodes, limits, heap = growth.nodes, growth.limits, growth.heap
     num_waiting = 0
-    least = _least_score(nodes.scores, num_nodes, limits.max_nodes)
+    least = _least_score(nodes.scores, num_nodes, limits.max_nodes, 0.0)
     while heap[0] > 0 and num_nodes < len(nodes.tokens):
         if peek(heap) < limits.min_chance or peek(heap) <= least:
             break
@@ -105,14 +107,14 @@ def _add_likeliest(
         _offer(growth, asked, parent, rank + 1)
         may_run = asks and rounds.rows[parent] != _NOT_RUN and nodes.depths[num_nodes] <= rounds.most_depth
         if nodes.depths[num_nodes] < limits.max_depth:
-            open_node(growth, asked, num_nodes, asked.no_top, -1)
+            open_node(growth, asked, np.int64(num_nodes), asked.no_top, NOT_RUN)
             if may_run:
                 waiting[num_waiting] = num_nodes
                 num_waiting += 1
             else:
-                _offer(growth, asked, num_nodes, 0)
+                _offer(growth, asked, num_nodes, _BEST)
         num_nodes += 1
-        least = max(least, _least_score(nodes.scores, num_nodes, limits.max_nodes))
+        least = _least_score(nodes.scores, num_nodes, limits.max_nodes, least)
     return num_nodes, num_waiting
 
 
@@ -125,7 +127,7 @@ def _choose(growth: Growth, asked: Asked, rounds: Rounds, waiting: IntArray, num
     so many of them as there are rows left is passed over.
     """
     scores, num_left = growth.nodes.scores, max(0, rounds.most_rows - num_rows)
-    order = np.argsort(-scores[waiting], kind="mergesort")
+    order = ranked(scores[waiting])
     promise, count = 0.0, 0
     while count < min(len(order), num_left):
         node = waiting[order[count]]
@@ -138,8 +140,8 @@ def _choose(growth: Growth, asked: Asked, rounds: Rounds, waiting: IntArray, num
     if promise < rounds.round_price:
         count = 0
     for node in waiting[order[count:]]:
-        _offer(growth, asked, node, 0)
-    return np.sort(waiting[order[:count]])
+        _offer(growth, asked, np.int64(node), _BEST)
+    return waiting[places_of_best(scores[waiting], count)]
 
 
 @nb.njit(cache=True, forceinline=True)
@@ -149,11 +151,21 @@ def _best_chance(asked: Asked, node: int) -> float:
 
 
 @nb.njit(cache=True)
-def _least_score(scores: NDArray[np.float32], num_nodes: int, budget: int) -> float:
-    """What a further node must score more than, once the budget's nodes are there."""
+def _least_score(scores: NDArray[np.float32], num_nodes: int, budget: int, least: float) -> float:
+    """What a further node must score more than, once the budget's nodes are there. least: as it was with fewer."""
     if num_nodes - 1 < budget:
         return 0.0
-    return float(np.sort(scores[1:num_nodes])[num_nodes - 1 - budget]) if budget > 0 else 1.0
+    if budget == 0:
+        return 1.0
+    while True:
+        count, lowest = 0, 1.0
+        for node in range(1, num_nodes):
+            if scores[node] > least:
+                count += 1
+                lowest = min(lowest, scores[node])
+        if count < budget:
+            return least
+        least = lowest
 
 
 @nb.njit(cache=True, forceinline=True)
@@ -208,7 +220,7 @@ def learn_path(
             learn_hope(levels.session, was_likely)
             learn_hope(levels.server, was_likely)
         if asked.heard.sizes[node] < 0:
-            open_node(growth, asked, node, asked.no_top, -1)
+            open_node(growth, asked, np.int64(node), asked.no_top, NOT_RUN)
         for source in range(1, NUM_SOURCES):
             foretold[source] += asked.heard.firsts[node, source] == token
         for slot in range(asked.heard.sizes[node]):

@@ -37,6 +37,7 @@ from decoding.stores.ngram import LONGEST_NGRAM, find_longest, find_successors
 from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS, SuccessorArrays
 
 MOST_CANDIDATES = 1 + 3 * NUM_SUCCESSORS
+NOT_RUN = np.int64(-1)  # in place of a row of the draft model's
 _NUM_SEEN = 4
 _SHORTEST = LONGEST_NGRAM - 1
 
@@ -109,13 +110,16 @@ def allocate_scratch() -> Scratch:
 
 
 @nb.njit(cache=True)
-def open_node(growth: Growth, asked: Asked, node: int, top: Top, row: int) -> None:
-    """Ask what may follow a node; row: of `top`, below 0 where the draft model was not run on it."""
+def open_node(growth: Growth, asked: Asked, node: np.int64, top: Top, row: np.int64) -> None:
+    """Ask what may follow a node; row: of `top`, `NOT_RUN` where the draft model was not run on it.
+
+    Here and below integers are of one width and no constants, since numba compiles a function for each kind.
+    """
     heard, nodes = asked.heard, growth.nodes
     heard.sizes[node] = 0
     heard.firsts[node] = NO_TOKEN
     others = np.full(NUM_SOURCES, SILENT, np.int16)  # what each source says of tokens it does not name
-    position = len(growth.tokens) + nodes.depths[node]
+    position = np.int64(len(growth.tokens) + nodes.depths[node])
     if asked.uses_context:
         _hear_context(growth, asked, node, position, others)
     path_context(growth.tokens, nodes.tokens, nodes.parents, node, asked.scratch.context)
@@ -124,14 +128,14 @@ def open_node(growth: Growth, asked: Asked, node: int, top: Top, row: int) -> No
         if entry >= 0:
             seen = min(asked.ngrams.seen[entry], _NUM_SEEN - 1)
             kind = (ngram - _SHORTEST) * _NUM_SEEN + seen
-            _hear_list(asked, asked.ngrams, entry, (node, position, NGRAM, kind), others)
+            _hear_list(asked, asked.ngrams, np.int64(entry), (node, position, NGRAM, np.int64(kind)), others)
     if asked.uses_short:
         before, token = asked.scratch.context[LONGEST_NGRAM - 2], asked.scratch.context[LONGEST_NGRAM - 1]
         entry, tier = find_successors(asked.ngrams, before, token)
         if entry >= 0:
-            _hear_list(asked, asked.ngrams, entry, (node, position, ADJACENCY, tier), others)
+            _hear_list(asked, asked.ngrams, np.int64(entry), (node, position, ADJACENCY, np.int64(tier)), others)
     if row >= 0:
-        _hear_list(asked, top, row, (node, position, MODEL, 0), others)
+        _hear_list(asked, top, row, (node, position, MODEL, np.int64(0)), others)
     _weigh(asked, node, others)
 
 

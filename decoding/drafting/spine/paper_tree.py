@@ -21,8 +21,8 @@ from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS, SuccessorA
 MIN_SCORE = 0.01
 BRANCH_DEPTH = 6  # the paper's D, edges from a branch's own start
 SPINE_SHARE = 0.5  # the paper's rho: what spine nodes' branches get of the nodes that are not spine
-_NO_SKIP = -2  # equals no token
-_CONTEXT, _ADJACENCY = int(Source.CONTEXT), int(Source.ADJACENCY)
+_NO_SKIP = np.int64(-2)  # equals no token
+_CONTEXT, _ADJACENCY = np.int64(Source.CONTEXT), np.int64(Source.ADJACENCY)
 
 
 class SpineShape(NamedTuple):
@@ -54,8 +54,9 @@ def build_spine_tree(
     rest = shape.limits.max_nodes - spine_len
     spine_rest = int(rest * SPINE_SHARE) if spine_len > 0 and shape.use_spine_branches else 0
     before_root = token_before(nodes, 0, tokens)
-    skip = chain[0] if len(chain) > 0 else _NO_SKIP
-    num_nodes: int = _attach(table, nodes, spine_len + 1, (0, before_root, skip, rest - spine_rest), shape)
+    skip = np.int64(chain[0]) if len(chain) > 0 else _NO_SKIP
+    where = (np.int64(0), np.int64(before_root), skip, np.int64(rest - spine_rest))
+    num_nodes: int = _attach(table, nodes, np.int64(spine_len + 1), where, shape)
     if spine_rest > 0:
         num_nodes = _branch_spine(table, nodes, num_nodes, (spine_len, spine_rest), chain, shape)
     num_nodes = _extend(table, nodes, num_nodes, spine_len, shape)
@@ -79,8 +80,9 @@ def _branch_spine(
     left = share
     for step in range(1, spine_len + 1):
         width = min(left, max(1, int(share / step / harmonic)))
-        skip = chain[step] if step < len(chain) else _NO_SKIP
-        attached = _attach(table, nodes, num_nodes, (step, nodes.tokens[step - 1], skip, width), shape)
+        skip = np.int64(chain[step]) if step < len(chain) else _NO_SKIP
+        where = (np.int64(step), np.int64(nodes.tokens[step - 1]), skip, np.int64(width))
+        attached = _attach(table, nodes, num_nodes, where, shape)
         left -= attached - num_nodes
         num_nodes = attached
     return num_nodes
@@ -97,7 +99,7 @@ def _extend(table: SuccessorArrays, nodes: Nodes, num_nodes: int, spine_len: int
         left = shape.limits.max_nodes + 1 - num_nodes
         if left > 0 and branch_depths[node] < BRANCH_DEPTH:
             width = min(int(np.ceil(left * nodes.scores[node])), NUM_SUCCESSORS // branch_depths[node])
-            where = (node, nodes.tokens[parent], _NO_SKIP, max(1, width))
+            where = (np.int64(node), np.int64(nodes.tokens[parent]), _NO_SKIP, np.int64(max(1, width)))
             num_nodes = _attach(table, nodes, num_nodes, where, shape)
         node += 1
     return num_nodes

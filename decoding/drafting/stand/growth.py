@@ -19,7 +19,7 @@ from decoding.drafting.tree.nodes import Nodes, allocate, put_node, put_root
 from decoding.stores.ngram import LONGEST_NGRAM, find_longest
 from decoding.stores.successor_table import SuccessorArrays
 
-_NGRAM = int(Source.NGRAM)
+_NGRAM = np.int64(Source.NGRAM)
 
 
 class Filled(NamedTuple):
@@ -54,7 +54,7 @@ def fill_tree(tokens: NDArray[np.int32], limits: Limits, source: StaticSource, f
     places = np.full(len(source.parents), -1, np.int32)
     children = np.zeros(len(source.parents), np.int32)
     places[0] = 0
-    _look_up(tokens, source, filled, 0)
+    _look_up(tokens, source, filled, np.int64(0))
     num_nodes = 1
     for slot in range(1, min(len(source.parents), limits.max_nodes + 1)):
         parent = places[source.parents[slot]]

@@ -11,6 +11,7 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
+from decoding.core.ranking import places_of_best
 from decoding.core.tree import DraftTree
 
 
@@ -47,11 +48,7 @@ def to_tree(nodes: Nodes, num_nodes: int) -> DraftTree:
 @nb.njit(cache=True)
 def best_nodes(scores: NDArray[np.float32], num_nodes: int, budget: int) -> NDArray[np.int32]:
     """int32, ascending: the root and the `budget` likeliest nodes; a tree, if no child is likelier than its parent."""
-    kept = np.arange(num_nodes).astype(np.int32)
-    if num_nodes - 1 <= budget:
-        return kept
-    order = np.argsort(-scores[:num_nodes], kind="mergesort")  # of equals the earlier, so parents first
-    return np.sort(kept[order[: budget + 1]])
+    return places_of_best(scores[:num_nodes], budget + 1)  # of equals the earlier, so parents first
 
 
 @nb.njit(cache=True)

@@ -16,7 +16,8 @@ export class Engine extends EventTarget {
   /** What the engine is doing, for people. */
   get sentence() {
     if (!this.health) return "The server does not answer; trying again.";
-    const { status, sentence, fraction, engine } = this.health;
+    const { status, sentence, fraction, compiling, engine } = this.health;
+    if (status === "ready" && compiling.length) return `${engine.model} · replies are plain: still compiling ${compiling[0]}`;
     if (status === "ready") return `${engine.model} · ${engine.dtype} on ${engine.device}`;
     if (status === "loading") return `Loading, ${Math.round(fraction * 100)}%: ${sentence}`;
     if (status === "failed") return `The engine has been given up: ${sentence}. Restart the server.`;
@@ -33,6 +34,7 @@ export class Engine extends EventTarget {
     }
     this.dispatchEvent(new Event("change"));
     clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => this.watch(), this.isReady ? LATER : SOON);
+    const isSettled = this.isReady && !this.health.compiling.length;
+    this.#timer = setTimeout(() => this.watch(), isSettled ? LATER : SOON);
   }
 }

@@ -131,6 +131,17 @@ def test_where_the_folder_cannot_be_made_a_temporary_one_serves_until_the_end(pa
     assert str(blocked) in ended.stderr
 
 
+def test_a_folder_without_room_is_not_used_unless_all_kernels_are_in_it(package: Path) -> None:
+    base = package.parents[1] / "base"
+    little = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))"
+    ended = run(package, f"{little}; {WHERE}", NUMBA_CACHE_DIR=str(base))
+    assert not Path(ended.stdout.strip()).is_relative_to(base)
+    assert ended.stderr.startswith("Compiled kernels cannot be kept")
+    complete = "import decoding.core.kernel_cache as cache; cache.note_complete(); print(cache.is_complete())"
+    assert run(package, complete, NUMBA_CACHE_DIR=str(base)).stdout == "True\n"
+    assert Path(run(package, f"{little}; {WHERE}", NUMBA_CACHE_DIR=str(base)).stdout.strip()).parent == base
+
+
 def test_old_folders_go_but_for_the_last_four_and_those_of_the_last_day(tmp_path: Path) -> None:
     ages = [0.1, 0.2, 0.3, 0.4, 3, 4]
     folders = [tmp_path / f"gander-{place:016x}" for place in range(len(ages))]

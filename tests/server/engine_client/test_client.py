@@ -58,6 +58,15 @@ def test_while_the_model_loads_the_port_is_open_and_completions_are_503(tmp_path
         assert (engine["model"], engine["max_model_len"]) == ("fake", 4096)
 
 
+def test_what_is_still_being_compiled_is_told_and_requests_are_served_meanwhile(tmp_path: Path) -> None:
+    folder = make_model_folder(tmp_path / "toy", compiling=["auto", "spine"])
+    with running_server(settings_for(folder), state="") as server:
+        assert server.wait_for("ready")["compiling"] == ["auto", "spine"]
+        assert server.get("/ready").json()["compiling"] == ["auto", "spine"]
+        assert server.post(prompt="a").status_code == 200
+        wait_until(lambda: server.get("/health").json()["compiling"] == [])
+
+
 def test_a_request_that_two_workers_die_of_fails_and_the_next_one_is_served(tmp_path: Path) -> None:
     with running_server(settings_for(make_model_folder(tmp_path / "toy"))) as server:
         first_pid = server.get("/health").json()["worker_pid"]

@@ -1,0 +1,34 @@
+"""The kernels in groups: what plain replies need, exact attention's, each drafting method's. A group is compiled by
+running what calls it.
+
+Knows nothing of processes. Invariant: where a group is in the kernel cache, running it loads it and compiles nothing.
+"""
+
+from __future__ import annotations
+
+ATTENTION, PLAIN = "attention", "plain"
+
+
+def methods() -> list[str]:
+    """Those that have kernels, in the order in which they are wanted; each is a group."""
+    from decoding.drafting import registry  # for which attention need not wait: it imports torch
+
+    return [method for method in registry.METHODS if method != registry.PLAIN]
+
+
+def run_group(name: str) -> None:
+    """Compile or load a group's kernels."""
+    if name == ATTENTION:
+        from decoding.attention import exact
+
+        exact.warm_up()
+    elif name == PLAIN:
+        from decoding.drafting.revision import prediction
+        from decoding.sampling import logits_processors, logprobs, sampler, top_tokens
+
+        for module in (sampler, top_tokens, logprobs, logits_processors, prediction):
+            module.warm_up()
+    else:
+        from decoding.drafting import registry
+
+        registry.warm_up(name)
