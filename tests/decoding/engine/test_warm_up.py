@@ -82,7 +82,7 @@ PROGRAM = dedent(
     assert engine.costs.curve.draft == 0.0, "nothing has drafted when it was measured"
     engine.on_idle()
     assert engine.costs.curve.draft > 0.0, "what drafting takes is measured as soon as nobody waits"
-    assert sorted(session.id for session in engine.sessions.list()) == ["auto", "none", "spine"]
+    assert sorted(session.session_id for session in engine.sessions.list()) == ["auto", "none", "spine"]
 
     before = compiled()
     for method in engine.methods:
