@@ -23,7 +23,8 @@ class EngineConfig:
     prompts may delay a step of those that decode. kv_slots: tokens of room in the KV cache; None takes `kv_memory`: a
     share of the free memory, bytes if above 1; None is 0.5 on a CPU and 0.85 on a GPU. prefix_cache: run what prompts
     have in common once. max_nodes: the largest budget a request may ask for. session_bytes: each store of one session;
-    max_sessions: beyond that whoever has most loses the least recently used. threads: None takes the quickest number.
+    session_bytes_per_key, session_bytes_in_all: beyond them the key, or the one that holds most, loses its least
+    recently used sessions; session_ttl: seconds. threads: None takes the quickest number.
     tree: the file of a static tree that the stand method drafts along, instead of growing its own.
     draft_model: a hub name or folder, "none", or "auto": the bundled model's own draft with it, else none. draft_head:
     of an EAGLE-3 head that drafts instead, a hub name or folder.
@@ -43,7 +44,8 @@ class EngineConfig:
     prefix_cache: bool = True
     max_nodes: int = 64
     session_bytes: int = 16 * 2**20
-    max_sessions: int = 64
+    session_bytes_per_key: int = 512 * 2**20
+    session_bytes_in_all: int = 2**30
     session_ttl: float = 3600.0
     tree: str | None = None
     draft_model: str = "auto"

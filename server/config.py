@@ -101,10 +101,15 @@ class ServerSettings(BaseSettings):
     session_bytes: int = Field(
         default=ENGINE.session_bytes, ge=0, description="Most bytes each store of one session may take"
     )
-    max_sessions: int = Field(
-        default=ENGINE.max_sessions,
-        ge=1,
-        description="Sessions kept; whoever has most loses the least recently used",
+    session_bytes_per_key: int = Field(
+        default=ENGINE.session_bytes_per_key,
+        ge=SMALLEST_CACHE,
+        description="Most bytes that the sessions of one key may take; beyond them its least recently used ones go",
+    )
+    session_bytes_in_all: int = Field(
+        default=ENGINE.session_bytes_in_all,
+        ge=SMALLEST_CACHE,
+        description="Most bytes that all sessions may take; beyond them the key that holds most loses its oldest ones",
     )
     session_ttl: float = Field(default=ENGINE.session_ttl, gt=0, description="Seconds an unused session is kept")
     tree: str | None = Field(default=ENGINE.tree, description="Static draft tree of the stand method, a JSON file")

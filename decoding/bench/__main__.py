@@ -157,9 +157,7 @@ class Bench:
         return self._engine
 
     def _config(self) -> EngineConfig:
-        return EngineConfig(
-            prefix_cache=False, model=self.chosen.model, max_nodes=max(64, *self.chosen.budgets), max_sessions=256
-        )
+        return EngineConfig(prefix_cache=False, model=self.chosen.model, max_nodes=max(64, *self.chosen.budgets))
 
     def _folder(self) -> str:
         return resolve(self._config())[1]

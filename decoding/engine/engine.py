@@ -44,7 +44,7 @@ from decoding.model.memory import affordable_slots, expected_bytes, resident_byt
 from decoding.model.target_model import TargetModel
 from decoding.sampling.grammar.builder import GrammarBuilder
 from decoding.sampling.grammar.compiler import GrammarCompiler
-from decoding.stores.session_store import SessionStore
+from decoding.stores.session_store import SessionLimits, SessionStore
 from decoding.stores.successor_table import NUM_SUCCESSORS
 
 GRAMMAR_PATIENCE = 0.02  # seconds that a step waits for a grammar when nothing else is to be done
@@ -117,7 +117,8 @@ class Engine:
         self._pricing = Pricing(config.max_nodes, self.costs.curve, self.costs.draft_curve)
         self.pool.forget()
         self._scheduler = Scheduler(self.limits, self.pool, self._pricing)
-        self.sessions = SessionStore(config.max_sessions, config.session_bytes, config.session_ttl)
+        bounds = config.session_bytes, config.session_bytes_per_key, config.session_bytes_in_all
+        self.sessions = SessionStore(SessionLimits(*bounds, config.session_ttl))
         self._intake = Intake(self.model.vocab_size, self._drafting, self.sessions, self._grammars.compile)
 
     @classmethod
@@ -216,6 +217,7 @@ class Engine:
         isolation.each(verified, VerifiedPart.observe)
         tally.end_phase("observe")
         self._note_prompts(parts, tally.seconds)
+        self.sessions.note_use(part.sequence.drafter.session for part in parts)
         result.broken += isolation.retire_failed(self._scheduler)
         num_prefill_tokens = sum(len(part.chunk) for part in parts)
         result.stats = tally.stats(batch.num_tokens, num_prefill_tokens, self._scheduler.reuse, self.costs.curve)

@@ -14,6 +14,7 @@ from decoding.stores.suffixes import SuffixIndex
 
 SESSION_TRIED, SESSION_TRUST = 512.0, 64.0  # observations that a chance rests on: at most, and at first
 SESSION_PACE = 0.005
+NUM_STORES = 2  # that are bounded, `ngrams` and `replies`
 
 
 @dataclass(slots=True)

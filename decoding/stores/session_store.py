@@ -1,66 +1,111 @@
-"""All sessions of the worker, and which of them goes when there are too many.
+"""All sessions of the worker, and which of them goes when they take too much room.
 
 Keyed by (tenant, session id): nothing crosses tenants, so a fast reply for one tells another nothing.
-Knows nothing of requests. Invariant: at most `max_sessions`, in the order of their last use.
+Knows nothing of requests. Invariant: no tenant holds more than its bytes, nor all together more than theirs, in
+sessions that are found again; each tenant's are in the order of their last use.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 
 from decoding.core.session_info import SessionInfo
 from decoding.stores.judge import measured_judges
-from decoding.stores.session import Session
+from decoding.stores.session import NUM_STORES, Session
+
+ENTRY_BYTES = 16384  # that a session counts beside its stores: its judges and names
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLimits:
+    """Bytes of each store of one session, of all that one tenant's sessions hold, and of all sessions; seconds that an
+    idle one is kept. A store never gets more than one session of the tenant may hold."""
+
+    per_store: int
+    per_tenant: int
+    in_all: int
+    time_to_live: float = float("inf")
+
+    @property
+    def store_bytes(self) -> int:
+        most = min(self.per_tenant, self.in_all) - ENTRY_BYTES
+        return max(0, min(self.per_store, most // NUM_STORES))
+
+
+@dataclass(slots=True)
+class _Tenant:
+    """sessions: least recently used first, each with the bytes that it was last found to hold."""
+
+    sessions: OrderedDict[str, Session] = field(default_factory=OrderedDict)
+    held: dict[str, int] = field(default_factory=dict)
+    num_bytes: int = 0
+
+    @property
+    def oldest(self) -> float:
+        return next(iter(self.sessions.values())).last_used
+
+    def note(self, session: Session, now: float) -> int:
+        """It is in use; by how many bytes it grew."""
+        session.last_used = now
+        self.sessions[session.id] = session
+        self.sessions.move_to_end(session.id)
+        growth = ENTRY_BYTES + session.num_bytes - self.held.get(session.id, 0)
+        self.held[session.id] = self.held.get(session.id, 0) + growth
+        self.num_bytes += growth
+        return growth
+
+    def drop(self, session_id: str) -> int:
+        """Forget a session; the bytes that it held."""
+        del self.sessions[session_id]
+        num_bytes = self.held.pop(session_id)
+        self.num_bytes -= num_bytes
+        return num_bytes
 
 
 class SessionStore:
-    """All sessions of the worker. max_bytes: of each store of a session; time_to_live: idle seconds.
-
-    Beyond max_sessions the tenant that holds most loses its least recently used session, and among tenants that hold
-    as many the one whose oldest is older. So a tenant never loses a session to one that holds more.
+    """Where there is too much, a tenant that holds more than its own bytes loses its least recently used session, and
+    beyond the bytes of all the one that holds most does; among those that hold as much the one whose oldest is older.
+    So a tenant never loses a session to one that holds more.
     """
 
-    def __init__(
-        self,
-        max_sessions: int,
-        max_bytes: int,
-        time_to_live: float,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._max_sessions = max_sessions
-        self._max_bytes = max_bytes
-        self._time_to_live = time_to_live
+    def __init__(self, limits: SessionLimits, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limits = limits
         self._clock = clock
         self.judges = measured_judges()  # of greedy and of sampled requests
-        self._sessions: OrderedDict[tuple[str, str], Session] = OrderedDict()  # least recently used first
+        self._tenants: dict[str, _Tenant] = {}
+        self._num_bytes = 0
 
     def __len__(self) -> int:
-        return len(self._sessions)
+        return sum(len(tenant.sessions) for tenant in self._tenants.values())
 
     @property
     def num_bytes(self) -> int:
-        return sum(session.num_bytes for session in self._sessions.values())
+        return self._num_bytes
 
     def open(self, tenant: str, session_id: str) -> Session:
         """The session, made if need be, now the most recently used one."""
-        now = self._clock()
-        self._forget_idle(now)
-        key = (tenant, session_id)
-        session = self._sessions.pop(key, None)
+        self._forget_idle()
+        held = self._tenants.setdefault(tenant, _Tenant())
+        session = held.sessions.get(session_id)
         if session is None:
-            session = Session(tenant, session_id, self._max_bytes, self.judges)
-        session.last_used = now
-        self._sessions[key] = session
-        if len(self._sessions) > self._max_sessions:
-            del self._sessions[self._next_to_go()]
+            session = Session(tenant, session_id, self._limits.store_bytes, self.judges)
+        self._note(held, session)
         return session
+
+    def note_use(self, sessions: Iterable[Session]) -> None:
+        """Requests run on these, which may have grown. One that was forgotten meanwhile stays so."""
+        for session in sessions:
+            tenant = self._tenants.get(session.tenant)
+            if tenant is not None and tenant.sessions.get(session.id) is session:
+                self._note(tenant, session)
 
     def list(self, tenant: str | None = None) -> list[SessionInfo]:
         """The sessions of a tenant, or of all (None), least recently used first."""
+        self._forget_idle()
         now = self._clock()
-        self._forget_idle(now)
         return [
             SessionInfo(
                 tenant=session.tenant,
@@ -69,22 +114,51 @@ class SessionStore:
                 idle_seconds=now - session.last_used,
                 store_bytes=session.store_bytes,
             )
-            for session in self._sessions.values()
+            for session in sorted(self._sessions(), key=lambda each: each.last_used)
             if tenant is None or session.tenant == tenant
         ]
 
     def delete(self, tenant: str, session_id: str) -> bool:
         """Forget a session; whether it was there. Requests that run on it keep its stores until they end."""
-        return self._sessions.pop((tenant, session_id), None) is not None
+        if session_id not in self._tenants.get(tenant, _Tenant()).sessions:
+            return False
+        self._drop(tenant, session_id)
+        return True
 
-    def _next_to_go(self) -> tuple[str, str]:
-        num_sessions = Counter(tenant for tenant, _ in self._sessions)
-        most = max(num_sessions.values())
-        return next(key for key in self._sessions if num_sessions[key[0]] == most)
+    def check_integrity(self) -> None:
+        """Raise AssertionError unless the counts are those of the sessions, and within the limits."""
+        for name, tenant in self._tenants.items():
+            assert tenant.sessions, name
+            assert tenant.sessions.keys() == tenant.held.keys(), name
+            assert tenant.num_bytes == sum(tenant.held.values()) <= self._limits.per_tenant, (name, tenant.num_bytes)
+        total = sum(tenant.num_bytes for tenant in self._tenants.values())
+        assert total == self._num_bytes <= self._limits.in_all, (total, self._num_bytes)
 
-    def _forget_idle(self, now: float) -> None:
-        while self._sessions:
-            oldest = next(iter(self._sessions.values()))
-            if now - oldest.last_used <= self._time_to_live:
-                return
-            self._sessions.popitem(last=False)
+    def _sessions(self) -> Iterator[Session]:
+        for tenant in self._tenants.values():
+            yield from tenant.sessions.values()
+
+    def _note(self, tenant: _Tenant, session: Session) -> None:
+        self._num_bytes += tenant.note(session, self._clock())
+        while tenant.num_bytes > self._limits.per_tenant:
+            self._drop_oldest(session.tenant)
+        while self._num_bytes > self._limits.in_all:
+            self._drop_oldest(max(self._tenants, key=lambda name: self._excess(self._tenants[name])))
+
+    @staticmethod
+    def _excess(tenant: _Tenant) -> tuple[int, float]:
+        return tenant.num_bytes, -tenant.oldest
+
+    def _drop_oldest(self, name: str) -> None:
+        self._drop(name, next(iter(self._tenants[name].sessions)))
+
+    def _drop(self, name: str, session_id: str) -> None:
+        self._num_bytes -= self._tenants[name].drop(session_id)
+        if not self._tenants[name].sessions:
+            del self._tenants[name]
+
+    def _forget_idle(self) -> None:
+        past = self._clock() - self._limits.time_to_live
+        for name in [name for name, tenant in self._tenants.items() if tenant.oldest < past]:
+            while name in self._tenants and self._tenants[name].oldest < past:
+                self._drop_oldest(name)

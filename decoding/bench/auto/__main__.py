@@ -35,6 +35,7 @@ from decoding.drafting.registry import AUTO
 from decoding.engine.engine import Engine, silent
 from decoding.model.checkpoint import resolve
 
+MOST_SESSION_BYTES = 2**33  # so that none of a run's is forgotten
 SINGLES = ("spine", "stand", "dynamic", "recycle", "lookup", "suffix")
 MAX_PROMPT_LEN = 600
 CALIBRATION_ROUNDS = 6  # moments of measuring what steps cost, before anything counts
@@ -74,7 +75,8 @@ class OneTreeComparison:
             model=chosen.model,
             draft_model=chosen.draft_model,
             threads=chosen.threads,
-            max_sessions=4096,
+            session_bytes_per_key=MOST_SESSION_BYTES,
+            session_bytes_in_all=MOST_SESSION_BYTES,
         )
         self.clock = time.process_time if chosen.processor_time else time.perf_counter
         name = Path(chosen.model).name

@@ -74,7 +74,6 @@ class DraftTrees:
             model=chosen.model,
             draft_model=chosen.draft_model,
             threads=chosen.threads,
-            max_sessions=256,
         )
         self.tokenizer = Tokenizer.from_file(str(Path(resolve(self.config)[1]) / "tokenizer.json"))
         self.is_broken = False

@@ -47,7 +47,6 @@ class Target:
             threads=self.threads,
             kv_slots=NUM_SLOTS,
             max_batch_rows=MOST_ROWS,
-            max_sessions=256,
         )
 
     def load(self, contender: Contender | None) -> Engine:

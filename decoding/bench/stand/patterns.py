@@ -64,7 +64,6 @@ class Patterns:
             model=chosen.model,
             max_nodes=max(64, chosen.nodes),
             max_batch_rows=1024,
-            max_sessions=16,
         )
         self.engine = Engine.load(config)
         self.tokenizer = Tokenizer.from_file(str(Path(resolve(config)[1]) / "tokenizer.json"))

@@ -30,7 +30,7 @@ from decoding.stores.judge import (
     new_judge,
     set_of,
 )
-from decoding.stores.session_store import SessionStore
+from decoding.stores.session_store import SessionLimits, SessionStore
 
 
 def classes_of(**said: int) -> NDArray[np.int16]:
@@ -182,7 +182,7 @@ def test_a_servers_judge_starts_as_measured_and_is_its_own() -> None:
 
 
 def test_sessions_start_from_the_server_and_tenants_share_nothing_but_counts_of_classes() -> None:
-    store = SessionStore(8, 2**18, 100.0)
+    store = SessionStore(SessionLimits(2**18, 2**24, 2**24))
     alice, bob = store.open("alice", "chat"), store.open("bob", "chat")
     own, server = alice.judges(False)
     assert own is alice.judges(False)[0], "one for all requests of a session"

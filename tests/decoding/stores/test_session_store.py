@@ -1,23 +1,35 @@
-"""Sessions keep to their tenant, their number and their time, and one tenant cannot drive out another's."""
+"""Sessions keep to their tenant, their bytes and their time, and one tenant cannot drive out another's."""
 
-from collections import Counter
 from random import Random
 
+import numpy as np
 import pytest
 
-from decoding.stores.session_store import SessionStore
+from decoding.stores.session import Session
+from decoding.stores.session_store import ENTRY_BYTES, SessionLimits, SessionStore
 
 
-def store_at(times: list[float], max_sessions: int = 3, time_to_live: float = 100.0) -> SessionStore:
-    return SessionStore(max_sessions, 2**20, time_to_live, clock=lambda: times[0])
+def store_at(times: list[float], room: int = 3, room_of_one: int | None = None) -> SessionStore:
+    """room: for so many empty sessions in all, and of one tenant."""
+    in_all, per_tenant = room * ENTRY_BYTES, (room_of_one or room) * ENTRY_BYTES
+    return SessionStore(SessionLimits(2**20, per_tenant, in_all, time_to_live=100.0), clock=lambda: times[0])
+
+
+def roomy_store(clock: list[float], per_tenant: int = 2**24, in_all: int = 2**25) -> SessionStore:
+    return SessionStore(SessionLimits(2**20, per_tenant, in_all, time_to_live=100.0), clock=lambda: clock[0])
 
 
 def names_of(store: SessionStore) -> list[tuple[str, str]]:
     return [(session.tenant, session.session_id) for session in store.list()]
 
 
+def grow(store: SessionStore, session: Session, num_tokens: int) -> None:
+    session.replies.extend(np.arange(num_tokens, dtype=np.int32), -1)
+    store.note_use([session])
+
+
 def test_the_same_name_of_another_tenant_is_another_session() -> None:
-    store = store_at([0.0])
+    store = roomy_store([0.0])
     first = store.open("alice", "chat")
     assert store.open("alice", "chat") is first
     assert store.open("bob", "chat") is not first
@@ -35,8 +47,17 @@ def test_the_least_recently_used_session_goes_first() -> None:
     assert store.open("a", "2") is not gone
 
 
+def test_a_session_that_a_request_runs_on_is_not_the_least_recently_used() -> None:
+    store = store_at([0.0])
+    running = store.open("a", "1")
+    for number in range(2, 10):
+        store.open("a", str(number))
+        store.note_use([running])
+    assert store.open("a", "1") is running
+
+
 def test_a_tenant_that_opens_many_drives_out_its_own() -> None:
-    store = store_at([0.0], max_sessions=10)
+    store = store_at([0.0], room=10)
     only = store.open("alice", "chat")
     for number in range(100):
         store.open("bob", str(number))
@@ -45,11 +66,57 @@ def test_a_tenant_that_opens_many_drives_out_its_own() -> None:
     assert [session.session_id for session in store.list("bob")] == [str(number) for number in range(91, 100)]
 
 
-def test_of_tenants_that_hold_as_many_the_one_with_the_oldest_loses_it() -> None:
-    store = store_at([0.0], max_sessions=4)
+def test_a_tenant_keeps_to_its_own_bytes_though_there_is_room() -> None:
+    store = store_at([0.0], room=100, room_of_one=4)
+    for number in range(10):
+        store.open("bob", str(number))
+    assert [session.session_id for session in store.list("bob")] == ["6", "7", "8", "9"]
+
+
+def test_a_session_that_grows_drives_out_its_tenants_others_and_nobody_elses() -> None:
+    store = roomy_store([0.0], per_tenant=2**19)
+    for name in (("alice", "1"), ("alice", "2"), ("alice", "3"), ("bob", "old"), ("bob", "1"), ("bob", "2")):
+        grow(store, store.open(*name), 20_000)
+    growing = store.open("bob", "growing")
+    assert ("bob", "old") in names_of(store)
+    grow(store, growing, 20_000)
+    bobs = [("bob", "1"), ("bob", "2"), ("bob", "growing")]
+    assert names_of(store) == [("alice", "1"), ("alice", "2"), ("alice", "3"), *bobs]
+    store.check_integrity()
+
+
+def test_beyond_the_bytes_of_all_who_holds_most_loses() -> None:
+    store = roomy_store([0.0], in_all=2**22)
+    for number in range(10):
+        grow(store, store.open("alice", str(number)), 5_000)
+    assert len(store) > 8
+    before = len(store.list("alice"))
+    for number in range(10):
+        grow(store, store.open("bob", str(number)), 5_000)
+    alices, bobs = len(store.list("alice")), len(store.list("bob"))
+    assert alices < before
+    assert abs(alices - bobs) <= 1
+    store.check_integrity()
+
+
+def test_one_session_never_outgrows_what_its_tenant_may_hold() -> None:
+    store = roomy_store([0.0], per_tenant=2**18, in_all=2**18)
+    session = store.open("a", "1")
+    assert session.ngrams.num_bytes > 0
+    for _ in range(5):
+        grow(store, session, 50_000)
+    assert store.open("a", "1") is session
+    store.check_integrity()
+
+
+def test_of_tenants_that_hold_as_much_the_one_with_the_oldest_loses_it() -> None:
+    clock = [0.0]
+    store = store_at(clock, room=4)
     for tenant, session_id in (("c", "1"), ("a", "1"), ("b", "1"), ("b", "2"), ("a", "2")):
+        clock[0] += 1
         store.open(tenant, session_id)
     assert names_of(store) == [("c", "1"), ("b", "1"), ("b", "2"), ("a", "2")]
+    clock[0] += 1
     store.open("a", "3")
     assert names_of(store) == [("c", "1"), ("b", "2"), ("a", "2"), ("a", "3")]
 
@@ -57,52 +124,55 @@ def test_of_tenants_that_hold_as_many_the_one_with_the_oldest_loses_it() -> None
 @pytest.mark.parametrize("seed", range(5))
 def test_random_use_never_costs_a_tenant_a_session_while_another_holds_more(seed: int) -> None:
     random = Random(seed)
-    store = store_at([0.0], max_sessions=12)
-    expected: list[tuple[str, str]] = []  # least recently used first
+    store = roomy_store([0.0], per_tenant=10 * 2**17, in_all=20 * 2**17)
     num_gone = 0
-    for _ in range(1500):
+    for _ in range(800):
         name = random.choices("abcd", (20, 5, 2, 1))[0], str(random.randrange(12))
-        if name in expected:
-            expected.remove(name)
+        before = {(each.tenant, each.session_id): each.num_bytes + ENTRY_BYTES for each in store.list()}
         if random.random() < 0.1:
             store.delete(*name)
+            before.pop(name, None)
         else:
-            store.open(*name)
-            expected.append(name)
-        if len(expected) > 12:
-            (gone,) = set(expected) - set(names_of(store))
-            held = Counter(tenant for tenant, _ in expected)
-            assert held[gone[0]] == max(held.values()), (gone, held)
-            assert not any(held[each[0]] == held[gone[0]] for each in expected[: expected.index(gone)])
-            assert gone != name
-            expected.remove(gone)
-            num_gone += 1
-        assert names_of(store) == expected
-    assert num_gone > 100, "there was always room"
+            grow(store, store.open(*name), random.choice((10, 300, 3000)))
+        store.check_integrity()
+        gone = set(before) - set(names_of(store))
+        held = {tenant: sum(size for key, size in before.items() if key[0] == tenant) for tenant, _ in before}
+        others = {tenant: size for tenant, size in held.items() if tenant != name[0]}
+        for tenant, session_id in gone:
+            largest = max(before.values())
+            assert tenant == name[0] or held[tenant] > max(others.values()) - largest * len(gone), (session_id, held)
+        num_gone += len(gone)
+    assert num_gone > 50, "there was always room"
 
 
 def test_idle_sessions_are_forgotten() -> None:
     times = [0.0]
     store = store_at(times)
-    old = store.open("a", "old")
+    old, foreign = store.open("a", "old"), store.open("b", "old")
     times[0] = 60.0
     store.open("a", "young")
     times[0] = 110.0
     store.open("a", "young")
-    assert len(store) == 1
+    assert names_of(store) == [("a", "young")]
     assert store.open("a", "old") is not old
+    assert store.open("b", "old") is not foreign
 
 
-def test_bytes_are_those_of_the_stores() -> None:
-    store = store_at([0.0])
+def test_bytes_are_those_of_the_stores_and_of_their_keeping() -> None:
+    store = roomy_store([0.0])
     session = store.open("a", "1")
-    assert store.num_bytes == session.num_bytes == 0, "a store exists from its first use on"
-    assert session.ngrams.num_bytes + session.replies.num_bytes == session.num_bytes == store.num_bytes > 0
+    assert session.num_bytes == 0, "a store exists from its first use on"
+    assert session.ngrams.num_bytes + session.replies.num_bytes == session.num_bytes > 0
+    store.note_use([session])
+    assert store.num_bytes == session.num_bytes + ENTRY_BYTES
+    store.delete("a", "1")
+    store.note_use([session])
+    assert store.num_bytes == 0, "one that was forgotten comes back by its use"
 
 
 def test_a_tenant_is_shown_its_own_sessions_and_their_sizes() -> None:
     times = [0.0]
-    store = store_at(times)
+    store = roomy_store(times)
     session = store.open("alice", "chat")
     assert session.ngrams.num_bytes > 0
     times[0] = 2.0
@@ -120,7 +190,7 @@ def test_a_tenant_is_shown_its_own_sessions_and_their_sizes() -> None:
 
 
 def test_a_deleted_session_is_gone_for_its_tenant_alone() -> None:
-    store = store_at([0.0])
+    store = roomy_store([0.0])
     old, other = store.open("alice", "chat"), store.open("bob", "chat")
     assert store.delete("alice", "chat")
     assert not store.delete("alice", "chat")

@@ -13,7 +13,7 @@ from decoding.costs.price import DraftBudget
 from decoding.sampling.noise import gumbel
 from decoding.stores.judge import meant_judge, measured_judges
 from decoding.stores.session import Session
-from decoding.stores.session_store import SessionStore
+from decoding.stores.session_store import SessionLimits, SessionStore
 from tests.decoding.drafting.one_tree.growing import (
     chance_of,
     drafter_of,
@@ -219,7 +219,7 @@ def test_what_the_target_says_is_in_the_store_for_the_next_step() -> None:
 
 
 def test_requests_start_from_their_session_and_sessions_from_the_server() -> None:
-    store = SessionStore(8, 2**20, 100.0)
+    store = SessionStore(SessionLimits(2**20, 2**24, 2**24))
     store.judges = (meant_judge(), meant_judge())
     laws = {(token,): {(token + 1) % 50: 0.95} for token in range(50)}
     lived, fresh = store.open("alice", "lived"), store.open("bob", "fresh")

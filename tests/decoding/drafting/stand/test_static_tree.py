@@ -15,7 +15,7 @@ from decoding.drafting.registry import METHODS
 from decoding.drafting.sources import Sources
 from decoding.drafting.stand.static_tree import StaticTree, initial_tree, pruned, read_tree, shipped_tree, write_tree
 from decoding.errors import ConfigError
-from decoding.stores.session_store import SessionStore
+from decoding.stores.session_store import SessionLimits, SessionStore
 
 
 def test_the_first_tree_has_the_papers_size_depth_and_levels() -> None:
@@ -73,7 +73,7 @@ def test_a_file_that_holds_no_tree_is_a_configuration_error(tmp_path: Path, text
 
 def test_a_server_with_a_tree_drafts_along_it() -> None:
     chain = StaticTree(made={}, parents=[-1, 0, 1], ranks=[0, 0, 0])
-    session = SessionStore(2, 2**18, 100.0).open("", "tree")
+    session = SessionStore(SessionLimits(2**18, 2**24, 2**24)).open("", "tree")
     contexts = np.array([[-1, -1, -1, token] for token in range(5)], np.int32)
     session.ngrams.harvest(contexts, contexts[:, ::-1] + 1, np.tile(np.float32([0.4, 0.3, 0.2, 0.1]), (5, 1)))
     request = Request(
