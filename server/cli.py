@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import operator
+import os
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -18,8 +20,10 @@ from rich.console import Console
 
 from decoding import __version__
 from server.config import ENGINE_OPTIONS, ServerSettings
+from server.http.keys import is_hashed
 
 app = typer.Typer(help="An OpenAI-compatible server with tree speculative decoding.", no_args_is_help=True)
+SECRETS = ("api_keys", "admin_keys")  # settings
 PASS_THROUGH = {
     "allow_extra_args": True,
     "allow_interspersed_args": False,  # or `--` would be lost
@@ -38,9 +42,24 @@ def serve(**options: Any) -> None:
             name = "-".join(str(part) for part in detail["loc"]).replace("_", "-")
             Console(stderr=True).print(f"[red]--{name}:[/red] {detail['msg']}", highlight=False)
         raise typer.Exit(2) from None
+    _hide_keys(given)
     from server.runner import run
 
     raise typer.Exit(run(settings))
+
+
+def _hide_keys(given: Mapping[str, Any]) -> None:
+    """Warn of keys that were given as flags; those in the environment are not for the processes that are started."""
+    for name in SECRETS:
+        os.environ.pop(f"GANDER_{name.upper()}", None)
+        if name in given and not all(is_hashed(key.strip()) for key in given[name].split(",")):
+            flag = name.replace("_", "-")
+            sentence = (
+                "every user of this machine can read it there; use --api-key-file, the environment or sha256:HEX."
+            )
+            Console(stderr=True).print(
+                f"[yellow]--{flag} has a key:[/yellow] {sentence}", highlight=False, soft_wrap=True
+            )
 
 
 def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:

@@ -202,8 +202,13 @@ class ServerSettings(BaseSettings):
     @field_validator("api_keys", "admin_keys")
     @classmethod
     def _hash_keys(cls, keys: str | None) -> str | None:
-        """Settings are shown and logged; keys must not be."""
-        return None if keys is None else ",".join(hashed(key.strip()) for key in keys.split(",") if key.strip())
+        """Settings are shown and logged; keys must not be. None at all would leave the server open to everybody."""
+        if keys is None:
+            return None
+        named = [hashed(key.strip()) for key in keys.split(",") if key.strip()]
+        if not named:
+            raise PydanticCustomError("keys", "this is empty, and no key can be meant by it: give keys, or unset it.")
+        return ",".join(named)
 
     @field_validator("kv_memory")
     @classmethod

@@ -45,9 +45,10 @@ class Service:
     responses: ResponseStore
     tokenizer: Tokenizer | None = None
     chat_template: ChatTemplate | None = None
-    tokenizer_error: str | None = None
+    loading_error: str | None = None
     created: int = 0
     pool: WorkPool = field(default_factory=WorkPool)
+    templates: WorkPool = field(default_factory=WorkPool)  # for what clients' own take to render
     _loading: asyncio.Task[None] | None = None
     _listeners: list[OnStatus] = field(default_factory=list)
 
@@ -70,15 +71,16 @@ class Service:
     async def close(self) -> None:
         await self.client.close(self.settings.drain_seconds)
         self.pool.close()
+        self.templates.close()
         if self._loading is not None:
             await self._loading
 
     @property
     def status(self) -> EngineStatus:
-        """The engine's, unless the tokenizer holds things up."""
+        """The engine's, unless the tokenizer or the template holds things up."""
         status = self.client.status
-        if self.tokenizer_error is not None:
-            return replace(status, state="failed", sentence=self.tokenizer_error)
+        if self.loading_error is not None:
+            return replace(status, state="failed", sentence=self.loading_error)
         if status.state == "ready" and self.tokenizer is None:
             return replace(status, state="loading", sentence="loading the tokenizer")
         return status
@@ -87,8 +89,11 @@ class Service:
         """The request's body. Raises ApiError that names the field at fault."""
         return await read_body(request, model, self.pool, self.settings.max_body_parts)
 
-    async def work_on(self, request: Request, work: Callable[[], T]) -> T:
-        """What `work` makes of a request whose body was read; beside the event loop where the body is large."""
+    async def work_on(self, request: Request, work: Callable[[], T], chat_template: str | None = None) -> T:
+        """What `work` makes of a request whose body was read; beside the event loop where the body is large, or brings
+        a chat template, which takes its time in threads of its own."""
+        if chat_template is not None:
+            return await self.templates.run_beside(work)
         return await self.pool.run(len(await request.body()), work)
 
     def require_ready(self) -> ServedModel:
@@ -116,13 +121,15 @@ class Service:
     async def _load_tokenizer(self) -> None:
         settings = self.settings
         files = ModelFiles(settings.model, settings.revision)
+        what = "chat template"
         try:
             self.chat_template = await asyncio.to_thread(load_chat_template, files, settings.chat_template)
+            what = "tokenizer"
             self.tokenizer = await asyncio.to_thread(load_tokenizer, files, settings.trust_remote_code)
         except Exception as error:
-            LOG.debug("The tokenizer of %s cannot be loaded.", settings.model, exc_info=True)
+            LOG.debug("The %s of %s cannot be loaded.", what, settings.model, exc_info=True)
             reason = str(error).strip().partition("\n")[0] or type(error).__name__
-            self.tokenizer_error = f"the tokenizer of {settings.model} cannot be loaded: {reason}"
+            self.loading_error = f"the {what} of {settings.model} cannot be loaded: {reason}"
         self._tell()
 
     def _tell(self) -> None:

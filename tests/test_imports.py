@@ -78,7 +78,10 @@ SERVER = {
     "engine_client": "replies open_requests queue_gate deadlines sessions status worker_process standby client",
     "metrics": "totals exposition metrics",
     "parsing": "string_search marks parts call_object call_list families forced thinking",
-    "prompts": "model_files special_tokens chat_template tokenizer served_model encoding conversation",
+    "prompts": """
+        model_files special_tokens jinja_template template_process chat_template tokenizer served_model encoding
+        conversation
+    """,
     "grammars": "constraint call_grammar chat_constraint",
     "generation": """
         detokenize choice call events logprobs options limits plan prepare report trace usage serializer

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
 from decoding import __version__
+from server.http.auth import caller_of
+from server.http.keys import Caller
 from server.schemas.catalog import HealthReply, VersionReply
 from server.service import Service, service_of
 
@@ -21,9 +22,11 @@ router = APIRouter()
     responses={503: {"model": HealthReply, "description": "The engine has been given up; restart the server"}},
 )
 async def health(request: Request) -> JSONResponse:
-    """200 while the server lives and its worker runs, loads or is being restarted; the body says which."""
-    service = service_of(request)
-    body = _describe(service)
+    """200 while the server lives and its worker runs, loads or is being restarted; the body says which.
+
+    Without a key that is all it says; what is served comes with a key, and how the worker does with an admin's.
+    """
+    body = _describe(service_of(request), caller_of(request))
     return JSONResponse(body, 503 if body["status"] == "failed" else 200)
 
 
@@ -34,8 +37,7 @@ async def health(request: Request) -> JSONResponse:
 )
 async def ready(request: Request) -> JSONResponse:
     """200 if a completion would be served now."""
-    service = service_of(request)
-    body = _describe(service)
+    body = _describe(service_of(request), caller_of(request))
     if body["status"] == "ready":
         return JSONResponse(body)
     return JSONResponse(body, 503, {"Retry-After": "2"})
@@ -47,13 +49,15 @@ async def version() -> VersionReply:
     return {"version": __version__}
 
 
-def _describe(service: Service) -> dict[str, Any]:
-    status = asdict(service.status)
-    body: dict[str, Any] = {
-        "status": status.pop("state"),
-        **status,
-        "open_requests": service.client.num_open,
-    }
+def _describe(service: Service, caller: Caller) -> dict[str, Any]:
+    status = service.status
+    body: dict[str, Any] = {"status": status.state}
+    if not caller.is_known:
+        return body
+    body |= {"sentence": status.sentence, "fraction": status.fraction, "compiling": status.compiling}
+    if caller.is_admin:
+        body |= {"worker_pid": status.worker_pid, "restarts": status.restarts, "last_error": status.last_error}
+        body["open_requests"] = service.client.num_open
     engine = service.client.ready
     if engine is not None:
         body["engine"] = {

@@ -32,7 +32,7 @@ async def tokenize(request: Request) -> Response:
     service = service_of(request)
     body = await service.read(request, TokenizeRequest)
     model = service.require_model(body.model)
-    reply = await service.work_on(request, lambda: _tokenized(body, model))
+    reply = await service.work_on(request, lambda: _tokenized(body, model), body.chat_template)
     return Response(reply, media_type="application/json")
 
 

@@ -21,6 +21,7 @@ HASH_PREFIX = "sha256:"
 HASHED = re.compile(r"sha256:([0-9a-fA-F]{64})")
 ADMIN_PREFIX = "admin "
 TENANT_LENGTH = 32  # hexadecimal digits of a key's hash that name its owner
+LABEL_LENGTH = 8  # of them in logs
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +52,20 @@ NO_TERMS = KeyTerms()
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sent a request. tenant: "" on a server without keys, where everybody is the admin."""
+    """Who sent a request. tenant: "" without a key; on a server that has none everybody is the admin."""
 
     tenant: str = ""
     is_admin: bool = True
     terms: KeyTerms = NO_TERMS
+
+    @property
+    def is_known(self) -> bool:
+        return self.is_admin or self.tenant != ""
+
+    @property
+    def label(self) -> str:
+        """What logs call the key: the first of its hash, as `sha256sum` and the owners of sessions have it."""
+        return self.tenant[:LABEL_LENGTH]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +82,11 @@ class StoredKey:
 
 def hashed(key: str) -> str:
     """A key's hash as sha256:HEX; one that is a hash already as it is."""
-    return key if HASHED.fullmatch(key) else HASH_PREFIX + hashlib.sha256(key.encode()).hexdigest()
+    return key if is_hashed(key) else HASH_PREFIX + hashlib.sha256(key.encode()).hexdigest()
+
+
+def is_hashed(key: str) -> bool:
+    return HASHED.fullmatch(key) is not None
 
 
 class KeyRing:

@@ -67,8 +67,10 @@ class RequestFrame:
         self._on_request(route, status)
         level = logging.DEBUG if scope["path"] in QUIET_PATHS else logging.INFO
         if LOG.isEnabledFor(level):
+            caller = scope.get("state", {}).get("caller")
+            key = f" with key {caller.label}" if caller is not None and caller.label else ""
             method, milliseconds = scope["method"], seconds * 1e3
-            LOG.log(level, "Request %s: %s %s %d in %.1f ms.", request_id, method, route, status, milliseconds)
+            LOG.log(level, "Request %s%s: %s %s %d in %.1f ms.", request_id, key, method, route, status, milliseconds)
 
 
 class BodyLimit:

@@ -23,8 +23,10 @@ class WorkPool:
 
     async def run(self, size: int, work: Callable[[], T]) -> T:
         """What `work` returns. size: of what it works on, in bytes; raises what it raises."""
-        if size <= SMALL:
-            return work()
+        return work() if size <= SMALL else await self.run_beside(work)
+
+    async def run_beside(self, work: Callable[[], T]) -> T:
+        """What `work`, of any size, returns; raises what it raises."""
         context = copy_context()  # what was chosen for the request holds there too
         return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: context.run(work))
 

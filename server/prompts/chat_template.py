@@ -1,7 +1,6 @@
-"""A model's chat template: messages to prompt text, by Jinja in a sandbox, with what templates expect to find there.
+"""A model's chat template, or a client's: messages to prompt text.
 
-Owns the rendering and what can be told from a template's text; knows nothing of HTTP or of token ids. What templates
-may use is fixed by transformers' `apply_chat_template`.
+Owns what templates are given and what can be told from their text; knows nothing of HTTP or of token ids.
 """
 
 from __future__ import annotations
@@ -9,51 +8,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
-from typing import Any, NoReturn
-
-from jinja2 import Template, TemplateError, nodes
-from jinja2.exceptions import SecurityError
-from jinja2.ext import Extension
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from typing import Any
 
 from server.http.errors import ApiError, invalid
+from server.prompts.jinja_template import TemplateRefusal, compiled, rendered
 from server.prompts.model_files import ModelFiles
 from server.prompts.special_tokens import MarkedText
+from server.prompts.template_process import rendered_apart
 
 TEMPLATE_FILE = "chat_template.jinja"
 CONFIG_FILE = "tokenizer_config.json"
 SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 TOOL_TEMPLATE = "tool_use"  # the name of a model's second template, where it has two
-
-
-class _GenerationBlock(Extension):
-    """{% generation %} marks what training learns from; for a prompt it is only its content."""
-
-    tags = {"generation"}  # noqa: RUF012
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _raise(message: str) -> NoReturn:
-    raise TemplateError(message)
-
-
-def _to_json(value: Any, indent: int | None = None, **options: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent, **options)
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    extensions = ["jinja2.ext.loopcontrols", _GenerationBlock]
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    return environment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,14 +36,17 @@ class Conversation:
 
 
 class ChatTemplate:
-    """sources: by name, one of them "default"; special_tokens: by name, as templates know them."""
+    """sources: by name, one of them "default"; special_tokens: by name, as templates know them. is_foreign: it is a
+    client's, and is rendered by a process of its own."""
 
-    def __init__(self, sources: Mapping[str, str], special_tokens: Mapping[str, str]) -> None:
-        """Raises jinja2.TemplateError where a source cannot be compiled."""
+    def __init__(
+        self, sources: Mapping[str, str], special_tokens: Mapping[str, str], *, is_foreign: bool = False
+    ) -> None:
+        """Raises TemplateRefusal where a source of the model's cannot be compiled."""
         self._sources = sources
         self._special_tokens = special_tokens
-        environment = _environment()
-        self._compiled: dict[str, Template] = {name: environment.from_string(text) for name, text in sources.items()}
+        self._is_foreign = is_foreign
+        self._compiled = {} if is_foreign else {name: compiled(text) for name, text in sources.items()}
 
     @property
     def text(self) -> str:
@@ -88,15 +58,12 @@ class ChatTemplate:
         return name in self.text
 
     def replaced_by(self, source: str) -> ChatTemplate:
-        """A template of the client's own. Raises ApiError where it cannot be compiled."""
-        try:
-            return ChatTemplate({"default": source}, self._special_tokens)
-        except (TemplateError, RecursionError) as error:
-            raise invalid(f"chat_template cannot be read: {error}", "chat_template", "invalid_template") from None
+        """A template of a client's."""
+        return ChatTemplate({"default": source}, self._special_tokens, is_foreign=True)
 
     def render(self, conversation: Conversation) -> MarkedText:
         """The prompt's text. Raises ApiError with the template's own words where it refuses the messages."""
-        name = TOOL_TEMPLATE if conversation.tools and TOOL_TEMPLATE in self._compiled else "default"
+        name = TOOL_TEMPLATE if conversation.tools and TOOL_TEMPLATE in self._sources else "default"
         names: dict[str, Any] = {
             **self._special_tokens,
             **conversation.options,
@@ -106,11 +73,13 @@ class ChatTemplate:
             "add_generation_prompt": conversation.add_generation_prompt,
         }
         try:
-            text = self._compiled[name].render(names)
-        except SecurityError:
-            raise invalid("The chat template did what the sandbox forbids.", "messages", "invalid_template") from None
-        except Exception as error:  # a template may fail in any way a program may; the messages made it
-            raise invalid(f"The model's chat template refused the messages: {error}", "messages") from error
+            if self._is_foreign:
+                text = rendered_apart(self._sources[name], names)
+            else:
+                text = rendered(self._compiled[name], names)
+        except TemplateRefusal as refusal:
+            at_fault = ("chat_template", "invalid_template") if self._is_foreign else ("messages",)
+            raise invalid(f"The chat template {refusal}.", *at_fault) from None
         if conversation.continue_final_message:
             text = _cut_after(text, conversation.messages[-1])
         return MarkedText(text, conversation.mark)

@@ -112,17 +112,18 @@ class EngineCard(TypedDict):
 
 
 class HealthReply(TypedDict):
-    """sentence: for people; fraction: how far loading has come; compiling: the drafting methods whose requests still
-    run plain, to the same tokens; engine: there once it is loaded."""
+    """All but the status is told to who has a key: sentence, for people; fraction: how far loading has come; compiling:
+    the drafting methods whose requests still run plain, to the same tokens; engine: there once it is loaded. The
+    worker, its restarts and last error, and the open requests are for admins."""
 
     status: Literal["loading", "ready", "silent", "restarting", "draining", "failed"]
-    sentence: str
-    fraction: float
-    compiling: list[str]
-    worker_pid: int | None
-    restarts: int
-    last_error: str | None
-    open_requests: int
+    sentence: NotRequired[str]
+    fraction: NotRequired[float]
+    compiling: NotRequired[list[str]]
+    worker_pid: NotRequired[int | None]
+    restarts: NotRequired[int]
+    last_error: NotRequired[str | None]
+    open_requests: NotRequired[int]
     engine: NotRequired[EngineCard]
 
 

@@ -1,5 +1,6 @@
 """The command line, without starting a server."""
 
+import os
 import subprocess
 import sys
 from typing import Any
@@ -57,6 +58,38 @@ def test_what_is_on_by_default_has_a_flag_to_turn_it_off(
     assert invoke("serve").exit_code == 0
     assert invoke("serve", "--prefix-cache").exit_code == 0
     assert [settings.prefix_cache for settings in started] == [False, False, True]
+
+
+@pytest.mark.parametrize("name", ["API", "ADMIN"])
+@pytest.mark.parametrize("keys", ["", " , "])
+def test_keys_that_are_none_open_no_server(
+    started: list[ServerSettings], monkeypatch: pytest.MonkeyPatch, name: str, keys: str
+) -> None:
+    monkeypatch.setenv(f"GANDER_{name}_KEYS", keys)
+    result = invoke("serve")
+    assert (result.exit_code, started) == (2, [])
+    flag = f"--{name.lower()}-keys"
+    said = " ".join(result.output.split())
+    assert said == f"{flag}: this is empty, and no key can be meant by it: give keys, or unset it."
+
+
+def test_a_key_on_the_command_line_is_warned_of(started: list[ServerSettings]) -> None:
+    hashed = "sha256:" + 64 * "a"
+    assert invoke("serve", "--api-keys", hashed).output == ""
+    said = invoke("serve", "--api-keys", f"{hashed}, sesame").output
+    assert said.startswith("--api-keys has a key: every user of this machine can read it there")
+    assert "sesame" not in said
+    assert len(started) == 2
+
+
+def test_keys_are_not_for_the_processes_that_the_server_starts(
+    started: list[ServerSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GANDER_API_KEYS", "sesame")
+    monkeypatch.setenv("GANDER_ADMIN_KEYS", "root")
+    assert invoke("serve").output == ""
+    assert not {"GANDER_API_KEYS", "GANDER_ADMIN_KEYS"} & set(os.environ)
+    assert started[0].api_keys is not None
 
 
 def test_a_memory_that_is_none_is_named_with_what_would_be_one(started: list[ServerSettings]) -> None:

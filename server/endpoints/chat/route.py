@@ -29,5 +29,7 @@ async def create_chat_completion(request: Request) -> Response:
     service = service_of(request)
     body = await service.read(request, ChatRequest)
     model, sender = service.require_model(body.model), sender_of(request, body.session_id)
-    call = await service.work_on(request, lambda: prepare(body, chat_options(body, model), model, sender))
+    call = await service.work_on(
+        request, lambda: prepare(body, chat_options(body, model), model, sender), body.chat_template
+    )
     return await answer(call, ChatSerializer(call, body), request, service.client, service.metrics.on_error)

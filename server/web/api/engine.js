@@ -10,13 +10,14 @@ export class Engine extends EventTarget {
   #timer = null;
 
   get isReady() {
-    return this.health?.status === "ready";
+    return this.health?.status === "ready" && Boolean(this.health.engine);
   }
 
   /** What the engine is doing, for people. */
   get sentence() {
     if (!this.health) return "The server does not answer; trying again.";
     const { status, sentence, fraction, compiling, engine } = this.health;
+    if (!sentence) return `The server is ${status}; Settings has a place for its API key.`;
     if (status === "ready" && compiling.length) return `${engine.model} · replies are plain: still compiling ${compiling[0]}`;
     if (status === "ready") return `${engine.model} · ${engine.dtype} on ${engine.device}`;
     if (status === "loading") return `Loading, ${Math.round(fraction * 100)}%: ${sentence}`;

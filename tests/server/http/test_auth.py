@@ -4,6 +4,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from openai import AuthenticationError, OpenAI
@@ -48,6 +49,29 @@ def test_only_health_ready_and_the_page_are_open(locked: RunningServer) -> None:
         assert response.json()["error"]["type"] == "authentication_error"
         assert response.headers["x-request-id"]
     assert locked.http.post("/v1/completions", json={"prompt": "a"}).status_code == 401
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready"])
+def test_without_a_key_the_status_is_all_that_is_told(locked: RunningServer, path: str) -> None:
+    def told(key: str | None) -> dict[str, Any]:
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        body: dict[str, Any] = locked.http.get(path, headers=headers).json()
+        return body
+
+    assert told(None) == told("wrong") == {"status": "ready"}
+    assert told("alice").keys() == {"status", "sentence", "fraction", "compiling", "engine"}
+    assert told("root").keys() - told("alice").keys() == {"worker_pid", "restarts", "last_error", "open_requests"}
+
+
+def test_the_log_names_a_key_by_the_first_of_its_hash(locked: RunningServer, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "gander.http"):
+        for key in ("alice", "nobody"):
+            status(locked, "/v1/models", key)
+    lines = [record.getMessage() for record in caplog.records if "/v1/models" in record.getMessage()]
+    unmatched = [record.getMessage() for record in caplog.records if " 401 " in record.getMessage()]
+    assert [f" with key {hashlib.sha256(b'alice').hexdigest()[:8]}: " in line for line in lines] == [True]
+    assert [" with key " in line for line in unmatched] == [False]
+    assert "alice" not in "".join(lines)
 
 
 @pytest.mark.parametrize("key", ["alice", "bob", "carol", "root"])

@@ -1,6 +1,9 @@
 """Chat templates: what they are given, what they may do, and where they are found."""
 
 import json
+import resource
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ from server.config import ServerSettings
 from server.http.errors import ApiError
 from server.prompts.chat_template import ChatTemplate, Conversation, load_chat_template
 from server.prompts.model_files import ModelFiles
+from server.prompts.template_process import MAX_CHARS
 from tests.server.servers import make_model_folder, running_server
 
 HELLO = ({"role": "user", "content": "hello"},)
@@ -81,7 +85,7 @@ def test_templates_are_found_in_every_place(tmp_path: Path) -> None:
 def test_a_request_may_bring_its_template_where_that_is_allowed(tmp_path: Path) -> None:
     folder = make_model_folder(tmp_path / "toy", None)
     settings = ServerSettings(model=str(folder), drain_seconds=1, trust_request_chat_template=True)
-    with running_server(settings) as server:
+    with running_server(settings) as server, ThreadPoolExecutor() as pool:
         refused = server.chat("a")
         assert (refused.status_code, refused.json()["error"]["code"]) == (400, "no_chat_template")
         reply = server.chat('{"tell": true}', chat_template="<<{{ messages[0].content }}>>\n{{ messages[0].content }}")
@@ -89,3 +93,39 @@ def test_a_request_may_bring_its_template_where_that_is_allowed(tmp_path: Path) 
         assert bytes(told["prompt"]).decode() == '<<{"tell": true}>>\n{"tell": true}'
         broken = server.chat("a", chat_template="{% if %}")
         assert (broken.status_code, broken.json()["error"]["param"]) == (400, "chat_template")
+        began, bombs = time.monotonic(), [pool.submit(server.chat, "a", chat_template=BOMBS[0]) for _ in range(2)]
+        assert server.get("/health").status_code == 200
+        assert not any(bomb.done() for bomb in bombs), f"over after {time.monotonic() - began} s"
+        for bomb in bombs:
+            error = bomb.result().json()["error"]
+            assert (error["param"], error["code"]) == ("chat_template", "invalid_template")
+            assert error["message"] == "The chat template takes more than 2 seconds."
+
+
+BOMBS = [
+    "{% for i in range(99999) %}{% for j in range(99999) %}{% if i * j == -1 %}a{% endif %}{% endfor %}{% endfor %}",
+    "{{ 'a' * 10 ** 10 }}",
+    "{{ ('a' * 10 ** 8) | list }}",
+    "{% set n = 9 %}{{ n ** (n ** n) }}",
+    f"{{{{ 'a' * {MAX_CHARS + 1} }}}}",
+]
+
+
+@pytest.mark.parametrize("bomb", BOMBS[1:])
+def test_a_clients_template_ends_at_its_limits(bomb: str) -> None:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    with pytest.raises(ApiError, match=r"takes more than|writes more than") as caught:
+        ChatTemplate({}, {}).replaced_by(bomb).render(Conversation(messages=HELLO))
+    assert (caught.value.param, caught.value.code) == ("chat_template", "invalid_template")
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < max(before, 250 * 1024)  # KiB
+
+
+def test_a_clients_template_does_what_the_models_would() -> None:
+    source = "{{ bos_token }}{{ messages[0].content }}|{{ tools | tojson }}|{{ x }}"
+    template = ChatTemplate({"default": source}, {"bos_token": "<s>"})
+    conversation = Conversation(
+        messages=({"content": "é\ud800\ufdd0"},), tools=({"b": 1, "a": [None]},), options={"x": 1}
+    )
+    assert template.replaced_by(source).render(conversation) == template.render(conversation)
+    with pytest.raises(ApiError, match="sandbox"):
+        template.replaced_by("{{ ''.__class__.__mro__ }}").render(conversation)
