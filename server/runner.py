@@ -22,6 +22,7 @@ import uvicorn
 from rich.console import Console
 from rich.markup import escape
 
+from decoding.errors import ConfigError
 from server.app import create_app, create_service
 from server.config import ServerSettings
 from server.engine_client.client import LEAVE_SECONDS
@@ -60,7 +61,12 @@ async def _serve(settings: ServerSettings, command: Sequence[str]) -> int:
     except OSError as error:
         console.print(f"[red]Cannot listen on {settings.host} port {settings.port}:[/red] {error.strerror}")
         return 1
-    service = create_service(settings, command)
+    try:
+        service = create_service(settings, command)
+    except ConfigError as error:
+        listener.close()
+        console.print(f"[red]Stopped:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
+        return 1
     server = _Server(http_config(service), service)
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     report = _StartupReport(console, service, f"http://{host}:{listener.getsockname()[1]}")

@@ -25,6 +25,7 @@ from server.http.keys import KeyRing
 from server.http.work_pool import WorkPool
 from server.metrics.metrics import Metrics
 from server.prompts.chat_template import ChatTemplate, load_chat_template
+from server.prompts.jinja_template import TemplateRefusal
 from server.prompts.model_files import ModelFiles
 from server.prompts.served_model import ServedModel
 from server.prompts.tokenizer import Tokenizer, load_tokenizer
@@ -129,7 +130,8 @@ class Service:
         except Exception as error:
             LOG.debug("The %s of %s cannot be loaded.", what, settings.model, exc_info=True)
             reason = str(error).strip().partition("\n")[0] or type(error).__name__
-            self.loading_error = f"the {what} of {settings.model} cannot be loaded: {reason}"
+            cause = reason if isinstance(error, TemplateRefusal) else f"cannot be loaded: {reason}"
+            self.loading_error = f"the {what} of {settings.model} {cause}"
         self._tell()
 
     def _tell(self) -> None:

@@ -39,18 +39,19 @@ SECONDS_KEPT = 86_400.0  # since a process last started with a folder, which may
 def use_kernel_cache() -> None:
     """Have numba keep kernels in the folder of these sources, in this process and in those it starts.
 
-    To be called before the first kernel is defined. Where the folder cannot be written a temporary one serves.
+    To be called before the first kernel is defined. Where the folder cannot be written, a temporary copy serves.
     """
     name = folder_name(PACKAGE)
+    kept = None
     try:
-        folder = base_folder(os.environ) / name
+        kept = folder = base_folder(os.environ) / name
         _open(folder)
     except (OSError, RuntimeError) as error:  # RuntimeError: there is no home folder
         folder = Path(tempfile.mkdtemp(prefix="gander-kernels-")) / name
-        folder.mkdir()
+        _copy(kept, folder)
         atexit.register(shutil.rmtree, folder.parent, ignore_errors=True)
         logger.warning(
-            "Compiled kernels cannot be kept (%s): each start compiles them anew, and is plain for a minute.",
+            "Compiled kernels cannot be kept (%s): each start compiles what is not there, plain for up to a minute.",
             error,
         )
     os.environ[VARIABLE] = str(folder)
@@ -146,6 +147,14 @@ def _fill(file: IO[bytes], num_bytes: int) -> None:
     except OSError as error:
         if error.errno in NO_ROOM:
             raise
+
+
+def _copy(kept: Path | None, folder: Path) -> None:
+    """Make the folder, with the kernels that are kept elsewhere as far as they can be read."""
+    folder.mkdir()
+    with contextlib.suppress(OSError):
+        if kept is not None and kept.is_dir():
+            shutil.copytree(kept, folder, dirs_exist_ok=True)
 
 
 def remove_old_folders(base: Path, now: float) -> None:

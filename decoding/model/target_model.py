@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from decoding.attention.backend import AttentionBackend
 from decoding.attention.exact import ExactAttention
@@ -48,6 +48,7 @@ from decoding.model.rowwise import make_row_safe
 from decoding.model.seam import SERVING, Seam, implementation, set_implementation
 from decoding.model.self_test import long_chain, path_sequences, self_test, self_test_case
 from decoding.model.threads import ThreadChoice, choose_threads, use_threads
+from decoding.model.weights import first_line, load_weights
 
 # Shape suffixes: M rows of the step, R rows that need logits, V vocabulary, E model width.
 Progress = Callable[[str, float], None]
@@ -101,9 +102,9 @@ class TargetModel:
         origin = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
         try:
             check_weights_fit(num_parameters(folder, origin) * dtype.itemsize, torch.device(config.device))
-            model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager", **origin)
-        except (OSError, ValueError, KeyError, ImportError) as error:
-            raise ConfigError(f"model {config.model!r} cannot be loaded: {error}") from error
+            model = load_weights(folder, dtype, origin)
+        except (ConfigError, OSError, ValueError, KeyError, ImportError) as error:
+            raise ConfigError(f"model {config.model!r} cannot be loaded: {first_line(error)}") from error
         return cls(model.eval().to(config.device), config, progress)
 
     @classmethod

@@ -14,7 +14,7 @@ import time
 import msgspec
 import numpy as np
 import zmq
-from transformers.utils.logging import disable_progress_bar
+from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from decoding.config import EngineConfig
 from decoding.core.kernel_cache import kernel_folder
@@ -248,6 +248,7 @@ def run(arguments: WorkerArguments, kernels: Kernels) -> int:
     """Serve until drained, orphaned or broken; the process's exit status."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     disable_progress_bar()  # transformers': the server shows our own
+    set_verbosity_error()  # likewise: what is wrong with a model is told in a sentence
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle: it drains us
     context = zmq.Context()
     inbox, outbox = context.socket(zmq.PULL), context.socket(zmq.PUSH)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from decoding.errors import ConfigError
 from server.http.errors import ApiError, invalid
 from server.prompts.jinja_template import TemplateRefusal, compiled, rendered
 from server.prompts.model_files import ModelFiles
@@ -99,9 +100,15 @@ def _cut_after(text: str, message: Mapping[str, Any]) -> str:
 
 
 def load_chat_template(files: ModelFiles, given: str | None) -> ChatTemplate | None:
-    """The model's template, or the one in the file `given`; None if there is neither. Blocks: reads files."""
+    """The model's template, or the one in the file `given`; None if there is neither. Blocks: reads files.
+
+    Raises TemplateRefusal for what is no template, ConfigError for a configuration that cannot be read, and OSError.
+    """
     config_path, template_path = files.find(CONFIG_FILE), files.find(TEMPLATE_FILE)
-    config = {} if config_path is None else json.loads(config_path.read_text("utf-8"))
+    try:
+        config = {} if config_path is None else json.loads(config_path.read_text("utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{CONFIG_FILE} cannot be read: {error}") from None
     sources = _sources(config.get("chat_template"))
     if template_path is not None:
         sources["default"] = template_path.read_text("utf-8")

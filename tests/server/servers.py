@@ -151,7 +151,7 @@ def running_server(
             if state:
                 running.wait_for(state, 300.0)  # the first start on a machine compiles
             if state == "ready":
-                wait_until(lambda: not running.get("/health").json()["compiling"], 300.0)
+                wait_until(lambda: not running.get("/health").json().get("compiling"), 300.0)
             yield running
         finally:
             server.should_exit = True

@@ -20,6 +20,7 @@ from decoding.drafting.eagle.head_config import HeadConfig, is_head, read_config
 from decoding.drafting.eagle.network import EagleHead
 from decoding.errors import ConfigError
 from decoding.model.checkpoint import BUNDLED_FOLDER
+from decoding.model.weights import check_numbers
 
 # Shape suffixes: V the target's vocabulary, W the draft vocabulary, E width.
 FILES = ["config.json", "*.safetensors", "pytorch_model.bin"]
@@ -73,7 +74,9 @@ def load_head(folder: Path, target: HeadTarget) -> EagleHead:
     except (OSError, ValueError, SafetensorError) as error:
         raise ConfigError(f"the head in {folder} cannot be loaded: {error}") from error
     try:
-        return _assemble(config, tensors, target)
+        head = _assemble(config, tensors, target)
+        check_numbers(head)
+        return head
     except ConfigError as error:
         raise ConfigError(f"the head in {folder} cannot be served: {error}") from error
 

@@ -142,6 +142,19 @@ def test_a_folder_without_room_is_not_used_unless_all_kernels_are_in_it(package:
     assert Path(run(package, f"{little}; {WHERE}", NUMBA_CACHE_DIR=str(base)).stdout.strip()).parent == base
 
 
+def test_kernels_in_a_folder_that_cannot_be_written_are_used(package: Path) -> None:
+    code = "from decoding.core.kernel import kernel; print(kernel(), sum(kernel.stats.cache_hits.values()))"
+    kept = str(package.parents[1] / "cache")
+    refuse = f"""import tempfile
+make = tempfile.TemporaryFile
+tempfile.TemporaryFile = lambda dir: make(dir="/dev/null" if str(dir).startswith({kept!r}) else dir)"""
+    assert run(package, code).stdout == "1 0\n"
+    ended = run(package, f"{refuse}\n{code}")
+    assert ended.stdout == "1 1\n"
+    assert ended.stderr.startswith("Compiled kernels cannot be kept")
+    assert ended.stderr.count("\n") == 1
+
+
 def test_old_folders_go_but_for_the_last_four_and_those_of_the_last_day(tmp_path: Path) -> None:
     ages = [0.1, 0.2, 0.3, 0.4, 3, 4]
     folders = [tmp_path / f"gander-{place:016x}" for place in range(len(ages))]
