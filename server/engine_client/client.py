@@ -130,7 +130,7 @@ class EngineClient:
         self._deadlines.set(replies, requests, timeout)
         for choice, request in enumerate(requests):
             self._requests.add(Ticket(request, replies, choice))
-            self._worker.send(request)
+        self._send_due()
         return replies
 
     def abort(self, request_ids: Sequence[str]) -> None:
@@ -138,7 +138,7 @@ class EngineClient:
         for request_id in request_ids:
             if request_id not in self._requests:
                 continue
-            if self.ready is None:
+            if self._requests.is_held(request_id):
                 self._requests.abort(request_id)
             else:
                 self._requests.note_abort(request_id)
@@ -178,6 +178,11 @@ class EngineClient:
             self._worker = None
         await self._standby.close()
 
+    def _send_due(self) -> None:
+        """Ask the worker for what it may now be asked for."""
+        for request in self._requests.due():
+            self._send(request)
+
     def _send(self, message: ToWorker) -> bool:
         return self._worker is not None and self._worker.send(message)
 
@@ -188,7 +193,8 @@ class EngineClient:
                 was_ready = await self._one_life()
             except Exception as error:
                 LOG.exception("The worker cannot be run; the engine is given up.")
-                self._set_status(state="failed", sentence="the worker cannot be run", last_error=repr(error))
+                sentence = f"the worker cannot be run: {error}"
+                self._set_status(state="failed", sentence=sentence, last_error=repr(error))
                 break
             failures = 0 if was_ready else failures + 1
             if failures > self._policy.attempts and not self._is_over():
@@ -272,6 +278,7 @@ class EngineClient:
                 self._set_status(state="failed", sentence=message.error, last_error=message.error)
             case _:
                 self._requests.on_event(message)
+                self._send_due()
 
     def _on_ready(self, ready: Ready) -> None:
         LOG.info("Worker %s serves %s.", self.status.worker_pid, ready.model)
@@ -282,8 +289,7 @@ class EngineClient:
             self._requests.end_started(WorkerGone(f"{reason}: the reply cannot go on.", "worker_died"))
         self.ready, self._fingerprint = ready, ready.fingerprint
         self._observer.on_resumed(self.num_open)
-        for request in self._requests.resumed():
-            self._send(request)
+        self._send_due()
         if self.status.state != "draining":
             self._set_status(state="ready", sentence=f"serving {ready.model}", fraction=1.0)
 

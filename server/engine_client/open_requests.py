@@ -1,7 +1,8 @@
 """The requests without an end: what each was given so far, and what becomes of them when a worker dies.
 
 Knows messages, nothing of processes. The invariant: every request gets exactly one end, and its reader sees each token
-of its reply once, however many workers gave them.
+of its reply once, however many workers gave them. A request that two workers died of is tried alone: if a third dies
+of it, it ends, and no other does.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from decoding.core.stats import RequestStats
 from decoding.worker.messages import Failed, Finished, PromptLogprobs, Rejected, RequestEvent, Submit, Tokens, Traced
 from server.engine_client.replies import End, Replies, WorkerGone
 
-MOST_DEATHS = 2  # of workers that ran a request, until it is not run again: it may be what kills them
+MOST_DEATHS = 2  # of workers that ran a request beside others, until it is tried alone: it may be what kills them
+TRIAL_TOKENS = 16  # that a request gives alone, beyond those it had given, until others run beside it again
 
 
 @dataclass(slots=True)
@@ -69,6 +71,9 @@ class OpenRequests:
     def __init__(self, on_end: Callable[[Ticket, End], None]) -> None:
         self._on_end = on_end
         self._tickets: dict[str, Ticket] = {}
+        self._held: dict[str, Ticket] = {}  # of them those that the present worker was not yet asked for
+        self._on_trial: Ticket | None = None
+        self._trial_end = 0  # its number of tokens
         self._is_empty = asyncio.Event()
         self._is_empty.set()
 
@@ -111,8 +116,25 @@ class OpenRequests:
     def add(self, ticket: Ticket) -> None:
         request_id = ticket.request.request_id
         assert request_id not in self._tickets, request_id
-        self._tickets[request_id] = ticket
+        self._tickets[request_id] = self._held[request_id] = ticket
         self._is_empty.clear()
+
+    def is_held(self, request_id: str) -> bool:
+        """Whether no worker runs it at present."""
+        return request_id in self._held
+
+    def due(self) -> list[Submit]:
+        """What a worker that is ready is to be asked for now, to go on after the tokens that were given: all that is
+        held, or of requests that two workers died of one, alone."""
+        if not self._held or self._on_trial is not None:
+            return []
+        suspect = next((ticket for ticket in self._held.values() if ticket.num_deaths >= MOST_DEATHS), None)
+        if suspect is None:
+            tickets, self._held = list(self._held.values()), {}
+        else:
+            del self._held[suspect.request.request_id]
+            tickets, self._on_trial, self._trial_end = [suspect], suspect, suspect.num_tokens + TRIAL_TOKENS
+        return [msgspec.structs.replace(ticket.request, resumed=list(ticket.token_ids)) for ticket in tickets]
 
     def on_event(self, event: RequestEvent) -> None:
         """Hand over what a worker says of a request; what it says of one that has ended is dropped."""
@@ -122,8 +144,14 @@ class OpenRequests:
                 self.end(event.request_id, event)
             case Tokens() if ticket is not None:
                 ticket.take_tokens(event)
+                self._review(ticket)
             case PromptLogprobs() | Traced() if ticket is not None:
                 ticket.take_news(event)
+
+    def _review(self, ticket: Ticket) -> None:
+        """One more death is needed to try it again, once it went well alone."""
+        if ticket is self._on_trial and ticket.num_tokens >= self._trial_end:
+            ticket.num_deaths, self._on_trial = MOST_DEATHS - 1, None
 
     def note_abort(self, request_id: str) -> None:
         """A worker was told to give it up; should it die before it has, nobody wants the rest."""
@@ -137,6 +165,9 @@ class OpenRequests:
         ticket = self._tickets.pop(request_id, None)
         if ticket is None:
             return
+        self._held.pop(request_id, None)
+        if ticket is self._on_trial:
+            self._on_trial = None
         ticket.replies.put_end(ticket.choice, end)
         self._on_end(ticket, end)
         if not self._tickets:
@@ -154,25 +185,33 @@ class OpenRequests:
     def note_death(self, max_running: int, reason: str) -> None:
         """A worker died that ran at most so many: those that it gave tokens, and those whose turn it was.
 
-        Ends the requests that two workers died of, and those that were being given up.
+        Ends the request that was tried alone, or ran alone for the second time, and those that were being given up.
         """
         may_have_run = set(self._in_turn()[:max_running])
+        asked = [(request_id, each) for request_id, each in self._tickets.items() if request_id not in self._held]
+        ran = [ticket for request_id, ticket in asked if ticket.is_running or request_id in may_have_run]
+        for ticket in ran:
+            ticket.num_deaths += 1
+        guilty = self._on_trial or (ran[0] if len(ran) == 1 and ran[0].num_deaths >= MOST_DEATHS else None)
+        self._held, self._on_trial = dict(self._tickets), None
         for request_id, ticket in list(self._tickets.items()):
-            ticket.num_deaths += ticket.is_running or request_id in may_have_run
             ticket.is_running = False
             ticket.steps_before = ticket.last_step
             if ticket.is_aborted:
                 self.abort(request_id)
-            elif ticket.num_deaths == MOST_DEATHS:
-                message = f"Two worker processes died while they ran this request; the last one {reason}."
+            elif ticket is guilty:
+                count = "Two" if ticket.num_deaths == MOST_DEATHS else "Three"
+                message = f"{count} worker processes died while they ran this request; the last one {reason}."
                 self.end(request_id, WorkerGone(message, "worker_died"))
 
     def _in_turn(self) -> list[str]:
-        """In the order of the engine's fair queue: of each key as many, and of each of its calls."""
+        """What the worker was asked for, in the order of its fair queue: of each key as many, and of each of its calls."""
         num_of_call: Counter[tuple[str, str]] = Counter()
         num_of_key: Counter[str] = Counter()
         turns: list[tuple[tuple[float, ...], str]] = []
         for request_id, ticket in self._tickets.items():
+            if request_id in self._held:
+                continue
             call = (ticket.request.tenant, ticket.request.call_id)
             turns.append(((ticket.request.priority, num_of_call[call], len(turns)), request_id))
             num_of_call[call] += 1
@@ -182,9 +221,3 @@ class OpenRequests:
             ranks[request_id] = priority, num_of_key[request.tenant] / request.weight, in_call, place
             num_of_key[request.tenant] += 1
         return sorted(ranks, key=ranks.__getitem__)
-
-    def resumed(self) -> list[Submit]:
-        """Every request as the next worker is to be asked: to go on after the tokens that were given."""
-        return [
-            msgspec.structs.replace(ticket.request, resumed=list(ticket.token_ids)) for ticket in self._tickets.values()
-        ]

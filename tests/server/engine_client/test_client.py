@@ -89,6 +89,41 @@ def test_a_request_that_two_workers_die_of_fails_and_the_next_one_is_served(tmp_
         assert server.service.client.num_open == 0
 
 
+def test_a_request_that_breaks_whole_steps_ends_alone_and_those_beside_it_are_as_if_it_had_not_been(
+    tmp_path: Path,
+) -> None:
+    bodies: list[dict[str, Any]] = [
+        {"prompt": script(per_step=2, delay=0.01), "seed": seed, "max_tokens": 300, "stream": seed % 2 == 0}
+        for seed in range(6)
+    ]
+    with running_server(settings_for(make_model_folder(tmp_path / "toy"))) as server, ThreadPoolExecutor(12) as pool:
+        expected = [reply_of(server.post(**body)) for body in bodies]
+        replies = [pool.submit(server.post, **body) for body in bodies]
+        wait_until(lambda: server.service.client.num_open == len(bodies))
+        bomb = pool.submit(server.post, prompt=script(crash_after=2), max_tokens=100)
+        wait_until(lambda: server.get("/health").json()["restarts"] >= 2, 60)
+        late = pool.submit(server.post, prompt=script(say="late"))
+        assert [reply_of(reply.result(60)) for reply in replies] == expected
+        ended = bomb.result(60)
+        assert (ended.status_code, ended.json()["error"]["code"]) == (503, "worker_died")
+        assert "Three worker processes died while they ran this request" in ended.json()["error"]["message"]
+        assert late.result(60).status_code in (200, 503), "it may come while no worker is ready"
+        assert server.wait_for("ready", 60)["restarts"] == 3
+        assert server.service.client.num_open == 0
+
+
+def test_a_client_that_leaves_while_another_request_is_tried_alone_leaves_nothing_behind(tmp_path: Path) -> None:
+    with running_server(settings_for(make_model_folder(tmp_path / "toy"))) as server, ThreadPoolExecutor(2) as pool:
+        slow = pool.submit(server.post, prompt=script(crash_after=2, per_step=1, delay=0.3))
+        body = {"prompt": script(per_step=1, delay=0.01), "max_tokens": 4000, "stream": True}
+        with server.http.stream("POST", "/v1/completions", json=body) as reply:
+            pieces = reply.iter_raw()  # kept: dropping it would close the connection
+            next(pieces)
+            wait_until(lambda: server.get("/health").json()["restarts"] >= 2, 60)
+        assert slow.result(60).status_code == 503
+        wait_until(lambda: server.service.client.num_open == 0, 60)
+
+
 def test_running_and_waiting_replies_go_on_after_a_crash_as_if_it_had_not_been(tmp_path: Path) -> None:
     folder = make_model_folder(tmp_path / "toy")
     bodies: list[dict[str, Any]] = [
