@@ -11,11 +11,13 @@ import sys
 from decoding.core.kernel_cache import is_complete
 from decoding.core.parent import end_with
 from decoding.engine.compiling.compiler import Compiler
+from decoding.worker.allocator import settle_allocator
 from decoding.worker.arguments import read_arguments
 
 if __name__ == "__main__":
     arguments = read_arguments()
     end_with(arguments.parent)  # first of all: what follows imports for seconds
+    settle_allocator()  # before there are threads
     gc.disable()  # what is imported stays: to look through it again and again takes a quarter of the time
     compiler = None if is_complete() else Compiler()  # beside what follows
     from decoding.engine.compiling.kernels import Kernels
