@@ -25,7 +25,7 @@ DECODING = {
     "cache": "prefix_index block_pool kv_store kv_cache stamped top_token_store feature_store batch",
     "attention": "backend lanes products step_table tile_scratch exact_kernel exact reference sdpa",
     "model": """
-        checkpoint memory norms rowwise seam probe self_test threads linear/exact linear/row_limit
+        checkpoint weights memory norms rowwise seam probe self_test threads linear/exact linear/row_limit
         linear/row_counts linear/packed features target_model kept_timings timing
     """,
     "sampling": """
@@ -47,7 +47,7 @@ DECODING = {
         limits admission fault sharing/fair_queue sequence kept_places intake sharing/step_plan scheduler isolation
         parts step_costs tally tracing warm_up engine
     """,
-    "worker": "arguments messages heart worker __main__",
+    "worker": "allocator arguments messages heart worker __main__",
     "audit": "tiny_configs audit __main__",
     "training": """
         files replicas schedule texts/arithmetic texts/function_forms texts/plots texts/sources
@@ -75,7 +75,9 @@ SERVER = {
         base replies structured generation completions messages tools catalog chat response_replies
         responses
     """,
-    "engine_client": "replies open_requests queue_gate deadlines sessions status worker_process standby client",
+    "engine_client": """
+        replies open_requests kept_sessions queue_gate deadlines sessions status worker_process standby client
+    """,
     "metrics": "totals exposition metrics",
     "parsing": "string_search marks parts call_object call_list families forced thinking",
     "prompts": """

@@ -1,4 +1,4 @@
-"""What a caller is told of one session. Pure data; `session` fills it in."""
+"""What a caller is told of one session, and what another process takes over. Pure data; `session` fills it in."""
 
 from __future__ import annotations
 
@@ -13,3 +13,15 @@ class SessionInfo(msgspec.Struct, kw_only=True, frozen=True):
     num_bytes: int
     idle_seconds: float
     store_bytes: dict[str, int]
+
+
+class SessionState(msgspec.Struct, frozen=True):
+    """All that a session holds. stores: the arrays of each store in use, in its order, as they lie in memory."""
+
+    tenant: str
+    session_id: str
+    stores: dict[str, list[bytes]]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(len(array) for store in self.stores.values() for array in store)

@@ -6,8 +6,14 @@ Invariant: each store stays within `max_bytes`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from decoding.core.session_info import SessionState
 from decoding.stores.judge import Judge, below, measured_judges
 from decoding.stores.ngram import NgramStore
 from decoding.stores.suffixes import SuffixIndex
@@ -15,6 +21,8 @@ from decoding.stores.suffixes import SuffixIndex
 SESSION_TRIED, SESSION_TRUST = 512.0, 64.0  # observations that a chance rests on: at most, and at first
 SESSION_PACE = 0.005
 NUM_STORES = 2  # that are bounded, `ngrams` and `replies`
+JUDGES = ("greedy", "sampled")
+KEY_BYTES, TOKEN_BYTES = 8, 4
 
 
 @dataclass(slots=True)
@@ -62,6 +70,36 @@ class Session:
     @property
     def num_bytes(self) -> int:
         return sum(self.store_bytes.values())
+
+    def state(self) -> SessionState:
+        """A copy of all that it holds."""
+        stores = {name: [array.tobytes() for array in arrays] for name, arrays in self._arrays().items()}
+        return SessionState(self.tenant, self.id, stores)
+
+    def restore(self, state: SessionState) -> None:
+        """Hold what a session of another process held, within the same bounds."""
+        if "ngrams" in state.stores:  # sized by its first array, the keys
+            self.ngrams.reserve(len(state.stores["ngrams"][0]) // KEY_BYTES // 2)  # at most half of them are used
+        if "replies" in state.stores:  # sized by its first array, the tokens
+            num_places = len(state.stores["replies"][0]) // TOKEN_BYTES
+            self.replies.extend(np.zeros(num_places, np.int32), -1)
+        for is_sampled in (False, True):
+            if JUDGES[is_sampled] in state.stores:
+                self.judges(is_sampled)
+        for name, arrays in self._arrays().items():
+            for array, held in zip(arrays, state.stores[name], strict=True):
+                array[...] = np.frombuffer(held, array.dtype).reshape(array.shape)
+
+    def _arrays(self) -> dict[str, Sequence[NDArray[Any]]]:
+        """Of each store in use."""
+        stores = {"ngrams": self._ngrams, "replies": self._replies}
+        arrays: dict[str, Sequence[NDArray[Any]]] = {
+            name: store.arrays for name, store in stores.items() if store is not None
+        }
+        for name, judge in zip(JUDGES, self._judges, strict=True):
+            if judge is not None:
+                arrays[name] = (judge.chances, judge.stretch, judge.tried, judge.weights, judge.hope)
+        return arrays
 
 
 def lone_session(max_bytes: int) -> Session:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from decoding.core.session_info import SessionInfo
+from decoding.core.session_info import SessionInfo, SessionState
 from decoding.stores.judge import measured_judges
 from decoding.stores.session import NUM_STORES, Session
 
@@ -77,6 +77,8 @@ class SessionStore:
         self.judges = measured_judges()  # of greedy and of sampled requests
         self._tenants: dict[str, _Tenant] = {}
         self._num_bytes = 0
+        self._changed: dict[tuple[str, str], None] = {}  # since their state was last taken, the first that was first
+        self._forgotten: list[tuple[str, str]] = []
 
     def __len__(self) -> int:
         return sum(len(tenant.sessions) for tenant in self._tenants.values())
@@ -118,6 +120,25 @@ class SessionStore:
             if tenant is None or session.tenant == tenant
         ]
 
+    def take_changed(self) -> SessionState | None:
+        """The state of a session that was used since its state was taken, of all the one that was so first."""
+        for name, session_id in self._changed:
+            del self._changed[name, session_id]
+            return self._tenants[name].sessions[session_id].state()
+        return None
+
+    def take_forgotten(self) -> Sequence[tuple[str, str]]:
+        """Tenants and names of sessions that are no longer here, each told of once."""
+        forgotten, self._forgotten = self._forgotten, []
+        return forgotten
+
+    def restore(self, state: SessionState) -> None:
+        """Go on with a session of another process."""
+        session = self.open(state.tenant, state.session_id)
+        session.restore(state)
+        self.note_use([session])
+        self._changed.pop((state.tenant, state.session_id), None)
+
     def delete(self, tenant: str, session_id: str) -> bool:
         """Forget a session; whether it was there. Requests that run on it keep its stores until they end."""
         if session_id not in self._tenants.get(tenant, _Tenant()).sessions:
@@ -140,6 +161,7 @@ class SessionStore:
 
     def _note(self, tenant: _Tenant, session: Session) -> None:
         self._num_bytes += tenant.note(session, self._clock())
+        self._changed[session.tenant, session.id] = None
         while tenant.num_bytes > self._limits.per_tenant:
             self._drop_oldest(session.tenant)
         while self._num_bytes > self._limits.in_all:
@@ -154,6 +176,8 @@ class SessionStore:
 
     def _drop(self, name: str, session_id: str) -> None:
         self._num_bytes -= self._tenants[name].drop(session_id)
+        self._changed.pop((name, session_id), None)
+        self._forgotten.append((name, session_id))
         if not self._tenants[name].sessions:
             del self._tenants[name]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from decoding.core.sampling_params import SamplingParams
-from decoding.core.session_info import SessionInfo
+from decoding.core.session_info import SessionInfo, SessionState
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.stats import EngineStats, RequestStats, StepStats
 from decoding.core.step_trace import StepTrace
@@ -59,6 +59,12 @@ class DeleteSession(msgspec.Struct, kw_only=True, frozen=True, tag=True):
     id: str
     tenant: str
     session_id: str
+
+
+class RestoreSession(msgspec.Struct, kw_only=True, frozen=True, tag=True):
+    """Go on with what drafting remembered of a session in a worker that died."""
+
+    state: SessionState
 
 
 class Ready(msgspec.Struct, kw_only=True, frozen=True, tag=True):
@@ -189,6 +195,19 @@ class Beat(msgspec.Struct, kw_only=True, frozen=True, tag=True):
     busy_seconds: float
 
 
+class SessionKept(msgspec.Struct, kw_only=True, frozen=True, tag=True):
+    """What drafting remembers of a session, for the next worker. Comes now and then for each that was used."""
+
+    state: SessionState
+
+
+class SessionForgotten(msgspec.Struct, kw_only=True, frozen=True, tag=True):
+    """The next worker need not remember it either."""
+
+    tenant: str
+    session_id: str
+
+
 class StepReport(msgspec.Struct, kw_only=True, frozen=True, tag=True):
     """The steps since the last report, none while the worker idles, and the engine now. Comes now and then, since a
     report for every step would cost more than the step's own counting."""
@@ -197,10 +216,11 @@ class StepReport(msgspec.Struct, kw_only=True, frozen=True, tag=True):
     engine: EngineStats
 
 
-ToWorker = Submit | Abort | Drain | ListSessions | DeleteSession
+ToWorker = Submit | Abort | Drain | ListSessions | DeleteSession | RestoreSession
 RequestEvent = PromptLogprobs | Traced | Tokens | Finished | Rejected | Failed
 StartEvent = LoadProgress | Compiling | Ready | LoadFailed
-FromWorker = StartEvent | Beat | Broke | RequestEvent | StepReport | Sessions | SessionDeleted
+SessionNews = Sessions | SessionDeleted | SessionKept | SessionForgotten
+FromWorker = StartEvent | Beat | Broke | RequestEvent | StepReport | SessionNews
 
 
 class Batch(msgspec.Struct, frozen=True):

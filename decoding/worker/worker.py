@@ -35,6 +35,8 @@ from decoding.worker.heart import Heart
 
 IDLE_POLL_MS = 200
 REPORT_SECONDS = 0.5  # between two reports, but that the last step before a rest is told of at once
+COPY_SECONDS = 0.1  # at least, between two sessions that the server is given a copy of
+COPY_SHARE = 0.01  # of the worker's time that copies may take
 
 logger = logging.getLogger("gander.worker")
 
@@ -78,6 +80,7 @@ class Worker:
         self._missing: list[str] = []
         self._steps: list[StepStats] = []
         self._next_report = 0.0
+        self._next_copy = 0.0
 
     def serve(self, config: EngineConfig, kernels: Kernels) -> int:
         """Load, say Ready, run until drained or orphaned; the process's exit status."""
@@ -97,6 +100,7 @@ class Worker:
                 engine.on_idle()
             self._report(engine)
             self._tell_missing(engine)
+            self._keep_sessions(engine.sessions)
         return 0
 
     def tell_broken(self, error: Exception) -> None:
@@ -119,6 +123,8 @@ class Worker:
                 self._take(engine, message)
             elif isinstance(message, messages.Drain):
                 self._is_draining = True
+            elif isinstance(message, messages.RestoreSession):
+                engine.sessions.restore(message.state)
             else:
                 self._send([session_answer(engine.sessions, message)])
 
@@ -149,6 +155,17 @@ class Worker:
         if missing != self._missing:
             self._missing = missing
             self._send([messages.Compiling(methods=missing)])
+
+    def _keep_sessions(self, sessions: SessionStore) -> None:
+        """Hand over what one session holds, if it is time to: in all a hundredth of the worker's at most."""
+        started = time.monotonic()
+        if started < self._next_copy:
+            return
+        gone = [messages.SessionForgotten(tenant=name, session_id=each) for name, each in sessions.take_forgotten()]
+        state = sessions.take_changed()
+        self._send([*gone, *([] if state is None else [messages.SessionKept(state=state)])])
+        now = time.monotonic()
+        self._next_copy = now + max(COPY_SECONDS, (now - started) / COPY_SHARE)
 
     def _tell_progress(self, sentence: str, fraction: float) -> None:
         self._send([messages.LoadProgress(sentence=sentence, fraction=fraction)])

@@ -28,12 +28,15 @@ from decoding.worker.messages import (
     LoadProgress,
     Ready,
     SessionDeleted,
+    SessionForgotten,
+    SessionKept,
     Sessions,
     StepReport,
     Submit,
     ToWorker,
 )
 from server.engine_client.deadlines import Deadlines
+from server.engine_client.kept_sessions import KeptSessions
 from server.engine_client.open_requests import OpenRequests, Ticket
 from server.engine_client.queue_gate import QueueGate, QueueLimits
 from server.engine_client.replies import End, Replies, WorkerGone
@@ -101,6 +104,7 @@ class EngineClient:
         self._fingerprint: str | None = None  # of the last worker that was ready
         self._listeners: list[OnStatus] = []
         self.desk = SessionDesk(self._send)
+        self._kept = KeptSessions()
 
     @property
     def num_open(self) -> int:
@@ -261,6 +265,10 @@ class EngineClient:
         match message:
             case Sessions() | SessionDeleted():
                 self.desk.on_answer(message)
+            case SessionKept():
+                self._kept.keep(message.state)
+            case SessionForgotten():
+                self._kept.forget(message.tenant, message.session_id)
             case StepReport():
                 self._observer.on_report(message)
             case Beat():
@@ -287,8 +295,11 @@ class EngineClient:
         if self._fingerprint not in (None, ready.fingerprint):
             reason = "The worker died, and what replaced it computes in another way"
             self._requests.end_started(WorkerGone(f"{reason}: the reply cannot go on.", "worker_died"))
+            self._kept.clear()
         self.ready, self._fingerprint = ready, ready.fingerprint
         self._observer.on_resumed(self.num_open)
+        for kept in self._kept.messages():
+            self._send(kept)
         self._send_due()
         if self.status.state != "draining":
             self._set_status(state="ready", sentence=f"serving {ready.model}", fraction=1.0)

@@ -196,3 +196,48 @@ def test_a_deleted_session_is_gone_for_its_tenant_alone() -> None:
     assert not store.delete("alice", "chat")
     assert store.open("alice", "chat") is not old
     assert store.open("bob", "chat") is other
+
+
+def taught_session(store: SessionStore, tenant: str, session_id: str, seed: int, num_rows: int) -> Session:
+    """With something in every store."""
+    draw, session = np.random.default_rng(seed), store.open(tenant, session_id)
+    weights = np.sort(draw.random((num_rows, 10), np.float32), axis=1)[:, ::-1] / 20
+    contexts, ids = draw.integers(0, 50, (num_rows, 4), np.int32), draw.integers(0, 50, (num_rows, 10), np.int32)
+    session.ngrams.harvest(contexts, ids, weights)
+    session.replies.extend(draw.integers(0, 50, 3 * num_rows, np.int32), -1)
+    own, _ = session.judges(seed % 2 == 0)
+    own.chances[:] = draw.random(len(own.chances), np.float32)
+    store.note_use([session])
+    return session
+
+
+@pytest.mark.parametrize("num_rows", [1, 40, 500, 30_000])
+def test_a_session_goes_on_in_another_process_as_it_was(num_rows: int) -> None:
+    store, other = roomy_store([0.0]), roomy_store([0.0])
+    session = taught_session(store, "alice", "chat", 1, num_rows)
+    state = store.take_changed()
+    assert state is not None
+    other.restore(state)
+    restored = other.open("alice", "chat")
+    assert restored.state() == state
+    assert restored.store_bytes == session.store_bytes
+    restored.ngrams.check_integrity()
+    other.check_integrity()
+    context = np.arange(4, dtype=np.int32)
+    for each in (session, restored):
+        each.ngrams.harvest(context[None], np.arange(10, dtype=np.int32)[None], np.full((1, 10), 0.05, np.float32))
+        each.replies.extend(context, -1)
+    assert restored.state() == session.state()
+
+
+def test_every_session_that_was_used_is_handed_over_once_and_what_is_forgotten_is_told_once() -> None:
+    store = store_at([0.0])
+    sessions = [store.open("a", name) for name in "123"]
+    taken = [store.take_changed() for _ in range(4)]
+    assert [state and state.session_id for state in taken] == ["1", "2", "3", None]
+    store.note_use(sessions[1:2])
+    store.open("a", "4")
+    assert store.take_forgotten() == [("a", "1")]
+    assert store.take_forgotten() == []
+    states = [store.take_changed() for _ in range(3)]
+    assert [state and state.session_id for state in states] == ["2", "4", None]

@@ -16,7 +16,7 @@ import pytest
 
 from server.config import ServerSettings
 from server.engine_client.worker_process import WORKER_COMMAND
-from tests.server.servers import FAST_RESTARTS, RunningServer, reply_of, running_server
+from tests.server.servers import FAST_RESTARTS, RunningServer, reply_of, running_server, wait_until
 
 PATIENCE = 600.0  # seconds, on a machine that has other things to do
 NUM_KILLS = int(os.environ.get("GANDER_TEST_KILLS", "2"))
@@ -73,3 +73,25 @@ def test_replies_are_as_if_nothing_had_been_whenever_their_worker_is_killed(real
             assert [reply.result(PATIENCE) for reply in replies] == expected
             assert real.wait_for("ready", PATIENCE)["restarts"] == number
     assert real.metric("gander_resumed_requests_total") > 0
+
+
+def test_what_drafting_remembers_outlives_its_worker(real: RunningServer) -> None:
+    def card() -> dict[str, Any]:
+        return {each["id"]: each for each in real.get("/v1/sessions").json()["data"]}["kept"]
+
+    def is_kept() -> bool:
+        states = [message.state for message in real.service.client._kept.messages()]
+        return sum(card()["bytes_by_store"].values()) <= sum(
+            each.num_bytes for each in states if each.session_id == "kept"
+        )
+
+    for seed in (1, 2):
+        ask(real, SAMPLED | {"seed": seed, "session_id": "kept", "speculation": {"method": "stand"}})
+    wait_until(is_kept, PATIENCE)
+    before, health = card(), real.wait_for("ready", PATIENCE)
+    os.kill(health["worker_pid"], signal.SIGKILL)
+    wait_until(lambda: real.get("/health").json()["restarts"] > health["restarts"], PATIENCE)
+    real.wait_for("ready", PATIENCE)
+    after = card()
+    assert (after["bytes"], after["bytes_by_store"]) == (before["bytes"], before["bytes_by_store"])
+    assert after["bytes"] > 0
