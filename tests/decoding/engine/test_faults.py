@@ -22,6 +22,7 @@ from decoding.drafting.drafter import Drafter
 from decoding.drafting.registry import StartDrafter
 from decoding.drafting.sources import Sources
 from decoding.engine.engine import Engine
+from decoding.engine.fault import broken_by
 from decoding.engine.sequence import Sequence
 from decoding.sampling import cpu_sampler, logprobs
 from decoding.sampling.law import Law
@@ -254,3 +255,17 @@ def test_a_grammar_that_grows_too_complex(gosling: Engine, grammar: Grammar, met
     [end] = run_beside_a_stream(gosling, victim)
     assert (end.request_id, end.code) == ("victim", "broken_grammar")
     assert end.sentence.startswith("The grammar cannot be followed any further: ")
+
+
+@pytest.mark.parametrize("kind", [ValueError, BaseException])
+def test_of_a_fault_the_log_has_the_place_and_nothing_that_the_exception_says(
+    kind: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    said = " ".join(("token", "1234"))
+    try:
+        raise kind(said)
+    except BaseException as error:
+        end = broken_by("victim", error)
+    assert "test_faults.py" in caplog.text
+    assert "Request victim ends" in caplog.text
+    assert said not in caplog.text + end.sentence

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,9 +17,11 @@ import zmq
 from decoding.config import EngineConfig
 from decoding.core.grammar import Grammar
 from decoding.core.sampling_params import SamplingParams
+from decoding.core.session_info import SessionInfo, SessionState
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.stats import EngineStats, StepStats
 from decoding.core.step_result import StepResult
+from decoding.stores.session_store import SessionLimits, SessionStore
 from decoding.worker import messages
 from decoding.worker.heart import Heart
 from decoding.worker.worker import Worker
@@ -47,6 +50,7 @@ class WorkerProcess:
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE)
         self._decoder = msgspec.msgpack.Decoder(messages.Batch)
         self._heard: list[messages.FromWorker] = []
+        self.kept: dict[str, SessionState] = {}
 
     def load(self) -> None:
         assert self.process.stdin is not None
@@ -64,11 +68,13 @@ class WorkerProcess:
         return not self._outbox.poll(0)
 
     def hear(self) -> messages.FromWorker:
-        """The next message that is neither a step report nor a beat."""
+        """The next message that is neither a step report nor a beat, nor a copy of a session, which is noted."""
         for _ in range(10_000):
             if self._heard:
                 message = self._heard.pop(0)
-                if not isinstance(message, messages.StepReport | messages.Beat):
+                if isinstance(message, messages.SessionKept):
+                    self.kept[message.state.session_id] = message.state
+                elif not isinstance(message, messages.StepReport | messages.Beat | messages.SessionForgotten):
                     return message
             elif self._outbox.poll(PATIENCE_MS):
                 self._heard += self._decoder.decode(self._outbox.recv()).messages
@@ -133,6 +139,37 @@ def submit(request_id: str, prompt: list[int], max_tokens: int = 12, method: str
     return messages.Submit(
         request_id=request_id, prompt=prompt, sampling=sampling, speculation=SpeculationParams(method=method)
     )
+
+
+def session_info(worker: WorkerProcess, session_id: str) -> SessionInfo:
+    worker.tell(messages.ListSessions(id="which", tenant=None))
+    answer = worker.hear()
+    assert isinstance(answer, messages.Sessions)
+    return next(info for info in answer.sessions if info.session_id == session_id)
+
+
+def test_a_session_is_handed_over_and_goes_on_where_it_was(worker: WorkerProcess) -> None:
+    request = msgspec.structs.replace(submit("kept", [5, 9, 7] * 6, method="stand"), session_id="kept")
+    worker.tell(request)
+    worker.hear_until_end("kept")
+    for _ in range(200):
+        before = session_info(worker, "kept")
+        elsewhere = SessionStore(SessionLimits(2**24, 2**26, 2**26))
+        if "kept" in worker.kept:
+            elsewhere.restore(worker.kept["kept"])
+            if elsewhere.list()[0].store_bytes == before.store_bytes:
+                break
+        time.sleep(0.1)
+    assert before.store_bytes["ngrams"] > 0
+    assert elsewhere.list()[0].store_bytes == before.store_bytes
+    worker.tell(messages.DeleteSession(id="gone", tenant="", session_id="kept"))
+    assert worker.hear() == messages.SessionDeleted(id="gone", found=True)
+    worker.tell(messages.RestoreSession(state=worker.kept["kept"]))
+    after = session_info(worker, "kept")
+    assert (after.num_bytes, after.store_bytes) == (before.num_bytes, before.store_bytes)
+    worker.tell(msgspec.structs.replace(request, request_id="again"))
+    tokens, _ = worker.hear_until_end("again")
+    assert len(tokens) == request.sampling.max_tokens
 
 
 def test_drafted_and_plain_requests_get_the_same_tokens(worker: WorkerProcess) -> None:

@@ -118,3 +118,11 @@ def test_a_grammar_that_broke_a_reply_is_compiled_again_for_the_next() -> None:
     compiler.compile(regex("a")).result(PATIENCE).is_spent = True
     assert not compiler.compile(regex("a")).result(PATIENCE).is_spent
     assert builder.asked == ["a", "a"]
+
+
+@pytest.mark.parametrize("text", RAISED)
+def test_nothing_of_a_grammar_that_cannot_be_had_is_logged(text: str, caplog: pytest.LogCaptureFixture) -> None:
+    error = GrammarCompiler(ScriptedBuilder().build).compile(regex(text)).exception(PATIENCE)
+    assert str(RAISED[text]) in str(error), "its caller is told"
+    assert str(RAISED[text]) not in caplog.text
+    assert f"'{text}'" not in caplog.text
