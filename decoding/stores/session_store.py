@@ -78,7 +78,8 @@ class SessionStore:
         self._tenants: dict[str, _Tenant] = {}
         self._num_bytes = 0
         self._changed: dict[tuple[str, str], None] = {}  # since their state was last taken, the first that was first
-        self._forgotten: list[tuple[str, str]] = []
+        self._taken: set[tuple[str, str]] = set()  # whose state is elsewhere as well
+        self._forgotten: list[tuple[str, str]] = []  # of those that were
 
     def __len__(self) -> int:
         return sum(len(tenant.sessions) for tenant in self._tenants.values())
@@ -124,17 +125,19 @@ class SessionStore:
         """The state of a session that was used since its state was taken, of all the one that was so first."""
         for name, session_id in self._changed:
             del self._changed[name, session_id]
+            self._taken.add((name, session_id))
             return self._tenants[name].sessions[session_id].state()
         return None
 
     def take_forgotten(self) -> Sequence[tuple[str, str]]:
-        """Tenants and names of sessions that are no longer here, each told of once."""
+        """Tenants and names of sessions whose state was taken and that are no longer here, each told of once."""
         forgotten, self._forgotten = self._forgotten, []
         return forgotten
 
     def restore(self, state: SessionState) -> None:
         """Go on with a session of another process."""
         session = self.open(state.tenant, state.session_id)
+        self._taken.add((state.tenant, state.session_id))
         session.restore(state)
         self.note_use([session])
         self._changed.pop((state.tenant, state.session_id), None)
@@ -177,7 +180,9 @@ class SessionStore:
     def _drop(self, name: str, session_id: str) -> None:
         self._num_bytes -= self._tenants[name].drop(session_id)
         self._changed.pop((name, session_id), None)
-        self._forgotten.append((name, session_id))
+        if (name, session_id) in self._taken:
+            self._taken.remove((name, session_id))
+            self._forgotten.append((name, session_id))
         if not self._tenants[name].sessions:
             del self._tenants[name]
 

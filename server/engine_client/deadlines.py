@@ -43,6 +43,7 @@ class Deadlines:
             self._expire(request_ids, Expired(message, "queue_timeout", 408, retry_after))
 
     def _expire(self, request_ids: Sequence[str], end: Expired) -> None:
-        self._abort(request_ids)
         for request_id in request_ids:
+            if not self._requests.is_held(request_id):
+                self._abort([request_id])
             self._requests.end(request_id, end)

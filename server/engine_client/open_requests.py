@@ -205,7 +205,7 @@ class OpenRequests:
                 self.end(request_id, WorkerGone(message, "worker_died"))
 
     def _in_turn(self) -> list[str]:
-        """What the worker was asked for, in the order of its fair queue: of each key as many, and of each of its calls."""
+        """What the worker was asked for, in the order of its fair queue: of each key as many, and of each call."""
         num_of_call: Counter[tuple[str, str]] = Counter()
         num_of_key: Counter[str] = Counter()
         turns: list[tuple[tuple[float, ...], str]] = []
