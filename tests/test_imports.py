@@ -25,8 +25,9 @@ DECODING = {
     "cache": "prefix_index block_pool kv_store kv_cache stamped top_token_store feature_store batch",
     "attention": "backend lanes products step_table tile_scratch exact_kernel exact reference sdpa",
     "model": """
-        checkpoint weights memory norms rowwise seam probe self_test threads linear/exact linear/row_limit
-        linear/row_counts linear/packed features target_model kept_timings timing
+        checkpoint weights memory norms rowwise seam probe self_test threads linear/exact
+        linear/panel_kernel linear/team linear/row_limit linear/row_counts linear/panels linear/readers linear/packed features target_model
+        kept_timings timing
     """,
     "sampling": """
         grammar/source grammar/trial grammar/matcher grammar/builder grammar/compiler grammar/__main__

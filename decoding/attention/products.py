@@ -12,7 +12,6 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from llvmlite import ir  # type: ignore[import-untyped]
-from llvmlite.binding import get_host_cpu_features  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -34,6 +33,7 @@ from decoding.attention.lanes import (
     emit_splat,
     emit_store,
     emit_times,
+    has_feature,
 )
 from decoding.cache.block_pool import BLOCK_LEN
 
@@ -42,7 +42,7 @@ NUM_BLOCKS = 4  # blocks of keys at a time for one row, and blocks staged at a t
 AHEAD = 4  # blocks of values between the one that is read and the one that is asked for
 # Rows at a time where a tile has more than one, blocks of keys and vectors of value columns at a time for so many
 # rows: their sums must fit the processor's registers, 32 of sixteen numbers or 16 of eight.
-SOME = SOME_BLOCKS = WIDE = 4 if get_host_cpu_features().get("avx512f") else 2
+SOME = SOME_BLOCKS = WIDE = 4 if has_feature("avx512f") else 2
 NARROW = 2  # vectors of the last columns
 
 

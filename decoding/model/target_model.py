@@ -39,7 +39,7 @@ from decoding.model.checkpoint import (
 )
 from decoding.model.features import FeatureTap
 from decoding.model.linear.exact import RowExactLinears, use_eager_experts
-from decoding.model.linear.packed import can_pack, num_packed_shapes, pack_linears
+from decoding.model.linear.packed import can_pack, num_few_rows, num_packed_shapes, pack_linears
 from decoding.model.linear.row_counts import code_bytes, padded
 from decoding.model.memory import check_weights_fit
 from decoding.model.norms import fuse_norms
@@ -82,7 +82,7 @@ class TargetModel:
         self.layers = tuple(layer for _, layer in layers)
         self._seam = Seam(layers, new_backend(self.attention, self.device, self.layers))
         set_implementation(model, SERVING)
-        self._is_packed = False
+        self._is_packed, self._few_rows = False, 0
         self._linears: AbstractContextManager[Any] = nullcontext()
         if can_pack(self.device, self.dtype):
             progress("Packing linear layers", 0.7)
@@ -117,6 +117,7 @@ class TargetModel:
     def _prepare_for_cpu(self) -> None:
         """Swap modules for faster ones that treat every row alike."""
         pack_linears(self._model)
+        self._few_rows = num_few_rows(self._model)
         make_row_safe(self._model)
         fuse_norms(self._model, self.dtype)
         self._is_packed = True
@@ -144,7 +145,7 @@ class TargetModel:
 
     def code_bytes(self, most_rows: int) -> int:
         """What the libraries will keep of code for forwards of up to so many rows."""
-        return code_bytes(num_packed_shapes(self._model), most_rows)
+        return code_bytes(num_packed_shapes(self._model), self._few_rows, most_rows)
 
     @property
     def bytes_per_slot(self) -> int:
@@ -189,7 +190,7 @@ class TargetModel:
         return logits_1RV[0, :num_logits].float().contiguous()
 
     def _padded(self, numbers_M: torch.Tensor) -> torch.Tensor:
-        return padded(numbers_M) if self._is_packed else numbers_M
+        return padded(numbers_M, self._few_rows) if self._is_packed else numbers_M
 
 
 def _eager_logits(model: PreTrainedModel, tokens: NDArray[np.int32]) -> torch.Tensor:

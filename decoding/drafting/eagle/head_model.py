@@ -15,7 +15,7 @@ from decoding.drafting.eagle.checkpoint import HeadTarget, find_head, is_head_na
 from decoding.drafting.eagle.network import EagleHead, layer_spec
 from decoding.errors import ConfigError
 from decoding.model.checkpoint import freeze_rope
-from decoding.model.linear.packed import can_pack, num_packed_shapes, pack_linears
+from decoding.model.linear.packed import can_pack, num_few_rows, num_packed_shapes, pack_linears
 from decoding.model.linear.row_counts import code_bytes, padded
 from decoding.model.norms import fuse_norms
 from decoding.model.rowwise import make_row_safe
@@ -47,9 +47,11 @@ class HeadModel:
         self._backend = new_backend(target.attention, self.device, self._layers)
         self._tap = target.tap(config.feature_layers)
         freeze_rope(head, self.max_model_len)
+        self._few_rows = 0
         self._is_packed = can_pack(self.device, self.dtype)
         if self._is_packed:
             pack_linears(head)
+            self._few_rows = num_few_rows(head)
             make_row_safe(head)
             fuse_norms(head, self.dtype)
 
@@ -60,7 +62,7 @@ class HeadModel:
 
     def code_bytes(self, most_rows: int) -> int:
         """What the libraries will keep of code for forwards of up to so many rows."""
-        return code_bytes(num_packed_shapes(self._head), most_rows)
+        return code_bytes(num_packed_shapes(self._head), self._few_rows, most_rows)
 
     def new_store(self, num_blocks: int) -> KvStore:
         """Keys and values of so many blocks, empty."""
@@ -102,7 +104,7 @@ class HeadModel:
         return self.run(batch, hidden_ME)[1]
 
     def _padded(self, rows_M: torch.Tensor) -> torch.Tensor:
-        return padded(rows_M) if self._is_packed else rows_M
+        return padded(rows_M, self._few_rows) if self._is_packed else rows_M
 
 
 def load_head_model(config: EngineConfig, target: TargetModel, progress: Progress) -> HeadModel | None:

@@ -1,8 +1,8 @@
 """Linear layers prepacked by oneDNN, for the CPU in float32 and bfloat16.
 
-They are faster than stock ones at the few rows of a decode step and, unlike them, give a row the same bits
-whatever other rows the step holds, as long as there are at least two; where that ends at some row count, they run
-their rows in pieces (see `row_limit`).
+Unlike stock ones they give a row the same bits whatever other rows the step holds, as long as there are at least
+two; where that ends at some row count, they run their rows in pieces (see `row_limit`). A few rows, or one, go
+through a kernel of our own where it is quicker (see `readers`).
 Invariant: a packed layer keeps no second copy of its weight, except one tied to the embedding.
 """
 
@@ -15,6 +15,8 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from decoding.model.linear.panels import Panels
+from decoding.model.linear.readers import choose_readers
 from decoding.model.linear.row_limit import exact_row_limit, run_in_pieces
 
 # Shape suffixes: M rows, I input width, O output width.
@@ -27,14 +29,20 @@ class PackedLinear(nn.Module):
 
     def __init__(self, weight_OI: torch.Tensor, bias_O: torch.Tensor | None) -> None:
         super().__init__()
-        self.out_features, self.in_features = weight_OI.shape
+        self.out_features, self.in_features = self.shape = (weight_OI.shape[0], weight_OI.shape[1])
+        self.dtype = weight_OI.dtype
         self.packed_weight = torch.ops.mkldnn._reorder_linear_weight(weight_OI.contiguous(), ROWS_HINT)
         self.bias_O = bias_O
         self.weight = torch.empty(0, dtype=weight_OI.dtype)  # modelling code reads its dtype and device
-        self._most_numbers = sys.maxsize  # of the input of one call
+        self.few_rows = 0  # which go through our own kernel
+        self._few_numbers, self._most_numbers = -1, sys.maxsize  # of the input of one call
+        self._panels: Panels | None = None
 
     def __call__(self, input: torch.Tensor) -> torch.Tensor:  # past nn.Module's hooks, which cost microseconds
-        if input.numel() > self._most_numbers:
+        num_numbers = input.numel()
+        if num_numbers <= self._few_numbers and self._panels is not None:
+            return self._panels.multiply(input)
+        if num_numbers > self._most_numbers:
             return run_in_pieces(self.multiply, input, self._most_numbers // self.in_features)
         output: torch.Tensor = _linear(input, self.packed_weight, self.bias_O, "none", [], "")
         return output
@@ -47,6 +55,12 @@ class PackedLinear(nn.Module):
     def limit_rows(self, limit: int) -> None:
         """From here on, run more rows than `limit` in pieces."""
         self._most_numbers = limit * self.in_features
+
+    def read_panels(self, panels: Panels, most_rows: int) -> None:
+        """From here on, leave up to so many rows to `panels`."""
+        self.few_rows = most_rows
+        self._few_numbers = most_rows * self.in_features
+        self._panels = panels if most_rows else None
 
 
 def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
@@ -63,7 +77,8 @@ def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
 def pack_linears(model: nn.Module) -> int:
     """Replace every linear layer of `model` by its packed form; return how many. Originals are dropped.
 
-    On a processor that needs it, layers get the row limit that the first of their shape shows in a trial.
+    On a processor that needs it, layers get the row limit that the first of their shape shows in a trial. Then each
+    shape is measured, on the threads in use.
     """
     packed: list[PackedLinear] = []
     for parent in list(model.modules()):
@@ -76,7 +91,13 @@ def pack_linears(model: nn.Module) -> int:
             packed.append(PackedLinear(weight_OI, parameters.get("bias")))
             setattr(parent, name, packed[-1])
     _limit_rows(packed)
+    choose_readers(packed)
     return len(packed)
+
+
+def num_few_rows(model: nn.Module) -> int:
+    """Up to how many rows no packed layer of `model` leaves to oneDNN, which wants row counts that it knows."""
+    return min((module.few_rows for module in model.modules() if isinstance(module, PackedLinear)), default=0)
 
 
 def num_packed_shapes(model: nn.Module) -> int:

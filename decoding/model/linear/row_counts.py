@@ -1,4 +1,4 @@
-"""The row counts that packed linear layers are run with: a few, since oneDNN compiles and keeps code for each of them.
+"""The row counts that oneDNN's linear layers are run with: a few, since it compiles and keeps code for each of them.
 
 On the bundled model a new count takes 20 ms and 2 MB; all counts up to 512 took a gigabyte.
 Invariant: code is made for each count and each shape of layer, however many layers have it.
@@ -22,15 +22,15 @@ def padded_rows(num_rows: int) -> int:
     return -(-num_rows // step) * step
 
 
-def padded(rows_M: torch.Tensor) -> torch.Tensor:
-    """Rows with zeros behind, up to a count that packed layers are run with; none stay none."""
-    if len(rows_M) == 0:
+def padded(rows_M: torch.Tensor, few_rows: int) -> torch.Tensor:
+    """Rows with zeros behind, up to a count that oneDNN is run with; `few_rows` or fewer, which it never sees, stay."""
+    if len(rows_M) <= few_rows or len(rows_M) == 0:
         return rows_M
     num_missing = max(padded_rows(len(rows_M)), MIN_EXACT_ROWS) - len(rows_M)
     return functional.pad(rows_M, (0, 0) * (rows_M.dim() - 1) + (0, num_missing)) if num_missing else rows_M
 
 
-def code_bytes(num_shapes: int, most_rows: int) -> int:
-    """What oneDNN will have kept once forwards of all counts up to `most_rows` were run."""
-    counts = {padded_rows(num_rows) for num_rows in range(1, most_rows + 1)}
+def code_bytes(num_shapes: int, few_rows: int, most_rows: int) -> int:
+    """What oneDNN will have kept once forwards of all counts from `few_rows` on, up to `most_rows`, were run."""
+    counts = {padded_rows(num_rows) for num_rows in range(few_rows + 1, most_rows + 1)}
     return num_shapes * len(counts) * CODE_BYTES

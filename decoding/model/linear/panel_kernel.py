@@ -1,0 +1,253 @@
+# ruff: noqa: ARG001 - an intrinsic receives the types of its arguments, which the signature fixes anyway
+"""Any number of rows times weights that lie in panels of 64 outputs, which are read from memory once and in order.
+
+A panel holds, step by step through the input, four bytes of every output side by side: a float32 weight, or two
+bfloat16 ones for two places of the input. Addresses are integers, in bytes; callers vouch for them.
+Invariant: an output is a sum of blocks of so many steps, each in order of the input, whatever the rows and threads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba as nb
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from decoding.attention.lanes import (
+    FLOAT,
+    HALF_VECTOR,
+    INT,
+    INT_VECTOR,
+    LANES,
+    VECTOR,
+    VECTOR_BYTES,
+    Builder,
+    Value,
+    emit_address,
+    emit_call,
+    emit_load,
+    emit_offset,
+    emit_prefetch,
+    emit_splat,
+    emit_store,
+    emit_times,
+    has_feature,
+    raise_counter,
+)
+
+PANEL = 64  # outputs
+STEP_BYTES = 4  # of the input
+PANEL_VECTORS = PANEL // LANES
+PANEL_BYTES = PANEL_VECTORS * VECTOR_BYTES  # of weights for a step, and of sums for a row
+# Vectors of a panel and rows at a time: their sums must fit the processor's registers, 32 of sixteen numbers or 16 of
+# eight.
+VECTORS, ROWS = (4, 6) if has_feature("avx512f") else (2, 3)
+CHUNK = 64  # steps that stay in the nearest cache while more rows or vectors than that take their turns
+AHEAD = 8192  # bytes between the weights that are read and those that are asked for, where one turn is enough
+MOST_ROWS = 64  # that share a pass over a panel
+# The fields of a call's table, each an int64.
+SOURCE, TARGET, NUM_ROWS, COUNTER, WEIGHTS, BIAS, NUM_STEPS, BLOCK, LEAP, NUM_OUTPUTS, CLAIM, ITEM = range(12)
+NUM_FIELDS = 12
+NO_SUM = np.float32(-0.0)  # which added to anything leaves its bits
+ZERO = np.float32(0.0)
+FLAGS = ir.VectorType(ir.IntType(1), LANES)
+
+
+def _emit_assembly(builder: Builder, text: str, constraints: str, result: Any, *operands: Value) -> Value:
+    """One instruction that the intrinsics of LLVM's versions name differently."""
+    kind = ir.FunctionType(result, [operand.type for operand in operands])
+    return builder.call(ir.InlineAsm(kind, text, constraints), operands)
+
+
+def _emit_product(builder: Builder, is_half: bool, total: Value, factor: Value, weights: Value) -> Value:
+    """total + factor * weights in each lane; of bfloat16 numbers two products, the second place's first."""
+    if is_half:
+        return _emit_assembly(builder, "vdpbf16ps $3, $2, $0", "=v,0,v,v", VECTOR, total, factor, weights)
+    return emit_call(builder, "fma", factor, weights, total)
+
+
+def _emit_turn(builder: Builder, num_rows: int, is_half: bool, values: list[Value]) -> None:
+    """The sums of so many rows in a few vectors of a panel, over some steps."""
+    source, source_step, weights, num_steps, sums, ahead, _ = values
+    rows = [builder.add(source, emit_times(builder, source_step, row)) for row in range(num_rows)]
+    places = [
+        [emit_offset(builder, sums, row * PANEL_BYTES + place * VECTOR_BYTES) for place in range(VECTORS)]
+        for row in range(num_rows)
+    ]
+    slots = [[cgutils.alloca_once_value(builder, emit_load(builder, place, VECTOR)) for place in row] for row in places]
+    with cgutils.for_range(builder, num_steps, intp=num_steps.type) as loop:
+        start = emit_address(builder, weights, loop.index, PANEL_BYTES)
+        vectors = [emit_offset(builder, start, VECTOR_BYTES * place) for place in range(VECTORS)]
+        for vector in vectors:
+            emit_prefetch(builder, builder.add(vector, ahead))
+        loaded = [emit_load(builder, vector, VECTOR) for vector in vectors]
+        for row, row_slots in zip(rows, slots, strict=True):
+            number = emit_load(builder, emit_address(builder, row, loop.index, STEP_BYTES), FLOAT)
+            factor = emit_splat(builder, number)
+            for slot, vector in zip(row_slots, loaded, strict=True):
+                builder.store(_emit_product(builder, is_half, builder.load(slot), factor, vector), slot)
+    for row, row_slots in zip(places, slots, strict=True):
+        for place, slot in zip(row, row_slots, strict=True):
+            emit_store(builder, builder.load(slot), place)
+
+
+@intrinsic
+def _take_turn(
+    _context: Any,
+    num_rows: Any,
+    source: Any,
+    source_step: Any,
+    weights: Any,
+    num_steps: Any,
+    sums: Any,
+    ahead: Any,
+    tag: Any,
+) -> Any:
+    """sums[r] += row r * weights for 1 to `ROWS` rows, `source_step` bytes apart; `ahead`: see `AHEAD`.
+
+    tag: float32 or uint16, for the numbers that are multiplied.
+    """
+    is_half = tag == types.uint16
+
+    def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
+        after = builder.append_basic_block("after")
+        switch = builder.switch(values[0], after)
+        for count in range(1, ROWS + 1):
+            block = builder.append_basic_block(f"rows{count}")
+            switch.add_case(ir.Constant(values[0].type, count), block)
+            builder.position_at_end(block)
+            _emit_turn(builder, count, is_half, values[1:])
+            builder.branch(after)
+        builder.position_at_end(after)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 7, tag), codegen
+
+
+@intrinsic
+def _room(_context: Any) -> Any:
+    """Address of vectors of sums for the most rows, on the stack."""
+
+    def codegen(_context: Any, builder: Builder, _signature: Any, _values: Any) -> Value:
+        space = cgutils.alloca_once(builder, ir.ArrayType(VECTOR, MOST_ROWS * PANEL_VECTORS))
+        return builder.ptrtoint(space, ir.IntType(64))
+
+    return types.int64(), codegen
+
+
+@intrinsic
+def _fill(_context: Any, vectors: Any, count: Any, number: Any) -> Any:
+    """Set all numbers of so many vectors."""
+
+    def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
+        vectors, count, number = values
+        splat = emit_splat(builder, number)
+        with cgutils.for_range(builder, count, intp=count.type) as loop:
+            emit_store(builder, splat, emit_address(builder, vectors, loop.index, VECTOR_BYTES))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.float32), codegen
+
+
+@intrinsic
+def _add(_context: Any, vectors: Any, others: Any, count: Any) -> Any:
+    """Add so many vectors to as many others."""
+
+    def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
+        vectors, others, count = values
+        with cgutils.for_range(builder, count, intp=count.type) as loop:
+            place, other = (emit_address(builder, base, loop.index, VECTOR_BYTES) for base in (vectors, others))
+            total = builder.fadd(emit_load(builder, place, VECTOR), emit_load(builder, other, VECTOR))
+            emit_store(builder, total, place)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 3), codegen
+
+
+@intrinsic
+def _write(_context: Any, vector: Any, target: Any, count: Any, tag: Any) -> Any:
+    """The first `count` numbers of a vector, or all if there are fewer, rounded as `tag` says."""
+
+    def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
+        vector, target, count, _ = values
+        last = builder.bitcast(emit_splat(builder, builder.bitcast(builder.trunc(count, INT), FLOAT)), INT_VECTOR)
+        flags = builder.icmp_signed("<", ir.Constant(INT_VECTOR, list(range(LANES))), last)
+        numbers = emit_load(builder, vector, VECTOR)
+        name = "llvm.masked.store.v16f32.p0"
+        if tag == types.uint16:
+            numbers = _emit_assembly(builder, "vcvtneps2bf16 $1, $0", "=v,v", HALF_VECTOR, numbers)
+            name = "llvm.masked.store.v16i16.p0"
+        pointer = numbers.type.as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [numbers.type, pointer, INT, FLAGS])
+        store = cgutils.get_or_insert_function(builder.module, kind, name)
+        builder.call(store, [numbers, builder.inttoptr(target, pointer), ir.Constant(INT, 2), flags])
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 3, tag), codegen
+
+
+@nb.njit(cache=True)
+def _sum_panel(call: Any, weights: int, source: int, num_rows: int, sums: int, totals: int, tag: Any) -> None:
+    """totals[r] = row r * a panel."""
+    source_step = call[NUM_STEPS] * STEP_BYTES
+    num_vectors = num_rows * PANEL_VECTORS
+    is_one_turn = num_rows <= ROWS and VECTORS == PANEL_VECTORS
+    ahead = AHEAD if is_one_turn else CHUNK * PANEL_BYTES
+    start = 0
+    _fill(totals, num_vectors, NO_SUM)
+    while start < call[NUM_STEPS]:
+        block_end = min(start + call[BLOCK], call[NUM_STEPS])
+        _fill(sums, num_vectors, ZERO)
+        while start < block_end:
+            end = block_end if is_one_turn else min(start + CHUNK, block_end)
+            for row in range(0, num_rows, ROWS):
+                rows = source + row * source_step + start * STEP_BYTES
+                for vector in range(0, PANEL_VECTORS, VECTORS):
+                    shift = vector * VECTOR_BYTES
+                    place = weights + start * PANEL_BYTES + shift
+                    row_sums = sums + row * PANEL_BYTES + shift
+                    _take_turn(min(ROWS, num_rows - row), rows, source_step, place, end - start, row_sums, ahead, tag)
+            start = end
+        _add(totals, sums, num_vectors)
+
+
+@nb.njit(cache=True)
+def _multiply(call: Any, tag: Any) -> None:
+    """A thread's share of a call: panels, a few at a time, until the counter says that all are taken."""
+    sums, totals = _room(), _room()
+    counter = np.int64(call.ctypes.data) + 8 * COUNTER
+    num_panels = (call[NUM_OUTPUTS] + PANEL - 1) // PANEL
+    target_step = call[NUM_OUTPUTS] * call[ITEM]
+    while True:
+        first = raise_counter(counter, call[CLAIM])
+        if first >= num_panels:
+            return
+        for panel in range(first, min(first + call[CLAIM], num_panels)):
+            weights = call[WEIGHTS] + panel * call[LEAP]
+            num_left = call[NUM_OUTPUTS] - panel * PANEL
+            for start in range(0, call[NUM_ROWS], MOST_ROWS):
+                num_rows = min(MOST_ROWS, call[NUM_ROWS] - start)
+                source = call[SOURCE] + start * call[NUM_STEPS] * STEP_BYTES
+                _sum_panel(call, weights, source, num_rows, sums, totals, tag)
+                target = call[TARGET] + start * target_step + panel * PANEL * call[ITEM]
+                for row in range(num_rows):
+                    total = totals + row * PANEL_BYTES
+                    if call[BIAS] != 0:
+                        _add(total, call[BIAS] + panel * PANEL_BYTES, PANEL_VECTORS)
+                    for first_output in range(0, min(PANEL, num_left), LANES):
+                        place = target + row * target_step + first_output * call[ITEM]
+                        _write(total + first_output * 4, place, num_left - first_output, tag)
+
+
+def multiply_floats(fields: Any) -> None:
+    """One thread's share of a call, of float32 numbers."""
+    _multiply(nb.carray(fields, NUM_FIELDS), np.float32(0))
+
+
+def multiply_halves(fields: Any) -> None:
+    """One thread's share of a call, of bfloat16 numbers, which needs a processor with AVX512_BF16."""
+    _multiply(nb.carray(fields, NUM_FIELDS), np.uint16(0))

@@ -1,0 +1,110 @@
+"""A second reader of the weights that oneDNN has packed, for the few rows of a decode step.
+
+oneDNN packs most layers in panels of 64 outputs and sums their input in blocks. Where a trial shows that this kernel,
+summing in the same blocks, gives the same bits, rows may go through either.
+Invariant: there is one copy of the weights, which the packed tensor owns.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+
+import torch
+
+from decoding.attention.lanes import has_feature
+from decoding.model.linear.panel_kernel import (
+    NUM_FIELDS,
+    PANEL,
+    PANEL_BYTES,
+    STEP_BYTES,
+    multiply_floats,
+    multiply_halves,
+)
+from decoding.model.linear.team import Team
+
+# Shape suffixes: M rows, I input width, O output width.
+TRIAL_ROWS, MOST_TRIAL_ROWS = 16, 512
+TRIAL_NUMBERS = 1 << 19  # of the result: another order of sums shows in one bfloat16 number of ten thousand
+USUAL_BLOCKS = (512, 1024, 256, 2048, 4096)  # places of the input in one sum
+CLAIM_BYTES = 1 << 18  # of weights that a thread takes at a time
+FEWEST_CLAIMS = 8  # of a layer, so that threads end at about the same time
+ALONE_BYTES = 1 << 16  # of weights below which waking another thread costs more than it saves
+Fields = ctypes.c_int64 * NUM_FIELDS
+Multiply = Callable[[torch.Tensor], torch.Tensor]  # [M, I] to [M, O]
+
+
+class Panels:
+    """The panels of one packed tensor. block: the steps that are summed before their sum is added to the total."""
+
+    def __init__(
+        self, packed: torch.Tensor, bias_O: torch.Tensor | None, shape: tuple[int, int], dtype: torch.dtype, block: int
+    ) -> None:
+        """shape: of the weight, [O, I]."""
+        num_outputs, width = shape
+        num_panels = -(-num_outputs // PANEL)
+        self.block = block
+        self._packed = packed
+        self._bias = None if bias_O is None else _whole_panels(bias_O, num_panels)
+        self._num_outputs, self._dtype = num_outputs, dtype
+        self._is_small = num_outputs * width * dtype.itemsize < ALONE_BYTES
+        leap = torch.ops.mkldnn._nbytes(packed) // num_panels
+        claim = max(1, min(CLAIM_BYTES // leap, num_panels // FEWEST_CLAIMS))
+        self._constants = (  # the fields behind the counter, as the kernel names them
+            torch.ops.mkldnn.data_ptr(packed),
+            0 if self._bias is None else self._bias.data_ptr(),
+            width * dtype.itemsize // STEP_BYTES,
+            block,
+            leap,
+            num_outputs,
+            claim,
+            dtype.itemsize,
+        )
+        self._team = Team(multiply_halves if dtype == torch.bfloat16 else multiply_floats)
+
+    def multiply(self, input: torch.Tensor) -> torch.Tensor:
+        """[..., I] to [..., O]: each row has the bits that oneDNN gives it among others."""
+        input = input.contiguous()
+        output = torch.empty(*input.shape[:-1], self._num_outputs, dtype=self._dtype)
+        num_rows = output.numel() // self._num_outputs
+        fields = Fields(input.data_ptr(), output.data_ptr(), num_rows, 0, *self._constants)
+        self._team.run(fields, 1 if self._is_small else torch.get_num_threads())
+        return output
+
+
+def fitting_panels(
+    packed: torch.Tensor, bias_O: torch.Tensor | None, shape: tuple[int, int], dtype: torch.dtype, multiply: Multiply
+) -> Panels | None:
+    """What reads `packed` and gives the bits of `multiply`, found by trying; None where nothing does."""
+    if not _can_read(packed, shape, dtype):
+        return None
+    num_rows = min(max(TRIAL_ROWS, TRIAL_NUMBERS // shape[0]), MOST_TRIAL_ROWS)
+    rows_MI = torch.randn(num_rows, shape[1], generator=torch.Generator().manual_seed(0)).to(dtype)
+    expected_MO = torch.cat([multiply(few_MI) for few_MI in torch.split(rows_MI, TRIAL_ROWS)])
+    for block in _blocks(shape[1], dtype):
+        panels = Panels(packed, bias_O, shape, dtype, block)
+        if torch.equal(panels.multiply(rows_MI), expected_MO):
+            return panels
+    return None
+
+
+def _can_read(packed: torch.Tensor, shape: tuple[int, int], dtype: torch.dtype) -> bool:
+    """Whether panels of the weight may be what the tensor holds: no address outside of it is read."""
+    if dtype == torch.bfloat16 and not has_feature("avx512bf16"):
+        return False
+    num_steps, rest = divmod(shape[1] * dtype.itemsize, STEP_BYTES)
+    num_bytes, num_panels = torch.ops.mkldnn._nbytes(packed), -(-shape[0] // PANEL)
+    return rest == 0 and num_bytes % num_panels == 0 and num_bytes // num_panels >= num_steps * PANEL_BYTES
+
+
+def _blocks(width: int, dtype: torch.dtype) -> Iterator[int]:
+    """Steps to try, the likeliest first."""
+    places_a_step = STEP_BYTES // dtype.itemsize
+    places = [*(each for each in USUAL_BLOCKS if each < width), width]
+    return (each // places_a_step for each in places)
+
+
+def _whole_panels(bias_O: torch.Tensor, num_panels: int) -> torch.Tensor:
+    bias = torch.zeros(num_panels * PANEL)
+    bias[: len(bias_O)] = bias_O
+    return bias

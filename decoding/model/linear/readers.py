@@ -1,0 +1,91 @@
+"""Which of its two readers a packed layer uses for how many rows: measured at load, where both give the same bits.
+
+Layers of one shape are measured together, so that their weights come from as far away as in a step.
+Invariant: a layer's rows have the same bits whatever was measured.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+
+from decoding.model.linear.panels import TRIAL_ROWS, Multiply, Panels, fitting_panels
+
+# Shape suffixes: M rows, I input width, O output width.
+COUNTS = (1, 4, 16, 64)  # rows that are timed
+ROUNDS = 3  # of which the quickest counts
+MOST_BYTES = 1 << 26  # of weights that are timed: more than caches hold
+Clock = Callable[[], float]
+
+
+class Layer(Protocol):
+    """A packed layer: what packed it, what it packed, and how that multiplies."""
+
+    packed_weight: torch.Tensor
+    bias_O: torch.Tensor | None
+    shape: tuple[int, int]
+    dtype: torch.dtype
+
+    def multiply(self, rows_MI: torch.Tensor) -> torch.Tensor: ...
+
+    def read_panels(self, panels: Panels, most_rows: int) -> None: ...
+
+
+def choose_readers(layers: Sequence[Layer], clock: Clock = time.perf_counter) -> None:
+    """Have each layer read its panels for as many rows as that is worth. Layers of one shape come to one choice."""
+    shapes: dict[tuple[object, ...], list[Layer]] = {}
+    for layer in layers:
+        shapes.setdefault((layer.shape, layer.dtype, layer.bias_O is None), []).append(layer)
+    with torch.inference_mode():
+        for alike in shapes.values():
+            readers = _all_panels(alike)
+            if readers:
+                most_rows = most_rows_worth(readers, [layer.multiply for layer in alike], alike[0], clock)
+                for layer, panels in zip(alike, readers, strict=True):
+                    layer.read_panels(panels, most_rows)
+
+
+def most_rows_worth(readers: Sequence[Panels], others: Sequence[Multiply], layer: Layer, clock: Clock) -> int:
+    """Up to how many rows of the shape of `layer` the first kind gains most on the whole; 0 if it gains nothing."""
+    num_layers = max(1, MOST_BYTES // (math.prod(layer.shape) * layer.dtype.itemsize))
+    both: list[list[Multiply]] = [[each.multiply for each in readers[:num_layers]], list(others[:num_layers])]
+    gain, most_gain, most_rows = 0.0, 0.0, 0
+    for count in COUNTS:
+        rows_MI = torch.ones(count, layer.shape[1], dtype=layer.dtype)
+        ours, theirs = _quickest(both, rows_MI, clock)
+        gain += math.log(theirs / ours)
+        if gain > most_gain:
+            most_gain, most_rows = gain, count
+    return most_rows
+
+
+def _quickest(kinds: Sequence[Sequence[Multiply]], rows_MI: torch.Tensor, clock: Clock) -> list[float]:
+    """Seconds that the layers of each kind take for the rows, each at its best, in turns."""
+    seconds = [[math.inf] * len(kind) for kind in kinds]
+    for _ in range(ROUNDS):
+        for kind, kind_seconds in zip(kinds, seconds, strict=True):
+            for place, multiply in enumerate(kind):
+                started = clock()
+                multiply(rows_MI)
+                kind_seconds[place] = min(kind_seconds[place], clock() - started)
+    return [sum(kind_seconds) for kind_seconds in seconds]
+
+
+def _all_panels(alike: Sequence[Layer]) -> list[Panels]:
+    """Of each of these layers of one shape, or none if one cannot be read or has other bits."""
+    first = alike[0]
+    fitting = fitting_panels(first.packed_weight, first.bias_O, first.shape, first.dtype, first.multiply)
+    if fitting is None:
+        return []
+    rows_MI = torch.randn(TRIAL_ROWS, first.shape[1], generator=torch.Generator().manual_seed(1)).to(first.dtype)
+    found = [fitting]
+    for layer in alike[1:]:
+        panels = Panels(layer.packed_weight, layer.bias_O, layer.shape, layer.dtype, fitting.block)
+        if not torch.equal(panels.multiply(rows_MI), layer.multiply(rows_MI)):
+            return []
+        found.append(panels)
+    return found
