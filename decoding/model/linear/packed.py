@@ -18,6 +18,7 @@ from transformers.pytorch_utils import Conv1D
 from decoding.model.linear.panels import Panels
 from decoding.model.linear.readers import choose_readers
 from decoding.model.linear.row_limit import exact_row_limit, run_in_pieces
+from decoding.model.linear.team import one_thread
 
 # Shape suffixes: M rows, I input width, O output width.
 ROWS_HINT = 16  # the row count that oneDNN's choice of layout is for
@@ -31,7 +32,7 @@ class PackedLinear(nn.Module):
         super().__init__()
         self.out_features, self.in_features = self.shape = (weight_OI.shape[0], weight_OI.shape[1])
         self.dtype = weight_OI.dtype
-        self.packed_weight = torch.ops.mkldnn._reorder_linear_weight(weight_OI.contiguous(), ROWS_HINT)
+        self.packed_weight = _pack(weight_OI)
         self.bias_O = bias_O
         self.weight = torch.empty(0, dtype=weight_OI.dtype)  # modelling code reads its dtype and device
         self.few_rows = 0  # which go through our own kernel
@@ -77,8 +78,7 @@ def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
 def pack_linears(model: nn.Module) -> int:
     """Replace every linear layer of `model` by its packed form; return how many. Originals are dropped.
 
-    On a processor that needs it, layers get the row limit that the first of their shape shows in a trial. Then each
-    shape is measured, on the threads in use.
+    On a processor that needs it, layers get the row limit that the first of their shape shows in a trial.
     """
     packed: list[PackedLinear] = []
     for parent in list(model.modules()):
@@ -104,6 +104,13 @@ def num_packed_shapes(model: nn.Module) -> int:
     """Of its packed layers, those that differ."""
     layers = [module for module in model.modules() if isinstance(module, PackedLinear)]
     return len({(layer.in_features, layer.out_features, layer.bias_O is None) for layer in layers})
+
+
+def _pack(weight_OI: torch.Tensor) -> torch.Tensor:
+    """On one thread, so that the layout is the same on any number of them, and the one that `panels` reads."""
+    with one_thread():
+        packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight_OI.contiguous(), ROWS_HINT)
+    return packed
 
 
 def _limit_rows(layers: Sequence[PackedLinear]) -> None:

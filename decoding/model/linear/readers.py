@@ -1,6 +1,7 @@
 """Which of its two readers a packed layer uses for how many rows: measured at load, where both give the same bits.
 
-Layers of one shape are measured together, so that their weights come from as far away as in a step.
+Layers of one shape are measured together, so that their weights come from as far away as in a step; on one thread,
+in its processor time, which other processes disturb the least.
 Invariant: a layer's rows have the same bits whatever was measured.
 """
 
@@ -14,6 +15,7 @@ from typing import Protocol
 import torch
 
 from decoding.model.linear.panels import TRIAL_ROWS, Multiply, Panels, fitting_panels
+from decoding.model.linear.team import one_thread
 
 # Shape suffixes: M rows, I input width, O output width.
 COUNTS = (1, 4, 16, 64)  # rows that are timed
@@ -35,12 +37,12 @@ class Layer(Protocol):
     def read_panels(self, panels: Panels, most_rows: int) -> None: ...
 
 
-def choose_readers(layers: Sequence[Layer], clock: Clock = time.perf_counter) -> None:
+def choose_readers(layers: Sequence[Layer], clock: Clock = time.thread_time) -> None:
     """Have each layer read its panels for as many rows as that is worth. Layers of one shape come to one choice."""
     shapes: dict[tuple[object, ...], list[Layer]] = {}
     for layer in layers:
         shapes.setdefault((layer.shape, layer.dtype, layer.bias_O is None), []).append(layer)
-    with torch.inference_mode():
+    with torch.inference_mode(), one_thread():
         for alike in shapes.values():
             readers = _all_panels(alike)
             if readers:

@@ -8,7 +8,8 @@ region. Knows nothing of the work. Invariant: a call returns when every thread h
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,17 @@ class Team:
             self._together(self._address, ctypes.addressof(fields), num_threads, 0)
         else:
             self._alone(ctypes.addressof(fields))
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Have torch work on the calling thread alone."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_threads)
 
 
 @cache
