@@ -42,11 +42,12 @@ def choose_readers(layers: Sequence[Layer], clock: Clock = time.thread_time) -> 
     shapes: dict[tuple[object, ...], list[Layer]] = {}
     for layer in layers:
         shapes.setdefault((layer.shape, layer.dtype, layer.bias_O is None), []).append(layer)
-    with torch.inference_mode(), one_thread():
+    with torch.inference_mode():
         for alike in shapes.values():
             readers = _all_panels(alike)
             if readers:
-                most_rows = most_rows_worth(readers, [layer.multiply for layer in alike], alike[0], clock)
+                with one_thread():
+                    most_rows = most_rows_worth(readers, [layer.multiply for layer in alike], alike[0], clock)
                 for layer, panels in zip(alike, readers, strict=True):
                     layer.read_panels(panels, most_rows)
 
