@@ -10,6 +10,7 @@ from typing import Literal
 
 Attention = Literal["auto", "exact", "sdpa", "reference"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+Weights = Literal["auto", "int8"]
 
 BUNDLED_MODEL = "gosling"
 
@@ -18,7 +19,8 @@ BUNDLED_MODEL = "gosling"
 class EngineConfig:
     """Everything the engine needs to start.
 
-    model: a hub name, a folder, or "gosling" for the bundled model. max_running, max_batch_rows: most requests in, and
+    model: a hub name, a folder, or "gosling" for the bundled model. weights: "int8" rounds those of linear layers to
+    a byte each; "auto" leaves them in `dtype`. max_running, max_batch_rows: most requests in, and
     most rows of, one packed forward, prefill included; None takes what suits the machine. max_step_ms: by how much
     prompts may delay a step of those that decode. kv_slots: tokens of room in the KV cache; None takes `kv_memory`: a
     share of the free memory, bytes if above 1; None is 0.5 on a CPU and 0.85 on a GPU. prefix_cache: run what prompts
@@ -33,6 +35,7 @@ class EngineConfig:
     model: str = BUNDLED_MODEL
     device: str = "auto"
     dtype: Dtype = "auto"
+    weights: Weights = "auto"
     attention: Attention = "auto"
     max_model_len: int | None = None
     max_running: int | None = None

@@ -16,7 +16,7 @@ from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from decoding.config import BUNDLED_MODEL, Attention, Dtype, EngineConfig
+from decoding.config import BUNDLED_MODEL, Attention, Dtype, EngineConfig, Weights
 from decoding.core.sampling_params import MAX_LOGPROBS
 from server.http.keys import hashed
 from server.http.unknown_fields import UnknownFields
@@ -46,6 +46,9 @@ class ServerSettings(BaseSettings):
     )
     device: str = Field(default=ENGINE.device, description="auto, cpu, cuda or cuda:N")
     dtype: Dtype = Field(default=ENGINE.dtype, description="Number format of the weights")
+    weights: Weights = Field(
+        default=ENGINE.weights, description="int8: linear layers keep a byte per weight (a CPU with VNNI); auto: dtype"
+    )
     attention: Attention = Field(
         default=ENGINE.attention, description="Tree attention kernel; exact is the default on a CPU"
     )

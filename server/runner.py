@@ -224,10 +224,11 @@ class _StartupReport:
     def _show_ready(self) -> None:
         engine = self._service.client.ready
         assert engine is not None
+        weights = "int8 weights, " if engine.weights == "int8" else ""
         exactness = "exact" if engine.is_exact else "not exact on this machine"
         self._console.print(
             f"[green]ready[/green] {escape(engine.model)}: {engine.parameters / 1e6:.1f}M parameters, "
-            f"{engine.dtype} on {engine.device}, attention {engine.attention} ({exactness}), "
+            f"{weights}{engine.dtype} on {engine.device}, attention {engine.attention} ({exactness}), "
             f"{engine.max_model_len} tokens, loaded in {engine.load_seconds:.1f} s",
             highlight=False,
             soft_wrap=True,

@@ -245,6 +245,7 @@ class FakeWorker:
             methods=["none", "spine"],
             max_nodes=self._config["max_nodes"],
             dtype="float32",
+            weights="float32",
             device="cpu",
             attention="exact",
             is_exact=True,

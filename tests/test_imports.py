@@ -26,8 +26,8 @@ DECODING = {
     "attention": "backend lanes products step_table tile_scratch exact_kernel exact reference sdpa",
     "model": """
         checkpoint weights memory norms rowwise seam probe self_test threads linear/exact
-        linear/panel_kernel linear/team linear/row_limit linear/row_counts linear/panels linear/readers linear/packed features target_model
-        kept_timings timing
+        linear/panel_kernel linear/team linear/row_limit linear/row_counts linear/panels linear/readers linear/packed
+        linear/int8_kernel linear/int8 features target_model kept_timings timing
     """,
     "sampling": """
         grammar/source grammar/trial grammar/matcher grammar/builder grammar/compiler grammar/__main__

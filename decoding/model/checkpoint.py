@@ -95,12 +95,12 @@ def eos_token_ids(model: PreTrainedModel) -> frozenset[int]:
     return frozenset()
 
 
-def fingerprint(model: PreTrainedModel, attention: str) -> str:
+def fingerprint(model: PreTrainedModel, attention: str, weights: str) -> str:
     """16 hex digits of everything that a seeded reply depends on; weights are sampled, not read whole."""
     digest = hashlib.sha256()
     identity = model.config.to_diff_dict()
     digest.update(json.dumps(identity, sort_keys=True, default=str).encode())
-    digest.update(f"{model.dtype} {attention} {model.device.type}".encode())
+    digest.update(f"{model.dtype} {weights} {attention} {model.device.type}".encode())
     digest.update(f"{torch.__version__} {transformers.__version__}".encode())
     for name, tensor in sorted(model.state_dict().items()):
         flat = tensor.detach().reshape(-1)

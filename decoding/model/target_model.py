@@ -39,6 +39,7 @@ from decoding.model.checkpoint import (
 )
 from decoding.model.features import FeatureTap
 from decoding.model.linear.exact import RowExactLinears, use_eager_experts
+from decoding.model.linear.int8 import check_int8, round_linears
 from decoding.model.linear.packed import can_pack, num_few_rows, num_packed_shapes, pack_linears
 from decoding.model.linear.row_counts import code_bytes, padded
 from decoding.model.memory import check_weights_fit
@@ -71,9 +72,14 @@ class TargetModel:
         self.eos_token_ids = eos_token_ids(model)
         self.num_parameters = model.num_parameters()
         self.vocab_size = model.get_input_embeddings().weight.shape[0]
-        self.fingerprint = fingerprint(model, self.attention)
+        self.weights = "int8" if config.weights == "int8" else str(self.dtype).removeprefix("torch.")
+        self.fingerprint = fingerprint(model, self.attention, self.weights)
+        self.num_bytes = self.num_parameters * self.dtype.itemsize  # of the weights
         self._model = model
         self._has_experts = self.device.type == "cpu" and use_eager_experts(model)
+        if self.weights == "int8":
+            progress("Rounding weights to int8", 0.5)
+            self._round_weights()
         progress("Probing the model's attention layers", 0.6)
         freeze_rope(model, self.max_model_len)
         layers = probe(model)
@@ -99,6 +105,8 @@ class TargetModel:
         config, folder = resolve(config)
         progress(f"Loading {config.model}", 0.0)
         dtype = getattr(torch, config.dtype)
+        if config.weights == "int8":  # to say so before the weights are read
+            check_int8(torch.device(config.device), dtype)
         origin = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
         try:
             check_weights_fit(num_parameters(folder, origin) * dtype.itemsize, torch.device(config.device))
@@ -113,6 +121,11 @@ class TargetModel:
         name = str(model.dtype).removeprefix("torch.")
         attention = resolve_attention(config.attention, model.device.type, name)
         return cls(model.eval(), replace(config, attention=attention), lambda _sentence, _fraction: None)
+
+    def _round_weights(self) -> None:
+        check_int8(self.device, self.dtype)
+        rounded_bytes = round_linears(self._model)
+        self.num_bytes = rounded_bytes + sum(each.nbytes for each in self._model.parameters())
 
     def _prepare_for_cpu(self) -> None:
         """Swap modules for faster ones that treat every row alike."""
@@ -137,11 +150,6 @@ class TargetModel:
         count = self.threads.chosen
         self.threads = ThreadChoice([count], count)
         self.fingerprint = hashlib.sha256(f"{self.fingerprint} {count}".encode()).hexdigest()[:16]
-
-    @property
-    def num_bytes(self) -> int:
-        """Of the weights."""
-        return self.num_parameters * self.dtype.itemsize
 
     def code_bytes(self, most_rows: int) -> int:
         """What the libraries will keep of code for forwards of up to so many rows."""

@@ -87,6 +87,7 @@ class Ready(msgspec.Struct, kw_only=True, frozen=True, tag=True):
     methods: list[str]
     max_nodes: int
     dtype: str
+    weights: str  # int8, or the dtype
     device: str
     attention: str
     is_exact: bool  # rows proven independent of batch and tree on this machine

@@ -200,6 +200,7 @@ def ready_message(engine: Engine, config: EngineConfig) -> messages.Ready:
         methods=engine.methods,
         max_nodes=config.max_nodes,
         dtype=str(model.dtype).removeprefix("torch."),
+        weights=model.weights,
         device=str(model.device),
         attention=model.attention,
         is_exact=model.is_exact,

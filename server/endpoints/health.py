@@ -64,6 +64,7 @@ def _describe(service: Service, caller: Caller) -> dict[str, Any]:
             "model": engine.model,
             "device": engine.device,
             "dtype": engine.dtype,
+            "weights": engine.weights,
             "attention": engine.attention,
             "is_exact": engine.is_exact,
             "max_model_len": engine.max_model_len,

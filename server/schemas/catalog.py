@@ -89,6 +89,7 @@ class VersionReply(TypedDict):
 class EngineCard(TypedDict):
     """is_exact: rows are proven independent of batch and tree on this machine. has_chat_template: it can chat.
 
+    weights: int8, or the dtype.
     kv_slots: tokens of room in the KV cache; max_running: most requests decoded at the same time; expected_bytes: the
     worker's memory once full, what sessions remember apart; model_context_len, context_note: as in ModelCard.
     """
@@ -96,6 +97,7 @@ class EngineCard(TypedDict):
     model: str
     device: str
     dtype: str
+    weights: str
     attention: str
     is_exact: bool
     max_model_len: int

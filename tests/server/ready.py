@@ -16,6 +16,7 @@ READY = Ready(
     methods=["none", "spine"],
     max_nodes=60,
     dtype="float32",
+    weights="float32",
     device="cpu",
     attention="exact",
     is_exact=True,

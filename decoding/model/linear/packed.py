@@ -97,7 +97,7 @@ def pack_linears(model: nn.Module) -> int:
 
 def num_few_rows(model: nn.Module) -> int:
     """Up to how many rows no packed layer of `model` leaves to oneDNN, which wants row counts that it knows."""
-    return min((module.few_rows for module in model.modules() if isinstance(module, PackedLinear)), default=0)
+    return min((module.few_rows for module in model.modules() if isinstance(module, PackedLinear)), default=sys.maxsize)
 
 
 def num_packed_shapes(model: nn.Module) -> int:

@@ -63,14 +63,23 @@ def _emit_assembly(builder: Builder, text: str, constraints: str, result: Any, *
     return builder.call(ir.InlineAsm(kind, text, constraints), operands)
 
 
-def _emit_product(builder: Builder, is_half: bool, total: Value, factor: Value, weights: Value) -> Value:
-    """total + factor * weights in each lane; of bfloat16 numbers two products, the second place's first."""
-    if is_half:
+def _emit_product(builder: Builder, tag: Any, total: Value, factor: Value, weights: Value) -> Value:
+    """total + factor * weights in each lane: one product of float32, two of bfloat16, four of bytes as integers."""
+    if tag == types.float32:
+        return emit_call(builder, "fma", factor, weights, total)
+    if tag == types.uint16:
         return _emit_assembly(builder, "vdpbf16ps $3, $2, $0", "=v,0,v,v", VECTOR, total, factor, weights)
-    return emit_call(builder, "fma", factor, weights, total)
+    if has_feature("avx512vnni"):
+        return _emit_assembly(builder, "vpdpbusd $3, $2, $0", "=v,0,v,v", VECTOR, total, factor, weights)
+    halves = []
+    for lanes in (range(LANES // 2), range(LANES // 2, LANES)):  # of processors with the instruction for eight lanes
+        places = ir.Constant(ir.VectorType(INT, LANES // 2), list(lanes))
+        parts = [builder.shuffle_vector(each, each, places) for each in (total, factor, weights)]
+        halves.append(_emit_assembly(builder, "{vex} vpdpbusd $3, $2, $0", "=x,0,x,x", parts[0].type, *parts))
+    return builder.shuffle_vector(*halves, ir.Constant(INT_VECTOR, list(range(LANES))))
 
 
-def _emit_turn(builder: Builder, num_rows: int, is_half: bool, values: list[Value]) -> None:
+def _emit_turn(builder: Builder, num_rows: int, tag: Any, values: list[Value]) -> None:
     """The sums of so many rows in a few vectors of a panel, over some steps."""
     source, source_step, weights, num_steps, sums, ahead, _ = values
     rows = [builder.add(source, emit_times(builder, source_step, row)) for row in range(num_rows)]
@@ -89,14 +98,14 @@ def _emit_turn(builder: Builder, num_rows: int, is_half: bool, values: list[Valu
             number = emit_load(builder, emit_address(builder, row, loop.index, STEP_BYTES), FLOAT)
             factor = emit_splat(builder, number)
             for slot, vector in zip(row_slots, loaded, strict=True):
-                builder.store(_emit_product(builder, is_half, builder.load(slot), factor, vector), slot)
+                builder.store(_emit_product(builder, tag, builder.load(slot), factor, vector), slot)
     for row, row_slots in zip(places, slots, strict=True):
         for place, slot in zip(row, row_slots, strict=True):
             emit_store(builder, builder.load(slot), place)
 
 
 @intrinsic
-def _take_turn(
+def take_turn(
     _context: Any,
     num_rows: Any,
     source: Any,
@@ -109,9 +118,8 @@ def _take_turn(
 ) -> Any:
     """sums[r] += row r * weights for 1 to `ROWS` rows, `source_step` bytes apart; `ahead`: see `AHEAD`.
 
-    tag: float32 or uint16, for the numbers that are multiplied.
+    tag: float32, uint16 or int8, for the weights; bytes of rows are unsigned.
     """
-    is_half = tag == types.uint16
 
     def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
         after = builder.append_basic_block("after")
@@ -120,7 +128,7 @@ def _take_turn(
             block = builder.append_basic_block(f"rows{count}")
             switch.add_case(ir.Constant(values[0].type, count), block)
             builder.position_at_end(block)
-            _emit_turn(builder, count, is_half, values[1:])
+            _emit_turn(builder, count, tag, values[1:])
             builder.branch(after)
         builder.position_at_end(after)
         return context.get_dummy_value()
@@ -129,7 +137,7 @@ def _take_turn(
 
 
 @intrinsic
-def _room(_context: Any) -> Any:
+def room(_context: Any) -> Any:
     """Address of vectors of sums for the most rows, on the stack."""
 
     def codegen(_context: Any, builder: Builder, _signature: Any, _values: Any) -> Value:
@@ -140,7 +148,7 @@ def _room(_context: Any) -> Any:
 
 
 @intrinsic
-def _fill(_context: Any, vectors: Any, count: Any, number: Any) -> Any:
+def fill(_context: Any, vectors: Any, count: Any, number: Any) -> Any:
     """Set all numbers of so many vectors."""
 
     def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
@@ -154,7 +162,7 @@ def _fill(_context: Any, vectors: Any, count: Any, number: Any) -> Any:
 
 
 @intrinsic
-def _add(_context: Any, vectors: Any, others: Any, count: Any) -> Any:
+def add(_context: Any, vectors: Any, others: Any, count: Any) -> Any:
     """Add so many vectors to as many others."""
 
     def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
@@ -168,23 +176,38 @@ def _add(_context: Any, vectors: Any, others: Any, count: Any) -> Any:
     return types.void(*[types.int64] * 3), codegen
 
 
+def _emit_rounded(builder: Builder, numbers: Value) -> Value:
+    """bfloat16 numbers, to the nearest, ties to even."""
+    if has_feature("avx512bf16"):
+        return _emit_assembly(builder, "vcvtneps2bf16 $1, $0", "=v,v", HALF_VECTOR, numbers)
+    bits = builder.bitcast(numbers, INT_VECTOR)
+    shift, one, most = (ir.Constant(INT_VECTOR, [number] * LANES) for number in (16, 1, 0x7FFF))
+    last = builder.and_(builder.lshr(bits, shift), one)
+    rounded = builder.lshr(builder.add(builder.add(bits, most), last), shift)
+    is_none = builder.fcmp_unordered("uno", numbers, numbers)
+    rounded = builder.select(is_none, ir.Constant(INT_VECTOR, [0x7FC0] * LANES), rounded)
+    return builder.trunc(rounded, HALF_VECTOR)
+
+
 @intrinsic
-def _write(_context: Any, vector: Any, target: Any, count: Any, tag: Any) -> Any:
-    """The first `count` numbers of a vector, or all if there are fewer, rounded as `tag` says."""
+def write(_context: Any, vectors: Any, target: Any, count: Any, tag: Any) -> Any:
+    """The first `count` numbers of a row's sums, rounded as `tag` says: float32, or uint16 for bfloat16."""
+    item, name = (2, "llvm.masked.store.v16i16.p0") if tag == types.uint16 else (4, "llvm.masked.store.v16f32.p0")
 
     def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
-        vector, target, count, _ = values
-        last = builder.bitcast(emit_splat(builder, builder.bitcast(builder.trunc(count, INT), FLOAT)), INT_VECTOR)
-        flags = builder.icmp_signed("<", ir.Constant(INT_VECTOR, list(range(LANES))), last)
-        numbers = emit_load(builder, vector, VECTOR)
-        name = "llvm.masked.store.v16f32.p0"
-        if tag == types.uint16:
-            numbers = _emit_assembly(builder, "vcvtneps2bf16 $1, $0", "=v,v", HALF_VECTOR, numbers)
-            name = "llvm.masked.store.v16i16.p0"
-        pointer = numbers.type.as_pointer()
-        kind = ir.FunctionType(ir.VoidType(), [numbers.type, pointer, INT, FLAGS])
-        store = cgutils.get_or_insert_function(builder.module, kind, name)
-        builder.call(store, [numbers, builder.inttoptr(target, pointer), ir.Constant(INT, 2), flags])
+        vectors, target, count, _ = values
+        for place in range(PANEL_VECTORS):
+            left = builder.bitcast(builder.trunc(emit_offset(builder, count, -place * LANES), INT), FLOAT)
+            last = builder.bitcast(emit_splat(builder, left), INT_VECTOR)
+            flags = builder.icmp_signed("<", ir.Constant(INT_VECTOR, list(range(LANES))), last)
+            numbers = emit_load(builder, emit_offset(builder, vectors, place * VECTOR_BYTES), VECTOR)
+            if tag == types.uint16:
+                numbers = _emit_rounded(builder, numbers)
+            pointer = numbers.type.as_pointer()
+            kind = ir.FunctionType(ir.VoidType(), [numbers.type, pointer, INT, FLAGS])
+            store = cgutils.get_or_insert_function(builder.module, kind, name)
+            address = builder.inttoptr(emit_offset(builder, target, place * LANES * item), pointer)
+            builder.call(store, [numbers, address, ir.Constant(INT, 2), flags])
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 3, tag), codegen
@@ -198,10 +221,10 @@ def _sum_panel(call: Any, weights: int, source: int, num_rows: int, sums: int, t
     is_one_turn = num_rows <= ROWS and VECTORS == PANEL_VECTORS
     ahead = AHEAD if is_one_turn else CHUNK * PANEL_BYTES
     start = 0
-    _fill(totals, num_vectors, NO_SUM)
+    fill(totals, num_vectors, NO_SUM)
     while start < call[NUM_STEPS]:
         block_end = min(start + call[BLOCK], call[NUM_STEPS])
-        _fill(sums, num_vectors, ZERO)
+        fill(sums, num_vectors, ZERO)
         while start < block_end:
             end = block_end if is_one_turn else min(start + CHUNK, block_end)
             for row in range(0, num_rows, ROWS):
@@ -210,15 +233,15 @@ def _sum_panel(call: Any, weights: int, source: int, num_rows: int, sums: int, t
                     shift = vector * VECTOR_BYTES
                     place = weights + start * PANEL_BYTES + shift
                     row_sums = sums + row * PANEL_BYTES + shift
-                    _take_turn(min(ROWS, num_rows - row), rows, source_step, place, end - start, row_sums, ahead, tag)
+                    take_turn(min(ROWS, num_rows - row), rows, source_step, place, end - start, row_sums, ahead, tag)
             start = end
-        _add(totals, sums, num_vectors)
+        add(totals, sums, num_vectors)
 
 
 @nb.njit(cache=True)
 def _multiply(call: Any, tag: Any) -> None:
     """A thread's share of a call: panels, a few at a time, until the counter says that all are taken."""
-    sums, totals = _room(), _room()
+    sums, totals = room(), room()
     counter = np.int64(call.ctypes.data) + 8 * COUNTER
     num_panels = (call[NUM_OUTPUTS] + PANEL - 1) // PANEL
     target_step = call[NUM_OUTPUTS] * call[ITEM]
@@ -237,10 +260,8 @@ def _multiply(call: Any, tag: Any) -> None:
                 for row in range(num_rows):
                     total = totals + row * PANEL_BYTES
                     if call[BIAS] != 0:
-                        _add(total, call[BIAS] + panel * PANEL_BYTES, PANEL_VECTORS)
-                    for first_output in range(0, min(PANEL, num_left), LANES):
-                        place = target + row * target_step + first_output * call[ITEM]
-                        _write(total + first_output * 4, place, num_left - first_output, tag)
+                        add(total, call[BIAS] + panel * PANEL_BYTES, PANEL_VECTORS)
+                    write(total, target + row * target_step, min(PANEL, num_left), tag)
 
 
 def multiply_floats(fields: Any) -> None:

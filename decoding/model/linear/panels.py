@@ -49,7 +49,6 @@ class Panels:
         self._num_outputs, self._dtype = num_outputs, dtype
         self._is_small = num_outputs * width * dtype.itemsize < ALONE_BYTES
         leap = torch.ops.mkldnn._nbytes(packed) // num_panels
-        claim = max(1, min(CLAIM_BYTES // leap, num_panels // FEWEST_CLAIMS))
         self._constants = (  # the fields behind the counter, as the kernel names them
             torch.ops.mkldnn.data_ptr(packed),
             0 if self._bias is None else self._bias.data_ptr(),
@@ -57,7 +56,7 @@ class Panels:
             block,
             leap,
             num_outputs,
-            claim,
+            panels_a_claim(num_panels, leap),
             dtype.itemsize,
         )
         self._team = Team(multiply_halves if dtype == torch.bfloat16 else multiply_floats)
@@ -70,6 +69,11 @@ class Panels:
         fields = Fields(input.data_ptr(), output.data_ptr(), num_rows, 0, *self._constants)
         self._team.run(fields, 1 if self._is_small else torch.get_num_threads())
         return output
+
+
+def panels_a_claim(num_panels: int, panel_bytes: int) -> int:
+    """How many a thread takes at a time."""
+    return max(1, min(CLAIM_BYTES // panel_bytes, num_panels // FEWEST_CLAIMS))
 
 
 def fitting_panels(

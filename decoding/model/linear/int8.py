@@ -1,0 +1,130 @@
+"""Linear layers with int8 weights, on the CPU: a scale for each output, and one for each row that comes in.
+
+Integer sums are exact, so that a row has the same bits in any company by construction.
+Invariant: of a layer's weights only the integers are kept.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from decoding.attention.lanes import has_feature
+from decoding.errors import ConfigError
+from decoding.model.linear.int8_kernel import (
+    LARGEST,
+    NUM_FIELDS,
+    NUM_ROUNDING_FIELDS,
+    ZERO_POINT,
+    multiply_to_floats,
+    multiply_to_halves,
+    round_rows,
+)
+from decoding.model.linear.packed import can_pack
+from decoding.model.linear.panel_kernel import PANEL, STEP_BYTES
+from decoding.model.linear.panels import ALONE_BYTES, panels_a_claim
+from decoding.model.linear.team import Team
+
+# Shape suffixes: M rows, I input width, O output width, P panels, S steps.
+FEWEST_OUTPUTS = PANEL  # of a layer that is worth it: routers of experts, say, keep their precision
+SLICE = 4096  # outputs whose weights are rounded at a time
+Fields = ctypes.c_int64 * NUM_FIELDS
+RoundingFields = ctypes.c_int64 * NUM_ROUNDING_FIELDS
+
+
+class Int8Linear(nn.Module):
+    """Stands for an `nn.Linear` whose inputs and outputs are float32 or bfloat16."""
+
+    def __init__(self, weight_OI: torch.Tensor, bias_O: torch.Tensor | None) -> None:
+        super().__init__()
+        self.out_features, self.in_features = weight_OI.shape
+        self.weight = torch.empty(0, dtype=weight_OI.dtype)  # modelling code reads its dtype and device
+        self._dtype = weight_OI.dtype
+        num_panels, num_steps = -(-self.out_features // PANEL), -(-self.in_features // STEP_BYTES)
+        self._integers = torch.zeros(num_panels, num_steps, PANEL, STEP_BYTES, dtype=torch.int8)
+        self._starts, self._scales = torch.zeros(num_panels * PANEL, dtype=torch.int32), torch.zeros(num_panels * PANEL)
+        self._bias = None if bias_O is None else torch.zeros(num_panels * PANEL)
+        if self._bias is not None and bias_O is not None:
+            self._bias[: self.out_features] = bias_O
+        for start in range(0, self.out_features, SLICE):
+            self._store(weight_OI[start : start + SLICE].float(), start)
+        self._padded_width = num_steps * STEP_BYTES
+        self._is_small = self._integers.numel() < ALONE_BYTES
+        self._constants = (
+            self._integers.data_ptr(),
+            0 if self._bias is None else self._bias.data_ptr(),
+            num_steps,
+            self._starts.data_ptr(),
+            self._scales.data_ptr(),
+            self.out_features,
+            panels_a_claim(num_panels, self._padded_width * PANEL),
+            self._dtype.itemsize,
+        )
+        self.num_bytes = self._integers.numel() + 8 * len(self._scales)
+        self._team = Team(multiply_to_halves if self._dtype == torch.bfloat16 else multiply_to_floats)
+        self._rounding = Team(round_rows)
+
+    def __call__(self, input: torch.Tensor) -> torch.Tensor:  # past nn.Module's hooks, which cost microseconds
+        input = input.contiguous()
+        output = torch.empty(*input.shape[:-1], self.out_features, dtype=self._dtype)
+        num_rows, num_threads = output.numel() // self.out_features, torch.get_num_threads()
+        integers_MI = torch.empty(num_rows, self._padded_width, dtype=torch.uint8)
+        scales_M = torch.empty(num_rows)
+        rounding = RoundingFields(
+            input.data_ptr(),
+            integers_MI.data_ptr(),
+            num_rows,
+            0,
+            scales_M.data_ptr(),
+            self.in_features,
+            self._padded_width,
+            self._dtype.itemsize,
+        )
+        self._rounding.run(rounding, num_threads if integers_MI.numel() > ALONE_BYTES else 1)
+        rows = (integers_MI.data_ptr(), output.data_ptr(), num_rows, 0, scales_M.data_ptr())
+        self._team.run(Fields(*rows, *self._constants), 1 if self._is_small else num_threads)
+        return output
+
+    def _store(self, weight_OI: torch.Tensor, start: int) -> None:
+        """Round the float32 weights of outputs from `start` on, which begins a panel."""
+        num_outputs, width = weight_OI.shape
+        scales_O = weight_OI.abs().amax(1) / LARGEST
+        integers_OI = torch.where(scales_O[:, None] > 0, weight_OI / scales_O[:, None], 0).round().to(torch.int8)
+        first, num_panels = start // PANEL, -(-num_outputs // PANEL)
+        whole = torch.zeros(num_panels * PANEL, self._integers.shape[1] * STEP_BYTES, dtype=torch.int8)
+        whole[:num_outputs, :width] = integers_OI
+        panels_PSOI = whole.view(num_panels, PANEL, -1, STEP_BYTES).transpose(1, 2)
+        self._integers[first : first + num_panels] = panels_PSOI
+        self._starts[start : start + num_outputs] = -ZERO_POINT * integers_OI.sum(1, dtype=torch.int32)
+        self._scales[start : start + num_outputs] = scales_O
+
+
+def check_int8(device: torch.device, dtype: torch.dtype) -> None:
+    """Raises ConfigError where int8 weights cannot be multiplied."""
+    if device.type != "cpu" or (not has_feature("avx512vnni") and not has_feature("avxvnni")):
+        raise ConfigError("weights 'int8' need a CPU that multiplies bytes (AVX512_VNNI or AVX_VNNI)")
+    if not can_pack(device, dtype):
+        raise ConfigError(f"weights 'int8' need a dtype of float32 or bfloat16 that this CPU has, not {dtype}")
+
+
+def round_linears(model: nn.Module) -> int:
+    """Replace the linear layers of `model` by int8 ones, its head among them; the bytes that they keep.
+
+    Originals are dropped.
+    """
+    num_bytes = 0
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) is not nn.Linear and type(child) is not Conv1D:  # subclasses may compute something else
+                continue
+            parameters = {key: parameter.detach() for key, parameter in child.named_parameters()}
+            weight = parameters["weight"]
+            weight_OI = weight.t() if isinstance(child, Conv1D) else weight  # GPT-2 keeps the transpose
+            if len(weight_OI) >= FEWEST_OUTPUTS:
+                layer = Int8Linear(weight_OI, parameters.get("bias"))
+                num_bytes += layer.num_bytes
+                setattr(parent, name, layer)
+    return num_bytes

@@ -1,0 +1,204 @@
+# ruff: noqa: ARG001 - an intrinsic receives the types of its arguments, which the signature fixes anyway
+"""Rows times int8 weights in panels of 64 outputs: integer sums, scaled once they are whole.
+
+A row is 127 at its largest number, and its integers are stored with 128 added, as the instructions want them
+unsigned; sums therefore begin with -128 times an output's weights. Addresses are integers, in bytes.
+Invariant: sums are exact, so that an output's bits depend on its row and weights alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba as nb
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from decoding.attention.lanes import (
+    FLOAT,
+    INT_VECTOR,
+    VECTOR,
+    VECTOR_BYTES,
+    Builder,
+    Value,
+    emit_address,
+    emit_load,
+    emit_splat,
+    emit_store,
+    raise_counter,
+)
+from decoding.model.linear.panel_kernel import (
+    AHEAD,
+    CHUNK,
+    MOST_ROWS,
+    PANEL,
+    PANEL_BYTES,
+    PANEL_VECTORS,
+    ROWS,
+    STEP_BYTES,
+    VECTORS,
+    add,
+    room,
+    take_turn,
+    write,
+)
+
+# The fields of a call's table, each an int64. STARTS: int32 of each output; SCALES: float32 of each output.
+SOURCE, TARGET, NUM_ROWS, COUNTER, ROW_SCALES, WEIGHTS, BIAS = range(7)
+NUM_STEPS, STARTS, SCALES, NUM_OUTPUTS, CLAIM, ITEM = range(7, 13)
+NUM_FIELDS = 13
+# Those of a call that makes integers of rows.
+NUMBERS, INTEGERS, NUM_NUMBERS, _COUNTER, SCALES_OF_ROWS, WIDTH, PADDED_WIDTH, NUMBER_BYTES = range(8)
+NUM_ROUNDING_FIELDS = 8
+ROWS_AT_A_TIME = 8
+LARGEST, ZERO_POINT = 127, 128
+SIZE_BITS = np.uint32(0x7FFFFFFF)
+
+
+@intrinsic
+def _copy(_context: Any, vectors: Any, others: Any, count: Any) -> Any:
+    """Set so many vectors to as many others."""
+
+    def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
+        vectors, others, count = values
+        with cgutils.for_range(builder, count, intp=count.type) as loop:
+            other = emit_load(builder, emit_address(builder, others, loop.index, VECTOR_BYTES), VECTOR)
+            emit_store(builder, other, emit_address(builder, vectors, loop.index, VECTOR_BYTES))
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 3), codegen
+
+
+@intrinsic
+def _scale(_context: Any, sums: Any, scales: Any, row_scale: Any) -> Any:
+    """A row's int32 sums become float32, times the scales of their outputs, times that of the row, in this order."""
+
+    def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
+        sums, scales, row_scale = values
+        factor = emit_splat(builder, emit_load(builder, row_scale, FLOAT))
+        for place in range(PANEL_VECTORS):
+            shift = ir.Constant(sums.type, place * VECTOR_BYTES)
+            address = builder.add(sums, shift)
+            whole = builder.sitofp(emit_load(builder, address, INT_VECTOR), VECTOR)
+            scaled = builder.fmul(whole, emit_load(builder, builder.add(scales, shift), VECTOR))
+            emit_store(builder, builder.fmul(scaled, factor), address)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 3), codegen
+
+
+@nb.njit(cache=True)
+def _sum_panel(call: Any, weights: int, starts: int, source: int, num_rows: int, sums: int) -> None:
+    source_step = call[NUM_STEPS] * STEP_BYTES
+    is_one_turn = num_rows <= ROWS and VECTORS == PANEL_VECTORS
+    ahead = AHEAD if is_one_turn else CHUNK * PANEL_BYTES
+    for row in range(num_rows):
+        _copy(sums + row * PANEL_BYTES, starts, PANEL_VECTORS)
+    start = 0
+    while start < call[NUM_STEPS]:
+        end = call[NUM_STEPS] if is_one_turn else min(start + CHUNK, call[NUM_STEPS])
+        for row in range(0, num_rows, ROWS):
+            rows = source + row * source_step + start * STEP_BYTES
+            for vector in range(0, PANEL_VECTORS, VECTORS):
+                shift = vector * VECTOR_BYTES
+                place = weights + start * PANEL_BYTES + shift
+                row_sums = sums + row * PANEL_BYTES + shift
+                take_turn(min(ROWS, num_rows - row), rows, source_step, place, end - start, row_sums, ahead, np.int8(0))
+        start = end
+
+
+@nb.njit(cache=True)
+def _multiply(call: Any, tag: Any) -> None:
+    """A thread's share of a call; tag: of the numbers that come out."""
+    sums = room()
+    counter = np.int64(call.ctypes.data) + 8 * COUNTER
+    num_panels = (call[NUM_OUTPUTS] + PANEL - 1) // PANEL
+    target_step = call[NUM_OUTPUTS] * call[ITEM]
+    panel_weights = call[NUM_STEPS] * PANEL_BYTES
+    while True:
+        first = raise_counter(counter, call[CLAIM])
+        if first >= num_panels:
+            return
+        for panel in range(first, min(first + call[CLAIM], num_panels)):
+            shift = panel * PANEL_BYTES
+            num_left = call[NUM_OUTPUTS] - panel * PANEL
+            for start in range(0, call[NUM_ROWS], MOST_ROWS):
+                num_rows = min(MOST_ROWS, call[NUM_ROWS] - start)
+                source = call[SOURCE] + start * call[NUM_STEPS] * STEP_BYTES
+                weights = call[WEIGHTS] + panel * panel_weights
+                _sum_panel(call, weights, call[STARTS] + shift, source, num_rows, sums)
+                target = call[TARGET] + start * target_step + panel * PANEL * call[ITEM]
+                for row in range(num_rows):
+                    total = sums + row * PANEL_BYTES
+                    _scale(total, call[SCALES] + shift, call[ROW_SCALES] + (start + row) * 4)
+                    if call[BIAS] != 0:
+                        add(total, call[BIAS] + shift, PANEL_VECTORS)
+                    write(total, target + row * target_step, min(PANEL, num_left), tag)
+
+
+@nb.njit(cache=True)
+def _round_row(bits: Any, integers: Any, width: int) -> Any:
+    """127 times a row's numbers by the largest of them, in integers; what one of them is worth. bits: as float32's."""
+    largest = np.uint32(0)
+    for place in range(width):
+        largest = max(largest, bits[place] & SIZE_BITS)  # in the order of sizes, and what is no number comes last
+    pair = np.empty(1, np.uint32)
+    pair[0] = largest
+    size = pair.view(np.float32)[0]
+    factor = np.float32(LARGEST) / size if size > 0 else np.float32(0)
+    numbers = bits.view(np.float32)
+    for place in range(width):
+        integers[place] = np.uint8(np.int32(np.rint(numbers[place] * factor)) + ZERO_POINT)
+    integers[width:] = ZERO_POINT
+    return size / np.float32(LARGEST)
+
+
+@nb.njit(cache=True)
+def _round_rows(call: Any) -> None:
+    """A thread's share of making integers of rows, a few at a time."""
+    counter = np.int64(call.ctypes.data) + 8 * COUNTER
+    width, num_rows = call[WIDTH], call[NUM_NUMBERS]
+    is_half = call[NUMBER_BYTES] == 2
+    bits = np.empty(width, np.uint32)
+    scales = nb.carray(_address(call[SCALES_OF_ROWS], np.float32(0)), num_rows)
+    integers = nb.carray(_address(call[INTEGERS], np.uint8(0)), (num_rows, call[PADDED_WIDTH]))
+    while True:
+        first = raise_counter(counter, ROWS_AT_A_TIME)
+        if first >= num_rows:
+            return
+        for row in range(first, min(first + ROWS_AT_A_TIME, num_rows)):
+            if is_half:
+                halves = nb.carray(_address(call[NUMBERS], np.uint16(0)), (num_rows, width))
+                for place in range(width):
+                    bits[place] = np.uint32(halves[row, place]) << np.uint32(16)
+            else:
+                bits[:] = nb.carray(_address(call[NUMBERS], np.uint32(0)), (num_rows, width))[row]
+            scales[row] = _round_row(bits, integers[row], width)
+
+
+@intrinsic
+def _address(_context: Any, address: Any, tag: Any) -> Any:
+    """As a pointer to such numbers as `tag`."""
+
+    def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
+        return builder.inttoptr(values[0], context.get_value_type(types.CPointer(tag)))
+
+    return types.CPointer(tag)(types.int64, tag), codegen
+
+
+def multiply_to_floats(fields: Any) -> None:
+    """One thread's share of a call whose outputs are float32."""
+    _multiply(nb.carray(fields, NUM_FIELDS), np.float32(0))
+
+
+def multiply_to_halves(fields: Any) -> None:
+    """One thread's share of a call whose outputs are bfloat16."""
+    _multiply(nb.carray(fields, NUM_FIELDS), np.uint16(0))
+
+
+def round_rows(fields: Any) -> None:
+    """One thread's share of a call that makes integers of float32 or bfloat16 rows."""
+    _round_rows(nb.carray(fields, NUM_ROUNDING_FIELDS))
