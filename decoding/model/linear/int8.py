@@ -102,12 +102,18 @@ class Int8Linear(nn.Module):
         self._scales[start : start + num_outputs] = scales_O
 
 
+def can_round_to_int8(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether there are instructions for it, and for the numbers that go in and come out."""
+    has_instructions = has_feature("avx512vnni") or has_feature("avxvnni")
+    return device.type == "cpu" and has_instructions and can_pack(device, dtype)
+
+
 def check_int8(device: torch.device, dtype: torch.dtype) -> None:
     """Raises ConfigError where int8 weights cannot be multiplied."""
-    if device.type != "cpu" or (not has_feature("avx512vnni") and not has_feature("avxvnni")):
-        raise ConfigError("weights 'int8' need a CPU that multiplies bytes (AVX512_VNNI or AVX_VNNI)")
-    if not can_pack(device, dtype):
-        raise ConfigError(f"weights 'int8' need a dtype of float32 or bfloat16 that this CPU has, not {dtype}")
+    if not can_round_to_int8(device, dtype):
+        raise ConfigError(
+            f"weights 'int8' need a CPU with AVX512_VNNI or AVX_VNNI and float32 or bfloat16, not {device} and {dtype}"
+        )
 
 
 def round_linears(model: nn.Module) -> int:

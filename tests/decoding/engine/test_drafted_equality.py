@@ -7,14 +7,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from transformers import AutoTokenizer
 
+from decoding.config import Weights
 from decoding.core.request import FinishReason
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.stats import RequestStats
 from decoding.engine.engine import Engine
 from decoding.model.checkpoint import BUNDLED_FOLDER
+from decoding.model.linear.int8 import can_round_to_int8
 from tests.pairs import CONFIG, GREEDY, SAMPLED, engine_of, finish, prompt_of, reply, request_of
 
 METHODS = {
@@ -36,12 +39,15 @@ class Pair:
     plain: dict[str, list[list[int]]]
 
 
-@pytest.fixture(scope="module", params=["llama", "gpt_neox", "gosling"])
+@pytest.fixture(scope="module", params=["llama", "gpt_neox", "gosling", "gosling int8"])
 def pair(request: pytest.FixtureRequest) -> Pair:
-    if request.param == "gosling":
+    if request.param.startswith("gosling"):
+        weights: Weights = "int8" if request.param.endswith("int8") else "auto"
+        if weights == "int8" and not can_round_to_int8(torch.device("cpu"), torch.float32):
+            pytest.skip("this processor has no instructions for int8 weights")
         tokenizer = AutoTokenizer.from_pretrained(BUNDLED_FOLDER)
         prompts = [np.array(tokenizer.encode(text), np.int32) for text in TEXTS]
-        engine = Engine.load(replace(CONFIG, model="gosling", device="cpu", dtype="float32"))
+        engine = Engine.load(replace(CONFIG, model="gosling", device="cpu", dtype="float32", weights=weights))
     else:
         prompts = [prompt_of(40, seed) for seed in range(3)]
         engine = engine_of(request.param)
