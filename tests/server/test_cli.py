@@ -38,6 +38,12 @@ def test_serve_takes_a_model_and_flags(started: list[ServerSettings]) -> None:
     assert (settings.trust_remote_code, settings.threads) == (True, 2)
 
 
+def test_serve_takes_int8_weights_and_no_other_kind(started: list[ServerSettings]) -> None:
+    assert invoke("serve", "--weights", "int8").exit_code == 0
+    assert started[0].engine_config().weights == "int8"
+    assert invoke("serve", "--weights", "int4").exit_code != 0
+
+
 def test_serve_without_arguments_serves_the_bundled_model(started: list[ServerSettings]) -> None:
     assert invoke("serve").exit_code == 0
     assert started == [ServerSettings()]
