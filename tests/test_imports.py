@@ -59,7 +59,7 @@ DECODING = {
         heads/curves heads/train_head
     """,
     "bench": """
-        contestant drafting generate machine variant workload profile scripts targets draft_trees/memory
+        counts contestant drafting generate machine variant workload profile scripts targets draft_trees/memory
         draft_trees/ways stand/trajectories stand/questions
         stand/tables stand/variants tables/figures tables/markdown tables/report comparison shapes neighbour
         stand/patterns tables/table tables/expectations draft_trees/tables draft_trees/plot

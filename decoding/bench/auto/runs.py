@@ -11,10 +11,9 @@ from itertools import count
 from typing import NamedTuple
 from zlib import crc32
 
-import msgspec
-
 from decoding.bench.comparison import AGAIN
 from decoding.bench.contestant import Task, request_of
+from decoding.bench.counts import Counts
 from decoding.bench.scripts import Script, Tokens, prompt_of
 from decoding.bench.variant import NONE
 from decoding.core.request import Request
@@ -34,14 +33,11 @@ class Setting(NamedTuple):
     at_once: int
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums over all users' replies. forwards: of the target, counted for each reply that had a part in it; first_rate:
-    tokens a second of the first reply, nothing being known before it; fingerprint: of the tokens."""
+class Run(Counts, frozen=True, kw_only=True):
+    """Sums over all users' replies. first_rate: tokens a second of the first reply, nothing being known before it;
+    fingerprint: of the tokens."""
 
     method: str
-    tokens: int
-    forwards: int
-    drafted: int
     seconds: float
     first_rate: float
     fingerprint: int
@@ -49,14 +45,6 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def rate(self) -> float:
         return self.tokens / self.seconds
-
-    @property
-    def tau(self) -> float:
-        return self.tokens / self.forwards
-
-    @property
-    def nodes_per_step(self) -> float:
-        return self.drafted / self.forwards
 
 
 @dataclass(slots=True)

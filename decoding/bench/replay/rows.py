@@ -13,6 +13,7 @@ from zlib import crc32
 import msgspec
 
 from decoding.bench.contestant import EngineContestant, Reply, Task
+from decoding.bench.counts import Counts
 from decoding.bench.scripts import Script, Tokens, prompt_of
 from decoding.core.speculation_params import SpeculationParams
 from decoding.engine.engine import Engine
@@ -21,26 +22,15 @@ NONE = "none"
 CHAIN = "suffix-chain"
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class Row(Counts, frozen=True, kw_only=True):
     """Sums over a script's replies. fingerprint: of their tokens."""
 
     method: str
     workload: str
     temperature: float
     nodes: int
-    tokens: int
-    forwards: int
-    drafted: int
     accepted: int
     fingerprint: int
-
-    @property
-    def tau(self) -> float:
-        return self.tokens / self.forwards
-
-    @property
-    def nodes_per_step(self) -> float:
-        return self.drafted / self.forwards
 
     @property
     def key(self) -> tuple[str, str, float, int]:

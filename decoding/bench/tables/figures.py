@@ -13,9 +13,10 @@ import msgspec
 import numpy as np
 
 from decoding.bench.contestant import Reply
+from decoding.bench.counts import Counts
 
 
-class Figures(msgspec.Struct, frozen=True, kw_only=True):
+class Figures(Counts, frozen=True, kw_only=True):
     """Sums over one contestant's replies to one workload, and each round's tokens per second, in round order.
 
     Every metric of every method is computed here; the README's glossary says what each means.
@@ -23,25 +24,13 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
     label: str
     budget: int | None
-    tokens: int
-    forwards: int
-    drafted: int
     accepted: int
     seconds: float
     rates: list[float]
     first_token_seconds: float = 0.0
     draft_seconds: float = 0.0
     target_seconds: float = 0.0
-    cpu_seconds: list[float] = []  # of each round
-
-    @property
-    def tau(self) -> float:
-        """Acceptance length, or tokens per iteration: tokens emitted per target forward."""
-        return self.tokens / self.forwards
-
-    @property
-    def nodes_per_step(self) -> float:
-        return self.drafted / self.forwards
+    cpu_seconds: list[float] = msgspec.field(default_factory=list)  # of each round
 
     @property
     def acceptance(self) -> float:

@@ -1,0 +1,22 @@
+"""Tokens, forwards and drafted nodes, summed over replies, and what is read off them. Pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """forwards: of the target, that verified a root, counted for each reply that had a part in it."""
+
+    tokens: int
+    forwards: int
+    drafted: int
+
+    @property
+    def tau(self) -> float:
+        """Acceptance length, or tokens per iteration: tokens emitted per target forward."""
+        return self.tokens / self.forwards
+
+    @property
+    def nodes_per_step(self) -> float:
+        return self.drafted / self.forwards
