@@ -20,6 +20,7 @@ from server.config import ServerSettings
 from server.endpoints import health, metrics, models, page, sessions, tokens
 from server.endpoints.chat import route as chat
 from server.endpoints.completions import route as completions
+from server.endpoints.messages import route as messages
 from server.endpoints.openapi import document
 from server.endpoints.responses import route as responses
 from server.endpoints.responses import stored
@@ -37,7 +38,7 @@ from server.metrics.metrics import Metrics
 from server.service import Service
 
 HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
-GENERATING = "/v1/chat/completions, /v1/completions and /v1/responses"
+GENERATING = "/v1/chat/completions, /v1/completions, /v1/responses and /v1/messages"
 # Parts of other servers' API that people look for here, after /v1/.
 NOT_SERVED = frozenset(
     {"audio", "batches", "embeddings", "files", "fine_tuning", "images", "moderations", "rerank", "score"}
@@ -70,7 +71,7 @@ def create_app(service: Service) -> FastAPI:
 
     app = FastAPI(title="Gander", version=__version__, lifespan=lifespan, docs_url="/docs", redoc_url=None)
     app.state.service = service
-    for module in (chat, completions, responses, stored, models, sessions, tokens, health, metrics, page):
+    for module in (chat, completions, responses, stored, messages, models, sessions, tokens, health, metrics, page):
         app.include_router(module.router)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]
     _add_middleware(app, service)
@@ -98,24 +99,24 @@ def _add_middleware(app: FastAPI, service: Service) -> None:
 
 
 def _add_error_handlers(app: FastAPI, on_error: OnError) -> None:
-    def respond(error: ApiError) -> Response:
+    def respond(error: ApiError, request: Request) -> Response:
         on_error(error)
-        return error.response()
+        return error.response(request.url.path)
 
     @app.exception_handler(ApiError)
-    async def on_api_error(_: Request, error: ApiError) -> Response:
-        return respond(error)
+    async def on_api_error(request: Request, error: ApiError) -> Response:
+        return respond(error, request)
 
     @app.exception_handler(RequestValidationError)
-    async def on_validation_error(_: Request, error: RequestValidationError) -> Response:
-        return respond(from_validation(error.errors()))
+    async def on_validation_error(request: Request, error: RequestValidationError) -> Response:
+        return respond(from_validation(error.errors()), request)
 
     @app.exception_handler(HTTPException)
     async def on_http_error(request: Request, error: HTTPException) -> Response:
         version, _, part = request.url.path.strip("/").partition("/")
         if error.status_code == 404 and version == "v1" and part.partition("/")[0] in NOT_SERVED:
             message = f"This server generates text and has no /v1/{part}; it serves {GENERATING}."
-            return respond(ApiError(404, message, None, "unsupported_endpoint"))
+            return respond(ApiError(404, message, None, "unsupported_endpoint"), request)
         message = f"{error.detail}: {request.method} {request.url.path}"
         code = HTTP_CODES.get(error.status_code, "http_error")
-        return respond(ApiError(error.status_code, message, None, code))
+        return respond(ApiError(error.status_code, message, None, code), request)

@@ -74,12 +74,12 @@ SERVER = {
     "settings": "config",
     "schemas": """
         base replies structured generation completions messages tools catalog chat response_replies
-        responses
+        responses anthropic_replies anthropic
     """,
     "engine_client": """
         replies open_requests kept_sessions queue_gate deadlines sessions status worker_process standby client
     """,
-    "metrics": "totals exposition metrics",
+    "metrics": "totals exposition vllm_names metrics",
     "parsing": "string_search marks parts call_object call_list families forced thinking",
     "prompts": """
         model_files special_tokens jinja_template template_process chat_template tokenizer served_model encoding
@@ -95,6 +95,7 @@ SERVER = {
         health openapi metrics models page sessions tokens chat/rendered_chat chat/options
         chat/serializer chat/route completions/options completions/serializer completions/route
         responses/input responses/items responses/serializer responses/route responses/stored
+        messages/input messages/blocks messages/serializer messages/route
     """,
     "bench": """
         errors options connection call measured_server conversations closed_loop figures late_prompt report

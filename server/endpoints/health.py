@@ -1,4 +1,5 @@
-"""GET /health, /ready and /version: for orchestrators and people. They answer at once, also while the model loads."""
+"""GET /health, /ready, /version and /is_sleeping: for orchestrators and people. They answer at once, also while the
+model loads."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from fastapi.responses import JSONResponse
 from decoding import __version__
 from server.http.auth import caller_of
 from server.http.keys import Caller
-from server.schemas.catalog import HealthReply, VersionReply
+from server.schemas.catalog import HealthReply, SleepReply, VersionReply
 from server.service import Service, service_of
 
 router = APIRouter()
@@ -47,6 +48,12 @@ async def ready(request: Request) -> JSONResponse:
 async def version() -> VersionReply:
     """The server's own version."""
     return {"version": __version__}
+
+
+@router.get("/is_sleeping")
+async def is_sleeping() -> SleepReply:
+    """vLLM's question, which its routers ask: no, this server never gives up its memory to wait."""
+    return {"is_sleeping": False}
 
 
 def _describe(service: Service, caller: Caller) -> dict[str, Any]:

@@ -11,6 +11,8 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import TypeAdapter
 
+from server.schemas.anthropic import CountRequest, MessageRequest
+from server.schemas.anthropic_replies import MessageEvent
 from server.schemas.catalog import DetokenizeRequest, TokenizeRequest
 from server.schemas.chat import ChatCompletionChunk, ChatRequest
 from server.schemas.completions import CompletionRequest
@@ -21,11 +23,13 @@ from server.schemas.responses import ResponseRequest
 Replies = dict[int | str, dict[str, Any]]
 
 STREAMED = "text/event-stream"
-STREAM_MODELS: tuple[Any, ...] = (ChatCompletionChunk, ResponseEvent)
+STREAM_MODELS: tuple[Any, ...] = (ChatCompletionChunk, ResponseEvent, MessageEvent)
 BODY_MODELS: tuple[Any, ...] = (
     ChatRequest,
     CompletionRequest,
     ResponseRequest,
+    MessageRequest,
+    CountRequest,
     TokenizeRequest,
     DetokenizeRequest,
 )
@@ -42,21 +46,22 @@ DESCRIPTIONS = {
     504: "The request's own timeout is over",
     503: "The engine is loading, restarting or stopping; Retry-After says when to come back",
 }
-OPEN_PATHS = ("/health", "/ready")
+OPEN_PATHS = ("/health", "/ready", "/is_sleeping")
 
 
-def error_replies(*statuses: int) -> Replies:
-    return {status: {"model": ErrorReply, "description": DESCRIPTIONS[status]} for status in statuses}
+def error_replies(*statuses: int, model: Any = ErrorReply) -> Replies:
+    """model: the form of errors."""
+    return {status: {"model": model, "description": DESCRIPTIONS[status]} for status in statuses}
 
 
-def generation_replies(event_model: str) -> Replies:
+def generation_replies(event_model: str, error_model: Any = ErrorReply) -> Replies:
     """Of an endpoint that answers in one piece or as a stream of `event_model`."""
     reference = {"$ref": f"#/components/schemas/{event_model}"}
     success: dict[str, Any] = {
         "description": "The reply; with `stream` true as server-sent events, each of the shape given here",
         "content": {STREAMED: {"schema": reference}},
     }
-    return {200: success, **error_replies(400, 403, 404, 408, 413, 429, 500, 503, 504)}
+    return {200: success, **error_replies(400, 401, 403, 404, 408, 413, 429, 500, 503, 504, model=error_model)}
 
 
 def document(app: FastAPI) -> dict[str, Any]:

@@ -33,6 +33,7 @@ class Ticket:
     submitted: float = field(default_factory=time.perf_counter)
     first_token: float = 0.0
     last_token: float = 0.0
+    gaps: list[float] = field(default_factory=list)  # seconds between tokens that came together and the next
     token_ids: list[int] = field(default_factory=list)
     num_deaths: int = 0
     is_running: bool = False  # for sure: the present worker has given tokens
@@ -45,8 +46,11 @@ class Ticket:
         return len(self.token_ids)
 
     def take_tokens(self, tokens: Tokens) -> None:
-        self.last_token = time.perf_counter()
-        self.first_token = self.first_token or self.last_token
+        now = time.perf_counter()
+        if self.first_token:
+            self.gaps.append(now - self.last_token)
+        self.last_token = now
+        self.first_token = self.first_token or now
         self.is_running = True
         self.token_ids += tokens.token_ids
         self.replies.put_tokens(self.choice, tokens)

@@ -70,7 +70,8 @@ class ChoiceDelta:
 
     token_ids: of all new completion tokens, though their text may come later; news: of each completion token, once its
     text is settled, where log probabilities or traces are asked for; steps: those since the last delta, where they
-    are traced. finish_reason and stats: in the last one only; prompt_logprobs: in the first only.
+    are traced. finish_reason, stats and the stop_string that ended the reply: in the last one only; prompt_logprobs:
+    in the first only.
     """
 
     index: int
@@ -82,6 +83,7 @@ class ChoiceDelta:
     steps: Sequence[Traced] = ()
     prompt_logprobs: Sequence[TokenLogprobs | None] | None = None
     finish_reason: str | None = None
+    stop_string: str | None = None
     stats: RequestStats | None = None
 
 
@@ -238,5 +240,6 @@ class Choice:
             steps=self._take_steps(),
             prompt_logprobs=self._take_prompt_logprobs(),
             finish_reason=reason,
+            stop_string=self._stops.found,
             stats=finished.stats,
         )

@@ -69,6 +69,7 @@ class StopStrings:
         self._keeps = keeps
         self._state = 0
         self._held = ""  # what may be the beginning of a stop string
+        self.found: str | None = None
 
     def push(self, text: str) -> tuple[str, bool]:
         """The text that no stop string can claim any more, and whether one was found."""
@@ -78,7 +79,9 @@ class StopStrings:
             state = stops.step(state, letter)
             if stops.match_of[state]:
                 self._held = ""
-                return whole[: num_read - (0 if self._keeps else stops.match_of[state])], True
+                begin = num_read - stops.match_of[state]
+                self.found = whole[begin:num_read]
+                return whole[: num_read if self._keeps else begin], True
         self._state = state
         num_settled = len(whole) - stops.length_of[state]
         self._held = whole[num_settled:]

@@ -1,4 +1,5 @@
-"""Who may come in: all but /health, /ready and the page's own files is behind the API keys, where there are any.
+"""Who may come in: all but /health, /ready, /is_sleeping and the page's own files is behind the API keys, where there
+are any.
 
 Pure ASGI, before the body is read. Knows keys by their ring only.
 """
@@ -12,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from server.http.errors import ApiError, OnError
 from server.http.keys import Caller, KeyRing
 
-OPEN_PATHS = frozenset({"/health", "/ready", "/", "/favicon.ico"})
+OPEN_PATHS = frozenset({"/health", "/ready", "/is_sleeping", "/", "/favicon.ico"})
 PAGE_FILES = "/web/"
 METRICS_PATH = "/metrics"
 
@@ -34,7 +35,7 @@ class AuthMiddleware:
             caller = self._admit(scope)
         except ApiError as error:
             self._on_error(error)
-            await error.response()(scope, receive, send)
+            await error.response(scope["path"])(scope, receive, send)
             return
         scope.setdefault("state", {})["caller"] = caller
         await self._app(scope, receive, send)

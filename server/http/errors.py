@@ -1,4 +1,5 @@
-"""Every error a client can meet, in OpenAI's shape: {"error": {message, type, param, code}}.
+"""Every error a client can meet, in OpenAI's shape: {"error": {message, type, param, code}}; below /v1/messages in
+Anthropic's, which has other types and is itself of type "error".
 
 Owns the words and the status of errors; knows nothing of routes. Messages are bounded, because some of them
 quote the client. `code` is always a string.
@@ -16,6 +17,14 @@ from starlette.responses import JSONResponse
 MAX_MESSAGE = 500
 MAX_PARAM = 100
 ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+MESSAGES_PATH = "/v1/messages"
+MESSAGE_ERROR_TYPES = ERROR_TYPES | {
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 
 
 @dataclass(eq=False)
@@ -29,20 +38,27 @@ class ApiError(Exception):
     retry_after: int | None = None
 
     def body(self) -> dict[str, dict[str, str | None]]:
-        """The object clients parse, both as a reply of its own and inside a stream."""
-        kind = ERROR_TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
-        return {
-            "error": {
-                "message": shortened(self.message, MAX_MESSAGE),
-                "type": kind,
-                "param": None if self.param is None else shortened(self.param, MAX_PARAM),
-                "code": self.code,
-            }
-        }
+        """The object OpenAI's clients parse, both as a reply of its own and inside a stream."""
+        return {"error": self._detail(ERROR_TYPES, "server_error")}
 
-    def response(self) -> JSONResponse:
+    def message_body(self) -> dict[str, str | dict[str, str | None]]:
+        """The same for Anthropic's clients, who find param and code beside what they know."""
+        return {"type": "error", "error": self._detail(MESSAGE_ERROR_TYPES, "api_error")}
+
+    def response(self, path: str) -> JSONResponse:
+        """The answer to a request of this path."""
         headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
-        return JSONResponse(self.body(), self.status, headers)
+        is_message = path == MESSAGES_PATH or path.startswith(f"{MESSAGES_PATH}/")
+        return JSONResponse(self.message_body() if is_message else self.body(), self.status, headers)
+
+    def _detail(self, types: Mapping[int, str], own: str) -> dict[str, str | None]:
+        """types: by status; own: that of our own mistakes."""
+        return {
+            "message": shortened(self.message, MAX_MESSAGE),
+            "type": types.get(self.status, own if self.status >= 500 else "invalid_request_error"),
+            "param": None if self.param is None else shortened(self.param, MAX_PARAM),
+            "code": self.code,
+        }
 
 
 OnError = Callable[[ApiError], None]  # told of every error answered

@@ -20,7 +20,7 @@ from server.http.errors import ApiError, OnError, internal_error
 LOG = logging.getLogger("gander.http")
 VALID_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 DISCARD_BYTES = 64 * 2**20  # of a too large body, so that its sender gets to read the answer
-QUIET_PATHS = frozenset({"/health", "/ready", "/metrics"})
+QUIET_PATHS = frozenset({"/health", "/ready", "/metrics", "/is_sleeping"})
 
 
 class RequestFrame:
@@ -58,7 +58,7 @@ class RequestFrame:
             self._on_error(error)
             if status:
                 raise
-            await error.response()(scope, receive, send_with_id)
+            await error.response(scope["path"])(scope, receive, send_with_id)
         finally:
             self._record(scope, request_id, status, time.perf_counter() - started)
 
@@ -90,7 +90,7 @@ class BodyLimit:
             message = f"The body is larger than this server's limit of {self._max_bytes} bytes."
             error = ApiError(413, message, None, "body_too_large")
             self._on_error(error)
-            await error.response()(scope, receive, send)
+            await error.response(scope["path"])(scope, receive, send)
             return
         replay: list[Any] = [{"type": "http.request", "body": body, "more_body": False}]
         if not is_whole:

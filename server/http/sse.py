@@ -21,6 +21,11 @@ def frame(body: Mapping[str, object]) -> bytes:
     return b"data: " + msgspec.json.encode(body) + b"\n\n"
 
 
+def event_frame(event: Mapping[str, object]) -> bytes:
+    """A frame that says its event's type before the data does."""
+    return b"event: " + str(event["type"]).encode() + b"\n" + frame(event)
+
+
 class EventStream(Response):
     """Sends frames as they come; a client that goes away closes `frames` without waiting for the next one."""
 

@@ -32,11 +32,10 @@ SPEEDUP = (
 )
 
 
-def engine_metrics(totals: StepTotals, model_name: str, prompt_tokens: int) -> Iterator[Metric]:
+def engine_metrics(totals: StepTotals) -> Iterator[Metric]:
     yield from _gauges(totals)
     yield from _counters(totals)
     yield from _labelled(totals)
-    yield from _vllm(totals, {"model_name": model_name, "engine": "0"}, prompt_tokens)
 
 
 def status_metrics(status: EngineStatus) -> Iterator[Metric]:
@@ -155,45 +154,3 @@ def _by_source(name: str, text: str, numbers: Mapping[tuple[str, str], int]) -> 
     for labels, number in numbers.items():
         family.add_metric(labels, number)
     return family
-
-
-def _vllm(totals: StepTotals, labels: dict[str, str], prompt_tokens: int) -> Iterator[Metric]:
-    engine, names, values = totals.engine, tuple(labels), tuple(labels.values())
-    counters = (
-        ("spec_decode_num_drafts", "Drafts", totals.drafts.total()),
-        ("spec_decode_num_draft_tokens", "Drafted tokens", totals.drafted.total()),
-        ("spec_decode_num_accepted_tokens", "Accepted tokens", totals.accepted.total()),
-        ("prompt_tokens", "Prompt tokens of finished requests", prompt_tokens),
-        ("generation_tokens", "Tokens emitted", totals.emitted.total()),
-        ("prefix_cache_queries", "Prompt tokens looked up in the cache", totals.prefix_queries),
-        ("prefix_cache_hits", "Prompt tokens found in the cache", totals.prefix_hits),
-        ("num_preemptions", "Preemptions", totals.preemptions),
-    )
-    for name, text, number in counters:
-        counter = CounterMetricFamily(f"vllm:{name}", f"vLLM's name: {text}", labels=names)
-        counter.add_metric(values, number)
-        yield counter
-    positions = CounterMetricFamily(
-        "vllm:spec_decode_num_accepted_tokens_per_pos",
-        "vLLM's name: Accepted tokens by position, 0 being the first drafted one",
-        labels=(*names, "position"),
-    )
-    by_position: dict[int, int] = {}
-    for (_, depth), number in totals.accepted_by_depth.items():
-        by_position[depth - 1] = by_position.get(depth - 1, 0) + number
-    for position, number in sorted(by_position.items()):
-        positions.add_metric((*values, str(position)), number)
-    yield positions
-    gauges = (
-        ("num_requests_running", "Requests running", engine.running),
-        ("num_requests_waiting", "Requests waiting", engine.waiting),
-        (
-            "kv_cache_usage_perc",
-            "KV slots requests hold, 1 being all",
-            engine.slots_used / (engine.slots_total or 1),
-        ),
-    )
-    for name, text, value in gauges:
-        gauge = GaugeMetricFamily(f"vllm:{name}", f"vLLM's name: {text}", labels=names)
-        gauge.add_metric(values, value)
-        yield gauge

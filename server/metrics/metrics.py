@@ -21,6 +21,7 @@ from server.engine_client.status import EngineStatus
 from server.http.errors import ApiError
 from server.metrics.exposition import engine_metrics, load_metrics, ready_metrics, status_metrics
 from server.metrics.totals import StepTotals
+from server.metrics.vllm_names import VllmRequests, vllm_cache_config, vllm_engine_metrics
 
 LATENCY_BUCKETS = (
     *(0.0005, 0.001, 0.0015, 0.002, 0.0025, 0.003, 0.004, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05),
@@ -78,15 +79,16 @@ class Metrics:
             self._ends.labels(type(end).__name__.lower()).inc()
             return
         self._ends.labels(end.reason).inc()
+        self._vllm.on_end(end.reason)
         self._choices.labels(end.stats.method, end.stats.choice).inc()
         self.prompt_tokens += end.stats.prompt_tokens
         self._queue.observe(end.stats.queue_seconds)
         if end.reason == "abort" or not ticket.num_tokens:
             return
-        first_token = ticket.first_token - ticket.submitted
+        first_token, end_to_end = ticket.first_token - ticket.submitted, time.perf_counter() - ticket.submitted
         self._first_token.observe(first_token)
-        self._vllm_first_token.observe(first_token)
-        self._end_to_end.observe(time.perf_counter() - ticket.submitted)
+        self._end_to_end.observe(end_to_end)
+        self._vllm.on_reply(first_token, ticket.gaps, end_to_end)
         self._reply_tokens.observe(ticket.num_tokens)
         if ticket.num_tokens > 1:
             seconds = ticket.last_token - ticket.first_token
@@ -108,12 +110,14 @@ class Metrics:
         status, engine = self._read_status(), self._read_engine()
         if status.state != "ready" and status.worker_pid is None:
             self.totals.forget_engine()
-        yield from engine_metrics(self.totals, self.model_name, self.prompt_tokens)
+        yield from engine_metrics(self.totals)
+        yield from vllm_engine_metrics(self.totals, self.model_name, self.prompt_tokens)
         yield from status_metrics(status)
         nothing = dict.fromkeys(product(self._tenants, (False, True)), 0)
         yield from load_metrics({**nothing, **self._read_load()})
         if engine is not None:
             yield from ready_metrics(self.model_name, engine)
+            yield vllm_cache_config(self.model_name, engine)
 
     def _add_request_metrics(self) -> None:
         def histogram(name: str, text: str, buckets: Iterable[float] = LATENCY_BUCKETS) -> Histogram:
@@ -126,14 +130,7 @@ class Metrics:
         self._end_to_end = histogram("gander_request_seconds", "Request submitted to its end")
         self._queue = histogram("gander_queue_seconds", "Wait in the engine before the first forward")
         self._reply_tokens = histogram("gander_reply_tokens", "Tokens of a reply", LENGTH_BUCKETS)
-        vllm = Histogram(
-            "vllm:time_to_first_token_seconds",
-            "vLLM's name for gander_time_to_first_token_seconds",
-            ("model_name", "engine"),
-            registry=self.registry,
-            buckets=LATENCY_BUCKETS,
-        )
-        self._vllm_first_token = vllm.labels(self.model_name, "0")
+        self._vllm = VllmRequests(self.registry, self.model_name, LATENCY_BUCKETS)
         self._ends = Counter("gander_requests", "Requests (choices) ended, by how", ("end",), registry=self.registry)
         for end in ENDS:
             self._ends.labels(end)

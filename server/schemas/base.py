@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, model_validator
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from server.http.errors import MAX_PARAM, shortened
 from server.http.unknown_fields import IGNORED
@@ -20,6 +20,13 @@ INT64 = 2**63
 def refusal(code: str, message: str, field: str = "") -> PydanticCustomError:
     """An error with our own words. field: which one, where a whole model is refused for it."""
     return PydanticCustomError("gander", "{text}", {"code": code, "text": message, "field": field})
+
+
+class OrText:
+    """In the OpenAPI document, text will do as well."""
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"anyOf": [{"type": "string"}, handler(schema)]}
 
 
 class WireModel(BaseModel):

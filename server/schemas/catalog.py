@@ -82,6 +82,10 @@ class DetokenizeReply(TypedDict):
     prompt: str
 
 
+class SleepReply(TypedDict):
+    is_sleeping: bool
+
+
 class VersionReply(TypedDict):
     version: str
 

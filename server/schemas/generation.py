@@ -32,6 +32,12 @@ LENIENT = frozenset(
 )
 # Fields that would change the answer and are not honoured, with the values that mean "off".
 REFUSED: dict[str, tuple[Any, ...]] = {
+    # vllm-router adds these to every request.
+    "no_stop_trim": (False,),
+    "separate_reasoning": (True,),
+    "stream_reasoning": (True,),
+    "include_reasoning": (True,),
+    "return_hidden_states": (False,),
     "use_beam_search": (False,),
     "logit_processors": ([],),
     "logits_processors": ([],),

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, FailFast, Field, GetJsonSchemaHandler, model_validator
-from pydantic_core import CoreSchema
+from pydantic import BeforeValidator, FailFast, Field, model_validator
 
-from server.schemas.base import WireModel, refusal
+from server.schemas.base import OrText, WireModel, refusal
 from server.schemas.generation import LENIENT, MAX_LENGTH, REFUSED, SamplingRequest, Text
 from server.schemas.messages import Role
 from server.schemas.structured import JsonObject
@@ -51,13 +50,6 @@ def _read_input(value: Any) -> Any:
     if not isinstance(value, list):
         raise refusal("invalid_type", "input must be a string or a list of items.")
     return value
-
-
-class _OrText:
-    """In the OpenAPI document, text will do as well."""
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"anyOf": [{"type": "string"}, handler(schema)]}
 
 
 MAX_METADATA = 16  # entries, OpenAI's own limit
@@ -133,7 +125,7 @@ class ResponseRequest(SamplingRequest):
         FailFast(),
         BeforeValidator(_read_input),
         Field(min_length=1),
-        _OrText(),
+        OrText(),
     ]
     previous_response_id: str | None = Field(default=None, max_length=256, description="Its conversation comes first")
     store: bool = Field(default=True, description="Keep the response in memory for a while")

@@ -10,7 +10,7 @@ from pydantic import Field, JsonValue, PlainValidator, WithJsonSchema
 from server.schemas.base import WireModel, refusal
 from server.schemas.structured import JsonObject
 
-FUNCTION_NAME = r"^[a-zA-Z0-9_.-]{1,64}$"
+FUNCTION_NAME = r"^[a-zA-Z0-9_.-]{1,128}$"
 
 
 class FunctionDefinition(WireModel):

@@ -16,7 +16,7 @@ from server.generation.logprobs import TokenNames, token_logprob
 from server.generation.report import speculation_report
 from server.generation.usage import UsageCount
 from server.http.errors import ApiError
-from server.http.sse import frame
+from server.http.sse import event_frame
 from server.parsing.parts import Content
 from server.schemas.chat import TokenLogprob
 from server.schemas.response_replies import Response, ResponseEvent, ResponseUsage
@@ -37,19 +37,19 @@ class ResponseSerializer:
     def chunks(self, delta: ChoiceDelta, usage: UsageCount) -> Iterable[bytes]:  # noqa: ARG002
         is_first, self._last = self._last is None, delta
         if is_first:
-            yield _event_frame(self._items.event("created", response=self._response("in_progress")))
-            yield _event_frame(self._items.event("in_progress", response=self._response("in_progress")))
-        yield from map(_event_frame, self._grow(delta))
+            yield event_frame(self._items.event("created", response=self._response("in_progress")))
+            yield event_frame(self._items.event("in_progress", response=self._response("in_progress")))
+        yield from map(event_frame, self._grow(delta))
 
     def ending(self, outcome: UsageCount | ApiError) -> Iterable[bytes]:
         if isinstance(outcome, ApiError):
-            yield from map(_event_frame, self._failure(outcome))
+            yield from map(event_frame, self._failure(outcome))
             return
         status = self._status()
-        yield from map(_event_frame, self._items.close(status))
+        yield from map(event_frame, self._items.close(status))
         reply = self._response(status, outcome)
         self.keep(reply)
-        yield _event_frame(self._items.event(status, response=reply))
+        yield event_frame(self._items.event(status, response=reply))
 
     def whole(self, choices: Sequence[FoldedChoice], usage: UsageCount) -> Mapping[str, object]:
         choice = choices[0]
@@ -127,10 +127,6 @@ class ResponseSerializer:
         if self.body.speculation.report and stats is not None:
             response["speculation"] = speculation_report(stats)
         return response
-
-
-def _event_frame(event: ResponseEvent) -> bytes:
-    return b"event: " + event["type"].encode() + b"\n" + frame(event)
 
 
 def _tool_choice(choice: ToolChoice) -> str | dict[str, Any]:

@@ -31,6 +31,23 @@ def told(server: RunningServer, path: str, **body: Any) -> dict[str, Any]:
     return request
 
 
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_what_vllm_router_adds_to_every_request_is_understood(server: RunningServer, path: str) -> None:
+    added = {
+        "no_stop_trim": False,
+        "separate_reasoning": True,
+        "stream_reasoning": True,
+        "include_reasoning": True,
+        "return_hidden_states": False,
+    }
+    told(server, path, **added)
+    for name, value in added.items():
+        prompt: dict[str, Any] = {"prompt": "a", "messages": [{"role": "user", "content": "a"}]}
+        prompt.pop("messages" if path == "/v1/completions" else "prompt")
+        error = server.http.post(path, json=prompt | {name: not value}).json()["error"]
+        assert (error["param"], error["code"]) == (name, "unsupported_parameter")
+
+
 @pytest.mark.parametrize("per_step", [1, 3, 30])
 @pytest.mark.parametrize("stop", [{}, {"stop": ["c"]}])
 def test_token_ids_are_those_of_prompt_and_reply(server: RunningServer, per_step: int, stop: dict[str, Any]) -> None:

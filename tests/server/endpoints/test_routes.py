@@ -68,6 +68,13 @@ def test_version_and_health_answer(server: RunningServer) -> None:
     assert health["engine"] | room == health["engine"]
 
 
+def test_routers_made_for_vllm_are_told_that_it_is_awake(tmp_path: Path) -> None:
+    settings = ServerSettings(model=str(make_model_folder(tmp_path / "toy")), api_keys="secret", drain_seconds=1)
+    with running_server(settings) as server:
+        assert server.get("/is_sleeping").json() == {"is_sleeping": False}
+        assert server.get("/v1/models").status_code == 401, "they have a key for what says more"
+
+
 def test_text_and_messages_are_tokenized_and_back(server: RunningServer) -> None:
     reply = server.http.post("/tokenize", json={"prompt": "hé", "return_token_strs": True}).json()
     strings = ["h", "Ã", "©"]  # as the vocabulary spells bytes
@@ -120,6 +127,7 @@ def test_the_openapi_document_has_requests_errors_and_streams(server: RunningSer
         "/v1/completions": "Completion",
         "/v1/chat/completions": "ChatCompletionChunk",
         "/v1/responses": "ResponseEvent",
+        "/v1/messages": "MessageEvent",
     }
     schemas = document["components"]["schemas"]
     for path, model in streams.items():

@@ -17,6 +17,7 @@ from server.config import ServerSettings
 from server.metrics.exposition import engine_metrics
 from server.metrics.metrics import Metrics
 from server.metrics.totals import WINDOW_STEPS, StepTotals
+from server.metrics.vllm_names import vllm_engine_metrics
 from tests.server.servers import RunningServer, make_model_folder, running_server, wait_until
 
 ENGINE = EngineStats(
@@ -103,10 +104,13 @@ def test_the_cache_has_metrics_under_both_names() -> None:
         ("gander_preemptions_total",): 3,
         ("vllm:prefix_cache_queries_total", "toy", "0"): 160,
         ("vllm:prefix_cache_hits_total", "toy", "0"): 48,
+        ("vllm:gpu_prefix_cache_queries_total", "toy", "0"): 160,
+        ("vllm:gpu_prefix_cache_hits_total", "toy", "0"): 48,
         ("vllm:num_preemptions_total", "toy", "0"): 3,
         ("gander_slots_used",): 3,
         ("gander_slots_cached",): 4,
         ("vllm:kv_cache_usage_perc", "toy", "0"): 0.1,
+        ("vllm:gpu_cache_usage_perc", "toy", "0"): 0.1,
     }
     assert {key: samples[key] for key in expected} == pytest.approx(expected)
 
@@ -115,7 +119,7 @@ def samples_of(totals: StepTotals) -> dict[tuple[str, ...], float]:
     """By name and label values."""
     return {
         (sample.name, *sample.labels.values()): sample.value
-        for family in engine_metrics(totals, "toy", 0)
+        for family in (*engine_metrics(totals), *vllm_engine_metrics(totals, "toy", 0))
         for sample in family.samples
     }
 
@@ -206,6 +210,9 @@ def test_metrics_count_known_work(tmp_path: Path) -> None:
             "gander_request_seconds_count": 2,
             "gander_queue_seconds_count": 2,
             "vllm:time_to_first_token_seconds_count": 2,
+            "vllm:e2e_request_latency_seconds_count": 2,
+            "vllm:inter_token_latency_seconds_count": 18,
+            "vllm:request_success_total": 2,
             "gander_target_forwards_total": 20,
             "gander_drafted_tokens_total": 80,
             "vllm:spec_decode_num_drafts_total": 20,
@@ -227,6 +234,9 @@ def test_metrics_count_known_work(tmp_path: Path) -> None:
         assert 'gander_http_requests_total{route="/v1/completions",status="200"} 1.0' in text
         assert 'gander_http_requests_total{route="/v1/completions",status="400"} 1.0' in text
         assert 'vllm:num_requests_running{engine="0",model_name="toy"} 0.0' in text
+        assert 'vllm:request_success_total{engine="0",finished_reason="length",model_name="toy"} 2.0' in text
+        cache = 'block_size="16",cache_dtype="float32",engine="0",model_name="toy",num_gpu_blocks="62"'
+        assert f"vllm:cache_config_info{{{cache}}} 1.0" in text
         assert 'gander_choices_total{choice="requested",method="spine"} 2.0' in text
         assert "plain decoding would have needed" in text
 

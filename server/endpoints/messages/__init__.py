@@ -1,0 +1,4 @@
+"""POST /v1/messages.
+
+Knows its own form of the wire.
+"""

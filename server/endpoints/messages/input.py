@@ -1,0 +1,107 @@
+"""From a request of /v1/messages to the chat request that means the same. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from server.http.errors import require_at_most
+from server.schemas.anthropic import ContentBlock, CountRequest, MessageTool, Role
+from server.schemas.chat import ChatRequest
+from server.schemas.generation import SamplingRequest, StreamOptions
+from server.schemas.messages import MAX_CALLS, CalledFunction, ChatMessage, MessageToolCall
+from server.schemas.structured import NamedSchema, ResponseFormat
+from server.schemas.tools import FunctionDefinition, Tool
+
+# What a chat request's fields are called here.
+NAMES = {
+    "stop": "stop_sequences",
+    "continue_final_message": "messages",
+    "reasoning_effort": "output_config.effort",
+    "response_format": "output_config.format",
+    "response_format.json_schema.schema": "output_config.format.schema",
+}
+
+
+def names_of(body: CountRequest) -> Mapping[str, str]:
+    """What the fields of `chat_request` are called in this body."""
+    return NAMES | {"reasoning_effort": "thinking"} if body.thinking.type == "disabled" else NAMES
+
+
+def chat_request(body: CountRequest) -> ChatRequest:
+    """The body is checked: this copies what both share and renames the rest, but for the reply's length.
+
+    Raises ApiError for more calls than one message may have.
+    """
+    shared = {name: getattr(body, name) for name in SamplingRequest.model_fields}
+    system = [] if body.system is None else [ChatMessage(role="system", content=body.system)]
+    chosen = body.tool_choice
+    return ChatRequest.model_construct(
+        **shared,
+        messages=[*system, *_messages(body)],
+        response_format=_format(body),
+        tools=[_tool(tool) for tool in body.tools],
+        tool_choice=None if chosen is None else chosen.choice,
+        parallel_tool_calls=chosen is None or not chosen.disable_parallel_tool_use,
+        reasoning_effort="none" if body.thinking.type == "disabled" else body.output_config.effort,
+        chat_template_kwargs={"enable_thinking": True} if body.thinking.type == "enabled" else {},
+        add_generation_prompt=not body.is_begun,
+        continue_final_message=body.is_begun,
+        stream_options=StreamOptions(),
+    )
+
+
+def _tool(tool: MessageTool) -> Tool:
+    function = FunctionDefinition(
+        name=tool.name, description=tool.description, parameters=tool.input_schema, strict=tool.strict
+    )
+    return Tool(type="function", function=function)
+
+
+def _format(body: CountRequest) -> ResponseFormat | None:
+    form = body.output_config.format
+    return None if form is None else ResponseFormat(type=form.type, json_schema=NamedSchema(schema=form.definition))
+
+
+def _messages(body: CountRequest) -> Iterator[ChatMessage]:
+    """Messages of one role that follow each other are one turn."""
+    for role, turn in groupby(body.messages, key=lambda message: message.role):
+        blocks = [block for message in turn for block in message.content]
+        if role == "assistant":
+            yield _said(blocks)
+        else:
+            yield from _told(role, blocks)
+
+
+def _said(blocks: Sequence[ContentBlock]) -> ChatMessage:
+    """What an assistant thought, said and called."""
+    thought = "\n".join(block.thinking for block in blocks if block.thinking is not None)
+    calls = [block for block in blocks if block.type == "tool_use"]
+    require_at_most(len(calls), MAX_CALLS, "messages")
+    return ChatMessage(
+        role="assistant", content=_text(blocks), tool_calls=list(map(_call, calls)), reasoning_content=thought or None
+    )
+
+
+def _told(role: Role, blocks: Sequence[ContentBlock]) -> Iterator[ChatMessage]:
+    """Results of tools are messages of their own, in the order in which they stand beside text."""
+    for is_text, group in groupby(blocks, key=lambda block: block.type == "text"):
+        if is_text:
+            yield ChatMessage(role=role, content=_text(list(group)))
+            continue
+        for block in group:
+            result = block.content or ""
+            content = f"Error: {result}" if block.is_error else result
+            yield ChatMessage(role="tool", content=content, tool_call_id=block.tool_use_id)
+
+
+def _text(blocks: Sequence[ContentBlock]) -> str:
+    return "\n".join(block.text for block in blocks if block.text is not None)
+
+
+def _call(block: ContentBlock) -> MessageToolCall:
+    arguments: Any = block.input
+    function = CalledFunction(name=block.name or "", arguments=json.dumps(arguments))
+    return MessageToolCall(id=block.id or "", function=function)

@@ -1,0 +1,70 @@
+"""POST /v1/messages, Anthropic's API: a chat call under another form."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from server.endpoints.chat.options import chat_options
+from server.endpoints.messages.input import chat_request, names_of
+from server.endpoints.messages.serializer import MessageSerializer
+from server.endpoints.openapi import error_replies, generation_replies
+from server.generation.answer import answer
+from server.generation.call import GenerationCall
+from server.generation.options import GenerationOptions
+from server.generation.prepare import prepare
+from server.http.body import takes
+from server.http.errors import naming, require_at_most
+from server.http.sender import sender_of
+from server.prompts.served_model import ServedModel
+from server.schemas.anthropic import CountRequest, MessageRequest
+from server.schemas.anthropic_replies import MessageErrorReply, MessageReply, TokenCount
+from server.schemas.chat import ChatRequest
+from server.service import service_of
+
+router = APIRouter(prefix="/v1/messages")
+
+
+@router.post(
+    "",
+    response_model=MessageReply,
+    responses=generation_replies("MessageEvent", MessageErrorReply),
+    openapi_extra=takes(MessageRequest),
+)
+async def create_message(request: Request) -> Response:
+    """Answer a conversation, block by block."""
+    service = service_of(request)
+    body = await service.read(request, MessageRequest)
+    model, sender = service.require_model(body.model), sender_of(request, body.session_id)
+
+    def prepared() -> GenerationCall:
+        chat = chat_request(body)
+        return prepare(chat, _options(body, chat, model), model, sender)
+
+    with naming(names_of(body)):
+        call = await service.work_on(request, prepared)
+        return await answer(call, MessageSerializer(call, body), request, service.client, service.metrics.on_error)
+
+
+@router.post(
+    "/count_tokens",
+    responses=error_replies(400, 401, 404, 413, 503, model=MessageErrorReply),
+    openapi_extra=takes(CountRequest),
+)
+async def count_tokens(request: Request) -> TokenCount:
+    """The tokens that a message's conversation has, as it would be sent to the model."""
+    service = service_of(request)
+    body = await service.read(request, CountRequest)
+    model = service.require_model(body.model)
+    with naming(names_of(body)):
+        options = await service.work_on(request, lambda: chat_options(chat_request(body), model))
+    return {"input_tokens": len(options.prompts[0].token_ids)}
+
+
+def _options(body: MessageRequest, chat: ChatRequest, model: ServedModel) -> GenerationOptions:
+    """A reply may be asked to be longer than there is room for: it ends where the room does, and says so."""
+    if model.settings.max_reply_tokens is not None:
+        require_at_most(body.max_tokens, model.settings.max_reply_tokens, "max_tokens")
+    return replace(chat_options(chat, model, "msg_"), default_max_tokens=body.max_tokens)

@@ -1,0 +1,185 @@
+"""The wire models of /v1/messages, Anthropic's API: what clients may send. What they get is in `anthropic_replies`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, FailFast, Field, model_validator
+
+from server.http.errors import MAX_PARAM, shortened
+from server.schemas.base import OrText, WireModel, refusal
+from server.schemas.generation import LENIENT, MAX_LENGTH, REFUSED, SamplingRequest, Stops, Text
+from server.schemas.structured import JsonObject
+from server.schemas.tools import FUNCTION_NAME, ToolChoice, check_tools
+
+Role = Literal["user", "assistant", "system"]
+NEEDS: dict[str, tuple[str, ...]] = {
+    "text": ("text",),
+    "thinking": ("thinking",),
+    "redacted_thinking": (),
+    "tool_use": ("id", "name", "input"),
+    "tool_result": ("tool_use_id",),
+}
+BLOCKS_OF: dict[str, frozenset[str]] = {
+    "user": frozenset({"text", "tool_result"}),
+    "assistant": frozenset({"text", "thinking", "redacted_thinking", "tool_use"}),
+    "system": frozenset({"text"}),
+}
+HIDDEN_CALLERS = ({"type": "direct"},)
+
+
+class ContentBlock(WireModel):
+    """One block of a message. Blocks are text: said, thought, calls of tools and their results."""
+
+    lenient: ClassVar[frozenset[str]] = frozenset({"cache_control", "citations", "signature", "data"})
+    refused: ClassVar[dict[str, tuple[Any, ...]]] = {"caller": HIDDEN_CALLERS, "toolset_name": ()}
+
+    type: Literal["text", "thinking", "redacted_thinking", "tool_use", "tool_result"]
+    text: str | None = None
+    thinking: str | None = None
+    id: str | None = Field(default=None, min_length=1, max_length=256)
+    name: str | None = Field(default=None, min_length=1, max_length=256)
+    input: JsonObject | None = None
+    tool_use_id: str | None = Field(default=None, min_length=1, max_length=256)
+    content: Text | None = Field(default=None, description="Of a tool's result")
+    is_error: bool = Field(default=False, description="The result begins with `Error: `")
+
+    @model_validator(mode="after")
+    def _require_what_the_type_needs(self) -> ContentBlock:
+        for name in NEEDS[self.type]:
+            if getattr(self, name) is None:
+                raise refusal("missing_required_parameter", f"A block of type {self.type} must have {name}.", name)
+        return self
+
+
+def _read_blocks(value: Any) -> Any:
+    if isinstance(value, str):
+        return [{"type": "text", "text": value}]
+    if not isinstance(value, list):
+        raise refusal("invalid_type", "content must be a string or a list of blocks.")
+    for block in value:
+        kind = block.get("type") if isinstance(block, dict) else None
+        if isinstance(kind, str) and kind not in NEEDS:
+            message = f"This server reads text only: blocks are {', '.join(NEEDS)}, not {shortened(kind, MAX_PARAM)}."
+            raise refusal("unsupported_content", message)
+    return value
+
+
+class Message(WireModel):
+    role: Role
+    content: Annotated[list[ContentBlock], FailFast(), BeforeValidator(_read_blocks), OrText()]
+
+    @model_validator(mode="after")
+    def _require_blocks_of_the_role(self) -> Message:
+        for block in self.content:
+            if block.type not in BLOCKS_OF[self.role]:
+                message = f"A message of role {self.role} may not have a block of type {block.type}."
+                raise refusal("invalid_value", message, "content")
+        return self
+
+
+class MessageTool(WireModel):
+    """A tool of the client's own; those that Anthropic runs or describes are not known here."""
+
+    lenient: ClassVar[frozenset[str]] = frozenset({"cache_control", "eager_input_streaming"})
+    refused: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "allowed_callers": (["direct"],),
+        "defer_loading": (False,),
+        "input_examples": ([],),
+    }
+
+    type: Literal["custom"] = "custom"
+    name: str = Field(pattern=FUNCTION_NAME)
+    description: str = ""
+    input_schema: JsonObject
+    strict: bool = False
+
+
+class MessageToolChoice(WireModel):
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = Field(default=None, max_length=256)
+    disable_parallel_tool_use: bool = False
+
+    @model_validator(mode="after")
+    def _require_name(self) -> MessageToolChoice:
+        if (self.type == "tool") != (self.name is not None):
+            raise refusal("invalid_value", "name is required with type tool, and with no other.", "name")
+        return self
+
+    @property
+    def choice(self) -> ToolChoice:
+        match self.type:
+            case "any":
+                return ToolChoice("required")
+            case "tool":
+                return ToolChoice("named", self.name or "")
+            case mode:
+                return ToolChoice(mode)
+
+
+class ThinkingConfig(WireModel):
+    """budget_tokens changes nothing: the model thinks for as long as it does."""
+
+    lenient: ClassVar[frozenset[str]] = frozenset({"budget_tokens"})
+
+    type: Literal["enabled", "disabled", "adaptive"]
+    display: Literal["summarized", "omitted"] = Field(default="summarized", description="summarized: shown whole")
+
+
+class OutputFormat(WireModel):
+    type: Literal["json_schema"]
+    definition: JsonObject = Field(alias="schema")
+
+
+class OutputConfig(WireModel):
+    effort: str | None = Field(default=None, max_length=64, description="Where the chat template knows it")
+    format: OutputFormat | None = None
+
+
+class CountRequest(SamplingRequest):
+    """POST /v1/messages/count_tokens: a conversation. Every request brings the whole of it."""
+
+    lenient: ClassVar[frozenset[str]] = LENIENT | {
+        "cache_control",
+        "diagnostics",
+        "inference_geo",
+        "user_profile_id",
+        "workspace_id",
+    }
+    refused: ClassVar[dict[str, tuple[Any, ...]]] = REFUSED | {
+        "container": (),
+        "context_management": ({}, {"edits": []}),
+        "mcp_servers": ([],),
+        "speed": ("standard",),
+    }
+
+    messages: list[Message] = Field(min_length=1, fail_fast=True)
+    system: Text | None = None
+    stop: Stops = Field(default=[], alias="stop_sequences")
+    tools: list[MessageTool] = Field(default=[], max_length=128)
+    tool_choice: MessageToolChoice | None = None
+    thinking: ThinkingConfig = ThinkingConfig(type="adaptive")
+    output_config: OutputConfig = OutputConfig()
+
+    @model_validator(mode="after")
+    def _require_consistency(self) -> CountRequest:
+        if self.speculation.trace:
+            message = "speculation.trace is for completions and chat completions; leave it out."
+            raise refusal("unsupported_parameter", message, "speculation.trace")
+        last = self.messages[-1]
+        if any(block.type == "tool_use" for block in last.content):
+            raise refusal("invalid_value", "The last message calls a tool: its result must follow.", "messages")
+        choice = ToolChoice("auto") if self.tool_choice is None else self.tool_choice.choice
+        check_tools([tool.name for tool in self.tools], choice)
+        return self
+
+    @property
+    def is_begun(self) -> bool:
+        """The last message is the beginning of the reply."""
+        return self.messages[-1].role == "assistant"
+
+
+class MessageRequest(CountRequest):
+    """POST /v1/messages."""
+
+    max_tokens: int = Field(ge=1, le=MAX_LENGTH, description="More than there is room for ends where the room does")
