@@ -100,8 +100,14 @@ def test_a_request_that_kills_workers_is_found_though_it_went_before_a_flood_tha
     for request in [*flood, submit(20, "b"), *(submit(number, "c") for number in range(21, 41))]:
         requests.add(Ticket(request, Replies([request.request_id], lambda _: None), 0))
     for _ in range(2):
+        requests.due()
         requests.note_death(6, "died")
-    assert set(ended) == {"0", "1", "2", "20", "21", "22"}
+    assert not ended
+    tried = []
+    while len(asked := requests.due()) == 1:
+        tried.append(asked[0].request_id)
+        requests.note_death(6, "died")
+    assert set(tried) == set(ended) == {"0", "1", "2", "20", "21", "22"}
 
 
 def script(**fields: object) -> str:
