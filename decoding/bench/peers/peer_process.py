@@ -140,6 +140,7 @@ class PeerProcess:
             selector.register(stdout, selectors.EVENT_READ)
             while b"\n" not in self._unread:
                 if not selector.select(deadline - time.monotonic()):
+                    self._process.kill()  # a late answer would be taken for the next one
                     raise PeerFailed(f"it did not answer within {limit:g} s")
                 found = os.read(stdout.fileno(), 1 << 16)
                 if not found:

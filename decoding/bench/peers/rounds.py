@@ -27,13 +27,14 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int
     end_tokens: list[int]
 
-    def task(self, number: int, drafting: str, max_tokens: int | None = None) -> PeerTask:
+    def task(self, number: int, drafting: str) -> PeerTask:
         return PeerTask(
-            prompt=self.prompts[number],
-            max_tokens=max_tokens or self.max_tokens,
-            end_tokens=self.end_tokens,
-            drafting=drafting,
+            prompt=self.prompts[number], max_tokens=self.max_tokens, end_tokens=self.end_tokens, drafting=drafting
         )
+
+    def warm_up(self, drafting: str) -> PeerTask:
+        """A prompt like the others that is none of them."""
+        return PeerTask(prompt=self.prompts[0][::-1], max_tokens=WARM_UP_TOKENS, end_tokens=[], drafting=drafting)
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,7 +131,7 @@ class Rounds:
 
     def _answer(self, process: PeerProcess, number: int, drafting: str) -> PeerAnswer:
         if number < 0:
-            return process.answer(self._ask.task(0, drafting, WARM_UP_TOKENS))
+            return process.answer(self._ask.warm_up(drafting))
         self._gate.wait()
         before = self._gate.read()
         answer = process.answer(self._ask.task(number, drafting))

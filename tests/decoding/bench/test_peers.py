@@ -92,8 +92,11 @@ def test_a_peer_that_fails_says_why_and_goes_on(scripted: Path) -> None:
 
 
 def test_a_peer_that_hangs_is_given_up(scripted: Path) -> None:
-    with PeerProcess(scripted, sys.executable, options()) as peer, pytest.raises(PeerFailed, match=r"within 0\.1 s"):
-        peer.answer(task("sleep"), limit=0.1)
+    with PeerProcess(scripted, sys.executable, options()) as peer:
+        with pytest.raises(PeerFailed, match=r"within 0\.1 s"):
+            peer.answer(task("sleep"), limit=0.1)
+        with pytest.raises(PeerFailed, match="ended"):
+            peer.answer(task())
 
 
 def test_a_peer_that_is_missing_is_told_from_one_that_fails(scripted: Path) -> None:

@@ -20,18 +20,18 @@ class Peer:
     version = openvino_genai.__version__
 
     def __init__(self, options: dict[str, Any]) -> None:
-        self._options = options
-        self._folder = converted(Path(options["model"]), options["dtype"], Path(options["cache"]))
-        self._pipelines: dict[str, Any] = {"plain": openvino_genai.LLMPipeline(self._folder, "CPU", **self._properties)}
+        self._options, cache = options, Path(options["cache"])
+        self._folder = converted(Path(options["model"]), options["dtype"], cache)
         self.draftings = ["plain", "prompt lookup"]
         if options["draft_model"]:
-            self._draft_folder = converted(Path(options["draft_model"]), options["dtype"], Path(options["cache"]))
+            self._draft_folder = converted(Path(options["draft_model"]), options["dtype"], cache)
             self.draftings.append("draft model")
+        self._pipelines = {"plain": self._pipeline("plain")}
 
     def answer(self, task: dict[str, Any], on_token: Callable[[], None]) -> list[int]:
         drafting = task["drafting"]
         if drafting not in self._pipelines:
-            self._pipelines[drafting] = self._drafting_pipeline(drafting)
+            self._pipelines[drafting] = self._pipeline(drafting)
         config = openvino_genai.GenerationConfig()
         config.max_new_tokens = task["max_tokens"]
         config.do_sample = False
@@ -55,10 +55,10 @@ class Peer:
             chosen |= {"KV_CACHE_PRECISION": precision, "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
         return chosen
 
-    def _drafting_pipeline(self, drafting: str) -> Any:
+    def _pipeline(self, drafting: str) -> Any:
         scheduler = openvino_genai.SchedulerConfig()
-        scheduler.enable_prefix_caching = False
-        more: dict[str, Any] = {"prompt_lookup": True}
+        scheduler.enable_prefix_caching = False  # the same prompt comes again
+        more: dict[str, Any] = {"prompt_lookup": True} if drafting == "prompt lookup" else {}
         if drafting == "draft model":
             more = {"draft_model": openvino_genai.draft_model(self._draft_folder, "CPU", **self._properties)}
         return openvino_genai.LLMPipeline(self._folder, "CPU", scheduler_config=scheduler, **more, **self._properties)
