@@ -40,6 +40,7 @@ ADAPTERS = {
 }
 PARTS = ("plain", "drafted")
 DTYPES = ("float32", "bfloat16", "int8")
+MAX_PROMPT_LEN = 512  # drafted
 MARGIN = 64  # tokens of room beyond prompt and reply, for what is drafted past the end
 
 
@@ -50,6 +51,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--peers", type=_names, default=tuple(ADAPTERS), help=f"apart by commas, of {', '.join(ADAPTERS)}")
     add(
         "--interpreter",
+        type=_interpreter,
         action="append",
         default=[],
         metavar="PEER=PYTHON",
@@ -61,7 +63,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--workloads", type=_names, default=("stories", "code"), help="drafted: apart by commas")
     add("--drafted-dtype", default="float32", choices=DTYPES, help="drafted: the kind of weights")
     add("--rounds", type=int, default=5, help="a prompt each")
-    add("--prompt-len", type=int, default=128, help="tokens of a prompt; drafted: at the most")
+    add("--prompt-len", type=int, default=128, help="plain: tokens of a prompt")
     add("--max-tokens", type=int, default=128, help="new tokens of a reply; drafted: at the most")
     add("--threads", type=int, default=os.cpu_count(), help="of everybody")
     add("--patience", type=float, default=120.0, help="seconds of waiting for idle moments, in all")
@@ -77,6 +79,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _interpreter(text: str) -> tuple[str, str]:
+    peer, separator, path = text.partition("=")
+    if peer not in ADAPTERS or not separator:
+        raise argparse.ArgumentTypeError(f"{text!r} is not PEER=PYTHON with a peer of {', '.join(ADAPTERS)}")
+    return peer, path
 
 
 class Contenders(NamedTuple):
@@ -105,14 +114,13 @@ class Contenders(NamedTuple):
 class PeersComparison:
     """One call of the command. cache: a folder for models."""
 
-    def __init__(self, chosen: argparse.Namespace, command: str, console: Console, cache: Path) -> None:
+    def __init__(
+        self, chosen: argparse.Namespace, contenders: Contenders, command: str, console: Console, cache: Path
+    ) -> None:
         self.chosen = chosen
+        self.contenders = contenders
         self.console = console
         self.cache = cache
-        self.contenders = Contenders(
-            {name: ADAPTERS[name] for name in chosen.peers},
-            dict(given.split("=", 1) for given in chosen.interpreter),
-        )
         self.gate = IdleGate(chosen.patience, chosen.busy)
         threads = "thread" if chosen.threads == 1 else "threads"
         self.report = Report(chosen.out, f"{describe_machine()}, {chosen.threads} {threads}", command, page="peers")
@@ -145,7 +153,7 @@ class PeersComparison:
         chosen, found = self.chosen, list[Setting]()
         folder = widened_folder(self.cache, chosen.widened)
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        choice = PromptChoice(count=chosen.rounds, max_tokens=chosen.max_tokens, max_prompt_len=chosen.prompt_len)
+        choice = PromptChoice(count=chosen.rounds, max_tokens=chosen.max_tokens, max_prompt_len=MAX_PROMPT_LEN)
         end_tokens = AutoConfig.from_pretrained(folder_of(BUNDLED_MODEL)).eos_token_id
         options = self._options(folder, draft_folder(), chosen.drafted_dtype)
         with self.contenders.started(options) as (running, left_out):
@@ -171,7 +179,7 @@ class PeersComparison:
             draft_model=str(draft_model) if draft_model else None,
             dtype=dtype,
             threads=chosen.threads,
-            max_len=chosen.prompt_len + chosen.max_tokens + MARGIN,
+            max_len=max(chosen.prompt_len, MAX_PROMPT_LEN) + chosen.max_tokens + MARGIN,
             cache=str(self.cache),
         )
 
@@ -180,11 +188,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the process's exit status."""
     given = sys.argv[1:] if argv is None else list(argv)
     chosen, command = parse(given), command_line("gander bench peers", given)
+    contenders = Contenders({name: ADAPTERS[name] for name in chosen.peers}, dict(chosen.interpreter))
     if chosen.cache is not None:
         chosen.cache.mkdir(parents=True, exist_ok=True)
-        return PeersComparison(chosen, command, Console(), chosen.cache.absolute()).run()
+        return PeersComparison(chosen, contenders, command, Console(), chosen.cache.absolute()).run()
     with tempfile.TemporaryDirectory(prefix="gander-peers-") as cache:
-        return PeersComparison(chosen, command, Console(), Path(cache)).run()
+        return PeersComparison(chosen, contenders, command, Console(), Path(cache)).run()
 
 
 if __name__ == "__main__":

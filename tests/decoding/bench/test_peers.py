@@ -1,12 +1,15 @@
 """Engines beside ours: what is asked and answered, who is missing or fails, the gate, the tables, the shared models."""
 
 import json
+import runpy
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 from decoding.bench.peers import __main__ as command
 from decoding.bench.peers.gate import LOOK_SECONDS, IdleGate, MachineBusy, ProcessorTimes, read_processor_times
@@ -35,7 +38,7 @@ class Peer:
             raise ValueError("no int8 here\\nand more")
         if options["dtype"] == "bfloat16":
             import a_package_that_nobody_has
-        self.draftings = ["plain", options["draft_model"]]
+        self.draftings = ["plain", options["draft_model"] or "prompt lookup"]
     def answer(self, task, on_token):
         if task["drafting"] == "raise":
             raise RuntimeError("cannot draft")
@@ -216,18 +219,53 @@ def test_an_evenly_widened_model_is_a_folder_that_says_the_same(tmp_path: Path) 
         widen_evenly(narrow, narrow.num_parameters())
 
 
-def test_the_command_measures_us_beside_transformers(tmp_path: Path) -> None:
-    tiny("llama", 3).save_pretrained(tmp_path / "model")
-    given = ["plain", "--peers", "gander,transformers,openvino-genai", "--busy"]
-    given += ["--interpreter", "openvino-genai=/nowhere/python"]
-    given += ["--dtypes", "float32", "--rounds", "1", "--prompt-len", "8", "--max-tokens", "6", "--threads", "1"]
-    given += ["--patience", "0", "--model", str(tmp_path / "model"), "--out", str(tmp_path)]
-    assert command.main(given) == 0
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    tiny("llama", 3).save_pretrained(folder)
+    return folder
+
+
+def test_our_adapter_and_that_of_transformers_give_the_same_tokens(model: Path) -> None:
+    given = {"model": str(model), "draft_model": None, "dtype": "float32", "threads": 1, "max_len": 64}
+    ours, theirs = (runpy.run_path(str(command.ADAPTERS[name]))["Peer"](given) for name in ("gander", "transformers"))
+    assert ours.draftings == ["plain", "prompt lookup", "auto"]
+    assert theirs.draftings == ["plain", "prompt lookup"]
+    asked = {"prompt": [5, 9, 5, 9, 5, 9], "max_tokens": 12, "end_tokens": []}
+    moments: list[float] = []
+    replies = [
+        peer.answer({**asked, "drafting": drafting}, lambda: moments.append(time.perf_counter()))
+        for peer in (ours, theirs)
+        for drafting in peer.draftings
+    ]
+    assert len(replies[0]) == 12
+    assert all(reply == replies[0] for reply in replies)
+    assert len(moments) >= len(replies)
+    ended = [
+        peer.answer({**asked, "end_tokens": [replies[0][3]], "drafting": "plain"}, lambda: None)
+        for peer in (ours, theirs)
+    ]
+    end = replies[0].index(replies[0][3]) + 1
+    assert ended == [replies[0][:end]] * 2
+    assert 0 < ours.steps < 12
+    assert ours.phase_seconds["forward"] > 0
+
+
+def test_weights_that_we_or_transformers_do_not_have_are_refused(model: Path) -> None:
+    given = {"model": str(model), "draft_model": None, "dtype": "int8", "threads": 1, "max_len": 64}
+    with pytest.raises(ValueError, match="no int8 weights"):
+        runpy.run_path(str(command.ADAPTERS["transformers"]))["Peer"](given)
+
+
+def test_the_command_writes_a_page_and_says_who_is_missing(tmp_path: Path, model: Path, scripted: Path) -> None:
+    given = ["plain", "--dtypes", "float32", "--rounds", "2", "--prompt-len", "8", "--max-tokens", "6", "--busy"]
+    given += ["--patience", "0", "--model", str(model), "--out", str(tmp_path)]
+    found = command.Contenders({"gander": scripted, "other": scripted}, {"other": "/nowhere/python"})
+    assert command.PeersComparison(command.parse(given), found, "the command", Console(quiet=True), tmp_path).run() == 0
     page = (tmp_path / "peers.md").read_text()
-    lines = [line for line in page.splitlines() if line.startswith("| float32 |")]
-    assert len(lines) == 2
-    assert lines[1].endswith("| 100% |")
-    assert "openvino-genai is left out, since it is not installed: /nowhere/python cannot be started" in page
+    assert page.count("| float32 | gander |") == 1
+    assert "- float32: other is left out, since it is not installed: /nowhere/python cannot be started" in page
+    assert json.loads((tmp_path / "peers.json").read_text())["plain"]["figures"][0]["rows"][0]["peer"] == "gander"
 
 
 def test_a_part_or_peer_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
