@@ -70,6 +70,5 @@ def _config(options: dict[str, Any]) -> EngineConfig:
         threads=options["threads"],
         max_model_len=options["max_len"],
         prefix_cache=False,
-        max_sessions=4096,
         **chosen,
     )
