@@ -64,7 +64,11 @@ DECODING = {
         stand/tables stand/variants tables/figures tables/markdown tables/report comparison shapes neighbour
         stand/patterns tables/table tables/expectations draft_trees/tables draft_trees/plot
         draft_trees/__main__ heads/contender heads/book heads/tables heads/target heads/__main__
-        replay/rows replay/tables replay/__main__ auto/runs auto/tables auto/plot auto/__main__ __main__
+        replay/rows replay/tables replay/__main__
+        peers/children/child peers/children/gander_peer peers/children/transformers_peer
+        peers/children/llama_cpp_peer peers/children/openvino_peer peers/folders peers/gate
+        peers/peer_process peers/rounds peers/tables peers/__main__
+        auto/runs auto/tables auto/plot auto/__main__ __main__
     """,
 }
 SERVER = {

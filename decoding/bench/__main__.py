@@ -23,6 +23,7 @@ from decoding.bench.comparison import Comparison, compare, contestants_of
 from decoding.bench.draft_trees import __main__ as draft_trees
 from decoding.bench.heads import __main__ as heads
 from decoding.bench.machine import describe_machine
+from decoding.bench.peers import __main__ as peers
 from decoding.bench.profile import profile, render_profile
 from decoding.bench.replay import __main__ as replay
 from decoding.bench.shapes import DTYPES, GPT2_SIZED, SMALL, measure_shape, render_shapes
@@ -42,6 +43,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {  # with options of their
     "patterns": patterns.main,
     "draft-trees": draft_trees.main,
     "heads": heads.main,
+    "peers": peers.main,
     "replay": replay.main,
 }
 MAX_PROMPT_LEN = 512
@@ -56,7 +58,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         nargs="?",
         default="all",
         choices=("all", *PARTS, "profile"),
-        help="what to measure; `patterns`, `draft-trees`, `heads` and `replay` with `--help` have more",
+        help="what to measure; `patterns`, `draft-trees`, `heads`, `peers` and `replay` with `--help` have more",
     )
     add("--model", default="gosling", help="the bundled model, or a folder with a model and its tokenizer.json")
     add("--data", type=Path, help="a folder with humaneval.jsonl; without it that workload is left out")

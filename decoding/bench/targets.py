@@ -43,6 +43,31 @@ def widen(model: PreTrainedModel, num_parameters: int) -> PreTrainedModel:
     return model.eval()
 
 
+def widen_evenly(model: PreTrainedModel, num_parameters: int) -> PreTrainedModel:
+    """The same in a new model whose layers are all alike, as a checkpoint in a folder must be: the MLPs of the model's
+    own layers are filled up with zeros, so logits are those of the narrow model up to the order of sums.
+
+    Raises ValueError where the model is that large already.
+    """
+    own, config = model.model.layers, copy.deepcopy(model.config)
+    per_layer = (num_parameters - model.num_parameters()) / NUM_LAYERS
+    per_layer += (sum(map(_num_weights, own)) - NUM_LAYERS * _num_weights(own[0].self_attn)) / NUM_LAYERS
+    config.intermediate_size = round(per_layer / (3 * config.hidden_size))
+    if len(own) >= NUM_LAYERS or config.intermediate_size < own[0].mlp.up_proj.out_features:
+        raise ValueError(f"a model of {len(own)} layers cannot be widened to {num_parameters} parameters")
+    config.num_hidden_layers = NUM_LAYERS
+    wide = type(model)(config).to(model.device, model.dtype)
+    state = model.state_dict()
+    with torch.no_grad():
+        for name, weight in wide.state_dict().items():
+            if name in state:
+                weight.zero_()[tuple(map(slice, state[name].shape))] = state[name]
+            elif name.endswith(("o_proj.weight", "down_proj.weight")):
+                weight.zero_()
+    wide.generation_config = copy.deepcopy(model.generation_config)
+    return wide.eval()
+
+
 def load_random(config: EngineConfig) -> TargetModel:
     """The architecture that `config` names with random weights: nothing that is drafted can be known."""
     config, folder = resolve(config)

@@ -1,0 +1,74 @@
+"""Our own engine, in a process like everybody's: plain, and drafted by a draft model, by prompt lookup, by all at once.
+
+Every prompt has a session of its own, since the same prompt comes again. Unlike the other adapters this one imports
+the package, which the running interpreter has.
+"""
+
+from collections.abc import Callable
+from dataclasses import fields
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+import decoding
+from decoding.config import EngineConfig
+from decoding.core.request import Request
+from decoding.core.sampling_params import SamplingParams
+from decoding.core.speculation_params import SpeculationParams
+from decoding.engine.engine import Engine
+
+CALIBRATION_ROUNDS = 6  # moments of measuring what steps cost, before anything counts
+METHODS = {"plain": "none", "prompt lookup": "lookup", "draft model": "dynamic", "auto": "auto"}
+
+
+class Peer:
+    version = decoding.__version__
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        """Raises ValueError where the engine has no weights of that kind."""
+        self._engine = Engine.load(_config(options))
+        for _ in range(CALIBRATION_ROUNDS):
+            self._engine.on_idle()
+        self._numbers = count()
+        self.draftings = [name for name in METHODS if name != "draft model" or options["draft_model"]]
+        self.steps, self.phase_seconds = 0, dict[str, float]()
+
+    def answer(self, task: dict[str, Any], on_token: Callable[[], None]) -> list[int]:
+        """Also counts the steps after the prompt's last, and sums their phases up."""
+        method, number = METHODS[task["drafting"]], str(next(self._numbers))
+        request = Request(
+            id=number,
+            prompt=np.array(task["prompt"], np.int32),
+            sampling=SamplingParams(max_tokens=task["max_tokens"], temperature=0.0, ignore_eos=not task["end_tokens"]),
+            speculation=SpeculationParams(method=method, max_nodes=0 if method == "none" else None),
+            eos_token_ids=frozenset(task["end_tokens"]),
+            session_id=number,
+        )
+        self._engine.add(request)
+        self.steps, self.phase_seconds = 0, {}
+        while self._engine.has_work:
+            result = self._engine.step()
+            if result.emitted:
+                on_token()
+            if result.stats is not None and result.stats.prefill_rows == 0:
+                self.steps += 1
+                for phase, seconds in result.stats.phase_seconds.items():
+                    self.phase_seconds[phase] = self.phase_seconds.get(phase, 0.0) + seconds
+        tokens: list[int] = request.output.tolist()
+        return tokens
+
+
+def _config(options: dict[str, Any]) -> EngineConfig:
+    dtype, is_int8 = options["dtype"], options["dtype"] == "int8"
+    chosen: dict[str, Any] = {"weights": "int8"} if is_int8 else {"dtype": dtype}
+    if not chosen.keys() <= {field.name for field in fields(EngineConfig)}:
+        raise ValueError(f"this engine has no {dtype} weights")
+    return EngineConfig(
+        model=options["model"],
+        draft_model=options["draft_model"] or "none",
+        threads=options["threads"],
+        max_model_len=options["max_len"],
+        prefix_cache=False,
+        **chosen,
+    )
