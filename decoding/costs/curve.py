@@ -17,8 +17,8 @@ LEAST_ROW_SHARE = 0.005
 class CostCurve:
     """Seconds of one step: base + row * rows + key * (rows summed over their context lengths).
 
-    draft: seconds beside the forward for each request that drafts: proposing, harvesting, observing. head: the part of
-    `row` that goes into its logits, which rows of a prompt can do without.
+    draft: seconds beside the forward for each request that drafts: proposing, harvesting, observing; of a draft model's
+    forward, growing. head: the part of `row` that goes into its logits, which rows of a prompt can do without.
     """
 
     base: float

@@ -159,8 +159,9 @@ class Pricing:
         price, least_gain = node_price(self._curve, rate, demand.context), rate * self._curve.draft
         if not demand.runs_draft_model or self._draft_curve is None:
             return DraftBudget(self._most_nodes, price, least_gain=least_gain)
-        row_price = node_price(self._draft_curve, rate, demand.context)
-        return DraftBudget(self._most_nodes, price, rate * self._draft_curve.base / num_sharing, row_price, least_gain)
+        draft = self._draft_curve
+        round_price = rate * (draft.base / num_sharing + draft.draft)
+        return DraftBudget(self._most_nodes, price, round_price, node_price(draft, rate, demand.context), least_gain)
 
 
 def fitted(budgets: Sequence[DraftBudget], room: int) -> list[DraftBudget]:

@@ -15,7 +15,7 @@ from decoding.model.timing import Timed, Timing
 @dataclass(frozen=True, slots=True)
 class Beside:
     """Seconds that a step takes beside its forwards. plain: any; drafting: more of each sequence that drafts; row: of
-    each drafted node; round: of each forward of the draft model."""
+    each drafted node; round: of each sequence in each forward of the draft model."""
 
     plain: float = 0.0
     drafting: float = 0.0
@@ -53,5 +53,4 @@ class StepCosts:
         self.curve = replace(forward, base=forward.base + beside.plain, row=row, draft=beside.drafting)
         self.draft_curve = None
         if self._draft_timing is not None:
-            draft = self._draft_timing.curve
-            self.draft_curve = replace(draft, base=draft.base + beside.round)
+            self.draft_curve = replace(self._draft_timing.curve, draft=beside.round)
