@@ -12,6 +12,7 @@ Attention = Literal["auto", "exact", "sdpa", "reference"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Weights = Literal["auto", "int8"]
 
+BLOCK_LEN = 16  # tokens of a block of the cache: the keys that fill a vector, see `decoding.attention.lanes`
 BUNDLED_MODEL = "gosling"
 
 

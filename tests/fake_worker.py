@@ -5,7 +5,7 @@ The last line of a prompt that is a JSON object is a script:
     crash_after: steps until the process dies · crash_once: the same, but not for a reply that is resumed
     break_once: steps until it says that it broke, and lingers; not for a reply that is resumed
     fail, reject: end that way, with this message · code: of that end
-    tell: reply with the request itself, as JSON · preemptions: of the request
+    tell: reply with the request itself as JSON, or with the fields of it that are listed · preemptions: of the request
     cached: tokens of the prompt that need not be run, one number for each choice of a call
 Any other prompt gets letters drawn from its seed. Token ids are bytes; 256 is the end token. The log probability of
 token t is -t / 100, its rank t, and the likeliest tokens are 0, 1, 2, ... Every tenant has the sessions it has used.
@@ -79,9 +79,12 @@ class Running:
         self.tokens = islice(self._tokens(), self.emitted, None)
         self.steps = 0
 
+    def _told(self, wanted: bool | list[str]) -> str:
+        told = msgspec.to_builtins(self.submit)
+        return msgspec.json.encode(told if wanted is True else {name: told[name] for name in wanted}).decode()
+
     def _tokens(self) -> Iterator[int]:
-        is_telling = self.script.get("tell")
-        text = msgspec.json.encode(self.submit).decode() if is_telling else self.script.get("say")
+        text = self._told(self.script["tell"]) if self.script.get("tell") else self.script.get("say")
         if text is not None:
             yield from text.encode()
             yield END_TOKEN

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoding.cache.prefix_index import PrefixIndex, block_digest
+from decoding.config import BLOCK_LEN as BLOCK_LEN
 from decoding.core.tree import IntArray
 
-BLOCK_LEN = 16  # slots: the keys that fill a vector, see `decoding.attention.lanes`
 NO_NAMESPACE = b""
 _NO_BLOCKS: IntArray = np.empty(0, np.int32)
 

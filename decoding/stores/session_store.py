@@ -153,8 +153,9 @@ class SessionStore:
         """Raise AssertionError unless the counts are those of the sessions, and within the limits."""
         for name, tenant in self._tenants.items():
             assert tenant.sessions, name
-            assert tenant.sessions.keys() == tenant.held.keys(), name
-            assert tenant.num_bytes == sum(tenant.held.values()) <= self._limits.per_tenant, (name, tenant.num_bytes)
+            assert set(tenant.sessions) == set(tenant.held), name
+            num_held = sum(tenant.held.values())
+            assert tenant.num_bytes == num_held <= self._limits.per_tenant, (name, tenant.num_bytes)
         total = sum(tenant.num_bytes for tenant in self._tenants.values())
         assert total == self._num_bytes <= self._limits.in_all, (total, self._num_bytes)
 

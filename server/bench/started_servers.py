@@ -71,12 +71,20 @@ def _leave(number: int, _: FrameType | None) -> NoReturn:
     sys.exit(128 + number)
 
 
+def _is_compiling(said: bytes) -> bool:
+    """Whether the drafting methods are still to come; a server with keys tells those alone who have one."""
+    try:
+        return bool(json.loads(said).get("compiling"))
+    except (ValueError, AttributeError):  # another's server
+        return False
+
+
 def _is_ready(process: subprocess.Popen[bytes], url: str) -> bool:
     end = time.monotonic() + START_SECONDS
     while process.poll() is None and time.monotonic() < end:
         try:
             with urllib.request.urlopen(url, timeout=5) as reply:
-                if reply.status == 200 and not json.load(reply)["compiling"]:
+                if reply.status == 200 and not _is_compiling(reply.read()):
                     return True
         except OSError:
             pass

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 
-from decoding.cache.block_pool import BLOCK_LEN
+from decoding.config import BLOCK_LEN
 from decoding.worker.messages import Ready
 from server.metrics.totals import StepTotals
 

@@ -34,7 +34,7 @@ function showEngine() {
 let offered = null;
 engine.addEventListener("change", () => {
   showEngine();
-  const loaded = engine.isReady ? engine.health.engine : null;
+  const loaded = engine.served;
   if (loaded && loaded.model !== offered) settings.offer(loaded);
   offered = loaded?.model ?? offered;
 });

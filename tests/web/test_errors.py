@@ -57,6 +57,7 @@ def test_a_key_is_kept_only_where_its_owner_says_so(visit: Callable[..., Visitor
 
 def test_a_model_without_a_chat_template_says_so(visit: Callable[..., Visitor], locked: RunningServer) -> None:
     visitor = visit(locked, "/#chat")
+    visitor.set("key", KEY)
     visitor.wait_until_ready()
     expect(visitor.page.locator("#chat .notice")).to_contain_text("This model has no chat template")
     expect(visitor.button("Send")).to_be_disabled()

@@ -10,7 +10,12 @@ export class Engine extends EventTarget {
   #timer = null;
 
   get isReady() {
-    return this.health?.status === "ready" && Boolean(this.health.engine);
+    return this.health?.status === "ready";
+  }
+
+  /** What is served; null until that is known, which takes a key where the server wants one. */
+  get served() {
+    return (this.isReady && this.health.engine) || null;
   }
 
   /** What the engine is doing, for people. */
@@ -35,7 +40,7 @@ export class Engine extends EventTarget {
     }
     this.dispatchEvent(new Event("change"));
     clearTimeout(this.#timer);
-    const isSettled = this.isReady && !this.health.compiling.length;
+    const isSettled = this.served && !this.health.compiling.length;
     this.#timer = setTimeout(() => this.watch(), isSettled ? LATER : SOON);
   }
 }

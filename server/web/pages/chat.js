@@ -52,8 +52,8 @@ export class ChatView {
   }
 
   #checkTemplate() {
-    if (!this.engine.isReady) return;
-    const canChat = this.engine.health.engine.has_chat_template;
+    if (!this.engine.served) return;
+    const canChat = this.engine.served.has_chat_template;
     this.button.allow(canChat);
     this.prompt.disabled = !canChat;
     if (!canChat) this.notices.say(NO_CHAT, { kind: "note" });

@@ -100,7 +100,7 @@ def test_replies_are_the_same_whoever_makes_way_for_whom(seed: int) -> None:
             result = engine.step()
             num_preemptions += result.stats.preemptions if result.stats else 0
             engine.pool.check_integrity()
-    assert num_preemptions > 5, "nobody made way"
+    assert num_preemptions > 2, "nobody made way"
     assert engine.pool.num_held == 0
     roomy = new_engine(8192)
     alone = [again(request) for request in requests]

@@ -95,7 +95,7 @@ def test_a_reply_without_a_call_is_content(server: RunningServer) -> None:
 
 def told(server: RunningServer, **fields: Any) -> dict[str, Any]:
     """The request as the worker got it, told as a forced call's text would be."""
-    reply = server.chat('{"tell": true, "per_step": 500}', stream=True, **fields)
+    reply = server.chat('{"tell": ["prompt", "sampling"], "per_step": 500}', stream=True, **fields)
     assert reply.status_code == 200, reply.text
     arguments = ""
     for line in reply.text.splitlines():
