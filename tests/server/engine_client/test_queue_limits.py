@@ -184,7 +184,7 @@ def test_weights_calls_and_priorities_reach_the_worker(tmp_path: Path) -> None:
     def told(key: str, **body: object) -> httpx.Response:
         headers = {"Authorization": f"Bearer {key}"}
         return server.http.post(
-            "/v1/completions", json={"prompt": script(tell=1), "max_tokens": 2000} | body, headers=headers
+            "/v1/completions", json={"prompt": script(tell=True), "max_tokens": 2000} | body, headers=headers
         )
 
     with server_with(tmp_path, api_key_file=str(file)) as server:
