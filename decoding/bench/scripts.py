@@ -78,6 +78,20 @@ def load_script(name: str, tokenizer: Tokenizer, choice: PromptChoice) -> Script
     return Script(name=name, turns=turns, max_tokens=choice.max_tokens, ignore_eos=name == workloads.WIKITEXT)
 
 
+def load_scripts(
+    names: Sequence[str], tokenizer: Tokenizer, choice: PromptChoice, say: Callable[[str], None]
+) -> list[Script]:
+    """Those that can be had; of the others `say` is told."""
+    found = []
+    for name in names:
+        script = load_script(name, tokenizer, choice)
+        if script is None:
+            say(f"The workload {name} is left out: its file is not in --data, or it has no turns.")
+        else:
+            found.append(script)
+    return found
+
+
 def _samples(tokenizer: Tokenizer, choice: PromptChoice) -> Script:
     (exercise,) = held_out_exercises("reasoning", 1, PROMPT_SEED)
     prompt = _encode(tokenizer, exercise.prompt)

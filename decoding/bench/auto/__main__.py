@@ -24,7 +24,7 @@ from decoding.bench.auto.runs import Setting, measure_run
 from decoding.bench.auto.tables import Measured, render
 from decoding.bench.comparison import AGAIN
 from decoding.bench.machine import describe_machine
-from decoding.bench.scripts import Script, load_script
+from decoding.bench.scripts import Script, load_scripts
 from decoding.bench.tables.report import command_line, replace_section
 from decoding.bench.targets import load_random, load_widened
 from decoding.bench.variant import NONE
@@ -88,7 +88,7 @@ class OneTreeComparison:
 
     def run(self) -> int:
         """Measure what is missing; 1 if some method did not give the tokens of `none`."""
-        known = {Setting(each.target, each.workload, each.temperature, each.at_once) for each in self.measured}
+        known = set(map(_setting, self.measured))
         missing = [
             (script, temperature, at_once)
             for script in self._scripts()
@@ -124,14 +124,8 @@ class OneTreeComparison:
         choice = PromptChoice(
             count=chosen.prompts, max_tokens=chosen.max_tokens, max_prompt_len=MAX_PROMPT_LEN, data=chosen.data
         )
-        found = []
-        for name in _names(chosen.workloads):
-            script = load_script(name, tokenizer, choice)
-            if script is None:
-                self.console.print(f"The workload {name} is left out: its file is not in --data, or it has no turns.")
-            elif not (script.is_random and chosen.widened):  # random weights cost what the narrow model's do
-                found.append(script)
-        return found
+        found = load_scripts(_names(chosen.workloads), tokenizer, choice, self.console.print)
+        return [script for script in found if not (script.is_random and chosen.widened)]  # which the narrow model has
 
     def _engine(self, is_random: bool) -> Engine:
         """The engine of the target or of random weights, loaded once."""

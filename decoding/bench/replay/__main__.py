@@ -20,7 +20,7 @@ from decoding.bench import scripts
 from decoding.bench.machine import describe_machine
 from decoding.bench.replay.rows import CHAIN, NONE, Plan, Row, Way, load_kept, measure_row, way_of, write_kept
 from decoding.bench.replay.tables import differing, render
-from decoding.bench.scripts import Script, load_script
+from decoding.bench.scripts import Script, load_scripts
 from decoding.bench.tables.report import replace_section
 from decoding.bench.targets import load_random
 from decoding.bench.workload import PromptChoice
@@ -104,14 +104,7 @@ class Replay:
         choice = PromptChoice(
             count=chosen.prompts, max_tokens=chosen.max_tokens, max_prompt_len=MAX_PROMPT_LEN, data=chosen.data
         )
-        found = []
-        for name in chosen.workloads:
-            script = load_script(name, tokenizer, choice)
-            if script is None:
-                self.console.print(f"The workload {name} is left out: its file is not in --data, or it has no turns.")
-            else:
-                found.append(script)
-        return found
+        return load_scripts(chosen.workloads, tokenizer, choice, self.console.print)
 
     def missing(self) -> list[tuple[Way, Script, float, int]]:
         """The rows to measure."""

@@ -10,7 +10,6 @@ import ctypes
 
 import torch
 from torch import nn
-from transformers.pytorch_utils import Conv1D
 
 from decoding.attention.lanes import has_feature
 from decoding.errors import ConfigError
@@ -23,7 +22,7 @@ from decoding.model.linear.int8_kernel import (
     multiply_to_halves,
     round_rows,
 )
-from decoding.model.linear.packed import can_pack
+from decoding.model.linear.packed import can_pack, linears_of
 from decoding.model.linear.panel_kernel import PANEL, STEP_BYTES
 from decoding.model.linear.panels import ALONE_BYTES, panels_a_claim
 from decoding.model.linear.team import Team
@@ -122,15 +121,9 @@ def round_linears(model: nn.Module) -> int:
     Originals are dropped.
     """
     num_bytes = 0
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if type(child) is not nn.Linear and type(child) is not Conv1D:  # subclasses may compute something else
-                continue
-            parameters = {key: parameter.detach() for key, parameter in child.named_parameters()}
-            weight = parameters["weight"]
-            weight_OI = weight.t() if isinstance(child, Conv1D) else weight  # GPT-2 keeps the transpose
-            if len(weight_OI) >= FEWEST_OUTPUTS:
-                layer = Int8Linear(weight_OI, parameters.get("bias"))
-                num_bytes += layer.num_bytes
-                setattr(parent, name, layer)
+    for parent, name, weight_OI, bias_O in linears_of(model):
+        if len(weight_OI) >= FEWEST_OUTPUTS:
+            layer = Int8Linear(weight_OI, bias_O)
+            num_bytes += layer.num_bytes
+            setattr(parent, name, layer)
     return num_bytes

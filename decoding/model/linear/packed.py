@@ -9,7 +9,7 @@ Invariant: a packed layer keeps no second copy of its weight, except one tied to
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import nn
@@ -75,12 +75,8 @@ def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
     return True
 
 
-def pack_linears(model: nn.Module) -> int:
-    """Replace every linear layer of `model` by its packed form; return how many. Originals are dropped.
-
-    On a processor that needs it, layers get the row limit that the first of their shape shows in a trial.
-    """
-    packed: list[PackedLinear] = []
+def linears_of(model: nn.Module) -> Iterator[tuple[nn.Module, str, torch.Tensor, torch.Tensor | None]]:
+    """Every linear layer of `model`, which may be replaced meanwhile: its parent, its name there, weight and bias."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if type(child) is not nn.Linear and type(child) is not Conv1D:  # subclasses may compute something else
@@ -88,8 +84,18 @@ def pack_linears(model: nn.Module) -> int:
             parameters = {key: parameter.detach() for key, parameter in child.named_parameters()}
             weight = parameters["weight"]
             weight_OI = weight.t() if isinstance(child, Conv1D) else weight  # GPT-2 keeps the transpose
-            packed.append(PackedLinear(weight_OI, parameters.get("bias")))
-            setattr(parent, name, packed[-1])
+            yield parent, name, weight_OI, parameters.get("bias")
+
+
+def pack_linears(model: nn.Module) -> int:
+    """Replace every linear layer of `model` by its packed form; return how many. Originals are dropped.
+
+    On a processor that needs it, layers get the row limit that the first of their shape shows in a trial.
+    """
+    packed: list[PackedLinear] = []
+    for parent, name, weight_OI, bias_O in linears_of(model):
+        packed.append(PackedLinear(weight_OI, bias_O))
+        setattr(parent, name, packed[-1])
     _limit_rows(packed)
     choose_readers(packed)
     return len(packed)

@@ -6,7 +6,6 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from itertools import cycle
 
 import numpy as np
@@ -29,14 +28,6 @@ AVX2 = {
     "NUMBA_CPU_FEATURES": "+avx,+avx2,+fma,+bmi,+bmi2,+f16c,+sse4.2,+popcnt,+movbe,+lzcnt",
     "ONEDNN_MAX_CPU_ISA": "AVX2",
 }
-
-
-@pytest.fixture(params=[1, 2])
-def num_threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
 
 
 def packed_layer(width: int, out_width: int, dtype: torch.dtype, has_bias: bool = True) -> PackedLinear:
