@@ -31,9 +31,11 @@ class Calibration:
         self._sizes = sizes
         self._measure = measure
         self._quickest: dict[tuple[int, int], float] = {}
+        self._quickest_ever: dict[tuple[int, int], float] = {}  # in whatever way forwards were run
         self.start_over()
         if kept is not None and kept.keys() == set(sizes) and max(kept.values()) <= LONGEST_LATER:
             self._quickest.update(kept)
+            self._quickest_ever.update(kept)
         else:
             self._measure_all()
         self.curve = self._fit()
@@ -60,7 +62,7 @@ class Calibration:
         if self.is_done:
             return False
         size = self._sizes[self._num_later % len(self._sizes)]
-        if self._quickest[size] <= LONGEST_LATER:
+        if self._quickest_ever[size] <= LONGEST_LATER:
             self._time(size)
             self.curve = self._fit()
         self._num_later += 1
@@ -75,6 +77,7 @@ class Calibration:
         seconds = self._measure(*size)
         known = float("inf") if size in self._outdated else self._quickest.get(size, float("inf"))
         self._quickest[size] = min(known, seconds)
+        self._quickest_ever[size] = min(self._quickest_ever.get(size, float("inf")), seconds)
         self._outdated.discard(size)
 
     def _fit(self) -> CostCurve:

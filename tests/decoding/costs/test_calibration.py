@@ -66,6 +66,19 @@ def test_when_forwards_run_in_another_way_later_times_replace_quicker_ones() -> 
     assert (calibration.curve.base, calibration.curve.row) == (pytest.approx(3 * BASE), pytest.approx(ROW))
 
 
+def test_one_slow_moment_after_a_change_does_not_leave_a_size_out() -> None:
+    machine = Machine(busy_for=0)
+    calibration = Calibration(SIZES, lambda rows, context: machine.measure(rows, context))
+    machine = Machine(busy_for=0, base=2 * LONGEST_LATER)
+    calibration.start_over()
+    for _ in SIZES:
+        calibration.refine()
+    machine = Machine(busy_for=0)
+    for _ in SIZES:
+        calibration.refine()
+    assert (calibration.curve.base, calibration.curve.row) == (pytest.approx(BASE), pytest.approx(ROW))
+
+
 def test_nobody_waits_for_a_long_forward() -> None:
     machine = Machine(busy_for=0, base=2 * LONGEST_LATER)
     calibration = Calibration(SIZES, machine.measure)
