@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from server.bench.closed_loop import ClosedLoop, Run
-from server.bench.conversations import Conversation, filler, make_conversations, read_rows
+from server.bench.conversations import Conversation, Message, filler, make_conversations, read_rows, text_of
 from server.bench.figures import Figures
 from server.bench.late_prompt import LatePrompt, measure_late_prompt
 from server.bench.measured_server import MeasuredServer
@@ -107,7 +107,14 @@ class Bench:
                 f"There are {len(rows)} prompts for {count} requests: they come again, and what a server "
                 "remembers of them shows in its figures."
             )
-        return make_conversations(rows, count, options.turns, prefix)
+        conversations = make_conversations(rows, count, options.turns, prefix)
+        if options.endpoint != "token-ids":
+            return conversations
+        return [await self._as_token_ids(conversation) for conversation in conversations]
+
+    async def _as_token_ids(self, conversation: Conversation) -> Conversation:
+        said: list[Message] = [*conversation.opening, {"content": conversation.turns[0]}]
+        return replace(conversation, token_ids=tuple(await self._servers[0].token_ids(text_of(said))))
 
     async def _filler_ids(self, number: int, num_tokens: int) -> list[int]:
         """So many tokens of text, by the first server's tokenizer."""

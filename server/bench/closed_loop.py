@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from server.bench.call import Call
-from server.bench.conversations import Conversation, Message
+from server.bench.conversations import Conversation, Message, text_of
 from server.bench.measured_server import MeasuredServer
 from server.bench.options import BenchOptions
 
@@ -72,7 +72,10 @@ class ClosedLoop:
             messages.append({"role": "user", "content": said})
             call = Call(conversation.number, turn)
             self.calls.append(call)
-            await self._server.stream(call, body_of(messages, conversation.number, self._options))
+            body = body_of(messages, conversation.number, self._options)
+            if conversation.token_ids:
+                body["prompt"] = conversation.token_ids
+            await self._server.stream(call, body)
             self._num_ended += 1
             self._on_call()
             if self._num_ended % CALLS_PER_SAMPLE == 0:
@@ -97,4 +100,4 @@ def body_of(messages: Sequence[Message], number: int, options: BenchOptions) -> 
         body["ignore_eos"] = True
     if options.endpoint == "chat":
         return body | {"messages": messages}
-    return body | {"prompt": "\n\n".join(message["content"] for message in messages)}
+    return body | {"prompt": text_of(messages)}

@@ -22,11 +22,13 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """opening: messages before the first turn; turns: what the user says, one after the other."""
+    """opening: messages before the first turn; turns: what the user says, one after the other; token_ids: the prompt of
+    a completion, where it is given as tokens."""
 
     number: int
     opening: tuple[Message, ...]
     turns: tuple[str, ...]
+    token_ids: tuple[int, ...] = ()
 
 
 def make_conversations(rows: Sequence[Conversation], count: int, turns: int, prefix: str) -> list[Conversation]:
@@ -41,6 +43,11 @@ def make_conversations(rows: Sequence[Conversation], count: int, turns: int, pre
         said = (*here[0].turns, *(row.turns[0] for row in here[1:]))[:turns]
         found.append(Conversation(number, (*system, *here[0].opening), said))
     return found
+
+
+def text_of(messages: Sequence[Message]) -> str:
+    """All that they say, as a completion's prompt."""
+    return "\n\n".join(message["content"] for message in messages)
 
 
 def read_rows(path: Path | None, count: int) -> list[Conversation]:

@@ -15,6 +15,8 @@ LATE_PROMPT_STREAMS = (8,)
 MAX_TOKENS, LATE_PROMPT_MAX_TOKENS = 128, 1000
 LEAST_REQUESTS, REQUESTS_PER_CLIENT = 32, 8
 SERVER_MARKS = ("--", "--against")
+ENDPOINTS = ("chat", "completions", "token-ids")
+ENDPOINT_HELP = "what is asked (default chat); token-ids: completions of the prompts as the first server tokenizes them"
 DESCRIPTION = """Measure a server through HTTP, with a fixed number of clients, each of which sends its next request as
 soon as it has the last reply. Without --url it starts `gander serve` with the flags after `--`; the flags after each
 --against are those of one more server, and rounds of all of them are interleaved."""
@@ -86,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--num-requests", type=_positive, help="requests of each round (default 8 a client, at least 32)")
     add("--rounds", type=_positive, default=1, help="rounds of each number of clients on each server (default 1)")
     add("--prompts", type=Path, help="JSON lines with prompt, messages or turns; default: the bundled model's")
-    add("--endpoint", choices=("chat", "completions"), default="chat", help="what is asked (default chat)")
+    add("--endpoint", choices=ENDPOINTS, default="chat", help=ENDPOINT_HELP)
     add("--shared-prefix", type=int, default=0, metavar="N", help="tokens that all prompts begin with")
     add("--turns", type=_positive, default=1, metavar="N", help="turns of a conversation, each with the whole history")
     add(

@@ -5,11 +5,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from server.bench.call import Call
 from server.bench.errors import StartError
+from server.bench.measured_server import MeasuredServer
 from server.bench.started_servers import free_port, running
 from server.cli import app
 from tests.server.servers import RunningServer
@@ -64,6 +67,24 @@ def test_a_late_prompt_has_as_many_tokens_as_it_was_given(server: RunningServer,
     assert (row["streams"], row["late prompt tokens"]) == ("2", "500")
     assert "–" not in row["gaps before ms p50 / p99 / max"]
     assert server.metric("vllm:prompt_tokens_total") - before >= 500
+
+
+def test_prompts_go_as_the_first_servers_tokens(
+    server: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, stream = [], MeasuredServer.stream
+
+    async def recorded(self: MeasuredServer, call: Call, body: dict[str, Any]) -> None:
+        asked.append(body["prompt"])
+        await stream(self, call, body)
+
+    monkeypatch.setattr(MeasuredServer, "stream", recorded)
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text(json.dumps({"prompt": "Goslings"}))
+    flags = ("--clients", "1", "--num-requests", "2", "--prompts", str(prompts), "--endpoint", "token-ids")
+    status, output = bench("--url", server.url, "--url", server.url, *flags)
+    assert status == 0, output
+    assert set(asked) == {tuple(b"Goslings")}
 
 
 def test_failed_requests_are_told_and_make_the_status_1(server: RunningServer, tmp_path: Path) -> None:

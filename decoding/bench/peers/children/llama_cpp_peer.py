@@ -80,6 +80,7 @@ def write_gguf(folder: Path, out: Path, file_type: Any) -> None:
     names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
     writer = gguf.GGUFWriter(out, gguf.MODEL_ARCH_NAMES[architecture])
     _write_config(writer, config)
+    _write_vocabulary(writer, folder, config["vocab_size"])
     for name, weight in _tensors(folder):
         if name == "lm_head.weight" and config["tie_word_embeddings"]:
             continue
@@ -110,7 +111,25 @@ def _write_config(writer: Any, config: dict[str, Any]) -> None:
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
     writer.add_vocab_size(config["vocab_size"])
-    writer.add_tokenizer_model("no_vocab")  # prompts come as token ids
+    if isinstance(config.get("eos_token_id"), int):
+        writer.add_eos_token_id(config["eos_token_id"])
+
+
+def _write_vocabulary(writer: Any, folder: Path, vocab_size: int) -> None:
+    """The texts of a byte-level tokenizer's tokens, so that `llama-server` can answer with text. Prompts come as token
+    ids: how they were split is not told."""
+    file = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    special = {token["id"]: token["content"] for token in file["added_tokens"]}
+    texts = {number: text for text, number in file["model"]["vocab"].items()} | special
+    kinds = [gguf.TokenType.NORMAL if number in texts else gguf.TokenType.UNUSED for number in range(vocab_size)]
+    for number in special:
+        kinds[number] = gguf.TokenType.CONTROL
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list([texts.get(number, f"[unused {number}]") for number in range(vocab_size)])
+    writer.add_token_types(kinds)
+    pairs = file["model"]["merges"]
+    writer.add_token_merges([pair if isinstance(pair, str) else " ".join(pair) for pair in pairs])
 
 
 def _tensors(folder: Path) -> Iterator[tuple[str, Any]]:
