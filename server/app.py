@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import fields
+from pathlib import Path
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -26,6 +27,7 @@ from server.endpoints.responses import route as responses
 from server.endpoints.responses import stored
 from server.engine_client.client import EngineClient, RestartPolicy
 from server.engine_client.queue_gate import QueueLimits
+from server.engine_client.session_folder import FolderLimits, SessionFolder
 from server.engine_client.worker_process import WORKER_COMMAND
 from server.generation.response_store import ResponseStore
 from server.http.auth import AuthMiddleware
@@ -37,6 +39,7 @@ from server.http.unknown_fields import UnknownFieldsMiddleware
 from server.metrics.metrics import Metrics
 from server.service import Service
 
+STORES_OF_A_SESSION = 2  # that are bounded by --session-bytes
 HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
 GENERATING = "/v1/chat/completions, /v1/completions, /v1/responses and /v1/messages"
 # Parts of other servers' API that people look for here, after /v1/.
@@ -53,7 +56,13 @@ def create_service(
     collected = Metrics(settings.model_name)
     policy = policy or RestartPolicy(worker_timeout=settings.worker_timeout, has_standby=settings.standby)
     limits = QueueLimits(**{option.name: getattr(settings, option.name) for option in fields(QueueLimits)})
-    client = EngineClient(settings.engine_config(), limits, collected, command, policy, settings.keep_alive_seconds)
+    folder = None
+    if settings.sessions_dir is not None:
+        bounds = FolderLimits(settings.session_bytes_per_key, settings.session_bytes_in_all, settings.session_ttl)
+        folder = SessionFolder(Path(settings.sessions_dir), bounds)
+    client = EngineClient(
+        settings.engine_config(), limits, collected, command, policy, settings.keep_alive_seconds, folder
+    )
     keys = KeyRing(settings.api_keys, settings.admin_keys, settings.api_key_file)
     return Service(settings, client, collected, keys, ResponseStore(settings.response_store_bytes))
 
@@ -84,7 +93,8 @@ def _add_middleware(app: FastAPI, service: Service) -> None:
     settings, on_error = service.settings, service.metrics.on_error
     if settings.unknown_fields == "ignore":
         app.add_middleware(UnknownFieldsMiddleware)
-    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes, on_error=on_error)
+    max_put_bytes = settings.max_body_bytes + STORES_OF_A_SESSION * settings.session_bytes
+    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes, max_put_bytes=max_put_bytes, on_error=on_error)
     app.add_middleware(RateLimitMiddleware, on_error=on_error)
     app.add_middleware(AuthMiddleware, ring=service.keys, has_open_metrics=settings.open_metrics, on_error=on_error)
     if settings.cors_origins is not None:

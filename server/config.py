@@ -115,6 +115,10 @@ class ServerSettings(BaseSettings):
         description="Most bytes that all sessions may take; beyond them the key that holds most loses its oldest ones",
     )
     session_ttl: float = Field(default=ENGINE.session_ttl, gt=0, description="Seconds an unused session is kept")
+    sessions_dir: str | None = Field(
+        default=None,
+        description="Folder where sessions are kept over restarts, within the same bounds; by default they are not",
+    )
     tree: str | None = Field(default=ENGINE.tree, description="Static draft tree of the stand method, a JSON file")
     draft_model: str = Field(
         default=ENGINE.draft_model,

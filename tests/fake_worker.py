@@ -8,7 +8,8 @@ The last line of a prompt that is a JSON object is a script:
     tell: reply with the request itself as JSON, or with the fields of it that are listed · preemptions: of the request
     cached: tokens of the prompt that need not be run, one number for each choice of a call
 Any other prompt gets letters drawn from its seed. Token ids are bytes; 256 is the end token. The log probability of
-token t is -t / 100, its rank t, and the likeliest tokens are 0, 1, 2, ... Every tenant has the sessions it has used.
+token t is -t / 100, its rank t, and the likeliest tokens are 0, 1, 2, ... Every tenant has the sessions it has used,
+each as large as its longest prompt.
 The model folder may hold fake.json: {"load_seconds", "load_failed", "crash_on_load", "context_note",
 "fingerprint", "compiling": methods that are compiled once the first request has come}.
 """
@@ -30,7 +31,7 @@ import msgspec
 import zmq
 
 from decoding.core.parent import end_with
-from decoding.core.session_info import SessionInfo
+from decoding.core.session_info import SessionInfo, SessionState
 from decoding.core.stats import DraftCounts, EngineStats, MethodCounts, NodeHistogram, RequestStats, StepStats
 from decoding.core.step_trace import NodeTrace, StepTrace
 from decoding.core.token_logprobs import TokenLogprobs
@@ -40,18 +41,25 @@ from decoding.worker.messages import (
     Beat,
     Broke,
     Compiling,
+    CopySession,
     DeleteSession,
     Drain,
     Failed,
     Finished,
     FromWorker,
+    HandedOver,
+    HandOver,
     ListSessions,
     LoadFailed,
     LoadProgress,
     PromptLogprobs,
     Ready,
     Rejected,
+    RestoreSession,
+    SessionCopied,
     SessionDeleted,
+    SessionKept,
+    SessionRestored,
     Sessions,
     StepReport,
     Submit,
@@ -205,6 +213,7 @@ class FakeWorker:
         self._config = config
         self._running: dict[str, Running] = {}
         self._sessions: dict[tuple[str, str], int] = {}
+        self._changed: set[tuple[str, str]] = set()
         self._is_draining = False
         self._parent = parent
         self._next_beat = 0.0
@@ -215,6 +224,8 @@ class FakeWorker:
             self._read_inbox()
             if self._running:
                 self._step()
+            elif copies := self._copies():
+                self._send(copies)
             if os.getppid() != self._parent:
                 sys.exit(1)
             if time.monotonic() >= self._next_beat:
@@ -255,6 +266,7 @@ class FakeWorker:
             load_seconds=0.1,
             parameters=1,
             fingerprint=options.get("fingerprint", "fp_fake"),
+            identity=options.get("identity", "id_fake"),
         )
         if "compiling" in options:
             self._send([Compiling(methods=options["compiling"])])
@@ -269,7 +281,9 @@ class FakeWorker:
                     if self._is_compiling:
                         self._is_compiling = False
                         self._send([Compiling(methods=[])])
-                    self._sessions[message.tenant, message.session_id] = len(message.prompt)
+                    name = message.tenant, message.session_id
+                    self._changed.add(name)
+                    self._sessions[name] = max(self._sessions.get(name, 0), len(message.prompt))
                     self._running[message.request_id] = Running(message)
                 case Abort():
                     aborted = self._running.pop(message.request_id, None)
@@ -280,9 +294,31 @@ class FakeWorker:
                 case DeleteSession():
                     size = self._sessions.pop((message.tenant, message.session_id), None)
                     self._send([SessionDeleted(id=message.id, found=size is not None)])
+                case CopySession():
+                    self._send([SessionCopied(id=message.id, state=self._state(message.tenant, message.session_id))])
+                case RestoreSession():
+                    self._restore(message)
+                case HandOver():
+                    self._send([*self._copies(), HandedOver(id=message.id)])
                 case Drain():
                     self._is_draining = True
                     return
+
+    def _state(self, tenant: str, session_id: str) -> SessionState | None:
+        size = self._sessions.get((tenant, session_id))
+        return None if size is None else SessionState(tenant, session_id, {"context": [bytes(size)]})
+
+    def _copies(self) -> list[FromWorker]:
+        states = [self._state(*name) for name in sorted(self._changed)]
+        self._changed.clear()
+        return [SessionKept(state=state) for state in states if state is not None]
+
+    def _restore(self, message: RestoreSession) -> None:
+        state = message.state
+        is_one = set(state.stores) == {"context"}
+        if is_one:
+            self._sessions.setdefault((state.tenant, state.session_id), state.num_bytes)
+        self._send([SessionRestored(id=message.id, problem=None if is_one else "it has no context")])
 
     def _infos(self, tenant: str | None) -> Iterator[SessionInfo]:
         for (owner, session_id), size in self._sessions.items():

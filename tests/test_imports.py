@@ -81,7 +81,8 @@ SERVER = {
         responses anthropic_replies anthropic
     """,
     "engine_client": """
-        replies open_requests kept_sessions queue_gate deadlines sessions status worker_process standby client
+        replies open_requests kept_sessions queue_gate deadlines sessions session_file session_folder
+        session_keeper status worker_process standby client
     """,
     "metrics": "totals exposition vllm_names metrics",
     "parsing": "string_search marks parts call_object call_list families forced thinking",

@@ -16,7 +16,8 @@ class SessionInfo(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class SessionState(msgspec.Struct, frozen=True):
-    """All that a session holds. stores: the arrays of each store in use, in its order, as they lie in memory."""
+    """All that a session holds: token ids, counts and hashes. stores: the arrays of each store in use, in its order, as
+    they lie in memory."""
 
     tenant: str
     session_id: str

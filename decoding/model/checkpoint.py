@@ -95,13 +95,19 @@ def eos_token_ids(model: PreTrainedModel) -> frozenset[int]:
     return frozenset()
 
 
-def fingerprint(model: PreTrainedModel, attention: str, weights: str) -> str:
-    """16 hex digits of everything that a seeded reply depends on; weights are sampled, not read whole."""
+def fingerprint(model: PreTrainedModel, identity: str, attention: str, weights: str) -> str:
+    """16 hex digits of everything that a seeded reply depends on. identity: of the model."""
+    versions = f"{torch.__version__} {transformers.__version__}"
+    text = f"{identity} {weights} {attention} {model.device.type} {versions}"
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def identity(model: PreTrainedModel) -> str:
+    """16 hex digits of what the model is, on whatever machine; weights are sampled, not read whole."""
     digest = hashlib.sha256()
-    identity = model.config.to_diff_dict()
-    digest.update(json.dumps(identity, sort_keys=True, default=str).encode())
-    digest.update(f"{model.dtype} {weights} {attention} {model.device.type}".encode())
-    digest.update(f"{torch.__version__} {transformers.__version__}".encode())
+    config = model.config.to_diff_dict() | {"transformers_version": None}
+    digest.update(json.dumps(config, sort_keys=True, default=str).encode())
+    digest.update(f"{model.dtype}".encode())
     for name, tensor in sorted(model.state_dict().items()):
         flat = tensor.detach().reshape(-1)
         step = max(1, flat.numel() // SAMPLES_PER_TENSOR)

@@ -32,6 +32,7 @@ from decoding.model.checkpoint import (
     eos_token_ids,
     fingerprint,
     freeze_rope,
+    identity,
     max_model_len,
     num_parameters,
     resolve,
@@ -59,7 +60,7 @@ class TargetModel:
     """A causal language model behind packed rows.
 
     `is_exact`: a row's logits were the same bits alone, batched and in a tree on this machine.
-    `fingerprint`: changes whenever the same seed might give another reply.
+    `fingerprint`: changes whenever the same seed might give another reply; `identity` only with the model.
     """
 
     def __init__(self, model: PreTrainedModel, config: EngineConfig, progress: Progress) -> None:
@@ -73,7 +74,8 @@ class TargetModel:
         self.num_parameters = model.num_parameters()
         self.vocab_size = model.get_input_embeddings().weight.shape[0]
         self.weights = "int8" if config.weights == "int8" else str(self.dtype).removeprefix("torch.")
-        self.fingerprint = fingerprint(model, self.attention, self.weights)
+        self.identity = identity(model)
+        self.fingerprint = fingerprint(model, self.identity, self.attention, self.weights)
         self.num_bytes = self.num_parameters * self.dtype.itemsize  # of the weights
         self._model = model
         self._has_experts = self.device.type == "cpu" and use_eager_experts(model)

@@ -65,6 +65,13 @@ def below(judge: Judge, most_tried: float, pace: float, trust: float) -> Judge:
     return Judge(judge.chances.copy(), judge.stretch.copy(), tried, weights, hope, fruitless, most_tried, pace)
 
 
+def is_sound(judge: Judge) -> bool:
+    """Whether its numbers, which came from outside, can be ones that were learned."""
+    chances, counts = np.append(judge.chances, judge.hope[0]), np.append(judge.tried, judge.hope[1])
+    are_finite = np.isfinite(judge.stretch).all() and np.isfinite(judge.weights).all()
+    return bool(are_finite and np.all((chances >= 0) & (chances <= 1)) and np.all(counts >= 0))
+
+
 def new_judge(chances: NDArray[np.float32], weights: NDArray[np.float32], trust: float) -> Judge:
     """One that starts with measured numbers."""
     chances = np.clip(chances, _LEAST, 1 - _LEAST).astype(np.float32)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoding.core.session_info import SessionState
-from decoding.stores.judge import Judge, below, measured_judges
+from decoding.stores.judge import Judge, below, is_sound, measured_judges
 from decoding.stores.ngram import NgramStore
 from decoding.stores.suffixes import SuffixIndex
 
@@ -76,8 +76,9 @@ class Session:
         stores = {name: [array.tobytes() for array in arrays] for name, arrays in self._arrays().items()}
         return SessionState(self.tenant, self.id, stores)
 
-    def restore(self, state: SessionState) -> None:
-        """Hold what a session of another process held, within the same bounds."""
+    def restore(self, state: SessionState, vocab_size: int) -> None:
+        """Hold what a session of another process held, within the same bounds. To be called on a new session; raises
+        ValueError for what no session of this server and model can have held."""
         if "ngrams" in state.stores:  # sized by its first array, the keys
             self.ngrams.reserve(len(state.stores["ngrams"][0]) // KEY_BYTES // 2)  # at most half of them are used
         if "replies" in state.stores:  # sized by its first array, the tokens
@@ -89,6 +90,13 @@ class Session:
         for name, arrays in self._arrays().items():
             for array, held in zip(arrays, state.stores[name], strict=True):
                 array[...] = np.frombuffer(held, array.dtype).reshape(array.shape)
+        if not self._is_sound(vocab_size):
+            raise ValueError("its numbers are not a session's")
+
+    def _is_sound(self, vocab_size: int) -> bool:
+        stores = [store for store in (self._ngrams, self._replies) if store is not None]
+        judges = [judge for judge in self._judges if judge is not None]
+        return all(store.is_sound(vocab_size) for store in stores) and all(map(is_sound, judges))
 
     def _arrays(self) -> dict[str, Sequence[NDArray[Any]]]:
         """Of each store in use."""

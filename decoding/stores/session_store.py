@@ -134,13 +134,26 @@ class SessionStore:
         forgotten, self._forgotten = self._forgotten, []
         return forgotten
 
-    def restore(self, state: SessionState) -> None:
-        """Go on with a session of another process."""
-        session = self.open(state.tenant, state.session_id)
-        self._taken.add((state.tenant, state.session_id))
-        session.restore(state)
+    def copy(self, tenant: str, session_id: str) -> SessionState | None:
+        """The state of a session, None for one that is not here."""
+        session = self._tenants.get(tenant, _Tenant()).sessions.get(session_id)
+        return None if session is None else session.state()
+
+    def restore(self, state: SessionState, vocab_size: int) -> None:
+        """Go on with a session of another process; one that is here already stays as it is. Raises ValueError for what
+        cannot have been one, and has none then."""
+        key = state.tenant, state.session_id
+        if key[1] in self._tenants.get(key[0], _Tenant()).sessions:
+            return
+        session = self.open(*key)
+        try:
+            session.restore(state, vocab_size)
+        except ValueError:
+            self.delete(*key)
+            raise
+        self._taken.add(key)
         self.note_use([session])
-        self._changed.pop((state.tenant, state.session_id), None)
+        self._changed.pop(key, None)
 
     def delete(self, tenant: str, session_id: str) -> bool:
         """Forget a session; whether it was there. Requests that run on it keep its stores until they end."""

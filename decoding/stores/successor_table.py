@@ -97,6 +97,12 @@ class SuccessorTable:
         num_known = int((ids != NO_TOKEN).sum())
         return ids[:num_known].copy(), self._arrays.probabilities[entry, :num_known].copy()
 
+    def is_sound(self, vocab_size: int) -> bool:
+        """Whether nothing in the arrays, which came from outside, could lead a reader astray."""
+        _, _, seen, ids, probabilities, _ = self._arrays
+        are_tokens = bool(np.all((ids >= NO_TOKEN) & (ids < vocab_size)))
+        return are_tokens and bool(np.all((probabilities >= 0) & (probabilities <= 1)) and np.all(seen >= 0))
+
     def check_integrity(self) -> None:
         """Raise AssertionError unless counts, bounds and every entry's order hold."""
         keys, _, seen, ids, probabilities, _ = self._arrays

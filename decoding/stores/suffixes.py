@@ -61,6 +61,13 @@ class SuffixIndex:
     def num_bytes(self) -> int:
         return sum(array.nbytes for array in self._arrays)
 
+    def is_sound(self, vocab_size: int) -> bool:
+        """Whether nothing in the arrays, which came from outside, could lead a reader astray: links may point anywhere,
+        since all are followed within the ring."""
+        tokens, count = self._arrays.tokens, int(self._arrays.counters[0])
+        are_tokens = bool(np.all((tokens >= 0) & (tokens < vocab_size)))
+        return are_tokens and count >= 0 and (count <= len(tokens) or len(tokens) == self._most_places)
+
     def extend(self, tokens: NDArray[np.int32], last: int) -> int:
         """Append `tokens`, int32 [n], to the sequence whose last token is at position `last`, -1 for a new one; the
         position of its last token now."""

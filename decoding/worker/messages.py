@@ -61,10 +61,26 @@ class DeleteSession(msgspec.Struct, kw_only=True, frozen=True, tag=True):
     session_id: str
 
 
-class RestoreSession(msgspec.Struct, kw_only=True, frozen=True, tag=True):
-    """Go on with what drafting remembered of a session in a worker that died."""
+class CopySession(msgspec.Struct, kw_only=True, frozen=True, tag=True):
+    """Answered by `SessionCopied`."""
 
+    id: str
+    tenant: str
+    session_id: str
+
+
+class RestoreSession(msgspec.Struct, kw_only=True, frozen=True, tag=True):
+    """Go on with what drafting remembered of a session elsewhere; one that is there already stays as it is. Answered by
+    `SessionRestored`."""
+
+    id: str = ""
     state: SessionState
+
+
+class HandOver(msgspec.Struct, kw_only=True, frozen=True, tag=True):
+    """Tell at once of every session that was used since it was last told of; answered by `HandedOver` after them."""
+
+    id: str
 
 
 class Ready(msgspec.Struct, kw_only=True, frozen=True, tag=True):
@@ -94,6 +110,7 @@ class Ready(msgspec.Struct, kw_only=True, frozen=True, tag=True):
     load_seconds: float
     parameters: int
     fingerprint: str  # changes whenever the same seed might give another reply
+    identity: str  # of the model, on whatever machine
 
 
 class LoadProgress(msgspec.Struct, kw_only=True, frozen=True, tag=True):
@@ -189,6 +206,24 @@ class SessionDeleted(msgspec.Struct, kw_only=True, frozen=True, tag=True):
     found: bool
 
 
+class SessionCopied(msgspec.Struct, kw_only=True, frozen=True, tag=True):
+    """state: None, where there is no such session."""
+
+    id: str
+    state: SessionState | None
+
+
+class SessionRestored(msgspec.Struct, kw_only=True, frozen=True, tag=True):
+    """problem: why it could not be, a clause."""
+
+    id: str
+    problem: str | None
+
+
+class HandedOver(msgspec.Struct, kw_only=True, frozen=True, tag=True):
+    id: str
+
+
 class Beat(msgspec.Struct, kw_only=True, frozen=True, tag=True):
     """The process lives; comes every second, from its start on. busy_seconds: how long its loop has been at its present
     round, 0 before `Ready`."""
@@ -217,11 +252,13 @@ class StepReport(msgspec.Struct, kw_only=True, frozen=True, tag=True):
     engine: EngineStats
 
 
-ToWorker = Submit | Abort | Drain | ListSessions | DeleteSession | RestoreSession
+SessionQuestion = ListSessions | DeleteSession | CopySession | RestoreSession | HandOver
+SessionAnswer = Sessions | SessionDeleted | SessionCopied | SessionRestored | HandedOver
+ToWorker = Submit | Abort | Drain | SessionQuestion
 RequestEvent = PromptLogprobs | Traced | Tokens | Finished | Rejected | Failed
 StartEvent = LoadProgress | Compiling | Ready | LoadFailed
-SessionNews = Sessions | SessionDeleted | SessionKept | SessionForgotten
-FromWorker = StartEvent | Beat | Broke | RequestEvent | StepReport | SessionNews
+SessionNews = SessionKept | SessionForgotten
+FromWorker = StartEvent | Beat | Broke | RequestEvent | StepReport | SessionNews | SessionAnswer
 
 
 class Batch(msgspec.Struct, frozen=True):

@@ -20,6 +20,7 @@ from decoding.config import EngineConfig
 from decoding.core.kernel_cache import kernel_folder
 from decoding.core.parent import is_orphan
 from decoding.core.request import Request
+from decoding.core.session_info import SessionState
 from decoding.core.stats import StepStats
 from decoding.core.step_result import Broken, Emitted, PromptScored, Retired, StepResult
 from decoding.core.step_trace import StepTrace
@@ -123,10 +124,8 @@ class Worker:
                 self._take(engine, message)
             elif isinstance(message, messages.Drain):
                 self._is_draining = True
-            elif isinstance(message, messages.RestoreSession):
-                engine.sessions.restore(message.state)
             else:
-                self._send([session_answer(engine.sessions, message)])
+                self._answer(engine, message)
 
     def _take(self, engine: Engine, message: messages.Submit | messages.Abort) -> None:
         """Begin or stop a request; what is raised for it ends it alone."""
@@ -140,6 +139,12 @@ class Worker:
             self._send([rejected_message(request_id, error)])
         except Exception as error:
             self._send([failed_message(broken_by(request_id, error))])
+
+    def _answer(self, engine: Engine, question: messages.SessionQuestion) -> None:
+        if isinstance(question, messages.HandOver):
+            while (state := engine.sessions.take_changed()) is not None:
+                self._send([messages.SessionKept(state=state)])
+        self._send([session_answer(engine.sessions, question, engine.model.vocab_size)])
 
     def _report(self, engine: Engine) -> None:
         """Tell of the steps since the last report, if it is time to."""
@@ -176,12 +181,31 @@ class Worker:
 
 
 def session_answer(
-    sessions: SessionStore, question: messages.ListSessions | messages.DeleteSession
-) -> messages.Sessions | messages.SessionDeleted:
-    if isinstance(question, messages.ListSessions):
-        return messages.Sessions(id=question.id, sessions=sessions.list(question.tenant))
-    found = sessions.delete(question.tenant, question.session_id)
-    return messages.SessionDeleted(id=question.id, found=found)
+    sessions: SessionStore, question: messages.SessionQuestion, vocab_size: int
+) -> messages.SessionAnswer:
+    match question:
+        case messages.ListSessions():
+            return messages.Sessions(id=question.id, sessions=sessions.list(question.tenant))
+        case messages.DeleteSession():
+            found = sessions.delete(question.tenant, question.session_id)
+            return messages.SessionDeleted(id=question.id, found=found)
+        case messages.CopySession():
+            state = sessions.copy(question.tenant, question.session_id)
+            return messages.SessionCopied(id=question.id, state=state)
+        case messages.RestoreSession():
+            return messages.SessionRestored(id=question.id, problem=_restore(sessions, question.state, vocab_size))
+        case messages.HandOver():
+            return messages.HandedOver(id=question.id)
+
+
+def _restore(sessions: SessionStore, state: SessionState, vocab_size: int) -> str | None:
+    """What is wrong with it, if anything."""
+    try:
+        sessions.restore(state, vocab_size)
+    except ValueError as error:
+        logger.warning("What another process remembered of a session is not taken over: %s.", error)
+        return str(error)
+    return None
 
 
 def ready_message(engine: Engine, config: EngineConfig) -> messages.Ready:
@@ -207,6 +231,7 @@ def ready_message(engine: Engine, config: EngineConfig) -> messages.Ready:
         load_seconds=engine.load_seconds,
         parameters=model.num_parameters,
         fingerprint=model.fingerprint,
+        identity=model.identity,
     )
 
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Request
+from fastapi.responses import Response
 
 from decoding.core.session_info import SessionInfo
 from server.endpoints.openapi import error_replies
 from server.http.auth import caller_of
-from server.http.errors import ApiError
+from server.http.errors import ApiError, invalid
 from server.schemas.catalog import SessionCard, SessionDeletion, SessionList
-from server.service import service_of
+from server.service import Service, service_of
+
+BYTES = "application/octet-stream"
+CONTENT = {BYTES: {"schema": {"type": "string", "format": "binary"}}}
+EXPORTED = error_replies(403, 404, 503) | {200: {"content": CONTENT}}
 
 router = APIRouter(prefix="/v1/sessions")
 
@@ -20,7 +25,7 @@ async def list_sessions(request: Request) -> SessionList:
     service = service_of(request)
     service.require_ready()
     caller = caller_of(request)
-    infos = await service.client.desk.sessions(None if caller.is_admin else caller.tenant)
+    infos = await service.client.sessions.desk.sessions(None if caller.is_admin else caller.tenant)
     return SessionList(object="list", data=[_card(info) for info in infos])
 
 
@@ -33,9 +38,52 @@ async def delete_session(session_id: str, request: Request, owner: str | None = 
     tenant = caller.tenant if owner is None else owner
     if tenant != caller.tenant and not caller.is_admin:
         raise ApiError(403, "Sessions of others are for admin keys.", "owner", "admin_key_required")
-    if not await service.client.desk.delete(tenant, session_id):
-        raise ApiError(404, f"There is no session '{session_id}'.", "session_id", "session_not_found")
+    if not await service.client.sessions.delete(tenant, session_id):
+        raise _not_found(session_id)
     return SessionDeletion(id=session_id, object="session.deleted", deleted=True)
+
+
+@router.get(
+    "/{session_id:path}/export",
+    response_class=Response,
+    responses=error_replies(403, 404, 503) | {200: {"content": CONTENT}},
+)
+async def export_session(session_id: str, request: Request, owner: str | None = None) -> Response:
+    """All that a session holds, to be given to another server of the same model. For admin keys."""
+    service, tenant = _of_admin(request, owner)
+    data = await service.client.sessions.export(tenant, session_id)
+    if data is None:
+        raise _not_found(session_id)
+    return Response(data, media_type=BYTES)
+
+
+@router.put(
+    "/{session_id:path}/export",
+    status_code=204,
+    response_class=Response,
+    responses=error_replies(400, 403, 413, 503),
+    openapi_extra={"requestBody": {"required": True, "content": CONTENT}},
+)
+async def import_session(session_id: str, request: Request, owner: str | None = None) -> None:
+    """Go on with a session as another server exported it, in the place of what is here. For admin keys."""
+    service, tenant = _of_admin(request, owner)
+    try:
+        await service.client.sessions.take_over(tenant, session_id, await request.body())
+    except ValueError as error:
+        raise invalid(f"The body cannot be gone on with: {error}.", None, "invalid_session") from None
+
+
+def _of_admin(request: Request, owner: str | None) -> tuple[Service, str]:
+    """The service, ready, and whose session is meant. Raises ApiError for a key that is not an admin's."""
+    service, caller = service_of(request), caller_of(request)
+    service.require_ready()
+    if not caller.is_admin:
+        raise ApiError(403, "Sessions are moved with admin keys.", None, "admin_key_required")
+    return service, caller.tenant if owner is None else owner
+
+
+def _not_found(session_id: str) -> ApiError:
+    return ApiError(404, f"There is no session '{session_id}'.", "session_id", "session_not_found")
 
 
 def _card(info: SessionInfo) -> SessionCard:

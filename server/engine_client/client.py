@@ -27,20 +27,18 @@ from decoding.worker.messages import (
     LoadFailed,
     LoadProgress,
     Ready,
-    SessionDeleted,
-    SessionForgotten,
-    SessionKept,
-    Sessions,
+    SessionAnswer,
+    SessionNews,
     StepReport,
     Submit,
     ToWorker,
 )
 from server.engine_client.deadlines import Deadlines
-from server.engine_client.kept_sessions import KeptSessions
 from server.engine_client.open_requests import OpenRequests, Ticket
 from server.engine_client.queue_gate import QueueGate, QueueLimits
 from server.engine_client.replies import End, Replies, WorkerGone
-from server.engine_client.sessions import SessionDesk
+from server.engine_client.session_folder import SessionFolder
+from server.engine_client.session_keeper import SessionKeeper
 from server.engine_client.standby import Standby
 from server.engine_client.status import EngineStatus, OnStatus
 from server.engine_client.worker_process import WORKER_COMMAND, WorkerProcess
@@ -89,6 +87,7 @@ class EngineClient:
         command: Sequence[str] = WORKER_COMMAND,
         policy: RestartPolicy | None = None,
         patience: float = 15.0,
+        sessions_folder: SessionFolder | None = None,
     ) -> None:
         self._observer = observer
         self._policy = policy or RestartPolicy()
@@ -103,8 +102,7 @@ class EngineClient:
         self.ready: Ready | None = None
         self._fingerprint: str | None = None  # of the last worker that was ready
         self._listeners: list[OnStatus] = []
-        self.desk = SessionDesk(self._send)
-        self._kept = KeptSessions()
+        self.sessions = SessionKeeper(self._send, sessions_folder, lambda: self.num_open == 0)
 
     @property
     def num_open(self) -> int:
@@ -121,6 +119,7 @@ class EngineClient:
 
     def start(self) -> None:
         self._supervisor = asyncio.create_task(self._supervise(), name="worker supervisor")
+        self.sessions.start()
 
     def submit(self, requests: Sequence[Submit], timeout: float | None = None) -> Replies:
         """Run one call's requests; raises ApiError if the engine cannot take all of them now. timeout: seconds for all
@@ -173,6 +172,7 @@ class EngineClient:
             async with asyncio.timeout(seconds):
                 await self._requests.wait_until_empty()
         self.cut_off()
+        await self.sessions.close(can_ask=self.ready is not None and leave_seconds > 0)
         if self._supervisor is not None:
             self._supervisor.cancel()
             await asyncio.gather(self._supervisor, return_exceptions=True)
@@ -263,12 +263,6 @@ class EngineClient:
 
     def _dispatch(self, message: FromWorker) -> None:
         match message:
-            case Sessions() | SessionDeleted():
-                self.desk.on_answer(message)
-            case SessionKept():
-                self._kept.keep(message.state)
-            case SessionForgotten():
-                self._kept.forget(message.tenant, message.session_id)
             case StepReport():
                 self._observer.on_report(message)
             case Beat():
@@ -284,6 +278,8 @@ class EngineClient:
             case LoadFailed():
                 LOG.error("The worker cannot serve this model: %s", message.error)
                 self._set_status(state="failed", sentence=message.error, last_error=message.error)
+            case _ if isinstance(message, SessionNews | SessionAnswer):
+                self.sessions.on_news(message)
             case _:
                 self._requests.on_event(message)
                 self._send_due()
@@ -295,11 +291,9 @@ class EngineClient:
         if self._fingerprint not in (None, ready.fingerprint):
             reason = "The worker died, and what replaced it computes in another way"
             self._requests.end_started(WorkerGone(f"{reason}: the reply cannot go on.", "worker_died"))
-            self._kept.clear()
         self.ready, self._fingerprint = ready, ready.fingerprint
         self._observer.on_resumed(self.num_open)
-        for kept in self._kept.messages():
-            self._send(kept)
+        self.sessions.on_ready(ready)
         self._send_due()
         if self.status.state != "draining":
             self._set_status(state="ready", sentence=f"serving {ready.model}", fraction=1.0)

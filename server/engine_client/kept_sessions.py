@@ -9,7 +9,6 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from decoding.core.session_info import SessionState
-from decoding.worker.messages import RestoreSession
 
 MOST_BYTES = 256 * 2**20
 
@@ -39,6 +38,6 @@ class KeptSessions:
         self._states.clear()
         self._num_bytes = 0
 
-    def messages(self) -> Iterable[RestoreSession]:
-        """What a new worker is told, the least recently changed first."""
-        return [RestoreSession(state=state) for state in self._states.values()]
+    def states(self) -> Iterable[SessionState]:
+        """The least recently changed first."""
+        return list(self._states.values())

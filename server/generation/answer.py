@@ -41,7 +41,9 @@ async def answer(
     with naming(call.names):
         if allowance is not None:
             allowance.take_prompt(call.prompt_tokens)
-        deltas = choice_deltas(client.submit([plan.request for plan in call.plans], call.timeout), choices)
+        requests = [plan.request for plan in call.plans]
+        await client.sessions.recall(requests[0].tenant, requests[0].session_id)
+        deltas = choice_deltas(client.submit(requests, call.timeout), choices)
         if allowance is not None:
             deltas = _counted(deltas, allowance)
         if call.is_streamed:

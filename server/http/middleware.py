@@ -74,20 +74,24 @@ class RequestFrame:
 
 
 class BodyLimit:
-    """Reads the whole body before the route runs; one above `max_bytes` is answered 413."""
+    """Reads the whole body before the route runs; one above `max_bytes` is answered 413. max_put_bytes: of an admin's
+    PUT, whose body is a session."""
 
-    def __init__(self, app: ASGIApp, max_bytes: int, on_error: OnError) -> None:
+    def __init__(self, app: ASGIApp, max_bytes: int, max_put_bytes: int, on_error: OnError) -> None:
         self._app = app
         self._max_bytes = max_bytes
+        self._max_put_bytes = max_put_bytes
         self._on_error = on_error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] in ("GET", "HEAD", "OPTIONS"):
             await self._app(scope, receive, send)
             return
-        body, is_whole = await self._read(receive, Headers(scope=scope).get("content-length", ""))
+        is_session = scope["method"] == "PUT" and scope["state"]["caller"].is_admin
+        most = self._max_put_bytes if is_session else self._max_bytes
+        body, is_whole = await self._read(receive, Headers(scope=scope).get("content-length", ""), most)
         if body is None:
-            message = f"The body is larger than this server's limit of {self._max_bytes} bytes."
+            message = f"The body is larger than this server's limit of {most} bytes."
             error = ApiError(413, message, None, "body_too_large")
             self._on_error(error)
             await error.response(scope["path"])(scope, receive, send)
@@ -101,11 +105,11 @@ class BodyLimit:
 
         await self._app(scope, receive_again, send)
 
-    async def _read(self, receive: Receive, announced: str) -> tuple[bytes | None, bool]:
-        """The body, None if it is too large; and whether the client stayed to its end."""
+    async def _read(self, receive: Receive, announced: str, most: int) -> tuple[bytes | None, bool]:
+        """The body, None if it is larger than `most` bytes; and whether the client stayed to its end."""
         pieces: list[bytes] = []
         size = 0
-        if announced.isdecimal() and int(announced) > DISCARD_BYTES:
+        if announced.isdecimal() and int(announced) > max(most, DISCARD_BYTES):
             return None, True
         while True:
             message = await receive()
@@ -113,9 +117,9 @@ class BodyLimit:
                 return b"", False
             piece = message.get("body", b"")
             size += len(piece)
-            if size <= self._max_bytes:
+            if size <= most:
                 pieces.append(piece)
             else:
                 pieces.clear()
-            if not message.get("more_body", False) or size > DISCARD_BYTES:
-                return (b"".join(pieces) if size <= self._max_bytes else None), True
+            if not message.get("more_body", False) or size > max(most, DISCARD_BYTES):
+                return (b"".join(pieces) if size <= most else None), True

@@ -23,4 +23,5 @@ READY = Ready(
     load_seconds=0.1,
     parameters=1,
     fingerprint="fp_fake",
+    identity="id_fake",
 )

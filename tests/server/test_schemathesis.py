@@ -41,6 +41,8 @@ OPERATIONS = [
     ("get", "/v1/models/{model}"),
     ("get", "/v1/sessions"),
     ("delete", "/v1/sessions/{session_id}"),
+    ("get", "/v1/sessions/{session_id}/export"),
+    ("put", "/v1/sessions/{session_id}/export"),
     ("get", "/is_sleeping"),
     ("post", "/tokenize"),
     ("post", "/detokenize"),

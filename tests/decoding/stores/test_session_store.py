@@ -1,12 +1,16 @@
 """Sessions keep to their tenant, their bytes and their time, and one tenant cannot drive out another's."""
 
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
 
+from decoding.core.session_info import SessionState
 from decoding.stores.session import Session
 from decoding.stores.session_store import ENTRY_BYTES, SessionLimits, SessionStore
+
+VOCABULARY = 50
 
 
 def store_at(times: list[float], room: int = 3, room_of_one: int | None = None) -> SessionStore:
@@ -217,7 +221,7 @@ def test_a_session_goes_on_in_another_process_as_it_was(num_rows: int) -> None:
     session = taught_session(store, "alice", "chat", 1, num_rows)
     state = store.take_changed()
     assert state is not None
-    other.restore(state)
+    other.restore(state, VOCABULARY)
     restored = other.open("alice", "chat")
     assert restored.state() == state
     assert restored.store_bytes == session.store_bytes
@@ -228,6 +232,51 @@ def test_a_session_goes_on_in_another_process_as_it_was(num_rows: int) -> None:
         each.ngrams.harvest(context[None], np.arange(10, dtype=np.int32)[None], np.full((1, 10), 0.05, np.float32))
         each.replies.extend(context, -1)
     assert restored.state() == session.state()
+
+
+def test_a_session_that_is_here_already_is_not_overwritten() -> None:
+    store = roomy_store([0.0])
+    taught_session(store, "alice", "chat", 1, 40)
+    old = store.copy("alice", "chat")
+    assert old is not None
+    taught_session(store, "alice", "chat", 2, 40)
+    new = store.copy("alice", "chat")
+    store.restore(old, VOCABULARY)
+    assert store.copy("alice", "chat") == new != old
+    assert store.copy("bob", "chat") is None
+
+
+def test_numbers_that_are_not_a_sessions_are_refused_and_leave_nothing() -> None:
+    store, other = roomy_store([0.0]), roomy_store([0.0])
+    session = taught_session(store, "alice", "chat", 1, 40)
+    own, _ = session.judges(False)
+
+    def spoiled(array: Any, value: float) -> SessionState:
+        place = (0,) * array.ndim
+        before, array[place] = array[place], value
+        state = session.state()
+        array[place] = before
+        return state
+
+    ngrams, replies = session.ngrams.arrays, session.replies.arrays
+    whole = session.state()
+    states = [
+        spoiled(ngrams.ids, VOCABULARY),
+        spoiled(ngrams.probabilities, np.nan),
+        spoiled(ngrams.seen, -1),
+        spoiled(replies.tokens, -1),
+        spoiled(replies.counters, 10**12),
+        spoiled(own.stretch, np.inf),
+        spoiled(own.tried, -1),
+        SessionState("alice", "chat", whole.stores | {"ngrams": whole.stores["ngrams"][:-1]}),
+        SessionState("alice", "chat", whole.stores | {"replies": [each[:-3] for each in whole.stores["replies"]]}),
+    ]
+    for state in states:
+        with pytest.raises(ValueError, match=r".+"):
+            other.restore(state, VOCABULARY)
+        assert other.copy("alice", "chat") is None
+    other.restore(whole, VOCABULARY)
+    assert other.copy("alice", "chat") == whole
 
 
 def test_every_session_that_was_used_is_handed_over_once_and_what_is_forgotten_is_told_once() -> None:

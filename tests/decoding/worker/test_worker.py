@@ -156,7 +156,7 @@ def test_a_session_is_handed_over_and_goes_on_where_it_was(worker: WorkerProcess
         before = session_info(worker, "kept")
         elsewhere = SessionStore(SessionLimits(2**24, 2**26, 2**26))
         if "kept" in worker.kept:
-            elsewhere.restore(worker.kept["kept"])
+            elsewhere.restore(worker.kept["kept"], VOCAB_SIZE)
             if elsewhere.list()[0].store_bytes == before.store_bytes:
                 break
         time.sleep(0.1)
@@ -164,12 +164,23 @@ def test_a_session_is_handed_over_and_goes_on_where_it_was(worker: WorkerProcess
     assert elsewhere.list()[0].store_bytes == before.store_bytes
     worker.tell(messages.DeleteSession(id="gone", tenant="", session_id="kept"))
     assert worker.hear() == messages.SessionDeleted(id="gone", found=True)
-    worker.tell(messages.RestoreSession(state=worker.kept["kept"]))
+    worker.tell(messages.RestoreSession(id="back", state=worker.kept["kept"]))
+    assert worker.hear() == messages.SessionRestored(id="back", problem=None)
+    worker.tell(messages.CopySession(id="copy", tenant="", session_id="kept"))
+    assert worker.hear() == messages.SessionCopied(id="copy", state=worker.kept["kept"])
     after = session_info(worker, "kept")
     assert (after.num_bytes, after.store_bytes) == (before.num_bytes, before.store_bytes)
     worker.tell(msgspec.structs.replace(request, request_id="again"))
     tokens, _ = worker.hear_until_end("again")
     assert len(tokens) == request.sampling.max_tokens
+    worker.kept.clear()
+    worker.tell(messages.HandOver(id="all"))
+    assert worker.hear() == messages.HandedOver(id="all")
+    assert "kept" in worker.kept, "what was used is not told of before the answer"
+    worker.tell(messages.RestoreSession(id="bad", state=SessionState("", "bad", {"ngrams": [b"1", b"2"]})))
+    answer = worker.hear()
+    assert isinstance(answer, messages.SessionRestored)
+    assert answer.problem is not None
 
 
 def test_drafted_and_plain_requests_get_the_same_tokens(worker: WorkerProcess) -> None:

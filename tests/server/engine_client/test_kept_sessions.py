@@ -9,7 +9,7 @@ def state(session_id: str, num_bytes: int) -> SessionState:
 
 
 def names(kept: KeptSessions) -> list[str]:
-    return [message.state.session_id for message in kept.messages()]
+    return [state.session_id for state in kept.states()]
 
 
 def test_the_sessions_that_changed_last_are_kept_within_the_bytes() -> None:

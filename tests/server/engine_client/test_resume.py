@@ -75,12 +75,30 @@ def test_replies_are_as_if_nothing_had_been_whenever_their_worker_is_killed(real
     assert real.metric("gander_resumed_requests_total") > 0
 
 
+def test_a_session_accepts_as_much_after_it_was_kept_as_before(real: RunningServer) -> None:
+    def accepted(session_id: str, seed: int = 9) -> int:
+        body = {"prompt": PROMPT, "max_tokens": 160, "ignore_eos": True, "session_id": session_id}
+        asked = {"speculation": {"method": "stand", "max_nodes": 24, "report": True}}
+        report = real.post(**body, **asked, **SAMPLED | {"seed": seed}).json()["choices"][0]["speculation"]
+        return int(report["accepted"])
+
+    for seed in range(3):
+        accepted("warm", seed)
+    path = "/v1/sessions/warm/export"
+    kept = real.get(path).content
+    before = accepted("warm")
+    assert real.http.put(path, content=kept).status_code == 204
+    after = accepted("warm")
+    assert after > accepted("cold"), "nothing was gained by what is remembered"
+    assert after == pytest.approx(before, rel=0.05)
+
+
 def test_what_drafting_remembers_outlives_its_worker(real: RunningServer) -> None:
     def card() -> dict[str, Any]:
         return {each["id"]: each for each in real.get("/v1/sessions").json()["data"]}["kept"]
 
     def is_kept() -> bool:
-        states = [message.state for message in real.service.client._kept.messages()]
+        states = real.service.client.sessions._copies.states()
         return sum(card()["bytes_by_store"].values()) <= sum(
             each.num_bytes for each in states if each.session_id == "kept"
         )

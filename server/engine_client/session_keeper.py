@@ -1,0 +1,164 @@
+"""What drafting remembered, outside the worker: copies for the next worker, and files for the next server.
+
+Owns the copies, what is still to be written, and a thread that reads and writes. Knows nothing of what is in a session.
+The invariant: a session is given back to the worker before the request that asks for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
+
+from decoding.core.session_info import SessionState
+from decoding.worker.messages import Ready, RestoreSession, SessionAnswer, SessionForgotten, SessionKept, ToWorker
+from server.engine_client.kept_sessions import KeptSessions
+from server.engine_client.session_file import seal, unseal
+from server.engine_client.session_folder import SessionFolder
+from server.engine_client.sessions import SessionDesk
+from server.http.errors import ApiError
+
+LOG = logging.getLogger("gander.sessions")
+LOOK_SECONDS = 1.0  # between two looks whether to write
+WRITE_SECONDS = 60.0  # at most, between two writes while requests come without a pause
+MOST_UNWRITTEN_BYTES = 64 * 2**20
+MOST_KNOWN = 65536  # names of sessions that the worker is known to have; it is asked again for others
+
+T = TypeVar("T")
+
+
+class SessionKeeper:
+    """send: hands a message to the worker, False if there is none. folder: None keeps nothing beyond this process.
+    is_idle: whether no request is open."""
+
+    def __init__(
+        self, send: Callable[[ToWorker], bool], folder: SessionFolder | None, is_idle: Callable[[], bool]
+    ) -> None:
+        self.desk = SessionDesk(send)
+        self._send = send
+        self._folder = folder
+        self._is_idle = is_idle
+        self._model = ""  # its identity
+        self._copies = KeptSessions()
+        self._unwritten: dict[tuple[str, str], SessionState] = {}
+        self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._recalling = asyncio.Lock()
+        self._thread = ThreadPoolExecutor(1, "sessions")  # one: what is written first is there to be read
+        self._writing: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        if self._folder is not None:
+            self._writing = asyncio.create_task(self._write_now_and_then(self._folder), name="sessions")
+
+    async def close(self, can_ask: bool) -> None:
+        """Write what there is; can_ask: what the worker has, too. Safe to call twice."""
+        if self._folder is None or self._writing is None:
+            return
+        self._writing.cancel()
+        self._writing = None
+        if can_ask:
+            try:
+                await self.desk.hand_over()
+            except ApiError as error:
+                LOG.warning("Sessions are kept as they last were, not as they are: %s", error.message)
+        await self._write(self._folder)
+        self._thread.shutdown()
+
+    def on_ready(self, ready: Ready) -> None:
+        """Give a new worker what the one before remembered."""
+        if self._model not in ("", ready.identity):
+            self._copies.clear()
+            self._unwritten.clear()
+        self._model = ready.identity
+        self._known.clear()
+        for state in self._copies.states():
+            self._restore(state)
+
+    def on_news(self, news: SessionKept | SessionForgotten | SessionAnswer) -> None:
+        if isinstance(news, SessionKept):
+            self._keep(news.state)
+        elif isinstance(news, SessionForgotten):
+            self._copies.forget(news.tenant, news.session_id)
+            self._known.pop((news.tenant, news.session_id), None)
+        else:
+            self.desk.on_answer(news)
+
+    async def recall(self, tenant: str, session_id: str) -> None:
+        """Before a request of a session: give the worker what is kept of it, if it does not have it."""
+        folder, name = self._folder, (tenant, session_id)
+        if folder is None or name in self._known:
+            return
+        async with self._recalling:
+            if name in self._known:
+                return
+            state = self._unwritten.get(name) or await self._run(partial(folder.read, *name, self._model))
+            self._note_known(name)
+            if state is not None:
+                self._restore(state)
+
+    async def delete(self, tenant: str, session_id: str) -> bool:
+        """Forget a session everywhere; whether there was one. Raises ApiError without an answer."""
+        was_there = await self.desk.delete(tenant, session_id)
+        self._copies.forget(tenant, session_id)
+        self._unwritten.pop((tenant, session_id), None)
+        if self._folder is None:
+            return was_there
+        return await self._run(partial(self._folder.delete, tenant, session_id)) or was_there
+
+    async def export(self, tenant: str, session_id: str) -> bytes | None:
+        """A session for another server, None if there is none here. Raises ApiError without an answer."""
+        await self.recall(tenant, session_id)
+        state = await self.desk.copy(tenant, session_id)
+        return None if state is None else seal(state, self._model)
+
+    async def take_over(self, tenant: str, session_id: str, data: bytes) -> None:
+        """A session of another server, in the place of what is here. Raises ValueError, with a clause, for what is
+        none, and ApiError without an answer."""
+        state = unseal(data, self._model, tenant, session_id)
+        await self.delete(tenant, session_id)
+        problem = await self.desk.restore(state)
+        if problem is not None:
+            raise ValueError(problem)
+        self._keep(state)
+
+    def _keep(self, state: SessionState) -> None:
+        self._copies.keep(state)
+        if self._folder is not None and state.num_bytes:
+            self._unwritten[state.tenant, state.session_id] = state
+
+    def _restore(self, state: SessionState) -> None:
+        self._send(RestoreSession(state=state))
+        self._note_known((state.tenant, state.session_id))
+
+    def _note_known(self, name: tuple[str, str]) -> None:
+        self._known[name] = None
+        if len(self._known) > MOST_KNOWN:
+            self._known.popitem(last=False)
+
+    async def _write_now_and_then(self, folder: SessionFolder) -> None:
+        loop = asyncio.get_running_loop()
+        next_write = loop.time()  # a first one tidies
+        while True:
+            num_bytes = sum(state.num_bytes for state in self._unwritten.values())
+            has_pause = self._unwritten and self._is_idle()
+            if loop.time() >= next_write or has_pause or num_bytes > MOST_UNWRITTEN_BYTES:
+                await self._write(folder)
+                next_write = loop.time() + WRITE_SECONDS
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _write(self, folder: SessionFolder) -> None:
+        states, self._unwritten = list(self._unwritten.values()), {}
+
+        def write() -> None:
+            for state in states:
+                folder.write(state, self._model)
+            folder.tidy()
+
+        await self._run(write)
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
