@@ -192,6 +192,13 @@ class ServerSettings(BaseSettings):
     keep_alive_seconds: float = Field(
         default=15.0, gt=0, description="Seconds of silence before a stream carries a comment line"
     )
+    coalesce_ms: float = Field(
+        default=0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Milliseconds between two chunks of a stream, each padded, so that who listens in learns little of "
+        "the tokens in it; 0 sends tokens as they come",
+    )
     standby: bool = Field(
         default=True, description="Keep a process waiting, some 300 MB, from which a worker that died is soon replaced"
     )

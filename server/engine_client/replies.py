@@ -109,6 +109,10 @@ class Replies:
                 await self._reader
             finally:
                 self._reader = None
+        return self.take()
+
+    def take(self) -> dict[int, Reply]:
+        """The news that there are."""
         news, self._unread = self._unread, {}
         return news
 

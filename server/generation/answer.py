@@ -23,7 +23,7 @@ from server.generation.serializer import Serializer
 from server.generation.usage import UsageCount
 from server.http.errors import ApiError, OnError, internal_error, naming
 from server.http.rate_limits import Allowance, allowance_of
-from server.http.sse import KEEP_ALIVE, EventStream, wait_for_disconnect
+from server.http.sse import KEEP_ALIVE, EventStream, padded, wait_for_disconnect
 
 CLIENT_LEFT = 499  # nobody reads it; it names the case in metrics and logs
 
@@ -43,12 +43,13 @@ async def answer(
             allowance.take_prompt(call.prompt_tokens)
         requests = [plan.request for plan in call.plans]
         await client.sessions.recall(requests[0].tenant, requests[0].session_id)
-        deltas = choice_deltas(client.submit(requests, call.timeout), choices)
+        deltas = choice_deltas(client.submit(requests, call.timeout), choices, call.chunk_seconds)
         if allowance is not None:
             deltas = _counted(deltas, allowance)
         if call.is_streamed:
             first = await _until_disconnect(anext(deltas), request)
-            return EventStream(_frames(serializer, first, deltas, usage, on_error))
+            frames = _frames(serializer, first, deltas, usage, on_error)
+            return EventStream(frames if call.chunk_seconds is None else _even(frames))
         folded = await _until_disconnect(fold(deltas), request)
     for choice in folded:
         usage.add(choice.last)
@@ -72,22 +73,26 @@ async def _frames(
         try:
             batch: list[ChoiceDelta] | None = first
             while batch is not None:
+                chunks: list[bytes] = []
                 for delta in batch:
                     usage.add(delta)
-                    for chunk in serializer.chunks(delta, usage):
-                        yield chunk
-                if not batch:
-                    yield KEEP_ALIVE
+                    chunks += serializer.chunks(delta, usage)
+                yield b"".join(chunks) or KEEP_ALIVE
                 batch = await anext(deltas, None)
         except ApiError as error:
             on_error(error)
             outcome = error
         except Exception:
-            for chunk in serializer.ending(internal_error()):
-                yield chunk
+            yield b"".join(serializer.ending(internal_error()))
             raise
-        for chunk in serializer.ending(outcome):
-            yield chunk
+        yield b"".join(serializer.ending(outcome))
+
+
+async def _even(frames: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    """The same, each as long as others."""
+    async with aclosing(frames):
+        async for data in frames:
+            yield padded(data)
 
 
 async def _until_disconnect(work: Awaitable[T], request: Request) -> T:

@@ -14,7 +14,7 @@ class GenerationCall:
     """What all replies of one HTTP call repeat, and the choices to run.
 
     created: seconds since 1970; prompt_tokens counts every prompt once; num_choices, names: see `GenerationOptions`;
-    timeout: seconds for all of it.
+    timeout: seconds for all of it; chunk_seconds: between two chunks of a stream, None where they go as they come.
     """
 
     id: str
@@ -26,5 +26,6 @@ class GenerationCall:
     tokenizer: Tokenizer
     is_streamed: bool
     timeout: float | None
+    chunk_seconds: float | None
     plans: Sequence[ChoicePlan]
     names: Mapping[str, str]

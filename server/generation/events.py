@@ -5,6 +5,7 @@ Knows nothing of HTTP.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 
@@ -17,14 +18,22 @@ from server.http.errors import ApiError, internal_error, invalid, unavailable
 from server.parsing.parts import Part, merged
 
 
-async def choice_deltas(replies: Replies, choices: Sequence[Choice]) -> AsyncGenerator[list[ChoiceDelta]]:
+async def choice_deltas(
+    replies: Replies, choices: Sequence[Choice], every: float | None = None
+) -> AsyncGenerator[list[ChoiceDelta]]:
     """All news of a call, step by step; an empty list where nothing came for as long as `replies` is patient.
 
-    Raises ApiError as soon as one choice fails; closing the iterator aborts what still runs.
+    every: seconds between two lists from the first on, each of all that came meanwhile, be it nothing. Raises ApiError
+    as soon as one choice fails; closing the iterator aborts what still runs.
     """
+    loop, began = asyncio.get_running_loop(), None
     try:
         while not replies.is_finished:
-            news = await replies.read()
+            if every is None or began is None:
+                news, began = await replies.read(), loop.time()
+            else:
+                await asyncio.sleep(every - (loop.time() - began) % every)
+                news = replies.take()
             deltas = []
             for index, reply in news.items():
                 choice = choices[index]
@@ -34,7 +43,7 @@ async def choice_deltas(replies: Replies, choices: Sequence[Choice]) -> AsyncGen
                     replies.abort(index)
                 if delta is not None:
                     deltas.append(delta)
-            if deltas or not news:
+            if deltas or not news or every is not None:
                 yield deltas
     finally:
         replies.close()

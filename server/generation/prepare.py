@@ -36,6 +36,7 @@ def prepare(body: GenerationRequest, options: GenerationOptions, model: ServedMo
         tokenizer=model.tokenizer,
         is_streamed=body.stream,
         timeout=sender.timeout if body.timeout is None else body.timeout,
+        chunk_seconds=model.settings.coalesce_ms / 1e3 if body.stream and model.settings.coalesce_ms else None,
         plans=plans,
         names=options.names,
     )

@@ -15,6 +15,8 @@ from starlette.types import Receive, Scope, Send
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
+EMPTY_COMMENT = b": \n\n"
+PIECE_BYTES = 1024  # the tokens of a step more or less seldom make another piece of a chunk
 
 
 def frame(body: Mapping[str, object]) -> bytes:
@@ -24,6 +26,12 @@ def frame(body: Mapping[str, object]) -> bytes:
 def event_frame(event: Mapping[str, object]) -> bytes:
     """A frame that says its event's type before the data does."""
     return b"event: " + str(event["type"]).encode() + b"\n" + frame(event)
+
+
+def padded(frames: bytes) -> bytes:
+    """Frames behind a comment, with which they are a whole number of pieces long."""
+    room = -(len(frames) + len(EMPTY_COMMENT)) % PIECE_BYTES
+    return EMPTY_COMMENT[:2] + b"." * room + EMPTY_COMMENT[2:] + frames
 
 
 class EventStream(Response):
