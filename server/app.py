@@ -35,6 +35,7 @@ from server.http.errors import ApiError, OnError, from_validation
 from server.http.keys import KeyRing
 from server.http.middleware import BodyLimit, RequestFrame
 from server.http.rate_limits import RATE_LIMIT_HEADERS, RateLimitMiddleware
+from server.http.tracing import TracingMiddleware, exporting_provider
 from server.http.unknown_fields import UnknownFieldsMiddleware
 from server.metrics.metrics import Metrics
 from server.service import Service
@@ -64,7 +65,8 @@ def create_service(
         settings.engine_config(), limits, collected, command, policy, settings.keep_alive_seconds, folder
     )
     keys = KeyRing(settings.api_keys, settings.admin_keys, settings.api_key_file)
-    return Service(settings, client, collected, keys, ResponseStore(settings.response_store_bytes))
+    tracing = None if settings.otlp_endpoint is None else exporting_provider(settings.otlp_endpoint)
+    return Service(settings, client, collected, keys, ResponseStore(settings.response_store_bytes), tracing)
 
 
 def create_app(service: Service) -> FastAPI:
@@ -105,6 +107,8 @@ def _add_middleware(app: FastAPI, service: Service) -> None:
             allow_headers=["*"],
             expose_headers=["x-request-id", "retry-after", *RATE_LIMIT_HEADERS],
         )
+    if service.tracing is not None:
+        app.add_middleware(TracingMiddleware, provider=service.tracing)
     app.add_middleware(RequestFrame, on_request=service.metrics.on_request, on_error=on_error)
 
 

@@ -186,6 +186,11 @@ class ServerSettings(BaseSettings):
     )
     admin_keys: str | None = Field(default=None, description="API keys that also may see /metrics and all sessions")
     open_metrics: bool = Field(default=False, description="Leave /metrics open where there are API keys")
+    otlp_endpoint: str | None = Field(
+        default=None,
+        description="Where an OpenTelemetry collector takes the spans of requests, such as "
+        "http://127.0.0.1:4318/v1/traces; needs gander[otel]",
+    )
     cors_origins: str | None = Field(
         default=None, description="Web origins that may call this server, apart by commas; * for all"
     )

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import BaseModel
 from starlette.requests import HTTPConnection, Request
@@ -30,6 +30,9 @@ from server.prompts.model_files import ModelFiles
 from server.prompts.served_model import ServedModel
 from server.prompts.tokenizer import Tokenizer, load_tokenizer
 
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+
 LOG = logging.getLogger("gander.service")
 RETRY_AFTER = 2  # seconds; a start takes about that many times a few
 
@@ -44,6 +47,7 @@ class Service:
     metrics: Metrics
     keys: KeyRing
     responses: ResponseStore
+    tracing: TracerProvider | None = None
     tokenizer: Tokenizer | None = None
     chat_template: ChatTemplate | None = None
     loading_error: str | None = None
@@ -71,6 +75,8 @@ class Service:
 
     async def close(self) -> None:
         await self.client.close(self.settings.drain_seconds)
+        if self.tracing is not None:
+            await asyncio.to_thread(self.tracing.shutdown)
         self.pool.close()
         self.templates.close()
         if self._loading is not None:

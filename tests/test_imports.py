@@ -73,7 +73,8 @@ DECODING = {
 }
 SERVER = {
     "http": """
-        errors keys auth rate_limits middleware sender sse unknown_fields work_pool body connections repeated_lines
+        errors keys auth rate_limits middleware sender sse tracing unknown_fields work_pool body connections
+        repeated_lines
     """,
     "settings": "config",
     "schemas": """
@@ -92,7 +93,7 @@ SERVER = {
     """,
     "grammars": "constraint call_grammar chat_constraint",
     "generation": """
-        detokenize choice call events logprobs options limits plan prepare report trace usage serializer
+        detokenize choice call events logprobs options limits plan prepare report trace usage spans
         answer response_store
     """,
     "services": "service",

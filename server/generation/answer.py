@@ -7,9 +7,9 @@ Owns the order of events, errors inside a stream and clients that leave; the for
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -18,17 +18,31 @@ from starlette.responses import Response
 from server.engine_client.client import EngineClient
 from server.generation.call import GenerationCall
 from server.generation.choice import Choice, ChoiceDelta
-from server.generation.events import choice_deltas, fold
-from server.generation.serializer import Serializer
+from server.generation.events import FoldedChoice, choice_deltas, fold
+from server.generation.spans import traced
 from server.generation.usage import UsageCount
 from server.http.errors import ApiError, OnError, internal_error, naming
 from server.http.rate_limits import Allowance, allowance_of
 from server.http.sse import KEEP_ALIVE, EventStream, padded, wait_for_disconnect
+from server.http.tracing import span_of
 
 CLIENT_LEFT = 499  # nobody reads it; it names the case in metrics and logs
 
 T = TypeVar("T")
 Deltas = AsyncGenerator[list[ChoiceDelta]]
+
+
+class Serializer(Protocol):
+    """The wire form of an endpoint's replies; each endpoint has its own."""
+
+    def chunks(self, delta: ChoiceDelta, usage: UsageCount) -> Iterable[bytes]:
+        """The events that tell of one delta."""
+
+    def ending(self, outcome: UsageCount | ApiError) -> Iterable[bytes]:
+        """The last events, after all deltas or at an error."""
+
+    def whole(self, choices: Sequence[FoldedChoice], usage: UsageCount) -> Mapping[str, object]:
+        """The plain reply."""
 
 
 async def answer(
@@ -46,6 +60,8 @@ async def answer(
         deltas = choice_deltas(client.submit(requests, call.timeout), choices, call.chunk_seconds)
         if allowance is not None:
             deltas = _counted(deltas, allowance)
+        if (span := span_of(request)) is not None:
+            deltas = traced(deltas, call, span)
         if call.is_streamed:
             first = await _until_disconnect(anext(deltas), request)
             frames = _frames(serializer, first, deltas, usage, on_error)

@@ -40,6 +40,7 @@ class RequestFrame:
             return
         offered = Headers(scope=scope).get("x-request-id", "")
         request_id = offered if VALID_ID.fullmatch(offered) else f"req_{uuid.uuid4().hex}"
+        scope.setdefault("state", {})["request_id"] = request_id
         status = 0
         started = time.perf_counter()
 

@@ -136,9 +136,11 @@ def running_server(
     command: Sequence[str] = FAKE_WORKER,
     state: str = "ready",
     policy: RestartPolicy = FAST_RESTARTS,
+    tracing: Any = None,
 ) -> Iterator[RunningServer]:
-    """Serve on a free port until the block ends; waits for `state` first."""
+    """Serve on a free port until the block ends; waits for `state` first. tracing: a TracerProvider."""
     service = create_service(settings, command, policy)
+    service.tracing = tracing or service.tracing
     server = uvicorn.Server(http_config(service))
     listener = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, args=([listener],))
