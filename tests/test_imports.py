@@ -23,10 +23,10 @@ DECODING = {
     "costs": "curve calibration price",
     "stores": "context successor_table blend ngram suffixes evidence judge session session_store",
     "cache": "prefix_index block_pool kv_store kv_cache stamped top_token_store feature_store batch",
-    "attention": "backend lanes products step_table tile_scratch exact_kernel exact reference sdpa",
+    "attention": "backend lanes team products step_table tile_scratch exact_kernel exact reference sdpa",
     "model": """
         checkpoint weights memory norms rowwise seam probe self_test threads linear/exact
-        linear/panel_kernel linear/team linear/row_limit linear/row_counts linear/panels linear/readers linear/packed
+        linear/panel_kernel linear/row_limit linear/row_counts linear/panels linear/readers linear/packed
         linear/int8_kernel linear/int8 features target_model kept_timings timing
     """,
     "sampling": """

@@ -9,43 +9,81 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-import numba as nb
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from decoding.attention.exact_kernel import LayerTable, attend_parallel, attend_serial
+from decoding.attention.exact_kernel import (
+    COUNTER,
+    KEY,
+    LAYER,
+    NUM_FIELDS,
+    OUT,
+    QUERY,
+    QUERY_HEAD,
+    SEGMENTS,
+    VALUE,
+    attend,
+)
 from decoding.attention.products import NUM_BLOCKS, SOME
-from decoding.attention.step_table import StepTable, make_segments, make_step, make_tiles
+from decoding.attention.step_table import Table, make_segments, make_tiles
+from decoding.attention.team import Team, compiled
 from decoding.attention.tile_scratch import scratch_words
 from decoding.cache.batch import StepBatch
 from decoding.cache.kv_store import KvStore
 from decoding.core.layer import LayerSpec
 
 # Shape suffixes: H query heads, K kv heads, N model rows, D key width, V value width.
-PARALLEL_WORK = 1 << 22  # multiply-adds below which waking another thread costs more than it saves
-COUNTING = np.arange(NUM_BLOCKS, dtype=np.int32)
-Table = NDArray[np.int64]
+PARALLEL_WORK = 1 << 19  # multiply-adds below which waking another thread costs more than it saves
+COUNTING_BLOCKS = np.arange(NUM_BLOCKS, dtype=np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerArrays:
+    """What the kernel must know of a layer, and the fields of a call that say where it is."""
+
+    integers: Table
+    numbers: NDArray[np.float32]
+    fields: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ExactPlan:
-    """call: the table of the running call, written anew for each layer; tables: the step's, by the layer's group."""
+    """fields: of the running call, written anew for each layer; steps: a step's, by the layer's group."""
 
     batch: StepBatch
-    layers: list[LayerTable]
+    layers: list[LayerArrays]
     segments: Table
     scratch: NDArray[np.float32]
     num_keys: int
-    call: Table
-    tables: dict[int, StepTable] = field(default_factory=dict)
+    fields: Table
+    steps: dict[int, tuple[Table, tuple[int, ...]]] = field(default_factory=dict)
 
-    def table(self, group: int) -> StepTable:
-        table = self.tables.get(group)
-        if table is None:
-            table = self.tables[group] = make_step(self.batch, self.segments, group)
-        return table
+    def write(self, layer: LayerSpec, fields: Table) -> None:
+        """Everything in the fields of a call but what the model hands over."""
+        fields[COUNTER:QUERY_HEAD] = 0
+        fields[LAYER:SEGMENTS] = self.layers[layer.index].fields
+        fields[SEGMENTS:] = self._step(layer.group)
+
+    def _step(self, group: int) -> tuple[int, ...]:
+        """For the layers that have `group` query heads to a kv head; addresses are of arrays that the plan keeps."""
+        known = self.steps.get(group)
+        if known is None:
+            batch, tiles = self.batch, make_tiles(self.segments, group)
+            fields = (
+                *_counted(self.segments),
+                *_counted(tiles),
+                *_counted(batch.blocks_T),
+                *_counted(batch.write_slots_M),
+                _counted(batch.parents_P)[0],
+                *_counted(batch.positions_P),
+                _counted(self.scratch)[0],
+                self.scratch.shape[1],
+            )
+            known = self.steps[group] = tiles, fields
+        return known[1]
 
 
 class ExactAttention:
@@ -54,16 +92,17 @@ class ExactAttention:
     def __init__(self, layers: Sequence[LayerSpec]) -> None:
         self._specs = layers
         self._store: KvStore | None = None
-        self._layers: list[LayerTable] = []
+        self._layers: list[LayerArrays] = []
         self._scratch = np.empty((1, 0), np.float32)
-        warm_up()
+        self._team = Team(attend)
 
     def prepare(self, batch: StepBatch) -> ExactPlan:
         store = batch.store
         if store is not self._store:
-            self._store, self._layers = store, [_layer_table(spec, store) for spec in self._specs]
+            self._store, self._layers = store, [_layer_arrays(spec, store) for spec in self._specs]
         segments, num_keys = make_segments(batch)
-        return ExactPlan(batch, self._layers, segments, self._room(num_keys), num_keys, np.empty(10, np.int64))
+        scratch = self._rooms(num_keys)
+        return ExactPlan(batch, self._layers, segments, scratch, num_keys, np.empty(NUM_FIELDS, np.int64))
 
     def attend(
         self,
@@ -76,42 +115,46 @@ class ExactAttention:
         _, num_heads, num_rows, _ = query_1HND.shape
         make = torch.empty if num_rows == plan.batch.num_tokens else torch.zeros
         out_1NHV = make(1, num_rows, num_heads, layer.value_dim, dtype=query_1HND.dtype)
-        item = query_1HND.element_size()
-        place = 0
-        for tensor in (query_1HND, key_1KND, value_1KNV):
+        fields, item = plan.fields, query_1HND.element_size()
+        plan.write(layer, fields)
+        fields[OUT] = out_1NHV.data_ptr()
+        for tensor, address, steps in (
+            (query_1HND, QUERY, QUERY_HEAD),
+            (key_1KND, KEY, KEY + 1),
+            (value_1KNV, VALUE, VALUE + 1),
+        ):
             _, head_step, row_step, column_step = tensor.stride()
             assert column_step == 1, "a head's numbers must lie side by side"
-            plan.call[place : place + 3] = (tensor.data_ptr(), head_step * item, row_step * item)
-            place += 3
-        plan.call[place] = out_1NHV.data_ptr()
-        step = plan.table(layer.group)
+            fields[address] = tensor.data_ptr()
+            fields[steps : steps + 2] = (head_step * item, row_step * item)
         num_pairs = max(plan.batch.num_tokens * layer.group, SOME * plan.batch.num_segments)
         work = num_pairs * layer.num_kv_heads * plan.num_keys * (layer.key_dim + layer.value_dim)
-        if work > PARALLEL_WORK and (num_threads := nb.get_num_threads()) > 1:
-            attend_parallel(plan.call, plan.layers[layer.index], step, plan.scratch, num_threads)
-        else:
-            attend_serial(plan.call, plan.layers[layer.index], step, plan.scratch)
+        self._team.run(fields.ctypes.data, torch.get_num_threads() if work > PARALLEL_WORK else 1)
         return out_1NHV
 
-    def _room(self, num_keys: int) -> NDArray[np.float32]:
+    def _rooms(self, num_keys: int) -> NDArray[np.float32]:
         """float32 [threads, words], kept from step to step and grown by halves."""
         words = max(scratch_words(num_keys, spec.key_dim, spec.value_dim) for spec in self._specs)
-        if self._scratch.shape[1] < words:
-            self._scratch = np.zeros((nb.config.NUMBA_NUM_THREADS, words + words // 2), np.float32)
+        num_threads = torch.get_num_threads()
+        if self._scratch.shape[1] < words or len(self._scratch) < num_threads:
+            self._scratch = np.zeros((num_threads, words + words // 2), np.float32)
         return self._scratch
 
 
 def warm_up() -> None:
-    """Compile both kernels on nothing, or load them from numba's cache, so that no request has to wait."""
-    nothing, floats = np.zeros((0, 7), np.int64), np.zeros(16, np.float32)
-    numbers, places = np.zeros(0, np.int32), np.zeros(0, np.int64)
-    step = StepTable(nothing, make_tiles(nothing, 1), numbers, places, numbers, places)
-    call, table = np.zeros(10, np.int64), LayerTable(np.ones(10, np.int64), floats, COUNTING)
-    attend_serial(call, table, step, floats.reshape(1, -1))
-    attend_parallel(call, table, step, floats.reshape(1, -1), 1)
+    """Compile what attends, or load it from numba's cache, so that no request has to wait."""
+    compiled(attend)
+    make_tiles(np.zeros((0, 7), np.int64), 1)
+    scratch_words(1, 1, 1)
 
 
-def _layer_table(spec: LayerSpec, store: KvStore) -> LayerTable:
+def _counted(array: NDArray[Any]) -> tuple[int, int]:
+    """Where its numbers are, side by side, and how many rows of them."""
+    assert array.flags.c_contiguous
+    return array.ctypes.data, len(array)
+
+
+def _layer_arrays(spec: LayerSpec, store: KvStore) -> LayerArrays:
     keys_BHDS, values_BHSV = store.planes(spec.index)
     sinks = [] if spec.sinks is None else spec.sinks.float().tolist()
     integers = np.array(
@@ -129,4 +172,7 @@ def _layer_table(spec: LayerSpec, store: KvStore) -> LayerTable:
         ],
         np.int64,
     )
-    return LayerTable(integers, np.array([spec.scaling, spec.softcap, *sinks], np.float32), COUNTING)
+    numbers = np.array([spec.scaling, spec.softcap, *sinks], np.float32)
+    return LayerArrays(
+        integers, numbers, (integers.ctypes.data, numbers.ctypes.data, len(sinks), COUNTING_BLOCKS.ctypes.data)
+    )

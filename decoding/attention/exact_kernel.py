@@ -51,8 +51,14 @@ class LayerTable(NamedTuple):
 # 2 for bfloat16.
 KEYS, VALUES, NUM_KV_HEADS, GROUP, KEY_DIM, VALUE_DIM, ITEM_SIZE, WINDOW, CHUNK, HAS_SINKS = range(10)
 SCALING, SOFTCAP, FIRST_SINK = range(3)
-# A call: addresses, and steps from head to head and from row to row. OUT is [N, H, V], contiguous.
-QUERY, QUERY_HEAD, QUERY_ROW, KEY, KEY_HEAD, KEY_ROW, VALUE, VALUE_HEAD, VALUE_ROW, OUT = range(10)
+# A call's fields, each an int64: addresses of what the model hands over, and steps from head to head and from row to
+# row, in bytes; OUT is [N, H, V], contiguous. Then what threads share, which begins at 0, the layer, and the step.
+QUERY, OUT, _NUM_ROWS, COUNTER, STORED, ROOMS_TAKEN = range(6)
+QUERY_HEAD, QUERY_ROW, KEY, KEY_HEAD, KEY_ROW, VALUE, VALUE_HEAD, VALUE_ROW = range(6, 14)
+LAYER, LAYER_NUMBERS, NUM_SINKS, COUNTING = range(14, 18)
+SEGMENTS, NUM_SEGMENTS, TILES, NUM_TILES, TABLES, NUM_TABLE_BLOCKS, WRITE_SLOTS, NUM_SLOTS = range(18, 26)
+PARENTS, POSITIONS, NUM_NODES, SCRATCH, ROOM_WORDS = range(26, 31)
+NUM_FIELDS = 31
 
 
 @nb.njit(cache=True)
@@ -284,35 +290,51 @@ def _attend_tile(call: Table, table: LayerTable, step: StepTable, task: tuple[in
 
 
 @nb.njit(cache=True)
-def attend_serial(call: Table, table: LayerTable, step: StepTable, scratch: Floats) -> None:
-    """scratch: float32 [threads, words], see `scratch_words`."""
-    num_heads, num_tiles = table.integers[NUM_KV_HEADS], len(step.tiles)
-    for head in range(num_heads):
-        _store_head(call, table.integers, step.write_slots_M, head)
-    for ticket in range(num_tiles * num_heads):
-        _attend_tile(call, table, step, (ticket % num_tiles, ticket // num_tiles), scratch[0])
-
-
-@nb.njit(cache=True, parallel=True)
-def attend_parallel(call: Table, table: LayerTable, step: StepTable, scratch: Floats, num_threads: int) -> None:
-    """As `attend_serial`, heads and tiles shared among numba's threads, the tiles of most keys first.
+def _attend(call: Table) -> None:
+    """A thread's share: heads to store, then tiles of heads, those of most keys first.
 
     A thread takes whatever is next, so that one which the system keeps waiting holds up nobody. All rows are stored
     before any attends.
     """
+    table, step = _layer_of(call), _step_of(call)
     num_heads, num_tiles = table.integers[NUM_KV_HEADS], len(step.tiles)
-    counters = np.zeros(2, np.int64)
-    taken, stored = _address(counters), _address(counters[1:])
-    for _ in nb.prange(num_threads):
-        room = scratch[nb.get_thread_id()]
+    taken, stored = _address(call) + 8 * COUNTER, _address(call) + 8 * STORED
+    room = call[ROOM_WORDS] * lanes.raise_counter(_address(call) + 8 * ROOMS_TAKEN, 1)
+    scratch = nb.carray(lanes.pointer(call[SCRATCH] + 4 * room, np.float32(0)), call[ROOM_WORDS])
+    ticket = lanes.raise_counter(taken, 1)
+    while ticket < num_heads:
+        _store_head(call, table.integers, step.write_slots_M, ticket)
+        lanes.raise_counter(stored, 1)
         ticket = lanes.raise_counter(taken, 1)
-        while ticket < num_heads:
-            _store_head(call, table.integers, step.write_slots_M, ticket)
-            lanes.raise_counter(stored, 1)
-            ticket = lanes.raise_counter(taken, 1)
-        while lanes.raise_counter(stored, 0) < num_heads:
-            pass
-        while ticket < num_heads + num_tiles * num_heads:
-            head, tile = divmod(ticket - num_heads, num_tiles)
-            _attend_tile(call, table, step, (num_tiles - 1 - tile, head), room)
-            ticket = lanes.raise_counter(taken, 1)
+    while lanes.raise_counter(stored, 0) < num_heads:
+        pass
+    while ticket < num_heads + num_tiles * num_heads:
+        head, tile = divmod(ticket - num_heads, num_tiles)
+        _attend_tile(call, table, step, (num_tiles - 1 - tile, head), scratch)
+        ticket = lanes.raise_counter(taken, 1)
+
+
+@nb.njit(cache=True)
+def _layer_of(call: Table) -> LayerTable:
+    return LayerTable(
+        nb.carray(lanes.pointer(call[LAYER], np.int64(0)), HAS_SINKS + 1),
+        nb.carray(lanes.pointer(call[LAYER_NUMBERS], np.float32(0)), FIRST_SINK + call[NUM_SINKS]),
+        nb.carray(lanes.pointer(call[COUNTING], np.int32(0)), NUM_BLOCKS),
+    )
+
+
+@nb.njit(cache=True)
+def _step_of(call: Table) -> StepTable:
+    return StepTable(
+        nb.carray(lanes.pointer(call[SEGMENTS], np.int64(0)), (call[NUM_SEGMENTS], NUM_WRITTEN + 1)),
+        nb.carray(lanes.pointer(call[TILES], np.int64(0)), (call[NUM_TILES], TILE_PAIRS + 1)),
+        nb.carray(lanes.pointer(call[TABLES], np.int32(0)), call[NUM_TABLE_BLOCKS]),
+        nb.carray(lanes.pointer(call[WRITE_SLOTS], np.int64(0)), call[NUM_SLOTS]),
+        nb.carray(lanes.pointer(call[PARENTS], np.int32(0)), call[NUM_NODES]),
+        nb.carray(lanes.pointer(call[POSITIONS], np.int64(0)), call[NUM_NODES]),
+    )
+
+
+def attend(fields: Any) -> None:
+    """One thread's share of storing a step's rows of a layer and attending."""
+    _attend(nb.carray(fields, NUM_FIELDS))

@@ -294,3 +294,13 @@ def raise_counter(_context: Any, counter: Any, amount: Any) -> Any:
         return builder.atomic_rmw("add", pointer, values[1], "acq_rel")
 
     return types.int64(types.int64, types.int64), codegen
+
+
+@intrinsic
+def pointer(_context: Any, address: Any, tag: Any) -> Any:
+    """An address as a pointer to such numbers as `tag`."""
+
+    def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
+        return builder.inttoptr(values[0], context.get_value_type(types.CPointer(tag)))
+
+    return types.CPointer(tag)(types.int64, tag), codegen

@@ -78,12 +78,6 @@ def _fill_segments(columns: SegmentColumns) -> tuple[Table, int]:
     return segments, num_keys
 
 
-def make_step(batch: StepBatch, segments: Table, group: int) -> StepTable:
-    """For the layers that have `group` query heads to a kv head."""
-    tiles = make_tiles(segments, group)
-    return StepTable(segments, tiles, batch.blocks_T, batch.write_slots_M, batch.parents_P, batch.positions_P)
-
-
 @nb.njit(cache=True)
 def make_tiles(segments: Table, group: int) -> Table:
     """int64 [T, 3]: the (row, head) pairs of every segment, for one kv head."""

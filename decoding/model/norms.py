@@ -11,9 +11,9 @@ from typing import Any
 import numba as nb
 import numpy as np
 import torch
-from numba import types
-from numba.extending import intrinsic
 from torch import nn
+
+from decoding.attention.lanes import pointer
 
 # Shape suffixes: M rows, E width.
 TRIAL_ROWS = 8
@@ -72,24 +72,11 @@ def _fused(norm: nn.Module, dtype: torch.dtype) -> FusedRmsNorm | None:
     return None
 
 
-def _pointer_intrinsic(kind: Any) -> Any:
-    def pointer(_context: Any, _address: Any) -> Any:
-        def codegen(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
-            return builder.inttoptr(values[0], context.get_value_type(types.CPointer(kind)))
-
-        return types.CPointer(kind)(types.int64), codegen
-
-    return intrinsic(pointer)
-
-
-_float_pointer, _half_pointer = _pointer_intrinsic(types.float32), _pointer_intrinsic(types.uint16)
-
-
 @nb.njit(cache=True, fastmath=FAST)
 def _normalise(source: int, target: int, num_rows: int, scale: Any, eps: float, _rounds_first: bool) -> None:
     width = len(scale)
-    rows = nb.carray(_float_pointer(source), (num_rows, width))
-    out = nb.carray(_float_pointer(target), (num_rows, width))
+    rows = nb.carray(pointer(source, np.float32(0)), (num_rows, width))
+    out = nb.carray(pointer(target, np.float32(0)), (num_rows, width))
     for row in range(num_rows):
         total = np.float32(0)
         for column in range(width):
@@ -103,8 +90,8 @@ def _normalise(source: int, target: int, num_rows: int, scale: Any, eps: float, 
 def _normalise_half(source: int, target: int, num_rows: int, scale: Any, eps: float, rounds_first: bool) -> None:
     """bfloat16 numbers as the upper halves of float32 ones."""
     width = len(scale)
-    rows = nb.carray(_half_pointer(source), (num_rows, width))
-    out = nb.carray(_half_pointer(target), (num_rows, width))
+    rows = nb.carray(pointer(source, np.uint16(0)), (num_rows, width))
+    out = nb.carray(pointer(target, np.uint16(0)), (num_rows, width))
     wide = np.empty(width, np.float32)
     bits = wide.view(np.uint32)
     for row in range(num_rows):

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from decoding.attention.lanes import has_feature
+from decoding.attention.team import Team
 from decoding.errors import ConfigError
 from decoding.model.linear.int8_kernel import (
     LARGEST,
@@ -25,7 +26,6 @@ from decoding.model.linear.int8_kernel import (
 from decoding.model.linear.packed import can_pack, linears_of
 from decoding.model.linear.panel_kernel import PANEL, STEP_BYTES
 from decoding.model.linear.panels import ALONE_BYTES, panels_a_claim
-from decoding.model.linear.team import Team
 
 # Shape suffixes: M rows, I input width, O output width, P panels, S steps.
 FEWEST_OUTPUTS = PANEL  # of a layer that is worth it: routers of experts, say, keep their precision
@@ -82,9 +82,10 @@ class Int8Linear(nn.Module):
             self._padded_width,
             self._dtype.itemsize,
         )
-        self._rounding.run(rounding, num_threads if integers_MI.numel() > ALONE_BYTES else 1)
+        self._rounding.run(ctypes.addressof(rounding), num_threads if integers_MI.numel() > ALONE_BYTES else 1)
         rows = (integers_MI.data_ptr(), output.data_ptr(), num_rows, 0, scales_M.data_ptr())
-        self._team.run(Fields(*rows, *self._constants), 1 if self._is_small else num_threads)
+        fields = Fields(*rows, *self._constants)
+        self._team.run(ctypes.addressof(fields), 1 if self._is_small else num_threads)
         return output
 
     def _store(self, weight_OI: torch.Tensor, start: int) -> None:

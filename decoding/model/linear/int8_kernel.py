@@ -28,6 +28,7 @@ from decoding.attention.lanes import (
     emit_load,
     emit_splat,
     emit_store,
+    pointer,
     raise_counter,
 )
 from decoding.model.linear.panel_kernel import (
@@ -163,30 +164,20 @@ def _round_rows(call: Any) -> None:
     width, num_rows = call[WIDTH], call[NUM_NUMBERS]
     is_half = call[NUMBER_BYTES] == 2
     bits = np.empty(width, np.uint32)
-    scales = nb.carray(_address(call[SCALES_OF_ROWS], np.float32(0)), num_rows)
-    integers = nb.carray(_address(call[INTEGERS], np.uint8(0)), (num_rows, call[PADDED_WIDTH]))
+    scales = nb.carray(pointer(call[SCALES_OF_ROWS], np.float32(0)), num_rows)
+    integers = nb.carray(pointer(call[INTEGERS], np.uint8(0)), (num_rows, call[PADDED_WIDTH]))
     while True:
         first = raise_counter(counter, ROWS_AT_A_TIME)
         if first >= num_rows:
             return
         for row in range(first, min(first + ROWS_AT_A_TIME, num_rows)):
             if is_half:
-                halves = nb.carray(_address(call[NUMBERS], np.uint16(0)), (num_rows, width))
+                halves = nb.carray(pointer(call[NUMBERS], np.uint16(0)), (num_rows, width))
                 for place in range(width):
                     bits[place] = np.uint32(halves[row, place]) << np.uint32(16)
             else:
-                bits[:] = nb.carray(_address(call[NUMBERS], np.uint32(0)), (num_rows, width))[row]
+                bits[:] = nb.carray(pointer(call[NUMBERS], np.uint32(0)), (num_rows, width))[row]
             scales[row] = _round_row(bits, integers[row], width)
-
-
-@intrinsic
-def _address(_context: Any, address: Any, tag: Any) -> Any:
-    """As a pointer to such numbers as `tag`."""
-
-    def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
-        return builder.inttoptr(values[0], context.get_value_type(types.CPointer(tag)))
-
-    return types.CPointer(tag)(types.int64, tag), codegen
 
 
 def multiply_to_floats(fields: Any) -> None:

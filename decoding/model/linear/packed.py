@@ -15,10 +15,10 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from decoding.attention.team import one_thread
 from decoding.model.linear.panels import Panels
 from decoding.model.linear.readers import choose_readers
 from decoding.model.linear.row_limit import exact_row_limit, run_in_pieces
-from decoding.model.linear.team import one_thread
 
 # Shape suffixes: M rows, I input width, O output width.
 ROWS_HINT = 16  # the row count that oneDNN's choice of layout is for

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from decoding.attention.lanes import has_feature
+from decoding.attention.team import Team
 from decoding.model.linear.panel_kernel import (
     NUM_FIELDS,
     PANEL,
@@ -21,7 +22,6 @@ from decoding.model.linear.panel_kernel import (
     multiply_floats,
     multiply_halves,
 )
-from decoding.model.linear.team import Team
 
 # Shape suffixes: M rows, I input width, O output width.
 TRIAL_ROWS, MOST_TRIAL_ROWS = 16, 512
@@ -67,7 +67,7 @@ class Panels:
         output = torch.empty(*input.shape[:-1], self._num_outputs, dtype=self._dtype)
         num_rows = output.numel() // self._num_outputs
         fields = Fields(input.data_ptr(), output.data_ptr(), num_rows, 0, *self._constants)
-        self._team.run(fields, 1 if self._is_small else torch.get_num_threads())
+        self._team.run(ctypes.addressof(fields), 1 if self._is_small else torch.get_num_threads())
         return output
 
 

@@ -14,8 +14,8 @@ from typing import Protocol
 
 import torch
 
+from decoding.attention.team import one_thread
 from decoding.model.linear.panels import TRIAL_ROWS, Multiply, Panels, fitting_panels
-from decoding.model.linear.team import one_thread
 
 # Shape suffixes: M rows, I input width, O output width.
 COUNTS = (1, 4, 16, 64)  # rows that are timed

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-import numba as nb
 import numpy as np
 import pytest
 import torch
@@ -29,13 +28,11 @@ NUM_BLOCKS = 128
 
 @pytest.fixture(autouse=True)
 def _threads() -> Iterator[None]:
-    """All that the kernel can have; one for torch, which has only small operations to run here."""
-    of_torch, of_numba = torch.get_num_threads(), nb.get_num_threads()
-    torch.set_num_threads(1)
-    nb.set_num_threads(nb.config.NUMBA_NUM_THREADS)
+    """Two, so that rows and heads are shared."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
     yield
-    torch.set_num_threads(of_torch)
-    nb.set_num_threads(of_numba)
+    torch.set_num_threads(before)
 
 
 def layer(**overrides: object) -> LayerSpec:

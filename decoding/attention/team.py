@@ -38,12 +38,12 @@ class Team:
         self._alone = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._address)
         self._together = _parallel_region()
 
-    def run(self, fields: ctypes.Array[ctypes.c_int64], num_threads: int) -> None:
-        """Every thread runs the function once; without the interpreter's lock."""
+    def run(self, fields: int, num_threads: int) -> None:
+        """Every thread runs the function once; without the interpreter's lock. fields: an address."""
         if num_threads > 1 and self._together is not None:
-            self._together(self._address, ctypes.addressof(fields), num_threads, 0)
+            self._together(self._address, fields, num_threads, 0)
         else:
-            self._alone(ctypes.addressof(fields))
+            self._alone(fields)
 
 
 @contextmanager
