@@ -23,11 +23,12 @@ DECODING = {
     "costs": "curve calibration price",
     "stores": "context successor_table blend ngram suffixes evidence judge session session_store",
     "cache": "prefix_index block_pool kv_store kv_cache stamped top_token_store feature_store batch",
-    "attention": "backend lanes team products step_table tile_scratch exact_kernel exact reference sdpa",
+    "attention": "backend lanes team program products step_table tile_scratch exact_kernel exact reference sdpa",
     "model": """
-        checkpoint weights memory norms rowwise seam probe self_test threads linear/exact
+        checkpoint weights memory rowwise seam probe self_test threads linear/exact
         linear/panel_kernel linear/row_limit linear/row_counts linear/panels linear/readers linear/packed
-        linear/int8_kernel linear/int8 features target_model kept_timings timing
+        linear/int8_kernel linear/int8 layers/row_kernels layers/norms layers/activations layers/decoder_layer
+        layers/fuse features target_model kept_timings timing
     """,
     "sampling": """
         grammar/source grammar/trial grammar/matcher grammar/builder grammar/compiler grammar/__main__

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from decoding.attention.exact_kernel import (
     COUNTER,
+    HEAD_STEPS,
     KEY,
     LAYER,
     NUM_FIELDS,
@@ -65,7 +66,7 @@ class ExactPlan:
         """Everything in the fields of a call but what the model hands over."""
         fields[COUNTER:QUERY_HEAD] = 0
         fields[LAYER:SEGMENTS] = self.layers[layer.index].fields
-        fields[SEGMENTS:] = self._step(layer.group)
+        fields[SEGMENTS:NUM_FIELDS] = self._step(layer.group)
 
     def _step(self, group: int) -> tuple[int, ...]:
         """For the layers that have `group` query heads to a kv head; addresses are of arrays that the plan keeps."""
@@ -118,15 +119,11 @@ class ExactAttention:
         fields, item = plan.fields, query_1HND.element_size()
         plan.write(layer, fields)
         fields[OUT] = out_1NHV.data_ptr()
-        for tensor, address, steps in (
-            (query_1HND, QUERY, QUERY_HEAD),
-            (key_1KND, KEY, KEY + 1),
-            (value_1KNV, VALUE, VALUE + 1),
-        ):
+        for tensor, address in ((query_1HND, QUERY), (key_1KND, KEY), (value_1KNV, VALUE)):
             _, head_step, row_step, column_step = tensor.stride()
             assert column_step == 1, "a head's numbers must lie side by side"
             fields[address] = tensor.data_ptr()
-            fields[steps : steps + 2] = (head_step * item, row_step * item)
+            fields[HEAD_STEPS[address] : HEAD_STEPS[address] + 2] = (head_step * item, row_step * item)
         num_pairs = max(plan.batch.num_tokens * layer.group, SOME * plan.batch.num_segments)
         work = num_pairs * layer.num_kv_heads * plan.num_keys * (layer.key_dim + layer.value_dim)
         self._team.run(fields.ctypes.data, torch.get_num_threads() if work > PARALLEL_WORK else 1)

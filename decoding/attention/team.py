@@ -58,12 +58,27 @@ def one_thread() -> Iterator[None]:
 
 
 @cache
+def barrier_address() -> int:
+    """Of the function in which threads of a running call wait for each other; 0 if they never are several."""
+    library = _openmp()
+    return 0 if library is None else ctypes.cast(library.GOMP_barrier, ctypes.c_void_p).value or 0
+
+
+@cache
 def _parallel_region() -> Any:
-    """`GOMP_parallel` of the OpenMP library that torch runs on; None if it has another kind of threads."""
-    try:
-        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))  # and what that one needs
-        region = library.GOMP_parallel
-    except (OSError, AttributeError):
+    library = _openmp()
+    if library is None:
         return None
+    region = library.GOMP_parallel
     region.argtypes, region.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint], None
     return region
+
+
+@cache
+def _openmp() -> ctypes.CDLL | None:
+    """The OpenMP library that torch runs on; None if it has another kind of threads."""
+    try:
+        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))  # and what that one needs
+        return library if library.GOMP_parallel and library.GOMP_barrier else None
+    except (OSError, AttributeError):
+        return None

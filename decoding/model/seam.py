@@ -65,9 +65,18 @@ class Seam:
         finally:
             self._plan = None
 
-    def attend(self, layer: LayerSpec, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    @property
+    def plan(self) -> Any:
         assert self._plan is not None, "the model was called outside of a step"
-        return self.backend.attend(layer, query, key, value, self._plan)
+        return self._plan
+
+    def spec_of(self, module: nn.Module) -> LayerSpec | None:
+        """The facts of one of its layers."""
+        seam, layer = _BOUND.get(module, (None, None))
+        return layer if seam is self else None
+
+    def attend(self, layer: LayerSpec, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return self.backend.attend(layer, query, key, value, self.plan)
 
 
 _BOUND: WeakKeyDictionary[nn.Module, tuple[Seam, LayerSpec]] = WeakKeyDictionary()

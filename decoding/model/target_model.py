@@ -39,12 +39,14 @@ from decoding.model.checkpoint import (
     resolve_attention,
 )
 from decoding.model.features import FeatureTap
+from decoding.model.layers.activations import fuse_activations
+from decoding.model.layers.fuse import fuse_layers
+from decoding.model.layers.norms import fuse_norms
 from decoding.model.linear.exact import RowExactLinears, use_eager_experts
 from decoding.model.linear.int8 import check_int8, round_linears
 from decoding.model.linear.packed import can_pack, num_few_rows, num_packed_shapes, pack_linears
 from decoding.model.linear.row_counts import code_bytes, padded
 from decoding.model.memory import check_weights_fit
-from decoding.model.norms import fuse_norms
 from decoding.model.probe import probe
 from decoding.model.rowwise import make_row_safe
 from decoding.model.seam import SERVING, Seam, implementation, set_implementation
@@ -53,6 +55,7 @@ from decoding.model.threads import ThreadChoice, choose_threads, use_threads
 from decoding.model.weights import first_line, load_weights
 
 # Shape suffixes: M rows of the step, R rows that need logits, V vocabulary, E model width.
+TRIAL_ROWS = (1, 7)  # of the chains that fused layers are tried on
 Progress = Callable[[str, float], None]
 
 
@@ -133,11 +136,14 @@ class TargetModel:
         """Swap modules for faster ones that treat every row alike."""
         pack_linears(self._model)
         self._few_rows = num_few_rows(self._model)
+        fuse_activations(self._model, self.dtype)
         make_row_safe(self._model)
         fuse_norms(self._model, self.dtype)
         self._is_packed = True
         if self.dtype == torch.float32 and self._has_experts:
             self._linears = RowExactLinears()
+        if self.attention == "exact":
+            fuse_layers(self._model, self._seam, self._run, [long_chain(self, count, count) for count in TRIAL_ROWS])
 
     def _is_same_on_any_threads(self) -> bool:
         """Whether the number of threads leaves every bit of a chain's logits as it is."""

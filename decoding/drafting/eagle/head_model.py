@@ -15,9 +15,10 @@ from decoding.drafting.eagle.checkpoint import HeadTarget, find_head, is_head_na
 from decoding.drafting.eagle.network import EagleHead, layer_spec
 from decoding.errors import ConfigError
 from decoding.model.checkpoint import freeze_rope
+from decoding.model.layers.activations import fuse_activations
+from decoding.model.layers.norms import fuse_norms
 from decoding.model.linear.packed import can_pack, num_few_rows, num_packed_shapes, pack_linears
 from decoding.model.linear.row_counts import code_bytes, padded
-from decoding.model.norms import fuse_norms
 from decoding.model.rowwise import make_row_safe
 from decoding.model.target_model import Progress, TargetModel, new_backend
 from decoding.model.threads import ThreadChoice, use_threads
@@ -52,6 +53,7 @@ class HeadModel:
         if self._is_packed:
             pack_linears(head)
             self._few_rows = num_few_rows(head)
+            fuse_activations(head, self.dtype)
             make_row_safe(head)
             fuse_norms(head, self.dtype)
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from decoding.attention.lanes import has_feature
+from decoding.attention.program import Call, Rooms
 from decoding.attention.team import Team
 from decoding.errors import ConfigError
 from decoding.model.linear.int8_kernel import (
@@ -24,11 +25,12 @@ from decoding.model.linear.int8_kernel import (
     round_rows,
 )
 from decoding.model.linear.packed import can_pack, linears_of
-from decoding.model.linear.panel_kernel import PANEL, STEP_BYTES
+from decoding.model.linear.panel_kernel import MOST_ROWS, PANEL, STEP_BYTES
 from decoding.model.linear.panels import ALONE_BYTES, panels_a_claim
 
 # Shape suffixes: M rows, I input width, O output width, P panels, S steps.
 FEWEST_OUTPUTS = PANEL  # of a layer that is worth it: routers of experts, say, keep their precision
+SCALE_BYTES = 4
 SLICE = 4096  # outputs whose weights are rounded at a time
 Fields = ctypes.c_int64 * NUM_FIELDS
 RoundingFields = ctypes.c_int64 * NUM_ROUNDING_FIELDS
@@ -39,7 +41,7 @@ class Int8Linear(nn.Module):
 
     def __init__(self, weight_OI: torch.Tensor, bias_O: torch.Tensor | None) -> None:
         super().__init__()
-        self.out_features, self.in_features = weight_OI.shape
+        self.out_features, self.in_features = self.shape = (weight_OI.shape[0], weight_OI.shape[1])
         self.weight = torch.empty(0, dtype=weight_OI.dtype)  # modelling code reads its dtype and device
         self._dtype = weight_OI.dtype
         num_panels, num_steps = -(-self.out_features // PANEL), -(-self.in_features // STEP_BYTES)
@@ -63,7 +65,9 @@ class Int8Linear(nn.Module):
             self._dtype.itemsize,
         )
         self.num_bytes = self._integers.numel() + 8 * len(self._scales)
-        self._team = Team(multiply_to_halves if self._dtype == torch.bfloat16 else multiply_to_floats)
+        self._share = multiply_to_halves if self._dtype == torch.bfloat16 else multiply_to_floats
+        self._team = Team(self._share)
+        self.few_rows = MOST_ROWS  # that a program may have
         self._rounding = Team(round_rows)
 
     def __call__(self, input: torch.Tensor) -> torch.Tensor:  # past nn.Module's hooks, which cost microseconds
@@ -87,6 +91,20 @@ class Int8Linear(nn.Module):
         fields = Fields(*rows, *self._constants)
         self._team.run(ctypes.addressof(fields), 1 if self._is_small else num_threads)
         return output
+
+    def ready(self, source: int, rooms: Rooms) -> list[Call]:
+        """In a program: make integers of rows."""
+        integers, scales = self._rounded_in(rooms)
+        widths = (self.in_features, self._padded_width, self._dtype.itemsize)
+        return [Call(round_rows, (source, integers, 0, 0, scales, *widths))]
+
+    def call(self, _source: int, target: int, rooms: Rooms) -> Call:
+        """In a program: multiply the integers that are `ready`."""
+        integers, scales = self._rounded_in(rooms)
+        return Call(self._share, (integers, target, 0, 0, scales, *self._constants))
+
+    def _rounded_in(self, rooms: Rooms) -> tuple[int, int]:
+        return rooms.room("integers", self._padded_width), rooms.room("scales", SCALE_BYTES)
 
     def _store(self, weight_OI: torch.Tensor, start: int) -> None:
         """Round the float32 weights of outputs from `start` on, which begins a panel."""

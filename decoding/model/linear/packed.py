@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from decoding.attention.program import Call, Rooms
 from decoding.attention.team import one_thread
 from decoding.model.linear.panels import Panels
 from decoding.model.linear.readers import choose_readers
@@ -52,6 +53,15 @@ class PackedLinear(nn.Module):
         """[M, O], in one call however many rows there are."""
         output: torch.Tensor = _linear(rows_MI, self.packed_weight, self.bias_O, "none", [], "")
         return output
+
+    def ready(self, _source: int, _rooms: Rooms) -> list[Call]:
+        """In a program: what rows need before `call`, which is nothing."""
+        return []
+
+    def call(self, source: int, target: int, _rooms: Rooms) -> Call:
+        """In a program, for up to `few_rows` rows, which are some."""
+        assert self._panels is not None, "few_rows is 0"
+        return self._panels.call(source, target)
 
     def limit_rows(self, limit: int) -> None:
         """From here on, run more rows than `limit` in pieces."""

@@ -176,7 +176,7 @@ def add(_context: Any, vectors: Any, others: Any, count: Any) -> Any:
     return types.void(*[types.int64] * 3), codegen
 
 
-def _emit_rounded(builder: Builder, numbers: Value) -> Value:
+def emit_rounded(builder: Builder, numbers: Value) -> Value:
     """bfloat16 numbers, to the nearest, ties to even."""
     if has_feature("avx512bf16"):
         return _emit_assembly(builder, "vcvtneps2bf16 $1, $0", "=v,v", HALF_VECTOR, numbers)
@@ -202,7 +202,7 @@ def write(_context: Any, vectors: Any, target: Any, count: Any, tag: Any) -> Any
             flags = builder.icmp_signed("<", ir.Constant(INT_VECTOR, list(range(LANES))), last)
             numbers = emit_load(builder, emit_offset(builder, vectors, place * VECTOR_BYTES), VECTOR)
             if tag == types.uint16:
-                numbers = _emit_rounded(builder, numbers)
+                numbers = emit_rounded(builder, numbers)
             pointer = numbers.type.as_pointer()
             kind = ir.FunctionType(ir.VoidType(), [numbers.type, pointer, INT, FLAGS])
             store = cgutils.get_or_insert_function(builder.module, kind, name)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from decoding.attention.lanes import has_feature
+from decoding.attention.program import Call
 from decoding.attention.team import Team
 from decoding.model.linear.panel_kernel import (
     NUM_FIELDS,
@@ -59,7 +60,8 @@ class Panels:
             panels_a_claim(num_panels, leap),
             dtype.itemsize,
         )
-        self._team = Team(multiply_halves if dtype == torch.bfloat16 else multiply_floats)
+        self._share = multiply_halves if dtype == torch.bfloat16 else multiply_floats
+        self._team = Team(self._share)
 
     def multiply(self, input: torch.Tensor) -> torch.Tensor:
         """[..., I] to [..., O]: each row has the bits that oneDNN gives it among others."""
@@ -69,6 +71,10 @@ class Panels:
         fields = Fields(input.data_ptr(), output.data_ptr(), num_rows, 0, *self._constants)
         self._team.run(ctypes.addressof(fields), 1 if self._is_small else torch.get_num_threads())
         return output
+
+    def call(self, source: int, target: int) -> Call:
+        """The same in a program, between addresses."""
+        return Call(self._share, (source, target, 0, 0, *self._constants))
 
 
 def panels_a_claim(num_panels: int, panel_bytes: int) -> int:

@@ -9,10 +9,10 @@ from torch import nn
 from transformers.activations import ACT2FN
 from transformers.pytorch_utils import Conv1D
 
+from decoding.model.layers.norms import FusedRmsNorm, fuse_norms
 from decoding.model.linear import exact as exact_linear
 from decoding.model.linear.exact import RowExactLinears, row_exact_linear
 from decoding.model.linear.packed import PackedLinear, can_pack, pack_linears
-from decoding.model.norms import FusedRmsNorm, fuse_norms
 from decoding.model.rowwise import RotaryTable, RowSafeActivation, make_row_safe, safe_length
 from tests.models import tiny
 

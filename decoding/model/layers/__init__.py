@@ -1,0 +1,1 @@
+"""Decoder layers whose few rows run as one call: kernels, the program that joins them, how such layers are found."""

@@ -1,0 +1,48 @@
+"""SiLU in one compiled call that needs no padding, on the CPU.
+
+Invariant: an element's bits depend on the element alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import nn
+from transformers.activations import SiLUActivation
+
+from decoding.attention.program import Call
+from decoding.attention.team import Team
+from decoding.model.layers.row_kernels import NUM_FIELDS, gate_floats, gate_halves
+
+ALONE_NUMBERS = 1 << 14  # up to which waking another thread costs more than it saves
+Fields = ctypes.c_int64 * NUM_FIELDS
+
+
+class FusedSilu(nn.Module):
+    """Stands for a SiLU module between layers of float32 or bfloat16."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self._share = gate_halves if dtype == torch.bfloat16 else gate_floats
+        self._team = Team(self._share)
+
+    def __call__(self, values: torch.Tensor) -> torch.Tensor:  # past nn.Module's hooks, which cost as much again
+        values = values.contiguous()
+        result, width = torch.empty_like(values), values.shape[-1]
+        count = values.numel()
+        fields = Fields(values.data_ptr(), result.data_ptr(), count // width, 0, width)
+        self._team.run(ctypes.addressof(fields), torch.get_num_threads() if count > ALONE_NUMBERS else 1)
+        return result
+
+    def call(self, source: int, other: int, target: int, width: int) -> Call:
+        """In a program: target = silu(source) * other."""
+        return Call(self._share, (source, target, 0, 0, width, other))
+
+
+def fuse_activations(model: nn.Module, dtype: torch.dtype) -> None:
+    """Replace every SiLU of `model`."""
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) in (nn.SiLU, SiLUActivation):
+                setattr(parent, name, FusedSilu(dtype))

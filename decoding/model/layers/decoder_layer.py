@@ -1,0 +1,184 @@
+"""A decoder layer of the usual form whose few rows run as one call, from the first norm to the last sum.
+
+The form: norm, attention with rotation, sum, norm, gated MLP, sum, as in Llama, Mistral, Qwen and their like.
+Knows nothing of how such layers are found. Invariant: there is one copy of the weights; many rows run through the
+layer as transformers wrote it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from decoding.attention import exact_kernel
+from decoding.attention.exact import ExactPlan
+from decoding.attention.program import SOURCE, TARGET, Call, Program, Rooms
+from decoding.core.layer import LayerSpec
+from decoding.model.layers.activations import FusedSilu
+from decoding.model.layers.norms import FusedRmsNorm
+from decoding.model.layers.row_kernels import (
+    COSINES,
+    SINES,
+    add_floats,
+    add_halves,
+    rotate_floats,
+    rotate_halves,
+)
+from decoding.model.linear.panel_kernel import MOST_ROWS
+from decoding.model.seam import Seam
+
+
+class Linear(Protocol):
+    """A linear layer that programs can call, for up to `few_rows` rows."""
+
+    shape: tuple[int, int]  # of the weight, [outputs, inputs]
+    few_rows: int
+
+    def ready(self, source: int, rooms: Rooms) -> list[Call]:
+        """What its input needs first; the same for layers of the same input."""
+
+    def call(self, source: int, target: int, rooms: Rooms) -> Call: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The modules of a layer. head_norms: of queries and of keys, or none."""
+
+    input_norm: FusedRmsNorm
+    query: Linear
+    key: Linear
+    value: Linear
+    head_norms: tuple[FusedRmsNorm, ...]
+    output: Linear
+    mlp_norm: FusedRmsNorm
+    gate: Linear
+    up: Linear
+    activation: FusedSilu
+    down: Linear
+
+    @property
+    def norms(self) -> tuple[FusedRmsNorm, ...]:
+        return (self.input_norm, self.mlp_norm, *self.head_norms)
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        return (self.query, self.key, self.value, self.output, self.gate, self.up, self.down)
+
+    @property
+    def few_rows(self) -> int:
+        return min(MOST_ROWS, *(each.few_rows for each in self.linears))
+
+
+class FusedLayer(nn.Module):
+    """Stands for `layer`, whose attention belongs to `seam` and is `spec`."""
+
+    def __init__(self, layer: nn.Module, parts: Parts, seam: Seam, spec: LayerSpec, rooms: Rooms) -> None:
+        super().__init__()
+        self.layer = layer
+        self._seam, self._spec, self._rooms = seam, spec, rooms
+        self.head_width = spec.key_dim
+        self._width = parts.input_norm.width
+        self._most_numbers = parts.few_rows * self._width
+        calls = _Calls(parts, spec, rooms)
+        self._program = program = Program(calls.phases())
+        self._first, self._middle, self._last = map(program.fields_of, (calls.first, calls.middle, calls.last))
+        self._rotations = [program.fields_of(rotation) for rotation in calls.rotations]
+        self._attention = program.fields_of(calls.attention)
+
+    def __getattr__(self, name: str) -> Any:  # what modelling code asks of a layer
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("layer"), name)
+
+    def forward(
+        self, hidden_states: torch.Tensor, *others: Any, position_embeddings: Any = None, **named: Any
+    ) -> torch.Tensor:
+        """Names are those of transformers."""
+        if hidden_states.numel() > self._most_numbers or others or position_embeddings is None:
+            result: torch.Tensor = self.layer(hidden_states, *others, position_embeddings=position_embeddings, **named)
+            return result
+        cosines, sines = position_embeddings
+        return self._run(hidden_states.contiguous(), cosines.contiguous(), sines.contiguous())
+
+    def _run(self, hidden: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch.Tensor:
+        result = torch.empty_like(hidden)
+        program, plan = self._program, self._seam.plan
+        assert isinstance(plan, ExactPlan), plan
+        program.begin(hidden.numel() // self._width)
+        self._first[SOURCE] = self._middle[SOURCE] = hidden.data_ptr()
+        self._last[TARGET] = result.data_ptr()
+        for rotation in self._rotations:
+            rotation[COSINES], rotation[SINES] = cosines.data_ptr(), sines.data_ptr()
+        plan.write(self._spec, self._attention)
+        program.run(torch.get_num_threads())
+        return result
+
+
+class _Calls:
+    """The calls of a program, the ones that are told of every step's tensors by name."""
+
+    def __init__(self, parts: Parts, spec: LayerSpec, rooms: Rooms) -> None:
+        is_half, width = rooms.dtype == torch.bfloat16, parts.input_norm.width
+        self._parts, self._spec, self._rooms = parts, spec, rooms
+        self._normed, self._summed = rooms.numbers("normed", width), rooms.numbers("summed", width)
+        self._mixed = rooms.numbers("mixed", width)
+        self._query = rooms.numbers("query", parts.query.shape[0])
+        self._key = rooms.numbers("key", parts.key.shape[0])
+        self._value = rooms.numbers("value", parts.value.shape[0])
+        self._attended = rooms.numbers("attended", parts.output.shape[1])
+        self.first = parts.input_norm.call(0, self._normed)
+        rotate = rotate_halves if is_half else rotate_floats
+        heads = ((self._query, spec.num_query_heads), (self._key, spec.num_kv_heads))
+        self.rotations = [Call(rotate, (start, 0, 0, 0, spec.key_dim, count, 0, 0)) for start, count in heads]
+        self.attention = self._attention()
+        self.middle = parts.mlp_norm.call_after(0, self._mixed, self._summed, self._normed)
+        self.last = Call(add_halves if is_half else add_floats, (self._summed, 0, 0, 0, width, self._mixed))
+
+    def phases(self) -> list[list[Call]]:
+        parts, mlp_width = self._parts, self._parts.up.shape[0]
+        gate, up = self._rooms.numbers("gate", mlp_width), self._rooms.numbers("up", mlp_width)
+        inputs = ((parts.query, self._query), (parts.key, self._key), (parts.value, self._value))
+        return [
+            [self.first],
+            *self._linears(self._normed, *inputs),
+            *self._head_norms(),
+            self.rotations,
+            [self.attention],
+            *self._linears(self._attended, (parts.output, self._mixed)),
+            [self.middle],
+            *self._linears(self._normed, (parts.gate, gate), (parts.up, up)),
+            [parts.activation.call(gate, up, gate, mlp_width)],
+            *self._linears(gate, (parts.down, self._mixed)),
+            [self.last],
+        ]
+
+    def _linears(self, source: int, *layers: tuple[Linear, int]) -> list[list[Call]]:
+        """Layers of one input, and where each of them writes."""
+        ready = layers[0][0].ready(source, self._rooms)
+        products = [layer.call(source, target, self._rooms) for layer, target in layers]
+        return [ready, products] if ready else [products]
+
+    def _head_norms(self) -> list[list[Call]]:
+        heads = ((self._query, self._spec.num_query_heads), (self._key, self._spec.num_kv_heads))
+        calls = [
+            norm.call(start, start, count) for norm, (start, count) in zip(self._parts.head_norms, heads, strict=False)
+        ]
+        return [calls] if calls else []
+
+    def _attention(self) -> Call:
+        spec, fields = self._spec, [0] * exact_kernel.NUM_FIELDS
+        item = self._rooms.dtype.itemsize
+        fields[exact_kernel.OUT] = self._attended
+        for address, start, num_heads, width in (
+            (exact_kernel.QUERY, self._query, spec.num_query_heads, spec.key_dim),
+            (exact_kernel.KEY, self._key, spec.num_kv_heads, spec.key_dim),
+            (exact_kernel.VALUE, self._value, spec.num_kv_heads, spec.value_dim),
+        ):
+            steps = exact_kernel.HEAD_STEPS[address]
+            fields[address] = start
+            fields[steps : steps + 2] = (width * item, num_heads * width * item)
+        return Call(exact_kernel.attend, tuple(fields))

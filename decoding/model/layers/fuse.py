@@ -1,0 +1,132 @@
+"""Which decoder layers of a model can run as one call: those that compute, bit for bit, what a layer of the form does.
+
+A layer is read by the names that transformers gives its parts, and tried on what the model itself hands it.
+Invariant: a layer that differs in one bit of a trial stays as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from decoding.attention.program import Rooms
+from decoding.cache.batch import StepBatch
+from decoding.core.layer import LayerSpec
+from decoding.model.layers.activations import FusedSilu
+from decoding.model.layers.decoder_layer import FusedLayer, Parts
+from decoding.model.layers.norms import FusedRmsNorm
+from decoding.model.linear.int8 import Int8Linear
+from decoding.model.linear.packed import PackedLinear
+from decoding.model.linear.panel_kernel import MOST_ROWS
+from decoding.model.seam import Seam
+
+CHILDREN = {"input_layernorm", "self_attn", "post_attention_layernorm", "mlp"}
+OF_ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
+NORMS_OF_HEADS = {"q_norm", "k_norm"}
+OF_MLP = {"gate_proj", "up_proj", "act_fn", "down_proj"}
+Run = Callable[[StepBatch], torch.Tensor]
+
+
+class Trial(NamedTuple):
+    """One call of a layer in a model's own forward, and what came of it."""
+
+    arguments: tuple[Any, ...]
+    named: dict[str, Any]
+    result: Any
+
+
+def fuse_layers(model: nn.Module, seam: Seam, run: Run, batches: Sequence[StepBatch]) -> int:
+    """Replace the layers of `model` that can be, and return how many. run: the model's forward, in `seam`."""
+    rooms: dict[torch.dtype, Rooms] = {}
+    found: list[tuple[nn.Module, str, FusedLayer]] = []
+    for parent in list(model.modules()):
+        for name, layer in list(parent.named_children()):
+            fused = _fused(layer, seam, rooms)
+            if fused is not None:
+                found.append((parent, name, fused))
+    trials = [_trials([fused.layer for _, _, fused in found], run, batch) for batch in batches]
+    num_fused = 0
+    for place, (parent, name, fused) in enumerate(found):
+        if all(_is_same(fused, seam, batch, some[place]) for batch, some in zip(batches, trials, strict=True)):
+            setattr(parent, name, fused)
+            num_fused += 1
+    return num_fused
+
+
+def _fused(layer: nn.Module, seam: Seam, rooms: dict[torch.dtype, Rooms]) -> FusedLayer | None:
+    """What might stand for a layer, by its parts."""
+    children = dict(layer.named_children())
+    if children.keys() != CHILDREN:
+        return None
+    attention, mlp = dict(children["self_attn"].named_children()), dict(children["mlp"].named_children())
+    spec = seam.spec_of(children["self_attn"])
+    if spec is None or attention.keys() not in (OF_ATTENTION, OF_ATTENTION | NORMS_OF_HEADS) or mlp.keys() != OF_MLP:
+        return None
+    known: dict[str, Any] = children | attention | mlp
+    parts = Parts(
+        input_norm=known["input_layernorm"],
+        query=known["q_proj"],
+        key=known["k_proj"],
+        value=known["v_proj"],
+        head_norms=tuple(known[name] for name in ("q_norm", "k_norm") if name in known),
+        output=known["o_proj"],
+        mlp_norm=known["post_attention_layernorm"],
+        gate=known["gate_proj"],
+        up=known["up_proj"],
+        activation=known["act_fn"],
+        down=known["down_proj"],
+    )
+    if not _have_kernels(parts) or not _fit(parts, spec):
+        return None
+    dtype = parts.input_norm.weight.dtype
+    return FusedLayer(layer, parts, seam, spec, rooms.setdefault(dtype, Rooms(MOST_ROWS, dtype)))
+
+
+def _have_kernels(parts: Parts) -> bool:
+    are_linear = {type(each) for each in parts.linears} in ({PackedLinear}, {Int8Linear})
+    are_norms = all(isinstance(each, FusedRmsNorm) for each in parts.norms)
+    return are_linear and are_norms and isinstance(parts.activation, FusedSilu) and parts.few_rows > 0
+
+
+def _fit(parts: Parts, spec: LayerSpec) -> bool:
+    """Whether each part takes what the one before it gives, so that no address outside of a room is touched."""
+    width, mlp_width = parts.input_norm.width, parts.gate.shape[0]
+    norm_widths = [width, width, *[spec.key_dim] * len(parts.head_norms)]
+    shapes = [
+        (spec.num_query_heads * spec.key_dim, width),
+        (spec.num_kv_heads * spec.key_dim, width),
+        (spec.num_kv_heads * spec.value_dim, width),
+        (width, spec.num_query_heads * spec.value_dim),
+        (mlp_width, width),
+        (mlp_width, width),
+        (width, mlp_width),
+    ]
+    return [each.width for each in parts.norms] == norm_widths and [each.shape for each in parts.linears] == shapes
+
+
+def _trials(layers: Sequence[nn.Module], run: Run, batch: StepBatch) -> list[Trial | None]:
+    """What each layer is called with in a forward; None for one that is not called."""
+    seen: dict[nn.Module, Trial] = {}
+
+    def note(layer: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], result: Any) -> None:
+        seen[layer] = Trial(arguments, named, result)
+
+    hooks = [layer.register_forward_hook(note, with_kwargs=True) for layer in layers]
+    run(batch)
+    for hook in hooks:
+        hook.remove()
+    return [seen.get(layer) for layer in layers]
+
+
+def _is_same(fused: FusedLayer, seam: Seam, batch: StepBatch, trial: Trial | None) -> bool:
+    if trial is None or not isinstance(trial.result, torch.Tensor):
+        return False
+    tables, hidden = trial.named.get("position_embeddings"), trial.result
+    shape = (1, hidden.shape[-2], fused.head_width)
+    if not isinstance(tables, tuple) or any(each.shape != shape or each.dtype != hidden.dtype for each in tables):
+        return False
+    with torch.inference_mode(), seam.running(batch):
+        return torch.equal(fused(*trial.arguments, **trial.named), trial.result)

@@ -1,0 +1,273 @@
+# ruff: noqa: ARG001 - an intrinsic receives the types of its arguments, which the signature fixes anyway
+"""What a decoder layer does to its rows between linear layers: add, normalise, rotate, gate.
+
+Numbers are float32, or bfloat16 as uint16, which the `tag` of each function says; arithmetic is float32, rounded
+where torch's operations round. Addresses are integers, in bytes, and callers vouch for them.
+Invariant: a row's bits depend on the row alone: there is one compiled function for one row and for many.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba as nb
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from decoding.attention.lanes import (
+    FLOAT,
+    HALF_VECTOR,
+    INT,
+    INT_VECTOR,
+    LANES,
+    VECTOR,
+    Builder,
+    Value,
+    emit_address,
+    emit_call,
+    emit_constant,
+    emit_exp,
+    emit_load,
+    emit_splat,
+    emit_store,
+    pointer,
+    raise_counter,
+)
+from decoding.model.linear.panel_kernel import emit_rounded
+
+# The fields of a call's table, each an int64; all calls begin alike.
+SOURCE, TARGET, NUM_ROWS, COUNTER, WIDTH = range(5)
+OTHER, SUM = 5, 6  # of an addition
+SCALE, EPS, ROUNDS_FIRST = range(7, 10)  # of a norm, which may begin with one. EPS: the bits of a float32
+NUM_HEADS, COSINES, SINES = range(5, 8)  # of a rotation
+NUM_FIELDS = 10
+FAST = {"reassoc", "contract", "nsz"}
+FLOATS, HALVES = np.float32(0), np.uint16(0)  # tags
+
+
+@intrinsic
+def _widened(_context: Any, number: Any) -> Any:
+    """A number as float32."""
+
+    def codegen(_context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
+        if number == types.float32:
+            return values[0]
+        return builder.bitcast(builder.shl(builder.zext(values[0], INT), ir.Constant(INT, 16)), FLOAT)
+
+    return types.float32(number), codegen
+
+
+@intrinsic
+def _narrowed(_context: Any, number: Any, tag: Any) -> Any:
+    """A float32 as such a number as `tag`: the nearest, ties to even."""
+
+    def codegen(_context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
+        if tag == types.float32:
+            return values[0]
+        bits = builder.bitcast(values[0], INT)
+        is_odd = builder.and_(builder.lshr(bits, ir.Constant(INT, 16)), ir.Constant(INT, 1))
+        rounded = builder.add(builder.add(bits, ir.Constant(INT, 0x7FFF)), is_odd)
+        return builder.trunc(builder.lshr(rounded, ir.Constant(INT, 16)), ir.IntType(16))
+
+    return tag(types.float32, tag), codegen
+
+
+@nb.njit(cache=True)
+def _rounded(number: float, tag: Any) -> Any:
+    return _widened(_narrowed(number, tag))
+
+
+@nb.njit(cache=True)
+def _numbers(address: int, width: int, tag: Any) -> Any:
+    return nb.carray(pointer(address, tag), width)
+
+
+@intrinsic
+def _size(_context: Any, tag: Any) -> Any:
+    """Bytes of a number."""
+
+    def codegen(_context: Any, _builder: Builder, _signature: Any, _values: Any) -> Value:
+        return ir.Constant(ir.IntType(64), tag.bitwidth // 8)
+
+    return types.int64(tag), codegen
+
+
+@nb.njit(cache=True)
+def _next_row(call: Any) -> int:
+    """The next row that no thread has taken yet, `NUM_ROWS` or more if there is none."""
+    return raise_counter(np.int64(call.ctypes.data) + 8 * COUNTER, 1)
+
+
+@nb.njit(cache=True)
+def _add_rows(source: Any, other: Any, target: Any, tag: Any) -> None:
+    for column in range(len(target)):
+        target[column] = _narrowed(_widened(source[column]) + _widened(other[column]), tag)
+
+
+@nb.njit(cache=True, fastmath=FAST)
+def _mean_square(numbers: Any) -> Any:
+    total = np.float32(0)
+    for column in range(len(numbers)):
+        total += numbers[column] * numbers[column]
+    return total / np.float32(len(numbers))
+
+
+@nb.njit(cache=True)
+def _normalise_row(call: Any, source: Any, target: Any, wide: Any, tag: Any) -> None:
+    scale = _numbers(call[SCALE], call[WIDTH], FLOATS)
+    eps = nb.carray(pointer(np.int64(call.ctypes.data) + 8 * EPS, FLOATS), 1)[0]
+    for column in range(len(wide)):
+        wide[column] = _widened(source[column])
+    share = np.float32(1) / np.sqrt(_mean_square(wide) + eps)
+    if call[ROUNDS_FIRST]:
+        for column in range(len(wide)):
+            target[column] = _narrowed(_rounded(wide[column] * share, tag) * scale[column], tag)
+    else:
+        for column in range(len(wide)):
+            target[column] = _narrowed(wide[column] * share * scale[column], tag)
+
+
+@nb.njit(cache=True)
+def _add(call: Any, tag: Any) -> None:
+    row = _next_row(call)
+    while row < call[NUM_ROWS]:
+        shift, width = row * call[WIDTH] * _size(tag), call[WIDTH]
+        source, other = _numbers(call[SOURCE] + shift, width, tag), _numbers(call[OTHER] + shift, width, tag)
+        _add_rows(source, other, _numbers(call[TARGET] + shift, width, tag), tag)
+        row = _next_row(call)
+
+
+@nb.njit(cache=True)
+def _normalise(call: Any, tag: Any) -> None:
+    """Of `SOURCE`, or of its sum with `OTHER`, which is stored in `SUM`."""
+    width = call[WIDTH]
+    wide = np.empty(width, np.float32)
+    row = _next_row(call)
+    while row < call[NUM_ROWS]:
+        shift = row * call[WIDTH] * _size(tag)
+        source = _numbers(call[SOURCE] + shift, width, tag)
+        if call[OTHER] != 0:
+            total = _numbers(call[SUM] + shift, width, tag)
+            _add_rows(source, _numbers(call[OTHER] + shift, width, tag), total, tag)
+            source = total
+        _normalise_row(call, source, _numbers(call[TARGET] + shift, width, tag), wide, tag)
+        row = _next_row(call)
+
+
+@nb.njit(cache=True)
+def _rotate(call: Any, tag: Any) -> None:
+    """Every head of a row in place: x * cos + (-second half, first half) * sin. WIDTH: of a head."""
+    half = call[WIDTH] // 2
+    shift = half * _size(tag)
+    row = _next_row(call)
+    while row < call[NUM_ROWS]:
+        cosines = call[COSINES] + row * call[WIDTH] * _size(tag)
+        sines = call[SINES] + row * call[WIDTH] * _size(tag)
+        cos, other_cos = _numbers(cosines, half, tag), _numbers(cosines + shift, half, tag)
+        sin, other_sin = _numbers(sines, half, tag), _numbers(sines + shift, half, tag)
+        for head in range(call[NUM_HEADS]):
+            start = call[SOURCE] + (row * call[NUM_HEADS] + head) * call[WIDTH] * _size(tag)
+            ones, others = _numbers(start, half, tag), _numbers(start + shift, half, tag)
+            for place in range(half):
+                one, other = _widened(ones[place]), _widened(others[place])
+                left = _rounded(one * _widened(cos[place]), tag)
+                right = _rounded(other * _widened(other_cos[place]), tag)
+                ones[place] = _narrowed(left + _rounded(-other * _widened(sin[place]), tag), tag)
+                others[place] = _narrowed(right + _rounded(one * _widened(other_sin[place]), tag), tag)
+        row = _next_row(call)
+
+
+def _emit_numbers(builder: Builder, address: Value, tag: Any) -> Value:
+    """A vector of them, as float32."""
+    if tag == types.float32:
+        return emit_load(builder, address, VECTOR)
+    bits = builder.zext(emit_load(builder, address, HALF_VECTOR), INT_VECTOR)
+    return builder.bitcast(builder.shl(bits, ir.Constant(INT_VECTOR, [16] * LANES)), VECTOR)
+
+
+def _emit_silu(builder: Builder, x: Value) -> Value:
+    """x / (1 + exp(-x)), from the exponential of a number that is not above 0."""
+    power = emit_exp(builder, builder.fneg(emit_call(builder, "fabs", x)))
+    one = emit_constant(1.0)
+    is_below = builder.fcmp_ordered("<", x, emit_constant(0.0))
+    return builder.fmul(x, builder.fdiv(builder.select(is_below, power, one), builder.fadd(one, power)))
+
+
+@intrinsic
+def _silu_vectors(_context: Any, source: Any, target: Any, count: Any, tag: Any) -> Any:
+    """target = silu(source), for so many vectors of sixteen."""
+
+    def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
+        source, target, count, _ = values
+        with cgutils.for_range(builder, count, intp=count.type) as loop:
+            size = LANES * (4 if tag == types.float32 else 2)
+            result = _emit_silu(builder, _emit_numbers(builder, emit_address(builder, source, loop.index, size), tag))
+            if tag != types.float32:
+                result = emit_rounded(builder, result)
+            emit_store(builder, result, emit_address(builder, target, loop.index, size))
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 3, tag), codegen
+
+
+@intrinsic
+def _silu(_context: Any, number: Any) -> Any:
+    """As a lane of `_silu_vectors` computes it."""
+
+    def codegen(_context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
+        return builder.extract_element(_emit_silu(builder, emit_splat(builder, values[0])), ir.Constant(INT, 0))
+
+    return types.float32(types.float32), codegen
+
+
+@nb.njit(cache=True)
+def _gate(call: Any, tag: Any) -> None:
+    """silu(SOURCE), times `OTHER` if there is one."""
+    width = call[WIDTH]
+    row = _next_row(call)
+    while row < call[NUM_ROWS]:
+        shift = row * call[WIDTH] * _size(tag)
+        source, target = _numbers(call[SOURCE] + shift, width, tag), _numbers(call[TARGET] + shift, width, tag)
+        _silu_vectors(call[SOURCE] + shift, call[TARGET] + shift, width // LANES, tag)
+        for column in range(width // LANES * LANES, width):
+            target[column] = _narrowed(_silu(_widened(source[column])), tag)
+        if call[OTHER] != 0:
+            other = _numbers(call[OTHER] + shift, width, tag)
+            for column in range(width):
+                target[column] = _narrowed(_widened(target[column]) * _widened(other[column]), tag)
+        row = _next_row(call)
+
+
+def add_floats(fields: Any) -> None:
+    _add(nb.carray(fields, NUM_FIELDS), FLOATS)
+
+
+def add_halves(fields: Any) -> None:
+    _add(nb.carray(fields, NUM_FIELDS), HALVES)
+
+
+def normalise_floats(fields: Any) -> None:
+    _normalise(nb.carray(fields, NUM_FIELDS), FLOATS)
+
+
+def normalise_halves(fields: Any) -> None:
+    _normalise(nb.carray(fields, NUM_FIELDS), HALVES)
+
+
+def rotate_floats(fields: Any) -> None:
+    _rotate(nb.carray(fields, NUM_FIELDS), FLOATS)
+
+
+def rotate_halves(fields: Any) -> None:
+    _rotate(nb.carray(fields, NUM_FIELDS), HALVES)
+
+
+def gate_floats(fields: Any) -> None:
+    _gate(nb.carray(fields, NUM_FIELDS), FLOATS)
+
+
+def gate_halves(fields: Any) -> None:
+    _gate(nb.carray(fields, NUM_FIELDS), HALVES)

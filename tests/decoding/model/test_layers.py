@@ -1,0 +1,122 @@
+"""Layers that run as one call: the bits of the layers that they stand for, and none but those that they have."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from decoding.cache.batch import Segment, pack
+from decoding.cache.block_pool import num_blocks_for
+from decoding.cache.kv_cache import KvCache
+from decoding.config import EngineConfig
+from decoding.model.layers.activations import FusedSilu
+from decoding.model.layers.decoder_layer import FusedLayer
+from decoding.model.layers.fuse import fuse_layers
+from decoding.model.linear.int8 import can_round_to_int8
+from decoding.model.linear.packed import can_pack
+from decoding.model.self_test import long_chain
+from decoding.model.target_model import TargetModel
+from tests.decoding.model.test_panels import AVX2, DTYPES
+from tests.models import tiny
+from tests.trees import random_parents
+
+CPU = torch.device("cpu")
+TYPES = ["llama", "mistral", "qwen2", "qwen3"]
+WIDE = {"head_dim": 32, "num_key_value_heads": 2}  # int8 layers have at least 64 outputs
+
+
+def load(model_type: str, dtype: torch.dtype, weights: str = "auto", **overrides: object) -> TargetModel:
+    config = EngineConfig(max_model_len=256, threads=1, weights=weights)  # type: ignore[arg-type]
+    return TargetModel.from_model(tiny(model_type, **overrides).to(dtype), config)
+
+
+def fused_layers(model: TargetModel) -> list[FusedLayer]:
+    return [each for each in model._model.modules() if isinstance(each, FusedLayer)]
+
+
+def logits_of(model: TargetModel, num_nodes: int, prefix_len: int = 37) -> torch.Tensor:
+    """Of a random tree after a prompt."""
+    cache = KvCache(model.new_store(num_blocks_for(prefix_len + num_nodes)))
+    rows, tokens = cache.new_rows(prefix_len + num_nodes), np.arange(200, dtype=np.int32) % model.vocab_size
+    model.forward(pack([Segment(rows, tokens[:prefix_len], None, "none")], cache.store))
+    cache.store.commit(rows, np.arange(prefix_len, dtype=np.int32))
+    parents = random_parents(num_nodes, np.random.default_rng(num_nodes))
+    return model.forward(pack([Segment(rows, tokens[100 : 100 + num_nodes], parents)], cache.store))
+
+
+def check(model: TargetModel) -> None:
+    layers = fused_layers(model)
+    assert len(layers) == len(model.layers)
+    counts = (1, 2, 7, 33, 64)
+    found = [logits_of(model, count) for count in counts]
+    for layer in layers:
+        layer.forward = layer.layer.forward  # type: ignore[method-assign]
+    for count, logits in zip(counts, found, strict=True):
+        assert torch.equal(logits_of(model, count), logits), count
+
+
+@pytest.mark.usefixtures("num_threads")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("model_type", TYPES)
+def test_a_fused_layer_gives_the_bits_of_the_layer_it_stands_for(model_type: str, dtype: torch.dtype) -> None:
+    check(load(model_type, dtype))
+
+
+@pytest.mark.skipif(not can_round_to_int8(CPU, torch.float32), reason="this processor has no VNNI")
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_one_of_int8_weights_does_too(dtype: torch.dtype) -> None:
+    check(load("qwen3", dtype, "int8", **WIDE))
+
+
+def check_float32_on_this_processor() -> None:
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        check(load("qwen3", torch.float32))
+
+
+def test_processors_with_avx2_alone_have_the_same_bits_too() -> None:
+    if not can_pack(CPU, torch.float32):
+        pytest.skip("this processor has other instructions")
+    code = f"from {__name__} import check_float32_on_this_processor as check; check()"
+    run = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | AVX2, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+
+
+def test_layers_that_compute_something_else_stay_as_they_are() -> None:
+    model = load("llama", torch.float32)
+    layers = nn.ModuleList([each.layer for each in fused_layers(model)])
+    model._model.model.layers = layers
+    mlp, attention = type(layers[0].mlp), type(layers[1].self_attn)
+    layers[0].mlp.__class__ = type("Scaled", (mlp,), {"forward": lambda self, rows: 1.01 * mlp.forward(self, rows)})
+    layers[1].self_attn.__class__ = type(
+        "Doubled", (attention,), {"forward": lambda self, **named: (2 * attention.forward(self, **named)[0], None)}
+    )
+    expected = logits_of(model, 5)
+    assert fuse_layers(model._model, model._seam, model._run, [long_chain(model, 3, 3)]) == 1
+    assert torch.equal(logits_of(model, 5), expected)
+    assert not fused_layers(load("gemma2", torch.float32))
+    assert not fused_layers(load("mixtral", torch.float32))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("width", [64, 171])
+def test_silu_is_torchs_and_a_row_has_the_same_bits_in_any_company(width: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    rows = (torch.randn(300, width) * 8).to(dtype)
+    rows[7, :4] = torch.tensor([0.0, -200.0, 200.0, float("nan")])
+    whole = FusedSilu(dtype)(rows)
+    tolerance = 1e-6 if dtype == torch.float32 else 8e-3
+    torch.testing.assert_close(whole, functional.silu(rows), rtol=tolerance, atol=tolerance, equal_nan=True)
+    for start, count in ((0, 1), (7, 1), (3, 64), (299, 1)):
+        torch.testing.assert_close(
+            FusedSilu(dtype)(rows[start : start + count]), whole[start : start + count], rtol=0, atol=0, equal_nan=True
+        )
