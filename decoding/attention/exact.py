@@ -47,7 +47,7 @@ class LayerArrays:
 
     integers: Table
     numbers: NDArray[np.float32]
-    fields: tuple[int, ...]
+    fields: Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class ExactPlan:
     scratch: NDArray[np.float32]
     num_keys: int
     fields: Table
-    steps: dict[int, tuple[Table, tuple[int, ...]]] = field(default_factory=dict)
+    steps: dict[int, tuple[Table, Table]] = field(default_factory=dict)
 
     def write(self, layer: LayerSpec, fields: Table) -> None:
         """Everything in the fields of a call but what the model hands over."""
@@ -68,7 +68,7 @@ class ExactPlan:
         fields[LAYER:SEGMENTS] = self.layers[layer.index].fields
         fields[SEGMENTS:NUM_FIELDS] = self._step(layer.group)
 
-    def _step(self, group: int) -> tuple[int, ...]:
+    def _step(self, group: int) -> Table:
         """For the layers that have `group` query heads to a kv head; addresses are of arrays that the plan keeps."""
         known = self.steps.get(group)
         if known is None:
@@ -83,7 +83,7 @@ class ExactPlan:
                 _counted(self.scratch)[0],
                 self.scratch.shape[1],
             )
-            known = self.steps[group] = tiles, fields
+            known = self.steps[group] = tiles, np.array(fields, np.int64)
         return known[1]
 
 
@@ -170,6 +170,5 @@ def _layer_arrays(spec: LayerSpec, store: KvStore) -> LayerArrays:
         np.int64,
     )
     numbers = np.array([spec.scaling, spec.softcap, *sinks], np.float32)
-    return LayerArrays(
-        integers, numbers, (integers.ctypes.data, numbers.ctypes.data, len(sinks), COUNTING_BLOCKS.ctypes.data)
-    )
+    addresses = (integers.ctypes.data, numbers.ctypes.data, len(sinks), COUNTING_BLOCKS.ctypes.data)
+    return LayerArrays(integers, numbers, np.array(addresses, np.int64))

@@ -78,7 +78,7 @@ class Program:
     def begin(self, num_rows: int) -> None:
         """Have the next run work on so many rows."""
         self._fields[:] = self._blank
-        self._fields[:, NUM_ROWS] = self._rows * num_rows
+        np.multiply(self._rows, num_rows, out=self._fields[:, NUM_ROWS])
 
     def run(self, num_threads: int) -> None:
         self._team.run(self._address, num_threads)

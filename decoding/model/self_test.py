@@ -104,6 +104,14 @@ def self_test(model: Testable, case: SelfTestCase, own: Sequence[torch.Tensor]) 
     return SelfTestReport(is_exact and _is_row_invariant(model), difference)
 
 
+def trial_steps(model: Testable, case: SelfTestCase) -> list[StepBatch]:
+    """A lone row after the prompt, and a tree."""
+    cache = _new_cache(model, ROOM)
+    rows = cache.new_rows(ROOM)
+    _prefill(model, cache.store, rows, case.prompt)
+    return [pack([Segment(rows, case.first[:size], FIRST_TREE[:size])], cache.store) for size in (1, len(FIRST_TREE))]
+
+
 def long_chain(model: Testable, num_rows: int = sum(PIECES), num_logits: int = sum(PIECES)) -> StepBatch:
     """A chain from the first position on, in a cache of its own, with logits of its last rows."""
     cache = _new_cache(model, num_rows)

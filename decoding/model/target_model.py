@@ -42,6 +42,7 @@ from decoding.model.features import FeatureTap
 from decoding.model.layers.activations import fuse_activations
 from decoding.model.layers.fuse import fuse_layers
 from decoding.model.layers.norms import fuse_norms
+from decoding.model.layers.stack import stack_of
 from decoding.model.linear.exact import RowExactLinears, use_eager_experts
 from decoding.model.linear.int8 import check_int8, round_linears
 from decoding.model.linear.packed import can_pack, num_few_rows, num_packed_shapes, pack_linears
@@ -50,12 +51,11 @@ from decoding.model.memory import check_weights_fit
 from decoding.model.probe import probe
 from decoding.model.rowwise import make_row_safe
 from decoding.model.seam import SERVING, Seam, implementation, set_implementation
-from decoding.model.self_test import long_chain, path_sequences, self_test, self_test_case
+from decoding.model.self_test import SelfTestCase, long_chain, path_sequences, self_test, self_test_case, trial_steps
 from decoding.model.threads import ThreadChoice, choose_threads, use_threads
 from decoding.model.weights import first_line, load_weights
 
 # Shape suffixes: M rows of the step, R rows that need logits, V vocabulary, E model width.
-TRIAL_ROWS = (1, 7)  # of the chains that fused layers are tried on
 Progress = Callable[[str, float], None]
 
 
@@ -94,10 +94,11 @@ class TargetModel:
         self._seam = Seam(layers, new_backend(self.attention, self.device, self.layers))
         set_implementation(model, SERVING)
         self._is_packed, self._few_rows = False, 0
+        self._forward: Any = model  # or what stands for it
         self._linears: AbstractContextManager[Any] = nullcontext()
         if can_pack(self.device, self.dtype):
             progress("Packing linear layers", 0.7)
-            self._prepare_for_cpu()
+            self._prepare_for_cpu(case)
         progress("Testing tree decoding against plain decoding", 0.9)
         report = self_test(self, case, own_logits)
         self.is_exact = report.is_exact and self.attention == "exact"
@@ -132,7 +133,7 @@ class TargetModel:
         rounded_bytes = round_linears(self._model)
         self.num_bytes = rounded_bytes + sum(each.nbytes for each in self._model.parameters())
 
-    def _prepare_for_cpu(self) -> None:
+    def _prepare_for_cpu(self, case: SelfTestCase) -> None:
         """Swap modules for faster ones that treat every row alike."""
         pack_linears(self._model)
         self._few_rows = num_few_rows(self._model)
@@ -143,7 +144,15 @@ class TargetModel:
         if self.dtype == torch.float32 and self._has_experts:
             self._linears = RowExactLinears()
         if self.attention == "exact":
-            fuse_layers(self._model, self._seam, self._run, [long_chain(self, count, count) for count in TRIAL_ROWS])
+            self._fuse(trial_steps(self, case))
+
+    def _fuse(self, trials: Sequence[StepBatch]) -> None:
+        """Have layers, and if possible all that is around them, run in fewer calls, where bits stay as they are."""
+        fuse_layers(self._model, self._seam, self._run, trials)
+        expected = [self._run(batch) for batch in trials]
+        self._forward = stack_of(self._model) or self._model
+        if not all(torch.equal(self._run(batch), logits_RV) for batch, logits_RV in zip(trials, expected, strict=True)):
+            self._forward = self._model
 
     def _is_same_on_any_threads(self) -> bool:
         """Whether the number of threads leaves every bit of a chain's logits as it is."""
@@ -195,7 +204,7 @@ class TargetModel:
         rows_R = self._padded(torch.from_numpy(batch.logit_rows_R))  # the head is a linear layer like the others
         num_logits = len(batch.logit_rows_R)
         with torch.inference_mode(), self._linears, self._seam.running(batch):
-            logits_1RV: torch.Tensor = self._model(
+            logits_1RV: torch.Tensor = self._forward(
                 input_ids=ids_1M.to(self.device, non_blocking=True),
                 position_ids=positions_1M.to(self.device, non_blocking=True),
                 use_cache=False,

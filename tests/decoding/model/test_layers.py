@@ -19,9 +19,10 @@ from decoding.config import EngineConfig
 from decoding.model.layers.activations import FusedSilu
 from decoding.model.layers.decoder_layer import FusedLayer
 from decoding.model.layers.fuse import fuse_layers
+from decoding.model.layers.stack import Stack, stack_of
 from decoding.model.linear.int8 import can_round_to_int8
 from decoding.model.linear.packed import can_pack
-from decoding.model.self_test import long_chain
+from decoding.model.self_test import self_test_case, trial_steps
 from decoding.model.target_model import TargetModel
 from tests.decoding.model.test_panels import AVX2, DTYPES
 from tests.models import tiny
@@ -52,10 +53,13 @@ def logits_of(model: TargetModel, num_nodes: int, prefix_len: int = 37) -> torch
 
 
 def check(model: TargetModel) -> None:
+    """As it is loaded, and run by transformers' own code from the embedding to the logits."""
     layers = fused_layers(model)
     assert len(layers) == len(model.layers)
-    counts = (1, 2, 7, 33, 64)
+    assert isinstance(model._forward, Stack)
+    counts = (1, 2, 7, 33, 64, 80)
     found = [logits_of(model, count) for count in counts]
+    model._forward = model._model
     for layer in layers:
         layer.forward = layer.layer.forward  # type: ignore[method-assign]
     for count, logits in zip(counts, found, strict=True):
@@ -95,14 +99,16 @@ def test_layers_that_compute_something_else_stay_as_they_are() -> None:
     model = load("llama", torch.float32)
     layers = nn.ModuleList([each.layer for each in fused_layers(model)])
     model._model.model.layers = layers
+    model._forward = model._model
     mlp, attention = type(layers[0].mlp), type(layers[1].self_attn)
     layers[0].mlp.__class__ = type("Scaled", (mlp,), {"forward": lambda self, rows: 1.01 * mlp.forward(self, rows)})
     layers[1].self_attn.__class__ = type(
         "Doubled", (attention,), {"forward": lambda self, **named: (2 * attention.forward(self, **named)[0], None)}
     )
     expected = logits_of(model, 5)
-    assert fuse_layers(model._model, model._seam, model._run, [long_chain(model, 3, 3)]) == 1
+    assert fuse_layers(model._model, model._seam, model._run, trial_steps(model, self_test_case(model.vocab_size))) == 1
     assert torch.equal(logits_of(model, 5), expected)
+    assert stack_of(model._model) is None
     assert not fused_layers(load("gemma2", torch.float32))
     assert not fused_layers(load("mixtral", torch.float32))
 
