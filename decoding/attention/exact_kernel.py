@@ -290,7 +290,7 @@ def _attend_tile(call: Table, table: LayerTable, step: StepTable, task: tuple[in
     _save(call, layer, tile, segment[FIRST_ROW], head, rooms.sums)
 
 
-@nb.njit(cache=True)
+@nb.njit(inline="always")
 def _attend(call: Table) -> None:
     """A thread's share: heads to store, then tiles of heads, those of most keys first.
 

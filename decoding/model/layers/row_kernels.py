@@ -130,7 +130,7 @@ def _normalise_row(call: Any, source: Any, target: Any, wide: Any, tag: Any) -> 
             target[column] = _narrowed(wide[column] * share * scale[column], tag)
 
 
-@nb.njit(cache=True)
+@nb.njit(inline="always")
 def _add(call: Any, tag: Any) -> None:
     row = _next_row(call)
     while row < call[NUM_ROWS]:
@@ -140,7 +140,7 @@ def _add(call: Any, tag: Any) -> None:
         row = _next_row(call)
 
 
-@nb.njit(cache=True)
+@nb.njit(inline="always")
 def _normalise(call: Any, tag: Any) -> None:
     """Of `SOURCE`, or of its sum with `OTHER`, which is stored in `SUM`."""
     width = call[WIDTH]
@@ -157,7 +157,7 @@ def _normalise(call: Any, tag: Any) -> None:
         row = _next_row(call)
 
 
-@nb.njit(cache=True)
+@nb.njit(inline="always")
 def _rotate(call: Any, tag: Any) -> None:
     """Every head of a row in place: x * cos + (-second half, first half) * sin. WIDTH: of a head."""
     half = call[WIDTH] // 2
@@ -223,7 +223,7 @@ def _silu(_context: Any, number: Any) -> Any:
     return types.float32(types.float32), codegen
 
 
-@nb.njit(cache=True)
+@nb.njit(inline="always")
 def _gate(call: Any, tag: Any) -> None:
     """silu(SOURCE), times `OTHER` if there is one."""
     width = call[WIDTH]

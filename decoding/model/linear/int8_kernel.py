@@ -111,7 +111,7 @@ def _sum_panel(call: Any, weights: int, starts: int, source: int, num_rows: int,
         start = end
 
 
-@nb.njit(cache=True)
+@nb.njit(inline="always")
 def _multiply(call: Any, tag: Any) -> None:
     """A thread's share of a call; tag: of the numbers that come out."""
     sums = room()
@@ -153,11 +153,12 @@ def _round_row(bits: Any, integers: Any, width: int) -> Any:
     numbers = bits.view(np.float32)
     for place in range(width):
         integers[place] = np.uint8(np.int32(np.rint(numbers[place] * factor)) + ZERO_POINT)
-    integers[width:] = ZERO_POINT
+    for place in range(len(integers) - width):
+        integers[width + place] = ZERO_POINT
     return size / np.float32(LARGEST)
 
 
-@nb.njit(cache=True)
+@nb.njit(inline="always")
 def _round_rows(call: Any) -> None:
     """A thread's share of making integers of rows, a few at a time."""
     counter = np.int64(call.ctypes.data) + 8 * COUNTER
@@ -176,7 +177,9 @@ def _round_rows(call: Any) -> None:
                 for place in range(width):
                     bits[place] = np.uint32(halves[row, place]) << np.uint32(16)
             else:
-                bits[:] = nb.carray(pointer(call[NUMBERS], np.uint32(0)), (num_rows, width))[row]
+                whole = nb.carray(pointer(call[NUMBERS], np.uint32(0)), (num_rows, width))
+                for place in range(width):
+                    bits[place] = whole[row, place]
             scales[row] = _round_row(bits, integers[row], width)
 
 

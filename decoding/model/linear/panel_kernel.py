@@ -238,7 +238,7 @@ def _sum_panel(call: Any, weights: int, source: int, num_rows: int, sums: int, t
         add(totals, sums, num_vectors)
 
 
-@nb.njit(cache=True)
+@nb.njit(inline="always")
 def _multiply(call: Any, tag: Any) -> None:
     """A thread's share of a call: panels, a few at a time, until the counter says that all are taken."""
     sums, totals = room(), room()
