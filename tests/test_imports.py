@@ -22,8 +22,10 @@ DECODING = {
     """,
     "costs": "curve calibration price",
     "stores": "context successor_table blend ngram suffixes evidence judge session session_store",
-    "cache": "prefix_index block_pool kv_store kv_cache stamped top_token_store feature_store batch",
-    "attention": "backend lanes team program products step_table tile_scratch exact_kernel exact reference sdpa",
+    "cache": "prefix_index block_pool kv_store kv_cache stamped top_token_store feature_store batch step_tensors",
+    "attention": """
+        backend lanes team program products step_table tile_scratch exact_kernel exact reference sdpa padded
+    """,
     "model": """
         checkpoint weights memory rowwise seam probe self_test threads linear/exact
         linear/panel_kernel linear/row_limit linear/row_counts linear/panels linear/readers linear/packed

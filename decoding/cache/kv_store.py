@@ -50,8 +50,8 @@ class KvStore:
         shapes = [(layer.num_kv_heads, layer.key_dim, layer.value_dim) for layer in layers]
         self._groups = {
             (heads, key_dim, value_dim): (
-                _storage((shapes.count(shape), num_blocks, heads, key_dim, BLOCK_LEN), dtype, device),
-                _storage((shapes.count(shape), num_blocks, heads, BLOCK_LEN, value_dim), dtype, device),
+                _storage((shapes.count(shape), num_blocks + 1, heads, key_dim, BLOCK_LEN), dtype, device),
+                _storage((shapes.count(shape), num_blocks + 1, heads, BLOCK_LEN, value_dim), dtype, device),
             )
             for shape in sorted(set(shapes))
             for heads, key_dim, value_dim in [shape]
@@ -67,6 +67,11 @@ class KvStore:
             (self._groups[shape][0][place], self._groups[shape][1][place])
             for shape, place in zip(shapes, places, strict=True)
         ]
+
+    @property
+    def trash_block(self) -> int:
+        """One more than anybody is given: where padding rows are written."""
+        return self.num_blocks
 
     def planes(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys [B, H, D, S] and values [B, H, S, V] of one layer, contiguous, for kernels that find rows themselves."""

@@ -13,6 +13,7 @@ import torch
 from decoding.attention import exact
 from decoding.attention.backend import AttentionBackend
 from decoding.attention.exact import ExactAttention
+from decoding.attention.padded import PaddedAttention
 from decoding.attention.reference import ReferenceAttention
 from decoding.attention.sdpa import SdpaAttention
 from decoding.cache.batch import Segment, pack
@@ -159,10 +160,11 @@ SHAPES = [(0, 5), (3, 1), (70, 20), (130, 66)]
 
 @pytest.mark.parametrize("feature", FEATURES)
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", ["exact", "sdpa"])
+@pytest.mark.parametrize("name", ["exact", "sdpa", "padded"])
 def test_every_backend_agrees_with_the_reference(name: str, feature: str, dtype: torch.dtype) -> None:
     spec = FEATURES[feature]
-    backend = ExactAttention([spec]) if name == "exact" else SdpaAttention(CPU)
+    backends = {"exact": lambda: ExactAttention([spec]), "sdpa": lambda: SdpaAttention(CPU), "padded": PaddedAttention}
+    backend = backends[name]()
     expected = run_requests(Cache(ReferenceAttention(), spec, dtype), SHAPES)
     actual = run_requests(Cache(backend, spec, dtype), SHAPES)
     tolerance = 2e-5 if dtype == torch.float32 else 3e-2

@@ -1,0 +1,242 @@
+"""One step's metadata where a device reads it: everything a captured forward must be told, at addresses that stay.
+
+A step is written into one pinned block of the host and sent in one copy. Rows are padded up to a count that the caller
+chooses; so are segments, to the same count, so that shapes follow from it alone.
+Invariant: what a step needs lies in these tensors, never in Python numbers: the same operations then fit every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numba as nb
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from decoding.cache.batch import StepBatch
+from decoding.cache.block_pool import BLOCK_LEN
+from decoding.cache.kv_store import KvStore
+from decoding.core.tree import IntArray
+
+# Shape suffixes: T padded rows, B padded segments (as many), P rows of the segments' trees, C room for block tables,
+# W room for an attention backend's own list.
+ALIGNMENT = 4  # numbers: each part begins at a multiple of 16 bytes
+
+ShareOut = Callable[[StepBatch], IntArray]
+
+
+@dataclass(frozen=True, slots=True)
+class StepTensors:
+    """All int32. Row r of segment b is row i = num_written[b] + r - first_rows[b] of its tree.
+
+    Row j of a tree is the segment's key lengths[b] + j; its key k lies in block blocks[table_offsets[b] + k // 16].
+    Row i sees what is committed, and row j of its tree where enters[j] <= enters[i] < leaves[j]: rows are numbered in
+    preorder, and j's descendants end before leaves[j].
+
+    row_segments_T: -1 where padding begins, whose slots are the trash block's. logit_rows_T: rows whose logits are
+    wanted, then zeros. lengths_B: committed tokens. trunk_lens_B: of a tree's leading chain that every later row
+    descends from, such as a prompt's chunk and the root. first_rows_B, table_offsets_B, tree_offsets_B: [B + 1];
+    segments of padding are empty. enters_P, leaves_P, tree_positions_P: of row j of segment b at tree_offsets[b] + j.
+    work_W: what the attention backend shares out. most_keys: that a segment can have, a multiple of 16.
+    """
+
+    store: KvStore
+    most_keys: int
+    blocks_C: torch.Tensor
+    ids_T: torch.Tensor
+    positions_T: torch.Tensor
+    slots_T: torch.Tensor
+    row_segments_T: torch.Tensor
+    logit_rows_T: torch.Tensor
+    lengths_B: torch.Tensor
+    num_written_B: torch.Tensor
+    trunk_lens_B: torch.Tensor
+    first_rows_B: torch.Tensor
+    table_offsets_B: torch.Tensor
+    tree_offsets_B: torch.Tensor
+    enters_P: torch.Tensor
+    leaves_P: torch.Tensor
+    tree_positions_P: torch.Tensor
+    work_W: torch.Tensor
+
+
+class HostStep(NamedTuple):
+    """The same on the host, for the code that fills it. What varies in length lies at both ends of the block, tables
+    against the rest, so that one copy brings all that is used and nothing ever moves."""
+
+    blocks_C: IntArray
+    ids_T: IntArray
+    positions_T: IntArray
+    slots_T: IntArray
+    row_segments_T: IntArray
+    logit_rows_T: IntArray
+    lengths_B: IntArray
+    num_written_B: IntArray
+    trunk_lens_B: IntArray
+    first_rows_B: IntArray
+    table_offsets_B: IntArray
+    tree_offsets_B: IntArray
+    enters_P: IntArray
+    leaves_P: IntArray
+    tree_positions_P: IntArray
+    work_W: IntArray
+
+
+class Packed(NamedTuple):
+    """What of a `StepBatch` goes into it."""
+
+    ids_M: NDArray[np.int64]
+    positions_M: NDArray[np.int64]
+    write_slots_M: NDArray[np.int64]
+    logit_rows_R: NDArray[np.int64]
+    prefix_lens: IntArray
+    num_written: IntArray
+    offsets: IntArray
+    table_offsets: IntArray
+    tree_offsets: IntArray
+    parents_P: IntArray
+    positions_P: NDArray[np.int64]
+    blocks_T: IntArray
+
+
+class StepRoom(NamedTuple):
+    """What buffers hold at most: rows of a step and of its trees, blocks of its tables, numbers of shared out work."""
+
+    rows: int
+    tree_rows: int
+    blocks: int
+    work: int = 0
+
+    def holds(self, batch: StepBatch) -> bool:
+        """Whether a step fits. Its work is the backend's to foretell."""
+        needed = room_of(batch)
+        return needed.rows <= self.rows and needed.tree_rows <= self.tree_rows and needed.blocks <= self.blocks
+
+
+def room_of(batch: StepBatch, work: int = 0) -> StepRoom:
+    """What one step needs."""
+    return StepRoom(batch.num_tokens, len(batch.positions_P), len(batch.blocks_T), work)
+
+
+class StepBuffers:
+    """Room for one step at a time. store: whose rows they are; most_keys: of a segment; share_out: the backend's, for
+    `work_W`.
+
+    On a CUDA device the host's block is pinned, and not written again before its last copy is done.
+    """
+
+    def __init__(self, store: KvStore, room: StepRoom, most_keys: int, share_out: ShareOut | None = None) -> None:
+        self.room = room
+        self._store = store
+        self._most_keys = -(-most_keys // BLOCK_LEN) * BLOCK_LEN
+        self._share_out = share_out
+        lengths = [room.blocks, *[room.rows] * 8, *[room.rows + 1] * 3, *[room.tree_rows] * 3, room.work]
+        self._lengths = [-(-length // ALIGNMENT) * ALIGNMENT for length in lengths]
+        is_cuda = store.device.type == "cuda"
+        self._host = torch.zeros(sum(self._lengths), dtype=torch.int32, pin_memory=is_cuda)
+        self._device = torch.zeros(sum(self._lengths), dtype=torch.int32, device=store.device)
+        self._copied = torch.cuda.Event() if is_cuda else None  # type: ignore[no-untyped-call]
+        self._step = HostStep(*(part.numpy() for part in torch.split(self._host, self._lengths)))
+        self._views: dict[int, StepTensors] = {}
+
+    def stage(self, batch: StepBatch, num_rows: int) -> StepTensors:
+        """Send a step on its way to the device, padded to `num_rows`. It must fit; the next one overwrites it."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        num_blocks = _fill(self._step, _packed(batch), num_rows, self._store.trash_block * BLOCK_LEN)
+        num_work = 0
+        if self._share_out is not None:
+            work = self._share_out(batch)
+            num_work = len(work)
+            self._step.work_W[:num_work] = work
+        used = slice(self._lengths[0] - num_blocks, len(self._host) - self._lengths[-1] + num_work)
+        self._device[used].copy_(self._host[used], non_blocking=True)
+        if self._copied is not None:
+            self._copied.record()
+        return self.view(num_rows)
+
+    def view(self, num_rows: int) -> StepTensors:
+        """The tensors of a step of so many padded rows: the same ones each time."""
+        view = self._views.get(num_rows)
+        if view is None:
+            parts = torch.split(self._device, self._lengths)
+            by_row, by_border = [part[:num_rows] for part in parts[1:9]], [part[: num_rows + 1] for part in parts[9:12]]
+            view = StepTensors(self._store, self._most_keys, parts[0], *by_row, *by_border, *parts[12:])
+            self._views[num_rows] = view
+        return view
+
+
+def _packed(batch: StepBatch) -> Packed:
+    return Packed(
+        batch.ids_M,
+        batch.positions_M,
+        batch.write_slots_M,
+        batch.logit_rows_R,
+        batch.prefix_lens,
+        batch.num_written,
+        batch.offsets,
+        batch.table_offsets,
+        batch.tree_offsets,
+        batch.parents_P,
+        batch.positions_P,
+        batch.blocks_T,
+    )
+
+
+@nb.njit(cache=True)
+def _fill(step: HostStep, packed: Packed, num_rows: int, trash_slot: int) -> int:
+    """Write a step, and padding up to `num_rows` rows and segments; how many numbers of block tables there are."""
+    num_tokens, num_segments, num_logits = len(packed.ids_M), len(packed.prefix_lens), len(packed.logit_rows_R)
+    for row in range(num_rows):
+        is_real = row < num_tokens
+        step.ids_T[row] = packed.ids_M[row] if is_real else 0
+        step.positions_T[row] = packed.positions_M[row] if is_real else 0
+        step.slots_T[row] = packed.write_slots_M[row] if is_real else trash_slot + row % BLOCK_LEN
+        step.row_segments_T[row] = -1
+        step.logit_rows_T[row] = packed.logit_rows_R[row] if row < num_logits else 0
+    first_block = len(step.blocks_C) - len(packed.blocks_T)
+    step.blocks_C[first_block:] = packed.blocks_T
+    for border in range(num_rows + 1):
+        place = min(border, num_segments)
+        step.first_rows_B[border] = packed.offsets[place]
+        step.table_offsets_B[border] = first_block + packed.table_offsets[place]
+        step.tree_offsets_B[border] = packed.tree_offsets[place]
+    for segment in range(num_rows):
+        is_real = segment < num_segments
+        step.lengths_B[segment] = packed.prefix_lens[segment] if is_real else 0
+        step.num_written_B[segment] = packed.num_written[segment] if is_real else 0
+        step.trunk_lens_B[segment] = 0
+    for segment in range(num_segments):
+        _fill_segment(step, packed, segment)
+    return len(packed.blocks_T)
+
+
+@nb.njit(cache=True)
+def _fill_segment(step: HostStep, packed: Packed, segment: int) -> None:
+    """Whose rows they are, and the tree: its trunk, positions and preorder."""
+    step.row_segments_T[packed.offsets[segment] : packed.offsets[segment + 1]] = segment
+    first, end = packed.tree_offsets[segment], packed.tree_offsets[segment + 1]
+    parents, size = packed.parents_P[first:end], end - first
+    step.tree_positions_P[first:end] = packed.positions_P[first:end]
+    trunk = 0
+    while trunk < size and parents[trunk] == trunk - 1:
+        trunk += 1
+    for node in range(trunk, size):
+        trunk = min(trunk, parents[node] + 1)
+    step.trunk_lens_B[segment] = trunk
+    enters, leaves = step.enters_P[first:end], step.leaves_P[first:end]
+    leaves[:] = 1  # sizes of subtrees, for now
+    for node in range(size - 1, 0, -1):
+        if parents[node] >= 0:
+            leaves[parents[node]] += leaves[node]
+    following = np.empty(size + 1, np.int32)  # where the next child of each row enters; of no row, last
+    following[size] = 0
+    for node in range(size):
+        parent = parents[node] if parents[node] >= 0 else size
+        enters[node] = following[parent]
+        following[parent] += leaves[node]
+        following[node] = enters[node] + 1
+        leaves[node] += enters[node]

@@ -1,0 +1,96 @@
+"""A step's tensors say what the packed step says, whatever stood in the buffers before."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from decoding.cache.batch import Segment, StepBatch, pack
+from decoding.cache.block_pool import BLOCK_LEN
+from decoding.cache.step_tensors import StepBuffers, StepRoom, StepTensors, room_of
+from tests.decoding.cache.test_batch import ints, store_with
+from tests.trees import path_to, random_parents
+
+ROOM = StepRoom(rows=128, tree_rows=256, blocks=201, work=9)
+
+
+def sees(step: StepTensors, row: int) -> tuple[int, set[int]]:
+    """The segment of a row, and the rows of its tree that it sees."""
+    segment = int(step.row_segments_T[row])
+    first, last = int(step.tree_offsets_B[segment]), int(step.tree_offsets_B[segment + 1])
+    node = int(step.num_written_B[segment]) + row - int(step.first_rows_B[segment])
+    enters, leaves = step.enters_P[first:last], step.leaves_P[first:last]
+    return segment, {j for j in range(last - first) if enters[j] <= enters[node] < leaves[j]}
+
+
+def batch_of(num_nodes: int, chunk: int, num_written: int, roots: int = 1) -> StepBatch:
+    """A chunk with a tree behind it, a growing tree of several roots, and a chain."""
+    store, (first, second, third) = store_with(20, 3, 0)
+    parents = np.arange(-1, chunk + num_nodes - 1, dtype=np.int32)
+    parents[chunk:] = random_parents(num_nodes, np.random.default_rng(num_nodes)) + chunk
+    grown = random_parents(num_written + 9, np.random.default_rng(4))
+    grown[1:roots] = -1
+    segments = [
+        Segment(first, np.arange(chunk + num_nodes, dtype=np.int32), parents, num_nodes),
+        Segment(second, np.arange(9, dtype=np.int32), grown, num_written=num_written),
+        Segment(third, ints(4, 5), None, "last"),
+    ]
+    return pack(segments, store)
+
+
+@pytest.mark.parametrize("shape", [(65, 0, 0, 1), (30, 12, 40, 3), (1, 5, 1, 1)])
+def test_rows_see_their_paths_and_padding_is_nobodys(shape: tuple[int, int, int, int]) -> None:
+    num_rows, batch = 96, batch_of(*shape)
+    buffers = StepBuffers(batch.store, ROOM, 500)
+    buffers.stage(batch_of(60, 20, 33), 128)  # what a later step must not see
+    step = buffers.stage(batch, num_rows)
+    count = batch.num_tokens
+    assert step is buffers.view(num_rows)
+    assert step.most_keys == 512
+    assert step.ids_T.tolist() == batch.ids_M.tolist() + [0] * (num_rows - count)
+    assert step.positions_T[:count].tolist() == batch.positions_M.tolist()
+    assert step.slots_T[:count].tolist() == batch.write_slots_M.tolist()
+    assert {slot // BLOCK_LEN for slot in step.slots_T[count:].tolist()} == {batch.store.trash_block}
+    assert set(step.row_segments_T[count:].tolist()) == {-1}
+    assert step.logit_rows_T[: len(batch.logit_rows_R)].tolist() == batch.logit_rows_R.tolist()
+    assert step.lengths_B.tolist() == batch.prefix_lens.tolist() + [0] * (num_rows - 3)
+    assert step.first_rows_B.tolist() == batch.offsets.tolist() + [count] * (num_rows - 3)
+    for row in range(count):
+        segment, seen = sees(step, row)
+        first, last = batch.tree_offsets[segment], batch.tree_offsets[segment + 1]
+        node = int(batch.num_written[segment]) + row - int(batch.offsets[segment])
+        assert seen == set(path_to(node, batch.parents_P[first:last]).tolist()), (row, node)
+        assert step.tree_positions_P[first:last].tolist() == batch.positions_P[first:last].tolist()
+        start = step.table_offsets_B[segment]
+        blocks = batch.blocks(segment)
+        assert step.blocks_C[start : start + len(blocks)].tolist() == blocks.tolist()
+
+
+def test_a_trunk_is_what_all_later_rows_descend_from() -> None:
+    step = StepBuffers(batch_of(65, 40, 1).store, ROOM, 500).stage(batch_of(65, 40, 1), 128)
+    trunk = int(step.trunk_lens_B[0])
+    assert trunk >= 41
+    first = torch.arange(trunk)
+    assert torch.equal(step.enters_P[:trunk], first.int())
+    assert set(step.leaves_P[:trunk].tolist()) == {105}
+    grown = batch_of(65, 0, 70, roots=3)
+    assert StepBuffers(grown.store, ROOM, 500).stage(grown, 96).trunk_lens_B[1] == 0
+
+
+def test_what_a_backend_shares_out_comes_with_the_step() -> None:
+    batch = batch_of(30, 12, 40)
+    buffers = StepBuffers(batch.store, ROOM, 500, lambda each: np.arange(each.num_segments, dtype=np.int32))
+    addresses = {(id(step), step.work_W.data_ptr()) for step in (buffers.stage(batch, 64), buffers.stage(batch, 64))}
+    assert len(addresses) == 1
+    assert buffers.view(64).work_W[:3].tolist() == [0, 1, 2]
+    assert all(getattr(buffers.view(64), name).data_ptr() % 16 == 0 for name in ("ids_T", "blocks_C", "work_W"))
+
+
+def test_a_room_says_what_fits() -> None:
+    batch = batch_of(65, 40, 1)
+    assert ROOM.holds(batch)
+    for name in ("rows", "tree_rows", "blocks"):
+        needed = room_of(batch)
+        assert needed.holds(batch)
+        assert not needed._replace(**{name: getattr(needed, name) - 1}).holds(batch)
