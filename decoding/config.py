@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Attention = Literal["auto", "exact", "sdpa", "reference"]
+Attention = Literal["auto", "exact", "sdpa", "reference", "padded"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Weights = Literal["auto", "int8"]
 
@@ -28,6 +28,7 @@ class EngineConfig:
     have in common once. max_nodes: the largest budget a request may ask for. session_bytes: each store of one session;
     session_bytes_per_key, session_bytes_in_all: beyond them the key, or the one that holds most, loses its least
     recently used sessions; session_ttl: seconds. threads: None takes the quickest number.
+    graphs: on a GPU capture forwards of a few sizes at start and replay them; compile: and compile them before.
     tree: the file of a static tree that the stand method drafts along, instead of growing its own.
     draft_model: a hub name or folder, "none", or "auto": the bundled model's own draft with it, else none. draft_head:
     of an EAGLE-3 head that drafts instead, a hub name or folder.
@@ -55,5 +56,7 @@ class EngineConfig:
     draft_model: str = "auto"
     draft_head: str | None = None
     threads: int | None = None
+    graphs: bool = True
+    compile: bool = False
     trust_remote_code: bool = False
     revision: str | None = None

@@ -97,6 +97,12 @@ class ServerSettings(BaseSettings):
         description="Memory of the KV cache: a share of what is free, up to 1, or bytes, such as 8GiB; "
         "by default 0.5 on a CPU and 0.85 on a GPU",
     )
+    graphs: bool = Field(
+        default=ENGINE.graphs, description="On a GPU, capture forwards of a few sizes at start and replay them"
+    )
+    compile: bool = Field(
+        default=ENGINE.compile, description="Compile captured forwards, which takes minutes at start; GPU only"
+    )
     prefix_cache: bool = Field(
         default=ENGINE.prefix_cache, description="Run once what prompts have in common; it changes no reply"
     )

@@ -7,14 +7,16 @@ Invariant: a row's result depends on its own path alone (up to rounding; bit for
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from decoding.cache.batch import StepBatch
+from decoding.cache.step_tensors import StepTensors
 from decoding.core.layer import LayerSpec
+from decoding.core.tree import IntArray
 
 
 class AttentionBackend(Protocol):
@@ -30,6 +32,26 @@ class AttentionBackend(Protocol):
         self, layer: LayerSpec, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, plan: Any
     ) -> torch.Tensor:
         """Store the rows' keys and values, then attend."""
+
+
+@runtime_checkable
+class StaticAttention(Protocol):
+    """A backend whose plan is a step's tensors and nothing else, so that what it queues for one step fits all others
+    of as many rows: forwards through it may be captured and replayed."""
+
+    def prepare(self, batch: StepBatch) -> StepTensors: ...
+
+    def attend(
+        self, layer: LayerSpec, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, plan: StepTensors
+    ) -> torch.Tensor: ...
+
+    def share_out(self, batch: StepBatch) -> IntArray:
+        """int32: what the step's `work_W` is filled with."""
+        ...
+
+    def most_work(self, num_rows: int, most_keys: int) -> int:
+        """How many numbers that may be for so many padded rows, of segments of up to so many keys."""
+        ...
 
 
 def visible_keys(batch: StepBatch, segment: int, window: int, chunk: int) -> NDArray[np.bool_]:

@@ -7,25 +7,33 @@ Invariant: nothing here depends on a number that the host has read.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from decoding.cache.batch import StepBatch
 from decoding.cache.block_pool import BLOCK_LEN
 from decoding.cache.step_tensors import StepBuffers, StepTensors, room_of
 from decoding.core.layer import LayerSpec
+from decoding.core.tree import IntArray
 
 # Shape suffixes: T padded rows, K keys that a row could have, H query heads, G = H / kv heads, N kv heads, D key width,
 # V value width.
 
+_NO_WORK: IntArray = np.empty(0, np.int32)
+
 
 class PaddedAttention:
-    """Plans are `StepTensors`, so that a forward may be captured."""
-
-    is_static = True
+    """A `StaticAttention`."""
 
     def prepare(self, batch: StepBatch) -> StepTensors:
-        most_keys = max(batch.num_keys(segment) for segment in range(batch.num_segments))
-        return StepBuffers(batch.store, room_of(batch), most_keys).stage(batch, batch.num_tokens)
+        return StepBuffers(batch.store, room_of(batch), self.share_out).stage(batch, batch.num_tokens)
+
+    def share_out(self, _batch: StepBatch) -> IntArray:
+        """Rows are not shared out."""
+        return _NO_WORK
+
+    def most_work(self, _num_rows: int, _most_keys: int) -> int:
+        return 0
 
     def attend(
         self,

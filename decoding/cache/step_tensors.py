@@ -103,35 +103,37 @@ class Packed(NamedTuple):
 
 
 class StepRoom(NamedTuple):
-    """What buffers hold at most: rows of a step and of its trees, blocks of its tables, numbers of shared out work."""
+    """What buffers hold at most: rows of a step and of its trees, blocks of its tables, keys of a segment, numbers of
+    shared out work."""
 
     rows: int
     tree_rows: int
     blocks: int
+    keys: int
     work: int = 0
 
     def holds(self, batch: StepBatch) -> bool:
         """Whether a step fits. Its work is the backend's to foretell."""
         needed = room_of(batch)
-        return needed.rows <= self.rows and needed.tree_rows <= self.tree_rows and needed.blocks <= self.blocks
+        return all(count <= most for count, most in zip(needed[:-1], self[:-1], strict=True))
 
 
 def room_of(batch: StepBatch, work: int = 0) -> StepRoom:
     """What one step needs."""
-    return StepRoom(batch.num_tokens, len(batch.positions_P), len(batch.blocks_T), work)
+    most_keys = int((batch.prefix_lens + np.diff(batch.tree_offsets)).max())
+    return StepRoom(batch.num_tokens, len(batch.positions_P), len(batch.blocks_T), most_keys, work)
 
 
 class StepBuffers:
-    """Room for one step at a time. store: whose rows they are; most_keys: of a segment; share_out: the backend's, for
-    `work_W`.
+    """Room for one step at a time. store: whose rows they are; share_out: the backend's, for `work_W`.
 
     On a CUDA device the host's block is pinned, and not written again before its last copy is done.
     """
 
-    def __init__(self, store: KvStore, room: StepRoom, most_keys: int, share_out: ShareOut | None = None) -> None:
+    def __init__(self, store: KvStore, room: StepRoom, share_out: ShareOut) -> None:
         self.room = room
         self._store = store
-        self._most_keys = -(-most_keys // BLOCK_LEN) * BLOCK_LEN
+        self._most_keys = -(-room.keys // BLOCK_LEN) * BLOCK_LEN
         self._share_out = share_out
         lengths = [room.blocks, *[room.rows] * 8, *[room.rows + 1] * 3, *[room.tree_rows] * 3, room.work]
         self._lengths = [-(-length // ALIGNMENT) * ALIGNMENT for length in lengths]
@@ -147,12 +149,9 @@ class StepBuffers:
         if self._copied is not None:
             self._copied.synchronize()
         num_blocks = _fill(self._step, _packed(batch), num_rows, self._store.trash_block * BLOCK_LEN)
-        num_work = 0
-        if self._share_out is not None:
-            work = self._share_out(batch)
-            num_work = len(work)
-            self._step.work_W[:num_work] = work
-        used = slice(self._lengths[0] - num_blocks, len(self._host) - self._lengths[-1] + num_work)
+        work = self._share_out(batch)
+        self._step.work_W[: len(work)] = work
+        used = slice(self._lengths[0] - num_blocks, len(self._host) - self._lengths[-1] + len(work))
         self._device[used].copy_(self._host[used], non_blocking=True)
         if self._copied is not None:
             self._copied.record()

@@ -7,7 +7,6 @@ never on its neighbours, its drafter or the step it runs in.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from itertools import pairwise
 
 from decoding.cache.batch import pack
@@ -39,6 +38,7 @@ from decoding.engine.tally import Emission, StepTally, outcome_of
 from decoding.engine.tracing import trace_step
 from decoding.engine.warm_up import SESSION, run_first
 from decoding.model.checkpoint import resolve
+from decoding.model.device.runner import Progress, silent
 from decoding.model.kept_timings import KeptTimings
 from decoding.model.memory import affordable_slots, expected_bytes, resident_bytes, room_for
 from decoding.model.target_model import TargetModel
@@ -48,10 +48,6 @@ from decoding.stores.session_store import SessionLimits, SessionStore
 from decoding.stores.successor_table import NUM_SUCCESSORS
 
 GRAMMAR_PATIENCE = 0.02  # seconds that a step waits for a grammar when nothing else is to be done
-
-
-def silent(_sentence: str, _fraction: float) -> None:
-    """Progress that nobody wants to hear of."""
 
 
 class Engine:
@@ -66,7 +62,7 @@ class Engine:
         self,
         model: TargetModel,
         config: EngineConfig,
-        on_progress: Callable[[str, float], None] = silent,
+        on_progress: Progress = silent,
         draft_model: TargetModel | HeadModel | None = None,
         kept: KeptTimings | None = None,
         kernels: Kernels | None = None,
@@ -86,6 +82,8 @@ class Engine:
         self.limits = limits_for(config, self.costs.curve, model.device.type, slots)
         self.room = room_for(model.max_model_len, config, slots, self.limits.max_running)
         self.store = model.new_store(self.room.num_slots // BLOCK_LEN)
+        most_keys = self.room.max_model_len + config.max_nodes
+        self._runner = model.runner_over(self.store, most_keys, progress=on_progress)
         self.pool = BlockPool(self.store.num_blocks, PrefixIndex() if config.prefix_cache else None)
         self.draft_model: DraftModel | HeadDrafting | None = None
         if isinstance(draft_model, HeadModel):
@@ -125,7 +123,7 @@ class Engine:
     def load(
         cls,
         config: EngineConfig,
-        on_progress: Callable[[str, float], None] = silent,
+        on_progress: Progress = silent,
         kept: KeptTimings | None = None,
         kernels: Kernels | None = None,
     ) -> Engine:
@@ -202,12 +200,12 @@ class Engine:
         tally.end_phase("schedule")
         parts = self._draft(tasks, tally, isolation)
         batch = pack([part.segment() for part in parts], self.store)
-        logits_NV = self.model.forward(batch)
+        forward = self._runner.launch(batch)
         tally.end_phase("forward")
         borders = pairwise(batch.logit_offsets.tolist())
-        run = [RunPart(part, logits_NV[first:end]) for part, (first, end) in zip(parts, borders, strict=True)]
+        run = [RunPart(part, forward.logits_RV[first:end]) for part, (first, end) in zip(parts, borders, strict=True)]
         verified = isolation.each(run, RunPart.verify)
-        tally.end_phase("sample")
+        tally.end_sample(forward.stopwatch.seconds())
         if isinstance(self.draft_model, HeadDrafting):
             self.draft_model.keep_features(*kept_places(parts, verified, batch))
         isolation.each(verified, lambda each: each.keep_top(self._tops))

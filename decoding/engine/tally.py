@@ -58,6 +58,13 @@ class StepTally:
         self._phase_seconds[name] = now - self._phase_started
         self._phase_started = now
 
+    def end_sample(self, forward_seconds: float) -> None:
+        """Close the phase of sampling, which a device began once the forward was through that it was given before."""
+        self.end_phase("sample")
+        waited = max(0.0, forward_seconds - self._phase_seconds["forward"])
+        self._phase_seconds["forward"] += waited
+        self._phase_seconds["sample"] -= waited
+
     def end_draft(self, model_seconds: float) -> None:
         """Close the phase of drafting, of which the draft model took `model_seconds`."""
         self.end_phase("draft")

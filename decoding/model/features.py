@@ -14,13 +14,15 @@ from torch import nn
 
 from decoding.errors import ModelRefused
 
+Seen = dict[int, torch.Tensor]
+
 # Shape suffixes: N model rows, K rows asked for, E model width, F all features of a row side by side.
 
 
 class FeatureTap:
     """layers: ascending, counted by what goes into them; their number itself stands for what leaves the last.
 
-    Raises ModelRefused where the layers cannot be told.
+    seen: by layer, [N, E] of the last forward. Raises ModelRefused where the layers cannot be told.
     """
 
     def __init__(self, model: nn.Module, num_layers: int, layers: Sequence[int]) -> None:
@@ -28,7 +30,7 @@ class FeatureTap:
         if not isinstance(blocks, nn.ModuleList):
             raise ModelRefused(f"{type(model).__name__} has no list of {num_layers} layers that a head could read from")
         self._layers = tuple(layers)
-        self._seen: dict[int, torch.Tensor] = {}
+        self.seen: Seen = {}
         for layer in layers:
             if layer < num_layers:
                 blocks[layer].register_forward_pre_hook(self._note_input(layer), with_kwargs=True)
@@ -37,7 +39,7 @@ class FeatureTap:
 
     def rows(self, rows_K: torch.Tensor) -> torch.Tensor:
         """[K, F] of the last forward. rows_K: int64, on the model's device."""
-        return torch.cat([self._seen[layer][rows_K] for layer in self._layers], dim=-1)
+        return torch.cat([self.seen[layer][rows_K] for layer in self._layers], dim=-1)
 
     def _note_input(self, layer: int) -> Callable[..., None]:
         def note(_block: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -54,7 +56,7 @@ class FeatureTap:
     def _note(self, layer: int, hidden_1NE: torch.Tensor) -> None:
         if hidden_1NE.dim() != 3:
             raise ModelRefused(f"what goes into its layers has {hidden_1NE.dim()} dimensions; a head reads vectors")
-        self._seen[layer] = hidden_1NE[0]
+        self.seen[layer] = hidden_1NE[0]
 
 
 def _is_list_of(module: nn.Module, num_layers: int) -> bool:

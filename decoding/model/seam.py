@@ -2,7 +2,8 @@
 
 Knows which module is which layer of which model; knows nothing of weights or requests. The name "gander"
 is registered as an attention implementation but not as a mask implementation, so that transformers builds
-no mask and no cache. "gander_probe" is registered in both: the model then tells each layer's mask itself.
+no mask and no cache; so is "gander_traced", in which a compiler sees one opaque operation. "gander_probe" is registered
+in both: the model then tells each layer's mask itself.
 Invariant: a module is bound to at most one seam, and every model has its own, so models can alternate.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
@@ -18,10 +20,10 @@ from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from decoding.attention.backend import AttentionBackend
-from decoding.cache.batch import StepBatch
 from decoding.core.layer import LayerSpec
+from decoding.errors import ModelRefused
 
-SERVING, PROBING = "gander", "gander_probe"
+SERVING, TRACED, PROBING = "gander", "gander_traced", "gander_probe"
 
 
 class MaskTag(NamedTuple):
@@ -53,17 +55,26 @@ class Seam:
     def __init__(self, layers: Sequence[tuple[nn.Module, LayerSpec]], backend: AttentionBackend) -> None:
         self.backend = backend
         self._plan: Any = None
+        self._numbered = {getattr(module, "layer_idx", None): layer for module, layer in layers}
+        self._is_numbered = len(self._numbered) == len(layers) and None not in self._numbered
         for module, layer in layers:
             _BOUND[module] = (self, layer)
 
     @contextmanager
-    def running(self, batch: StepBatch) -> Iterator[None]:
-        """Attention calls of this model belong to `batch` inside the block."""
-        self._plan = self.backend.prepare(batch)
+    def running(self, plan: Any) -> Iterator[None]:
+        """Attention calls of this model belong to the backend's plan of a step inside the block."""
+        self._plan = plan
+        outer = _RUNNING.set(self)
         try:
             yield
         finally:
             self._plan = None
+            _RUNNING.reset(outer)
+
+    def check_traceable(self) -> None:
+        """Raises ModelRefused where a traced model could not say which of its layers attends."""
+        if not self._is_numbered:
+            raise ModelRefused("the model cannot be compiled: its attention layers have no numbers of their own")
 
     @property
     def plan(self) -> Any:
@@ -78,7 +89,11 @@ class Seam:
     def attend(self, layer: LayerSpec, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         return self.backend.attend(layer, query, key, value, self.plan)
 
+    def attend_numbered(self, number: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return self.attend(self._numbered[number], query, key, value)
 
+
+_RUNNING: ContextVar[Seam] = ContextVar("the seam of the model that is running")
 _BOUND: WeakKeyDictionary[nn.Module, tuple[Seam, LayerSpec]] = WeakKeyDictionary()
 _OBSERVED: WeakKeyDictionary[nn.Module, Observer] = WeakKeyDictionary()
 
@@ -132,6 +147,29 @@ def _serve(
     return seam.attend(layer, query, key, value), None
 
 
+@torch.library.custom_op("gander::attend", mutates_args=())
+def _attend_opaquely(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, number: int) -> torch.Tensor:
+    """Attention of the layer of that number in the running model. A compiler need not know of the cache: whatever reads
+    it comes later, since every layer needs what the one before it gave."""
+    return _RUNNING.get().attend_numbered(number, query, key, value)
+
+
+@_attend_opaquely.register_fake
+def _(query: torch.Tensor, _key: torch.Tensor, value: torch.Tensor, _number: int) -> torch.Tensor:
+    return query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
+
+
+def _serve_traced(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: Any = None,  # noqa: ARG001 - as above
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    return torch.ops.gander.attend(query, key, value, module.layer_idx), None
+
+
 def _observe(
     module: nn.Module,
     query: torch.Tensor,
@@ -155,5 +193,6 @@ def _tag_mask(mask_function: Any = None, local_size: int | None = None, **_: Any
 
 
 AttentionInterface.register(SERVING, _serve)
+AttentionInterface.register(TRACED, _serve_traced)
 AttentionInterface.register(PROBING, _observe)
 AttentionMaskInterface.register(PROBING, _tag_mask)

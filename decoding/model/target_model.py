@@ -8,8 +8,9 @@ Invariant: what has been constructed passed the probe and the self-test.
 from __future__ import annotations
 
 import hashlib
-import time
-from collections.abc import Callable, Sequence
+import inspect
+from bisect import bisect_left
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -19,15 +20,17 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from decoding.attention.backend import AttentionBackend
+from decoding.attention.backend import AttentionBackend, StaticAttention
 from decoding.attention.exact import ExactAttention
+from decoding.attention.padded import PaddedAttention
 from decoding.attention.reference import ReferenceAttention
 from decoding.attention.sdpa import SdpaAttention
 from decoding.cache.batch import StepBatch
 from decoding.cache.kv_store import KvStore, bytes_per_slot
+from decoding.cache.step_tensors import StepTensors
 from decoding.config import Attention, EngineConfig
 from decoding.core.layer import LayerSpec
-from decoding.errors import ConfigError
+from decoding.errors import ConfigError, ModelRefused
 from decoding.model.checkpoint import (
     eos_token_ids,
     fingerprint,
@@ -38,6 +41,11 @@ from decoding.model.checkpoint import (
     resolve,
     resolve_attention,
 )
+from decoding.model.device.capture import Capture, capture_on
+from decoding.model.device.compiling import LEAST_ROWS, CompiledModel
+from decoding.model.device.graph_runner import BUCKETS, GraphRunner
+from decoding.model.device.runner import Forward, Progress, Runner, silent
+from decoding.model.device.stopwatch import stopwatch_on
 from decoding.model.features import FeatureTap
 from decoding.model.layers.activations import fuse_activations
 from decoding.model.layers.fuse import fuse_layers
@@ -50,24 +58,36 @@ from decoding.model.linear.row_counts import code_bytes, padded
 from decoding.model.memory import check_weights_fit
 from decoding.model.probe import probe
 from decoding.model.rowwise import make_row_safe
-from decoding.model.seam import SERVING, Seam, implementation, set_implementation
-from decoding.model.self_test import SelfTestCase, long_chain, path_sequences, self_test, self_test_case, trial_steps
+from decoding.model.seam import SERVING, TRACED, Seam, implementation, set_implementation
+from decoding.model.self_test import (
+    TOLERANCES,
+    SelfTestCase,
+    long_chain,
+    path_sequences,
+    self_test,
+    self_test_case,
+    trial_steps,
+)
 from decoding.model.threads import ThreadChoice, choose_threads, use_threads
 from decoding.model.weights import first_line, load_weights
 
-# Shape suffixes: M rows of the step, R rows that need logits, V vocabulary, E model width.
-Progress = Callable[[str, float], None]
+# Shape suffixes: M rows of the step, R rows that need logits, T padded rows, V vocabulary, E model width.
 
 
 class TargetModel:
     """A causal language model behind packed rows.
 
     `is_exact`: a row's logits were the same bits alone, batched and in a tree on this machine.
-    `fingerprint`: changes whenever the same seed might give another reply; `identity` only with the model.
+    `fingerprint`: changes whenever the same seed might give another reply; `identity` only with the model. `taps`: on its
+    features.
     """
 
-    def __init__(self, model: PreTrainedModel, config: EngineConfig, progress: Progress) -> None:
-        """`model` is taken over: in evaluation mode, on its device and in its dtype. `config` is resolved."""
+    def __init__(
+        self, model: PreTrainedModel, config: EngineConfig, progress: Progress, capture: Capture | None = None
+    ) -> None:
+        """`model` is taken over: in evaluation mode, on its device and in its dtype. `config` is resolved.
+
+        capture: what notes its forwards; None where they are to run as they come."""
         self.threads = choose_threads(config.threads, model.num_parameters(), can_change=model.device.type == "cpu")
         use_threads(self.threads.chosen)
         self.device, self.dtype = model.device, model.dtype
@@ -80,8 +100,11 @@ class TargetModel:
         self.identity = identity(model)
         self.fingerprint = fingerprint(model, self.identity, self.attention, self.weights)
         self.num_bytes = self.num_parameters * self.dtype.itemsize  # of the weights
+        self.taps: list[FeatureTap] = []
         self._model = model
-        self._has_experts = self.device.type == "cpu" and use_eager_experts(model)
+        self._capture = capture
+        self._new_stopwatch = stopwatch_on(self.device)
+        self._has_experts = self.device.type == "cpu" and capture is None and use_eager_experts(model)
         if self.weights == "int8":
             progress("Rounding weights to int8", 0.5)
             self._round_weights()
@@ -96,7 +119,7 @@ class TargetModel:
         self._is_packed, self._few_rows = False, 0
         self._forward: Any = model  # or what stands for it
         self._linears: AbstractContextManager[Any] = nullcontext()
-        if can_pack(self.device, self.dtype):
+        if capture is None and can_pack(self.device, self.dtype):
             progress("Packing linear layers", 0.7)
             self._prepare_for_cpu(case)
         progress("Testing tree decoding against plain decoding", 0.9)
@@ -104,6 +127,11 @@ class TargetModel:
         self.is_exact = report.is_exact and self.attention == "exact"
         if not self._is_same_on_any_threads():
             self._stay_with_these_threads()
+        self._static_model: Any = model
+        self._keeps_all_rows = "logits_to_keep" not in inspect.signature(model.forward).parameters
+        self._buckets = BUCKETS
+        if config.compile:
+            self._compile(progress)
 
     @classmethod
     def load(cls, config: EngineConfig, progress: Progress) -> TargetModel:
@@ -116,17 +144,18 @@ class TargetModel:
         origin = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
         try:
             check_weights_fit(num_parameters(folder, origin) * dtype.itemsize, torch.device(config.device))
-            model = load_weights(folder, dtype, origin)
+            model = load_weights(folder, dtype, origin, torch.device(config.device))
         except (ConfigError, OSError, ValueError, KeyError, ImportError) as error:
             raise ConfigError(f"model {config.model!r} cannot be loaded: {first_line(error)}") from error
-        return cls(model.eval().to(config.device), config, progress)
+        capture = capture_on(model.device) if config.graphs else None
+        return cls(model.eval(), config, progress, capture)
 
     @classmethod
-    def from_model(cls, model: PreTrainedModel, config: EngineConfig) -> TargetModel:
+    def from_model(cls, model: PreTrainedModel, config: EngineConfig, capture: Capture | None = None) -> TargetModel:
         """Take over a model in memory: its own device and dtype count, not the configuration's."""
         name = str(model.dtype).removeprefix("torch.")
         attention = resolve_attention(config.attention, model.device.type, name)
-        return cls(model.eval(), replace(config, attention=attention), lambda _sentence, _fraction: None)
+        return cls(model.eval(), replace(config, attention=attention), lambda _sentence, _fraction: None, capture)
 
     def _round_weights(self) -> None:
         check_int8(self.device, self.dtype)
@@ -184,26 +213,53 @@ class TargetModel:
 
     def tap(self, layers: Sequence[int]) -> FeatureTap:
         """What goes into these layers, from the next forward on. Raises ModelRefused where they cannot be told."""
-        return FeatureTap(self._model, len(self.layers), layers)
+        tap = FeatureTap(self._model, len(self.layers), layers)
+        self.taps.append(tap)
+        return tap
 
     def new_store(self, num_blocks: int) -> KvStore:
         """Keys and values of so many blocks, empty."""
         return KvStore(self.layers, num_blocks, self.dtype, self.device)
 
+    def runner_over(
+        self, store: KvStore, most_keys: int, most_rows: int = BUCKETS[-1], progress: Progress = silent
+    ) -> Runner:
+        """What runs steps over an empty store the quickest way there is: the model itself, or captured forwards.
+
+        most_keys: of a segment; most_rows: that captured forwards need to have.
+        """
+        attention = self._seam.backend
+        if self._capture is None or not isinstance(attention, StaticAttention):
+            return self
+        num_buckets = bisect_left(self._buckets, most_rows) + 1
+        runner = GraphRunner(self, attention, store, most_keys, self._buckets[:num_buckets])
+        try:
+            runner.capture(self._capture, progress)
+        except RuntimeError as error:  # what a device raises where a forward waits for it
+            progress(f"Forwards are not captured: {first_line(error)}", 1.0)
+            return self
+        return runner
+
+    def launch(self, batch: StepBatch) -> Forward:
+        """A step's forward, each operation as it comes, over any store."""
+        use_threads(self.threads.count)
+        stopwatch = self._new_stopwatch()
+        logits_RV = self._run(batch)
+        stopwatch.stop()
+        if self.device.type == "cpu":
+            self.threads.observe(batch.num_tokens, stopwatch.seconds())
+        return Forward(logits_RV, stopwatch)
+
     def forward(self, batch: StepBatch) -> torch.Tensor:
         """float32 [R, V]: logits of the rows `batch.logit_rows_R`. Stores all rows' keys and values."""
-        started = time.perf_counter()
-        use_threads(self.threads.count)
-        logits_RV = self._run(batch)
-        self.threads.observe(batch.num_tokens, time.perf_counter() - started)
-        return logits_RV
+        return self.launch(batch).logits_RV
 
     def _run(self, batch: StepBatch) -> torch.Tensor:
         ids_1M = self._padded(torch.from_numpy(batch.ids_M))[None]
         positions_1M = self._padded(torch.from_numpy(batch.positions_M))[None]
         rows_R = self._padded(torch.from_numpy(batch.logit_rows_R))  # the head is a linear layer like the others
         num_logits = len(batch.logit_rows_R)
-        with torch.inference_mode(), self._linears, self._seam.running(batch):
+        with torch.inference_mode(), self._linears, self._seam.running(self._seam.backend.prepare(batch)):
             logits_1RV: torch.Tensor = self._forward(
                 input_ids=ids_1M.to(self.device, non_blocking=True),
                 position_ids=positions_1M.to(self.device, non_blocking=True),
@@ -213,6 +269,43 @@ class TargetModel:
         if logits_1RV.shape[1] != len(rows_R):  # a model that does not know `logits_to_keep` gives all rows
             logits_1RV = logits_1RV[:, rows_R]
         return logits_1RV[0, :num_logits].float().contiguous()
+
+    def run_static(self, step: StepTensors) -> torch.Tensor:
+        """[T, V]: logits of the rows `logit_rows_T`. Reads nothing back to the host."""
+        with torch.inference_mode(), self._seam.running(step):
+            logits_1TV: torch.Tensor = self._static_model(
+                input_ids=step.ids_T[None],
+                position_ids=step.positions_T[None],
+                use_cache=False,
+                logits_to_keep=step.logit_rows_T,
+            ).logits
+        return logits_1TV[0, step.logit_rows_T] if self._keeps_all_rows else logits_1TV[0]
+
+    def _compile(self, progress: Progress) -> None:
+        """Let captured forwards be compiled ones, or say why they are not."""
+        progress("Compiling the model", 0.95)
+        set_implementation(self._model, TRACED)
+        try:
+            self._seam.check_traceable()
+            self._static_model = CompiledModel(self._model)
+            self._check_compiled()
+        except ModelRefused as refused:
+            progress(f"The model runs as it is: {refused}", 0.95)
+            set_implementation(self._model, SERVING)
+            self._static_model = self._model
+        else:
+            self._buckets = tuple(each for each in BUCKETS if each >= LEAST_ROWS)
+
+    def _check_compiled(self) -> None:
+        """Raises ModelRefused where what is compiled cannot be captured, or gives other logits."""
+        attention = self._seam.backend
+        if self._capture is None or not isinstance(attention, StaticAttention):
+            raise ModelRefused(f"only captured forwards are compiled, and with attention {self.attention!r} none are")
+        batch = long_chain(self)
+        plain_RV, compiled_RV = self._run(batch), self.run_static(attention.prepare(batch)).float()
+        difference = float((plain_RV - compiled_RV).abs().max() / plain_RV.abs().max())
+        if not difference <= TOLERANCES[self.dtype]:
+            raise ModelRefused(f"compiled it gives logits that differ by {difference:.2g} of the largest one")
 
     def _padded(self, numbers_M: torch.Tensor) -> torch.Tensor:
         return padded(numbers_M, self._few_rows) if self._is_packed else numbers_M
@@ -230,4 +323,6 @@ def new_backend(attention: Attention, device: torch.device, layers: Sequence[Lay
     """What attends for a model of these layers. attention: not "auto"."""
     if attention == "exact":
         return ExactAttention(layers)
+    if attention == "padded":
+        return PaddedAttention()
     return ReferenceAttention() if attention == "reference" else SdpaAttention(device)

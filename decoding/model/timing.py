@@ -11,14 +11,14 @@ from itertools import cycle
 from typing import Protocol
 
 import numpy as np
-import torch
 
-from decoding.cache.batch import LogitRows, Segment, StepBatch, pack
+from decoding.cache.batch import LogitRows, Segment, pack
 from decoding.cache.block_pool import num_blocks_for
 from decoding.cache.kv_cache import KvCache
 from decoding.cache.kv_store import KvRows, KvStore
 from decoding.costs.calibration import LONGEST_LATER, Calibration
 from decoding.costs.curve import CostCurve
+from decoding.model.device.runner import Runner
 from decoding.model.kept_timings import KeptTimings, ModelTimings
 from decoding.model.threads import ThreadChoice
 
@@ -39,16 +39,17 @@ class Timed(Protocol):
 
     def new_store(self, num_blocks: int) -> KvStore: ...
 
-    def forward(self, batch: StepBatch) -> torch.Tensor: ...
+    def runner_over(self, store: KvStore, most_keys: int, most_rows: int) -> Runner: ...
 
 
 class Chains:
     """A few prompts in a cache of their own, and forwards of more rows after them."""
 
     def __init__(self, model: Timed, contexts: tuple[int, ...], most_rows: int) -> None:
-        self._model = model
+        self._vocab_size = model.vocab_size
         cache = KvCache(model.new_store(sum(num_blocks_for(context + most_rows) for context in contexts)))
         self._store = cache.store
+        self._runner = model.runner_over(cache.store, max(contexts) + most_rows, most_rows)
         self._rows: dict[int, KvRows] = {}
         for context in contexts:
             rows = self._rows[context] = cache.new_rows(context + most_rows)
@@ -57,10 +58,10 @@ class Chains:
 
     def seconds(self, num_rows: int, context: int, logits: LogitRows = "all") -> float:
         """Of a forward of a chain that is not kept."""
-        tokens = np.arange(num_rows, dtype=np.int32) % self._model.vocab_size
+        tokens = np.arange(num_rows, dtype=np.int32) % self._vocab_size
         started = time.perf_counter()
-        logits_RV = self._model.forward(pack([Segment(self._rows[context], tokens, None, logits)], self._store))
-        logits_RV[0, 0].item()  # waits for a device to finish
+        forward = self._runner.launch(pack([Segment(self._rows[context], tokens, None, logits)], self._store))
+        forward.stopwatch.seconds()  # waits for a device to finish
         return time.perf_counter() - started
 
 

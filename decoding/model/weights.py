@@ -12,15 +12,18 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import is_accelerate_available
 
 from decoding.errors import ConfigError
 
 NAMED = 3  # tensors in a sentence
 
 
-def load_weights(source: str, dtype: torch.dtype, origin: dict[str, Any]) -> PreTrainedModel:
-    """The model in a folder or on the hub, with eager attention. origin: what else says which. Raises ConfigError
-    after "model ... cannot be loaded: "."""
+def load_weights(source: str, dtype: torch.dtype, origin: dict[str, Any], device: torch.device) -> PreTrainedModel:
+    """The model in a folder or on the hub, with eager attention, on `device`: straight from the files where accelerate
+    is installed, else by way of the host's memory. origin: what else says which. Raises ConfigError after
+    "model ... cannot be loaded: "."""
+    goes_straight = device.type != "cpu" and is_accelerate_available()
     try:
         model, found = AutoModelForCausalLM.from_pretrained(
             source,
@@ -28,6 +31,7 @@ def load_weights(source: str, dtype: torch.dtype, origin: dict[str, Any]) -> Pre
             attn_implementation="eager",
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # they are refused below, by name
+            device_map={"": device} if goes_straight else None,
             **origin,
         )
     except (SafetensorError, EOFError) as error:
@@ -41,6 +45,7 @@ def load_weights(source: str, dtype: torch.dtype, origin: dict[str, Any]) -> Pre
         raise ConfigError(f"its weights do not fit its config.json: {_listed(misfits)}")
     if found["missing_keys"]:
         raise ConfigError(f"its weights lack {_listed(found['missing_keys'])}")
+    model.to(device)
     check_numbers(model)
     return model
 

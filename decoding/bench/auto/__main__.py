@@ -32,8 +32,9 @@ from decoding.bench.workload import PromptChoice
 from decoding.config import EngineConfig
 from decoding.drafting.draft_model.draft_model import load_draft_model
 from decoding.drafting.registry import AUTO
-from decoding.engine.engine import Engine, silent
+from decoding.engine.engine import Engine
 from decoding.model.checkpoint import resolve
+from decoding.model.device.runner import silent
 
 MOST_SESSION_BYTES = 2**33  # so that none of a run's is forgotten
 SINGLES = ("spine", "stand", "dynamic", "recycle", "lookup", "suffix")

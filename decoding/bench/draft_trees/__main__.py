@@ -28,8 +28,9 @@ from decoding.bench.targets import DEFAULT_MILLIONS, load_widened
 from decoding.bench.workload import WIKITEXT, PromptChoice, Workload, load_workloads
 from decoding.config import EngineConfig
 from decoding.drafting.draft_model.draft_model import load_draft_model
-from decoding.engine.engine import Engine, silent
+from decoding.engine.engine import Engine
 from decoding.model.checkpoint import resolve
+from decoding.model.device.runner import silent
 
 PARTS = ("main", "ablation", "sweeps", "memory", "widened")
 PAGE, PLOT = "dynamic_trees", "dynamic_trees.svg"

@@ -27,8 +27,9 @@ from decoding.bench.workload import PromptChoice
 from decoding.config import EngineConfig
 from decoding.drafting.draft_model.draft_model import load_draft_model
 from decoding.drafting.registry import AUTO
-from decoding.engine.engine import Engine, silent
+from decoding.engine.engine import Engine
 from decoding.model.checkpoint import resolve
+from decoding.model.device.runner import silent
 
 BUDGETS = (2, 4, 8, 16, 32)
 METHODS = ("spine", "stand", "recycle", "isotropic", "lookup", "suffix", CHAIN, "dynamic")

@@ -25,7 +25,8 @@ from decoding.core.tree import DraftTree
 from decoding.drafting.draft_model.state import DraftModelState, Fallback, GrowthRequest, next_segment, proposal
 from decoding.drafting.draft_model.vocabulary import check_same_vocabulary
 from decoding.model.checkpoint import BUNDLED_FOLDER
-from decoding.model.target_model import Progress, TargetModel
+from decoding.model.device.runner import Progress
+from decoding.model.target_model import TargetModel
 from decoding.sampling.top_tokens import top_tokens
 from decoding.stores.successor_table import NUM_SUCCESSORS
 
@@ -38,6 +39,7 @@ class DraftModel:
         assert model.vocab_size >= NUM_SUCCESSORS, model.vocab_size
         self.model = model
         self.store: KvStore = model.new_store(pool.num_blocks)
+        self._runner = model.runner_over(self.store, model.max_model_len)
         self._filled = FilledBlocks(pool)  # whose rows were all run here
         self._vocab_size = min(vocab_size, model.vocab_size)
         self._most_rows = most_rows
@@ -117,7 +119,7 @@ class DraftModel:
             return []
         started = time.perf_counter()
         batch = pack(segments, self.store)
-        top = top_tokens(self.model.forward(batch), NUM_SUCCESSORS)
+        top = top_tokens(self._runner.launch(batch).logits_RV, NUM_SUCCESSORS)
         seconds = time.perf_counter() - started
         for state, segment in zip(states, segments, strict=True):
             state.note_seconds(seconds * len(segment.tokens) / batch.num_tokens)

@@ -15,12 +15,14 @@ from decoding.drafting.eagle.checkpoint import HeadTarget, find_head, is_head_na
 from decoding.drafting.eagle.network import EagleHead, layer_spec
 from decoding.errors import ConfigError
 from decoding.model.checkpoint import freeze_rope
+from decoding.model.device.runner import Forward, Progress
+from decoding.model.device.stopwatch import stopwatch_on
 from decoding.model.layers.activations import fuse_activations
 from decoding.model.layers.norms import fuse_norms
 from decoding.model.linear.packed import can_pack, num_few_rows, num_packed_shapes, pack_linears
 from decoding.model.linear.row_counts import code_bytes, padded
 from decoding.model.rowwise import make_row_safe
-from decoding.model.target_model import Progress, TargetModel, new_backend
+from decoding.model.target_model import TargetModel, new_backend
 from decoding.model.threads import ThreadChoice, use_threads
 from decoding.stores.successor_table import NUM_SUCCESSORS
 
@@ -100,10 +102,17 @@ class HeadModel:
         num_rows = len(rows_R)
         return hidden_1RE[0, :num_rows], logits_1RW[0, :num_rows].float().contiguous()
 
-    def forward(self, batch: StepBatch) -> torch.Tensor:
-        """float32 [R, W] after hidden states of zeros, for who measures what a forward takes."""
+    def runner_over(self, _store: KvStore, _most_keys: int, _most_rows: int) -> HeadModel:
+        """The head itself: its forwards are not captured."""
+        return self
+
+    def launch(self, batch: StepBatch) -> Forward:
+        """A forward after hidden states of zeros, for who measures what it takes."""
         hidden_ME = torch.zeros(batch.num_tokens, self.width, dtype=self.dtype, device=self.device)
-        return self.run(batch, hidden_ME)[1]
+        stopwatch = stopwatch_on(self.device)()
+        _, logits_RW = self.run(batch, hidden_ME)
+        stopwatch.stop()
+        return Forward(logits_RW, stopwatch)
 
     def _padded(self, rows_M: torch.Tensor) -> torch.Tensor:
         return padded(rows_M, self._few_rows) if self._is_packed else rows_M

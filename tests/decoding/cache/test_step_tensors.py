@@ -9,10 +9,16 @@ import torch
 from decoding.cache.batch import Segment, StepBatch, pack
 from decoding.cache.block_pool import BLOCK_LEN
 from decoding.cache.step_tensors import StepBuffers, StepRoom, StepTensors, room_of
+from decoding.core.tree import IntArray
 from tests.decoding.cache.test_batch import ints, store_with
 from tests.trees import path_to, random_parents
 
-ROOM = StepRoom(rows=128, tree_rows=256, blocks=201, work=9)
+ROOM = StepRoom(rows=128, tree_rows=256, blocks=201, keys=500, work=9)
+
+
+def count_segments(batch: StepBatch) -> IntArray:
+    """Work for a backend that shares out segments."""
+    return np.arange(batch.num_segments, dtype=np.int32)
 
 
 def sees(step: StepTensors, row: int) -> tuple[int, set[int]]:
@@ -42,7 +48,7 @@ def batch_of(num_nodes: int, chunk: int, num_written: int, roots: int = 1) -> St
 @pytest.mark.parametrize("shape", [(65, 0, 0, 1), (30, 12, 40, 3), (1, 5, 1, 1)])
 def test_rows_see_their_paths_and_padding_is_nobodys(shape: tuple[int, int, int, int]) -> None:
     num_rows, batch = 96, batch_of(*shape)
-    buffers = StepBuffers(batch.store, ROOM, 500)
+    buffers = StepBuffers(batch.store, ROOM, count_segments)
     buffers.stage(batch_of(60, 20, 33), 128)  # what a later step must not see
     step = buffers.stage(batch, num_rows)
     count = batch.num_tokens
@@ -68,19 +74,19 @@ def test_rows_see_their_paths_and_padding_is_nobodys(shape: tuple[int, int, int,
 
 
 def test_a_trunk_is_what_all_later_rows_descend_from() -> None:
-    step = StepBuffers(batch_of(65, 40, 1).store, ROOM, 500).stage(batch_of(65, 40, 1), 128)
+    step = StepBuffers(batch_of(65, 40, 1).store, ROOM, count_segments).stage(batch_of(65, 40, 1), 128)
     trunk = int(step.trunk_lens_B[0])
     assert trunk >= 41
     first = torch.arange(trunk)
     assert torch.equal(step.enters_P[:trunk], first.int())
     assert set(step.leaves_P[:trunk].tolist()) == {105}
     grown = batch_of(65, 0, 70, roots=3)
-    assert StepBuffers(grown.store, ROOM, 500).stage(grown, 96).trunk_lens_B[1] == 0
+    assert StepBuffers(grown.store, ROOM, count_segments).stage(grown, 96).trunk_lens_B[1] == 0
 
 
 def test_what_a_backend_shares_out_comes_with_the_step() -> None:
     batch = batch_of(30, 12, 40)
-    buffers = StepBuffers(batch.store, ROOM, 500, lambda each: np.arange(each.num_segments, dtype=np.int32))
+    buffers = StepBuffers(batch.store, ROOM, count_segments)
     addresses = {(id(step), step.work_W.data_ptr()) for step in (buffers.stage(batch, 64), buffers.stage(batch, 64))}
     assert len(addresses) == 1
     assert buffers.view(64).work_W[:3].tolist() == [0, 1, 2]
@@ -90,7 +96,7 @@ def test_what_a_backend_shares_out_comes_with_the_step() -> None:
 def test_a_room_says_what_fits() -> None:
     batch = batch_of(65, 40, 1)
     assert ROOM.holds(batch)
-    for name in ("rows", "tree_rows", "blocks"):
+    for name in ("rows", "tree_rows", "blocks", "keys"):
         needed = room_of(batch)
         assert needed.holds(batch)
         assert not needed._replace(**{name: getattr(needed, name) - 1}).holds(batch)

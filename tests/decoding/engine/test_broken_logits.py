@@ -12,6 +12,7 @@ from decoding.cache.batch import StepBatch
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.step_result import Broken
 from decoding.engine.engine import Engine
+from decoding.model.device.runner import Forward
 from decoding.model.target_model import TargetModel
 from tests.decoding.engine.test_engine import CONFIG, GREEDY, SAMPLED, prompt_of, reply, request_of
 from tests.models import tiny
@@ -27,10 +28,14 @@ class Breaking:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
-    def forward(self, batch: StepBatch) -> torch.Tensor:
-        logits_RV = self._model.forward(batch).clone()
+    def runner_over(self, *_arguments: object, **_options: object) -> Breaking:
+        return self
+
+    def launch(self, batch: StepBatch) -> Forward:
+        logits_RV, stopwatch = self._model.launch(batch)
+        logits_RV = logits_RV.clone()
         logits_RV[torch.from_numpy(batch.positions_M[batch.logit_rows_R] >= self.position)] = self.number
-        return logits_RV
+        return Forward(logits_RV, stopwatch)
 
 
 @pytest.fixture(scope="module")

@@ -50,14 +50,14 @@ def test_the_second_start_runs_no_forward_to_measure_and_has_the_first_ones_curv
     first = Timing(model, KeptTimings(tmp_path))
     chosen, num_forwards = model.threads.chosen, 0
     model.threads = ThreadChoice([1, 2], 3 - chosen)
-    forward = model.forward
+    launch = model.launch
 
     def counted(*arguments: object) -> object:
         nonlocal num_forwards
         num_forwards += 1
-        return forward(*arguments)  # type: ignore[arg-type]
+        return launch(*arguments)  # type: ignore[arg-type]
 
-    model.forward = counted  # type: ignore[method-assign, assignment]
+    model.launch = counted  # type: ignore[method-assign, assignment]
     second = Timing(model, KeptTimings(tmp_path))
     assert second.curve == first.curve
     assert model.threads.chosen == chosen

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedModel
@@ -25,7 +24,9 @@ from decoding.drafting.drafting import DraftRequest
 from decoding.engine.engine import Engine
 from decoding.engine.scheduler import Task
 from decoding.errors import ConfigError, RequestRejected
-from decoding.model.target_model import Progress, TargetModel
+from decoding.model.device.capture import Capture
+from decoding.model.device.runner import Forward, Progress
+from decoding.model.target_model import TargetModel
 from tests.models import VOCAB_SIZE, correlated, tiny
 from tests.pairs import CONFIG, GREEDY, NOISE, SAMPLED, draft_of, finish, prompt_of, reply, request_of, target_of
 
@@ -35,20 +36,22 @@ METHODS = ["dynamic", "linear", "fixed"]
 class BreakingModel(TargetModel):
     """Ends one forward's last row in numbers that are none: the `countdown`-th from now of those that give logits."""
 
-    def __init__(self, model: PreTrainedModel, config: EngineConfig, progress: Progress) -> None:
+    def __init__(
+        self, model: PreTrainedModel, config: EngineConfig, progress: Progress, capture: Capture | None = None
+    ) -> None:
         self.countdown = 0
-        super().__init__(model, config, progress)
+        super().__init__(model, config, progress, capture)
 
-    def forward(self, batch: StepBatch) -> torch.Tensor:
-        logits_RV = super().forward(batch)
-        if self.countdown == 0 or len(logits_RV) == 0:
-            return logits_RV
+    def launch(self, batch: StepBatch) -> Forward:
+        forward = super().launch(batch)
+        if self.countdown == 0 or len(forward.logits_RV) == 0:
+            return forward
         self.countdown -= 1
         if self.countdown:
-            return logits_RV
-        broken_RV = logits_RV.clone()
+            return forward
+        broken_RV = forward.logits_RV.clone()
         broken_RV[-1, 3:] = float("nan")
-        return broken_RV
+        return Forward(broken_RV, forward.stopwatch)
 
 
 @pytest.fixture(scope="module")

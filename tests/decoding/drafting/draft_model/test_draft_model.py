@@ -27,7 +27,9 @@ from decoding.drafting.draft_model.draft_model import DraftModel
 from decoding.drafting.draft_model.dynamic import ModelDrafter, linear_rules
 from decoding.drafting.draft_model.growth import Rules
 from decoding.drafting.draft_model.state import DraftModelState, GrowthRequest
-from decoding.model.target_model import Progress, TargetModel
+from decoding.model.device.capture import Capture
+from decoding.model.device.runner import Forward, Progress
+from decoding.model.target_model import TargetModel
 from decoding.sampling.verify import walk
 from tests.models import VOCAB_SIZE, tiny
 from tests.pairs import CONFIG, prompt_of
@@ -40,13 +42,15 @@ WIDE = Rules(b_min=1, b_mid=2, b_max=3, d_base=3, d_max=4, rho_stop=0.001, tau=0
 class WatchedModel(TargetModel):
     """Remembers what went through it."""
 
-    def __init__(self, model: PreTrainedModel, config: EngineConfig, progress: Progress) -> None:
+    def __init__(
+        self, model: PreTrainedModel, config: EngineConfig, progress: Progress, capture: Capture | None = None
+    ) -> None:
         self.batches: list[StepBatch] = []
-        super().__init__(model, config, progress)
+        super().__init__(model, config, progress, capture)
 
-    def forward(self, batch: StepBatch) -> torch.Tensor:
+    def launch(self, batch: StepBatch) -> Forward:
         self.batches.append(batch)
-        return super().forward(batch)
+        return super().launch(batch)
 
 
 @cache

@@ -1,0 +1,40 @@
+"""A model's forward traced as one graph for every number of rows, with attention left as it is, and compiled.
+
+Knows modelling code only through torch's compiler. What cannot be traced is refused with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from decoding.errors import ModelRefused
+
+LEAST_ROWS = 2  # a single row would be compiled as a case of its own
+BACKEND = "inductor"
+
+
+class CompiledModel:
+    """Called as the model is, with `input_ids`, `position_ids` and `logits_to_keep` of any number of rows from two on.
+
+    backend: of `torch.compile`.
+    """
+
+    def __init__(self, model: PreTrainedModel, backend: str | Callable[..., Any] = BACKEND) -> None:
+        self._call: Callable[..., Any] = torch.compile(model.forward, backend=backend, fullgraph=True)
+
+    def __call__(
+        self, input_ids: torch.Tensor, position_ids: torch.Tensor, logits_to_keep: torch.Tensor, **options: Any
+    ) -> Any:
+        """Raises ModelRefused where the model cannot be traced."""
+        assert len(logits_to_keep) >= LEAST_ROWS
+        for rows, dimension in ((input_ids, 1), (position_ids, 1), (logits_to_keep, 0)):
+            torch._dynamo.mark_dynamic(rows, dimension)
+        try:
+            return self._call(input_ids=input_ids, position_ids=position_ids, logits_to_keep=logits_to_keep, **options)
+        except torch._dynamo.exc.TorchDynamoException as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise ModelRefused(f"the model cannot be compiled: {reason}") from error

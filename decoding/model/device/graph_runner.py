@@ -1,0 +1,96 @@
+"""Forwards over one store, captured once for each of a few row counts and replayed: a launch costs one call.
+
+Owns the buffers that they read and the logits that they leave. What does not fit, such as a long prompt, the model runs
+itself. Invariant: every forward of a bucket queues the same operations; a step's numbers reach them as data.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from decoding.attention.backend import StaticAttention
+from decoding.cache.batch import Segment, StepBatch, pack
+from decoding.cache.block_pool import BLOCK_LEN, BlockTable
+from decoding.cache.kv_store import KvRows, KvStore
+from decoding.cache.step_tensors import StepBuffers, StepRoom, StepTensors
+from decoding.model.device.capture import Capture, Launch
+from decoding.model.device.runner import Forward, Progress, Runner
+from decoding.model.device.stopwatch import stopwatch_on
+from decoding.model.features import FeatureTap, Seen
+
+# Shape suffixes: T padded rows, V vocabulary.
+BUCKETS: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)  # rows
+TREE_ROWS = 8  # of growing trees for each of the largest bucket's rows: those of earlier forwards are told again
+
+
+class StaticModel(Runner, Protocol):
+    """A model whose forwards can be captured. taps: on its features."""
+
+    vocab_size: int
+    taps: list[FeatureTap]
+
+    def run_static(self, step: StepTensors) -> torch.Tensor:
+        """[T, V]: logits of the rows `logit_rows_T`, in any dtype. Reads nothing back to the host."""
+        ...
+
+
+class GraphRunner:
+    """store: of all its steps; most_keys: of a segment; buckets: row counts, ascending."""
+
+    def __init__(
+        self, model: StaticModel, attention: StaticAttention, store: KvStore, most_keys: int, buckets: Sequence[int]
+    ) -> None:
+        most_rows = buckets[-1]
+        tables = most_rows * -(-most_keys // BLOCK_LEN)
+        work = attention.most_work(most_rows, most_keys)
+        room = StepRoom(most_rows, TREE_ROWS * most_rows, tables, most_keys, work)
+        self._model = model
+        self._store = store
+        self._buckets = buckets
+        self._buffers = StepBuffers(store, room, attention.share_out)
+        self._logits_TV = torch.empty(most_rows, model.vocab_size, dtype=torch.float32, device=store.device)
+        self._new_stopwatch = stopwatch_on(store.device)
+        self._replays: dict[int, Launch] = {}
+        self._features: dict[int, list[Seen]] = {}
+
+    def capture(self, capture: Capture, progress: Progress) -> None:
+        """Note the forwards of all buckets down, the largest first: the others then find its memory to share."""
+        before, nothing = capture.reserved_bytes(), _nothing(self._store)
+        for place, num_rows in enumerate(reversed(self._buckets)):
+            progress(f"Capturing forwards of {num_rows} rows", place / len(self._buckets))
+            self._buffers.stage(nothing, num_rows)
+            self._replays[num_rows] = capture.note(partial(self._queue, self._buffers.view(num_rows)))
+            self._features[num_rows] = [dict(tap.seen) for tap in self._model.taps]
+        mebibytes = (capture.reserved_bytes() - before) / 2**20
+        progress(f"Captured forwards of {len(self._buckets)} sizes in {mebibytes:.0f} MiB", 1.0)
+
+    def launch(self, batch: StepBatch) -> Forward:
+        """Replay the smallest bucket that holds the step."""
+        assert batch.store is self._store, "a captured forward writes to the store it was captured with"
+        if not self._buffers.room.holds(batch):
+            return self._model.launch(batch)
+        num_rows = self._buckets[bisect_left(self._buckets, batch.num_tokens)]
+        stopwatch = self._new_stopwatch()
+        self._buffers.stage(batch, num_rows)
+        self._replays[num_rows]()
+        stopwatch.stop()
+        for tap, seen in zip(self._model.taps, self._features[num_rows], strict=True):
+            tap.seen.update(seen)
+        return Forward(self._logits_TV[: len(batch.logit_rows_R)], stopwatch)
+
+    def _queue(self, step: StepTensors) -> None:
+        logits_TV = self._model.run_static(step)
+        self._logits_TV[: len(logits_TV)].copy_(logits_TV)
+
+
+def _nothing(store: KvStore) -> StepBatch:
+    """A step of one row that is nobody's."""
+    table = BlockTable()
+    table.append(store.trash_block)
+    return pack([Segment(KvRows(table), np.zeros(1, np.int32))], store)

@@ -1,0 +1,161 @@
+"""A forward captured once for a row count gives every step of up to as many rows its logits; a stand-in replays it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from decoding.attention.padded import PaddedAttention
+from decoding.cache.batch import Segment, StepBatch, pack
+from decoding.cache.kv_cache import KvCache
+from decoding.cache.step_tensors import StepBuffers, StepTensors
+from decoding.config import EngineConfig
+from decoding.core.layer import LayerSpec
+from decoding.model.device import graph_runner
+from decoding.model.device.graph_runner import GraphRunner
+from decoding.model.target_model import TargetModel
+from tests.models import VOCAB_SIZE, tiny
+from tests.recording import RecordingCapture, Waits
+from tests.trees import random_parents
+
+CONFIG = EngineConfig(attention="padded", max_model_len=128, threads=1)
+BUCKETS, MOST_KEYS = (1, 4, 16, 32), 128
+SAME = {"rtol": 1e-4, "atol": 1e-4}  # matrix products round by the number of rows
+
+
+def model_of(model_type: str = "llama") -> TargetModel:
+    return TargetModel.from_model(tiny(model_type), CONFIG, RecordingCapture())
+
+
+def runner_over(model: TargetModel, cache: KvCache) -> GraphRunner:
+    runner = GraphRunner(model, PaddedAttention(), cache.store, MOST_KEYS, BUCKETS)
+    runner.capture(RecordingCapture(), lambda _sentence, _fraction: None)
+    return runner
+
+
+def tokens(count: int, generator: np.random.Generator) -> NDArray[np.int32]:
+    return generator.integers(0, VOCAB_SIZE, count).astype(np.int32)
+
+
+def steps(cache: KvCache) -> Iterator[StepBatch]:
+    """Prompts, trees and mixtures of both, of one to three requests whose contexts grow; each step is committed."""
+    generator = np.random.default_rng(1)
+    requests = [cache.new_rows(120) for _ in range(3)]
+    for shape in ([7], [1], [0, 0, 3], [30, 2], [4, 1, 5], [0, 9], [1, 1, 1], [16], [20, 8, 4], [50], [1, 0, 14], [2]):
+        segments, kept = [], []
+        for rows, count in zip(requests, shape, strict=False):
+            if count == 0:
+                continue
+            chunk = 0 if rows.length else count // 2
+            parents = np.arange(-1, count - 1, dtype=np.int32)
+            parents[chunk:] = random_parents(count - chunk, generator) + chunk
+            segments.append(Segment(rows, tokens(count, generator), parents, count - chunk))
+            path = np.arange(chunk + 1, dtype=np.int32)
+            if count - 1 > chunk and parents[count - 1] == chunk:
+                path = np.append(path, np.int32(count - 1))
+            kept.append((rows, path))
+        yield pack(segments, cache.store)
+        for rows, path in kept:
+            cache.store.commit(rows, path)
+
+
+def differing(model: TargetModel, runner: GraphRunner, cache: KvCache) -> list[int]:
+    """The steps of which a replay gives other logits than the model's own operations."""
+    found = []
+    for number, batch in enumerate(steps(cache)):
+        replayed = runner.launch(batch).logits_RV.clone()
+        if not torch.allclose(replayed, model.forward(batch), **SAME):
+            found.append(number)
+    return found
+
+
+@pytest.mark.parametrize("model_type", ["llama", "gemma3_text", "gpt_oss"])
+def test_one_capture_for_each_bucket_fits_every_step(model_type: str) -> None:
+    model = model_of(model_type)
+    cache = KvCache(model.new_store(40))
+    assert differing(model, runner_over(model, cache), cache) == []
+
+
+def test_padding_leaves_the_cache_alone() -> None:
+    model = model_of()
+    cache = KvCache(model.new_store(40))
+    runner = runner_over(model, cache)
+    for batch in steps(cache):
+        planes = [plane.view(torch.int32) for layer in model.layers for plane in cache.store.planes(layer.index)]
+        before = [plane.clone() for plane in planes]
+        runner.launch(batch)
+        written = {int(slot) // 16 for slot in batch.write_slots_M} | {cache.store.trash_block}
+        others = [block for block in range(cache.store.num_blocks) if block not in written]
+        assert all(torch.equal(old[others], new[others]) for old, new in zip(before, planes, strict=True))
+
+
+def test_features_are_those_of_the_bucket_that_ran_last() -> None:
+    model = model_of()
+    tap = model.tap([1, 3])
+    cache = KvCache(model.new_store(40))
+    runner = runner_over(model, cache)
+    for batch in steps(cache):
+        rows = torch.arange(batch.num_tokens)
+        runner.launch(batch)
+        replayed = tap.rows(rows).clone()
+        model.forward(batch)
+        torch.testing.assert_close(replayed, tap.rows(rows), **SAME)
+
+
+def test_tensors_made_anew_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a graph was captured with is what it reads: buffers that move would leave it behind."""
+    model = model_of()
+    cache = KvCache(model.new_store(40))
+    runner = runner_over(model, cache)
+    stage = StepBuffers.stage
+
+    def moving(self: StepBuffers, batch: StepBatch, num_rows: int) -> StepTensors:
+        if self.room.keys == MOST_KEYS:
+            self._device = self._device.clone()
+        return stage(self, batch, num_rows)
+
+    monkeypatch.setattr(StepBuffers, "stage", moving)
+    assert differing(model, runner, cache)
+
+
+def test_a_length_that_is_a_number_of_the_host_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of()
+    cache = KvCache(model.new_store(40))
+    attend = PaddedAttention.attend
+
+    def baked(
+        self: PaddedAttention, layer: LayerSpec, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, step: StepTensors
+    ) -> torch.Tensor:
+        lengths = torch.from_numpy(step.lengths_B.numpy().copy())
+        return attend(self, layer, q, k, v, replace(step, lengths_B=lengths))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PaddedAttention, "attend", baked)
+        runner = runner_over(model, cache)
+    assert differing(model, runner, cache)
+
+
+@pytest.mark.parametrize("question", ["item", "nonzero"])
+def test_a_forward_that_waits_for_the_device_is_caught(monkeypatch: pytest.MonkeyPatch, question: str) -> None:
+    model = model_of()
+    attend = PaddedAttention.attend
+
+    def waiting(
+        self: PaddedAttention, layer: LayerSpec, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, step: StepTensors
+    ) -> torch.Tensor:
+        getattr(step.lengths_B[:1] if question == "item" else step.lengths_B, question)()
+        return attend(self, layer, q, k, v, step)
+
+    monkeypatch.setattr(PaddedAttention, "attend", waiting)
+    with pytest.raises(Waits):
+        runner_over(model, KvCache(model.new_store(40)))
+
+
+def test_buckets_rise_from_a_single_row_to_where_rows_are_no_longer_free() -> None:
+    assert tuple(sorted(set(graph_runner.BUCKETS))) == graph_runner.BUCKETS
+    assert (graph_runner.BUCKETS[0], graph_runner.BUCKETS[-1]) == (1, 256)
