@@ -52,6 +52,8 @@ _PRESETS: dict[str, dict[str, Any]] = {
         "layer_types": ["sliding_attention", "full_attention"] * 2,
     },
     "gpt_neox": {},
+    "olmo2": {"num_key_value_heads": 2},
+    "smollm3": {"num_key_value_heads": 2, "no_rope_layer_interval": 2},
     "phi3": {"num_key_value_heads": 2, "original_max_position_embeddings": 512},
     "mixtral": _GROUPED | {"num_local_experts": 4, "num_experts_per_tok": 2},
     "qwen3_moe": _GROUPED | _EXPERTS | {"num_experts": 4},
