@@ -8,7 +8,7 @@ ARGS ?=
 DATA ?=
 TORCH_INDEX_URL ?=
 
-.PHONY: serve test check bench clean
+.PHONY: serve test check bench bench-gpu clean
 
 serve: $(VENV)/.installed
 	$(BIN)/gander serve $(MODEL) $(ARGS)
@@ -24,6 +24,9 @@ check: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m decoding.bench $(if $(DATA),--data $(DATA)) $(ARGS)
+
+bench-gpu: $(VENV)/.installed
+	$(BIN)/python -m decoding.bench.gpu --model $(MODEL) $(ARGS)
 
 # Torch comes first and pinned by itself, so that no other package can pull in a build for another device. It is most of
 # what is installed: TORCH_INDEX_URL is an index of CPU builds, where pip's own has builds with CUDA alone.

@@ -1,0 +1,108 @@
+"""What a decoding step should take on a GPU, by count: bytes over bandwidth, and a price for each operation.
+
+Nothing here was measured by us. Every constant names its source; what has none is an assumption and says so.
+Invariant: a step is its products, bound by reading or by computing, its small operations one after the other, and the
+host's part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+BYTES = 2  # of a weight, a key or a value in bfloat16
+LOGIT_BYTES = 4
+READ_SHARE = 0.85  # of the bandwidth that matrix products of few rows reach: an assumption
+COMPUTE_SHARE = 0.6  # of the peak that products of some hundred rows reach: an assumption
+SMALL_SECONDS = 2.2e-6  # of a small kernel in a graph, its gap included: an assumption
+# Of an operation that Python launches: 4-5 us in modelling code, measured on a CPU, and 4-6 us for the launch
+# (susun-blog.com/blog/pegainfer-3-cuda-graph).
+EAGER_SECONDS = 10e-6
+HOST_SECONDS = 0.4e-3  # of a step beside its forward, the copies there and back included: what we allow ourselves
+PRODUCTS = 7  # matrix products of a layer: queries, keys, values, output, gate, up, down
+ATTENTION = 3  # launches: storing keys and values, attending in splits, merging
+# Other launches of a Qwen3 layer: its modelling code has 47 with the products, by count; compiled, what is left should
+# be two norms, the rotation with its norms, the activation and a copy.
+SMALL_BY_WAY = {"as they come": 40, "graphs": 40, "compiled": 5}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """As in a Llama-like configuration."""
+
+    name: str
+    layers: int
+    width: int
+    inner: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+
+    @property
+    def weights(self) -> int:
+        """Numbers that a step reads: all but the embeddings, of which it needs a few rows."""
+        attention = self.width * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
+        return self.layers * (attention + 3 * self.width * self.inner) + self.width * self.vocab
+
+    @property
+    def kv_bytes(self) -> int:
+        """Of one token."""
+        return 2 * self.layers * self.kv_heads * self.head_dim * BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """bandwidth: bytes a second; peak: dense bfloat16 operations a second. Of NVIDIA's data sheets."""
+
+    name: str
+    bandwidth: float
+    peak: float
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """rows: of each sequence, its root and what is drafted; tokens: that it gets of a step."""
+
+    sequences: int
+    context: int
+    rows: int = 1
+    tokens: float = 1.0
+
+
+QWEN3 = (  # the config.json of Qwen/Qwen3-0.6B, 8B and 32B
+    ModelShape("0.6B", 28, 1024, 3072, 16, 8, 128, 151_936),
+    ModelShape("8B", 36, 4096, 12_288, 32, 8, 128, 151_936),
+    ModelShape("32B", 64, 5120, 25_600, 64, 8, 128, 151_936),
+)
+LLAMA_8B = ModelShape("Llama 3.1 8B", 32, 4096, 14_336, 32, 8, 128, 128_256)
+H100, H200 = Gpu("H100", 3.35e12, 989e12), Gpu("H200", 4.8e12, 989e12)  # SXM
+A100_40, H100_NVL = Gpu("A100 40 GB", 1.555e12, 312e12), Gpu("H100 NVL", 3.9e12, 835e12)
+
+
+def bound_seconds(model: ModelShape, gpu: Gpu, load: Load) -> float:
+    """What no program can undercut: reading everything once, or computing it."""
+    return max(_bytes(model, load) / gpu.bandwidth, _operations(model, load) / gpu.peak)
+
+
+def step_seconds(model: ModelShape, gpu: Gpu, load: Load, way: str) -> float:
+    """Of one step. way: one of `SMALL_BY_WAY`."""
+    reading = _bytes(model, load) / (READ_SHARE * gpu.bandwidth)
+    products = max(reading, _operations(model, load) / (COMPUTE_SHARE * gpu.peak))
+    small = model.layers * (SMALL_BY_WAY[way] + ATTENTION)
+    if way == "as they come":  # the host is behind the device or ahead of it
+        return max(products, EAGER_SECONDS * (small + model.layers * PRODUCTS)) + HOST_SECONDS
+    return products + SMALL_SECONDS * small + HOST_SECONDS
+
+
+def tokens_a_second(model: ModelShape, gpu: Gpu, load: Load, way: str) -> float:
+    """Of all sequences together."""
+    return load.sequences * load.tokens / step_seconds(model, gpu, load, way)
+
+
+def _bytes(model: ModelShape, load: Load) -> float:
+    keys = load.sequences * load.context * model.kv_bytes
+    return model.weights * BYTES + keys + load.sequences * load.rows * model.vocab * LOGIT_BYTES * 2
+
+
+def _operations(model: ModelShape, load: Load) -> float:
+    return 2.0 * model.weights * load.sequences * load.rows

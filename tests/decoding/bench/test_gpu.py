@@ -1,0 +1,65 @@
+"""The bench of GPUs: measured where there is one, calculated where there is none, and the page says which."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from decoding.bench.gpu import contestants
+from decoding.bench.gpu.__main__ import main, render
+from decoding.bench.gpu.calculated import PAGE
+from decoding.bench.gpu.calculated import render as render_calculated
+from decoding.bench.gpu.contestants import Measured, Task
+from decoding.bench.gpu.cost_model import H100, H200, QWEN3, SMALL_BY_WAY, Load, bound_seconds, step_seconds
+
+ROOT = Path(__file__).parents[3]
+PLAIN = Load(sequences=1, context=1024)
+
+
+def test_shapes_have_the_parameters_that_their_names_say() -> None:
+    billions = [(model.weights + model.vocab * model.width) / 1e9 for model in QWEN3[1:]]
+    assert billions == pytest.approx([8.2, 32.8], rel=0.02)
+    assert QWEN3[0].weights / 1e9 == pytest.approx(0.6, rel=0.02), "whose head is its embedding"
+
+
+@pytest.mark.parametrize("model", QWEN3, ids=lambda model: model.name)
+def test_no_way_undercuts_the_bound_and_each_is_quicker_than_the_last(model: object) -> None:
+    for gpu in (H100, H200):
+        times = [step_seconds(model, gpu, PLAIN, way) for way in SMALL_BY_WAY]  # type: ignore[arg-type]
+        assert times == sorted(times, reverse=True)
+        assert times[-1] > bound_seconds(model, gpu, PLAIN)  # type: ignore[arg-type]
+
+
+def test_rows_are_nearly_free_until_products_are_bound_by_computing() -> None:
+    seconds = [step_seconds(QWEN3[1], H100, replace(PLAIN, rows=rows), "compiled") for rows in (1, 64, 1024)]
+    assert seconds[1] < 1.1 * seconds[0]
+    assert seconds[2] > 3 * seconds[0]
+
+
+def test_the_page_holds_what_is_calculated_today() -> None:
+    assert render_calculated() in (ROOT / PAGE).read_text(encoding="utf-8")
+
+
+def test_without_a_gpu_it_says_so_and_touches_no_page(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    main(["--page", str(tmp_path / "gpu.md")])
+    assert "There is no GPU that torch can use here" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+
+
+def test_everybody_continues_the_same_prompts_to_the_same_length() -> None:
+    task = Task(model="gosling", device="cpu", prompts=[[5, 6, 7], [8, 9]], max_tokens=4, batches=[1, 2])
+    for name in ("Gander, plain", "transformers"):
+        measured = contestants.measure(contestants.CONTESTANTS[name](task), task)
+        assert [(each.batch, each.tokens) for each in measured] == [(1, 4), (2, 8)]
+        assert all(each.seconds > 0 for each in measured)
+
+
+def test_a_row_of_the_table_is_a_contestant() -> None:
+    table = render({"somebody": [Measured(1, 50, 0.5), Measured(8, 400, 0.5)]}, [1, 8])
+    assert table.splitlines()[-1] == "| somebody | 100 | 800 |"

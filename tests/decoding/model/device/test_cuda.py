@@ -1,0 +1,63 @@
+"""What only a GPU can show: graphs that are captured and replayed there, events, and the tokens of the CPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from decoding.attention.padded import PaddedAttention
+from decoding.cache.kv_cache import KvCache
+from decoding.engine.engine import Engine
+from decoding.model.device.capture import CudaCapture
+from decoding.model.device.graph_runner import GraphRunner
+from decoding.model.device.stopwatch import CudaStopwatch
+from decoding.model.target_model import TargetModel
+from tests.decoding.engine.test_graphs import METHODS, SMALL, STATIC
+from tests.decoding.model.device.test_graph_runner import BUCKETS, CONFIG, MOST_KEYS, differing
+from tests.models import tiny
+from tests.pairs import GREEDY, SAMPLED, prompt_of, reply, request_of
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU that torch can use here"),
+]
+
+
+def model_on_gpu(model_type: str = "llama", **options: object) -> TargetModel:
+    model, device = tiny(model_type).to("cuda"), torch.device("cuda")
+    return TargetModel.from_model(model, replace(CONFIG, **options), CudaCapture(device))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("compile", [False, True])
+@pytest.mark.parametrize("model_type", ["llama", "gemma3_text"])
+def test_a_graph_gives_what_its_operations_give(model_type: str, compile: bool) -> None:
+    model = model_on_gpu(model_type, compile=compile)
+    cache = KvCache(model.new_store(40))
+    runner = GraphRunner(model, PaddedAttention(), cache.store, MOST_KEYS, BUCKETS[1:])
+    runner.capture(CudaCapture(model.device), lambda _sentence, _fraction: None)
+    assert differing(model, runner, cache) == []
+
+
+def test_an_engine_on_a_gpu_gives_the_tokens_of_the_cpu() -> None:
+    plain = Engine(TargetModel.from_model(tiny("llama"), SMALL), SMALL)
+    captured = Engine(model_on_gpu(max_model_len=SMALL.max_model_len), STATIC)
+    assert isinstance(captured._runner, GraphRunner)
+    for method in set(METHODS) & set(captured.methods):
+        for sampling in (GREEDY, SAMPLED):
+            prompt = prompt_of(40, len(method))
+            expected = reply(plain, request_of("plain", prompt, sampling))
+            assert reply(captured, request_of(method, prompt, sampling, method)) == expected
+
+
+def test_a_stopwatch_knows_what_the_device_took() -> None:
+    matrix = torch.randn(4096, 4096, device="cuda")
+    stopwatch = CudaStopwatch()
+    for _ in range(20):
+        matrix = matrix @ matrix
+    stopwatch.stop()
+    whole = stopwatch.seconds()
+    empty = CudaStopwatch()
+    empty.stop()
+    assert whole > 10 * empty.seconds()
