@@ -2,15 +2,20 @@
 
 Like a graph it knows neither Python nor shapes: a length that was a number when it was noted stays that number, and a
 tensor that was made anew is not read. What it made itself is spoilt between replays, as if others had used its memory.
+Kernels that Triton interprets are noted as they are launched.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_flatten
 
 aten = torch.ops.aten
@@ -66,7 +71,7 @@ class RecordingCapture:
 
     def note(self, launch: Callable[[], None]) -> Callable[[], None]:
         launch()
-        with Recorder() as recorder:
+        with Recorder() as recorder, _kernels_noted(recorder.operations):
             launch()
         self._recorded.append(recorder.operations)
 
@@ -88,6 +93,24 @@ class RecordingCapture:
                 for operation in operations:
                     for tensor in operation.made:
                         tensor.fill_(float("nan") if tensor.is_floating_point() else 0)
+
+
+@contextmanager
+def _kernels_noted(operations: list[Operation]) -> Iterator[None]:
+    """Kernels that are interpreted inside the block are operations of their own."""
+    interpreter = sys.modules.get("triton.runtime.interpreter")
+    if interpreter is None:
+        yield
+        return
+    launch = interpreter.GridExecutor.__call__
+
+    def noted(executor: Any, *arguments: Any, **options: Any) -> None:
+        operations.append(Operation(partial(launch, executor), arguments, options, []))
+        with _disable_current_modes():
+            launch(executor, *arguments, **options)
+
+    with patch.object(interpreter.GridExecutor, "__call__", noted):
+        yield
 
 
 def check_never_waits(operation: Any, arguments: tuple[Any, ...]) -> None:

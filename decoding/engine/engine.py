@@ -83,7 +83,9 @@ class Engine:
         self.room = room_for(model.max_model_len, config, slots, self.limits.max_running)
         self.store = model.new_store(self.room.num_slots // BLOCK_LEN)
         most_keys = self.room.max_model_len + config.max_nodes
-        self._runner = model.runner_over(self.store, most_keys, progress=on_progress)
+        self._runner = model.runner_over(
+            self.store, most_keys, progress=lambda sentence, fraction: on_progress(sentence, 0.9 + 0.05 * fraction)
+        )
         self.pool = BlockPool(self.store.num_blocks, PrefixIndex() if config.prefix_cache else None)
         self.draft_model: DraftModel | HeadDrafting | None = None
         if isinstance(draft_model, HeadModel):

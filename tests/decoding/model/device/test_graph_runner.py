@@ -18,6 +18,7 @@ from decoding.config import EngineConfig
 from decoding.core.layer import LayerSpec
 from decoding.model.device import graph_runner
 from decoding.model.device.graph_runner import GraphRunner
+from decoding.model.linear.exact import use_eager_experts
 from decoding.model.target_model import TargetModel
 from tests.models import VOCAB_SIZE, tiny
 from tests.recording import RecordingCapture, Waits
@@ -154,6 +155,24 @@ def test_a_forward_that_waits_for_the_device_is_caught(monkeypatch: pytest.Monke
     monkeypatch.setattr(PaddedAttention, "attend", waiting)
     with pytest.raises(Waits):
         runner_over(model, KvCache(model.new_store(40)))
+
+
+def test_a_model_that_waits_runs_as_it_comes_and_says_so() -> None:
+    """Experts that run one by one ask the device which rows are whose."""
+    own, told = tiny("gpt_oss"), list[str]()
+    use_eager_experts(own)
+    model = TargetModel.from_model(own, CONFIG, RecordingCapture())
+    cache = KvCache(model.new_store(40))
+    runner = model.runner_over(cache.store, MOST_KEYS, 4, lambda sentence, _: told.append(sentence))
+    assert runner is model
+    assert told[-1].startswith("Forwards are not captured: ")
+
+
+def test_only_buckets_that_are_needed_are_captured() -> None:
+    model, told = model_of(), list[str]()
+    model.runner_over(model.new_store(40), MOST_KEYS, 3, lambda sentence, _: told.append(sentence))
+    assert [sentence.split()[-2] for sentence in told[:-1]] == ["4", "2", "1"]
+    assert told[-1] == "Captured forwards of 3 sizes in 0 MiB"
 
 
 def test_buckets_rise_from_a_single_row_to_where_rows_are_no_longer_free() -> None:
