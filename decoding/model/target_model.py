@@ -8,7 +8,6 @@ Invariant: what has been constructed passed the probe and the self-test.
 from __future__ import annotations
 
 import hashlib
-import inspect
 from bisect import bisect_left
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -42,9 +41,10 @@ from decoding.model.checkpoint import (
     resolve_attention,
 )
 from decoding.model.device.capture import Capture, capture_on
-from decoding.model.device.compiling import LEAST_ROWS, CompiledModel
+from decoding.model.device.compiling import LEAST_ROWS
 from decoding.model.device.graph_runner import BUCKETS, GraphRunner
 from decoding.model.device.runner import Forward, Progress, Runner, silent
+from decoding.model.device.static_forward import StaticForward
 from decoding.model.device.stopwatch import stopwatch_on
 from decoding.model.features import FeatureTap
 from decoding.model.layers.activations import fuse_activations
@@ -58,7 +58,7 @@ from decoding.model.linear.row_counts import code_bytes, padded
 from decoding.model.memory import check_weights_fit
 from decoding.model.probe import probe
 from decoding.model.rowwise import make_row_safe
-from decoding.model.seam import SERVING, TRACED, Seam, implementation, set_implementation
+from decoding.model.seam import SERVING, Seam, implementation, set_implementation
 from decoding.model.self_test import (
     TOLERANCES,
     SelfTestCase,
@@ -78,8 +78,8 @@ class TargetModel:
     """A causal language model behind packed rows.
 
     `is_exact`: a row's logits were the same bits alone, batched and in a tree on this machine.
-    `fingerprint`: changes whenever the same seed might give another reply; `identity` only with the model. `taps`: on its
-    features.
+    `fingerprint`: changes whenever the same seed might give another reply; `identity` only with the model.
+    `taps`: on its features.
     """
 
     def __init__(
@@ -127,9 +127,7 @@ class TargetModel:
         self.is_exact = report.is_exact and self.attention == "exact"
         if not self._is_same_on_any_threads():
             self._stay_with_these_threads()
-        self._static_model: Any = model
-        self._keeps_all_rows = "logits_to_keep" not in inspect.signature(model.forward).parameters
-        self._buckets = BUCKETS
+        self._static = StaticForward(model, self._seam)
         if config.compile:
             self._compile(progress)
 
@@ -231,8 +229,8 @@ class TargetModel:
         attention = self._seam.backend
         if self._capture is None or not isinstance(attention, StaticAttention):
             return self
-        num_buckets = bisect_left(self._buckets, most_rows) + 1
-        runner = GraphRunner(self, attention, store, most_keys, self._buckets[:num_buckets])
+        buckets = [each for each in BUCKETS if not self._static.is_compiled or each >= LEAST_ROWS]
+        runner = GraphRunner(self, attention, store, most_keys, buckets[: bisect_left(buckets, most_rows) + 1])
         try:
             runner.capture(self._capture, progress)
         except RuntimeError as error:  # what a device raises where a forward waits for it
@@ -271,41 +269,19 @@ class TargetModel:
         return logits_1RV[0, :num_logits].float().contiguous()
 
     def run_static(self, step: StepTensors) -> torch.Tensor:
-        """[T, V]: logits of the rows `logit_rows_T`. Reads nothing back to the host."""
-        with torch.inference_mode(), self._seam.running(step):
-            logits_1TV: torch.Tensor = self._static_model(
-                input_ids=step.ids_T[None],
-                position_ids=step.positions_T[None],
-                use_cache=False,
-                logits_to_keep=step.logit_rows_T,
-            ).logits
-        return logits_1TV[0, step.logit_rows_T] if self._keeps_all_rows else logits_1TV[0]
+        """[T, V]: logits of the rows `logit_rows_T`, in the model's dtype. Reads nothing back to the host."""
+        return self._static.run(step)
 
     def _compile(self, progress: Progress) -> None:
         """Let captured forwards be compiled ones, or say why they are not."""
         progress("Compiling the model", 0.95)
-        set_implementation(self._model, TRACED)
+        attention, batch = self._seam.backend, long_chain(self)
         try:
-            self._seam.check_traceable()
-            self._static_model = CompiledModel(self._model)
-            self._check_compiled()
+            if self._capture is None or not isinstance(attention, StaticAttention):
+                raise ModelRefused(f"only captured forwards are compiled; with attention {self.attention} none are")
+            self._static.compile(attention.prepare(batch), self._run(batch), TOLERANCES[self.dtype])
         except ModelRefused as refused:
             progress(f"The model runs as it is: {refused}", 0.95)
-            set_implementation(self._model, SERVING)
-            self._static_model = self._model
-        else:
-            self._buckets = tuple(each for each in BUCKETS if each >= LEAST_ROWS)
-
-    def _check_compiled(self) -> None:
-        """Raises ModelRefused where what is compiled cannot be captured, or gives other logits."""
-        attention = self._seam.backend
-        if self._capture is None or not isinstance(attention, StaticAttention):
-            raise ModelRefused(f"only captured forwards are compiled, and with attention {self.attention!r} none are")
-        batch = long_chain(self)
-        plain_RV, compiled_RV = self._run(batch), self.run_static(attention.prepare(batch)).float()
-        difference = float((plain_RV - compiled_RV).abs().max() / plain_RV.abs().max())
-        if not difference <= TOLERANCES[self.dtype]:
-            raise ModelRefused(f"compiled it gives logits that differ by {difference:.2g} of the largest one")
 
     def _padded(self, numbers_M: torch.Tensor) -> torch.Tensor:
         return padded(numbers_M, self._few_rows) if self._is_packed else numbers_M

@@ -36,5 +36,6 @@ class CompiledModel:
         try:
             return self._call(input_ids=input_ids, position_ids=position_ids, logits_to_keep=logits_to_keep, **options)
         except torch._dynamo.exc.TorchDynamoException as error:
-            reason = str(error).strip().partition("\n")[0]
+            told = getattr(error, "inner_exception", error)  # of a backend's failure its own
+            reason = str(told).strip().partition("\n")[0]
             raise ModelRefused(f"the model cannot be compiled: {reason}") from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,15 +11,14 @@ import torch
 from decoding.attention.padded import PaddedAttention
 from decoding.cache.kv_cache import KvCache
 from decoding.config import EngineConfig
-from decoding.model import target_model
-from decoding.model.device.compiling import CompiledModel
-from decoding.model.seam import TRACED, set_implementation
+from decoding.model.device import static_forward
+from decoding.model.device.compiling import LEAST_ROWS, CompiledModel
 from decoding.model.target_model import TargetModel
 from tests.decoding.model.device.test_graph_runner import steps
 from tests.models import tiny
 from tests.recording import RecordingCapture
 
-CONFIG = EngineConfig(attention="padded", max_model_len=128, threads=1)
+CONFIG = EngineConfig(attention="padded", max_model_len=128, threads=1, compile=True)
 ARCHITECTURES = (
     "llama",
     "qwen2",
@@ -48,45 +46,52 @@ class Counting:
         return graph.forward
 
 
-@pytest.mark.parametrize("model_type", ARCHITECTURES)
-def test_one_graph_serves_every_number_of_rows(model_type: str) -> None:
+def traced(monkeypatch: pytest.MonkeyPatch, compiler: Callable[..., Any]) -> None:
     torch._dynamo.reset()
-    model = TargetModel.from_model(tiny(model_type), CONFIG, RecordingCapture())
-    plain, compiler = model._model, Counting()
-    attention, cache = PaddedAttention(), KvCache(model.new_store(40))
-    compiled = CompiledModel(plain, compiler)
+    monkeypatch.setattr(static_forward, "CompiledModel", lambda model: CompiledModel(model, compiler))
+
+
+@pytest.mark.parametrize("model_type", ARCHITECTURES)
+def test_one_graph_serves_every_number_of_rows(monkeypatch: pytest.MonkeyPatch, model_type: str) -> None:
+    compiler, attention, told = Counting(), PaddedAttention(), list[str]()
+    traced(monkeypatch, compiler)
+    model = TargetModel(tiny(model_type), CONFIG, lambda sentence, _: told.append(sentence), RecordingCapture())
+    assert model._static.is_compiled, told
+    cache = KvCache(model.new_store(40))
     for batch in steps(cache):
-        if batch.num_tokens < 2:
-            continue
-        step = attention.prepare(batch)
-        expected = model.run_static(step)
-        set_implementation(plain, TRACED)
-        model._static_model = compiled
-        torch.testing.assert_close(model.run_static(step), expected, rtol=1e-5, atol=1e-5)
-        model._static_model = plain
+        if batch.num_tokens >= LEAST_ROWS:
+            compiled_TV = model.run_static(attention.prepare(batch))[: len(batch.logit_rows_R)]
+            torch.testing.assert_close(compiled_TV, model.forward(batch), rtol=1e-4, atol=1e-4)
     assert compiler.graphs == 1
     assert sum("gander.attend" in each for each in compiler.operations) == len(model.layers)
 
 
-def test_a_model_that_cannot_be_traced_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch._dynamo.reset()
+def refuse(*_arguments: object) -> object:
+    raise torch._dynamo.exc.Unsupported("it prints")
+
+
+def say_otherwise(graph: torch.fx.GraphModule, _inputs: Any) -> Callable[..., Any]:
+    return lambda *arguments: [each * 2 for each in graph(*arguments)]
+
+
+@pytest.mark.parametrize(
+    ("compiler", "reason"), [(refuse, "it prints"), (say_otherwise, "logits that differ by 1 of the largest one")]
+)
+def test_a_model_that_cannot_be_compiled_runs_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, compiler: Callable[..., Any], reason: str
+) -> None:
     told: list[str] = []
-
-    def refuse(*_arguments: object) -> object:
-        raise torch._dynamo.exc.Unsupported("it prints")
-
-    monkeypatch.setattr(target_model, "CompiledModel", lambda model: CompiledModel(model, refuse))
-    config = replace(CONFIG, compile=True)
-    model = TargetModel(tiny("llama"), config, lambda sentence, _: told.append(sentence), RecordingCapture())
-    assert [each for each in told if each.startswith("The model runs as it is: ")]
-    assert model._static_model is model._model
+    traced(monkeypatch, compiler)
+    model = TargetModel(tiny("llama"), CONFIG, lambda sentence, _: told.append(sentence), RecordingCapture())
+    assert any(each.startswith("The model runs as it is: ") and reason in each for each in told), told
+    assert not model._static.is_compiled
+    batch = next(steps(KvCache(model.new_store(40))))
+    static_TV = model.run_static(PaddedAttention().prepare(batch))[: len(batch.logit_rows_R)]
+    torch.testing.assert_close(static_TV, model.forward(batch), rtol=1e-4, atol=1e-4)
 
 
-def test_what_compiles_is_checked_and_captured(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch._dynamo.reset()
-    compiler = Counting()
-    monkeypatch.setattr(target_model, "CompiledModel", lambda model: CompiledModel(model, compiler))
-    model = TargetModel.from_model(tiny("llama"), replace(CONFIG, compile=True), RecordingCapture())
-    assert compiler.graphs == 1
-    assert isinstance(model._static_model, CompiledModel)
-    assert model._buckets[0] == 2
+def test_what_is_not_captured_is_not_compiled() -> None:
+    told: list[str] = []
+    model = TargetModel(tiny("llama"), CONFIG, lambda sentence, _: told.append(sentence))
+    assert "only captured forwards are compiled" in told[-1]
+    assert not model._static.is_compiled

@@ -1,0 +1,60 @@
+"""A model's forward over a step's tensors, as its modelling code says or compiled: what may be captured.
+
+Knows the seam. Invariant: compiled or not, the logits are the model's own up to rounding.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from decoding.cache.step_tensors import StepTensors
+from decoding.errors import ModelRefused
+from decoding.model.device.compiling import CompiledModel
+from decoding.model.seam import SERVING, TRACED, Seam, set_implementation
+
+# Shape suffixes: T padded rows, R rows that need logits, V vocabulary.
+
+
+class StaticForward:
+    """is_compiled: by `compile`."""
+
+    def __init__(self, model: PreTrainedModel, seam: Seam) -> None:
+        self.is_compiled = False
+        self._model = model
+        self._call: Any = model
+        self._seam = seam
+        self._gives_all_rows = "logits_to_keep" not in inspect.signature(model.forward).parameters
+
+    def run(self, step: StepTensors) -> torch.Tensor:
+        """[T, V]: logits of the rows `logit_rows_T`, in the model's dtype. Reads nothing back to the host."""
+        with torch.inference_mode(), self._seam.running(step):
+            logits_1TV: torch.Tensor = self._call(
+                input_ids=step.ids_T[None],
+                position_ids=step.positions_T[None],
+                use_cache=False,
+                logits_to_keep=step.logit_rows_T,
+            ).logits
+        return logits_1TV[0, step.logit_rows_T] if self._gives_all_rows else logits_1TV[0]
+
+    def compile(self, step: StepTensors, expected_RV: torch.Tensor, tolerance: float) -> None:
+        """Be compiled from here on, if a step then has the logits it should have, up to a share of the largest.
+
+        Raises ModelRefused, and stays as it was.
+        """
+        self._seam.check_traceable()
+        set_implementation(self._model, TRACED)
+        self._call = CompiledModel(self._model)
+        try:
+            found_RV = self.run(step)[: len(expected_RV)].float()
+            difference = float((found_RV - expected_RV).abs().max() / expected_RV.abs().max())
+            if not difference <= tolerance:
+                raise ModelRefused(f"compiled it gives logits that differ by {difference:.2g} of the largest one")
+        except ModelRefused:
+            set_implementation(self._model, SERVING)
+            self._call = self._model
+            raise
+        self.is_compiled = True
