@@ -128,5 +128,5 @@ def _is_same(fused: FusedLayer, seam: Seam, batch: StepBatch, trial: Trial | Non
     shape = (1, hidden.shape[-2], fused.head_width)
     if not isinstance(tables, tuple) or any(each.shape != shape or each.dtype != hidden.dtype for each in tables):
         return False
-    with torch.inference_mode(), seam.running(batch):
+    with torch.inference_mode(), seam.running(seam.backend.prepare(batch)):
         return torch.equal(fused(*trial.arguments, **trial.named), trial.result)
