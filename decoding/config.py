@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Attention = Literal["auto", "exact", "sdpa", "reference", "padded"]
+Attention = Literal["auto", "exact", "sdpa", "reference", "padded", "triton"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Weights = Literal["auto", "int8"]
 

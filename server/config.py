@@ -50,7 +50,7 @@ class ServerSettings(BaseSettings):
         default=ENGINE.weights, description="int8: linear layers keep a byte per weight (a CPU with VNNI); auto: dtype"
     )
     attention: Attention = Field(
-        default=ENGINE.attention, description="Tree attention kernel; exact is the default on a CPU"
+        default=ENGINE.attention, description="Tree attention kernel; exact is the default on a CPU, triton on a GPU"
     )
     max_model_len: int | None = Field(
         default=ENGINE.max_model_len, ge=1, description="Longest prompt plus reply, in tokens"

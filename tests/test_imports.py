@@ -25,6 +25,7 @@ DECODING = {
     "cache": "prefix_index block_pool kv_store kv_cache stamped top_token_store feature_store batch step_tensors",
     "attention": """
         backend lanes team program products step_table tile_scratch exact_kernel exact reference sdpa padded
+        triton/work triton/kernels triton/tiles triton/constants triton/triton_attention
     """,
     "model": """
         checkpoint weights memory rowwise seam probe self_test threads linear/exact
@@ -66,7 +67,7 @@ DECODING = {
         counts contestant drafting generate machine variant workload profile scripts targets draft_trees/memory
         draft_trees/ways stand/trajectories stand/questions
         stand/tables stand/variants tables/figures tables/markdown tables/report comparison shapes neighbour
-        stand/patterns tables/table tables/expectations draft_trees/tables draft_trees/plot
+        stand/patterns tables/table tables/expectations draft_trees/tables draft_trees/plot kernels/compile kernels/tune
         draft_trees/__main__ heads/contender heads/book heads/tables heads/target heads/__main__
         replay/rows replay/tables replay/__main__
         peers/children/child peers/children/gander_peer peers/children/transformers_peer

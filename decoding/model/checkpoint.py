@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from decoding.config import BUNDLED_MODEL, Attention, EngineConfig
 from decoding.errors import ConfigError
+
+logger = logging.getLogger(__name__)
 
 BUNDLED_FOLDER = Path(__file__).parents[1] / "gosling"
 SAMPLES_PER_TENSOR = 256
@@ -56,15 +60,32 @@ def folder_of(model: str) -> str:
 
 
 def resolve_attention(attention: Attention, device_type: str, dtype: str) -> Attention:
-    """Exact where it can be; ConfigError where it was asked for and cannot."""
+    """Exact where it can be, Triton's kernels on a GPU; ConfigError for what was asked for and cannot be."""
     can_be_exact = device_type == "cpu" and dtype in ("float32", "bfloat16")
     if attention == "exact" and not can_be_exact:
         raise ConfigError(
             f"attention 'exact' needs the CPU and float32 or bfloat16, not {device_type} and {dtype}; use 'sdpa'"
         )
-    if attention == "auto":
-        return "exact" if can_be_exact else "sdpa"
-    return attention
+    has_triton = find_spec("triton") is not None
+    if attention == "triton":
+        if not has_triton:
+            raise ConfigError("attention 'triton' needs the package triton, which is not installed; use 'sdpa'")
+        if device_type == "cpu" and not _is_interpreted():
+            raise ConfigError("attention 'triton' needs a GPU (or TRITON_INTERPRET=1, for tests); use 'exact'")
+    if attention != "auto":
+        return attention
+    if can_be_exact:
+        return "exact"
+    if device_type == "cuda" and not has_triton:
+        logger.warning("Triton is not installed: attention copies keys and values for torch's own kernels.")
+    return "triton" if device_type == "cuda" and has_triton else "sdpa"
+
+
+def _is_interpreted() -> bool:
+    """Whether Triton runs its kernels on the CPU."""
+    from triton import knobs
+
+    return bool(knobs.runtime.interpret)
 
 
 def max_model_len(config: Any, wanted: int | None) -> int:

@@ -114,7 +114,7 @@ class TargetModel:
         case = self_test_case(self.vocab_size)
         own_logits = [_eager_logits(model, tokens) for tokens in path_sequences(case)]
         self.layers = tuple(layer for _, layer in layers)
-        self._seam = Seam(layers, new_backend(self.attention, self.device, self.layers))
+        self._seam = Seam(layers, new_backend(self.attention, self.layers, self.dtype, self.device))
         set_implementation(model, SERVING)
         self._is_packed, self._few_rows = False, 0
         self._forward: Any = model  # or what stands for it
@@ -295,8 +295,14 @@ def _eager_logits(model: PreTrainedModel, tokens: NDArray[np.int32]) -> torch.Te
     return logits_1MV[0, -1].float()
 
 
-def new_backend(attention: Attention, device: torch.device, layers: Sequence[LayerSpec]) -> AttentionBackend:
+def new_backend(
+    attention: Attention, layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device
+) -> AttentionBackend:
     """What attends for a model of these layers. attention: not "auto"."""
+    if attention == "triton":
+        from decoding.attention.triton.triton_attention import TritonAttention  # here, where there must be a Triton
+
+        return TritonAttention(layers, dtype, device)
     if attention == "exact":
         return ExactAttention(layers)
     if attention == "padded":

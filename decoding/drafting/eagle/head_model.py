@@ -47,7 +47,7 @@ class HeadModel:
         self.num_bytes = sum(each.numel() for each in own) * self.dtype.itemsize
         self._head = head.eval()
         self._layers = (layer_spec(config),)
-        self._backend = new_backend(target.attention, self.device, self._layers)
+        self._backend = new_backend(target.attention, self._layers, self.dtype, self.device)
         self._tap = target.tap(config.feature_layers)
         freeze_rope(head, self.max_model_len)
         self._few_rows = 0

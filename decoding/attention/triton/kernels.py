@@ -1,0 +1,287 @@
+"""Tree attention over the block pool, in Triton: three launches a layer for any mixture of prompts, roots and trees.
+
+`store_rows` writes the step's keys and values to their slots, for another segment of the step may read them;
+`attend_tiles` lets every tile of (row, head) pairs meet one range of its segment's keys; `merge_ranges` adds the ranges
+of a row. Softmax is in base 2. Constants are a layer's facts and a tile's sizes; all that a step changes is read on the
+device, so grids follow from the padded number of rows alone.
+Invariant: how the keys of a row are cut into ranges and blocks depends on its own segment, never on its neighbours.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from decoding.attention.triton.work import ITEM_WORDS, MOST_RANGES, SEGMENT_WORDS
+from decoding.cache.block_pool import BLOCK_LEN
+
+# Shape suffixes: M pairs of a tile (the query heads of a row that share a kv head lie side by side), N keys of a block,
+# D key width and V value width, both padded to powers of two, R ranges.
+SLOTS = tl.constexpr(BLOCK_LEN)
+ITEM = tl.constexpr(ITEM_WORDS)
+SEGMENT = tl.constexpr(SEGMENT_WORDS)
+RANGES = tl.constexpr(MOST_RANGES)
+LOG2_E = tl.constexpr(1.4426950408889634)
+NEVER = tl.constexpr(float("-inf"))
+FAR = tl.constexpr(1 << 30)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def store_rows(
+    keys,  # [B, K, D, 16]
+    values,  # [B, K, 16, V]
+    key,  # [K, N, D]
+    value,  # [K, N, V]
+    slots,
+    num_rows,
+    key_head,
+    key_row,
+    value_head,
+    value_row,
+    NUM_KV_HEADS: tl.constexpr,
+    KEY_DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    KEY_WIDTH: tl.constexpr,
+    VALUE_WIDTH: tl.constexpr,
+):
+    """Grid: (padded rows by sixteens, kv heads)."""
+    head = tl.program_id(1)
+    row_M = tl.program_id(0) * SLOTS + tl.arange(0, SLOTS)
+    slot_M = tl.load(slots + row_M, mask=row_M < num_rows, other=0)
+    plane_M = (slot_M // SLOTS).to(tl.int64) * NUM_KV_HEADS + head
+    column_D, column_V = tl.arange(0, KEY_WIDTH), tl.arange(0, VALUE_WIDTH)
+    is_key_MD = (row_M < num_rows)[:, None] & (column_D < KEY_DIM)[None, :]
+    key_MD = tl.load(key + head * key_head + row_M[:, None] * key_row + column_D[None, :], mask=is_key_MD)
+    key_at_MD = (plane_M * KEY_DIM * SLOTS + slot_M % SLOTS)[:, None] + column_D[None, :] * SLOTS
+    tl.store(keys + key_at_MD, key_MD, mask=is_key_MD)
+    is_value_MV = (row_M < num_rows)[:, None] & (column_V < VALUE_DIM)[None, :]
+    value_MV = tl.load(value + head * value_head + row_M[:, None] * value_row + column_V[None, :], mask=is_value_MV)
+    value_at_MV = ((plane_M * SLOTS + slot_M % SLOTS) * VALUE_DIM)[:, None] + column_V[None, :]
+    tl.store(values + value_at_MV, value_MV, mask=is_value_MV)
+
+
+@triton.jit
+def _soft_capped(scores_MN, SOFTCAP: tl.constexpr):
+    """SOFTCAP * tanh(scores / SOFTCAP), by an exponential that cannot overflow."""
+    small_MN = tl.exp2(tl.abs(scores_MN) * (-2 * LOG2_E / SOFTCAP))
+    capped_MN = SOFTCAP * (1 - small_MN) / (1 + small_MN)
+    return tl.where(scores_MN < 0, -capped_MN, capped_MN)
+
+
+@triton.jit
+def _meet(
+    state,
+    query_MD,
+    enter_M,
+    low_M,
+    first_key,
+    end,
+    length,
+    head,
+    keys,
+    values,
+    table,
+    tree_enters,
+    tree_leaves,
+    tree_positions,
+    scaling,
+    NUM_KV_HEADS: tl.constexpr,
+    KEY_DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    VALUE_WIDTH: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    HAS_LOW: tl.constexpr,
+    IS_TREE: tl.constexpr,
+    N: tl.constexpr,
+):
+    """Let a tile meet the block of keys from `first_key` on. IS_TREE: not every row may see all of them.
+
+    state: the largest score, the sum of weights, and the weighted sum of values of each pair.
+    """
+    top_M, total_M, sum_MV = state
+    column_D, column_V = tl.arange(0, query_MD.shape[1]), tl.arange(0, VALUE_WIDTH)
+    key_N = first_key + tl.arange(0, N)
+    is_key_N = key_N < end
+    block_N = tl.load(table + key_N // SLOTS, mask=is_key_N, other=0) if IS_TREE else tl.load(table + key_N // SLOTS)
+    plane_N = block_N.to(tl.int64) * NUM_KV_HEADS + head
+    place_DN = (plane_N * (KEY_DIM * SLOTS) + key_N % SLOTS)[None, :] + (column_D * SLOTS)[:, None]
+    place_DN = tl.max_contiguous(tl.multiple_of(place_DN, [1, SLOTS]), [1, SLOTS])  # a block's keys, side by side
+    if query_MD.shape[1] == KEY_DIM:
+        keys_DN = tl.load(keys + place_DN)
+    else:
+        keys_DN = tl.load(keys + place_DN, mask=(column_D < KEY_DIM)[:, None], other=0.0)
+    scores_MN = tl.dot(query_MD, keys_DN, input_precision="ieee") * scaling
+    if SOFTCAP > 0:
+        scores_MN = _soft_capped(scores_MN, SOFTCAP) * LOG2_E
+    position_N = key_N
+    if IS_TREE:
+        node_N = key_N - length
+        in_tree_N = (node_N >= 0) & is_key_N
+        enter_N = tl.load(tree_enters + node_N, mask=in_tree_N, other=0)
+        leave_N = tl.where(node_N < 0, FAR, tl.load(tree_leaves + node_N, mask=in_tree_N, other=0))
+        is_seen_MN = (enter_N[None, :] <= enter_M[:, None]) & (enter_M[:, None] < leave_N[None, :])
+        scores_MN = tl.where(is_seen_MN, scores_MN, NEVER)
+        if HAS_LOW:
+            position_N = tl.where(in_tree_N, tl.load(tree_positions + node_N, mask=in_tree_N, other=0), key_N)
+    if HAS_LOW:
+        scores_MN = tl.where(position_N[None, :] >= low_M[:, None], scores_MN, NEVER)
+    new_top_M = tl.maximum(top_M, tl.max(scores_MN, 1))
+    safe_M = tl.where(new_top_M == NEVER, 0.0, new_top_M) if IS_TREE or HAS_LOW else new_top_M
+    weights_MN = tl.exp2(scores_MN - safe_M[:, None])
+    shrink_M = tl.exp2(top_M - safe_M)
+    place_NV = ((plane_N * SLOTS + key_N % SLOTS) * VALUE_DIM)[:, None] + column_V[None, :]
+    if IS_TREE:  # what nobody wrote may be no number, and would be one more than zero times its weight
+        values_NV = tl.load(values + place_NV, mask=is_key_N[:, None] & (column_V < VALUE_DIM)[None, :], other=0.0)
+    elif VALUE_WIDTH == VALUE_DIM:
+        values_NV = tl.load(values + place_NV)
+    else:
+        values_NV = tl.load(values + place_NV, mask=(column_V < VALUE_DIM)[None, :], other=0.0)
+    total_M = total_M * shrink_M + tl.sum(weights_MN, 1)
+    sum_MV = sum_MV * shrink_M[:, None]
+    sum_MV = tl.dot(weights_MN.to(values_NV.dtype), values_NV, sum_MV, input_precision="ieee")
+    return new_top_M, total_M, sum_MV
+
+
+@triton.jit
+def attend_tiles(
+    query,  # [H, T, D]
+    keys,
+    values,
+    sinks,  # [H]
+    out,  # [T, H, V]
+    sums,  # float32 [partial sums, H, V]
+    stats,  # float32 [partial sums, H, 2]: largest score, sum of weights
+    first_rows,
+    lengths,
+    num_written,
+    trunk_lens,
+    table_offsets,
+    tree_offsets,
+    positions,
+    enters,
+    leaves,
+    blocks,
+    work,
+    query_head,
+    query_row,
+    scaling,  # times log2(e), where no soft-cap comes between
+    KIND: tl.constexpr,
+    NUM_KINDS: tl.constexpr,
+    NUM_KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    KEY_DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    KEY_WIDTH: tl.constexpr,
+    VALUE_WIDTH: tl.constexpr,
+    WINDOW: tl.constexpr,
+    CHUNK: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+    M: tl.constexpr,
+    N: tl.constexpr,
+):
+    """Grid: as many programs as the device runs at once; they share the items of the work list, head by head."""
+    NUM_HEADS: tl.constexpr = NUM_KV_HEADS * GROUP
+    HAS_LOW: tl.constexpr = WINDOW > 0 or CHUNK > 0
+    column_D, column_V = tl.arange(0, KEY_WIDTH), tl.arange(0, VALUE_WIDTH)
+    items = work + tl.load(work + 2 * KIND + 1)
+    for number in range(tl.program_id(0), tl.load(work + 2 * KIND) * NUM_KV_HEADS, tl.num_programs(0)):
+        head, item = number % NUM_KV_HEADS, items + number // NUM_KV_HEADS * ITEM
+        segment, first_pair, place = tl.load(item), tl.load(item + 1), tl.load(item + 2)
+        ranges = work + 2 * NUM_KINDS + segment * SEGMENT
+        range_len, num_ranges, first_partial = tl.load(ranges), tl.load(ranges + 1), tl.load(ranges + 2)
+        length, written = tl.load(lengths + segment), tl.load(num_written + segment)
+        first_row, tree = tl.load(first_rows + segment), tl.load(tree_offsets + segment)
+        num_rows = tl.load(first_rows + segment + 1) - first_row
+        table = blocks + tl.load(table_offsets + segment)
+
+        pair_M = first_pair + tl.arange(0, M)
+        row_M, head_M = pair_M // GROUP, head * GROUP + pair_M % GROUP
+        is_row_M = row_M < num_rows
+        query_at_M = (first_row + row_M) * query_row + head_M * query_head
+        is_query_MD = is_row_M[:, None] & (column_D < KEY_DIM)[None, :]
+        query_MD = tl.load(query + query_at_M[:, None] + column_D[None, :], mask=is_query_MD, other=0.0)
+        enter_M = tl.load(enters + tree + written + row_M, mask=is_row_M, other=0)
+        low_M = tl.zeros([M], tl.int32)
+        if HAS_LOW:  # the first position that a row sees
+            position_M = tl.load(positions + tree + written + row_M, mask=is_row_M, other=FAR)
+            if WINDOW:
+                low_M = tl.maximum(low_M, position_M - WINDOW + 1)
+            if CHUNK:
+                low_M = tl.maximum(low_M, position_M // CHUNK * CHUNK)
+
+        first_node = written + first_pair // GROUP
+        last_node = written + tl.minimum((first_pair + M - 1) // GROUP, num_rows - 1)
+        start = tl.maximum(place * range_len, tl.min(low_M, 0) // N * N)
+        end = tl.minimum((place + 1) * range_len, length + last_node + 1)
+        seen_by_all = length + tl.minimum(first_node + 1, tl.load(trunk_lens + segment))
+        border = tl.maximum(start, tl.minimum(end, seen_by_all) // N * N)
+
+        top_M = tl.full([M], NEVER, tl.float32)
+        total_M = tl.zeros([M], tl.float32)
+        if HAS_SINKS:  # one more key without a value, of the first range
+            sink_M = tl.load(sinks + head_M).to(tl.float32) * LOG2_E
+            top_M = tl.where(place == 0, sink_M, top_M)
+            total_M = tl.where(place == 0, 1.0, total_M)
+        sum_MV = tl.zeros([M, VALUE_WIDTH], tl.float32)
+        for first_key in range(start, border, N):
+            top_M, total_M, sum_MV = _meet(
+                (top_M, total_M, sum_MV), query_MD, enter_M, low_M, first_key, end, length, head, keys, values, table,
+                enters + tree, leaves + tree, positions + tree, scaling, NUM_KV_HEADS, KEY_DIM, VALUE_DIM, VALUE_WIDTH,
+                SOFTCAP, HAS_LOW, False, N,
+            )  # fmt: skip
+        for first_key in tl.range(border, end, N, num_stages=2):
+            top_M, total_M, sum_MV = _meet(
+                (top_M, total_M, sum_MV), query_MD, enter_M, low_M, first_key, end, length, head, keys, values, table,
+                enters + tree, leaves + tree, positions + tree, scaling, NUM_KV_HEADS, KEY_DIM, VALUE_DIM, VALUE_WIDTH,
+                SOFTCAP, HAS_LOW, True, N,
+            )  # fmt: skip
+
+        is_value_MV = is_row_M[:, None] & (column_V < VALUE_DIM)[None, :]
+        if num_ranges == 1:
+            at_M = (first_row + row_M) * NUM_HEADS + head_M
+            mean_MV = sum_MV / tl.where(total_M > 0, total_M, 1.0)[:, None]
+            out_at_MV = out + at_M[:, None] * VALUE_DIM + column_V[None, :]
+            tl.store(out_at_MV, mean_MV.to(out.dtype.element_ty), mask=is_value_MV)
+        else:
+            partial_M = ((first_partial + row_M * num_ranges + place) * NUM_HEADS + head_M).to(tl.int64)
+            tl.store(stats + 2 * partial_M, top_M, mask=is_row_M)
+            tl.store(stats + 2 * partial_M + 1, total_M, mask=is_row_M)
+            sums_at_MV = sums + partial_M[:, None] * VALUE_DIM + column_V[None, :]
+            tl.store(sums_at_MV, sum_MV, mask=is_value_MV & (total_M > 0)[:, None])
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def merge_ranges(
+    out,
+    sums,
+    stats,
+    row_segments,
+    first_rows,
+    work,
+    num_rows,
+    NUM_KINDS: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    VALUE_WIDTH: tl.constexpr,
+):
+    """Grid: (rows of the result, query heads). Rows of padding become zeros; those of one range are there already."""
+    row = tl.program_id(0)
+    segment = tl.load(row_segments + row) if row < num_rows else -1
+    num_ranges = tl.load(work + 2 * NUM_KINDS + segment * SEGMENT + 1) if segment >= 0 else 0
+    if num_ranges != 1:
+        head, num_heads = tl.program_id(1), tl.num_programs(1)
+        column_V, place_R = tl.arange(0, VALUE_WIDTH), tl.arange(0, RANGES)
+        mean_V = tl.zeros([VALUE_WIDTH], tl.float32)
+        if num_ranges > 0:
+            first_partial = tl.load(work + 2 * NUM_KINDS + segment * SEGMENT + 2)
+            partial_R = first_partial + (row - tl.load(first_rows + segment)) * num_ranges + place_R
+            at_R = partial_R.to(tl.int64) * num_heads + head
+            top_R = tl.load(stats + 2 * at_R, mask=place_R < num_ranges, other=NEVER)
+            total_R = tl.load(stats + 2 * at_R + 1, mask=place_R < num_ranges, other=0.0)
+            is_sum_RV = (total_R > 0)[:, None] & (column_V < VALUE_DIM)[None, :]
+            sum_RV = tl.load(sums + at_R[:, None] * VALUE_DIM + column_V[None, :], mask=is_sum_RV, other=0.0)
+            weight_R = tl.exp2(top_R - tl.max(top_R, 0))
+            mean_V = tl.sum(sum_RV * weight_R[:, None], 0) / tl.sum(total_R * weight_R, 0)
+        out_at_V = out + (row * num_heads + head) * VALUE_DIM + column_V
+        tl.store(out_at_V, mean_V.to(out.dtype.element_ty), mask=column_V < VALUE_DIM)

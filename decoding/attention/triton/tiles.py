@@ -1,0 +1,93 @@
+"""Sizes of the attention kernel's tiles: a table to begin with, and what was measured on a device, kept by its name.
+
+Knows nothing of how sizes are measured. Invariant: a tile follows from the layer, the numbers' type and the device, so
+that a row's sums are in the same order whatever else is in its step.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import torch
+
+from decoding.core.kernel_cache import kernel_folder
+from decoding.core.layer import LayerSpec
+
+INTERPRETER = "interpreter"
+
+
+class Tile(NamedTuple):
+    """pairs: (row, head) pairs of a tile; keys: met at once, a divisor of 256 and a multiple of 16."""
+
+    pairs: int
+    keys: int
+    num_warps: int
+    num_stages: int
+
+
+# By compute capability and padded width, for 16-bit numbers: `python -m decoding.bench.kernels.compile` shows that
+# none of them spills. Hopper's and Blackwell's tensor cores take 64 rows at once, Ampere's 16.
+DEFAULTS = {
+    (8, 0): {64: Tile(64, 64, 4, 3), 128: Tile(64, 32, 4, 3), 256: Tile(32, 32, 8, 3)},
+    (9, 0): {64: Tile(64, 64, 4, 3), 128: Tile(64, 32, 4, 3), 256: Tile(32, 64, 8, 3)},
+    (10, 0): {64: Tile(64, 32, 4, 3), 128: Tile(64, 64, 8, 3), 256: Tile(32, 64, 8, 3)},
+}
+WIDEST = Tile(16, 16, 4, 2)  # heads beyond 256 columns
+EXACT = Tile(16, 32, 4, 2)  # float32, which no tensor core multiplies exactly
+
+
+def padded_width(width: int) -> int:
+    """The power of two that a kernel computes with."""
+    return max(16, 1 << (width - 1).bit_length())
+
+
+def default_tile(width: int, itemsize: int, capability: tuple[int, int]) -> Tile:
+    """For heads of `width` padded columns. capability: (0, 0) is the interpreter."""
+    if capability == (0, 0):
+        return Tile(64, 64, 4, 1)
+    if width > 256:
+        return WIDEST
+    if itemsize > 2:
+        return EXACT
+    known = max((each for each in DEFAULTS if each <= capability), default=min(DEFAULTS))
+    return DEFAULTS[known][max(64, width)]
+
+
+def head_name(layer: LayerSpec, dtype: torch.dtype) -> str:
+    """What a tile is kept under."""
+    return f"{str(dtype).removeprefix('torch.')} {layer.group}x{layer.key_dim}x{layer.value_dim}"
+
+
+def device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else INTERPRETER
+
+
+def tile_of(layer: LayerSpec, dtype: torch.dtype, device: torch.device) -> Tile:
+    """What was measured on such a device, else the table's."""
+    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
+    width = padded_width(max(layer.key_dim, layer.value_dim))
+    kept = read_tiles(device_name(device)).get(head_name(layer, dtype))
+    return kept or default_tile(width, dtype.itemsize, capability)
+
+
+def read_tiles(name: str) -> dict[str, Tile]:
+    """By head name; none where nothing was measured, or what was written cannot be read."""
+    try:
+        return msgspec.json.decode(_path(name).read_bytes(), type=dict[str, Tile])
+    except (OSError, msgspec.MsgspecError):
+        return {}
+
+
+def keep_tiles(name: str, tiles: dict[str, Tile]) -> Path:
+    """Write what was measured on a device over what was known of it; where. Raises OSError."""
+    path = _path(name)
+    path.write_bytes(msgspec.json.encode(read_tiles(name) | tiles))
+    return path
+
+
+def _path(name: str) -> Path:
+    """Beside the folders of compiled kernels: it outlives a change of the sources."""
+    return kernel_folder().parent / f"tiles-{re.sub('[^A-Za-z0-9]+', '-', name)}.json"

@@ -1,0 +1,146 @@
+"""Attention by the Triton kernels: a step's tensors are its plan, three launches a layer, nothing read by the host.
+
+Knows layers and where a step's numbers lie. Invariant: grids and sizes follow from the padded number of rows, the layer
+and the device alone, so that a captured forward serves every step of its bucket.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from decoding.attention.triton.constants import constants_of
+from decoding.attention.triton.kernels import attend_tiles, merge_ranges, store_rows
+from decoding.attention.triton.tiles import Tile, tile_of
+from decoding.attention.triton.work import MOST_RANGES, Kind, most_words, share_out
+from decoding.cache.batch import StepBatch
+from decoding.cache.block_pool import BLOCK_LEN
+from decoding.cache.kv_store import KvStore
+from decoding.cache.step_tensors import StepBuffers, StepRoom, StepTensors, room_of
+from decoding.core.layer import LayerSpec
+from decoding.core.tree import IntArray
+
+# Shape suffixes: H query heads, K kv heads, N model rows, D key width, V value width, B blocks, S slots of a block,
+# P partial sums.
+MOST_STATIC_ROWS = 256  # up to here there is room for partial sums of any lengths; larger steps are never captured
+PROGRAMS_EACH = 4  # for each of the device's processors
+INTERPRETED_PROGRAMS = 3
+
+
+class TritonAttention:
+    """A `StaticAttention`, on a CUDA device, or on the CPU where Triton interprets its kernels.
+
+    dtype: of the model and its store. tiles: of each layer, None for those that suit the device.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[LayerSpec],
+        dtype: torch.dtype,
+        device: torch.device,
+        tiles: Sequence[Tile] | None = None,
+    ) -> None:
+        tiles = tiles or [tile_of(layer, dtype, device) for layer in layers]
+        kinds = [Kind(layer.group, tile.pairs) for layer, tile in zip(layers, tiles, strict=True)]
+        self._kinds = list(dict.fromkeys(kinds))
+        self._constants = [
+            constants_of(layer, tile, self._kinds.index(kind), len(self._kinds))
+            for layer, tile, kind in zip(layers, tiles, kinds, strict=True)
+        ]
+        self._num_programs = INTERPRETED_PROGRAMS
+        if device.type == "cuda":
+            self._num_programs = PROGRAMS_EACH * torch.cuda.get_device_properties(device).multi_processor_count
+        self._num_partials = 0  # of the step that was shared out last
+        self._store: KvStore | None = None
+        self._buffers: StepBuffers | None = None
+
+    def prepare(self, batch: StepBatch) -> StepTensors:
+        """Send a step on its way to the device, in buffers that grow with the largest one."""
+        if self._buffers is None or self._store is not batch.store or not self._buffers.room.holds(batch):
+            before = self._buffers.room if self._buffers else room_of(batch)
+            rows, tree_rows, blocks, keys, _ = (2 * max(each) for each in zip(room_of(batch), before, strict=True))
+            room = StepRoom(rows, tree_rows, blocks, keys, self.most_work(rows, keys))
+            self._store, self._buffers = batch.store, StepBuffers(batch.store, room, self.share_out)
+        return self._buffers.stage(batch, batch.num_tokens)
+
+    def share_out(self, batch: StepBatch) -> IntArray:
+        """The step's tiles and ranges."""
+        work = share_out(batch, self._kinds)
+        self._num_partials = work.num_partials
+        return work.words
+
+    def most_work(self, num_rows: int, most_keys: int) -> int:
+        return most_words(num_rows, most_keys, self._kinds)
+
+    def attend(
+        self,
+        layer: LayerSpec,
+        query_1HND: torch.Tensor,
+        key_1KND: torch.Tensor,
+        value_1KNV: torch.Tensor,
+        step: StepTensors,
+    ) -> torch.Tensor:
+        with torch.cuda.device_of(query_1HND):  # Triton launches on the current device
+            return self._attend(layer, query_1HND[0], key_1KND[0], value_1KNV[0], step)
+
+    def _attend(
+        self,
+        layer: LayerSpec,
+        query_HND: torch.Tensor,
+        key_KND: torch.Tensor,
+        value_KNV: torch.Tensor,
+        step: StepTensors,
+    ) -> torch.Tensor:
+        query_HND, key_KND, value_KNV = (_side_by_side(each) for each in (query_HND, key_KND, value_KNV))
+        keys_BKDS, values_BKSV = step.store.planes(layer.index)
+        num_rows, constants = len(step.ids_T), self._constants[layer.index]
+        store_rows[(-(-num_rows // BLOCK_LEN), layer.num_kv_heads)](
+            keys_BKDS,
+            values_BKSV,
+            key_KND,
+            value_KNV,
+            step.slots_T,
+            num_rows,
+            *key_KND.stride()[:2],
+            *value_KNV.stride()[:2],
+            **constants.store,
+        )
+        out_NHV = query_HND.new_empty(query_HND.shape[1], layer.num_query_heads, layer.value_dim)
+        num_partials = MOST_RANGES * num_rows if num_rows <= MOST_STATIC_ROWS else self._num_partials
+        sums_PHV = out_NHV.new_empty(num_partials, *out_NHV.shape[1:], dtype=torch.float32)
+        stats_PH2 = out_NHV.new_empty(num_partials, layer.num_query_heads, 2, dtype=torch.float32)
+        attend_tiles[(self._num_programs,)](
+            query_HND,
+            keys_BKDS,
+            values_BKSV,
+            query_HND if layer.sinks is None else layer.sinks,
+            out_NHV,
+            sums_PHV,
+            stats_PH2,
+            step.first_rows_B,
+            step.lengths_B,
+            step.num_written_B,
+            step.trunk_lens_B,
+            step.table_offsets_B,
+            step.tree_offsets_B,
+            step.tree_positions_P,
+            step.enters_P,
+            step.leaves_P,
+            step.blocks_C,
+            step.work_W,
+            *query_HND.stride()[:2],
+            layer.scaling if layer.softcap else layer.scaling * math.log2(math.e),
+            **constants.attend,
+        )
+        merge_ranges[(len(out_NHV), layer.num_query_heads)](
+            out_NHV, sums_PHV, stats_PH2, step.row_segments_T, step.first_rows_B, step.work_W, num_rows,
+            **constants.merge,
+        )  # fmt: skip
+        return out_NHV[None]
+
+
+def _side_by_side(rows: torch.Tensor) -> torch.Tensor:
+    """[heads, rows, width], a head's numbers next to each other."""
+    return rows if rows.stride(2) == 1 else rows.contiguous()

@@ -1,0 +1,85 @@
+"""What the programs of a launch share out among themselves: a step's tiles of rows, times the ranges of their keys.
+
+A tile is some (row, head) pairs of one segment that share a kv head; a range is a run of its keys. A list for each
+kind of layer, which is its query heads per kv head and the pairs of its tiles.
+Invariant: a segment's tiles and ranges depend on its own rows and length, never on its neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from decoding.cache.batch import StepBatch
+from decoding.core.tree import IntArray
+
+SPLIT = 256  # keys: ranges are multiples of it
+MOST_RANGES = 32  # of a segment, so that a long context keeps partial sums few
+MOST_PARTIALS = 4096  # of a segment: long prompts are parallel enough by their rows
+SEGMENT_WORDS = 3  # keys of a range, number of ranges, first partial sum
+ITEM_WORDS = 3  # segment, first (row, head) pair, range
+
+
+class Kind(NamedTuple):
+    """group: query heads per kv head. pairs: of a tile."""
+
+    group: int
+    pairs: int
+
+
+class Work(NamedTuple):
+    """words: int32, for the device: for each kind how many items there are and where they begin, then the segments,
+    then the items. num_partials: sums that the ranges of all rows leave, for each head."""
+
+    words: IntArray
+    num_partials: int
+
+
+def share_out(batch: StepBatch, kinds: Sequence[Kind]) -> Work:
+    """The work of a step."""
+    segments, num_partials = _cut(batch.offsets, batch.prefix_lens, batch.tree_offsets)
+    items = [_list_items(batch.offsets, segments, *kind) for kind in kinds]
+    header, place = np.empty((len(kinds), 2), np.int32), 2 * len(kinds) + segments.size
+    for kind, own in enumerate(items):
+        header[kind] = len(own), place
+        place += own.size
+    return Work(np.concatenate([part.ravel() for part in (header, segments, *items)]), num_partials)
+
+
+def most_words(num_rows: int, most_keys: int, kinds: Sequence[Kind]) -> int:
+    """Words of any step of so many rows, whose segments, as many at most, have up to `most_keys` keys."""
+    num_tiles = sum(num_rows * kind.group // kind.pairs + num_rows for kind in kinds)
+    num_ranges = min(MOST_RANGES, -(-most_keys // SPLIT))
+    return 2 * len(kinds) + SEGMENT_WORDS * num_rows + ITEM_WORDS * num_ranges * num_tiles
+
+
+@nb.njit(cache=True)
+def _cut(offsets: IntArray, prefix_lens: IntArray, tree_offsets: IntArray) -> tuple[NDArray[np.int32], int]:
+    """int32 [B, 3]: each segment's ranges; partial sums of all. A row of one range leaves none."""
+    segments, num_partials = np.empty((len(prefix_lens), SEGMENT_WORDS), np.int32), 0
+    for segment in range(len(prefix_lens)):
+        num_rows = offsets[segment + 1] - offsets[segment]
+        num_keys = prefix_lens[segment] + tree_offsets[segment + 1] - tree_offsets[segment]
+        most_ranges = max(1, min(MOST_RANGES, MOST_PARTIALS // num_rows))
+        range_len = SPLIT * -(-num_keys // (SPLIT * most_ranges))
+        num_ranges = -(-num_keys // range_len)
+        segments[segment, 0], segments[segment, 1], segments[segment, 2] = range_len, num_ranges, num_partials
+        num_partials += num_rows * num_ranges if num_ranges > 1 else 0
+    return segments, num_partials
+
+
+@nb.njit(cache=True)
+def _list_items(offsets: IntArray, segments: NDArray[np.int32], group: int, pairs: int) -> NDArray[np.int32]:
+    """int32 [I, 3]: tiles that meet the same keys one after the other, for these are then still in the cache."""
+    num_tiles = -(-(offsets[1:] - offsets[:-1]) * group // pairs)
+    items, item = np.empty((np.sum(num_tiles * segments[:, 1]), ITEM_WORDS), np.int32), 0
+    for segment in range(len(segments)):
+        for number in range(segments[segment, 1]):
+            for tile in range(num_tiles[segment]):
+                items[item, 0], items[item, 1], items[item, 2] = segment, tile * pairs, number
+                item += 1
+    return items
