@@ -1,0 +1,134 @@
+"""What the compiler makes of the kernels for devices that need not be there, as a Markdown table.
+
+`python -m decoding.bench.kernels.compile`, without TRITON_INTERPRET in the environment. Triton's wheel brings the
+assembler and the tool that reads registers and stack from what it made.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from decoding.attention.triton import kernels
+from decoding.attention.triton.constants import constants_of
+from decoding.attention.triton.tiles import Tile, default_tile, padded_width
+from decoding.core.layer import LayerSpec
+
+CAPABILITIES = [(8, 0), (9, 0), (10, 0)]
+NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
+OF_MODEL = {"query", "keys", "values", "key", "value", "sinks", "out"}
+SUMS = {"sums", "stats"}
+NUMBERS = {"num_rows", "key_head", "key_row", "value_head", "value_row", "query_head", "query_row"}
+
+
+class Compiled(NamedTuple):
+    """Of one program: registers of a thread and what of them is spilled, in bytes, shared memory in bytes, and the
+    instruction by which matrices are multiplied."""
+
+    registers: int
+    spilled: int
+    shared: int
+    product: str
+
+
+def compile_kernel(kernel: Any, constants: dict[str, Any], dtype: torch.dtype, capability: tuple[int, int]) -> Compiled:
+    """constants: see `constants_of`."""
+    signature = {name: _type(name, NAMES[dtype]) for name in kernel.arg_names}
+    known = {name: constants[name] for name, kind in signature.items() if kind == "constexpr"}
+    aligned = [place for place, kind in enumerate(signature.values()) if kind.startswith("*")]
+    aligned += [place for place, name in enumerate(signature) if name in NUMBERS - {"num_rows"}]
+    source = ASTSource(kernel, signature, known, {(place,): [["tt.divisibility", 16]] for place in aligned})
+    options = {name: value for name, value in constants.items() if name not in signature}
+    target = GPUTarget("cuda", 10 * capability[0] + capability[1], 32)
+    made = triton.compile(source, target=target, options=options)
+    registers, spilled = _resources(made.asm["cubin"])
+    products = [name for name in ("tcgen05.mma", "wgmma.mma_async", "mma.sync") if name in made.asm["ptx"]]
+    return Compiled(registers, spilled, made.metadata.shared, products[0] if products else "fma")
+
+
+def _type(name: str, dtype: str) -> str:
+    if name.isupper():
+        return "constexpr"
+    if name in OF_MODEL:
+        return f"*{dtype}"
+    if name in SUMS:
+        return "*fp32"
+    return "fp32" if name == "scaling" else "i32" if name in NUMBERS else "*i32"
+
+
+def _resources(cubin: bytes) -> tuple[int, int]:
+    """Registers and bytes of stack."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [triton.knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name]
+        told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    found = re.search(r"REG:(\d+) STACK:(\d+)", told)
+    assert found, told
+    return int(found[1]), int(found[2])
+
+
+def layer_of(group: int, key_dim: int, value_dim: int, **features: Any) -> LayerSpec:
+    fields = {"index": 0, "num_query_heads": 8 * group, "num_kv_heads": 8, "scaling": key_dim**-0.5} | features
+    return LayerSpec(key_dim=key_dim, value_dim=value_dim, **fields)
+
+
+FEATURES = {"window": 4096, "softcap": 50.0, "sinks": torch.zeros(32)}
+HEADS = {
+    **{f"{width}, 4 heads share keys": layer_of(4, width, width) for width in (64, 80, 96, 128, 256)},
+    **{f"128, {group} share keys": layer_of(group, 128, 128) for group in (1, 2, 8)},
+    "128, 4, window, soft-cap and sinks": layer_of(4, 128, 128, **FEATURES),
+    "256, 4, window, soft-cap and sinks": layer_of(4, 256, 256, **FEATURES),
+    "192 and 128, 1 (MLA)": layer_of(1, 192, 128),
+    "512, 4": layer_of(4, 512, 512),
+}
+
+
+def tile_for(layer: LayerSpec, dtype: torch.dtype, capability: tuple[int, int]) -> Tile:
+    return default_tile(padded_width(max(layer.key_dim, layer.value_dim)), dtype.itemsize, capability)
+
+
+def compile_attend(layer: LayerSpec, dtype: torch.dtype, capability: tuple[int, int]) -> Compiled:
+    """With the default tile."""
+    constants = constants_of(layer, tile_for(layer, dtype, capability), 0, 1)
+    return compile_kernel(kernels.attend_tiles, constants.attend, dtype, capability)
+
+
+def _lines() -> Iterator[str]:
+    yield f"Triton {triton.__version__}, no device.\n"
+    yield "| kernel, head width | type | device | pairs, keys, warps, stages | registers | shared | spilled | by |"
+    yield "|---|---|---|---|---|---|---|---|"
+    cases = [(f"attend, {name}", layer, torch.bfloat16) for name, layer in HEADS.items()]
+    cases.append(("attend, 128, 4", layer_of(4, 128, 128), torch.float32))
+    for name, layer, dtype in cases:
+        for capability in CAPABILITIES:
+            tile = ", ".join(map(str, tile_for(layer, dtype, capability)))
+            yield _line(name, dtype, capability, tile, compile_attend(layer, dtype, capability))
+    layer = layer_of(4, 128, 128)
+    for capability in CAPABILITIES:
+        constants = constants_of(layer, tile_for(layer, torch.bfloat16, capability), 0, 1)
+        for name, kernel, own in (
+            ("store, 128", kernels.store_rows, constants.store),
+            ("merge, 128", kernels.merge_ranges, constants.merge),
+        ):
+            made = compile_kernel(kernel, own, torch.bfloat16, capability)
+            yield _line(name, torch.bfloat16, capability, "", made)
+
+
+def _line(name: str, dtype: torch.dtype, capability: tuple[int, int], tile: str, made: Compiled) -> str:
+    device = f"sm_{capability[0]}{capability[1]}"
+    cells = [name, NAMES[dtype], device, tile, made.registers, f"{made.shared:,}", made.spilled, made.product]
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+if __name__ == "__main__":
+    for line in _lines():
+        print(line, flush=True)  # noqa: T201

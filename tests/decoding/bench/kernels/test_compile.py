@@ -1,0 +1,31 @@
+"""The attention kernel compiles for devices that are not here, and nothing of it is spilled."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("triton", reason="Triton is not installed: its kernels are not compiled")
+
+PROGRAM = """
+import torch
+from decoding.bench.kernels.compile import CAPABILITIES, FEATURES, compile_attend, layer_of
+
+for width in (64, 128, 256):
+    for capability in CAPABILITIES:
+        for features in ({}, FEATURES):
+            made = compile_attend(layer_of(4, width, width, **features), torch.bfloat16, capability)
+            print(width, capability, made)
+            assert made.spilled == 0, (width, capability, made)
+            assert made.product != "fma", (width, capability, made)
+"""
+
+
+def test_no_default_tile_spills_registers_and_all_use_tensor_cores() -> None:
+    """In a process of its own: kernels are not interpreted there."""
+    environment = {name: text for name, text in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
