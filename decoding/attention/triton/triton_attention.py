@@ -82,7 +82,7 @@ class TritonAttention:
         value_1KNV: torch.Tensor,
         step: StepTensors,
     ) -> torch.Tensor:
-        with torch.cuda.device_of(query_1HND):  # Triton launches on the current device
+        with torch.cuda.device(query_1HND.get_device()):  # where Triton launches; -1, a CPU's, changes nothing
             return self._attend(layer, query_1HND[0], key_1KND[0], value_1KNV[0], step)
 
     def _attend(

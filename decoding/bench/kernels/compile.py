@@ -19,7 +19,7 @@ from triton.compiler import ASTSource
 
 from decoding.attention.triton import kernels
 from decoding.attention.triton.constants import constants_of
-from decoding.attention.triton.tiles import Tile, default_tile, padded_width
+from decoding.attention.triton.tiles import EXACT, Tile, default_tile, padded_width
 from decoding.core.layer import LayerSpec
 
 CAPABILITIES = [(8, 0), (9, 0), (10, 0)]
@@ -83,10 +83,10 @@ def layer_of(group: int, key_dim: int, value_dim: int, **features: Any) -> Layer
 
 FEATURES = {"window": 4096, "softcap": 50.0, "sinks": torch.zeros(32)}
 HEADS = {
-    **{f"{width}, 4 heads share keys": layer_of(4, width, width) for width in (64, 80, 96, 128, 256)},
+    **{f"{width}, 4 share keys": layer_of(4, width, width) for width in (64, 80, 96, 128, 256)},
     **{f"128, {group} share keys": layer_of(group, 128, 128) for group in (1, 2, 8)},
-    "128, 4, window, soft-cap and sinks": layer_of(4, 128, 128, **FEATURES),
-    "256, 4, window, soft-cap and sinks": layer_of(4, 256, 256, **FEATURES),
+    "128, 4, window, cap, sinks": layer_of(4, 128, 128, **FEATURES),
+    "256, 4, window, cap, sinks": layer_of(4, 256, 256, **FEATURES),
     "192 and 128, 1 (MLA)": layer_of(1, 192, 128),
     "512, 4": layer_of(4, 512, 512),
 }
@@ -103,30 +103,29 @@ def compile_attend(layer: LayerSpec, dtype: torch.dtype, capability: tuple[int, 
 
 
 def _lines() -> Iterator[str]:
-    yield f"Triton {triton.__version__}, no device.\n"
-    yield "| kernel, head width | type | device | pairs, keys, warps, stages | registers | shared | spilled | by |"
-    yield "|---|---|---|---|---|---|---|---|"
+    yield f"Triton {triton.__version__}, no device. Pairs x keys of a tile, warps, stages: registers,"
+    yield "shared and spilled bytes, by what matrices are multiplied.\n"
+    yield "| kernel, head width | type | " + " | ".join(f"sm_{major}{minor}" for major, minor in CAPABILITIES) + " |"
+    yield "|---|---|" + "---|" * len(CAPABILITIES)
     cases = [(f"attend, {name}", layer, torch.bfloat16) for name, layer in HEADS.items()]
-    cases.append(("attend, 128, 4", layer_of(4, 128, 128), torch.float32))
-    for name, layer, dtype in cases:
-        for capability in CAPABILITIES:
-            tile = ", ".join(map(str, tile_for(layer, dtype, capability)))
-            yield _line(name, dtype, capability, tile, compile_attend(layer, dtype, capability))
-    layer = layer_of(4, 128, 128)
-    for capability in CAPABILITIES:
-        constants = constants_of(layer, tile_for(layer, torch.bfloat16, capability), 0, 1)
-        for name, kernel, own in (
-            ("store, 128", kernels.store_rows, constants.store),
-            ("merge, 128", kernels.merge_ranges, constants.merge),
-        ):
-            made = compile_kernel(kernel, own, torch.bfloat16, capability)
-            yield _line(name, torch.bfloat16, capability, "", made)
+    for name, layer, dtype in [*cases, ("attend, 128, 4 share keys", layer_of(4, 128, 128), torch.float32)]:
+        yield _line(name, dtype, [_attend_cell(layer, dtype, capability) for capability in CAPABILITIES])
+    store, _, merge = constants_of(layer_of(4, 128, 128), EXACT, 0, 1)
+    for name, kernel, constants in (("store", kernels.store_rows, store), ("merge", kernels.merge_ranges, merge)):
+        made = [compile_kernel(kernel, constants, torch.bfloat16, capability) for capability in CAPABILITIES]
+        yield _line(
+            f"{name}, 128", torch.bfloat16, [f"{each.registers}, {each.shared:,}, {each.spilled}" for each in made]
+        )
 
 
-def _line(name: str, dtype: torch.dtype, capability: tuple[int, int], tile: str, made: Compiled) -> str:
-    device = f"sm_{capability[0]}{capability[1]}"
-    cells = [name, NAMES[dtype], device, tile, made.registers, f"{made.shared:,}", made.spilled, made.product]
-    return "| " + " | ".join(map(str, cells)) + " |"
+def _attend_cell(layer: LayerSpec, dtype: torch.dtype, capability: tuple[int, int]) -> str:
+    tile, made = tile_for(layer, dtype, capability), compile_attend(layer, dtype, capability)
+    sizes = f"{tile.pairs}x{tile.keys}, {tile.num_warps}, {tile.num_stages}"
+    return f"{sizes}: {made.registers}, {made.shared:,}, {made.spilled}, {made.product}"
+
+
+def _line(name: str, dtype: torch.dtype, cells: list[str]) -> str:
+    return "| " + " | ".join([name, NAMES[dtype], *cells]) + " |"
 
 
 if __name__ == "__main__":
