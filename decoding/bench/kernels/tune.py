@@ -13,6 +13,7 @@ from itertools import product
 import numpy as np
 import torch
 from triton import testing
+from triton.runtime.errors import OutOfResources
 
 from decoding.attention.triton.tiles import Tile, device_name, head_name, keep_tiles
 from decoding.attention.triton.triton_attention import TritonAttention
@@ -38,15 +39,14 @@ def quickest(tiles: Iterable[Tile], seconds_of: Callable[[Tile], float]) -> Tile
     for tile in tiles:
         try:
             found[tile] = seconds_of(tile)
-        except RuntimeError:  # more shared memory or registers than there are
+        except OutOfResources:
             continue
     return min(found, key=found.__getitem__)
 
 
 def step_over(store: KvStore) -> StepBatch:
     """Trees after long contexts whose numbers are zeros, and a chunk of a prompt."""
-    cache, parents = KvCache(store), np.maximum(np.arange(-1, NODES - 1) // 2, -1).astype(np.int32)
-    parents[0] = -1
+    cache, parents = KvCache(store), (np.arange(-1, NODES - 1) // 2).astype(np.int32)
     segments = []
     for number in range(REQUESTS + 1):
         count = CHUNK if number == REQUESTS else NODES

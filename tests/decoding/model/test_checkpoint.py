@@ -7,6 +7,7 @@ import torch
 
 from decoding.config import EngineConfig
 from decoding.errors import ConfigError
+from decoding.model import checkpoint
 from decoding.model.checkpoint import resolve
 
 
@@ -24,3 +25,19 @@ def test_a_device_that_is_not_there_is_refused_before_a_worker_dies_of_it() -> N
     missing = f"cuda:{torch.cuda.device_count()}"
     with pytest.raises(ConfigError, match=f"'{missing}' is not there"):
         resolve(EngineConfig(device=missing))
+
+
+def test_a_gpu_gets_tritons_kernels_where_triton_is_installed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(checkpoint, "find_spec", lambda _name: "found")
+    assert checkpoint.resolve_attention("auto", "cuda", "bfloat16") == "triton"
+    assert checkpoint.resolve_attention("sdpa", "cuda", "bfloat16") == "sdpa"
+    monkeypatch.setattr(checkpoint, "_is_interpreted", lambda: False)
+    with pytest.raises(ConfigError, match="needs a GPU"):
+        checkpoint.resolve_attention("triton", "cpu", "float32")
+    monkeypatch.setattr(checkpoint, "find_spec", lambda _name: None)
+    assert checkpoint.resolve_attention("auto", "cuda", "bfloat16") == "sdpa"
+    assert "Triton is not installed" in caplog.text
+    with pytest.raises(ConfigError, match="not installed"):
+        checkpoint.resolve_attention("triton", "cuda", "bfloat16")
