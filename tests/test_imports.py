@@ -36,8 +36,9 @@ DECODING = {
     """,
     "sampling": """
         grammar/source grammar/trial grammar/matcher grammar/builder grammar/compiler grammar/__main__
-        logits_kernel logits_row law logits_processors
-        noise cpu_sampler rejection top_tokens logprobs torch_sampler verify sampler
+        logits_kernel logits_row law logits_processors noise cpu_sampler rejection asked
+        device/availability device/places device/scan device/draw device/walk device/edit device/tree_edits device/plan
+        device/launch top_tokens logprobs reference verify sampler host_sampler device/device_sampler step_sampler
     """,
     "drafting": """
         drafter fields baselines/lookup baselines/none draft_model/state draft_model/vocabulary
@@ -74,6 +75,7 @@ DECODING = {
         peers/children/llama_cpp_peer peers/children/openvino_peer peers/folders peers/gate
         peers/peer_process peers/rounds peers/tables peers/__main__
         auto/runs auto/tables auto/plot auto/__main__ gpu/cost_model gpu/calculated gpu/contestants gpu/__main__
+        sampling/cases sampling/compilation sampling/__main__
         __main__
     """,
 }

@@ -251,11 +251,11 @@ def _draft_once(drafter: Drafter, request: Request, state: DraftModelState | Non
             num_rows = len(asked.tokens)
     tree = drafter.propose(budget)
     logits_RV = torch.zeros(len(tree), WARM_UP_VOCABULARY)
-    verdict = verify(tree, logits_RV, sampler_for(request, tree, None, logits_RV.device))
+    verdict = verify(tree, logits_RV, sampler_for(request, tree, None))
     request.extend(verdict.tokens[:1])
     drafter.observe(tree, verdict, _made_up_top(len(tree)))
     root = root_only(int(request.tokens[-1]))
-    verdict = verify(root, logits_RV[:1], sampler_for(request, root, None, logits_RV.device))
+    verdict = verify(root, logits_RV[:1], sampler_for(request, root, None))
     request.extend(verdict.tokens)
     drafter.observe(root, verdict, _made_up_top(1))  # a step without a tree of its own
     drafter.propose(budget)

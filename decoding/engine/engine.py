@@ -44,6 +44,7 @@ from decoding.model.memory import affordable_slots, expected_bytes, resident_byt
 from decoding.model.target_model import TargetModel
 from decoding.sampling.grammar.builder import GrammarBuilder
 from decoding.sampling.grammar.compiler import GrammarCompiler
+from decoding.sampling.step_sampler import sampler_on
 from decoding.stores.session_store import SessionLimits, SessionStore
 from decoding.stores.successor_table import NUM_SUCCESSORS
 
@@ -76,6 +77,7 @@ class Engine:
         self._kernels.load()
         on_progress("Measuring what a token costs on this machine", 0.9)
         self.costs = StepCosts(model, draft_model, kept)
+        self.sampler = sampler_on(model.device)
         slot_bytes = sum(each.bytes_per_slot for each in (model, draft_model) if each)
         slot_bytes += TopTokenStore.bytes_per_slot(NUM_SUCCESSORS)
         slots = affordable_slots(config, model.device, slot_bytes)
@@ -205,7 +207,12 @@ class Engine:
         forward = self._runner.launch(batch)
         tally.end_phase("forward")
         borders = pairwise(batch.logit_offsets.tolist())
-        run = [RunPart(part, forward.logits_RV[first:end]) for part, (first, end) in zip(parts, borders, strict=True)]
+        asked = [part.asked(first, end - first) for part, (first, end) in zip(parts, borders, strict=True)]
+        drawing = self.sampler.launch(forward.logits_RV, asked)
+        run = [
+            RunPart(part, forward.logits_RV[each.first :][: each.num_rows], drawing, place)
+            for place, (part, each) in enumerate(zip(parts, asked, strict=True))
+        ]
         verified = isolation.each(run, RunPart.verify)
         tally.end_sample(forward.stopwatch.seconds())
         if isinstance(self.draft_model, HeadDrafting):
@@ -253,25 +260,25 @@ class Engine:
 
     def _commit(self, verified: VerifiedPart, tally: StepTally, result: StepResult) -> None:
         """Keep the accepted rows, extend the sequence, and say what it was given."""
-        part, verdict, rows_RV, _ = verified
-        sequence, request = part.sequence, part.sequence.request
-        sequence.note_prompt_logprobs(part.prompt_logprobs(rows_RV))
+        part, rows_RV, drawn = verified
+        sequence, request, verdict = part.sequence, part.sequence.request, drawn.verdict
+        sequence.note_prompt_logprobs(drawn.prompt_logprobs)
         assert sequence.rows is not None, request.id
         self.store.commit(sequence.rows, part.kept_rows(verdict))
         if verdict is None or part.tree is None:
             sequence.note_chunk()
             return
-        logprobs, context, method = part.logprobs(verdict, rows_RV), request.num_tokens, sequence.drafter.active.name
+        context, method = request.num_tokens, sequence.drafter.active.name
         outcome = outcome_of(part.tree, verdict)
         num_emitted = sequence.commit(part.tree, verdict, outcome, part.cost)
         tally.add(Emission(method, context, num_emitted, part.budget), outcome)
         if request.speculation.trace is not None:
-            trace = trace_step(sequence, part.tree, verdict, num_emitted, part.tree_rows(rows_RV))
+            trace = trace_step(sequence, part.tree, verdict, num_emitted, part.tree_rows(rows_RV).cpu())
             result.traced.append((request.id, trace))
         if request.sampling.prompt_logprobs is not None and context == len(request.prompt):
             result.scored.append(PromptScored(request.id, sequence.prompt_logprobs))
         tokens = verdict.tokens[:num_emitted].tolist()
-        result.emitted.append(Emitted(request.id, tokens, logprobs and logprobs[:num_emitted]))
+        result.emitted.append(Emitted(request.id, tokens, drawn.logprobs and drawn.logprobs[:num_emitted]))
         if request.finish_reason is not None:
             self._scheduler.retire(request.id)
             result.retired.append(sequence.end(request.finish_reason))

@@ -22,17 +22,14 @@ from decoding.core.request import FinishReason, Request
 from decoding.core.stats import DraftOutcome, RequestStats
 from decoding.core.step_result import Retired
 from decoding.core.token_logprobs import TokenLogprobs
-from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, IntArray, Verdict
 from decoding.drafting.draft_model.state import DraftCost
 from decoding.drafting.revision.prediction import Prediction
 from decoding.drafting.sequence_drafter import SequenceDrafter
 from decoding.engine.sharing.fair_queue import Turn
+from decoding.sampling.asked import Asked, Drawn
 from decoding.sampling.logits_processors import LogitsProcessors
-from decoding.sampling.logprobs import token_logprobs
-from decoding.sampling.sampler import sampler_for
-from decoding.sampling.top_tokens import top_tokens
-from decoding.sampling.verify import verify
+from decoding.sampling.step_sampler import Drawing
 from decoding.stores.successor_table import NUM_SUCCESSORS
 
 
@@ -237,13 +234,17 @@ class SequencePart:
         parents = np.concatenate((chunk_parents, self.tree.parents + np.int32(num_chunk)))
         return Segment(rows, tokens, parents, logits)
 
-    def verify(self, rows_RV: torch.Tensor) -> Verdict | None:
-        """The target's own tokens along the tree; None where there is none. Raises BrokenSequence."""
-        if self.tree is None:
-            return None
+    def asked(self, first: int, num_rows: int) -> Asked:
+        """What is asked of its rows of the step's logits, which begin at `first`."""
         sequence = self.sequence
-        sampler = sampler_for(sequence.request, self.tree, sequence.root_processors, rows_RV.device)
-        return verify(self.tree, self.tree_rows(rows_RV), sampler)
+        request, next_scored = sequence.request, len(sequence.prompt_logprobs)
+        tokens = request.prompt[:0]
+        if request.sampling.prompt_logprobs is not None and request.num_output == 0:
+            tokens = request.prompt[next_scored : self.end + 1]
+        processors = sequence.root_processors
+        return Asked(
+            request, first, num_rows, self.tree, processors, self.num_top, tokens, next_scored - 1 - self.start
+        )
 
     def tree_rows(self, rows_RV: torch.Tensor) -> torch.Tensor:
         """Of this part's logits those that follow the tree's nodes, a row for each."""
@@ -258,28 +259,14 @@ class SequencePart:
         chunk = np.arange(num_chunk, dtype=np.int32)
         return chunk if verdict is None else np.concatenate((chunk, verdict.path + np.int32(num_chunk)))
 
-    def prompt_logprobs(self, rows_RV: torch.Tensor) -> list[TokenLogprobs]:
-        """Of the prompt's tokens that follow this part's rows, if they are asked for and not yet told."""
-        request, first = self.sequence.request, len(self.sequence.prompt_logprobs)
-        tokens = request.prompt[first : self.end + 1]
-        if request.sampling.prompt_logprobs is None or len(tokens) == 0 or request.num_output:
-            return []
-        rows_RV = rows_RV[first - 1 - self.start :][: len(tokens)]
-        return token_logprobs(rows_RV, tokens, request.sampling.prompt_logprobs)
-
-    def logprobs(self, verdict: Verdict, rows_RV: torch.Tensor) -> list[TokenLogprobs] | None:
-        """Of the verdict's tokens, if they are asked for."""
-        num_top = self.sequence.request.sampling.logprobs
-        if num_top is None:
-            return None
-        return token_logprobs(self.tree_rows(rows_RV)[torch.from_numpy(verdict.path)], verdict.tokens, num_top)
-
 
 class RunPart(NamedTuple):
-    """A part after its forward, and its raw logits."""
+    """A part after its forward: its raw logits, and its place among those that `drawing` answers."""
 
     part: SequencePart
     rows_RV: torch.Tensor
+    drawing: Drawing
+    place: int
 
     @property
     def sequence(self) -> Sequence:
@@ -287,34 +274,35 @@ class RunPart(NamedTuple):
 
     def verify(self) -> VerifiedPart:
         """What the target says of the tree. Raises BrokenSequence."""
-        part, rows_RV = self
-        verdict = part.verify(rows_RV)
-        return VerifiedPart(part, verdict, rows_RV, top_tokens(rows_RV, part.num_top) if part.num_top else None)
+        return VerifiedPart(self.part, self.rows_RV, self.drawing.collect(self.place))
 
 
 class VerifiedPart(NamedTuple):
-    """verdict: of the target on the tree, None where there is none; top: what is kept and learnt from of the raw
-    logits, a row for each of theirs."""
+    """drawn: what was asked of the raw logits, of which the likeliest tokens are kept and learnt from."""
 
     part: SequencePart
-    verdict: Verdict | None
     rows_RV: torch.Tensor
-    top: TopTokens | None
+    drawn: Drawn
 
     @property
     def sequence(self) -> Sequence:
         return self.part.sequence
 
+    @property
+    def verdict(self) -> Verdict | None:
+        """Of the target on the tree, None where there is none."""
+        return self.drawn.verdict
+
     def keep_top(self, tops: TopTokenStore) -> None:
         """Note what follows the chunk's rows for all who share them."""
         rows, count, end = self.sequence.rows, self.part.num_chunk_logits, self.part.end
-        if self.top is not None and count:
+        if self.drawn.top is not None and count:
             assert rows is not None
-            tops.write(slots_of(rows.table.blocks, np.arange(end - count, end)), self.top.rows(0, count))
+            tops.write(slots_of(rows.table.blocks, np.arange(end - count, end)), self.drawn.top.rows(0, count))
 
     def observe(self) -> None:
         """Give the drafter the outcome of its tree."""
-        part, verdict, _, top = self
+        part, verdict, top = self.part, self.drawn.verdict, self.drawn.top
         if part.tree is None or verdict is None or part.is_plain:
             return
         drafter = part.sequence.drafter

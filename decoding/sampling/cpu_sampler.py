@@ -1,7 +1,7 @@
 """The target's own token on the CPU: argmax(log p + g) over one row, compiled.
 
 p is the row's distribution by the request's `law`, g is `noise`, absent at temperature 0.
-Knows nothing of trees. `torch_sampler` says the same in tensors. Invariant: a token depends on row, law and position.
+Knows nothing of trees. `reference` says the same in tensors. Invariant: a token depends on row, law and position.
 """
 
 from __future__ import annotations

@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 # V vocabulary, S tokens seen, B biased tokens, W words of a bit mask, A tokens of all bad words together
 
 
+Mask = NDArray[np.uint32]  # [W], bit `token % 32` of word `token // 32` is set for a token that may come
+
+
 class Penalties(NamedTuple):
     """As in `SamplingParams`."""
 
@@ -51,8 +54,8 @@ def add_bias(row: NDArray[np.float32], ids_B: NDArray[np.int64], biases_B: NDArr
 
 
 @nb.njit(cache=True)
-def forbid_unset(row: NDArray[np.float32], mask_W: NDArray[np.uint32]) -> None:
-    """Leave only tokens whose bit is set: bit `token % 32` of word `token // 32`."""
+def forbid_unset(row: NDArray[np.float32], mask_W: Mask) -> None:
+    """Leave only tokens whose bit is set."""
     for word in range((len(row) + 31) // 32):
         bits = mask_W[word]
         first, end = 32 * word, min(32 * word + 32, len(row))

@@ -9,7 +9,9 @@ Invariant: the state is that of the request's reply, or of it and the part of th
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,7 +24,16 @@ from decoding.sampling.grammar.matcher import GrammarMatcher
 from decoding.sampling.logits_kernel import BadWords, Penalties, add_bias, forbid_bad_words, forbid_unset, penalise
 from decoding.sampling.logits_row import checked_highest
 
-# V vocabulary, R rows, W words of a bit mask
+# V vocabulary, R rows, W words of a bit mask, E entries
+
+
+class Entries(NamedTuple):
+    """What a row is changed by at some tokens, each once: occurrences in the reply, -1 for a token that no penalty is
+    for, and what is added, minus infinity for a token that may not follow."""
+
+    tokens_E: NDArray[np.int64]
+    counts_E: NDArray[np.int64]
+    biases_E: NDArray[np.float64]
 
 
 class LogitsProcessors:
@@ -36,7 +47,7 @@ class LogitsProcessors:
         self.matcher = matcher
         self.num_noted = 0
         self._request = request
-        self._penalties = Penalties(asked.presence_penalty, asked.frequency_penalty, asked.repetition_penalty)
+        self.penalties = Penalties(asked.presence_penalty, asked.frequency_penalty, asked.repetition_penalty)
         self._counts_V = np.zeros(vocab_size if has_penalties(asked) else 0, np.int32)
         self._seen = _Distinct(vocab_size, request.prompt if asked.repetition_penalty != 1 else request.prompt[:0])
         self._bias_ids = np.array(sorted(asked.logit_bias), np.int64)
@@ -44,7 +55,7 @@ class LogitsProcessors:
         self._bad_words = _bad_words(asked.bad_words)
         self._longest_word = max(map(len, asked.bad_words), default=1)
         self._tail = request.prompt[len(request.prompt) - min(len(request.prompt), self._longest_word - 1) :]
-        self._allowed_W = None if asked.allowed_token_ids is None else bit_mask(asked.allowed_token_ids, vocab_size)
+        self.allowed_W = None if asked.allowed_token_ids is None else bit_mask(asked.allowed_token_ids, vocab_size)
         self._stop_ids = np.array(sorted(request.stop_ids), np.int64)
         self.catch_up()
 
@@ -74,11 +85,11 @@ class LogitsProcessors:
         checked_highest(logits_V, len(self._request.prompt) + self.num_noted)  # masks would hide what is broken
         row = logits_V.copy()
         if len(self._counts_V):
-            penalise(row, self._seen.ids, self._counts_V, self._penalties)
+            penalise(row, self._seen.ids, self._counts_V, self.penalties)
         add_bias(row, self._bias_ids, self._biases)
         grammar_W = self.matcher.mask() if self.matcher is not None else None
-        processed = row.copy() if grammar_W is not None or self._allowed_W is not None else row
-        for mask_W in (grammar_W, self._allowed_W):
+        processed = row.copy() if grammar_W is not None or self.allowed_W is not None else row
+        for mask_W in (grammar_W, self.allowed_W):
             if mask_W is not None:
                 forbid_unset(processed, mask_W)
         strict = processed.copy() if len(self._bad_words.ends) or self._is_early else processed
@@ -91,6 +102,40 @@ class LogitsProcessors:
         if grammar_W is not None:
             forbid_unset(row, grammar_W)
         return row
+
+    def entries(self) -> Entries:
+        """What penalties and bias change of a row, wherever in the tree it is."""
+        tokens_E = np.union1d(self._seen.ids, self._bias_ids).astype(np.int64)
+        counts_E = np.full(len(tokens_E), -1, np.int64)
+        if len(self._counts_V):
+            counts_E = np.where(self._seen.holds(tokens_E), self._counts_V[tokens_E], counts_E)
+        biases_E = np.zeros(len(tokens_E))
+        biases_E[np.searchsorted(tokens_E, self._bias_ids)] = self._biases
+        return Entries(tokens_E, counts_E, biases_E)
+
+    def entries_after(self, path: Sequence[int]) -> Entries:
+        """What is changed in another way, or besides, after drafted tokens: at these, and at those that may not follow.
+
+        Of bad words, min_tokens and the masks none gives way: a row of which nothing is left is the caller's to see.
+        """
+        forbidden = self._forbidden_after(path)
+        tokens = sorted({*(path if len(self._counts_V) else ()), *forbidden})
+        counts = [-1] * len(tokens)
+        if len(self._counts_V):
+            seen = self._seen.holds(np.array(tokens, np.int64)).tolist()
+            noted = [int(self._counts_V[token]) + path.count(token) for token in tokens]
+            counts = [count if count or was else -1 for count, was in zip(noted, seen, strict=True)]
+        asked = self._request.sampling.logit_bias
+        biases = [-math.inf if token in forbidden else asked.get(token, 0.0) for token in tokens]
+        return Entries(np.array(tokens, np.int64), np.array(counts, np.int64), np.array(biases, np.float64))
+
+    def _forbidden_after(self, path: Sequence[int]) -> set[int]:
+        is_early = self.num_noted + len(path) < self._request.sampling.min_tokens
+        text = [*self._tail.tolist(), *path]
+        ended = {
+            last for *before, last in self._request.sampling.bad_words if text[len(text) - len(before) :] == before
+        }
+        return ended | set(self._stop_ids.tolist()) if is_early else ended
 
     @property
     def _is_early(self) -> bool:
@@ -110,6 +155,10 @@ class _Distinct:
     @property
     def ids(self) -> NDArray[np.int32]:
         return self._ids[: self._count]
+
+    def holds(self, tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """bool, for each token."""
+        return self._is_in_V[tokens]
 
     def add(self, token: int) -> None:
         if self._is_in_V[token]:

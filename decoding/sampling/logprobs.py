@@ -20,26 +20,37 @@ from decoding.sampling.top_tokens import top_tokens
 
 
 def token_logprobs(rows_RV: torch.Tensor, tokens: IntArray, num_top: int) -> list[TokenLogprobs]:
-    """For each row, what it says of its token and of the `num_top` likeliest; float32 rows, int32 [R] tokens.
+    """For each row, what it says of its token and of the `num_top` likeliest; float32 rows on the host, int32 [R]
+    tokens.
 
     Differences of logits are taken in float64; the normaliser is that of `top_tokens`.
     """
     if len(tokens) == 0:
         return []
-    if num_top == 0 and rows_RV.device.type == "cpu":
+    if num_top == 0:
         return _own_logprobs(rows_RV.numpy(), tokens)
-    top = top_tokens(rows_RV, max(num_top, 1))
-    ids_RK = torch.from_numpy(top.ids).long().to(rows_RV.device)
-    own_R1 = rows_RV.gather(1, torch.from_numpy(tokens).long().to(rows_RV.device)[:, None])
+    top = top_tokens(rows_RV, num_top)
+    ids_RK = torch.from_numpy(top.ids).long()
+    own_R1 = rows_RV.gather(1, torch.from_numpy(tokens).long()[:, None])
     ranks = ((rows_RV > own_R1).sum(1) + 1).tolist()
     best_logprob_R = np.log(top.probabilities[:, 0].astype(np.float64))
-    values_RK = torch.cat((own_R1, rows_RV.gather(1, ids_RK)), dim=1).double().cpu().numpy()
+    values_RK = torch.cat((own_R1, rows_RV.gather(1, ids_RK)), dim=1).double().numpy()
     logprobs_RK = values_RK - values_RK[:, 1:2] + best_logprob_R[:, None]
+    return told(tokens, logprobs_RK[:, 0], ranks, top.ids[:, :num_top], logprobs_RK[:, 1 : 1 + num_top])
+
+
+def told(
+    tokens: IntArray,
+    logprobs_R: NDArray[np.float64],
+    ranks: list[int],
+    ids_RK: IntArray,
+    top_logprobs_RK: NDArray[np.float64],
+) -> list[TokenLogprobs]:
+    """The records of tokens, each with the likeliest ones of its row."""
+    columns = tokens.tolist(), logprobs_R.tolist(), ranks, ids_RK.tolist(), top_logprobs_RK.tolist()
     return [
-        TokenLogprobs(token, logprobs[0], rank, list(zip(ids, logprobs[1:], strict=True))[:num_top])
-        for token, rank, ids, logprobs in zip(
-            tokens.tolist(), ranks, top.ids.tolist(), logprobs_RK.tolist(), strict=True
-        )
+        TokenLogprobs(token, logprob, rank, list(zip(ids, top_logprobs, strict=True)))
+        for token, logprob, rank, ids, top_logprobs in zip(*columns, strict=True)
     ]
 
 

@@ -46,7 +46,7 @@ class RejectionSampler:
         self._num_drawn = 0
 
     def draw(self, logits_V: torch.Tensor, node: int, /) -> int:
-        row = logits_V.cpu().numpy()
+        row = logits_V.numpy()
         best = checked_highest(row, self._position + self._num_drawn)
         self._num_drawn += 1
         children = self._tree.tokens[self._tree.parents == node]

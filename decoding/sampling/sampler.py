@@ -11,7 +11,6 @@ from decoding.sampling.cpu_sampler import CpuSampler
 from decoding.sampling.law import law_of
 from decoding.sampling.logits_processors import LogitsProcessors
 from decoding.sampling.rejection import RejectionSampler
-from decoding.sampling.torch_sampler import TorchSampler
 from decoding.sampling.verify import Sampler
 
 
@@ -29,7 +28,7 @@ class ProcessedSampler:
     def draw(self, logits_V: torch.Tensor, node: int, /) -> int:
         if self._drawn is not None:  # the walk came to another node, so it accepted this token
             self._processors.note(self._drawn)
-        row = self._processors.row(logits_V.cpu().numpy())
+        row = self._processors.row(logits_V.numpy())
         self._drawn = self._sampler.draw(torch.from_numpy(row), node)
         return self._drawn
 
@@ -39,19 +38,13 @@ def warm_up() -> None:
     CpuSampler(law_of(SamplingParams(max_tokens=1)), 0).draw(torch.zeros(1), 0)
 
 
-def sampler_for(
-    request: Request, tree: DraftTree, processors: LogitsProcessors | None, device: torch.device
-) -> Sampler:
+def sampler_for(request: Request, tree: DraftTree, processors: LogitsProcessors | None) -> Sampler:
     """A sampler for one step of a request: by rejection for a tree that brings its `draws`, else the target's own.
 
-    processors: None for a request that asks for nothing of its logits; device: where they are.
+    processors: None for a request that asks for nothing of its logits.
     """
     law, position = law_of(request.sampling), request.num_tokens
-    sampler: Sampler
+    sampler: Sampler = CpuSampler(law, position)
     if tree.draws is not None:
         sampler = RejectionSampler(tree, law, position)
-    elif processors is not None or device.type == "cpu":
-        sampler = CpuSampler(law, position)
-    else:
-        sampler = TorchSampler(law, position)
     return sampler if processors is None else ProcessedSampler(sampler, processors)

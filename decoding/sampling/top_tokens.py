@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from decoding.core.top_tokens import TopTokens
+from decoding.sampling.device.availability import has_kernels
 from decoding.sampling.logits_row import KEY_OF_MINUS_INFINITY, highest_key, key_of, mass
 
 # R rows, V vocabulary, K most likely tokens
@@ -20,11 +21,12 @@ Floats = NDArray[np.float32]
 
 def top_tokens(logits_RV: torch.Tensor, num_top: int) -> TopTokens:
     """The `num_top` most likely tokens of every row with their probabilities at temperature 1."""
+    if has_kernels(logits_RV.device):
+        from decoding.sampling.device.launch import likeliest
+
+        return likeliest(logits_RV, num_top)
+    logits_RV = logits_RV.cpu()
     num_top = min(num_top, logits_RV.shape[1])
-    if logits_RV.device.type != "cpu":
-        log_norm = torch.logsumexp(logits_RV, dim=-1, keepdim=True)
-        best = torch.topk(logits_RV, num_top, dim=-1)
-        return TopTokens(best.indices.int().cpu().numpy(), (best.values - log_norm).exp().cpu().numpy())
     ids = np.empty((len(logits_RV), num_top), np.int32)
     probabilities = np.empty((len(logits_RV), num_top), np.float32)
     is_parallel = logits_RV.numel() > PARALLEL_LOGITS and len(logits_RV) > 1 and torch.get_num_threads() > 1

@@ -182,7 +182,7 @@ def test_a_grammar_whose_reply_cannot_begin(gosling: Engine) -> None:
     check_end(gosling, run_beside_a_stream(gosling, victim, start_drafter=start), victim, "drafter")
 
 
-@pytest.mark.parametrize("name", ["_penalties", "_tail"])
+@pytest.mark.parametrize("name", ["penalties", "_tail"])
 def test_logits_processors(gosling: Engine, name: str) -> None:
     def break_it(sequence: Sequence) -> None:
         setattr(sequence.processors, name, None)

@@ -19,8 +19,8 @@ from decoding.sampling.cpu_sampler import CpuSampler
 from decoding.sampling.grammar.matcher import GrammarMatcher
 from decoding.sampling.law import law_of
 from decoding.sampling.logits_processors import LogitsProcessors, bit_mask, processors_of, reference_process
+from decoding.sampling.reference import ReferenceSampler
 from decoding.sampling.sampler import ProcessedSampler
-from decoding.sampling.torch_sampler import TorchSampler
 from decoding.sampling.verify import verify
 
 VOCAB_SIZE = 67
@@ -170,7 +170,7 @@ def _decode_plainly(logits_NV: torch.Tensor, sampling: SamplingParams) -> list[i
     reply: list[int] = []
     for row_V in logits_NV:
         processed_V = reference_process(row_V, request, reply, None)
-        reply.append(TorchSampler(law_of(sampling), request.num_tokens).draw(processed_V, 0))
+        reply.append(ReferenceSampler(law_of(sampling), request.num_tokens).draw(processed_V, 0))
         request.extend(np.array(reply[-1:], np.int32))
     return reply
 

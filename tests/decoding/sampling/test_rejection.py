@@ -69,7 +69,7 @@ def draw(law: SamplingParams, speculation: SpeculationParams, seed: int, session
         tree = drafter.propose(DraftBudget(8, 0.2))
         rows_RV = LOGITS_VV[torch.from_numpy(tree.tokens.astype(np.int64))].contiguous()
         top = top_tokens(rows_RV, 4)
-        verdict = verify(tree, rows_RV, sampler_for(request, tree, None, rows_RV.device))
+        verdict = verify(tree, rows_RV, sampler_for(request, tree, None))
         request.extend(verdict.tokens)
         drafter.observe(tree, verdict, top)
         accepted += verdict.num_accepted

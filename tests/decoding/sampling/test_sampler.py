@@ -17,9 +17,9 @@ from decoding.errors import BrokenLogits
 from decoding.sampling.cpu_sampler import CpuSampler
 from decoding.sampling.law import Law, law_of
 from decoding.sampling.logits_processors import LogitsProcessors
+from decoding.sampling.reference import ReferenceSampler
 from decoding.sampling.rejection import RejectionSampler
 from decoding.sampling.sampler import ProcessedSampler, sampler_for
-from decoding.sampling.torch_sampler import TorchSampler
 from decoding.sampling.verify import Sampler, verify
 
 GREEDY = SamplingParams(max_tokens=9, temperature=0.0, seed=5)
@@ -34,7 +34,6 @@ ASKED = {
     "min_p": replace(GREEDY, temperature=1.0, min_p=0.1),
     "all": replace(GREEDY, temperature=1.3, top_k=20, top_p=0.8, min_p=0.02),
 }
-CPU = torch.device("cpu")
 
 
 def request_of(sampling: SamplingParams, prompt_len: int = 1) -> Request:
@@ -55,7 +54,7 @@ def test_kernel_and_reference_draw_the_same_tokens(asked: SamplingParams, vocab_
     logits = torch.randn(64, vocab_size) * 3
     logits[::2] = (logits[::2] * 2).round() / 2  # many exact ties
     law = law_of(asked)
-    assert draw_all(CpuSampler(law, 1), logits) == draw_all(TorchSampler(law, 1), logits)
+    assert draw_all(CpuSampler(law, 1), logits) == draw_all(ReferenceSampler(law, 1), logits)
 
 
 @pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED.keys())
@@ -99,8 +98,8 @@ def test_a_tree_is_verified_as_by_the_reference(asked: SamplingParams) -> None:
         logits = torch.randn(12, 10)
         for sampling, first in ((replace(asked, seed=2**64 - 1 - seed), 1), (GREEDY, 7)):
             request, rows = request_of(sampling, 4 + first), logits[first : first + len(TREE)]
-            verdict = verify(TREE, rows, sampler_for(request, TREE, None, CPU))
-            expected = verify(TREE, rows, TorchSampler(law_of(sampling), request.num_tokens))
+            verdict = verify(TREE, rows, sampler_for(request, TREE, None))
+            expected = verify(TREE, rows, ReferenceSampler(law_of(sampling), request.num_tokens))
             assert verdict.path.tolist() == expected.path.tolist()
             assert verdict.tokens.tolist() == expected.tokens.tolist()
             reached += len(verdict.tokens)
@@ -121,15 +120,15 @@ SAMPLED, TOP_P = law_of(ASKED["temperature"]), law_of(ASKED["top_p"])
 
 def processed(sampling: SamplingParams) -> Sampler:
     request = request_of(sampling, 7)
-    return sampler_for(request, root_only(0), LogitsProcessors(request, VOCAB_SIZE), CPU)
+    return sampler_for(request, root_only(0), LogitsProcessors(request, VOCAB_SIZE))
 
 
 SAMPLERS = {
     "greedy": lambda: CpuSampler(law_of(GREEDY), 7),
     "sampled": lambda: CpuSampler(SAMPLED, 7),
     "top_p": lambda: CpuSampler(TOP_P, 7),
-    "torch greedy": lambda: TorchSampler(law_of(GREEDY), 7),
-    "torch": lambda: TorchSampler(TOP_P, 7),
+    "reference greedy": lambda: ReferenceSampler(law_of(GREEDY), 7),
+    "reference": lambda: ReferenceSampler(TOP_P, 7),
     "rejection": lambda: RejectionSampler(DRAWN, TOP_P, 7),
     "processed": lambda: processed(replace(ASKED["temperature"], presence_penalty=1.0)),
     "masked": lambda: processed(replace(GREEDY, allowed_token_ids=(5, 6))),

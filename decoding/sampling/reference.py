@@ -1,6 +1,6 @@
-"""The target's own token in plain tensor operations: for devices other than the CPU, and the tests' reference.
+"""The target's own token in plain tensor operations: slow, and what the tests hold the other samplers against.
 
-Says what `cpu_sampler` says. Invariant: one copy to the host for a token.
+Says what `cpu_sampler` says.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from decoding.sampling.noise import gumbel_rows
 # V vocabulary
 
 
-class TorchSampler:
+class ReferenceSampler:
     """Of one sequence in one step. position: of the token that comes next, in prompt and reply."""
 
     def __init__(self, law: Law, position: int) -> None:
@@ -30,7 +30,7 @@ class TorchSampler:
 
 
 def reference_draw_token(logits_V: torch.Tensor, law: Law, position: int) -> int:
-    """`cpu_sampler.draw_token` on the device of the row. Raises BrokenLogits."""
+    """`cpu_sampler.draw_token`, by sorting the whole row. Raises BrokenLogits."""
     drawn = logits_V.argmax() if law.temperature == 0 else _scores(logits_V, law, position).argmax()
     token, best = torch.stack((drawn.double(), logits_V.max().double())).tolist()
     if not math.isfinite(best):

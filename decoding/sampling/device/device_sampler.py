@@ -1,0 +1,90 @@
+"""What sequences ask of a step's rows, done where the logits are, all trees at once.
+
+Says what `host_sampler` says, which also answers for what the device cannot: rejection, rows that are broken or of
+which a request's processors leave nothing. Invariant: one copy up when launched, and one back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from decoding.core.token_logprobs import TokenLogprobs
+from decoding.core.tree import IntArray, Verdict
+from decoding.sampling.asked import Asked, Drawn
+from decoding.sampling.device.launch import BLOCK, Results, launch
+from decoding.sampling.device.plan import Answers, Tree, plan_step
+from decoding.sampling.host_sampler import drawn_on_host
+from decoding.sampling.logprobs import told
+
+
+class DeviceSampler:
+    """block_len: tokens of the vocabulary that one program of a kernel reads, a power of two."""
+
+    def __init__(self, block_len: int = BLOCK) -> None:
+        self._block_len = block_len
+
+    def launch(self, logits_RV: torch.Tensor, asked: Sequence[Asked]) -> DeviceDrawing:
+        return DeviceDrawing(logits_RV, asked, self._block_len)
+
+
+class DeviceDrawing:
+    """num_on_host: sequences that the host answered for, so far."""
+
+    def __init__(self, logits_RV: torch.Tensor, asked: Sequence[Asked], block_len: int) -> None:
+        self._logits_RV = logits_RV
+        self._asked = asked
+        self._plan = plan_step(asked)
+        self._launched = launch(self._plan, logits_RV, block_len)
+        self._results: Results | None = None
+        self.num_on_host = 0
+
+    def collect(self, place: int) -> Drawn:
+        if self._results is None:
+            self._results = self._launched.wait()
+        asked, answers, results = self._asked[place], self._plan.answers[place], self._results
+        verdict = None if answers.tree is None else verdict_of(results.words, answers.tree)
+        if answers.is_on_host or (verdict is not None and verdict.tokens[-1] < 0):
+            self.num_on_host += 1
+            return drawn_on_host(asked, self._logits_RV[asked.first : asked.first + asked.num_rows].cpu())
+        rows = slice(answers.ranked, answers.ranked + asked.num_rows)
+        top = results.top(rows, min(asked.num_top, self._logits_RV.shape[1])) if asked.num_top else None
+        reader = _Logprobs(asked, answers, results, self._logits_RV.shape[1])
+        logprobs = None if verdict is None or asked.num_logprobs is None else reader.of_reply(verdict)
+        return Drawn(verdict, top, logprobs, reader.of_prompt())
+
+
+def verdict_of(words: IntArray, tree: Tree) -> Verdict:
+    """What the walk through a tree came to; its last token is negative where the device has not drawn it."""
+    num_accepted = int(words[tree.path])
+    path, tokens = words[tree.path + 1 :], words[tree.path + 1 + tree.num_nodes :]
+    return Verdict(path[:num_accepted].copy(), tokens[:num_accepted].copy())
+
+
+class _Logprobs:
+    """One sequence's."""
+
+    def __init__(self, asked: Asked, answers: Answers, results: Results, vocab_size: int) -> None:
+        self._asked, self._answers, self._results, self._vocab_size = asked, answers, results, vocab_size
+
+    def of_prompt(self) -> list[TokenLogprobs]:
+        tokens = self._asked.prompt_tokens
+        places = np.arange(len(tokens), dtype=np.int32)
+        return self._told(tokens, self._asked.first_scored + places, places, self._asked.num_prompt_logprobs)
+
+    def of_reply(self, verdict: Verdict) -> list[TokenLogprobs]:
+        asked = self._asked
+        rows, scored = asked.first_of_tree - asked.first + verdict.path, len(asked.prompt_tokens) + verdict.path
+        return self._told(verdict.tokens, rows, scored, asked.num_logprobs or 0)
+
+    def _told(self, tokens: IntArray, rows: IntArray, scored: IntArray, num_top: int) -> list[TokenLogprobs]:
+        """Of tokens after some of the sequence's rows; scored: their places among its scores."""
+        results, num_top = self._results, min(num_top, self._vocab_size)
+        ranked, scored = self._answers.ranked + rows, self._answers.scored + scored
+        logits_RK = results.top_logits_HK[ranked]
+        norms_R1 = logits_RK[:, :1] + np.log(results.masses_H[ranked, None])
+        own_R, ranks = results.own_logits_L[scored] - norms_R1[:, 0], 1 + results.num_higher_L[scored]
+        ids_RK = results.top_ids_HK[ranked, :num_top]
+        return told(tokens, own_R, ranks.tolist(), ids_RK, logits_RK[:, :num_top] - norms_R1)

@@ -1,0 +1,72 @@
+"""A token's place in its row as one int64, and its noise: what all kernels of the sampler share.
+
+A place is greater for a higher logit, then for a smaller id, so that every cut of `law` is one comparison: the value's
+`key_of` (see `logits_row`) above, the id counted down below.
+"""
+
+# mypy: ignore-errors
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+KEY_OF_INFINITY = tl.constexpr(0x7F800000)
+KEY_OF_NAN = tl.constexpr(0x7FC00000)  # of every NaN here: above infinity, so that the row's best place tells of it
+KEY_OF_MINUS_INFINITY = tl.constexpr(0x807FFFFF - 2**32)
+NOTHING = tl.constexpr((0x807FFFFF - 2**32) << 32)  # below every token's place
+LAST_ID = tl.constexpr(0x7FFFFFFF)
+
+
+@triton.jit
+def places_of(x, ids):
+    x = tl.where(x == 0.0, 0.0, x)  # one zero
+    bits = x.to(tl.int32, bitcast=True)
+    key = tl.where(x == x, bits ^ ((bits >> 31) & 0x7FFFFFFF), KEY_OF_NAN)
+    return (key.to(tl.int64) << 32) | (ids ^ LAST_ID).to(tl.int64)
+
+
+@triton.jit
+def logit_of(place):
+    key = (place >> 32).to(tl.int32)
+    return (key ^ ((key >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def token_of(place):
+    return (place & 0x7FFFFFFF).to(tl.int32) ^ LAST_ID
+
+
+@triton.jit
+def load_block(row, block, vocab_size, BLOCK: tl.constexpr):
+    """float32 and int64 [BLOCK]: logits and places of a block of the vocabulary, nothing beyond its end."""
+    ids = block * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(row + ids, mask=ids < vocab_size, other=-float("inf"))
+    return x, tl.where(ids < vocab_size, places_of(x, ids), NOTHING)
+
+
+@triton.jit
+def finite(x):
+    """The value that others are told relative to: 0 where all of them are minus infinity."""
+    return tl.where(x == -float("inf"), 0.0, x)
+
+
+@triton.jit
+def noise_of_block(seed, position, block, BLOCK: tl.constexpr):
+    """float32 [BLOCK]: `noise.gumbel` of a block's tokens, within 1e-5; a uniform near 1 by its distance from it."""
+    counters = block * (BLOCK // 4) + tl.arange(0, BLOCK // 4)
+    zeros = counters * 0
+    a, b, c, d = tl.philox(seed, counters, zeros + position, zeros, zeros)
+    words = tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), (BLOCK,))
+    from_one = ((words ^ 0xFFFFFFFF).to(tl.float32) + 0.5) * 2.0**-32
+    uniform = (words.to(tl.float32) + 0.5) * 2.0**-32
+    series = from_one * (1.0 + from_one * (0.5 + from_one * (0.33333334 + from_one * 0.25)))
+    return -tl.log(tl.where(from_one < 0.03125, series, -tl.log(uniform)))
+
+
+@triton.jit
+def noise_of_token(seed, position, token):
+    """float64: `noise.gumbel` of one token."""
+    a, b, c, d = tl.philox(seed, token >> 2, position, 0, 0)
+    word = tl.where(token & 2 != 0, tl.where(token & 1 != 0, d, c), tl.where(token & 1 != 0, b, a))
+    return -tl.log(-tl.log((word.to(tl.float64) + 0.5) * 2.0**-32))

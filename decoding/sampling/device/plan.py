@@ -1,0 +1,203 @@
+"""All that a step asks of its logits, laid out for the kernels, and where each answer comes back.
+
+Pure numpy; knows nothing of tensors. Invariant: the first jobs are the nodes of the trees, tree after tree, so that a
+node and its job have one number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from decoding.core.sampling_params import MAX_LOGPROBS
+from decoding.core.tree import DraftTree, IntArray
+from decoding.sampling.asked import Asked
+from decoding.sampling.device.tree_edits import TreeEdits
+from decoding.sampling.law import law_of
+from decoding.sampling.logits_kernel import Mask, Penalties
+from decoding.sampling.logits_processors import Entries
+
+Words = NDArray[np.int64]  # as the kernels read them; some are the bits of a float64
+JOB_WORDS = 8  # of a job's record, see `scan`
+SOURCE, IS_RANKED, SEED, POSITION, TOP_K, TEMPERATURE, TOP_P, FLOOR = range(JOB_WORDS)
+FEW_TOP = 10  # likeliest tokens that are found of a row where so many do, else MAX_LOGPROBS
+
+
+def found_top(num_top: int) -> int:
+    """How many likeliest tokens are found where so many are wanted: one of two numbers, for either of which kernels
+    are compiled."""
+    return FEW_TOP if num_top <= FEW_TOP else MAX_LOGPROBS
+
+
+class Tree(NamedTuple):
+    """Of a tree that is walked on the device: its first node, how many it has, where its results begin."""
+
+    first: int
+    num_nodes: int
+    path: int
+
+
+@dataclass(slots=True)
+class Answers:
+    """Where to find what a sequence is told. tree: None where none is walked; ranked, scored: the first of its rows
+    among those of the step. is_on_host: the device does not answer, see `plan_step`."""
+
+    tree: Tree | None = None
+    ranked: int = 0
+    scored: int = 0
+    is_on_host: bool = False
+
+
+@dataclass(slots=True)
+class Plan:
+    """num_top: likeliest tokens of a ranked row. The tables are those of the kernels, see there; `answers` has an item
+    for each sequence."""
+
+    num_top: int
+    answers: list[Answers] = field(default_factory=list)
+    jobs: list[Words] = field(default_factory=list)
+    trees: list[Tree] = field(default_factory=list)
+    nodes: list[Words] = field(default_factory=list)
+    ranked: list[int] = field(default_factory=list)
+    scored: list[tuple[int, int]] = field(default_factory=list)
+    edited: list[tuple[int, int]] = field(default_factory=list)
+    changes: list[Words] = field(default_factory=list)  # of all rows of a tree
+    changes_after: list[Words] = field(default_factory=list)  # of one row, made after the others
+    entries: list[Words] = field(default_factory=list)
+    masks: list[Mask] = field(default_factory=list)
+    num_jobs: int = 0
+    num_entries: int = 0
+    num_mask_words: int = 0
+    num_walked: int = 0
+
+    @property
+    def num_nodes(self) -> int:
+        """Of all trees."""
+        return sum(tree.num_nodes for tree in self.trees)
+
+    @property
+    def first_ranked(self) -> int:
+        """The results begin with the walks; then come ranked rows, then scored ones."""
+        return self.num_walked
+
+    @property
+    def first_scored(self) -> int:
+        return self.first_ranked + len(self.ranked) * (1 + 2 * self.num_top)
+
+    @property
+    def num_results(self) -> int:
+        return self.first_scored + 2 * len(self.scored)
+
+    def add_tree(self, asked: Asked, tree: DraftTree) -> Answers:
+        """Draw at its nodes, and walk it."""
+        sources = np.arange(asked.first_of_tree, asked.first_of_tree + len(tree))
+        if asked.processors is not None:
+            try:
+                edits = TreeEdits(asked.processors, tree)
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException:  # a panic in llguidance is no Exception
+                return Answers(is_on_host=True)
+            sources = self._add_edits(edits, sources)
+        walked = Tree(self.num_jobs, len(tree), self.num_walked)
+        self.trees.append(walked)
+        self.num_walked += 1 + 2 * len(tree)
+        self.nodes.append(np.stack((tree.tokens, tree.parents), axis=1).astype(np.int64))
+        self._add_jobs(_draws(asked, sources, asked.request.num_tokens + tree.depths()))
+        return Answers(walked)
+
+    def add_ranks(self, asked: Asked, answers: Answers) -> None:
+        """Rank the rows and score tokens, if that is asked."""
+        if not (asked.num_top or asked.num_logprobs is not None or len(asked.prompt_tokens)):
+            return
+        answers.ranked, answers.scored = len(self.ranked), len(self.scored)
+        tree, num_rows = answers.tree, asked.num_rows
+        if tree is None or asked.processors is not None:
+            self.rank_rows(asked.first, num_rows)
+        else:  # the tree's rows are drawn from as they are, and so scanned anyway
+            self.rank_rows(asked.first, num_rows - tree.num_nodes)
+            self.jobs[self.trees.index(tree)][:, IS_RANKED] = 1
+            self.ranked += range(tree.first, tree.first + tree.num_nodes)
+        self.scored += enumerate(asked.prompt_tokens.tolist(), asked.first + asked.first_scored)
+        if asked.num_logprobs is not None and tree is not None:
+            self.scored += [(asked.first_of_tree + node, -1 - tree.first - node) for node in range(tree.num_nodes)]
+
+    def rank_rows(self, first: int, num_rows: int) -> None:
+        """Find the likeliest tokens of rows that nothing is drawn from."""
+        self.ranked += range(self.num_jobs, self.num_jobs + num_rows)
+        jobs = np.zeros((num_rows, JOB_WORDS), np.int64)
+        jobs[:, SOURCE], jobs[:, IS_RANKED] = np.arange(first, first + num_rows), 1
+        self._add_jobs(jobs)
+
+    def _add_edits(self, edits: TreeEdits, sources: Words) -> Words:
+        """Edited copies of the rows `sources`; what they are called as sources of jobs."""
+        first = len(self.edited)
+        first_entry = self._add_entries(edits.entries)
+        for row, (source, mask_W, after) in enumerate(
+            zip(sources, edits.masks, edits.entries_after, strict=True), first
+        ):
+            self.edited.append((int(source), self._add_mask(mask_W)))
+            self.changes.append(_change(row, source, first_entry, edits.entries, edits.penalties))
+            if len(after.tokens_E):
+                self.changes_after.append(_change(row, source, self._add_entries(after), after, edits.penalties))
+        return -1 - np.arange(first, len(self.edited))
+
+    def _add_entries(self, entries: Entries) -> int:
+        """The number of the first one."""
+        self.entries.append(np.stack((entries.tokens_E, entries.counts_E, entries.biases_E.view(np.int64)), axis=1))
+        self.num_entries += len(entries.tokens_E)
+        return self.num_entries - len(entries.tokens_E)
+
+    def _add_mask(self, mask_W: Mask | None) -> int:
+        """Where its bits begin; one mask for all rows of a tree is there once."""
+        if mask_W is None:
+            return -1
+        if not self.masks or self.masks[-1] is not mask_W:
+            self.masks.append(mask_W)
+            self.num_mask_words += len(mask_W)
+        return self.num_mask_words - len(mask_W)
+
+    def _add_jobs(self, jobs: Words) -> None:
+        self.jobs.append(jobs)
+        self.num_jobs += len(jobs)
+
+
+def _draws(asked: Asked, sources: Words, positions: IntArray) -> Words:
+    """Records of jobs that draw by the request's law."""
+    law = law_of(asked.request.sampling)
+    floor = math.log(law.min_p) if law.min_p > 0.0 else -math.inf
+    jobs = np.zeros((len(sources), JOB_WORDS), np.int64)
+    jobs[:, SOURCE], jobs[:, POSITION] = sources, positions
+    jobs[:, SEED], jobs[:, TOP_K] = law.seed.astype(np.int64), law.top_k
+    jobs[:, TEMPERATURE:] = np.array([law.temperature, law.top_p, floor]).view(np.int64)
+    return jobs
+
+
+def _change(row: int, source: np.int64, first_entry: int, entries: Entries, penalties: Penalties) -> Words:
+    """The record of a list of entries that changes an edited row."""
+    words = np.array([row, source, first_entry, len(entries.tokens_E)])
+    numbers = np.array([penalties.presence, penalties.frequency, penalties.repetition])
+    return np.concatenate((words, numbers.view(np.int64)))
+
+
+def plan_step(asked: Sequence[Asked]) -> Plan:
+    """The plan of a step.
+
+    What the device is not told is done on the host: a tree that is verified by rejection, and one whose processors
+    raise at some node, which matters only if the walk comes there.
+    """
+    plan = Plan(found_top(max(max(each.num_top, each.num_logprobs or 0, each.num_prompt_logprobs) for each in asked)))
+    for each in asked:
+        is_on_host = each.tree is not None and each.tree.draws is not None
+        plan.answers.append(
+            Answers(is_on_host=is_on_host) if each.tree is None or is_on_host else plan.add_tree(each, each.tree)
+        )
+    for each, answers in zip(asked, plan.answers, strict=True):
+        if not answers.is_on_host:
+            plan.add_ranks(each, answers)
+    return plan

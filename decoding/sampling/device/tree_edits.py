@@ -1,0 +1,38 @@
+"""What a request's processors change of each row of its tree, before any token of it is drawn.
+
+The walk on the host processes a row when it comes to it; the device draws from all rows at once, so all are prepared
+while the forward runs. Invariant: the processors stay as they are.
+"""
+
+from __future__ import annotations
+
+from decoding.core.tree import DraftTree
+from decoding.sampling.grammar.matcher import GrammarMatcher
+from decoding.sampling.logits_kernel import Mask
+from decoding.sampling.logits_processors import Entries, LogitsProcessors
+
+
+class TreeEdits:
+    """entries: of every row; entries_after, masks: of each node's row. Raises BrokenGrammar."""
+
+    def __init__(self, processors: LogitsProcessors, tree: DraftTree) -> None:
+        self.penalties = processors.penalties
+        self.entries = processors.entries()
+        self.entries_after: list[Entries] = []
+        paths: list[list[int]] = [[]]
+        for node in range(len(tree)):
+            if node > 0:
+                paths.append([*paths[tree.parents[node]], int(tree.tokens[node])])
+            self.entries_after.append(processors.entries_after(paths[node]))
+        self.masks: list[Mask | None] = [processors.allowed_W] * len(tree)
+        if processors.matcher is not None:
+            self._follow(tree, processors.matcher.copy(), 0)
+
+    def _follow(self, tree: DraftTree, matcher: GrammarMatcher, node: int) -> None:
+        """Masks of a node's row and of those below that the grammar lets come; the others are never walked to."""
+        mask_W, allowed_W = matcher.mask(), self.masks[node]
+        self.masks[node] = mask_W if allowed_W is None else mask_W[: len(allowed_W)] & allowed_W
+        for child in range(node + 1, len(tree)):
+            if tree.parents[child] == node and matcher.try_consume(int(tree.tokens[child])):
+                self._follow(tree, matcher, child)
+                matcher.rollback(1)
