@@ -206,12 +206,12 @@ class Engine:
         batch = pack([part.segment() for part in parts], self.store)
         forward = self._runner.launch(batch)
         tally.end_phase("forward")
-        borders = pairwise(batch.logit_offsets.tolist())
+        borders = list(pairwise(batch.logit_offsets.tolist()))
         asked = [part.asked(first, end - first) for part, (first, end) in zip(parts, borders, strict=True)]
         drawing = self.sampler.launch(forward.logits_RV, asked)
         run = [
-            RunPart(part, forward.logits_RV[each.first :][: each.num_rows], drawing, place)
-            for place, (part, each) in enumerate(zip(parts, asked, strict=True))
+            RunPart(part, forward.logits_RV[first:end], drawing, place)
+            for place, (part, (first, end)) in enumerate(zip(parts, borders, strict=True))
         ]
         verified = isolation.each(run, RunPart.verify)
         tally.end_sample(forward.stopwatch.seconds())

@@ -36,7 +36,7 @@ class DeviceDrawing:
     def __init__(self, logits_RV: torch.Tensor, asked: Sequence[Asked], block_len: int) -> None:
         self._logits_RV = logits_RV
         self._asked = asked
-        self._plan = plan_step(asked)
+        self._plan = plan_step(asked, logits_RV.shape[1])
         self._launched = launch(self._plan, logits_RV, block_len)
         self._results: Results | None = None
         self.num_on_host = 0

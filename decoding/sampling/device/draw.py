@@ -20,6 +20,7 @@ from decoding.sampling.device.places import (
     logit_of,
     noise_of_block,
     noise_of_token,
+    scaled,
     token_of,
 )
 from decoding.sampling.device.scan import (
@@ -102,8 +103,7 @@ def _draw_from(row, job, best, temperature, floor, reaches, vocab_size, BLOCKS: 
     while (reach > -float("inf")) & (reach + NEAR >= most):
         block = tl.argmax(unread, 0)
         x, places = load_block(row, block, vocab_size, BLOCK)
-        scores = (x - logit_of(best)) / tl.maximum(temperature, 1e-20).to(tl.float32)
-        scores += noise_of_block(seed, position, block, BLOCK)
+        scores = scaled(x - logit_of(best), temperature) + noise_of_block(seed, position, block, BLOCK)
         scores = tl.where(places >= floor, scores, -float("inf"))
         highest = tl.max(scores, 0)
         score = highest
@@ -130,7 +130,7 @@ def _ahead(row, block_bests, place, best, temperature, vocab_size, BLOCKS: tl.co
     while nearest > place:
         block = token_of(nearest) // BLOCK
         x, places = load_block(row, block, vocab_size, BLOCK)
-        weights = tl.exp((x - logit_of(best)) / tl.maximum(temperature, 1e-20).to(tl.float32))
+        weights = tl.exp(scaled(x - logit_of(best), temperature))
         count += tl.sum((places > place).to(tl.int64), 0)
         mass += tl.sum(tl.where(places > place, weights, 0.0), 0).to(tl.float64)
         block_bests = tl.where(blocks == block, NOTHING, block_bests)

@@ -109,7 +109,7 @@ def _joined(records: Sequence[Any]) -> NDArray[np.int64]:
 
 def launch(plan: Plan, logits_RV: torch.Tensor, block_len: int = BLOCK) -> Launched:
     """Queue all that a plan asks of these logits, float32 and contiguous. block_len: a power of two."""
-    device, vocab_size = logits_RV.device, logits_RV.shape[1]
+    device, vocab_size = logits_RV.device, plan.vocab_size
     tables = _Tables(plan, device)
     num_blocks = triton.cdiv(vocab_size, block_len)
     padded_blocks = triton.next_power_of_2(num_blocks)
@@ -129,7 +129,7 @@ def launch(plan: Plan, logits_RV: torch.Tensor, block_len: int = BLOCK) -> Launc
     if plan.trees:
         draw[(plan.num_nodes,)](
             *source, bests_JC, masses_JC2, noisy_JC, drawn_N, vocab_size, num_blocks, padded_blocks, block_len
-        )
+        )  # fmt: skip
         most_nodes = max(FEWEST_NODES, triton.next_power_of_2(max(tree.num_nodes for tree in plan.trees)))
         walk[(len(plan.trees),)](tables.words("trees"), tables.words("nodes"), drawn_N, results, most_nodes)
     if plan.ranked:
@@ -147,14 +147,14 @@ def launch(plan: Plan, logits_RV: torch.Tensor, block_len: int = BLOCK) -> Launc
 
 def likeliest(logits_RV: torch.Tensor, num_top: int) -> TopTokens:
     """`top_tokens` on the device of its rows."""
-    plan = Plan(found_top(num_top))
+    plan = Plan(logits_RV.shape[1], found_top(num_top))
     plan.rank_rows(0, len(logits_RV))
-    return launch(plan, logits_RV).wait().top(slice(None), min(num_top, logits_RV.shape[1]))
+    return launch(plan, logits_RV).wait().top(slice(None), min(num_top, plan.vocab_size))
 
 
 def _edit(plan: Plan, tables: _Tables, logits_RV: torch.Tensor, block_len: int) -> torch.Tensor:
     """float32 [E, V]: copies of rows, with what is asked of them."""
-    vocab_size = logits_RV.shape[1]
+    vocab_size = plan.vocab_size
     edited_EV = logits_RV.new_empty(len(plan.edited), vocab_size)
     if plan.edited:
         grid = (len(plan.edited), triton.cdiv(vocab_size, block_len))

@@ -52,6 +52,12 @@ def finite(x):
 
 
 @triton.jit
+def scaled(below, temperature):
+    """float32: differences of logits at a temperature, however low it is."""
+    return below / tl.maximum(temperature, 1e-20).to(tl.float32)
+
+
+@triton.jit
 def noise_of_block(seed, position, block, BLOCK: tl.constexpr):
     """float32 [BLOCK]: `noise.gumbel` of a block's tokens, within 1e-5; a uniform near 1 by its distance from it."""
     counters = block * (BLOCK // 4) + tl.arange(0, BLOCK // 4)

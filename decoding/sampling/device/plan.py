@@ -55,9 +55,10 @@ class Answers:
 
 @dataclass(slots=True)
 class Plan:
-    """num_top: likeliest tokens of a ranked row. The tables are those of the kernels, see there; `answers` has an item
-    for each sequence."""
+    """vocab_size: of the rows; num_top: likeliest tokens of a ranked row. The tables are those of the kernels, see
+    there; `answers` has an item for each sequence."""
 
+    vocab_size: int
     num_top: int
     answers: list[Answers] = field(default_factory=list)
     jobs: list[Words] = field(default_factory=list)
@@ -73,17 +74,12 @@ class Plan:
     num_jobs: int = 0
     num_entries: int = 0
     num_mask_words: int = 0
-    num_walked: int = 0
+    first_ranked: int = 0  # results of the walks come first, then those of ranked rows, then of scored ones
 
     @property
     def num_nodes(self) -> int:
         """Of all trees."""
         return sum(tree.num_nodes for tree in self.trees)
-
-    @property
-    def first_ranked(self) -> int:
-        """The results begin with the walks; then come ranked rows, then scored ones."""
-        return self.num_walked
 
     @property
     def first_scored(self) -> int:
@@ -104,11 +100,11 @@ class Plan:
             except BaseException:  # a panic in llguidance is no Exception
                 return Answers(is_on_host=True)
             sources = self._add_edits(edits, sources)
-        walked = Tree(self.num_jobs, len(tree), self.num_walked)
+        walked = Tree(self.num_jobs, len(tree), self.first_ranked)
         self.trees.append(walked)
-        self.num_walked += 1 + 2 * len(tree)
+        self.first_ranked += 1 + 2 * len(tree)
         self.nodes.append(np.stack((tree.tokens, tree.parents), axis=1).astype(np.int64))
-        self._add_jobs(_draws(asked, sources, asked.request.num_tokens + tree.depths()))
+        self._add_jobs(self._draws(asked, sources, asked.request.num_tokens + tree.depths()))
         return Answers(walked)
 
     def add_ranks(self, asked: Asked, answers: Answers) -> None:
@@ -133,6 +129,16 @@ class Plan:
         jobs = np.zeros((num_rows, JOB_WORDS), np.int64)
         jobs[:, SOURCE], jobs[:, IS_RANKED] = np.arange(first, first + num_rows), 1
         self._add_jobs(jobs)
+
+    def _draws(self, asked: Asked, sources: Words, positions: IntArray) -> Words:
+        """Records of jobs that draw by the request's law."""
+        law = law_of(asked.request.sampling)
+        floor = math.log(law.min_p) if law.min_p > 0.0 else -math.inf
+        jobs = np.zeros((len(sources), JOB_WORDS), np.int64)
+        jobs[:, SOURCE], jobs[:, POSITION] = sources, positions
+        jobs[:, SEED], jobs[:, TOP_K] = law.seed.astype(np.int64), law.top_k if law.top_k < self.vocab_size else 0
+        jobs[:, TEMPERATURE:] = np.array([law.temperature, law.top_p, floor]).view(np.int64)
+        return jobs
 
     def _add_edits(self, edits: TreeEdits, sources: Words) -> Words:
         """Edited copies of the rows `sources`; what they are called as sources of jobs."""
@@ -167,17 +173,6 @@ class Plan:
         self.num_jobs += len(jobs)
 
 
-def _draws(asked: Asked, sources: Words, positions: IntArray) -> Words:
-    """Records of jobs that draw by the request's law."""
-    law = law_of(asked.request.sampling)
-    floor = math.log(law.min_p) if law.min_p > 0.0 else -math.inf
-    jobs = np.zeros((len(sources), JOB_WORDS), np.int64)
-    jobs[:, SOURCE], jobs[:, POSITION] = sources, positions
-    jobs[:, SEED], jobs[:, TOP_K] = law.seed.astype(np.int64), law.top_k
-    jobs[:, TEMPERATURE:] = np.array([law.temperature, law.top_p, floor]).view(np.int64)
-    return jobs
-
-
 def _change(row: int, source: np.int64, first_entry: int, entries: Entries, penalties: Penalties) -> Words:
     """The record of a list of entries that changes an edited row."""
     words = np.array([row, source, first_entry, len(entries.tokens_E)])
@@ -185,13 +180,14 @@ def _change(row: int, source: np.int64, first_entry: int, entries: Entries, pena
     return np.concatenate((words, numbers.view(np.int64)))
 
 
-def plan_step(asked: Sequence[Asked]) -> Plan:
+def plan_step(asked: Sequence[Asked], vocab_size: int) -> Plan:
     """The plan of a step.
 
     What the device is not told is done on the host: a tree that is verified by rejection, and one whose processors
     raise at some node, which matters only if the walk comes there.
     """
-    plan = Plan(found_top(max(max(each.num_top, each.num_logprobs or 0, each.num_prompt_logprobs) for each in asked)))
+    most = max(max(each.num_top, each.num_logprobs or 0, each.num_prompt_logprobs) for each in asked)
+    plan = Plan(vocab_size, found_top(most))
     for each in asked:
         is_on_host = each.tree is not None and each.tree.draws is not None
         plan.answers.append(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from decoding.sampling.device.places import NOTHING, finite, load_block, logit_of, noise_of_block, token_of
+from decoding.sampling.device.places import NOTHING, finite, load_block, logit_of, noise_of_block, scaled, token_of
 
 JOB_WORDS = tl.constexpr(8)
 SOURCE, IS_RANKED, SEED, POSITION, TOP_K, TEMPERATURE, TOP_P, FLOOR = (tl.constexpr(word) for word in range(8))
@@ -46,7 +46,7 @@ def scan(
     below = x - finite(logit_of(best))
     temperature = tl.load(numbers + TEMPERATURE)
     if temperature > 0:
-        scores = below / tl.maximum(temperature, 1e-20).to(tl.float32)
+        scores = scaled(below, temperature)
         tl.store(masses + 2 * at + 1, tl.sum(tl.exp(scores), 0))
         noise = noise_of_block(tl.load(jobs + SEED), tl.load(jobs + POSITION).to(tl.int32), block, BLOCK)
         tl.store(noisy + at, tl.max(scores + noise, 0))
