@@ -1,5 +1,5 @@
-"""The `gander` command: serve, bench, tune-tree, train-head, version. Flags are made from the settings, each defined
-once.
+"""The `gander` command: serve, bench, tune-tree, train-head, ray-config, version. Flags are made from settings, each
+defined once.
 
 Owns the command line only; heavy modules are imported by the command that needs them.
 """
@@ -19,6 +19,7 @@ from pydantic.fields import FieldInfo
 from rich.console import Console
 
 from decoding import __version__
+from decoding.config import BUNDLED_MODEL
 from server.config import ENGINE_OPTIONS, ServerSettings
 from server.http.keys import is_hashed
 
@@ -35,17 +36,22 @@ PASS_THROUGH = {
 def serve(**options: Any) -> None:
     """Serve MODEL: a Hugging Face name, a folder, or (by default) the small bundled model."""
     given = {name: value for name, value in options.items() if value is not None}
+    settings = _checked(given)
+    _hide_keys(given)
+    from server.runner import run
+
+    raise typer.Exit(run(settings))
+
+
+def _checked(given: Mapping[str, Any]) -> ServerSettings:
+    """Ends the command with a line for each setting that is wrong."""
     try:
-        settings = ServerSettings(**given)
+        return ServerSettings(**given)
     except ValidationError as error:
         for detail in error.errors():
             name = "-".join(str(part) for part in detail["loc"]).replace("_", "-")
             Console(stderr=True).print(f"[red]--{name}:[/red] {detail['msg']}", highlight=False)
         raise typer.Exit(2) from None
-    _hide_keys(given)
-    from server.runner import run
-
-    raise typer.Exit(run(settings))
 
 
 def _hide_keys(given: Mapping[str, Any]) -> None:
@@ -107,6 +113,26 @@ def train_head(context: typer.Context) -> None:
     """Train a draft head; the arguments are those of `python -m decoding.training.heads.train_head`."""
     module = importlib.import_module("decoding.training.heads.train_head")
     raise typer.Exit(module.main(context.args))
+
+
+@app.command("ray-config")
+def ray_config(
+    model: Annotated[
+        str, typer.Argument(help="A Hugging Face model name, a folder, or the bundled model")
+    ] = BUNDLED_MODEL,
+    replicas: Annotated[int, typer.Option(min=1, help="Replicas, at least")] = 2,
+    max_replicas: Annotated[int | None, typer.Option(min=1, help="At most; by default as many")] = None,
+    cpus: Annotated[float, typer.Option(min=0, help="Cores of each replica")] = 1,
+    gpus: Annotated[float, typer.Option(min=0, help="GPUs of each replica")] = 0,
+    setting: Annotated[list[str] | None, typer.Option("--set", help="A setting of serve, as NAME=VALUE")] = None,
+) -> None:
+    """Write, to standard output, the file with which `serve deploy` runs MODEL on Ray Serve."""
+    from server.ray.config_file import RayOptions, config_of, written
+
+    named = dict(text.partition("=")[::2] for text in setting or [])
+    settings = _checked({"model": model} | {name.replace("-", "_"): value for name, value in named.items()})
+    options = RayOptions(replicas, max(max_replicas or replicas, replicas), cpus, gpus)
+    typer.echo(written(config_of(options, settings.model_dump(mode="json", include=set(settings.model_fields_set)))))
 
 
 @app.command("version")

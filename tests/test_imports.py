@@ -115,9 +115,11 @@ SERVER = {
         errors options connection call measured_server conversations closed_loop figures late_prompt report
         started_servers bench __main__
     """,
-    "": "app runner cli",
+    "applications": "app",
+    "ray": "config_file http_call front application",
+    "": "runner cli",
 }
-TOP = {"", "settings", "services"}  # not folders: files that stand beside the rooms
+TOP = {"", "settings", "services", "applications"}  # not folders: files that stand beside the rooms
 
 
 def imports_of(path: Path) -> set[str]:

@@ -131,6 +131,12 @@ def test_what_stands_in_front_finds_the_service_by_the_session(manifests: Manife
     assert "replicas" not in manifests["Deployment"]["spec"], "else an apply would undo the scaling"
 
 
+def test_the_rules_of_the_operator_are_prometheus_own(manifests: Manifests) -> None:
+    rules = yaml.safe_load((ROOT / "deploy/prometheus/rules/gander.yml").read_text())
+    assert manifests["PrometheusRule"]["spec"] == rules
+    assert any("alert" in rule for group in rules["groups"] for rule in group["rules"])
+
+
 def test_settings_in_the_environment_are_settings(manifests: Manifests) -> None:
     ours = [each["name"] for each in container_of(manifests)["env"] if each["name"].startswith("GANDER_")]
     assert {name.removeprefix("GANDER_").lower() for name in ours} <= set(ServerSettings.model_fields)
@@ -158,9 +164,19 @@ def test_the_command_of_a_pod_answers_its_probes_has_its_metrics_and_ends_when_t
                 named = set(re.findall(r"\bgander_\w+", scale))
                 assert named == {"gander_waiting", "gander_slots_used", "gander_slots_total"}
                 assert all(f"\n{name} " in text for name in named)
+                assert metrics_of_rules() <= set(re.findall(r"^# TYPE (\w+) ", text, re.MULTILINE))
         finally:
             process.send_signal(signal.SIGTERM)
             assert process.wait(60) == 0
+
+
+def metrics_of_rules() -> set[str]:
+    """Those that the rules read."""
+    rules = yaml.safe_load((FOLDER / "components/monitoring/rules.yaml").read_text())
+    asked = [rule["expr"] for group in rules["spec"]["groups"] for rule in group["rules"]]
+    names = {name for each in asked for name in re.findall(r"(?<![\w:])gander_\w+", each)}
+    assert names
+    return {re.sub(r"_(bucket|sum|count)$", "", name) for name in names}
 
 
 def is_open(port: int) -> bool:

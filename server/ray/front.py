@@ -1,0 +1,128 @@
+"""What stands before the replicas: sends each session to its own, and ends every stream in a word that clients know.
+
+An ASGI application that knows replicas by a function only, and nothing of Ray or of what is generated. The invariant: a
+reply that was begun ends, or says that it cannot; one that was not begun is asked of another replica once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable
+
+from starlette.datastructures import Headers
+from starlette.types import Message, Receive, Scope, Send
+
+from server.http.errors import MESSAGES_PATH, ApiError
+from server.http.sender import SESSION_HEADER
+from server.http.sse import DONE, event_frame, frame, wait_for_disconnect
+from server.ray.http_call import HttpRequest, ReplyHead
+
+RESPONSES_PATH = "/v1/responses"
+STREAM = b"text/event-stream"
+ATTEMPTS = 2
+
+Pieces = AsyncGenerator[ReplyHead | bytes]
+Ask = Callable[[HttpRequest, str | None], Pieces]  # of the replica of a session; raises ReplicaLost, or ApiError
+
+
+class ReplicaLost(Exception):
+    """The replica died, or could not be reached; another may do."""
+
+
+class Front:
+    """most_bytes: of a body."""
+
+    def __init__(self, ask: Ask, most_bytes: int) -> None:
+        self._ask = ask
+        self._most_bytes = most_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        body = await self._read(receive)
+        if body is None:
+            message = f"The body is larger than this server's limit of {self._most_bytes} bytes."
+            await ApiError(413, message, None, "body_too_large").response(scope["path"])(scope, receive, send)
+            return
+        relaying = asyncio.ensure_future(self._relay(HttpRequest.of(scope, body), scope, receive, send))
+        leaving = asyncio.ensure_future(wait_for_disconnect(receive))
+        try:
+            await asyncio.wait({relaying, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            leaving.cancel()
+            relaying.cancel()
+            await asyncio.gather(relaying, leaving, return_exceptions=True)
+        if not relaying.cancelled():
+            relaying.result()
+
+    async def _read(self, receive: Receive) -> bytes | None:
+        """The body; None if it is too large."""
+        pieces: list[bytes] = []
+        size = 0
+        while True:
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > self._most_bytes:
+                return None
+            pieces.append(message.get("body", b""))
+            if not message.get("more_body", False):
+                return b"".join(pieces)
+
+    async def _relay(self, request: HttpRequest, scope: Scope, receive: Receive, send: Send) -> None:
+        reply = _Reply(send)
+        session = Headers(raw=request.headers).get(SESSION_HEADER)
+        error = ApiError(503, "The replica that answered was lost.", None, "replica_lost", 1)
+        for _ in range(ATTEMPTS):
+            try:
+                await reply.take(self._ask(request, session))
+                return
+            except ReplicaLost:
+                if reply.head is not None:
+                    break
+            except ApiError as refusal:
+                error = refusal
+                break
+        if reply.head is None:
+            await error.response(request.path)(scope, receive, send)
+        else:
+            await reply.end_with(error, request.path)
+
+
+class _Reply:
+    """What was sent so far of a reply."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.head: ReplyHead | None = None
+
+    async def take(self, pieces: Pieces) -> None:
+        """Send all of a reply."""
+        async with contextlib.aclosing(pieces):
+            async for piece in pieces:
+                if isinstance(piece, ReplyHead):
+                    self.head = piece
+                    await self._send({"type": "http.response.start", "status": piece.status, "headers": piece.headers})
+                else:
+                    await self._send(_body(piece, has_more=True))
+        await self._send(_body(b"", has_more=False))
+
+    async def end_with(self, error: ApiError, path: str) -> None:
+        """In the form that the path's streams have; what is no stream is left cut short, which its length tells."""
+        assert self.head is not None
+        is_stream = any(name.lower() == b"content-type" and STREAM in value for name, value in self.head.headers)
+        if is_stream:
+            await self._send(_body(last_event(error, path), has_more=False))
+
+
+def last_event(error: ApiError, path: str) -> bytes:
+    """The end of a stream that cannot go on."""
+    if path == MESSAGES_PATH:
+        return event_frame(error.message_body())
+    if path == RESPONSES_PATH:
+        return event_frame({"type": "error", "code": error.code, "message": error.message, "param": None})
+    return frame(error.body()) + DONE
+
+
+def _body(data: bytes, has_more: bool) -> Message:
+    return {"type": "http.response.body", "body": data, "more_body": has_more}
