@@ -6,7 +6,6 @@ Owns the choice of methods and the draft model or head behind them. Knows nothin
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -39,13 +38,17 @@ class DraftRequest:
 
 @dataclass(frozen=True, slots=True)
 class Proposals:
-    """trees, costs: one for each request, no tree where there was no budget; model_seconds: of all draft forwards and
-    what goes with them; refusals: reasons of sequences that go on without the draft model."""
+    """trees, costs: one for each request, no tree where there was no budget; refusals: reasons of sequences that go on
+    without the draft model."""
 
     trees: list[DraftTree | None]
     costs: list[DraftCost]
-    model_seconds: float
     refusals: list[str]
+
+    @property
+    def model_seconds(self) -> float:
+        """Of all draft forwards."""
+        return sum(cost.seconds for cost in self.costs)
 
 
 class Drafting:
@@ -91,12 +94,10 @@ class Drafting:
         for request in requests:
             self._end_wait(request.drafter)
         budgets = [_begin(request) for request in requests]
-        started = time.perf_counter()
         grown, refusals = self._grow(requests, budgets)
-        model_seconds = time.perf_counter() - started
         trees = [_tree(*each) for each in zip(requests, budgets, grown, strict=True)]
         costs = [request.drafter.take_cost() for request in requests]
-        return Proposals(trees, costs, model_seconds, refusals)
+        return Proposals(trees, costs, refusals)
 
     def _end_wait(self, drafter: SequenceDrafter) -> None:
         """Let the method begin that was being compiled, if it is compiled by now."""

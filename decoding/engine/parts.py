@@ -44,13 +44,12 @@ def _alone(task: Task, drafting: Drafting, isolation: Isolation) -> Proposals:
     for proposed in isolation.each([task], lambda task: drafting.propose_batch([_request(task)])):
         return proposed
     tree = None if task.budget is None else root_only(int(task.sequence.request.tokens[-1]))
-    return Proposals([tree], [DraftCost()], 0.0, [])
+    return Proposals([tree], [DraftCost()], [])
 
 
 def _joined(proposals: Sequence[Proposals]) -> Proposals:
     return Proposals(
         [tree for each in proposals for tree in each.trees],
         [cost for each in proposals for cost in each.costs],
-        sum(each.model_seconds for each in proposals),
         [reason for each in proposals for reason in each.refusals],
     )

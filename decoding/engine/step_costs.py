@@ -15,12 +15,14 @@ from decoding.model.timing import Timed, Timing
 @dataclass(frozen=True, slots=True)
 class Beside:
     """Seconds that a step takes beside its forwards. plain: any; drafting: more of each sequence that drafts; row: of
-    each drafted node; round: of each sequence in each forward of the draft model."""
+    each drafted node; round: of each sequence in each forward of the draft model; cold: of such a forward beyond what
+    its curve says, since it follows other work."""
 
     plain: float = 0.0
     drafting: float = 0.0
     row: float = 0.0
     round: float = 0.0
+    cold: float = 0.0
 
 
 class StepCosts:
@@ -53,4 +55,5 @@ class StepCosts:
         self.curve = replace(forward, base=forward.base + beside.plain, row=row, draft=beside.drafting)
         self.draft_curve = None
         if self._draft_timing is not None:
-            self.draft_curve = replace(self._draft_timing.curve, draft=beside.round)
+            alone = self._draft_timing.curve
+            self.draft_curve = replace(alone, base=alone.base + beside.cold, draft=beside.round)

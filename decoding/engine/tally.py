@@ -66,7 +66,7 @@ class StepTally:
         self._phase_seconds["sample"] -= waited
 
     def end_draft(self, model_seconds: float) -> None:
-        """Close the phase of drafting, of which the draft model took `model_seconds`."""
+        """Close the phase of drafting, of which the draft model's forwards took `model_seconds`."""
         self.end_phase("draft")
         self._phase_seconds["draft"] -= model_seconds
         self._phase_seconds["draft_model"] = model_seconds

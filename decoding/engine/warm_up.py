@@ -22,6 +22,7 @@ from decoding.model.target_model import TargetModel
 
 NUM_TOKENS = 12  # of prompts and replies
 MEASURED_NODES = (2, 16)  # drafted in steps whose seconds are taken
+MEASURED_ROUNDS = (1, 3)  # of the draft model, likewise
 NUM_MEASURED = 2  # requests of each
 SESSION = "first requests"
 
@@ -55,9 +56,17 @@ def run_first(engine: Stepping, model: TargetModel, most_nodes: int, draft_curve
     row, drafting = _line(drafted)
     if draft_curve is None or most_nodes == 0:
         return Beside(alone, drafting, row)
-    chains = _beside(engine, model, SpeculationParams(method="linear", max_nodes=min(most_nodes, max(MEASURED_NODES))))
-    rounds = median(seconds / count for count, _, seconds in chains if count)
-    return Beside(alone, drafting, row, max(0.0, rounds - draft_curve.step_seconds([1], [NUM_TOKENS])))
+    grown = [
+        (rounds, seconds - row * count, model_seconds / rounds)
+        for rounds in MEASURED_ROUNDS
+        for count, seconds, model_seconds in _beside(
+            engine, model, SpeculationParams(method="dynamic", max_nodes=min(most_nodes, rounds), max_depth=rounds)
+        )
+        if count
+    ]
+    own, _ = _line([(rounds, seconds) for rounds, seconds, _ in grown])
+    cold = min((seconds for *_, seconds in grown), default=0.0) - draft_curve.step_seconds([1], [NUM_TOKENS])
+    return Beside(alone, drafting, row, own, max(0.0, cold))
 
 
 def _run(engine: Stepping, request: Request) -> list[StepStats]:
