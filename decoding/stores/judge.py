@@ -23,7 +23,7 @@ from decoding.stores.evidence import NUM_CLASSES, NUM_SOURCES, SILENT, meant_cha
 SERVER_TRIED, SERVER_TRUST, SERVER_PACE = 4096.0, 256.0, 0.0005  # see `Judge`; trust: in what was measured elsewhere
 FIRST_HOPE = 0.85
 HOPE_PACE = 2.0  # times that of the weights
-MOST_FRUITLESS = 10
+MOST_FRUITLESS = 6
 HOPE_TRUST = 16.0  # observations that what a level starts from counts for
 FORGETTING = 0.5  # likewise
 _MEASURED = Path(__file__).parent / "judge.json"
@@ -146,10 +146,10 @@ def learn_token(judge: Judge, speaking: int, classes: NDArray[np.int16], came: b
 
 
 def note_fruitless(levels: Levels) -> int:
-    """A tree was not worth its price; for how many steps none is looked for, twice as many each time and two more."""
+    """A tree was not worth its price; how many have not been by now, one after the other."""
     for judge in levels:
         judge.fruitless[0] = min(judge.fruitless[0] + 1, MOST_FRUITLESS)
-    return int(2 ** levels.request.fruitless[0] - 2)
+    return int(levels.request.fruitless[0])
 
 
 def note_fruitful(levels: Levels) -> None:

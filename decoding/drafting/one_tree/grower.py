@@ -21,7 +21,7 @@ from decoding.drafting.draft_model.growth import Top
 from decoding.drafting.one_tree.opening import NOT_RUN, Asked, open_node
 from decoding.drafting.tree.frontier import peek, pop, push
 from decoding.drafting.tree.growth import Growth
-from decoding.drafting.tree.nodes import put_node, put_root
+from decoding.drafting.tree.nodes import gain_of, put_node, put_root
 from decoding.stores.evidence import NUM_SOURCES, is_named
 from decoding.stores.judge import Levels, learn_hope, learn_token, set_of
 
@@ -54,13 +54,14 @@ def plant(growth: Growth, asked: Asked, rounds: Rounds) -> None:
 
 
 @nb.njit(cache=True)
-def grow_from_stores(growth: Growth, asked: Asked, rounds: Rounds) -> int:
-    """The whole tree without the draft model; its number of nodes."""
+def grow_from_stores(growth: Growth, asked: Asked, rounds: Rounds) -> tuple[int, float]:
+    """The whole tree without the draft model: its number of nodes, and what it promises beyond their price."""
     plant(growth, asked, rounds)
     open_node(growth, asked, np.int64(0), asked.no_top, NOT_RUN)
     _offer(growth, asked, np.int64(0), _BEST)
     num_nodes, _ = _grow(growth, asked, rounds, np.int64(1), np.int64(0))
-    return num_nodes
+    nodes = growth.nodes
+    return num_nodes, gain_of(nodes.scores, np.arange(num_nodes).astype(np.int32), growth.limits.min_chance)
 
 
 @nb.njit(cache=True)

@@ -20,10 +20,10 @@ from decoding.drafting.one_tree.opening import Asked, allocate_heard, allocate_s
 from decoding.drafting.sources import Sources
 from decoding.drafting.tree.candidates import COUPLED, draft_law
 from decoding.drafting.tree.growth import Growth, allocate, limits_of
-from decoding.drafting.tree.nodes import Nodes, best_nodes
+from decoding.drafting.tree.nodes import best_nodes, gain_of, part_of
 from decoding.stores.context import ContextIndex
 from decoding.stores.evidence import NUM_SOURCES
-from decoding.stores.judge import Levels, below, note_fruitful, note_fruitless, regain_hope
+from decoding.stores.judge import MOST_FRUITLESS, Levels, below, note_fruitful, note_fruitless, regain_hope
 from decoding.stores.successor_table import NUM_SUCCESSORS
 
 FAMILIES = frozenset({Source.CONTEXT, Source.ADJACENCY, Source.NGRAM, Source.DRAFT_MODEL})
@@ -31,9 +31,7 @@ _ROOT: IntArray = np.zeros(1, np.int32)
 _NO_TOP = Top(np.zeros((0, NUM_SUCCESSORS), np.int32), np.zeros((0, NUM_SUCCESSORS), np.float32))
 _OVERGROWTH = 4  # nodes to choose from, for each that is wanted
 _LONGEST_CHAIN = 16
-_LOOKING = 0.01  # of its tokens, what a hopeless request may spend on finding out whether it still is
-_LONGEST_NAP = 255  # steps
-_TAUGHT = 16  # steps without a tree before a look back, whose rows are harvested
+_TAUGHT = 4  # steps without a tree before a look back, whose rows are harvested
 _MOST_JUDGED = 8  # of the tokens that came meanwhile
 
 
@@ -45,6 +43,7 @@ class OneTree:
         self._stores = sources.stores
         families = frozenset(each for each in families if request.speculation.may_use(each.name.lower()))
         self._families = families
+        self._has_stores = families != {Source.DRAFT_MODEL}
         self._state = sources.state if Source.DRAFT_MODEL in families else None
         if self._state is not None:
             self._state.grow_with(self)
@@ -55,7 +54,8 @@ class OneTree:
         self._scratch = allocate_scratch()
         self._allocate(16)
         self._under_way: tuple[Growth, Asked, Rounds] | None = None
-        self._num_nodes = 0
+        self._num_nodes = 1
+        self._has_asked = False  # the draft model, for the tree under way
         self._run, self._row_parents, self._kept = _ROOT, _ROOT[:0], _ROOT
         self._nap = 0  # steps left without a tree
         self._num_known = request.num_tokens  # tokens at the last look back
@@ -66,7 +66,7 @@ class OneTree:
     @property
     def num_top(self) -> int:
         """How many of the target's likeliest tokens are wanted of each row: none early in a long nap."""
-        return 0 if self._nap > _TAUGHT else NUM_SUCCESSORS
+        return NUM_SUCCESSORS if self._has_stores and self._nap <= _TAUGHT else 0
 
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
         teach_prompt(self._stores.ngrams, self._request.tokens, start, top)
@@ -74,11 +74,12 @@ class OneTree:
     def wants_model(self, budget: DraftBudget) -> bool:
         """Whether its rounds promise more than the tree of the stores alone, which then stands if they do not."""
         if budget.round_price == 0:
+            self._catch_up()
             return True
         if self._nap > 0:
             return False
-        self._catch_up()
-        is_wanted = self._promise(budget) > max(self._grow_from_stores(budget), budget.least_gain)
+        promise = self._promise(budget)
+        is_wanted = promise > budget.least_gain and promise > self._grow_from_stores(budget)
         if not is_wanted:
             regain_hope(self._levels.request, self._levels.server)
             regain_hope(self._levels.session, self._levels.server)
@@ -86,6 +87,7 @@ class OneTree:
 
     def begin(self, budget: DraftBudget, most_rows: int, most_depth: int) -> None:
         plant(*self._set_out(budget, most_rows, most_depth))
+        self._has_asked = True
 
     def grow(self, top: TopTokens) -> DraftRows | None:
         assert self._under_way is not None, "no tree was begun"
@@ -100,25 +102,23 @@ class OneTree:
     def propose(self, budget: DraftBudget) -> DraftTree:
         """The tree that has grown in this step, now if the draft model has no part in it; the root alone where a tree
         is not worth its price."""
-        self._nap = min(self._nap, self._longest_nap(budget))
+        self._nap = min(self._nap, _nap_after(MOST_FRUITLESS, budget))
         if self._nap > 0:
             self._nap -= 1
             return root_only(int(self._request.tokens[-1]))
         if self._under_way is None:
-            self._catch_up()
             self._grow_from_stores(budget)
-        assert self._under_way is not None
-        nodes = self._under_way[0].nodes
-        kept = best_nodes(nodes.scores, self._num_nodes, budget.max_nodes)
-        if _gain(nodes, kept, budget) <= budget.least_gain:
+        nodes = self._buffers.nodes
+        self._kept = best_nodes(nodes.scores, self._num_nodes, budget.max_nodes)
+        if gain_of(nodes.scores, self._kept, budget.min_chance) <= budget.least_gain:
+            if not self._has_asked:
+                self._under_way = None
             self._kept = _ROOT
-            self._nap = min(note_fruitless(self._levels), self._longest_nap(budget))
+            self._nap = _nap_after(note_fruitless(self._levels), budget)
             return root_only(int(self._request.tokens[-1]))
-        self._kept = kept
         note_fruitful(self._levels)
-        parents = np.searchsorted(kept, nodes.parents[kept]).astype(np.int32)
-        parents[0] = -1
-        return DraftTree(nodes.tokens[kept], parents, nodes.sources[kept], names=nodes.names[kept])
+        tokens, parents, sources, names = part_of(nodes, self._kept)
+        return DraftTree(tokens, parents, sources, names=names)
 
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
         root_at, self._num_known = self._num_known - 1, self._request.num_tokens
@@ -163,13 +163,13 @@ class OneTree:
 
     def _grow_from_stores(self, budget: DraftBudget) -> float:
         """A tree without the draft model; what it promises beyond the price of its nodes."""
+        self._num_nodes = 1
+        if not self._has_stores:
+            return 0.0
+        self._catch_up()
         growth, asked, rounds = self._set_out(budget, 0, 0)
-        self._num_nodes = grow_from_stores(growth, asked, rounds)
-        return _gain(growth.nodes, np.arange(self._num_nodes, dtype=np.int32), budget)
-
-    def _longest_nap(self, budget: DraftBudget) -> int:
-        """Steps, such that looking whether a tree is worth it costs little of what they bring."""
-        return int(min(budget.least_gain / _LOOKING, _LONGEST_NAP))
+        self._num_nodes, gain = grow_from_stores(growth, asked, rounds)
+        return gain
 
     def _promise(self, budget: DraftBudget) -> float:
         """What a chain that the draft model alone grows, as long as pays, promises beyond its price, in tokens."""
@@ -206,7 +206,7 @@ class OneTree:
         )
         hope, prices = float(self._levels.request.hope[0]), (float(budget.round_price), float(budget.row_price))
         rounds = Rounds(self._rows, hope, *prices, min(most_rows, limits.max_nodes), most_depth)
-        self._num_nodes = 1
+        self._num_nodes, self._has_asked = 1, False
         self._run, self._row_parents = _ROOT, _ROOT[:0]
         self._under_way = growth, asked, rounds
         return self._under_way
@@ -219,6 +219,7 @@ class OneTree:
         self._rows = np.zeros(num_nodes, np.int32)
 
 
-def _gain(nodes: Nodes, kept: IntArray, budget: DraftBudget) -> float:
-    """What these nodes, the root first, promise beyond their price, in tokens."""
-    return float(nodes.scores[kept[1:]].sum()) - budget.min_chance * (len(kept) - 1)
+def _nap_after(num_fruitless: int, budget: DraftBudget) -> int:
+    """Steps without a tree after so many in a row that were not worth their price: twice as many each time, and the
+    more, the more tokens it costs to look whether one is. After the most it costs 1 in 128."""
+    return int(budget.least_gain * 2 ** (num_fruitless + 1))

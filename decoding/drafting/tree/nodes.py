@@ -52,6 +52,30 @@ def best_nodes(scores: NDArray[np.float32], num_nodes: int, budget: int) -> NDAr
 
 
 @nb.njit(cache=True)
+def gain_of(scores: NDArray[np.float32], kept: NDArray[np.int32], price: float) -> float:
+    """What these nodes, the root first, promise beyond their price, in tokens."""
+    gain = 0.0
+    for node in kept[1:]:
+        gain += scores[node] - price
+    return gain
+
+
+@nb.njit(cache=True)
+def part_of(
+    nodes: Nodes, kept: NDArray[np.int32]
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int8], NDArray[np.int32]]:
+    """Tokens, parents, sources and names of these nodes, ascending, which are a tree of their own."""
+    count = len(kept)
+    tokens, parents, names = np.empty(count, np.int32), np.empty(count, np.int32), np.empty(count, np.int32)
+    sources, places = np.empty(count, np.int8), np.empty(kept[-1] + 1, np.int32)
+    for place, node in enumerate(kept):
+        places[node] = place
+        tokens[place], sources[place], names[place] = nodes.tokens[node], nodes.sources[node], nodes.names[node]
+        parents[place] = places[nodes.parents[node]] if place else -1
+    return tokens, parents, sources, names
+
+
+@nb.njit(cache=True)
 def put_root(nodes: Nodes, token: int) -> None:
     nodes.tokens[0] = token
     nodes.parents[0] = -1

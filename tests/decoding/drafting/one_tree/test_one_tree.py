@@ -185,7 +185,7 @@ def live(session: Session, added: int, budget: DraftBudget, steps: int = 60) -> 
     return before, drafter.propose(likelier).num_drafted
 
 
-@pytest.mark.parametrize("least_gain", [0.0, 100.0], ids=["drafted", "plain"])
+@pytest.mark.parametrize("least_gain", [0.0, 4.0], ids=["drafted", "plain"])
 def test_a_source_that_is_always_wrong_loses_its_nodes_and_one_that_is_right_gains(least_gain: float) -> None:
     """Whether its tokens were drafted or the steps were plain."""
     budget = DraftBudget(4, least_gain=least_gain)
