@@ -306,6 +306,8 @@ class VerifiedPart(NamedTuple):
         if part.tree is None or verdict is None or part.is_plain:
             return
         drafter = part.sequence.drafter
-        if top is not None:
+        if drafter.num_top == 0:  # the prompt's rows may have been asked for all the same
+            top = None
+        elif top is not None:
             top = top.rows(len(top) - len(part.tree), len(top)).likeliest(drafter.num_top)
         drafter.observe(part.tree, verdict, top)
