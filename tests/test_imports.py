@@ -68,7 +68,8 @@ DECODING = {
         counts contestant drafting generate machine variant workload profile scripts targets draft_trees/memory
         draft_trees/ways stand/trajectories stand/questions
         stand/tables stand/variants tables/figures tables/markdown tables/report comparison shapes neighbour
-        stand/patterns tables/table tables/expectations draft_trees/tables draft_trees/plot kernels/compile kernels/tune
+        stand/patterns tables/table tables/expectations draft_trees/tables draft_trees/plot
+        kernels/compiled kernels/compile kernels/tune
         draft_trees/__main__ heads/contender heads/book heads/tables heads/target heads/__main__
         replay/rows replay/tables replay/__main__
         peers/children/child peers/children/gander_peer peers/children/transformers_peer

@@ -38,8 +38,11 @@ class FeatureTap:
                 blocks[-1].register_forward_hook(self._note_output(layer))
 
     def rows(self, rows_K: torch.Tensor) -> torch.Tensor:
-        """[K, F] of the last forward. rows_K: int64, on the model's device."""
-        return torch.cat([self.seen[layer][rows_K] for layer in self._layers], dim=-1)
+        """[K, F] of the last forward. rows_K: int64, ascending, on the model's device."""
+        seen = [self.seen[layer] for layer in self._layers]
+        if len(rows_K) < len(seen[0]):
+            seen = [each_NE[rows_K] for each_NE in seen]
+        return torch.cat(seen, dim=-1)
 
     def _note_input(self, layer: int) -> Callable[..., None]:
         def note(_block: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:

@@ -1,25 +1,21 @@
-"""What the compiler makes of the kernels for devices that need not be there, as a Markdown table.
+"""What the compiler makes of the kernels of attention for devices that need not be there, as a Markdown table.
 
-`python -m decoding.bench.kernels.compile`, without TRITON_INTERPRET in the environment. Triton's wheel brings the
-assembler and the tool that reads registers and stack from what it made.
+`python -m decoding.bench.kernels.compile`
 """
 
 from __future__ import annotations
 
-import re
-import subprocess
-import tempfile
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
-from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from decoding.attention.triton import kernels
 from decoding.attention.triton.constants import constants_of
 from decoding.attention.triton.tiles import EXACT, Tile, default_tile, padded_width
+from decoding.bench.kernels.compiled import Compiled, compile_for
 from decoding.core.layer import LayerSpec
 
 CAPABILITIES = [(8, 0), (9, 0), (10, 0)]
@@ -27,16 +23,6 @@ NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 OF_MODEL = {"query", "keys", "values", "key", "value", "sinks", "out"}
 SUMS = {"sums", "stats"}
 NUMBERS = {"num_rows", "key_head", "key_row", "value_head", "value_row", "query_head", "query_row"}
-
-
-class Compiled(NamedTuple):
-    """Of one program: registers of a thread and what of them is spilled, in bytes, shared memory in bytes, and the
-    instruction by which matrices are multiplied."""
-
-    registers: int
-    spilled: int
-    shared: int
-    product: str
 
 
 def compile_kernel(kernel: Any, constants: dict[str, Any], dtype: torch.dtype, capability: tuple[int, int]) -> Compiled:
@@ -47,11 +33,7 @@ def compile_kernel(kernel: Any, constants: dict[str, Any], dtype: torch.dtype, c
     aligned += [place for place, name in enumerate(signature) if name in NUMBERS - {"num_rows"}]
     source = ASTSource(kernel, signature, known, {(place,): [["tt.divisibility", 16]] for place in aligned})
     options = {name: value for name, value in constants.items() if name not in signature}
-    target = GPUTarget("cuda", 10 * capability[0] + capability[1], 32)
-    made = triton.compile(source, target=target, options=options)
-    registers, spilled = _resources(made.asm["cubin"])
-    products = [name for name in ("tcgen05.mma", "wgmma.mma_async", "mma.sync") if name in made.asm["ptx"]]
-    return Compiled(registers, spilled, made.metadata.shared, products[0] if products else "fma")
+    return compile_for(source, 10 * capability[0] + capability[1], options)
 
 
 def _type(name: str, dtype: str) -> str:
@@ -62,18 +44,6 @@ def _type(name: str, dtype: str) -> str:
     if name in SUMS:
         return "*fp32"
     return "fp32" if name == "scaling" else "i32" if name in NUMBERS else "*i32"
-
-
-def _resources(cubin: bytes) -> tuple[int, int]:
-    """Registers and bytes of stack."""
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        command = [triton.knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name]
-        told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    found = re.search(r"REG:(\d+) STACK:(\d+)", told)
-    assert found, told
-    return int(found[1]), int(found[2])
 
 
 def layer_of(group: int, key_dim: int, value_dim: int, **features: Any) -> LayerSpec:

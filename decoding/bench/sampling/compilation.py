@@ -1,22 +1,17 @@
 """The sampler's kernels compiled for GPUs that need not be here, and what they take of one.
 
 `python -m decoding.bench.sampling.compilation 80 90`: a table for these compute capabilities; fails where registers
-spill. Not with TRITON_INTERPRET, which leaves nothing to compile.
+spill.
 """
 
 from __future__ import annotations
 
-import re
-import subprocess
 import sys
-import tempfile
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import triton
-from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from decoding.bench.kernels.compiled import Compiled, compile_for
 from decoding.sampling.device import draw, edit, scan, walk
 from decoding.sampling.device.launch import BLOCK, ENTRIES, FEWEST_NODES
 
@@ -39,28 +34,10 @@ CASES: tuple[tuple[Any, dict[str, int]], ...] = (
 )
 
 
-class Taken(NamedTuple):
-    """By one kernel: registers of a thread, bytes of shared memory of a program, bytes of a thread that spill."""
-
-    registers: int
-    shared: int
-    spilled: int
-
-
-def taken(kernel: Any, constants: dict[str, int], capability: int) -> Taken:
-    """Compile a kernel."""
+def compile_kernel(kernel: Any, constants: dict[str, int], capability: int) -> Compiled:
     signature = {name: "constexpr" if name in constants else _type_of(name) for name in kernel.arg_names}
-    source = ASTSource(kernel, signature, constants)
     options = {"enable_fp_fusion": kernel is not edit.change}
-    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
-    dump = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as binary:
-        Path(binary.name).write_bytes(compiled.asm["cubin"])
-        said = subprocess.run([dump, "--dump-resource-usage", binary.name], capture_output=True, text=True, check=True)
-    found = re.search(r"REG:(\d+) STACK:(\d+) .*LOCAL:(\d+)", said.stdout)
-    assert found, said.stdout
-    registers, stack, local = (int(number) for number in found.groups())
-    return Taken(registers, compiled.metadata.shared, stack + local)
+    return compile_for(ASTSource(kernel, signature, constants), capability, options)
 
 
 def _type_of(name: str) -> str:
@@ -75,7 +52,7 @@ def main() -> None:
     for kernel, constants in CASES:
         sizes = ", ".join(f"{name} {value}" for name, value in constants.items())
         for capability in capabilities:
-            of = taken(kernel, constants, capability)
+            of = compile_kernel(kernel, constants, capability)
             num_spilled += of.spilled > 0
             print(f"| {kernel.fn.__name__} | {sizes} | {capability} | {of.registers} | {of.shared} | {of.spilled} |")  # noqa: T201
     sys.exit(num_spilled > 0)

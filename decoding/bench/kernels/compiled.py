@@ -1,0 +1,50 @@
+"""What Triton makes of a kernel for a device that need not be there.
+
+Its wheel brings the assembler, and the tool that reads registers and stack from what it made. Not with TRITON_INTERPRET
+in the environment, which leaves nothing to compile.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+PRODUCTS = ("tcgen05.mma", "wgmma.mma_async", "mma.sync")
+
+
+class Compiled(NamedTuple):
+    """Of one program: registers of a thread and what of them is spilled, in bytes, shared memory in bytes, and the
+    instruction by which matrices are multiplied."""
+
+    registers: int
+    spilled: int
+    shared: int
+    product: str
+
+
+def compile_for(source: ASTSource, capability: int, options: Mapping[str, Any]) -> Compiled:
+    """capability: 90 stands for 9.0."""
+    made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=dict(options))
+    registers, spilled = _resources(made.asm["cubin"])
+    products = [name for name in PRODUCTS if name in made.asm["ptx"]]
+    return Compiled(registers, spilled, made.metadata.shared, products[0] if products else "fma")
+
+
+def _resources(cubin: bytes) -> tuple[int, int]:
+    """Registers, and bytes of stack and local memory."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [triton.knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name]
+        told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    found = re.search(r"REG:(\d+) STACK:(\d+) .*LOCAL:(\d+)", told)
+    assert found, told
+    registers, stack, local = map(int, found.groups())
+    return registers, stack + local
