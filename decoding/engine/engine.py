@@ -110,8 +110,9 @@ class Engine:
     def _measure_beside(self) -> None:
         """What steps take beside their forwards: those of plain replies alone while the drafters are being compiled."""
         self._has_drafted = not self._kernels.missing
-        draft_curve = self.costs.draft_curve if self._has_drafted else None
-        self.costs.note_beside(run_first(self, self.model, self.config.max_nodes, draft_curve))
+        draft_curve = self.costs.draft_forward_curve if self._has_drafted else None
+        costs = run_first(self, self.model, self.config.max_nodes, self.costs.forward_curve, draft_curve)
+        self.costs.note_beside(costs)
 
     def _start_afresh(self) -> None:
         """Nothing runs, nothing is remembered."""

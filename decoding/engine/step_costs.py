@@ -14,9 +14,9 @@ from decoding.model.timing import Timed, Timing
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Seconds that a step takes beside its forwards. plain: any; drafting: more of each sequence that drafts; row: of
-    each drafted node; round: of each sequence in each forward of the draft model; cold: of such a forward beyond what
-    its curve says, since it follows other work."""
+    """Seconds that a step takes beyond what the curves say of its forwards, which follow other work. plain: any;
+    drafting: more of each sequence that drafts; row: of each drafted node; round: of each sequence in each forward of
+    the draft model; cold: of such a forward."""
 
     plain: float = 0.0
     drafting: float = 0.0
@@ -37,6 +37,16 @@ class StepCosts:
         self._beside = Beside()
         self._take_curves()
 
+    @property
+    def forward_curve(self) -> CostCurve:
+        """Of the target's forwards alone."""
+        return self._timing.curve
+
+    @property
+    def draft_forward_curve(self) -> CostCurve | None:
+        """Of the draft model's alone."""
+        return self._draft_timing.curve if self._draft_timing is not None else None
+
     def note_beside(self, beside: Beside) -> None:
         """Let the curves hold what is done beside the forwards."""
         self._beside = beside
@@ -50,10 +60,9 @@ class StepCosts:
         self._take_curves()
 
     def _take_curves(self) -> None:
-        forward, beside = self._timing.curve, self._beside
+        forward, beside = self.forward_curve, self._beside
         row = forward.row + beside.row
         self.curve = replace(forward, base=forward.base + beside.plain, row=row, draft=beside.drafting)
-        self.draft_curve = None
-        if self._draft_timing is not None:
-            alone = self._draft_timing.curve
+        self.draft_curve = alone = self.draft_forward_curve
+        if alone is not None:
             self.draft_curve = replace(alone, base=alone.base + beside.cold, draft=beside.round)

@@ -38,19 +38,21 @@ class Stepping(Protocol):
     def step(self) -> StepResult: ...
 
 
-def run_first(engine: Stepping, model: TargetModel, most_nodes: int, draft_curve: CostCurve | None) -> Beside:
-    """Run every kind of step, then tell what steps take beside the forwards, by medians. most_nodes: that a request may
-    ask for; draft_curve: of the draft model's forwards alone, where there is one."""
+def run_first(
+    engine: Stepping, model: TargetModel, most_nodes: int, curve: CostCurve, draft_curve: CostCurve | None
+) -> Beside:
+    """Run every kind of step, then tell what steps take beside what their forwards should, by medians. most_nodes: that
+    a request may ask for; curve, draft_curve: of forwards alone, of the draft model's where there is one."""
     for request in _requests(model, _kinds(draft_curve is not None)):
         _run(engine, request)
-    plain = _beside(engine, model, SpeculationParams(method="none"))
+    plain = _beside(engine, model, curve, SpeculationParams(method="none"))
     alone = median(seconds for _, seconds, _ in plain)
     stores = frozenset(("context", "adjacency", "ngram"))
     drafted = [
         (count, seconds - alone)
         for nodes in MEASURED_NODES
         if nodes <= most_nodes
-        for count, seconds, _ in _beside(engine, model, SpeculationParams(max_nodes=nodes, sources=stores))
+        for count, seconds, _ in _beside(engine, model, curve, SpeculationParams(max_nodes=nodes, sources=stores))
         if count
     ]
     row, drafting = _line(drafted)
@@ -60,12 +62,15 @@ def run_first(engine: Stepping, model: TargetModel, most_nodes: int, draft_curve
         (rounds, seconds - row * count, model_seconds / rounds)
         for rounds in MEASURED_ROUNDS
         for count, seconds, model_seconds in _beside(
-            engine, model, SpeculationParams(method="dynamic", max_nodes=min(most_nodes, rounds), max_depth=rounds)
+            engine,
+            model,
+            curve,
+            SpeculationParams(method="dynamic", max_nodes=min(most_nodes, rounds), max_depth=rounds),
         )
         if count
     ]
     own, _ = _line([(rounds, seconds) for rounds, seconds, _ in grown])
-    cold = min((seconds for *_, seconds in grown), default=0.0) - draft_curve.step_seconds([1], [NUM_TOKENS])
+    cold = median([seconds for *_, seconds in grown] or [0.0]) - draft_curve.step_seconds([1], [NUM_TOKENS])
     return Beside(alone, drafting, row, own, max(0.0, cold))
 
 
@@ -80,14 +85,16 @@ def _run(engine: Stepping, request: Request) -> list[StepStats]:
     return found
 
 
-def _beside(engine: Stepping, model: TargetModel, speculation: SpeculationParams) -> list[tuple[int, float, float]]:
-    """Of the steps of greedy requests: drafted nodes, seconds beside all forwards, and those of the draft model."""
+def _beside(
+    engine: Stepping, model: TargetModel, curve: CostCurve, speculation: SpeculationParams
+) -> list[tuple[int, float, float]]:
+    """Of the steps of greedy requests: drafted nodes, seconds beside the draft model's forwards and beyond what the
+    curve says of the target's, and the draft model's."""
     found = []
     for request in _requests(model, [(speculation, 0.0, None)] * NUM_MEASURED):
         for stats in _run(engine, request):
-            phases = stats.phase_seconds
-            seconds = stats.step_seconds - phases["forward"] - phases["draft_model"]
-            found.append((stats.rows - 1, seconds, phases["draft_model"]))
+            forwards = curve.step_seconds([stats.rows], [NUM_TOKENS]), stats.phase_seconds["draft_model"]
+            found.append((stats.rows - 1, stats.step_seconds - sum(forwards), forwards[1]))
     return found
 
 
