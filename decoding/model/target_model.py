@@ -153,7 +153,7 @@ class TargetModel:
         """Take over a model in memory: its own device and dtype count, not the configuration's."""
         name = str(model.dtype).removeprefix("torch.")
         attention = resolve_attention(config.attention, model.device.type, name)
-        return cls(model.eval(), replace(config, attention=attention), lambda _sentence, _fraction: None, capture)
+        return cls(model.eval(), replace(config, attention=attention), silent, capture)
 
     def _round_weights(self) -> None:
         check_int8(self.device, self.dtype)

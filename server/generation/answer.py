@@ -6,7 +6,6 @@ Owns the order of events, errors inside a stream and clients that leave; the for
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Protocol, TypeVar
@@ -23,7 +22,7 @@ from server.generation.spans import traced
 from server.generation.usage import UsageCount
 from server.http.errors import ApiError, OnError, internal_error, naming
 from server.http.rate_limits import Allowance, allowance_of
-from server.http.sse import KEEP_ALIVE, EventStream, padded, wait_for_disconnect
+from server.http.sse import KEEP_ALIVE, EventStream, padded, while_connected
 from server.http.tracing import span_of
 
 CLIENT_LEFT = 499  # nobody reads it; it names the case in metrics and logs
@@ -112,16 +111,8 @@ async def _even(frames: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
 
 
 async def _until_disconnect(work: Awaitable[T], request: Request) -> T:
-    """The result of `work`, which is cancelled as soon as the client goes away; then raises ApiError."""
-    working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(wait_for_disconnect(request.receive))
-    try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        leaving.cancel()
-        if not working.done():
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
-    if working.cancelled():
+    """The result of `work`, which is not None; raises ApiError where the client went away before it was there."""
+    result = await while_connected(request.receive, work)
+    if result is None:
         raise ApiError(CLIENT_LEFT, "The client went away.", None, "client_left")
-    return working.result()
+    return result

@@ -7,7 +7,8 @@ Knows nothing of what is inside a frame.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Mapping
+from typing import TypeVar
 
 import msgspec
 from starlette.responses import Response
@@ -17,6 +18,8 @@ DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 EMPTY_COMMENT = b": \n\n"
 PIECE_BYTES = 1024  # the tokens of a step more or less seldom make another piece of a chunk
+
+T = TypeVar("T")
 
 
 def frame(body: Mapping[str, object]) -> bytes:
@@ -45,17 +48,10 @@ class EventStream(Response):
         self._frames = frames
 
     async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
-        sending = asyncio.ensure_future(self._send_frames(send))
-        leaving = asyncio.ensure_future(wait_for_disconnect(receive))
         try:
-            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            await while_connected(receive, self._send_frames(send))
         finally:
-            sending.cancel()
-            leaving.cancel()
-            await asyncio.gather(sending, leaving, return_exceptions=True)
             await self._frames.aclose()
-        if not sending.cancelled():
-            sending.result()
 
     async def _send_frames(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -64,6 +60,19 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def wait_for_disconnect(receive: Receive) -> None:
+async def while_connected(receive: Receive, work: Awaitable[T]) -> T | None:
+    """The result of `work`, which is cancelled as soon as the client goes away; then None. Raises what it raises."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_wait_for_disconnect(receive))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        working.cancel()
+        leaving.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+    return None if working.cancelled() else working.result()
+
+
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

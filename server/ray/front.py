@@ -6,7 +6,6 @@ reply that was begun ends, or says that it cannot; one that was not begun is ask
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable
 
@@ -15,7 +14,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from server.http.errors import MESSAGES_PATH, ApiError
 from server.http.sender import SESSION_HEADER
-from server.http.sse import DONE, event_frame, frame, wait_for_disconnect
+from server.http.sse import DONE, event_frame, frame, while_connected
 from server.ray.http_call import HttpRequest, ReplyHead
 
 RESPONSES_PATH = "/v1/responses"
@@ -45,16 +44,7 @@ class Front:
             message = f"The body is larger than this server's limit of {self._most_bytes} bytes."
             await ApiError(413, message, None, "body_too_large").response(scope["path"])(scope, receive, send)
             return
-        relaying = asyncio.ensure_future(self._relay(HttpRequest.of(scope, body), scope, receive, send))
-        leaving = asyncio.ensure_future(wait_for_disconnect(receive))
-        try:
-            await asyncio.wait({relaying, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            leaving.cancel()
-            relaying.cancel()
-            await asyncio.gather(relaying, leaving, return_exceptions=True)
-        if not relaying.cancelled():
-            relaying.result()
+        await while_connected(receive, self._relay(HttpRequest.of(scope, body), scope, receive, send))
 
     async def _read(self, receive: Receive) -> bytes | None:
         """The body; None if it is too large."""
