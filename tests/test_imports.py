@@ -45,9 +45,10 @@ DECODING = {
         draft_model/draft_model eagle/head_config eagle/network eagle/checkpoint eagle/head_model
         eagle/head_drafting revision/prediction
         revision/revision revision/reviser stand/static_tree
-        sources harvest tree/candidates tree/frontier tree/nodes tree/growth baselines/isotropic baselines/recycle
-        baselines/suffix draft_model/growth draft_model/dynamic eagle/eagle_tree spine/paper_tree spine/spine
-        stand/growth stand/stand one_tree/opening one_tree/grower one_tree/one_tree sequence_drafter registry drafting
+        sources harvest tree/by_address tree/candidates tree/frontier tree/nodes tree/growth baselines/isotropic
+        baselines/recycle baselines/suffix draft_model/growth draft_model/dynamic eagle/eagle_tree spine/paper_tree
+        spine/spine stand/growth stand/stand one_tree/desk one_tree/opening one_tree/grower one_tree/learning
+        one_tree/one_tree sequence_drafter registry drafting
     """,
     "engine": """
         compiling/groups compiling/compiler compiling/kernels compiling/__main__

@@ -97,6 +97,11 @@ class Request:
         return self._buffer[: self.num_tokens]
 
     @property
+    def buffer(self) -> NDArray[np.int32]:
+        """int32 [max_total]: `tokens`, and room for all that may come."""
+        return self._buffer
+
+    @property
     def num_output(self) -> int:
         return self.num_tokens - len(self.prompt)
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, IntArray, Verdict
-from decoding.stores.ngram import LONGEST_NGRAM, NgramStore
-from decoding.stores.successor_table import NO_TOKEN
+from decoding.stores.ngram import LONGEST_NGRAM, NgramStore, harvest_rows
+from decoding.stores.successor_table import NO_TOKEN, SuccessorArrays
 
 
 def teach_prompt(ngrams: NgramStore, tokens: IntArray, start: int, top: TopTokens | None) -> None:
@@ -23,18 +23,15 @@ def teach_prompt(ngrams: NgramStore, tokens: IntArray, start: int, top: TopToken
 
 def teach_text(ngrams: NgramStore, tokens: IntArray, places: NDArray[np.int64], top: TopTokens) -> None:
     """Harvest a text: row i of `top` follows position places[i] of `tokens`."""
-    contexts = np.empty((len(places), LONGEST_NGRAM), np.int32)
-    _fill_text_contexts(tokens, places, contexts)
-    ngrams.harvest(contexts, top.ids, top.probabilities)
+    ngrams.reserve(LONGEST_NGRAM * len(places))
+    harvest_text(ngrams.arrays, tokens, places, (top.ids, top.probabilities))
 
 
 def teach_tree(ngrams: NgramStore, tokens: IntArray, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
     """Harvest every row of a verified tree, the rejected ones as less firm; `tokens` ends with the root."""
-    if top is None:
-        return
-    is_accepted = np.zeros(len(tree), np.bool_)
-    is_accepted[verdict.path] = True
-    ngrams.harvest(tree_contexts(tokens, tree), top.ids, top.probabilities, is_accepted)
+    if top is not None:
+        ngrams.reserve(LONGEST_NGRAM * len(tree))
+        harvest_tree(ngrams.arrays, tokens, (tree.tokens, tree.parents), verdict.path, (top.ids, top.probabilities))
 
 
 def tree_contexts(tokens: IntArray, tree: DraftTree) -> IntArray:
@@ -64,12 +61,30 @@ def path_context(
         slot -= 1
 
 
+Laws = tuple[IntArray, NDArray[np.float32]]  # ids and probabilities, [n, k] each, of what followed n rows
+
+
 @nb.njit(cache=True)
-def _fill_text_contexts(tokens: IntArray, places: NDArray[np.int64], contexts: IntArray) -> None:
+def harvest_text(table: SuccessorArrays, tokens: IntArray, places: NDArray[np.int64], laws: Laws) -> None:
+    """As `teach_text`, into a table that has room."""
+    contexts = np.empty((len(places), LONGEST_NGRAM), np.int32)
     for row, place in enumerate(places):
         for back in range(LONGEST_NGRAM):
             at = place - back
             contexts[row, LONGEST_NGRAM - 1 - back] = tokens[at] if at >= 0 else NO_TOKEN
+    harvest_rows(table, contexts, laws[0], laws[1], np.ones(len(places), np.bool_))
+
+
+@nb.njit(cache=True)
+def harvest_tree(
+    table: SuccessorArrays, tokens: IntArray, tree: tuple[IntArray, IntArray], path: IntArray, laws: Laws
+) -> None:
+    """As `teach_tree`, into a table that has room. tree: tokens and parents of its nodes."""
+    contexts, is_accepted = np.empty((len(tree[0]), LONGEST_NGRAM), np.int32), np.zeros(len(tree[0]), np.bool_)
+    _fill_contexts(tokens, tree[0], tree[1], contexts)
+    for node in path:
+        is_accepted[node] = True
+    harvest_rows(table, contexts, laws[0], laws[1], is_accepted)
 
 
 @nb.njit(cache=True)

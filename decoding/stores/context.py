@@ -29,13 +29,13 @@ class ContextArrays(NamedTuple):
     """The index as compiled code sees it; axis 0 is n - 3. Positions are those of an n-gram's last token.
 
     slots: int32 [3, S, 4], open addressing: first position (-1 when free), latest position, count, and
-    1 while all occurrences were followed by one token. earlier: int32 [3, C], the previous position of
-    the same n-gram, or -1. used: int32 [3], taken slots; S is a power of two.
+    1 while all occurrences were followed by one token; S is a power of two. earlier: int32 [3, C], the previous
+    position of the same n-gram, or -1. num_indexed: int64 [1], positions from which n-grams are known.
     """
 
     slots: NDArray[np.int32]
     earlier: NDArray[np.int32]
-    used: NDArray[np.int32]
+    num_indexed: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,28 +63,33 @@ class ContextIndex:
     """
 
     def __init__(self, max_tokens: int) -> None:
-        self._num_indexed = 0
         self._arrays = ContextArrays(
             slots=_free_slots(_FIRST_SLOTS),
             earlier=np.empty((_NUM_LENGTHS, max_tokens), np.int32),
-            used=np.zeros(_NUM_LENGTHS, np.int32),
+            num_indexed=np.zeros(1, np.int64),
         )
 
     @property
     def arrays(self) -> ContextArrays:
-        """The arrays as of now; `extend` may replace them, so do not keep them."""
+        """The arrays as of now; `reserve` may replace them."""
         return self._arrays
 
     @property
     def num_bytes(self) -> int:
         return sum(array.nbytes for array in self._arrays)
 
+    def reserve(self, tokens: NDArray[np.int32]) -> None:
+        """Make room for all n-grams of `tokens`, int32 [t]: the same sequence as before, grown at its end."""
+        num_slots = self._arrays.slots.shape[1]
+        if 2 * len(tokens) > num_slots:
+            slots = _free_slots(1 << (2 * len(tokens)).bit_length())
+            _rehash(self._arrays.slots, slots, tokens)
+            self._arrays = self._arrays._replace(slots=slots)
+
     def extend(self, tokens: NDArray[np.int32]) -> None:
-        """Index what is new in `tokens`, int32 [t]: the same sequence as before, grown at its end."""
-        while self._num_indexed < len(tokens) - 1:
-            self._num_indexed = _index(self._arrays, tokens, self._num_indexed)
-            if self._num_indexed < len(tokens) - 1:
-                self._grow(tokens)
+        """Index what is new in `tokens`."""
+        self.reserve(tokens)
+        index_more(self._arrays, tokens)
 
     def match(self, tokens: NDArray[np.int32], max_chain: int = MAX_CHAIN) -> ContextMatch:
         """How the sequence went on where it shares the longest suffix with its end, the latest of equals.
@@ -96,11 +101,6 @@ class ContextIndex:
         copy_continuation(tokens, position, chain)
         by_lengths, by_occurrences = bool(consensus & BY_LENGTHS), bool(consensus & BY_OCCURRENCES)
         return ContextMatch(chain, suffix_len, count, by_lengths, by_occurrences)
-
-    def _grow(self, tokens: NDArray[np.int32]) -> None:
-        slots = _free_slots(2 * self._arrays.slots.shape[1])
-        _rehash(self._arrays.slots, slots, tokens)
-        self._arrays = self._arrays._replace(slots=slots)
 
 
 def _free_slots(num_slots: int) -> NDArray[np.int32]:
@@ -138,23 +138,20 @@ def _probe(slots: NDArray[np.int32], tokens: NDArray[np.int32], query: NDArray[n
 
 
 @nb.njit(cache=True)
-def _index(index: ContextArrays, tokens: NDArray[np.int32], start: int) -> int:
-    """Index n-grams ending at positions start.. that have a successor; stop early when slots run short."""
-    for end in range(start, len(tokens) - 1):
-        if 2 * index.used.max() >= index.slots.shape[1]:
-            return end
+def index_more(index: ContextArrays, tokens: NDArray[np.int32]) -> None:
+    """Index the n-grams of `tokens` that have a successor and are not known yet; there is room for them."""
+    for end in range(index.num_indexed[0], len(tokens) - 1):
         for ngram in range(SHORTEST_NGRAM, min(LONGEST_NGRAM, end + 1) + 1):
             level = ngram - SHORTEST_NGRAM
             record = index.slots[level, _probe(index.slots, tokens, tokens, end, ngram)]
             if record[_FIRST] < 0:
                 record[_FIRST], record[_COUNT], record[_AGREES] = end, 0, 1
-                index.used[level] += 1
             elif tokens[record[_LATEST] + 1] != tokens[end + 1]:
                 record[_AGREES] = 0
             index.earlier[level, end] = record[_LATEST] if record[_COUNT] > 0 else -1
             record[_LATEST] = end
             record[_COUNT] += 1
-    return len(tokens) - 1
+    index.num_indexed[0] = max(index.num_indexed[0], len(tokens) - 1)
 
 
 @nb.njit(cache=True)

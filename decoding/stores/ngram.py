@@ -65,7 +65,7 @@ class NgramStore(SuccessorTable):
         """
         self.reserve(LONGEST_NGRAM * len(contexts))
         is_firm = np.ones(len(contexts), np.bool_) if is_firm is None else is_firm
-        _harvest(self._arrays, contexts, top_ids, top_probabilities, is_firm)
+        harvest_rows(self._arrays, contexts, top_ids, top_probabilities, is_firm)
 
     def successors(self, context: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.float32], int]:
         """Next tokens and probabilities by the longest n-gram known, and its n; 0 when there is none."""
@@ -97,13 +97,14 @@ def find_successors(table: SuccessorArrays, previous: int, token: int, use_bigra
 
 
 @nb.njit(cache=True)
-def _harvest(
+def harvest_rows(
     table: SuccessorArrays,
     contexts: NDArray[np.int32],
     top_ids: NDArray[np.int32],
     top_probabilities: NDArray[np.float32],
     is_firm: NDArray[np.bool_],
 ) -> None:
+    """As `NgramStore.harvest`, into a table that has room."""
     merged = allocate_merged()
     for row in range(len(contexts)):
         if not np.isfinite(top_probabilities[row, 0]):  # a rejected row of broken logits: it says nothing

@@ -12,26 +12,26 @@ from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, IntArray, Source, Verdict, root_only
 from decoding.costs.price import DraftBudget
-from decoding.drafting.draft_model.growth import Top
 from decoding.drafting.draft_model.state import DraftRows
-from decoding.drafting.harvest import teach_prompt, teach_text, teach_tree
-from decoding.drafting.one_tree.grower import Rounds, grow_from_stores, grow_on, learn_path, learn_text, plant
-from decoding.drafting.one_tree.opening import Asked, allocate_heard, allocate_scratch
+from decoding.drafting.harvest import teach_prompt
+from decoding.drafting.one_tree.desk import LAYOUT, MOST_MISSED, Desk, Sides, Terms, new_desk, new_room, write_desk
+from decoding.drafting.one_tree.grower import best_part, grow_from_stores, grow_on, plant
+from decoding.drafting.one_tree.learning import Verified, learn_text, learn_tree
 from decoding.drafting.sources import Sources
+from decoding.drafting.tree.by_address import Kept
 from decoding.drafting.tree.candidates import COUPLED, draft_law
-from decoding.drafting.tree.growth import Growth, allocate, limits_of
-from decoding.drafting.tree.nodes import best_nodes, gain_of, part_of
 from decoding.stores.context import ContextIndex
-from decoding.stores.evidence import NUM_SOURCES
 from decoding.stores.judge import MOST_FRUITLESS, Levels, below, note_fruitful, note_fruitless, regain_hope
+from decoding.stores.ngram import LONGEST_NGRAM
 from decoding.stores.successor_table import NUM_SUCCESSORS
 
 FAMILIES = frozenset({Source.CONTEXT, Source.ADJACENCY, Source.NGRAM, Source.DRAFT_MODEL})
 _ROOT: IntArray = np.zeros(1, np.int32)
-_NO_TOP = Top(np.zeros((0, NUM_SUCCESSORS), np.int32), np.zeros((0, NUM_SUCCESSORS), np.float32))
+_NO_LAWS = np.zeros((0, NUM_SUCCESSORS), np.int32), np.zeros((0, NUM_SUCCESSORS), np.float32)
 _OVERGROWTH = 4  # nodes to choose from, for each that is wanted
+_ANY_DEPTH = np.iinfo(np.int32).max
 _LONGEST_CHAIN = 16
-_TAUGHT = 4  # steps without a tree before a look back, whose rows are harvested
+_TAUGHT = 4  # last steps of a nap, whose rows are harvested
 _MOST_JUDGED = 8  # of the tokens that came meanwhile
 
 
@@ -50,18 +50,16 @@ class OneTree:
         session, server = sources.stores.judges(request.sampling.temperature > 0)
         self._levels = Levels(below(session, 64.0, 0.02, 16.0), session, server)
         self._index = ContextIndex(request.max_total)
-        self._law = draft_law(request.sampling, COUPLED)
-        self._scratch = allocate_scratch()
-        self._allocate(16)
-        self._under_way: tuple[Growth, Asked, Rounds] | None = None
-        self._num_nodes = 1
+        self._desk = self._new_desk()
+        self._at = self._desk.address
+        self._terms = Terms()
+        self._is_under_way = False
         self._has_asked = False  # the draft model, for the tree under way
         self._run, self._row_parents, self._kept = _ROOT, _ROOT[:0], _ROOT
         self._nap = 0  # steps left without a tree
         self._num_known = request.num_tokens  # tokens at the last look back
         self._unseen: int | None = None  # the first root since that had no tree
-        self._missed: list[tuple[int, TopTokens]] = []  # roots since, and what followed them
-        self._foretold = np.zeros(NUM_SOURCES, np.int64)
+        self._num_missed = 0  # roots since, of which is known what followed them
 
     @property
     def num_top(self) -> int:
@@ -86,18 +84,19 @@ class OneTree:
         return is_wanted
 
     def begin(self, budget: DraftBudget, most_rows: int, most_depth: int) -> None:
-        plant(*self._set_out(budget, most_rows, most_depth))
+        self._set_out(budget, most_rows, most_depth)
+        plant(self._at, self._request.num_tokens)
         self._has_asked = True
 
     def grow(self, top: TopTokens) -> DraftRows | None:
-        assert self._under_way is not None, "no tree was begun"
-        growth, asked, rounds = self._under_way
-        first_row, said = len(self._row_parents) - len(self._run), Top(top.ids, top.probabilities)
-        self._num_nodes, self._run = grow_on(growth, asked, rounds, self._num_nodes, self._run, first_row, said)
+        assert self._is_under_way, "no tree was begun"
+        first_row, room = len(self._row_parents) - len(self._run), self._desk.record.room
+        self._run = grow_on(self._at, self._terms, self._run, first_row, top.ids, top.probabilities)
         if len(self._run) == 0:
             return None
-        self._row_parents = np.concatenate((self._row_parents, rounds.rows[growth.nodes.parents[self._run]]))
-        return DraftRows(growth.nodes.tokens[self._run], self._row_parents)
+        nodes = room.buffers.nodes
+        self._row_parents = np.concatenate((self._row_parents, room.rows[nodes.parents[self._run]]))
+        return DraftRows(nodes.tokens[self._run], self._row_parents)
 
     def propose(self, budget: DraftBudget) -> DraftTree:
         """The tree that has grown in this step, now if the draft model has no part in it; the root alone where a tree
@@ -106,70 +105,69 @@ class OneTree:
         if self._nap > 0:
             self._nap -= 1
             return root_only(int(self._request.tokens[-1]))
-        if self._under_way is None:
+        if not self._is_under_way:
             self._grow_from_stores(budget)
-        nodes = self._buffers.nodes
-        self._kept = best_nodes(nodes.scores, self._num_nodes, budget.max_nodes)
-        if gain_of(nodes.scores, self._kept, budget.min_chance) <= budget.least_gain:
-            if not self._has_asked:
-                self._under_way = None
+        gain, self._kept, *parts = best_part(self._at, self._terms)
+        if gain <= budget.least_gain:
+            self._is_under_way = self._has_asked
             self._kept = _ROOT
             self._nap = _nap_after(note_fruitless(self._levels), budget)
             return root_only(int(self._request.tokens[-1]))
         note_fruitful(self._levels)
-        tokens, parents, sources, names = part_of(nodes, self._kept)
+        tokens, parents, sources, names = parts
         return DraftTree(tokens, parents, sources, names=names)
 
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
         root_at, self._num_known = self._num_known - 1, self._request.num_tokens
-        if self._under_way is None:
-            self._unseen = root_at if self._unseen is None else self._unseen
-            if top is not None:
-                self._missed.append((root_at, top))
-            if len(self._missed) > _TAUGHT:
-                self._catch_up()
+        if not self._is_under_way:
+            self._note_missed(root_at, top)
             return
-        growth, asked, rounds = self._under_way
-        self._under_way = None
+        self._is_under_way = False
         path = tree.of_nodes(self._kept)[verdict.path]
         if self._state is not None:
-            rows = rounds.rows[path[1:]]
+            rows = self._desk.record.room.rows[path[1:]]
             self._state.keep(rows[rows >= 0])
-        self._foretold += learn_path(growth, asked, rounds, self._levels, path, verdict.tokens)
-        teach_tree(self._stores.ngrams, growth.tokens, tree, verdict, top)
+        laws = _NO_LAWS if top is None else (top.ids, top.probabilities)
+        self._reserve(len(laws[0]))
+        learn_tree(self._at, Verified(tree.tokens, tree.parents, verdict.path, verdict.tokens, *laws), path)
 
     @property
     def foretold(self) -> dict[str, int]:
         """By source, how many of the tokens that came it had thought likeliest, drafted or not."""
         self._catch_up()
         asked = self._families if self._state is not None else self._families - {Source.DRAFT_MODEL}
-        return {source.name.lower(): int(self._foretold[source]) for source in sorted(asked)}
+        return {source.name.lower(): int(self._desk.record.foretold[source]) for source in sorted(asked)}
+
+    def _note_missed(self, root_at: int, top: TopTokens | None) -> None:
+        """A step went by without a tree: what came is looked at later."""
+        self._unseen = root_at if self._unseen is None else self._unseen
+        if top is None:
+            return
+        missed, width = self._desk.record.missed, top.ids.shape[1]
+        missed.roots[self._num_missed] = root_at
+        missed.ids[self._num_missed, :width] = top.ids[0]
+        missed.probabilities[self._num_missed, :width] = top.probabilities[0]
+        self._num_missed += 1
+        if self._num_missed == MOST_MISSED:
+            self._catch_up()
 
     def _catch_up(self) -> None:
         """Judge the sources on what came while no tree was grown, and teach the store what followed it."""
         if self._unseen is None:
             return
-        tokens = self._request.tokens
-        first, self._unseen = max(self._unseen, len(tokens) - 1 - _MOST_JUDGED), None
-        growth, asked, rounds = self._set_out(DraftBudget(0), 0, 0, tokens[: first + 1])
-        self._under_way = None
-        self._foretold += learn_text(growth, asked, rounds, self._levels, tokens[first + 1 :])
-        if self._missed:
-            roots = np.array([root_at for root_at, _ in self._missed])
-            ids, probabilities = [top.ids for _, top in self._missed], [top.probabilities for _, top in self._missed]
-            said = TopTokens(np.concatenate(ids), np.concatenate(probabilities))
-            self._missed.clear()
-            teach_text(self._stores.ngrams, tokens, roots, said)
+        num_tokens = self._request.num_tokens
+        first = max(self._unseen, num_tokens - 1 - _MOST_JUDGED)
+        self._reserve(self._num_missed)
+        learn_text(self._at, first, num_tokens, self._num_missed)
+        self._unseen, self._num_missed = None, 0
 
     def _grow_from_stores(self, budget: DraftBudget) -> float:
         """A tree without the draft model; what it promises beyond the price of its nodes."""
-        self._num_nodes = 1
+        self._set_out(budget)
         if not self._has_stores:
+            plant(self._at, self._request.num_tokens)
             return 0.0
-        self._catch_up()
-        growth, asked, rounds = self._set_out(budget, 0, 0)
-        self._num_nodes, gain = grow_from_stores(growth, asked, rounds)
-        return gain
+        return grow_from_stores(self._at, self._request.num_tokens, self._terms)
 
     def _promise(self, budget: DraftBudget) -> float:
         """What a chain that the draft model alone grows, as long as pays, promises beyond its price, in tokens."""
@@ -181,42 +179,36 @@ class OneTree:
             best = max(best, total)
         return best
 
-    def _set_out(
-        self, budget: DraftBudget, most_rows: int, most_depth: int, tokens: IntArray | None = None
-    ) -> tuple[Growth, Asked, Rounds]:
-        """What a tree grows by and into; tokens: up to the root, None for all."""
-        if budget.max_nodes > self._room:
-            self._allocate(budget.max_nodes)
-        tokens = self._request.tokens if tokens is None else tokens
-        self._index.extend(tokens)
-        limits = limits_of(budget, self._request.speculation.max_depth)
-        growth = Growth(tokens, limits, *self._buffers)
-        asked = Asked(
-            self._index.arrays,
-            self._stores.ngrams.arrays,
-            self._state.vocab_size if self._state is not None else 0,
-            self._law,
-            self._levels.request,
-            self._heard,
-            self._scratch,
-            _NO_TOP,
-            Source.CONTEXT in self._families,
-            Source.ADJACENCY in self._families,
-            Source.NGRAM in self._families,
-        )
-        hope, prices = float(self._levels.request.hope[0]), (float(budget.round_price), float(budget.row_price))
-        rounds = Rounds(self._rows, hope, *prices, min(most_rows, limits.max_nodes), most_depth)
-        self._num_nodes, self._has_asked = 1, False
+    def _set_out(self, budget: DraftBudget, most_rows: int = 0, most_depth: int = 0) -> None:
+        """A tree is about to grow."""
+        self._catch_up()
+        prices = float(budget.min_chance), float(budget.round_price), float(budget.row_price)
+        self._terms = Terms(budget.max_nodes, *prices, min(most_rows, budget.max_nodes), most_depth)
+        self._reserve(0, budget.max_nodes)
         self._run, self._row_parents = _ROOT, _ROOT[:0]
-        self._under_way = growth, asked, rounds
-        return self._under_way
+        self._is_under_way, self._has_asked = True, False
 
-    def _allocate(self, max_nodes: int) -> None:
+    def _reserve(self, num_rows: int, max_nodes: int = 0) -> None:
+        """Make room for the request's tokens, so many rows in the store, and a tree of so many nodes."""
+        self._index.reserve(self._request.tokens)
+        self._stores.ngrams.reserve(LONGEST_NGRAM * num_rows)
+        desk, context, ngrams = self._desk.record, self._index.arrays, self._stores.ngrams.arrays
         num_nodes = 2 + _OVERGROWTH * max_nodes
-        self._room = max_nodes
-        self._buffers = allocate(num_nodes)
-        self._heard = allocate_heard(num_nodes)
-        self._rows = np.zeros(num_nodes, np.int32)
+        if desk.context is not context or desk.ngrams is not ngrams or num_nodes > len(desk.room.rows):
+            room = desk.room if num_nodes <= len(desk.room.rows) else new_room(num_nodes)
+            self._desk.keep(desk._replace(context=context, ngrams=ngrams, room=room))
+
+    def _new_desk(self) -> Kept[Desk]:
+        request, families, depth = self._request, self._families, self._request.speculation.max_depth
+        sides = Sides(
+            Source.CONTEXT in families,
+            Source.ADJACENCY in families,
+            Source.NGRAM in families,
+            0 if self._state is None else self._state.vocab_size,
+            _ANY_DEPTH if depth is None else depth,
+        )
+        law, stores = draft_law(request.sampling, COUPLED), (self._index.arrays, self._stores.ngrams.arrays)
+        return Kept(LAYOUT, write_desk, new_desk(request.buffer, law, sides, self._levels, stores))
 
 
 def _nap_after(num_fruitless: int, budget: DraftBudget) -> int:

@@ -7,8 +7,6 @@ Invariant: the candidates' chances are in falling order and sum to at most one.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numba as nb
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +14,10 @@ from numpy.typing import NDArray
 from decoding.core.tree import IntArray
 from decoding.drafting.draft_model.growth import Top
 from decoding.drafting.harvest import path_context
-from decoding.drafting.tree.candidates import DraftLaw, Expected, temper
-from decoding.drafting.tree.growth import Growth
+from decoding.drafting.one_tree.desk import NUM_KNOWN, Desk, Heard, read_desk
+from decoding.drafting.tree.candidates import Expected, temper
 from decoding.sampling.noise import exponential
-from decoding.stores.context import BY_OCCURRENCES, MAX_SUFFIX, ContextArrays, find_match
+from decoding.stores.context import BY_OCCURRENCES, find_match
 from decoding.stores.evidence import (
     ADJACENCY,
     CONTEXT,
@@ -32,161 +30,90 @@ from decoding.stores.evidence import (
     other_copied_class,
     weight_step,
 )
-from decoding.stores.judge import Judge, chance_of, set_of
+from decoding.stores.judge import chance_of, set_of
 from decoding.stores.ngram import LONGEST_NGRAM, find_longest, find_successors
-from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS, SuccessorArrays
+from decoding.stores.successor_table import NO_TOKEN
 
-MOST_CANDIDATES = 1 + 3 * NUM_SUCCESSORS
 NOT_RUN = np.int64(-1)  # in place of a row of the draft model's
 _NUM_SEEN = 4
 _SHORTEST = LONGEST_NGRAM - 1
 
 
-class Heard(NamedTuple):
-    """What may follow each of n nodes. ids: int32 [n, C]; classes: int16 [n, C, 1 + S], what each source says of them;
-    chances: float32 [n, C], given the node; order: int8 [n, C], the likeliest first; sizes: int32 [n], how many there
-    are, -1 before a node is opened; firsts: int32 [n, 1 + S], what each source thinks likeliest, -1 for nothing;
-    matches: int32 [n, 3], of the context: position (-1: none), tokens shared, consensus."""
-
-    ids: IntArray
-    classes: NDArray[np.int16]
-    chances: NDArray[np.float32]
-    order: NDArray[np.int8]
-    sizes: IntArray
-    firsts: IntArray
-    matches: IntArray
-
-
-class Scratch(NamedTuple):
-    """Room for one node. shares: float64 [1, 10]; weights: float64 [10]; places: int32 [10]; variates: float64 [C];
-    path: int32 [32]; context: int32 [4]."""
-
-    shares: NDArray[np.float64]
-    weights: NDArray[np.float64]
-    places: IntArray
-    variates: NDArray[np.float64]
-    path: IntArray
-    context: IntArray
-
-
-class Asked(NamedTuple):
-    """Who is asked, and by what. vocab_size: of the tokens that the draft model shares with the target; no_top: what it
-    says of no row; uses_*: whether the context, n-grams of one or two tokens, and of three or four take part."""
-
-    context: ContextArrays
-    ngrams: SuccessorArrays
-    vocab_size: int
-    law: DraftLaw
-    judge: Judge
-    heard: Heard
-    scratch: Scratch
-    no_top: Top
-    uses_context: bool
-    uses_short: bool
-    uses_long: bool
-
-
-def allocate_heard(num_nodes: int) -> Heard:
-    return Heard(
-        ids=np.zeros((num_nodes, MOST_CANDIDATES), np.int32),
-        classes=np.zeros((num_nodes, MOST_CANDIDATES, NUM_SOURCES), np.int16),
-        chances=np.zeros((num_nodes, MOST_CANDIDATES), np.float32),
-        order=np.zeros((num_nodes, MOST_CANDIDATES), np.int8),
-        sizes=np.full(num_nodes, -1, np.int32),
-        firsts=np.full((num_nodes, NUM_SOURCES), NO_TOKEN, np.int32),
-        matches=np.full((num_nodes, 3), -1, np.int32),
-    )
-
-
-def allocate_scratch() -> Scratch:
-    return Scratch(
-        np.zeros((1, NUM_SUCCESSORS)),
-        np.zeros(NUM_SUCCESSORS),
-        np.zeros(NUM_SUCCESSORS, np.int32),
-        np.zeros(MOST_CANDIDATES),
-        np.zeros(MAX_SUFFIX, np.int32),
-        np.zeros(LONGEST_NGRAM, np.int32),
-    )
-
-
 @nb.njit(cache=True)
-def open_node(growth: Growth, asked: Asked, node: np.int64, top: Top, row: np.int64) -> None:
-    """Ask what may follow a node; row: of `top`, `NOT_RUN` where the draft model was not run on it.
+def open_node(at: int, node: np.int64, top: Top, row: np.int64) -> None:
+    """Ask what may follow a node; at: of the desk; row: of `top`, `NOT_RUN` where the draft model was not run on it.
 
     Here and below integers are of one width and no constants, since numba compiles a function for each kind.
     """
-    heard, nodes = asked.heard, growth.nodes
+    desk = read_desk(at)
+    heard, nodes, sides = desk.room.heard, desk.room.buffers.nodes, desk.sides
     heard.sizes[node] = 0
     heard.firsts[node] = NO_TOKEN
     others = np.full(NUM_SOURCES, SILENT, np.int16)  # what each source says of tokens it does not name
-    position = np.int64(len(growth.tokens) + nodes.depths[node])
-    if asked.uses_context:
-        _hear_context(growth, asked, node, position, others)
-    path_context(growth.tokens, nodes.tokens, nodes.parents, node, asked.scratch.context)
-    if asked.uses_long:
-        entry, ngram = find_longest(asked.ngrams, asked.scratch.context, _SHORTEST)
+    tokens = desk.tokens[: desk.counts[NUM_KNOWN]]
+    position = np.int64(len(tokens) + nodes.depths[node])
+    if sides.uses_context:
+        _hear_context(desk, node, position, others)
+    context = desk.scratch.context
+    path_context(tokens, nodes.tokens, nodes.parents, node, context)
+    if sides.uses_long:
+        entry, ngram = find_longest(desk.ngrams, context, _SHORTEST)
         if entry >= 0:
-            seen = min(asked.ngrams.seen[entry], _NUM_SEEN - 1)
+            seen = min(desk.ngrams.seen[entry], _NUM_SEEN - 1)
             kind = (ngram - _SHORTEST) * _NUM_SEEN + seen
-            _hear_list(asked, asked.ngrams, np.int64(entry), (node, position, NGRAM, np.int64(kind)), others)
-    if asked.uses_short:
-        before, token = asked.scratch.context[LONGEST_NGRAM - 2], asked.scratch.context[LONGEST_NGRAM - 1]
-        entry, tier = find_successors(asked.ngrams, before, token)
+            _hear_list(at, desk.ngrams, np.int64(entry), (node, position, NGRAM, np.int64(kind)), others)
+    if sides.uses_short:
+        entry, tier = find_successors(desk.ngrams, context[LONGEST_NGRAM - 2], context[LONGEST_NGRAM - 1])
         if entry >= 0:
-            _hear_list(asked, asked.ngrams, np.int64(entry), (node, position, ADJACENCY, np.int64(tier)), others)
+            _hear_list(at, desk.ngrams, np.int64(entry), (node, position, ADJACENCY, np.int64(tier)), others)
     if row >= 0:
-        _hear_list(asked, top, row, (node, position, MODEL, np.int64(0)), others)
-    _weigh(asked, node, others)
+        _hear_list(at, top, row, (node, position, MODEL, np.int64(0)), others)
+    _weigh(desk, node, others)
 
 
-@nb.njit(cache=True)
-def _hear_context(growth: Growth, asked: Asked, node: int, position: int, others: NDArray[np.int16]) -> None:
+@nb.njit(cache=True, forceinline=True)
+def _hear_context(desk: Desk, node: int, position: int, others: NDArray[np.int16]) -> None:
     """What followed where the end of the path stood before: a copy goes on, or the path is looked up."""
-    heard, nodes, match = asked.heard, growth.nodes, asked.heard.matches[node]
-    parent = nodes.parents[node]
+    heard, nodes, tokens = desk.room.heard, desk.room.buffers.nodes, desk.tokens[: desk.counts[NUM_KNOWN]]
+    match, parent = heard.matches[node], nodes.parents[node]
     match[0] = -1
     if node > 0 and heard.matches[parent, 0] >= 0:
         copied = heard.matches[parent, 0] + 1
-        if copied + 1 < len(growth.tokens) and growth.tokens[copied] == nodes.tokens[node]:
+        if copied + 1 < len(tokens) and tokens[copied] == nodes.tokens[node]:
             match[0], match[1], match[2] = copied, heard.matches[parent, 1] + 1, heard.matches[parent, 2]
     if match[0] < 0:
-        path = asked.scratch.path
-        path_context(growth.tokens, nodes.tokens, nodes.parents, node, path)
-        known = min(len(path), len(growth.tokens) + nodes.depths[node])
-        found, suffix_len, _, consensus = find_match(asked.context, growth.tokens, path[len(path) - known :])
+        path = desk.scratch.path
+        path_context(tokens, nodes.tokens, nodes.parents, node, path)
+        known = min(len(path), len(tokens) + nodes.depths[node])
+        found, suffix_len, _, consensus = find_match(desk.context, tokens, path[len(path) - known :])
         match[0], match[1], match[2] = found, suffix_len, (consensus & BY_OCCURRENCES) != 0
-    if match[0] < 0:
-        return
-    token = growth.tokens[match[0] + 1]
-    slot = -1 - _slot_of(heard.ids, heard.classes, heard.sizes, node, token)  # it is the first to be named
-    variate = exponential(asked.law.seed, position, token) if asked.law.temperature > 0 else 0.0
-    asked.scratch.variates[slot] = variate
-    heard.classes[node, slot, CONTEXT] = copied_class(match[1], match[2] == 1, variate)
-    heard.firsts[node, CONTEXT] = token
-    others[CONTEXT] = other_copied_class(match[1])
+    if match[0] >= 0:
+        token = tokens[match[0] + 1]
+        slot = -1 - _slot_of(heard, node, token)  # it is the first to be named
+        variate = exponential(desk.law.seed, position, token) if desk.law.temperature > 0 else 0.0
+        desk.scratch.variates[slot] = variate
+        heard.classes[node, slot, CONTEXT] = copied_class(match[1], match[2] == 1, variate)
+        heard.firsts[node, CONTEXT] = token
+        others[CONTEXT] = other_copied_class(match[1])
 
 
 @nb.njit(cache=True)
 def _hear_list(
-    asked: Asked, table: Expected, entry: int, place: tuple[int, int, int, int], others: NDArray[np.int16]
+    at: int, table: Expected, entry: int, place: tuple[int, int, int, int], others: NDArray[np.int16]
 ) -> None:
     """What a list of expected tokens names. place: (node, position, source, kind of list)."""
+    desk = read_desk(at)
     node, position, source, kind = place
-    law, heard = asked.law, asked.heard
-    shares, weights, places, variates = (
-        asked.scratch.shares,
-        asked.scratch.weights,
-        asked.scratch.places,
-        asked.scratch.variates,
-    )
+    law, heard, scratch = desk.law, desk.room.heard, desk.scratch
+    shares, weights, places, variates = scratch.shares, scratch.weights, scratch.places, scratch.variates
     size = temper(table, entry, law, shares, 0)
     is_sampled = law.temperature > 0
     whole, best, count = 0.0, 0, 0
     for slot in range(size):
         token = table.ids[entry, slot]
-        if source == MODEL and token >= asked.vocab_size:
+        if source == MODEL and token >= desk.sides.vocab_size:
             continue
-        found = _slot_of(heard.ids, heard.classes, heard.sizes, node, token)
+        found = _slot_of(heard, node, token)
         if found < 0:
             found = -1 - found
             if is_sampled:
@@ -224,31 +151,32 @@ def _write_classes(
         classes[node, places[index], source] = begin + weight_step(weights[index] * scale)
 
 
-@nb.njit(cache=True)
-def _slot_of(ids: IntArray, classes: NDArray[np.int16], sizes: IntArray, node: int, token: int) -> int:
+@nb.njit(cache=True, forceinline=True)
+def _slot_of(heard: Heard, node: int, token: int) -> int:
     """A token's place among the node's candidates; -1 less the place where it is new."""
-    size = sizes[node]
+    ids, classes, size = heard.ids, heard.classes, heard.sizes[node]
     for slot in range(size):
         if ids[node, slot] == token:
             return slot
     ids[node, size] = token
     for source in range(NUM_SOURCES):
         classes[node, size, source] = SILENT
-    sizes[node] = size + 1
+    heard.sizes[node] = size + 1
     return int(-1 - size)
 
 
-@nb.njit(cache=True)
-def _weigh(asked: Asked, node: int, others: NDArray[np.int16]) -> None:
+@nb.njit(cache=True, forceinline=True)
+def _weigh(desk: Desk, node: int, others: NDArray[np.int16]) -> None:
     """Give each candidate its chance, and put the likeliest first."""
-    heard, size = asked.heard, asked.heard.sizes[node]
+    heard, judge = desk.room.heard, desk.levels.request
+    size = heard.sizes[node]
     speaking = set_of(others)
     for slot in range(size):
         classes = heard.classes[node, slot]
         for source in range(1, NUM_SOURCES):
             if classes[source] == SILENT:
                 classes[source] = others[source]
-        chance = chance_of(asked.judge, speaking, classes)
+        chance = chance_of(judge, speaking, classes)
         heard.chances[node, slot] = chance
         place = slot
         while place > 0 and heard.chances[node, heard.order[node, place - 1]] < chance:

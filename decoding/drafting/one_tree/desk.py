@@ -1,0 +1,184 @@
+"""The desk of one request's trees: all arrays that they grow from and into, where compiled code finds them.
+
+Owns the record and its layout. Knows nothing of how a tree grows. Compiled functions are handed the desk's address
+`at`, and read from it what they use.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from decoding.core.sampling_params import SamplingParams
+from decoding.core.tree import IntArray
+from decoding.drafting.draft_model.growth import Top
+from decoding.drafting.tree.by_address import Layout
+from decoding.drafting.tree.candidates import COUPLED, DraftLaw, draft_law
+from decoding.drafting.tree.growth import Buffers, allocate
+from decoding.stores.context import MAX_SUFFIX, ContextArrays, ContextIndex
+from decoding.stores.evidence import NUM_SOURCES
+from decoding.stores.judge import Levels, meant_judge
+from decoding.stores.ngram import LONGEST_NGRAM, NgramStore
+from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS, SuccessorArrays
+
+MOST_CANDIDATES = 1 + 3 * NUM_SUCCESSORS
+MOST_MISSED = 5  # steps without a tree whose rows wait to be harvested
+_FIRST_NODES = 66
+NUM_KNOWN, NUM_NODES = range(2)  # see `Desk.counts`
+
+
+class Heard(NamedTuple):
+    """What may follow each of n nodes. ids: int32 [n, C]; classes: int16 [n, C, 1 + S], what each source says of them;
+    chances: float32 [n, C], given the node; order: int8 [n, C], the likeliest first; sizes: int32 [n], how many there
+    are, -1 before a node is opened; firsts: int32 [n, 1 + S], what each source thinks likeliest, -1 for nothing;
+    matches: int32 [n, 3], of the context: position (-1: none), tokens shared, consensus."""
+
+    ids: IntArray
+    classes: NDArray[np.int16]
+    chances: NDArray[np.float32]
+    order: NDArray[np.int8]
+    sizes: IntArray
+    firsts: IntArray
+    matches: IntArray
+
+
+class Scratch(NamedTuple):
+    """Room for one node. shares: float64 [1, 10]; weights: float64 [10]; places: int32 [10]; variates: float64 [C];
+    path: int32 [32]; context: int32 [4]."""
+
+    shares: NDArray[np.float64]
+    weights: NDArray[np.float64]
+    places: IntArray
+    variates: NDArray[np.float64]
+    path: IntArray
+    context: IntArray
+
+
+class Room(NamedTuple):
+    """For a tree of n nodes. rows: int32 [n], the draft model's row that ran each node, -1 for the root's own, -2 for
+    none."""
+
+    buffers: Buffers
+    heard: Heard
+    rows: IntArray
+
+
+class Sides(NamedTuple):
+    """Who takes part. uses_*: the context, n-grams of one or two tokens, and of three or four; vocab_size: of the
+    tokens that the draft model shares with the target; max_depth: of a tree."""
+
+    uses_context: bool
+    uses_short: bool
+    uses_long: bool
+    vocab_size: int
+    max_depth: int
+
+
+class Terms(NamedTuple):
+    """What one tree may have and cost. max_nodes: drafted ones; min_chance: of a node to be accepted; round_price,
+    row_price: of a further forward of the draft model and of each of its rows, in tokens; most_rows: of all its
+    forwards; most_depth: of a row."""
+
+    max_nodes: int = 0
+    min_chance: float = 0.0
+    round_price: float = 0.0
+    row_price: float = 0.0
+    most_rows: int = 0
+    most_depth: int = 0
+
+
+class Missed(NamedTuple):
+    """Rows of steps without a tree, until they are harvested. roots: int64 [M], positions; ids: int32 [M, 10] and
+    probabilities: float32 [M, 10] of what followed them."""
+
+    roots: NDArray[np.int64]
+    ids: IntArray
+    probabilities: NDArray[np.float32]
+
+
+class Desk(NamedTuple):
+    """tokens: int32 [T], the request's, with room for all that may come. counts: int64 [2]: tokens up to the root of
+    the tree under way, and its nodes. foretold: int64 [1 + S], how many of the tokens that came each source
+    had thought likeliest. no_top: what the draft model says of a row that was not run."""
+
+    tokens: IntArray
+    counts: NDArray[np.int64]
+    foretold: NDArray[np.int64]
+    missed: Missed
+    room: Room
+    scratch: Scratch
+    context: ContextArrays
+    ngrams: SuccessorArrays
+    levels: Levels
+    law: DraftLaw
+    no_top: Top
+    sides: Sides
+
+
+def new_room(num_nodes: int) -> Room:
+    heard = Heard(
+        ids=np.zeros((num_nodes, MOST_CANDIDATES), np.int32),
+        classes=np.zeros((num_nodes, MOST_CANDIDATES, NUM_SOURCES), np.int16),
+        chances=np.zeros((num_nodes, MOST_CANDIDATES), np.float32),
+        order=np.zeros((num_nodes, MOST_CANDIDATES), np.int8),
+        sizes=np.full(num_nodes, -1, np.int32),
+        firsts=np.full((num_nodes, NUM_SOURCES), NO_TOKEN, np.int32),
+        matches=np.full((num_nodes, 3), -1, np.int32),
+    )
+    return Room(allocate(num_nodes), heard, np.zeros(num_nodes, np.int32))
+
+
+def new_desk(
+    tokens: IntArray, law: DraftLaw, sides: Sides, levels: Levels, stores: tuple[ContextArrays, SuccessorArrays]
+) -> Desk:
+    """With room for a small tree. stores: the request's context index and the session's n-grams."""
+    context, ngrams = stores
+    return Desk(
+        tokens=tokens,
+        counts=np.array((0, 1), np.int64),
+        foretold=np.zeros(NUM_SOURCES, np.int64),
+        missed=Missed(
+            np.zeros(MOST_MISSED, np.int64),
+            np.zeros((MOST_MISSED, NUM_SUCCESSORS), np.int32),
+            np.zeros((MOST_MISSED, NUM_SUCCESSORS), np.float32),
+        ),
+        room=new_room(_FIRST_NODES),
+        scratch=Scratch(
+            np.zeros((1, NUM_SUCCESSORS)),
+            np.zeros(NUM_SUCCESSORS),
+            np.zeros(NUM_SUCCESSORS, np.int32),
+            np.zeros(MOST_CANDIDATES),
+            np.zeros(MAX_SUFFIX, np.int32),
+            np.zeros(LONGEST_NGRAM, np.int32),
+        ),
+        context=context,
+        ngrams=ngrams,
+        levels=levels,
+        law=law,
+        no_top=Top(np.zeros((0, NUM_SUCCESSORS), np.int32), np.zeros((0, NUM_SUCCESSORS), np.float32)),
+        sides=sides,
+    )
+
+
+def _example() -> Desk:
+    judge = meant_judge()
+    sampling = SamplingParams(max_tokens=1)
+    return new_desk(
+        np.zeros(1, np.int32),
+        draft_law(sampling, COUPLED),
+        Sides(True, True, True, 1, 1),
+        Levels(judge, judge, judge),
+        (ContextIndex(1).arrays, NgramStore(0).arrays),
+    )
+
+
+LAYOUT = Layout(_example())
+read_desk, _write_desk = LAYOUT.read, LAYOUT.write
+
+
+@nb.njit(cache=True)
+def write_desk(at: int, desk: Desk) -> None:
+    _write_desk(at, desk)
