@@ -9,6 +9,7 @@ lately emitted and drafted, so trees shrink as the batch grows and vanish where 
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -45,7 +46,9 @@ class DraftBudget:
     """What a drafter may spend on one tree: nodes, each of at least `min_chance` to be accepted.
 
     round_price, row_price: what one more forward of the draft model and each of its rows must promise, in accepted
-    tokens; least_gain: what the tree must promise beyond its nodes' price.
+    tokens; least_gain: what the tree must promise beyond its nodes' price. others, fixed: tokens that the step's other
+    requests are given, and what it costs without this tree, in tokens; a tree that promises much beside them raises the
+    rate, and so the price of its own last nodes.
     """
 
     max_nodes: int
@@ -53,20 +56,30 @@ class DraftBudget:
     round_price: float = 0.0
     row_price: float = 0.0
     least_gain: float = 0.0
+    others: float = 0.0
+    fixed: float = math.inf
 
 
 NOTHING = DraftBudget(0)
 
 
-def token_rate(curve: CostCurve, paces: Sequence[Pace], contexts: Sequence[int]) -> float:
-    """Tokens a second of the requests that decode in one step together, at their present paces.
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Of the requests that decode in one step together. emitted, rows: of each, in such a step."""
 
-    At least that of plain decoding, which is always to be had.
-    """
-    emitted = sum(pace.emitted for pace in paces)
-    draft_seconds = sum(pace.draft_seconds for pace in paces)
-    drafted_rate = emitted / (curve.step_seconds([pace.rows for pace in paces], contexts) + draft_seconds)
-    return max(drafted_rate, len(paces) / curve.step_seconds([1.0] * len(paces), contexts))
+    tokens_a_second: float
+    emitted: Sequence[float]
+    rows: Sequence[float]
+
+
+def present_rate(curve: CostCurve, paces: Sequence[Pace], contexts: Sequence[int]) -> Rate:
+    """At their present paces, or that of plain decoding, which is always to be had."""
+    ones = [1.0] * len(paces)
+    plain = Rate(len(paces) / curve.step_seconds(ones, contexts), ones, ones)
+    emitted, rows = [pace.emitted for pace in paces], [pace.rows for pace in paces]
+    seconds = curve.step_seconds(rows, contexts) + sum(pace.draft_seconds for pace in paces)
+    drafted = Rate(sum(emitted) / seconds, emitted, rows)
+    return max(plain, drafted, key=lambda rate: rate.tokens_a_second)
 
 
 def node_price(curve: CostCurve, rate: float, context: int) -> float:
@@ -145,23 +158,36 @@ class Pricing:
         """A budget for each demand, wherever the room may be."""
         if not demands:
             return []
-        rate = token_rate(self._curve, [demand.pace for demand in demands], [demand.context for demand in demands])
-        num_sharing = sum(demand.runs_draft_model for demand in demands)
-        return [self._budget(demand, rate, num_sharing) for demand in demands]
+        rate = present_rate(self._curve, [demand.pace for demand in demands], [demand.context for demand in demands])
+        num_sharing, whole = sum(demand.runs_draft_model for demand in demands), sum(rate.emitted)
+        own = zip(demands, rate.emitted, rate.rows, strict=True)
+        return [
+            self._budget(demand, rate.tokens_a_second, num_sharing, (whole, emitted, rows))
+            for demand, emitted, rows in own
+        ]
 
-    def _budget(self, demand: Demand, rate: float, num_sharing: int) -> DraftBudget:
+    def _budget(
+        self, demand: Demand, rate: float, num_sharing: int, expected: tuple[float, float, float]
+    ) -> DraftBudget:
         """Whoever weighs its nodes itself is told their price; that of a draft forward is shared by the `num_sharing`
-        sequences that draft with the draft model."""
+        sequences that draft with the draft model. expected: tokens of all at this rate, its own, its own rows."""
         if demand.tokens_left <= 1:  # one token to go: nothing to draft for
             return NOTHING
         if demand.max_nodes is not None:
             return DraftBudget(min(demand.max_nodes, self._most_nodes))
-        price, least_gain = node_price(self._curve, rate, demand.context), rate * self._curve.draft
-        if not demand.runs_draft_model or self._draft_curve is None:
-            return DraftBudget(self._most_nodes, price, least_gain=least_gain)
+        price, (whole, emitted, rows) = node_price(self._curve, rate, demand.context), expected
+        budget = DraftBudget(
+            self._most_nodes,
+            price,
+            least_gain=rate * self._curve.draft,
+            others=whole - emitted,
+            fixed=whole - price * (rows - 1),
+        )
         draft = self._draft_curve
+        if not demand.runs_draft_model or draft is None:
+            return budget
         round_price = rate * (draft.base / num_sharing + draft.draft)
-        return DraftBudget(self._most_nodes, price, round_price, node_price(draft, rate, demand.context), least_gain)
+        return replace(budget, round_price=round_price, row_price=node_price(draft, rate, demand.context))
 
 
 def fitted(budgets: Sequence[DraftBudget], room: int) -> list[DraftBudget]:

@@ -70,12 +70,18 @@ class SequenceDrafter:
         request, active = self.request, self.active
         asked = request.speculation.max_nodes
         return Demand(
-            max_nodes=0 if self.is_waiting else active.default_nodes if asked is None else asked,
+            max_nodes=0 if self._is_plain else active.default_nodes if asked is None else asked,
             context=request.num_tokens,
             tokens_left=request.max_total - request.num_tokens,
             pace=active.pace,
             runs_draft_model=active.state is not None,
         )
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether nothing will be drafted for it in the next step."""
+        drafter = self.active.drafter
+        return self.is_waiting or (isinstance(drafter, OneTree) and drafter.is_napping and self._reviser is None)
 
     @property
     def foretold(self) -> dict[str, int]:

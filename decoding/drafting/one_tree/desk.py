@@ -6,6 +6,7 @@ Owns the record and its layout. Knows nothing of how a tree grows. Compiled func
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numba as nb
@@ -80,7 +81,7 @@ class Sides(NamedTuple):
 class Terms(NamedTuple):
     """What one tree may have and cost. max_nodes: drafted ones; min_chance: of a node to be accepted; round_price,
     row_price: of a further forward of the draft model and of each of its rows, in tokens; most_rows: of all its
-    forwards; most_depth: of a row."""
+    forwards; most_depth: of a row; others, fixed: as in `DraftBudget`."""
 
     max_nodes: int = 0
     min_chance: float = 0.0
@@ -88,6 +89,8 @@ class Terms(NamedTuple):
     row_price: float = 0.0
     most_rows: int = 0
     most_depth: int = 0
+    others: float = 0.0
+    fixed: float = math.inf
 
 
 class Missed(NamedTuple):

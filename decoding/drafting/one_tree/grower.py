@@ -70,13 +70,29 @@ def grow_on(
 
 
 @nb.njit(cache=True)
-def best_part(at: int, terms: Terms) -> tuple[float, IntArray, IntArray, IntArray, NDArray[np.int8], IntArray]:
+def best_part(
+    at: int, terms: Terms, spent: float
+) -> tuple[float, IntArray, IntArray, IntArray, NDArray[np.int8], IntArray]:
     """What the likeliest nodes that the terms allow promise beyond their price; which they are, ascending, and their
-    tokens, parents, sources and names."""
+    tokens, parents, sources and names. spent: what drafting has cost so far, in tokens."""
     desk = read_desk(at)
     nodes = desk.room.buffers.nodes
-    kept = best_nodes(nodes.scores, desk.counts[NUM_NODES], terms.max_nodes)
+    kept = _worth_their_rate(
+        nodes.scores, best_nodes(nodes.scores, desk.counts[NUM_NODES], terms.max_nodes), terms, spent
+    )
     return gain_of(nodes.scores, kept, terms.min_chance), kept, *part_of(nodes, kept)
+
+
+@nb.njit(cache=True)
+def _worth_their_rate(scores: NDArray[np.float32], kept: IntArray, terms: Terms, spent: float) -> IntArray:
+    """Those of the nodes, ascending, that are worth their price at the rate of a step with the likelier ones."""
+    emitted, cost, count = terms.others + 1.0, terms.fixed + spent, 0
+    for place in ranked(scores[kept[1:]]):
+        chance = scores[kept[1 + place]]
+        if chance * cost < terms.min_chance * emitted:
+            break
+        emitted, cost, count = emitted + chance, cost + terms.min_chance, count + 1
+    return kept[places_of_best(scores[kept], count + 1)]
 
 
 @nb.njit(cache=True)

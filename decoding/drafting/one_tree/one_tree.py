@@ -56,15 +56,21 @@ class OneTree:
         self._is_under_way = False
         self._has_asked = False  # the draft model, for the tree under way
         self._run, self._row_parents, self._kept = _ROOT, _ROOT[:0], _ROOT
-        self._nap = 0  # steps left without a tree
-        self._num_known = request.num_tokens  # tokens at the last look back
+        self._spent = 0.0  # tokens, on the draft model
+        self._num_known = request.num_tokens  # tokens at the last look for a tree
+        self._wake_at = 0  # tokens: until there are so many there is no tree
         self._unseen: int | None = None  # the first root since that had no tree
         self._num_missed = 0  # roots since, of which is known what followed them
 
     @property
     def num_top(self) -> int:
         """How many of the target's likeliest tokens are wanted of each row: none early in a long nap."""
-        return NUM_SUCCESSORS if self._has_stores and self._nap <= _TAUGHT else 0
+        return NUM_SUCCESSORS if self._has_stores and self._wake_at - self._num_known <= _TAUGHT else 0
+
+    @property
+    def is_napping(self) -> bool:
+        """Whether it need not know of the next step, which will be plain."""
+        return self._wake_at - self._request.num_tokens > _TAUGHT
 
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
         teach_prompt(self._stores.ngrams, self._request.tokens, start, top)
@@ -74,7 +80,7 @@ class OneTree:
         if budget.round_price == 0:
             self._catch_up()
             return True
-        if self._nap > 0:
+        if self._request.num_tokens < self._wake_at:
             return False
         promise = self._promise(budget)
         is_wanted = promise > budget.least_gain and promise > self._grow_from_stores(budget)
@@ -91,6 +97,7 @@ class OneTree:
     def grow(self, top: TopTokens) -> DraftRows | None:
         assert self._is_under_way, "no tree was begun"
         first_row, room = len(self._row_parents) - len(self._run), self._desk.record.room
+        self._spent += self._terms.round_price + self._terms.row_price * len(self._run)
         self._run = grow_on(self._at, self._terms, self._run, first_row, top.ids, top.probabilities)
         if len(self._run) == 0:
             return None
@@ -101,26 +108,26 @@ class OneTree:
     def propose(self, budget: DraftBudget) -> DraftTree:
         """The tree that has grown in this step, now if the draft model has no part in it; the root alone where a tree
         is not worth its price."""
-        self._nap = min(self._nap, _nap_after(MOST_FRUITLESS, budget))
-        if self._nap > 0:
-            self._nap -= 1
+        self._num_known = self._request.num_tokens
+        self._wake_at = min(self._wake_at, self._num_known + _nap_after(MOST_FRUITLESS, budget))
+        if self._num_known < self._wake_at:
             return root_only(int(self._request.tokens[-1]))
         if not self._is_under_way:
             self._grow_from_stores(budget)
-        gain, self._kept, *parts = best_part(self._at, self._terms)
+        gain, self._kept, *parts = best_part(self._at, self._terms, self._spent + budget.least_gain)
         if gain <= budget.least_gain:
             self._is_under_way = self._has_asked
             self._kept = _ROOT
-            self._nap = _nap_after(note_fruitless(self._levels), budget)
+            self._wake_at = self._num_known + 1 + _nap_after(note_fruitless(self._levels), budget)
+            self._unseen = self._num_known - 1 if self._unseen is None else self._unseen
             return root_only(int(self._request.tokens[-1]))
         note_fruitful(self._levels)
         tokens, parents, sources, names = parts
         return DraftTree(tokens, parents, sources, names=names)
 
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
-        root_at, self._num_known = self._num_known - 1, self._request.num_tokens
         if not self._is_under_way:
-            self._note_missed(root_at, top)
+            self._note_missed(top)
             return
         self._is_under_way = False
         path = tree.of_nodes(self._kept)[verdict.path]
@@ -138,13 +145,12 @@ class OneTree:
         asked = self._families if self._state is not None else self._families - {Source.DRAFT_MODEL}
         return {source.name.lower(): int(self._desk.record.foretold[source]) for source in sorted(asked)}
 
-    def _note_missed(self, root_at: int, top: TopTokens | None) -> None:
+    def _note_missed(self, top: TopTokens | None) -> None:
         """A step went by without a tree: what came is looked at later."""
-        self._unseen = root_at if self._unseen is None else self._unseen
         if top is None:
             return
         missed, width = self._desk.record.missed, top.ids.shape[1]
-        missed.roots[self._num_missed] = root_at
+        missed.roots[self._num_missed] = self._num_known - 1
         missed.ids[self._num_missed, :width] = top.ids[0]
         missed.probabilities[self._num_missed, :width] = top.probabilities[0]
         self._num_missed += 1
@@ -183,9 +189,10 @@ class OneTree:
         """A tree is about to grow."""
         self._catch_up()
         prices = float(budget.min_chance), float(budget.round_price), float(budget.row_price)
-        self._terms = Terms(budget.max_nodes, *prices, min(most_rows, budget.max_nodes), most_depth)
+        rate = float(budget.others), float(budget.fixed)
+        self._terms = Terms(budget.max_nodes, *prices, min(most_rows, budget.max_nodes), most_depth, *rate)
         self._reserve(0, budget.max_nodes)
-        self._run, self._row_parents = _ROOT, _ROOT[:0]
+        self._run, self._row_parents, self._spent = _ROOT, _ROOT[:0], 0.0
         self._is_under_way, self._has_asked = True, False
 
     def _reserve(self, num_rows: int, max_nodes: int = 0) -> None:

@@ -14,7 +14,7 @@ from decoding.costs.price import (
     Pricing,
     fitted,
     node_price,
-    token_rate,
+    present_rate,
 )
 
 
@@ -44,7 +44,7 @@ def test_pricing_nodes_settles_at_the_size_of_most_tokens_per_second(row: float,
 
     pace = Pace()
     for _ in range(300):
-        price = node_price(curve, token_rate(curve, [pace], [0]), 0)
+        price = node_price(curve, present_rate(curve, [pace], [0]).tokens_a_second, 0)
         num_nodes = int((chances > price).sum())
         pace.update(num_nodes, 1 + chances[:num_nodes].sum())
     best = max(tokens_per_second(n) for n in range(65))
@@ -53,24 +53,25 @@ def test_pricing_nodes_settles_at_the_size_of_most_tokens_per_second(row: float,
 
 def test_a_row_as_dear_as_a_step_costs_a_whole_token() -> None:
     curve = CostCurve(base=0.0, row=1.0, key=0.0)
-    assert node_price(curve, token_rate(curve, [Pace()], [10]), 10) == pytest.approx(1.0)
+    assert node_price(curve, present_rate(curve, [Pace()], [10]).tokens_a_second, 10) == pytest.approx(1.0)
 
 
 def test_prices_rise_as_the_batch_grows() -> None:
     curve = CostCurve(base=1.0, row=0.03, key=0.0)
-    assert token_rate(curve, [Pace()] * 16, [10] * 16) > 3 * token_rate(curve, [Pace()], [10])
+    many, one = present_rate(curve, [Pace()] * 16, [10] * 16), present_rate(curve, [Pace()], [10])
+    assert many.tokens_a_second > 3 * one.tokens_a_second
 
 
 def test_a_long_context_makes_its_own_nodes_dearer() -> None:
     curve = CostCurve(base=1.0, row=0.03, key=0.001)
-    rate = token_rate(curve, [Pace(), Pace()], [10, 1000])
+    rate = present_rate(curve, [Pace(), Pace()], [10, 1000]).tokens_a_second
     assert node_price(curve, rate, 1000) == pytest.approx(node_price(curve, rate, 10) * 1.03 / 0.04)
 
 
 def test_a_pace_below_plain_decoding_does_not_make_nodes_cheap() -> None:
     curve = CostCurve(base=1.0, row=0.5, key=0.0)
     wasteful = Pace(emitted=1.0, rows=64.0)
-    assert node_price(curve, token_rate(curve, [wasteful], [0]), 0) == pytest.approx(0.5 / 1.5)
+    assert node_price(curve, present_rate(curve, [wasteful], [0]).tokens_a_second, 0) == pytest.approx(0.5 / 1.5)
 
 
 def test_plain_seconds_are_those_of_one_row_per_request() -> None:

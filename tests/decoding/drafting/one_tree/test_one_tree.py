@@ -344,3 +344,31 @@ def _law(seed: int, path: tuple[int, ...]) -> dict[int, float]:
     random = np.random.default_rng([seed, *path])
     likeliest = (path[-1] + 1) % 12 if path else int(random.integers(0, 12))
     return {likeliest: 0.6, (likeliest + 1) % 12: 0.2, (likeliest + 2) % 12: 0.1, 110: 0.05}
+
+
+def test_a_tree_that_promises_much_is_cut_where_its_own_rate_makes_nodes_too_dear() -> None:
+    session = new_session()
+    teach(session, {(token,): {token + 1: 0.9, 40 + token: 0.09} for token in range(1, 12)})
+    request = request_of([1], sources=["adjacency"])
+    free = drafter_of(session, request).propose(DraftBudget(64, 0.05))
+    rated = drafter_of(session, request).propose(DraftBudget(64, 0.05, others=0.0, fixed=1.0))
+    among_many = drafter_of(session, request).propose(DraftBudget(64, 0.05, others=15.0, fixed=16.0))
+    assert 1 < len(rated) < len(among_many) < len(free)
+    assert set(paths_of(rated)) < set(paths_of(among_many)) < set(paths_of(free))
+
+
+def test_a_request_without_hope_asks_nothing_of_most_steps_and_looks_again() -> None:
+    request = request_of([0], sources=["adjacency"])
+    drafter = drafter_of(new_session(), request)
+    budget = DraftBudget(4, 0.1, least_gain=0.5)
+    napped = []
+    for step in range(120):
+        napped.append(drafter.is_napping)
+        if not drafter.is_napping:
+            verify(drafter, request, drafter.propose(budget), lambda token: (token + 7) % 50)
+        else:
+            request.extend(np.array([step % 50], np.int32))
+    assert not any(napped[:8])
+    assert sum(napped) > 60
+    looks = [step for step in range(1, 120) if napped[step - 1] and not napped[step]]
+    assert len(looks) >= 2
