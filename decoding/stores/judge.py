@@ -69,7 +69,8 @@ def is_sound(judge: Judge) -> bool:
     """Whether its numbers, which came from outside, can be ones that were learned."""
     chances, counts = np.append(judge.chances, judge.hope[0]), np.append(judge.tried, judge.hope[1])
     are_finite = np.isfinite(judge.stretch).all() and np.isfinite(judge.weights).all()
-    return bool(are_finite and np.all((chances >= 0) & (chances <= 1)) and np.all(counts >= 0))
+    are_within = np.all((chances >= 0) & (chances <= 1)) and np.all(counts >= 0)
+    return bool(are_finite and are_within and 0 <= judge.fruitless[0] <= MOST_FRUITLESS)
 
 
 def new_judge(chances: NDArray[np.float32], weights: NDArray[np.float32], trust: float) -> Judge:

@@ -211,6 +211,7 @@ def taught_session(store: SessionStore, tenant: str, session_id: str, seed: int,
     session.replies.extend(draw.integers(0, 50, 3 * num_rows, np.int32), -1)
     own, _ = session.judges(seed % 2 == 0)
     own.chances[:] = draw.random(len(own.chances), np.float32)
+    own.fruitless[0] = 3
     store.note_use([session])
     return session
 
@@ -225,6 +226,8 @@ def test_a_session_goes_on_in_another_process_as_it_was(num_rows: int) -> None:
     restored = other.open("alice", "chat")
     assert restored.state() == state
     assert restored.store_bytes == session.store_bytes
+    for numbers, others in zip(session.judges(False)[0], restored.judges(False)[0], strict=True):
+        assert np.array_equal(numbers, others)
     restored.ngrams.check_integrity()
     other.check_integrity()
     context = np.arange(4, dtype=np.int32)
@@ -268,6 +271,7 @@ def test_numbers_that_are_not_a_sessions_are_refused_and_leave_nothing() -> None
         spoiled(replies.counters, 10**12),
         spoiled(own.stretch, np.inf),
         spoiled(own.tried, -1),
+        spoiled(own.fruitless, 99),
         SessionState("alice", "chat", whole.stores | {"ngrams": whole.stores["ngrams"][:-1]}),
         SessionState("alice", "chat", whole.stores | {"replies": [each[:-3] for each in whole.stores["replies"]]}),
     ]
