@@ -77,7 +77,8 @@ def _ask_of(handle: DeploymentHandle[Any]) -> Ask:
             raise ApiError(429, message, None, "queue_full", RETRY_AFTER) from None
         except (*LOST, TaskCancelledError):
             raise ReplicaLost from None
-        finally:
+        except (GeneratorExit, asyncio.CancelledError):  # who asked has left
             pieces.cancel()
+            raise
 
     return ask
