@@ -71,8 +71,8 @@ def prompt_of(number: int) -> str:
     return f'def {name}_{number}(values):\n    """Return the {name} of a list of numbers, which may be empty."""\n    '
 
 
-def long_asks(count: int, length: int) -> list[Ask]:
-    """One of each of so many new sessions."""
+def new_asks(count: int, length: int) -> list[Ask]:
+    """One of each of so many sessions that nobody knows yet."""
     return [Ask(uuid.uuid4().hex, prompt_of(number), number, length) for number in range(count)]
 
 

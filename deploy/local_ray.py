@@ -16,7 +16,8 @@ from ray.dashboard.modules.serve.sdk import ServeSubmissionClient
 
 from server.ray.config_file import GANDER
 
-ADDRESS = "127.0.0.2"  # Ray takes 127.0.0.1 for the machine's address in its network
+ADDRESS = "127.0.0.2"  # in the place of 127.0.0.1 Ray puts the machine's address in its network
+NUM_CPUS = 8  # that replicas may ask for, whatever there are
 OBJECT_BYTES = 100_000_000
 START_SECONDS = 600.0  # of replicas; the first start on a machine compiles
 LOOK_SECONDS = 0.5
@@ -31,38 +32,43 @@ class LocalRay:
         self.url = f"http://127.0.0.1:{_free_port()}"
 
     def deploy(self, config: Mapping[str, Any]) -> None:
-        """As `serve deploy` does, on this cluster's own port; returns once the replicas that are to be are."""
+        """As `serve deploy` does, on a port of this cluster's own; returns once all replicas are as they should be.
+        Raises TimeoutError if they never are."""
         host, port = self.url.removeprefix("http://").split(":")
         self._client.deploy_applications(dict(config) | {"http_options": {"host": host, "port": int(port)}})
         end = time.monotonic() + START_SECONDS
         time.sleep(LOOK_SECONDS)  # until the controller has begun
         while not self._is_as_deployed():
-            assert time.monotonic() < end, self._client.get_serve_details()
+            if time.monotonic() > end:
+                raise TimeoutError(f"Ray Serve has not deployed: {self._client.get_serve_details()}")
             time.sleep(LOOK_SECONDS)
 
-    def replicas(self) -> dict[str, int]:
-        """Process ids by name, of the replicas that run."""
-        (application,) = self._client.get_serve_details()["applications"].values()
-        found = application["deployments"].get(GANDER, {"replicas": []})["replicas"]
-        return {each["replica_id"]: each["pid"] for each in found if each["state"] == "RUNNING"}
+    def replica_pids(self) -> list[int]:
+        """Process ids of the replicas that run."""
+        replicas = self._application()["deployments"][GANDER]["replicas"]
+        return [each["pid"] for each in replicas if each["state"] == "RUNNING"]
 
     def _is_as_deployed(self) -> bool:
+        return bool(self._application()["status"] == "RUNNING")
+
+    def _application(self) -> dict[str, Any]:
+        """As Ray tells of it, with its deployments."""
         (application,) = self._client.get_serve_details()["applications"].values()
-        return bool(application["status"] == "RUNNING")
+        assert isinstance(application, dict)
+        return application
 
 
 @contextmanager
-def local_ray(num_cpus: int = 8) -> Iterator[LocalRay]:
-    """num_cpus: that replicas may ask for, whatever there are."""
+def local_ray() -> Iterator[LocalRay]:
     context = ray.init(
         "local",
-        num_cpus=num_cpus,
+        num_cpus=NUM_CPUS,
         object_store_memory=OBJECT_BYTES,
         include_dashboard=True,
         dashboard_port=_free_port(),
         log_to_driver=False,
         _node_ip_address=ADDRESS,
-        _system_config={"worker_niceness": 0},
+        _system_config={"worker_niceness": 0},  # Ray's own is 15
     )
     try:
         yield LocalRay(f"http://{context.dashboard_url}")

@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 
-from deploy.conversation import Ask, Streamed, long_asks, run
+from deploy.conversation import Ask, Streamed, new_asks, run
 from deploy.local_ray import LOOK_SECONDS, SETTINGS, LocalRay, local_ray
 from server.ray.config_file import GANDER, RayOptions, config_of
 
@@ -46,8 +46,10 @@ async def streams_of(client: httpx.AsyncClient, asks: Sequence[Ask]) -> AsyncIte
     running = asyncio.gather(*(run(client, asked, reply) for asked, reply in zip(asks, replies, strict=True)))
     while not running.done() and not all(reply.text for reply in replies):
         await asyncio.sleep(0.05)
-    yield replies
-    await running
+    try:
+        yield replies
+    finally:
+        await running
 
 
 async def scale(ray: LocalRay, client: httpx.AsyncClient) -> str:
@@ -60,17 +62,17 @@ async def scale(ray: LocalRay, client: httpx.AsyncClient) -> str:
     async def load() -> None:
         while not is_enough.is_set():
             reply = Streamed()
-            await run(client, long_asks(1, STREAM_TOKENS)[0], reply)
+            await run(client, new_asks(1, STREAM_TOKENS)[0], reply)
             ends[reply.end] += 1
 
     loading = asyncio.gather(*(load() for _ in range(NUM_STREAMS)))
-    rise = await _seconds_until(lambda: len(ray.replicas()) == 2)
+    rise = await _seconds_until(lambda: len(ray.replica_pids()) == 2)
     is_enough.set()
     await loading
-    fall = await _seconds_until(lambda: len(ray.replicas()) == 1)
+    fall = await _seconds_until(lambda: len(ray.replica_pids()) == 1)
     return (
         f"Scaling, delays of 2 and 5 s: two replicas {rise:.0f} s after {NUM_STREAMS} clients began, one "
-        f"{fall:.0f} s after they ended; streams: {told(ends)}."
+        f"{fall:.0f} s after they ended; streams: {counted(ends)}."
     )
 
 
@@ -82,13 +84,11 @@ async def drain(ray: LocalRay, client: httpx.AsyncClient) -> str:
         ("two to one", config(1, 1)),
         ("new settings", config(1, 1, SETTINGS | {"max_waiting": 512})),
     ):
-        ends: Counter[str] = Counter()
-        async with streams_of(client, long_asks(NUM_STREAMS, STREAM_TOKENS)) as replies:
+        async with streams_of(client, new_asks(NUM_STREAMS, STREAM_TOKENS)) as replies:
             started = time.perf_counter()
             await asyncio.to_thread(ray.deploy, written)
             seconds = time.perf_counter() - started
-        ends = Counter(reply.end for reply in replies)
-        lines.append(f"{name} in {seconds:.0f} s, streams: {told(ends)}")
+        lines.append(f"{name} in {seconds:.0f} s, streams: {ends_of(replies)}")
     return f"Deployed anew under {NUM_STREAMS} streams: {'; '.join(lines)}."
 
 
@@ -100,7 +100,7 @@ async def fill(ray: LocalRay, client: httpx.AsyncClient) -> str:
     statuses = Counter(f"status {reply.status_code}" for reply in replies)
     (refused, *_) = [reply for reply in replies if reply.status_code == 429]
     return (
-        f"{NUM_STREAMS} requests at once where four may run and four wait: {told(statuses)}, with Retry-After: "
+        f"{NUM_STREAMS} requests at once where four may run and four wait: {counted(statuses)}, with Retry-After: "
         f"{refused.headers['retry-after']} and {refused.text}"
     )
 
@@ -112,17 +112,21 @@ async def burst(client: httpx.AsyncClient, count: int) -> list[httpx.Response]:
 
 async def lose(ray: LocalRay, client: httpx.AsyncClient) -> str:
     await asyncio.to_thread(ray.deploy, config(2, 2))
-    async with streams_of(client, long_asks(NUM_STREAMS, STREAM_TOKENS)) as replies:
+    async with streams_of(client, new_asks(NUM_STREAMS, STREAM_TOKENS)) as replies:
         kill_one(ray)
-    return f"A replica of two killed under {NUM_STREAMS} streams: {told(Counter(reply.end for reply in replies))}."
+    return f"A replica of two killed under {NUM_STREAMS} streams: {ends_of(replies)}."
 
 
 def kill_one(ray: LocalRay) -> None:
-    os.kill(min(ray.replicas().values()), signal.SIGKILL)
+    os.kill(ray.replica_pids()[0], signal.SIGKILL)
 
 
-def told(ends: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {end}" for end, count in ends.items())
+def ends_of(replies: Sequence[Streamed]) -> str:
+    return counted(Counter(reply.end for reply in replies))
+
+
+def counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counts.items())
 
 
 async def _seconds_until(is_so: Callable[[], bool]) -> float:

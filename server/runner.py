@@ -98,6 +98,7 @@ def http_config(service: Service) -> uvicorn.Config:
     book = ConnectionBook(limits, service.metrics.on_error)
     return uvicorn.Config(
         create_app(service),
+        loop="asyncio",  # what is tested, whatever else is installed
         http=partial(GuardedProtocol, book),  # type: ignore[arg-type]
         ws="none",
         backlog=ACCEPTED_AT_ONCE,

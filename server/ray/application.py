@@ -1,6 +1,6 @@
 """The application that Ray Serve runs: `serve deploy` a file that `gander ray-config` wrote.
 
-The only file that imports ray. Owns what a replica is and how the front reaches one.
+The only file of the server that imports ray. Owns what a replica is and how the front reaches one.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("ray", reason="ray is not installed: pip install 'gander[ray]'.")
 
-from deploy.conversation import converse, long_asks
+from deploy.conversation import converse, new_asks
 from deploy.local_ray import LocalRay, local_ray
 from deploy.try_ray import burst, config, kill_one, replicas_of, streams_of
 
@@ -45,7 +45,7 @@ def test_beyond_what_may_run_and_wait_a_request_is_refused_in_our_own_form(ray: 
 
 
 def test_a_replica_killed_amid_streams_leaves_none_open_and_its_sessions_warm_up_at_the_other(ray: LocalRay) -> None:
-    asks = long_asks(12, 150)
+    asks = new_asks(12, 150)
 
     async def lengths(client: httpx.AsyncClient, sessions: list[str]) -> list[list[int]]:
         """Of the cached part of each later prompt, in a conversation of each session."""
