@@ -112,7 +112,7 @@ class Engine:
         self._has_drafted = not self._kernels.missing
         draft_curve = self.costs.draft_forward_curve if self._has_drafted else None
         costs = run_first(self, self.model, self.config.max_nodes, self.costs.forward_curve, draft_curve)
-        self.costs.note_beside(costs)
+        self.costs.note_beside(costs, self._has_drafted)
 
     def _start_afresh(self) -> None:
         """Nothing runs, nothing is remembered."""

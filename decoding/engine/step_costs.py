@@ -5,11 +5,16 @@ Owns the measuring of both models. Knows nothing of what costs are for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
+from statistics import median
+
+import msgspec
 
 from decoding.costs.curve import CostCurve
 from decoding.model.kept_timings import KeptTimings
 from decoding.model.timing import Timed, Timing
+
+NUM_STARTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +30,12 @@ class Beside:
     cold: float = 0.0
 
 
+class Besides(msgspec.Struct, frozen=True):
+    """latest: as measured at the latest starts."""
+
+    latest: list[Beside]
+
+
 class StepCosts:
     """curve: of a step; draft_curve: of a draft forward, where there is a draft model. Both as of the last `refine`."""
 
@@ -34,6 +45,8 @@ class StepCosts:
     def __init__(self, model: Timed, draft_model: Timed | None, kept: KeptTimings | None = None) -> None:
         self._timing = Timing(model, kept)
         self._draft_timing = Timing(draft_model, kept) if draft_model else None
+        self._kept, names = kept, [each.fingerprint for each in (model, draft_model) if each]
+        self._fingerprint = f"{names} {model.threads.candidates}"
         self._beside = Beside()
         self._take_curves()
 
@@ -47,9 +60,15 @@ class StepCosts:
         """Of the draft model's alone."""
         return self._draft_timing.curve if self._draft_timing is not None else None
 
-    def note_beside(self, beside: Beside) -> None:
-        """Let the curves hold what is done beside the forwards."""
+    def note_beside(self, beside: Beside, has_drafted: bool) -> None:
+        """Let the curves hold what is done beside the forwards; where drafting was measured with it, the medians of
+        this start and the last ones, since a few steps of each tell little on a machine with other work."""
         self._beside = beside
+        if has_drafted and self._kept is not None:
+            known = self._kept.read(self._fingerprint, Besides)
+            latest = [*(known.latest if known else ()), beside][-NUM_STARTS:]
+            self._kept.write(self._fingerprint, Besides(latest))
+            self._beside = Beside(*map(median, zip(*map(astuple, latest), strict=True)))
         self._take_curves()
 
     def refine(self) -> None:

@@ -12,6 +12,7 @@ import os
 import platform
 import tempfile
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -26,21 +27,24 @@ class ModelTimings(msgspec.Struct, frozen=True):
     quickest: list[tuple[int, int, float]]
 
 
+Timings = TypeVar("Timings", bound=msgspec.Struct)
+
+
 class KeptTimings:
     """folder: is there, and belongs to one state of our sources."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def read(self, fingerprint: str) -> ModelTimings | None:
-        """What was last written of the model on such a machine."""
+    def read(self, fingerprint: str, kind: type[Timings]) -> Timings | None:
+        """What was last written of this kind, of the model on such a machine."""
         try:
-            return msgspec.json.decode(self._path(fingerprint).read_bytes(), type=ModelTimings)
+            return msgspec.json.decode(self._path(fingerprint, kind).read_bytes(), type=kind)
         except (OSError, msgspec.MsgspecError):
             return None
 
-    def write(self, fingerprint: str, timings: ModelTimings) -> None:
-        path = self._path(fingerprint)
+    def write(self, fingerprint: str, timings: msgspec.Struct) -> None:
+        path = self._path(fingerprint, type(timings))
         try:
             handle, name = tempfile.mkstemp(dir=self._folder)
             with os.fdopen(handle, "wb") as file:
@@ -49,8 +53,8 @@ class KeptTimings:
         except OSError as error:
             logger.info("What a step costs here is measured again at the next start: %s", error)
 
-    def _path(self, fingerprint: str) -> Path:
-        name = hashlib.sha256(f"{machine()} {fingerprint}".encode()).hexdigest()[:16]
+    def _path(self, fingerprint: str, kind: type[msgspec.Struct]) -> Path:
+        name = hashlib.sha256(f"{machine()} {kind.__name__} {fingerprint}".encode()).hexdigest()[:16]
         return self._folder / f"timings-{name}.json"
 
 

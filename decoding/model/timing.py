@@ -79,7 +79,7 @@ class Timing:
         self._model = model
         self._steps = Chains(model, (SHORT_CONTEXT,), max(STEP_ROWS))
         self._step_rows = cycle(STEP_ROWS)
-        known = kept.read(self._fingerprint) if kept is not None else None
+        known = kept.read(self._fingerprint, ModelTimings) if kept is not None else None
         if known is None:
             self._threads.settle(self._step)
         else:

@@ -23,10 +23,10 @@ def test_timings_are_read_back_for_the_same_model_on_the_same_machine(
 ) -> None:
     kept = KeptTimings(tmp_path)
     kept.write("a", TIMINGS)
-    assert kept.read("a") == TIMINGS
-    assert kept.read("b") is None
+    assert kept.read("a", ModelTimings) == TIMINGS
+    assert kept.read("b", ModelTimings) is None
     monkeypatch.setattr(kept_timings, "machine", lambda: "another one")
-    assert kept.read("a") is None
+    assert kept.read("a", ModelTimings) is None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"threads": "two", "head": 0, "quickest": []}'])
@@ -35,13 +35,13 @@ def test_a_broken_file_is_as_if_nothing_had_been_measured(tmp_path: Path, text: 
     kept.write("a", TIMINGS)
     (file,) = tmp_path.iterdir()
     file.write_text(text)
-    assert kept.read("a") is None
+    assert kept.read("a", ModelTimings) is None
 
 
 def test_a_folder_that_is_not_there_is_no_failure(tmp_path: Path) -> None:
     kept = KeptTimings(tmp_path / "gone")
     kept.write("a", TIMINGS)
-    assert kept.read("a") is None
+    assert kept.read("a", ModelTimings) is None
 
 
 def test_the_second_start_runs_no_forward_to_measure_and_has_the_first_ones_curve(tmp_path: Path) -> None:
