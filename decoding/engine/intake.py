@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass, field
 
 from decoding.core.grammar import Grammar
@@ -20,11 +20,12 @@ from decoding.drafting.revision.reviser import Reviser
 from decoding.engine.fault import broken_by
 from decoding.engine.sequence import Sequence
 from decoding.errors import RequestRejected
-from decoding.sampling.grammar.matcher import CompiledGrammar, GrammarMatcher
+from decoding.sampling.grammar.compiler import Compiling
+from decoding.sampling.grammar.matcher import GrammarMatcher
 from decoding.sampling.logits_processors import processors_of
 from decoding.stores.session_store import SessionStore
 
-Compile = Callable[[Grammar], Future[CompiledGrammar]]
+Compile = Callable[[Grammar], Compiling]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class _Pending:
 
     request: Request
     start_drafter: StartDrafter | None
-    grammar: Future[CompiledGrammar]
+    grammar: Compiling
     arrived: float = field(default_factory=time.monotonic)
 
 
@@ -66,12 +67,12 @@ class Intake:
         """The sequences whose grammar is compiled by now; who cannot be run after all is in the result."""
         ready = []
         for pending in [each for each in self._pending.values() if each.grammar.done()]:
-            request = self._pending.pop(pending.request.id).request
+            request, grammar = self._pending.pop(pending.request.id).request, pending.grammar.result()
+            if isinstance(grammar, RequestRejected):
+                result.refused.append(Refused(request.id, grammar))
+                continue
             try:
-                matcher = pending.grammar.result().new_matcher()
-                ready.append(self._sequence(request, pending.start_drafter, matcher, pending.arrived))
-            except RequestRejected as error:
-                result.refused.append(Refused(request.id, error))
+                ready.append(self._sequence(request, pending.start_drafter, grammar.new_matcher(), pending.arrived))
             except Exception as error:
                 result.broken.append(broken_by(request.id, error))
         return ready

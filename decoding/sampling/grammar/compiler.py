@@ -1,7 +1,8 @@
 """Compiled grammars, each compiled once, in one thread beside the steps.
 
 Owns the thread and the grammars last asked for. Knows nothing of how one is compiled.
-Invariant: every future ends, with a grammar or with RequestRejected for `grammar`.
+Invariant: every future ends, with a grammar or with the RequestRejected that says why there is none: as a value, since
+an exception that is kept and raised holds the frames of whoever raised it, each time more.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ NOT_COMPILED = "grammar_not_compiled"  # code of a refusal that says nothing of 
 
 logger = logging.getLogger("gander.grammar")
 
-Compiling = Future[CompiledGrammar]
+Compiling = Future[CompiledGrammar | RequestRejected]
 
 
 class GrammarCompiler:
@@ -74,23 +75,24 @@ class GrammarCompiler:
             try:
                 future.set_result(self._build(grammar))
             except RequestRejected as error:
-                future.set_exception(error)
+                future.set_result(error.with_traceback(None))
             except BaseException as error:  # llguidance's panics are no Exception; whoever waits is told of all
                 logger.error("a %s grammar broke the compiler: %s", grammar.kind, type(error).__name__)
                 message = f"the {grammar.kind} grammar cannot be compiled: {error}"
-                future.set_exception(RequestRejected(message, "grammar", NOT_COMPILED))
+                future.set_result(RequestRejected(message, "grammar", NOT_COMPILED))
 
 
 def _is_of_use(future: Compiling) -> bool:
     """Whether whoever asks again is to be given the same."""
     if not future.done():
         return True
-    error = future.exception()
-    if isinstance(error, RequestRejected):
-        return error.code != NOT_COMPILED
-    return not future.result().is_spent
+    outcome = future.result()
+    if isinstance(outcome, RequestRejected):
+        return outcome.code != NOT_COMPILED
+    return not outcome.is_spent
 
 
 def _size(grammar: Grammar, future: Compiling) -> int:
     """Bytes."""
-    return ENTRY_BYTES + len(grammar.text) + (future.result().num_bytes if future.exception() is None else 0)
+    outcome = future.result()
+    return ENTRY_BYTES + len(grammar.text) + (0 if isinstance(outcome, RequestRejected) else outcome.num_bytes)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import weakref
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from decoding.drafting.registry import StartDrafter
 from decoding.drafting.sources import Sources
 from decoding.engine.engine import Engine
 from decoding.engine.fault import broken_by
+from decoding.engine.isolation import Isolation
 from decoding.engine.sequence import Sequence
 from decoding.sampling import cpu_sampler, logprobs
 from decoding.sampling.law import Law
@@ -239,6 +242,20 @@ def test_a_fault_after_the_last_token_changes_nothing(gosling: Engine) -> None:
     gosling.add(request, start)
     ends = [(len(result.retired), len(result.broken)) for result in steps(gosling)]
     assert sum(retired for retired, _ in ends) + sum(broken for _, broken in ends) == 1
+
+
+def test_nothing_that_was_raised_holds_the_step(gosling: Engine) -> None:
+    def fail(_item: object) -> None:
+        raise Fault
+
+    gosling.add(request_of(gosling, "victim", VICTIM_SEED, "none"))
+    isolation, sequence = Isolation(), sequence_of(gosling, "victim")
+    assert sequence is not None
+    isolation.each([SimpleNamespace(sequence=sequence)], fail)
+    assert [end.request_id for end in isolation.retire_failed(gosling._scheduler)] == ["victim"]
+    alive = weakref.ref(isolation)
+    del isolation
+    assert alive() is None, "a frame that the exception came through is kept"
 
 
 def steps(engine: Engine) -> Iterator[Any]:

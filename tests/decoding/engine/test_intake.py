@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from concurrent.futures import Future
 from dataclasses import replace
 
@@ -12,7 +13,8 @@ from decoding.core.request import FinishReason
 from decoding.core.step_result import Refused
 from decoding.engine.engine import Engine
 from decoding.engine.intake import Intake
-from decoding.sampling.grammar.matcher import CompiledGrammar
+from decoding.engine.tally import StepTally
+from decoding.sampling.grammar.compiler import Compiling
 from decoding.sampling.grammar.source import rejected
 from tests.decoding.engine.test_engine import GREEDY, finish, new_engine, prompt_of, request_of
 from tests.models import VOCAB_SIZE
@@ -25,9 +27,9 @@ def float_engine() -> Engine:
     return new_engine()
 
 
-def waiting_for(engine: Engine) -> Future[CompiledGrammar]:
+def waiting_for(engine: Engine) -> Compiling:
     """Whatever grammar is asked for is compiled when the caller of this says so."""
-    future: Future[CompiledGrammar] = Future()
+    future: Compiling = Future()
     engine._intake = Intake(VOCAB_SIZE, engine._drafting, engine.sessions, lambda _: future)
     return future
 
@@ -42,7 +44,7 @@ def test_a_request_without_a_grammar_runs_while_one_is_compiled(float_engine: En
         assert not float_engine.step().refused
     assert (float_engine.request_ids(), float_engine.has_work) == (["formed"], True)
     assert float_engine.step().stats is None
-    future.set_exception(rejected("the moon is full"))
+    future.set_result(rejected("the moon is full"))
     [refused] = float_engine.step().refused
     assert isinstance(refused, Refused)
     assert (refused.request_id, refused.error.param, refused.error.message) == ("formed", "grammar", "the moon is full")
@@ -72,17 +74,27 @@ def test_a_model_without_a_tokenizer_refuses_a_grammar_by_name() -> None:
 
 def test_choices_that_share_a_grammar_wait_for_one_compilation() -> None:
     engine = new_engine()
-    future: Future[CompiledGrammar] = Future()
+    future: Compiling = Future()
     asked: list[Grammar] = []
 
-    def compile(grammar: Grammar) -> Future[CompiledGrammar]:
+    def compile(grammar: Grammar) -> Compiling:
         asked.append(grammar)
         return future
 
     engine._intake = Intake(VOCAB_SIZE, engine._drafting, engine.sessions, compile)
     for place in range(3):
         engine.add(request_of(f"{place}", prompt_of(9), FORMED))
-    future.set_exception(rejected("no"))
+    future.set_result(rejected("no"))
     assert [each.request_id for each in engine.step().refused] == ["0", "1", "2"]
     assert len(asked) == 3
     finish(engine)
+
+
+def test_a_refusal_that_is_kept_holds_no_step_that_it_was_told_in(float_engine: Engine) -> None:
+    future = waiting_for(float_engine)
+    future.set_result(rejected("no"))
+    for name in ("first", "second"):
+        float_engine.add(request_of(name, prompt_of(9), FORMED))
+        assert float_engine.step().refused
+    gc.collect()
+    assert not [each for each in gc.get_objects() if type(each) is StepTally]
