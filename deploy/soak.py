@@ -2,7 +2,8 @@
 
 Clients of two keys ask for replies that are known, leave midway, send bodies that are wrong and bombs, while the worker
 is killed and stopped by turns; the last part of the time is quiet. Every request must end in exactly one way, every
-reply must be the one it always is, no block may be left held. Writes a table; the exit status is 1 if something failed.
+reply must be the one it always is, no block may be left held, and memory may not go on growing in the quiet part.
+Writes a table; the exit status is 1 if something failed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from deploy.soaking.bodies import Ask, bombs, mistakes, replies
-from deploy.soaking.chaos import Chaos, Memory, until
+from deploy.soaking.chaos import Chaos, Memory, Samples, slope, until
 from deploy.soaking.ends import FAULT, UNAVAILABLE, WHOLE, End, Reply, ask
 from server.bench.connection import Address
 from server.bench.started_servers import running_gander
@@ -27,7 +28,9 @@ from server.bench.started_servers import running_gander
 KEYS = ("alice", "bob")
 ADMIN = "admin"
 FLAGS = ("--api-keys", ",".join(KEYS), "--admin-keys", ADMIN, "--trust-request-chat-template")
-STORMY = 0.6  # share of the time in which the worker is killed and stopped
+SMALL = ("--kv-slots", "40000", "--session-bytes", "1048576")  # so that what is bounded is soon full
+STORMY = 0.5  # share of the time in which the worker is killed and stopped
+MOST_GROWTH = 10.0  # MiB a minute, of the worker and of the server
 SHARES = {"reply": 0.80, "leave": 0.10, "mistake": 0.08, "bomb": 0.02}
 SHOWN_FAULTS = 10
 
@@ -94,10 +97,11 @@ class Soak:
         watching.cancel()
         held = await self._held_slots()
         self._report(chaos, memory, held)
-        return not self.faults and held == 0
+        growths = [slope(samples) for samples in memory.since(self.quiet_since).values()]
+        return not self.faults and held == 0 and all(each is None or each[0] < MOST_GROWTH for each in growths)
 
     def _report(self, chaos: Chaos, memory: Memory, held: int) -> None:
-        slope = memory.slope(self.quiet_since)
+        quiet = memory.since(self.quiet_since)
         kinds = Counter[str]()
         for (_, kind), count in self.ends.items():
             kinds[kind] += count
@@ -112,8 +116,8 @@ class Soak:
             ("worker stopped, seconds until /ready says so", _listed(chaos.silences)),
             ("time between tokens, ms p50 / p99, with blows", _quantiles(self.stormy_gaps)),
             ("time between tokens, ms p50 / p99, quiet", _quantiles(self.quiet_gaps)),
-            ("resident MiB of the worker at most", f"{memory.peak:.0f}"),
-            ("resident MiB a minute, quiet", "too short to tell" if slope is None else f"{slope:+.1f}"),
+            ("resident MiB of a worker at most", f"{memory.peak:.0f}"),
+            *((f"resident MiB of the {name}, quiet", _course(samples)) for name, samples in quiet.items()),
         ]
         sys.stdout.write("| | |\n|---|---|\n" + "".join(f"| {name} | {value} |\n" for name, value in rows))
         for fault in self.faults[:SHOWN_FAULTS]:
@@ -147,13 +151,21 @@ def _quantiles(seconds: Sequence[float]) -> str:
     return f"{middle:.0f} / {most:.0f}"
 
 
+def _course(samples: Samples) -> str:
+    """How it went with memory."""
+    growth = slope(samples)
+    if growth is None:
+        return "too short to tell"
+    return f"{samples[0][1]:.0f} to {samples[-1][1]:.0f}, {growth[0]:+.1f} a minute in the last {growth[1]:.1f}"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--pause", type=float, default=20.0, help="seconds between two blows, on average")
     chosen, flags = parser.parse_known_args(arguments)
-    with running_gander([*FLAGS, *flags]) as url:
+    with running_gander([*FLAGS, *SMALL, *flags]) as url:
         went_well = asyncio.run(Soak(url).run(chosen.seconds, chosen.clients, chosen.pause))
     return 0 if went_well else 1
 

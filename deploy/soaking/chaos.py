@@ -23,6 +23,10 @@ from server.bench.connection import Address
 POLL = 0.05  # seconds
 STOPPED_SECONDS = 7.0  # longer than the silence after which a worker is not ready
 PATIENCE = 240.0  # seconds until a worker is ready again
+SETTLING = 60.0  # seconds in which what is bounded fills: sessions, grammars, the cache's first pages
+SHORTEST = 60.0  # seconds that a slope is told of
+
+Samples = list[tuple[float, float]]  # seconds of `time.perf_counter`, and MiB
 
 
 async def health_of(address: Address) -> dict[str, Any]:
@@ -85,30 +89,51 @@ class Chaos:
 
 @dataclass(slots=True)
 class Memory:
-    """MiB of the worker's and the server's resident memory, each second: (seconds, MiB) by process id."""
+    """Resident memory each second: of every worker, by its process id, and of the server, their parent."""
 
     admin: Address
-    samples: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
+    workers: dict[int, Samples] = field(default_factory=dict)
+    server: Samples = field(default_factory=list)
 
     async def watch(self) -> None:
         """Until it is cancelled."""
         while True:
             pid = (await health_of(self.admin)).get("worker_pid")
-            if pid is not None and (resident := resident_mib(pid)) is not None:
-                self.samples.setdefault(pid, []).append((time.perf_counter(), resident))
+            if pid is not None and (parent := parent_of(pid)) is not None:
+                self._note(self.workers.setdefault(pid, []), pid)
+                self._note(self.server, parent)
             await asyncio.sleep(1.0)
 
     @property
     def peak(self) -> float:
-        return max((mib for samples in self.samples.values() for _, mib in samples), default=0.0)
+        return max((mib for samples in self.workers.values() for _, mib in samples), default=0.0)
 
-    def slope(self, since: float) -> float | None:
-        """MiB a minute of the last worker after `since`, by least squares; None for less than a minute of it."""
-        last = [each for each in list(self.samples.values())[-1] if each[0] >= since] if self.samples else []
-        if not last or last[-1][0] - last[0][0] < 60.0:
-            return None
-        seconds, mib = np.array(last).T
-        return float(np.polyfit(seconds / 60.0, mib, 1)[0])
+    def since(self, moment: float) -> dict[str, Samples]:
+        """Of the last worker and of the server, by these names."""
+        both = {"worker": next(reversed(self.workers.values()), []), "server": self.server}
+        return {name: [each for each in samples if each[0] >= moment] for name, samples in both.items()}
+
+    @staticmethod
+    def _note(samples: Samples, pid: int) -> None:
+        if (mib := resident_mib(pid)) is not None:
+            samples.append((time.perf_counter(), mib))
+
+
+def slope(samples: Samples) -> tuple[float, float] | None:
+    """MiB a minute by least squares once they have settled, and of how many minutes; None where those are too few."""
+    settled = [each for each in samples if each[0] >= samples[0][0] + SETTLING]
+    if not settled or settled[-1][0] - settled[0][0] < SHORTEST:
+        return None
+    minutes, mib = np.array(settled).T / np.array([[60.0], [1.0]])
+    return float(np.polyfit(minutes, mib, 1)[0]), float(minutes[-1] - minutes[0])
+
+
+def parent_of(pid: int) -> int | None:
+    """None where there is no such process any more."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
 
 
 def resident_mib(pid: int) -> float | None:

@@ -6,6 +6,7 @@ import pytest
 
 from deploy.soak import main
 from deploy.soaking.bodies import COMPLETIONS, Ask
+from deploy.soaking.chaos import SETTLING, SHORTEST, slope
 from deploy.soaking.ends import FAULT, REFUSED, UNAVAILABLE, WHOLE, Reply, end_of
 
 DONE = b"data: [DONE]\n\n"
@@ -44,6 +45,14 @@ def test_an_end_is_told_by_what_a_client_sees(data: bytes, kind: str) -> None:
 def test_a_stream_that_does_not_end_as_streams_do_is_none(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"DONE|Expecting"):
         end_of(ASKED, Reply(200, data))
+
+
+def test_memory_is_judged_once_it_has_settled() -> None:
+    settling = [(float(second), 500.0 + second) for second in range(int(SETTLING))]
+    growing = [(SETTLING + second, 600.0 + 2.0 * second / 60.0) for second in range(241)]
+    assert slope([*settling, *growing]) == pytest.approx((2.0, 4.0))
+    assert slope(settling) is None
+    assert slope([(0.0, 500.0), *growing[: int(SHORTEST)]]) is None
 
 
 def test_a_minute_of_everything_at_once(capsys: pytest.CaptureFixture[str]) -> None:
