@@ -8,7 +8,7 @@ from pathlib import Path
 
 from numba.core.caching import UserProvidedCacheLocator
 
-from decoding.core.kernel_cache import COMPLETE, PACKAGE, VARIABLE, folder_name
+from decoding.core.kernel_cache import PACKAGE, VARIABLE, completed_name, folder_name, is_complete
 
 
 def lend_kernels(package: Path, base: Path) -> None:
@@ -23,9 +23,9 @@ def lend_kernels(package: Path, base: Path) -> None:
         copy = package / source.relative_to(PACKAGE)
         if copy.is_file():
             shutil.copystat(source, copy)
-    for note in Path(os.environ[VARIABLE]).glob(f"{COMPLETE}*"):
+    if is_complete():
         (base / name).mkdir(parents=True, exist_ok=True)
-        shutil.copy(note, base / name)
+        (base / name / completed_name(package)).touch()
     for room in {source.parent for source in PACKAGE.rglob("*.py")}:
         kernels = Path(os.environ[VARIABLE]) / _folder_of(room)
         if kernels.is_dir():

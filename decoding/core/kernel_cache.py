@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 PACKAGE = Path(__file__).parents[1]
 VARIABLE = "NUMBA_CACHE_DIR"
 FOLDER_NAME = re.compile("gander-[0-9a-f]{16}")
-COMPLETE = "complete-"  # begins the name of the file that says so of a kind of processor
+COMPLETE = "complete-"  # begins the name of the file that says so of one copy of the sources and a kind of processor
 ROOM_BYTES = 2**26  # more than all kernels take
 NUM_KEPT = 4  # folders, the most recently used ones
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # other errors: the file system cannot say
@@ -66,23 +66,24 @@ def kernel_folder() -> Path:
 
 def is_complete() -> bool:
     """Whether all kernels were compiled into the folder in use, on such a processor and by this numba."""
-    return _completed().exists()
+    return (kernel_folder() / completed_name(PACKAGE)).exists()
 
 
 def note_complete() -> None:
     """All kernels are there now."""
     with contextlib.suppress(OSError):
-        _completed().touch()
+        (kernel_folder() / completed_name(PACKAGE)).touch()
 
 
-def _completed() -> Path:
-    """Numba files kernels by what the processor is and can, and in the way of its version."""
-    parts = [platform.python_version(), version("numba"), platform.processor()]
+def completed_name(package: Path) -> str:
+    """Numba files kernels by the paths of their sources and by what the processor is and can, in the way of its
+    version."""
+    parts = [str(package), platform.python_version(), version("numba"), platform.processor()]
     parts += [os.environ.get(name, "") for name in ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")]
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         parts += sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))})
-    return kernel_folder() / f"{COMPLETE}{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}"
+    return f"{COMPLETE}{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}"
 
 
 def base_folder(environment: Mapping[str, str]) -> Path:

@@ -12,7 +12,14 @@ import pytest
 from numba.core.registry import CPUDispatcher
 
 from decoding.core import kernel_cache
-from decoding.core.kernel_cache import FOLDER_NAME, PACKAGE, folder_name, remove_old_folders, sources_of_kernels
+from decoding.core.kernel_cache import (
+    FOLDER_NAME,
+    PACKAGE,
+    completed_name,
+    folder_name,
+    remove_old_folders,
+    sources_of_kernels,
+)
 from decoding.engine import engine
 
 DAY = kernel_cache.SECONDS_KEPT
@@ -95,6 +102,12 @@ def test_every_file_with_a_kernel_or_something_that_a_kernel_uses_is_among_the_s
     assert {path.relative_to(PACKAGE).as_posix() for path in used} <= names
     assert {"attention/lanes.py", "core/tree.py", "cache/kv_store.py"} <= names
     assert Path(engine.__file__).relative_to(PACKAGE).as_posix() not in names
+
+
+def test_another_copy_of_the_sources_is_not_taken_for_complete(package: Path, tmp_path: Path) -> None:
+    """Numba files a kernel by the path of its source, so that a copy must compile its own."""
+    assert completed_name(package) == completed_name(package)
+    assert completed_name(package) != completed_name(tmp_path / "copy" / package.name)
 
 
 def test_two_processes_and_their_children_share_one_folder_of_the_users(package: Path) -> None:
