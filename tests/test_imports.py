@@ -42,8 +42,8 @@ DECODING = {
     """,
     "drafting": """
         drafter fields baselines/lookup baselines/none draft_model/state draft_model/vocabulary
-        draft_model/draft_model eagle/head_config eagle/network eagle/checkpoint eagle/head_model
-        eagle/head_drafting revision/prediction
+        draft_model/draft_model eagle/head_config eagle/network eagle/checkpoint eagle/head_graphs
+        eagle/head_model eagle/head_drafting revision/prediction
         revision/revision revision/reviser stand/static_tree
         sources harvest tree/by_address tree/candidates tree/frontier tree/nodes tree/growth baselines/isotropic
         baselines/recycle baselines/suffix draft_model/growth draft_model/dynamic eagle/eagle_tree spine/paper_tree

@@ -8,7 +8,6 @@ Invariant: what has been constructed passed the probe and the self-test.
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_left
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -42,7 +41,7 @@ from decoding.model.checkpoint import (
 )
 from decoding.model.device.capture import Capture, capture_on
 from decoding.model.device.compiling import LEAST_ROWS
-from decoding.model.device.graph_runner import BUCKETS, GraphRunner
+from decoding.model.device.graph_runner import BUCKETS, GraphRunner, buckets_for
 from decoding.model.device.runner import Forward, Progress, Runner, silent
 from decoding.model.device.static_forward import StaticForward
 from decoding.model.device.stopwatch import stopwatch_on
@@ -95,7 +94,7 @@ class TargetModel:
         self.max_model_len = max_model_len(model.config, config.max_model_len)
         self.eos_token_ids = eos_token_ids(model)
         self.num_parameters = model.num_parameters()
-        self.vocab_size = model.get_input_embeddings().weight.shape[0]
+        self.vocab_size = self.num_logits = model.get_input_embeddings().weight.shape[0]
         self.weights = "int8" if config.weights == "int8" else str(self.dtype).removeprefix("torch.")
         self.identity = identity(model)
         self.fingerprint = fingerprint(model, self.identity, self.attention, self.weights)
@@ -229,14 +228,9 @@ class TargetModel:
         attention = self._seam.backend
         if self._capture is None or not isinstance(attention, StaticAttention):
             return self
-        buckets = [each for each in BUCKETS if not self._static.is_compiled or each >= LEAST_ROWS]
-        runner = GraphRunner(self, attention, store, most_keys, buckets[: bisect_left(buckets, most_rows) + 1])
-        try:
-            runner.capture(self._capture, progress)
-        except RuntimeError as error:  # what a device raises where a forward waits for it
-            progress(f"Forwards are not captured: {first_line(error)}", 1.0)
-            return self
-        return runner
+        buckets = buckets_for(most_rows, LEAST_ROWS if self._static.is_compiled else 1)
+        runner = GraphRunner(self, attention, store, most_keys, buckets)
+        return runner if runner.try_capture(self._capture, progress) else self
 
     def launch(self, batch: StepBatch) -> Forward:
         """A step's forward, each operation as it comes, over any store."""

@@ -69,6 +69,7 @@ class HeadDrafting:
     def __init__(self, model: HeadModel, pool: BlockPool, most_rows: int) -> None:
         self.model = model
         self.store: KvStore = model.new_store(pool.num_blocks)
+        self._runner = model.runner_over(self.store, model.max_model_len)
         self._pool = pool
         self._features = FeatureStore(pool, model.width, model.dtype, model.device)
         self._filled = FilledBlocks(pool)  # whose rows were all run here
@@ -175,7 +176,7 @@ class HeadDrafting:
             return []
         started = time.perf_counter()
         batch = pack([each.segment for each in asked], self.store)
-        hidden_RE, logits_RW = self.model.run(batch, torch.cat([each.hidden_ME for each in asked]))
+        hidden_RE, logits_RW = self._runner.run(batch, torch.cat([each.hidden_ME for each in asked]))
         top = top_tokens(logits_RW, NUM_SUCCESSORS)
         top = TopTokens(self.model.target_ids[top.ids], top.probabilities)
         seconds = time.perf_counter() - started

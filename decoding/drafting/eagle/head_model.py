@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import torch
 
+from decoding.attention.backend import StaticAttention
 from decoding.cache.batch import StepBatch
 from decoding.cache.feature_store import FeatureStore
 from decoding.cache.kv_store import KvStore, bytes_per_slot
+from decoding.cache.step_tensors import StepTensors
 from decoding.config import EngineConfig
 from decoding.drafting.eagle.checkpoint import HeadTarget, find_head, is_head_name, load_head
+from decoding.drafting.eagle.head_graphs import HeadGraphs, HeadRunner
 from decoding.drafting.eagle.network import EagleHead, layer_spec
 from decoding.errors import ConfigError
 from decoding.model.checkpoint import freeze_rope
-from decoding.model.device.runner import Forward, Progress
+from decoding.model.device.capture import Capture, capture_on
+from decoding.model.device.graph_runner import BUCKETS, buckets_for
+from decoding.model.device.runner import Forward, Progress, silent
 from decoding.model.device.stopwatch import stopwatch_on
 from decoding.model.layers.activations import fuse_activations
 from decoding.model.layers.norms import fuse_norms
@@ -27,31 +32,34 @@ from decoding.model.threads import ThreadChoice, use_threads
 from decoding.stores.successor_table import NUM_SUCCESSORS
 
 # Shape suffixes: M rows of the step, K rows of the target's, R rows that are asked of, E width, F features of a row,
-# W draft vocabulary.
+# T padded rows, W draft vocabulary.
 
 
 class HeadModel:
-    """`head` is taken over: its linear layers are packed on the CPU. target: whose features it reads."""
+    """`head` is taken over: its linear layers are packed on the CPU. target: whose features it reads. capture: what
+    notes its forwards; None where they are to run as they come."""
 
-    def __init__(self, head: EagleHead, target: TargetModel) -> None:
+    def __init__(self, head: EagleHead, target: TargetModel, capture: Capture | None = None) -> None:
         config = head.config
         if config.draft_vocab_size < NUM_SUCCESSORS:
             raise ConfigError(f"the head drafts {config.draft_vocab_size} tokens; it must draft {NUM_SUCCESSORS}")
         self.fingerprint = f"{target.fingerprint} {config}"
         self.device, self.dtype = target.device, target.dtype
         self.vocab_size, self.max_model_len = target.vocab_size, target.max_model_len
+        self.num_logits = config.draft_vocab_size
         self.threads = ThreadChoice([target.threads.chosen], target.threads.chosen)
         self.width = config.width
         self.target_ids = head.target_ids.to("cpu", torch.int32).numpy()
         own = [each for each in head.parameters() if each.requires_grad or config.owns_embeddings]
         self.num_bytes = sum(each.numel() for each in own) * self.dtype.itemsize
         self._head = head.eval()
+        self._capture = capture
         self._layers = (layer_spec(config),)
         self._backend = new_backend(target.attention, self._layers, self.dtype, self.device)
         self._tap = target.tap(config.feature_layers)
         freeze_rope(head, self.max_model_len)
         self._few_rows = 0
-        self._is_packed = can_pack(self.device, self.dtype)
+        self._is_packed = capture is None and can_pack(self.device, self.dtype)
         if self._is_packed:
             pack_linears(head)
             self._few_rows = num_few_rows(head)
@@ -102,9 +110,28 @@ class HeadModel:
         num_rows = len(rows_R)
         return hidden_1RE[0, :num_rows], logits_1RW[0, :num_rows].float().contiguous()
 
-    def runner_over(self, _store: KvStore, _most_keys: int, _most_rows: int) -> HeadModel:
-        """The head itself: its forwards are not captured."""
-        return self
+    def run_static(self, step: StepTensors, hidden_TE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same over a step's tensors, of the rows `logit_rows_T`. Reads nothing back to the host."""
+        layer = self._layers[0]
+        with torch.inference_mode():
+            result_1TE = self._head(
+                step.ids_T[None],
+                hidden_TE[None],
+                step.positions_T[None],
+                lambda query, key, value: self._backend.attend(layer, query, key, value, step),
+            )
+            hidden_1TE = result_1TE[:, step.logit_rows_T]
+            return hidden_1TE[0], self._head.logits(hidden_1TE)[0]
+
+    def runner_over(self, store: KvStore, most_keys: int, most_rows: int = BUCKETS[-1]) -> HeadRunner:
+        """What runs it over an empty store the quickest way there is: the head itself, or captured forwards.
+
+        most_keys: of a segment; most_rows: that captured forwards need to have.
+        """
+        if self._capture is None or not isinstance(self._backend, StaticAttention):
+            return self
+        graphs = HeadGraphs(self, self._backend, store, most_keys, buckets_for(most_rows))
+        return graphs if graphs.try_capture(self._capture, silent) else self
 
     def launch(self, batch: StepBatch) -> Forward:
         """A forward after hidden states of zeros, for who measures what it takes."""
@@ -132,4 +159,4 @@ def load_head_model(config: EngineConfig, target: TargetModel, progress: Progres
         return None
     progress(f"Loading the head {name}", 0.0)
     head = load_head(find_head(name), HeadTarget(target.embeddings, len(target.layers)))
-    return HeadModel(head, target)
+    return HeadModel(head, target, capture_on(target.device) if config.graphs else None)

@@ -23,6 +23,7 @@ from decoding.model.device.capture import Capture, Launch
 from decoding.model.device.runner import Forward, Progress, Runner
 from decoding.model.device.stopwatch import stopwatch_on
 from decoding.model.features import FeatureTap, Seen
+from decoding.model.weights import first_line
 
 # Shape suffixes: T padded rows, V vocabulary.
 BUCKETS: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)  # rows
@@ -30,14 +31,20 @@ TREE_ROWS = 8  # of growing trees for each of the largest bucket's rows: those o
 
 
 class StaticModel(Runner, Protocol):
-    """A model whose forwards can be captured. taps: on its features."""
+    """A model whose forwards can be captured. num_logits: of a row; taps: on its features."""
 
-    vocab_size: int
+    num_logits: int
     taps: list[FeatureTap]
 
     def run_static(self, step: StepTensors) -> torch.Tensor:
         """[T, V]: logits of the rows `logit_rows_T`, in any dtype. Reads nothing back to the host."""
         ...
+
+
+def buckets_for(most_rows: int, least_rows: int = 1) -> Sequence[int]:
+    """The row counts to capture for steps of up to so many rows, where forwards have `least_rows` or more."""
+    buckets = [each for each in BUCKETS if each >= least_rows]
+    return buckets[: bisect_left(buckets, most_rows) + 1]
 
 
 class GraphRunner:
@@ -54,10 +61,19 @@ class GraphRunner:
         self._store = store
         self._buckets = buckets
         self._buffers = StepBuffers(store, room, attention.share_out)
-        self._logits_TV = torch.empty(most_rows, model.vocab_size, dtype=torch.float32, device=store.device)
+        self._logits_TV = torch.empty(most_rows, model.num_logits, dtype=torch.float32, device=store.device)
         self._new_stopwatch = stopwatch_on(store.device)
         self._replays: dict[int, Launch] = {}
         self._features: dict[int, list[Seen]] = {}
+
+    def try_capture(self, capture: Capture, progress: Progress) -> bool:
+        """Whether the model's forwards can be captured, and are from here on; why not is told."""
+        try:
+            self.capture(capture, progress)
+        except RuntimeError as error:  # what a device raises where a forward waits for it
+            progress(f"Forwards are not captured: {first_line(error)}", 1.0)
+            return False
+        return True
 
     def capture(self, capture: Capture, progress: Progress) -> None:
         """Note the forwards of all buckets down, the largest first: the others then find its memory to share."""
@@ -70,10 +86,14 @@ class GraphRunner:
         mebibytes = (capture.reserved_bytes() - before) / 2**20
         progress(f"Captured forwards of {len(self._buckets)} sizes in {mebibytes:.0f} MiB", 1.0)
 
+    def holds(self, batch: StepBatch) -> bool:
+        """Whether a captured forward fits the step."""
+        return self._buffers.room.holds(batch)
+
     def launch(self, batch: StepBatch) -> Forward:
         """Replay the smallest bucket that holds the step."""
         assert batch.store is self._store, "a captured forward writes to the store it was captured with"
-        if not self._buffers.room.holds(batch):
+        if not self.holds(batch):
             return self._model.launch(batch)
         num_rows = self._buckets[bisect_left(self._buckets, batch.num_tokens)]
         stopwatch = self._new_stopwatch()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from decoding.engine.engine import Engine
-from decoding.model import target_model
+from decoding.model.device import graph_runner
 from decoding.model.device.graph_runner import GraphRunner
 from decoding.model.target_model import TargetModel
 from tests.models import correlated, tiny
@@ -28,7 +28,7 @@ def plain() -> Engine:
 def captured() -> Engine:
     """Both models' forwards are captured; prompts of more than 24 rows are run as they come."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(target_model, "BUCKETS", (1, 4, 8, 24))
+        patched.setattr(graph_runner, "BUCKETS", (1, 4, 8, 24))
         models = [
             TargetModel.from_model(each, STATIC, RecordingCapture())
             for each in (tiny("llama"), correlated("llama", NOISE))
