@@ -7,6 +7,7 @@ never on its neighbours, its drafter or the step it runs in.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from itertools import pairwise
 
 from decoding.cache.batch import pack
@@ -122,6 +123,7 @@ class Engine:
         self._scheduler = Scheduler(self.limits, self.pool, self._pricing)
         bounds = config.session_bytes, config.session_bytes_per_key, config.session_bytes_in_all
         self.sessions = SessionStore(SessionLimits(*bounds, config.session_ttl))
+        self._unlearnt: list[SequencePart] = []  # of the last step: prompts that go on, which can wait for the next
         self._intake = Intake(self.model.vocab_size, self._drafting, self.sessions, self._grammars.compile)
 
     @classmethod
@@ -183,6 +185,11 @@ class Engine:
         return Retired(request_id, FinishReason.ABORT, RequestStats(prompt_tokens=len(request.prompt)), None)
 
     @property
+    def runs_ahead(self) -> bool:
+        """Whether the host has time to itself between a step's launch and its wait."""
+        return self.model.device.type != "cpu"
+
+    @property
     def has_work(self) -> bool:
         return self._scheduler.num_running + self._num_waiting > 0
 
@@ -194,12 +201,16 @@ class Engine:
         """Every request that has not ended."""
         return [*(sequence.request.id for sequence in self._scheduler.all()), *self._intake.ids()]
 
-    def step(self) -> StepResult:
-        """One packed forward over all running sequences. What is raised for one of them ends that one."""
+    def step(self, meanwhile: Callable[[], None] = lambda: None) -> StepResult:
+        """One packed forward over all running sequences. What is raised for one of them ends that one.
+
+        meanwhile: what the caller has to do beside, for which there is time between launch and wait.
+        """
         tally, result, isolation = StepTally(), StepResult(), Isolation()
         self._queue_ready(result)
         tasks = self._scheduler.next_tasks()
         if not tasks:
+            meanwhile()
             self._intake.wait(GRAMMAR_PATIENCE)
             return result
         tally.end_phase("schedule")
@@ -210,6 +221,8 @@ class Engine:
         borders = list(pairwise(batch.logit_offsets.tolist()))
         asked = [part.asked(first, end - first) for part, (first, end) in zip(parts, borders, strict=True)]
         drawing = self.sampler.launch(forward.logits_RV, asked)
+        meanwhile()
+        isolation.each(self._unlearnt, self._learn_prompt)
         run = [
             RunPart(part, forward.logits_RV[first:end], drawing, place)
             for place, (part, (first, end)) in enumerate(zip(parts, borders, strict=True))
@@ -219,8 +232,10 @@ class Engine:
         if isinstance(self.draft_model, HeadDrafting):
             self.draft_model.keep_features(*kept_places(parts, verified, batch))
         isolation.each(verified, lambda each: each.keep_top(self._tops))
-        isolation.each(verified, lambda each: each.sequence.learn_prompt(each.part.end, self._tops))
+        drafting = [each.part for each in verified if each.part.tree is not None]
+        isolation.each(drafting, self._learn_prompt)
         isolation.each(verified, lambda each: self._commit(each, tally, result))
+        self._unlearnt = [part for part in parts if part.tree is None]
         tally.end_phase("commit")
         isolation.each(verified, VerifiedPart.observe)
         tally.end_phase("observe")
@@ -258,6 +273,9 @@ class Engine:
             tally.note_refusal(reason)
         tally.end_draft(proposals.model_seconds)
         return parts
+
+    def _learn_prompt(self, part: SequencePart) -> None:
+        part.sequence.learn_prompt(part.end, self._tops)
 
     def _commit(self, verified: VerifiedPart, tally: StepTally, result: StepResult) -> None:
         """Keep the accepted rows, extend the sequence, and say what it was given."""

@@ -119,10 +119,11 @@ class Sequence:
         self.stats.prefill_chunks += 1
 
     def learn_prompt(self, end: int, tops: TopTokenStore) -> None:
-        """Let drafting learn from the prompt's rows before `end`, whoever ran them."""
-        end = min(end, len(self.request.prompt) - 1)
-        first = self.num_observed
-        if first >= end or self.rows is None:
+        """Let drafting learn from the prompt's rows before `end`, as far as it holds them, whoever ran them."""
+        if self.rows is None:
+            return
+        first, end = self.num_observed, min(end, len(self.request.prompt) - 1, self.rows.table.capacity)
+        if first >= end:
             return
         num_top = self.drafter.num_top
         if num_top:

@@ -79,6 +79,7 @@ class Worker:
         self._parent = parent
         self._is_draining = False
         self._missing: list[str] = []
+        self._untold: list[messages.FromWorker] = []  # of the last step
         self._steps: list[StepStats] = []
         self._next_report = 0.0
         self._next_copy = 0.0
@@ -109,8 +110,11 @@ class Worker:
         self._send([messages.Broke(error=f"the engine broke ({type(error).__name__})")])
 
     def _step(self, engine: Engine) -> None:
-        result = engine.step()
-        self._send(step_messages(result))
+        """Tell what a step came to, while the next one is on the device if it is one that runs by itself."""
+        result = engine.step(self._tell)
+        self._untold = step_messages(result)
+        if not (engine.runs_ahead and engine.has_work):
+            self._tell()
         if result.stats is not None:
             self._steps.append(result.stats)
 
@@ -175,7 +179,13 @@ class Worker:
     def _tell_progress(self, sentence: str, fraction: float) -> None:
         self._send([messages.LoadProgress(sentence=sentence, fraction=fraction)])
 
+    def _tell(self) -> None:
+        """What the last step came to, if it was not told yet."""
+        self._send([])
+
     def _send(self, batch: list[messages.FromWorker]) -> None:
+        """After what the last step came to."""
+        batch, self._untold = [*self._untold, *batch], []
         if batch:
             self._outbox.send(self._encoder.encode(messages.Batch(batch)))
 

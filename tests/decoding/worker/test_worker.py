@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,7 +20,7 @@ from decoding.core.sampling_params import SamplingParams
 from decoding.core.session_info import SessionInfo, SessionState
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.stats import EngineStats, StepStats
-from decoding.core.step_result import StepResult
+from decoding.core.step_result import Emitted, StepResult
 from decoding.stores.session_store import SessionLimits, SessionStore
 from decoding.worker import messages
 from decoding.worker.heart import Heart
@@ -353,7 +353,7 @@ def test_steps_are_reported_together_now_and_then_and_at_once_when_nothing_is_le
         worker = Worker(inbox, outbox, Heart(context, ""), os.getpid())
         worker._send = told.extend
         step, idle = StepResult(stats=STEP), SimpleNamespace(has_work=False, stats=lambda: ENGINE)
-        busy = SimpleNamespace(has_work=True, stats=lambda: ENGINE, step=lambda: step)
+        busy = SimpleNamespace(has_work=True, runs_ahead=False, stats=lambda: ENGINE, step=lambda _: step)
         for _ in range(3):
             worker._step(busy)
             worker._report(busy)
@@ -361,6 +361,31 @@ def test_steps_are_reported_together_now_and_then_and_at_once_when_nothing_is_le
         worker._report(idle)
         worker._report(idle)
         assert [len(report.steps) for report in told] == [1, 2]
+
+
+@pytest.mark.parametrize("runs_ahead", [True, False])
+def test_tokens_are_told_at_once_or_while_the_next_step_is_on_a_device(runs_ahead: bool) -> None:
+    """But the last ones, and those of a request that ends otherwise, wait for no step."""
+    log: list[str] = []
+    outbox = SimpleNamespace(send=lambda frame: log.append(f"told {frame.count(b'Tokens')}"))
+    worker = Worker(outbox, outbox, Heart(None, ""), os.getpid())  # type: ignore[arg-type]
+    engine = SimpleNamespace(has_work=True, runs_ahead=runs_ahead)
+
+    def step(meanwhile: Callable[[], None]) -> StepResult:
+        log.append("launch")
+        meanwhile()
+        log.append("wait")
+        return StepResult(emitted=[Emitted("a", [5], None)])
+
+    engine.step = step
+    worker._step(engine)  # type: ignore[arg-type]
+    worker._step(engine)  # type: ignore[arg-type]
+    worker._send([messages.Compiling(methods=[])])
+    engine.has_work = False
+    worker._step(engine)  # type: ignore[arg-type]
+    late = ["launch", "wait", "launch", "told 1", "wait", "told 1", "launch", "wait", "told 1"]
+    at_once = ["launch", "wait", "told 1", "launch", "wait", "told 1", "told 0", "launch", "wait", "told 1"]
+    assert log == (late if runs_ahead else at_once)
 
 
 def test_what_is_raised_for_one_message_ends_its_request_and_the_worker_goes_on() -> None:
