@@ -10,6 +10,9 @@ Invariant: how the keys of a row are cut into ranges and blocks depends on its o
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import torch
 import triton
 import triton.language as tl
 
@@ -25,6 +28,22 @@ RANGES = tl.constexpr(MOST_RANGES)
 LOG2_E = tl.constexpr(1.4426950408889634)
 NEVER = tl.constexpr(float("-inf"))
 FAR = tl.constexpr(1 << 30)
+
+
+class Step(NamedTuple):
+    """Of a step's tensors those that attending reads, int32, as in `StepTensors`."""
+
+    first_rows: torch.Tensor
+    lengths: torch.Tensor
+    num_written: torch.Tensor
+    trunk_lens: torch.Tensor
+    table_offsets: torch.Tensor
+    tree_offsets: torch.Tensor
+    positions: torch.Tensor
+    enters: torch.Tensor
+    leaves: torch.Tensor
+    blocks: torch.Tensor
+    work: torch.Tensor
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -82,9 +101,7 @@ def _meet(
     keys,
     values,
     table,
-    tree_enters,
-    tree_leaves,
-    tree_positions,
+    tree,
     scaling,
     NUM_KV_HEADS: tl.constexpr,
     KEY_DIM: tl.constexpr,
@@ -97,9 +114,11 @@ def _meet(
 ):
     """Let a tile meet the block of keys from `first_key` on. IS_TREE: not every row may see all of them.
 
-    state: the largest score, the sum of weights, and the weighted sum of values of each pair.
+    state: the largest score, the sum of weights, and the weighted sum of values of each pair. tree: where its nodes are
+    entered, left and placed.
     """
     top_M, total_M, sum_MV = state
+    tree_enters, tree_leaves, tree_positions = tree
     column_D, column_V = tl.arange(0, query_MD.shape[1]), tl.arange(0, VALUE_WIDTH)
     key_N = first_key + tl.arange(0, N)
     is_key_N = key_N < end
@@ -152,17 +171,7 @@ def attend_tiles(
     out,  # [T, H, V]
     sums,  # float32 [partial sums, H, V]
     stats,  # float32 [partial sums, H, 2]: largest score, sum of weights
-    first_rows,
-    lengths,
-    num_written,
-    trunk_lens,
-    table_offsets,
-    tree_offsets,
-    positions,
-    enters,
-    leaves,
-    blocks,
-    work,
+    step,  # a `Step`
     query_head,
     query_row,
     scaling,  # times log2(e), where no soft-cap comes between
@@ -185,16 +194,17 @@ def attend_tiles(
     NUM_HEADS: tl.constexpr = NUM_KV_HEADS * GROUP
     HAS_LOW: tl.constexpr = WINDOW > 0 or CHUNK > 0
     column_D, column_V = tl.arange(0, KEY_WIDTH), tl.arange(0, VALUE_WIDTH)
-    items = work + tl.load(work + 2 * KIND + 1)
-    for number in range(tl.program_id(0), tl.load(work + 2 * KIND) * NUM_KV_HEADS, tl.num_programs(0)):
+    items = step.work + tl.load(step.work + 2 * KIND + 1)
+    for number in range(tl.program_id(0), tl.load(step.work + 2 * KIND) * NUM_KV_HEADS, tl.num_programs(0)):
         head, item = number % NUM_KV_HEADS, items + number // NUM_KV_HEADS * ITEM
         segment, first_pair, place = tl.load(item), tl.load(item + 1), tl.load(item + 2)
-        ranges = work + 2 * NUM_KINDS + segment * SEGMENT
+        ranges = step.work + 2 * NUM_KINDS + segment * SEGMENT
         range_len, num_ranges, first_partial = tl.load(ranges), tl.load(ranges + 1), tl.load(ranges + 2)
-        length, written = tl.load(lengths + segment), tl.load(num_written + segment)
-        first_row, tree = tl.load(first_rows + segment), tl.load(tree_offsets + segment)
-        num_rows = tl.load(first_rows + segment + 1) - first_row
-        table = blocks + tl.load(table_offsets + segment)
+        length, written = tl.load(step.lengths + segment), tl.load(step.num_written + segment)
+        first_row, root = tl.load(step.first_rows + segment), tl.load(step.tree_offsets + segment)
+        tree = (step.enters + root, step.leaves + root, step.positions + root)
+        num_rows = tl.load(step.first_rows + segment + 1) - first_row
+        table = step.blocks + tl.load(step.table_offsets + segment)
 
         pair_M = first_pair + tl.arange(0, M)
         row_M, head_M = pair_M // GROUP, head * GROUP + pair_M % GROUP
@@ -202,10 +212,10 @@ def attend_tiles(
         query_at_M = (first_row + row_M) * query_row + head_M * query_head
         is_query_MD = is_row_M[:, None] & (column_D < KEY_DIM)[None, :]
         query_MD = tl.load(query + query_at_M[:, None] + column_D[None, :], mask=is_query_MD, other=0.0)
-        enter_M = tl.load(enters + tree + written + row_M, mask=is_row_M, other=0)
+        enter_M = tl.load(tree[0] + written + row_M, mask=is_row_M, other=0)
         low_M = tl.zeros([M], tl.int32)
         if HAS_LOW:  # the first position that a row sees
-            position_M = tl.load(positions + tree + written + row_M, mask=is_row_M, other=FAR)
+            position_M = tl.load(tree[2] + written + row_M, mask=is_row_M, other=FAR)
             if WINDOW:
                 low_M = tl.maximum(low_M, position_M - WINDOW + 1)
             if CHUNK:
@@ -215,7 +225,7 @@ def attend_tiles(
         last_node = written + tl.minimum((first_pair + M - 1) // GROUP, num_rows - 1)
         start = tl.maximum(place * range_len, tl.min(low_M, 0) // N * N)
         end = tl.minimum((place + 1) * range_len, length + last_node + 1)
-        seen_by_all = length + tl.minimum(first_node + 1, tl.load(trunk_lens + segment))
+        seen_by_all = length + tl.minimum(first_node + 1, tl.load(step.trunk_lens + segment))
         border = tl.maximum(start, tl.minimum(end, seen_by_all) // N * N)
 
         top_M = tl.full([M], NEVER, tl.float32)
@@ -228,14 +238,12 @@ def attend_tiles(
         for first_key in range(start, border, N):
             top_M, total_M, sum_MV = _meet(
                 (top_M, total_M, sum_MV), query_MD, enter_M, low_M, first_key, end, length, head, keys, values, table,
-                enters + tree, leaves + tree, positions + tree, scaling, NUM_KV_HEADS, KEY_DIM, VALUE_DIM, VALUE_WIDTH,
-                SOFTCAP, HAS_LOW, False, N,
+                tree, scaling, NUM_KV_HEADS, KEY_DIM, VALUE_DIM, VALUE_WIDTH, SOFTCAP, HAS_LOW, False, N,
             )  # fmt: skip
         for first_key in tl.range(border, end, N, num_stages=2):
             top_M, total_M, sum_MV = _meet(
                 (top_M, total_M, sum_MV), query_MD, enter_M, low_M, first_key, end, length, head, keys, values, table,
-                enters + tree, leaves + tree, positions + tree, scaling, NUM_KV_HEADS, KEY_DIM, VALUE_DIM, VALUE_WIDTH,
-                SOFTCAP, HAS_LOW, True, N,
+                tree, scaling, NUM_KV_HEADS, KEY_DIM, VALUE_DIM, VALUE_WIDTH, SOFTCAP, HAS_LOW, True, N,
             )  # fmt: skip
 
         is_value_MV = is_row_M[:, None] & (column_V < VALUE_DIM)[None, :]

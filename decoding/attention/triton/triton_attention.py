@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from decoding.attention.triton.constants import constants_of
-from decoding.attention.triton.kernels import attend_tiles, merge_ranges, store_rows
+from decoding.attention.triton.kernels import Step, attend_tiles, merge_ranges, store_rows
 from decoding.attention.triton.tiles import Tile, tile_of
 from decoding.attention.triton.work import MOST_RANGES, Kind, most_words, share_out
 from decoding.cache.batch import StepBatch
@@ -119,17 +119,7 @@ class TritonAttention:
             out_NHV,
             sums_PHV,
             stats_PH2,
-            step.first_rows_B,
-            step.lengths_B,
-            step.num_written_B,
-            step.trunk_lens_B,
-            step.table_offsets_B,
-            step.tree_offsets_B,
-            step.tree_positions_P,
-            step.enters_P,
-            step.leaves_P,
-            step.blocks_C,
-            step.work_W,
+            _read_of(step),
             *query_HND.stride()[:2],
             layer.scaling if layer.softcap else layer.scaling * math.log2(math.e),
             **constants.attend,
@@ -139,6 +129,22 @@ class TritonAttention:
             **constants.merge,
         )  # fmt: skip
         return out_NHV[None]
+
+
+def _read_of(step: StepTensors) -> Step:
+    return Step(
+        first_rows=step.first_rows_B,
+        lengths=step.lengths_B,
+        num_written=step.num_written_B,
+        trunk_lens=step.trunk_lens_B,
+        table_offsets=step.table_offsets_B,
+        tree_offsets=step.tree_offsets_B,
+        positions=step.tree_positions_P,
+        enters=step.enters_P,
+        leaves=step.leaves_P,
+        blocks=step.blocks_C,
+        work=step.work_W,
+    )
 
 
 def _side_by_side(rows: torch.Tensor) -> torch.Tensor:

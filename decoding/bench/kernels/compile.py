@@ -29,16 +29,22 @@ def compile_kernel(kernel: Any, constants: dict[str, Any], dtype: torch.dtype, c
     """constants: see `constants_of`."""
     signature = {name: _type(name, NAMES[dtype]) for name in kernel.arg_names}
     known = {name: constants[name] for name, kind in signature.items() if kind == "constexpr"}
-    aligned = [place for place, kind in enumerate(signature.values()) if kind.startswith("*")]
-    aligned += [place for place, name in enumerate(signature) if name in NUMBERS - {"num_rows"}]
-    source = ASTSource(kernel, signature, known, {(place,): [["tt.divisibility", 16]] for place in aligned})
+    aligned: list[tuple[int, ...]] = []
+    for place, (name, kind) in enumerate(signature.items()):
+        if isinstance(kind, kernels.Step):
+            aligned += [(place, part) for part in range(len(kind))]
+        elif kind.startswith("*") or name in NUMBERS - {"num_rows"}:
+            aligned.append((place,))
+    source = ASTSource(kernel, signature, known, {path: [["tt.divisibility", 16]] for path in aligned})
     options = {name: value for name, value in constants.items() if name not in signature}
     return compile_for(source, 10 * capability[0] + capability[1], options)
 
 
-def _type(name: str, dtype: str) -> str:
+def _type(name: str, dtype: str) -> Any:
     if name.isupper():
         return "constexpr"
+    if name == "step":
+        return kernels.Step._make(["*i32"] * len(kernels.Step._fields))
     if name in OF_MODEL:
         return f"*{dtype}"
     if name in SUMS:
