@@ -13,7 +13,17 @@ from decoding.bench.gpu.__main__ import main, render
 from decoding.bench.gpu.calculated import PAGE
 from decoding.bench.gpu.calculated import render as render_calculated
 from decoding.bench.gpu.contestants import Measured, Task
-from decoding.bench.gpu.cost_model import H100, H200, QWEN3, SMALL_BY_WAY, Load, bound_seconds, step_seconds
+from decoding.bench.gpu.cost_model import (
+    H100,
+    H200,
+    HOST_SECONDS,
+    QWEN3,
+    SMALL_BY_WAY,
+    Load,
+    ModelShape,
+    bound_seconds,
+    step_seconds,
+)
 
 ROOT = Path(__file__).parents[3]
 PLAIN = Load(sequences=1, context=1024)
@@ -37,6 +47,18 @@ def test_rows_are_nearly_free_until_products_are_bound_by_computing() -> None:
     seconds = [step_seconds(QWEN3[1], H100, replace(PLAIN, rows=rows), "compiled") for rows in (1, 64, 1024)]
     assert seconds[1] < 1.1 * seconds[0]
     assert seconds[2] > 3 * seconds[0]
+
+
+@pytest.mark.parametrize("model", QWEN3, ids=lambda model: model.name)
+def test_two_half_batches_would_take_longer_than_one_of_all(model: ModelShape) -> None:
+    """Even if all that the host does fell beside them: each reads the weights and waits for its small kernels."""
+    for gpu in (H100, H200):
+        for sequences in (2, 8, 32):
+            whole, half = (
+                step_seconds(model, gpu, replace(PLAIN, sequences=count), "compiled")
+                for count in (sequences, sequences // 2)
+            )
+            assert 2 * (half - HOST_SECONDS) > 1.15 * whole
 
 
 def test_the_page_holds_what_is_calculated_today() -> None:
