@@ -101,7 +101,8 @@ def _meet(
     keys,
     values,
     table,
-    tree,
+    step,
+    root,
     scaling,
     NUM_KV_HEADS: tl.constexpr,
     KEY_DIM: tl.constexpr,
@@ -114,11 +115,10 @@ def _meet(
 ):
     """Let a tile meet the block of keys from `first_key` on. IS_TREE: not every row may see all of them.
 
-    state: the largest score, the sum of weights, and the weighted sum of values of each pair. tree: where its nodes are
-    entered, left and placed.
+    state: the largest score, the sum of weights, and the weighted sum of values of each pair. root: the place of
+    its tree's first row in the step.
     """
     top_M, total_M, sum_MV = state
-    tree_enters, tree_leaves, tree_positions = tree
     column_D, column_V = tl.arange(0, query_MD.shape[1]), tl.arange(0, VALUE_WIDTH)
     key_N = first_key + tl.arange(0, N)
     is_key_N = key_N < end
@@ -137,12 +137,12 @@ def _meet(
     if IS_TREE:
         node_N = key_N - length
         in_tree_N = (node_N >= 0) & is_key_N
-        enter_N = tl.load(tree_enters + node_N, mask=in_tree_N, other=0)
-        leave_N = tl.where(node_N < 0, FAR, tl.load(tree_leaves + node_N, mask=in_tree_N, other=0))
+        enter_N = tl.load(step.enters + root + node_N, mask=in_tree_N, other=0)
+        leave_N = tl.where(node_N < 0, FAR, tl.load(step.leaves + root + node_N, mask=in_tree_N, other=0))
         is_seen_MN = (enter_N[None, :] <= enter_M[:, None]) & (enter_M[:, None] < leave_N[None, :])
         scores_MN = tl.where(is_seen_MN, scores_MN, NEVER)
         if HAS_LOW:
-            position_N = tl.where(in_tree_N, tl.load(tree_positions + node_N, mask=in_tree_N, other=0), key_N)
+            position_N = tl.where(in_tree_N, tl.load(step.positions + root + node_N, mask=in_tree_N, other=0), key_N)
     if HAS_LOW:
         scores_MN = tl.where(position_N[None, :] >= low_M[:, None], scores_MN, NEVER)
     new_top_M = tl.maximum(top_M, tl.max(scores_MN, 1))
@@ -202,7 +202,6 @@ def attend_tiles(
         range_len, num_ranges, first_partial = tl.load(ranges), tl.load(ranges + 1), tl.load(ranges + 2)
         length, written = tl.load(step.lengths + segment), tl.load(step.num_written + segment)
         first_row, root = tl.load(step.first_rows + segment), tl.load(step.tree_offsets + segment)
-        tree = (step.enters + root, step.leaves + root, step.positions + root)
         num_rows = tl.load(step.first_rows + segment + 1) - first_row
         table = step.blocks + tl.load(step.table_offsets + segment)
 
@@ -212,10 +211,10 @@ def attend_tiles(
         query_at_M = (first_row + row_M) * query_row + head_M * query_head
         is_query_MD = is_row_M[:, None] & (column_D < KEY_DIM)[None, :]
         query_MD = tl.load(query + query_at_M[:, None] + column_D[None, :], mask=is_query_MD, other=0.0)
-        enter_M = tl.load(tree[0] + written + row_M, mask=is_row_M, other=0)
+        enter_M = tl.load(step.enters + root + written + row_M, mask=is_row_M, other=0)
         low_M = tl.zeros([M], tl.int32)
         if HAS_LOW:  # the first position that a row sees
-            position_M = tl.load(tree[2] + written + row_M, mask=is_row_M, other=FAR)
+            position_M = tl.load(step.positions + root + written + row_M, mask=is_row_M, other=FAR)
             if WINDOW:
                 low_M = tl.maximum(low_M, position_M - WINDOW + 1)
             if CHUNK:
@@ -238,12 +237,12 @@ def attend_tiles(
         for first_key in range(start, border, N):
             top_M, total_M, sum_MV = _meet(
                 (top_M, total_M, sum_MV), query_MD, enter_M, low_M, first_key, end, length, head, keys, values, table,
-                tree, scaling, NUM_KV_HEADS, KEY_DIM, VALUE_DIM, VALUE_WIDTH, SOFTCAP, HAS_LOW, False, N,
+                step, root, scaling, NUM_KV_HEADS, KEY_DIM, VALUE_DIM, VALUE_WIDTH, SOFTCAP, HAS_LOW, False, N,
             )  # fmt: skip
         for first_key in tl.range(border, end, N, num_stages=2):
             top_M, total_M, sum_MV = _meet(
                 (top_M, total_M, sum_MV), query_MD, enter_M, low_M, first_key, end, length, head, keys, values, table,
-                tree, scaling, NUM_KV_HEADS, KEY_DIM, VALUE_DIM, VALUE_WIDTH, SOFTCAP, HAS_LOW, True, N,
+                step, root, scaling, NUM_KV_HEADS, KEY_DIM, VALUE_DIM, VALUE_WIDTH, SOFTCAP, HAS_LOW, True, N,
             )  # fmt: skip
 
         is_value_MV = is_row_M[:, None] & (column_V < VALUE_DIM)[None, :]
