@@ -9,6 +9,9 @@ import torch
 
 from decoding.attention.padded import PaddedAttention
 from decoding.cache.kv_cache import KvCache
+from decoding.drafting.eagle.head_drafting import HeadDrafting
+from decoding.drafting.eagle.head_graphs import HeadGraphs
+from decoding.drafting.eagle.head_model import HeadModel
 from decoding.engine.engine import Engine
 from decoding.model.device.capture import CudaCapture
 from decoding.model.device.graph_runner import GraphRunner
@@ -16,6 +19,7 @@ from decoding.model.device.stopwatch import CudaStopwatch
 from decoding.model.target_model import TargetModel
 from tests.decoding.engine.test_graphs import METHODS, SMALL, STATIC
 from tests.decoding.model.device.test_graph_runner import BUCKETS, CONFIG, MOST_KEYS, differing
+from tests.heads import new_head
 from tests.models import tiny
 from tests.pairs import GREEDY, SAMPLED, prompt_of, reply, request_of
 
@@ -42,8 +46,12 @@ def test_a_graph_gives_what_its_operations_give(model_type: str, compile: bool) 
 
 def test_an_engine_on_a_gpu_gives_the_tokens_of_the_cpu() -> None:
     plain = Engine(TargetModel.from_model(tiny("llama"), SMALL), SMALL)
-    captured = Engine(model_on_gpu(max_model_len=SMALL.max_model_len), STATIC)
+    target = model_on_gpu(max_model_len=SMALL.max_model_len)
+    head = HeadModel(new_head(target.embeddings).to(target.device), target, CudaCapture(target.device))
+    captured = Engine(target, STATIC, draft_model=head)
     assert isinstance(captured._runner, GraphRunner)
+    assert isinstance(captured.draft_model, HeadDrafting)
+    assert isinstance(captured.draft_model._runner, HeadGraphs)
     for method in set(METHODS) & set(captured.methods):
         for sampling in (GREEDY, SAMPLED):
             prompt = prompt_of(40, len(method))
