@@ -31,7 +31,7 @@ DECODING = {
         checkpoint weights memory rowwise seam probe self_test threads linear/exact
         linear/panel_kernel linear/row_limit linear/row_counts linear/panels linear/readers linear/packed
         linear/int8_kernel linear/int8 layers/row_kernels layers/norms layers/activations layers/decoder_layer
-        layers/fuse layers/stack features device/stopwatch device/capture device/runner device/compiling
+        layers/fuse features layers/stack device/stopwatch device/capture device/runner device/compiling
         device/static_forward device/graph_runner target_model kept_timings timing
     """,
     "sampling": """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from decoding.attention.exact_kernel import (
     COUNTER,
+    FIRST_SINK,
     HEAD_STEPS,
     KEY,
     LAYER,
@@ -41,12 +42,18 @@ PARALLEL_WORK = 1 << 19  # multiply-adds below which waking another thread costs
 COUNTING_BLOCKS = np.arange(NUM_BLOCKS, dtype=np.int32)
 
 
-@dataclass(frozen=True, slots=True)
-class LayerArrays:
-    """What the kernel must know of a layer, and the fields of a call that say where it is."""
+class LayerArrays(NamedTuple):
+    """What the kernel must know of a layer."""
 
     integers: Table
     numbers: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTables:
+    """Of a model's layers over one store. fields: [layers, 4], where a call finds the arrays of each."""
+
+    arrays: list[LayerArrays]
     fields: Table
 
 
@@ -55,18 +62,21 @@ class ExactPlan:
     """fields: of the running call, written anew for each layer; steps: a step's, by the layer's group."""
 
     batch: StepBatch
-    layers: list[LayerArrays]
+    layers: LayerTables
     segments: Table
     scratch: NDArray[np.float32]
     num_keys: int
     fields: Table
     steps: dict[int, tuple[Table, Table]] = field(default_factory=dict)
 
-    def write(self, layer: LayerSpec, fields: Table) -> None:
-        """Everything in the fields of a call but what the model hands over."""
-        fields[COUNTER:QUERY_HEAD] = 0
-        fields[LAYER:SEGMENTS] = self.layers[layer.index].fields
-        fields[SEGMENTS:NUM_FIELDS] = self._step(layer.group)
+    def write(self, layers: int | slice, group: int, fields: Table) -> None:
+        """Fill the fields of a layer's call, or of several layers' side by side, but for what the model hands over.
+
+        group: query heads to a kv head, the same in these layers.
+        """
+        fields[..., COUNTER:QUERY_HEAD] = 0
+        fields[..., LAYER:SEGMENTS] = self.layers.fields[layers]
+        fields[..., SEGMENTS:NUM_FIELDS] = self._step(group)
 
     def _step(self, group: int) -> Table:
         """For the layers that have `group` query heads to a kv head; addresses are of arrays that the plan keeps."""
@@ -93,14 +103,14 @@ class ExactAttention:
     def __init__(self, layers: Sequence[LayerSpec]) -> None:
         self._specs = layers
         self._store: KvStore | None = None
-        self._layers: list[LayerArrays] = []
+        self._layers = LayerTables([], np.empty((0, 4), np.int64))
         self._scratch = np.empty((1, 0), np.float32)
         self._team = Team(attend)
 
     def prepare(self, batch: StepBatch) -> ExactPlan:
         store = batch.store
         if store is not self._store:
-            self._store, self._layers = store, [_layer_arrays(spec, store) for spec in self._specs]
+            self._store, self._layers = store, _layer_tables(self._specs, store)
         segments, num_keys = make_segments(batch)
         scratch = self._rooms(num_keys)
         return ExactPlan(batch, self._layers, segments, scratch, num_keys, np.empty(NUM_FIELDS, np.int64))
@@ -117,7 +127,7 @@ class ExactAttention:
         make = torch.empty if num_rows == plan.batch.num_tokens else torch.zeros
         out_1NHV = make(1, num_rows, num_heads, layer.value_dim, dtype=query_1HND.dtype)
         fields, item = plan.fields, query_1HND.element_size()
-        plan.write(layer, fields)
+        plan.write(layer.index, layer.group, fields)
         fields[OUT] = out_1NHV.data_ptr()
         for tensor, address in ((query_1HND, QUERY), (key_1KND, KEY), (value_1KNV, VALUE)):
             _, head_step, row_step, column_step = tensor.stride()
@@ -151,6 +161,15 @@ def _counted(array: NDArray[Any]) -> tuple[int, int]:
     return array.ctypes.data, len(array)
 
 
+def _layer_tables(specs: Sequence[LayerSpec], store: KvStore) -> LayerTables:
+    arrays = [_layer_arrays(spec, store) for spec in specs]
+    counting = COUNTING_BLOCKS.ctypes.data
+    fields = [
+        (integers.ctypes.data, numbers.ctypes.data, len(numbers) - FIRST_SINK, counting) for integers, numbers in arrays
+    ]
+    return LayerTables(arrays, np.array(fields, np.int64))
+
+
 def _layer_arrays(spec: LayerSpec, store: KvStore) -> LayerArrays:
     keys_BHDS, values_BHSV = store.planes(spec.index)
     sinks = [] if spec.sinks is None else spec.sinks.float().tolist()
@@ -170,5 +189,4 @@ def _layer_arrays(spec: LayerSpec, store: KvStore) -> LayerArrays:
         np.int64,
     )
     numbers = np.array([spec.scaling, spec.softcap, *sinks], np.float32)
-    addresses = (integers.ctypes.data, numbers.ctypes.data, len(sinks), COUNTING_BLOCKS.ctypes.data)
-    return LayerArrays(integers, numbers, np.array(addresses, np.int64))
+    return LayerArrays(integers, numbers)

@@ -53,19 +53,19 @@ class Program:
     """Phases of calls, whose fields are as they were given again before each run."""
 
     def __init__(self, phases: Sequence[Sequence[Call]]) -> None:
-        self._calls = calls = [call for phase in phases for call in phase]
+        calls = [call for phase in phases for call in phase]
+        shares = [call.share for call in calls]
+        self._calls = sorted(calls, key=lambda call: shares.index(call.share))  # those of one function side by side
         self._blank = np.zeros((len(calls), max(len(call.fields) for call in calls)), np.int64)
-        self._rows = np.array([call.rows for call in calls])
-        for row, call in zip(self._blank, calls, strict=True):
+        self._rows = np.array([call.rows for call in self._calls])
+        for row, call in zip(self._blank, self._calls, strict=True):
             row[: len(call.fields)] = call.fields
         self._fields = self._blank.copy()
-        start, step = self._fields.ctypes.data, self._fields.strides[0]
-        addresses = iter(range(start, start + step * len(calls), step))
         steps: list[tuple[int, int]] = []
         for phase in phases:
             if steps and barrier_address():
                 steps.append((barrier_address(), 0))
-            steps += [(compiled(call.share).address, next(addresses)) for call in phase]
+            steps += [(compiled(call.share).address, self.fields_of(call).ctypes.data) for call in phase]
         self._steps: NDArray[np.int64] = np.array([len(steps), *(number for step in steps for number in step)])
         self._address: int = self._steps.ctypes.data
         self._team = Team(run_steps)
@@ -74,6 +74,11 @@ class Program:
         """Of one of the calls, which may be written between `begin` and `run`."""
         fields: NDArray[np.int64] = self._fields[next(row for row, each in enumerate(self._calls) if each is call)]
         return fields
+
+    def fields_of_all(self, share: Callable[[Any], None]) -> NDArray[np.int64]:
+        """The same of all calls of a function, in order: [calls, fields]."""
+        rows = [row for row, call in enumerate(self._calls) if call.share is share]
+        return self._fields[rows[0] : rows[-1] + 1]
 
     def begin(self, num_rows: int) -> None:
         """Have the next run work on so many rows."""

@@ -44,6 +44,10 @@ class FeatureTap:
             seen = [each_NE[rows_K] for each_NE in seen]
         return torch.cat(seen, dim=-1)
 
+    def see(self, hidden_LNE: torch.Tensor) -> None:
+        """What goes into each layer, and what leaves the last, of a forward that ran without the modules."""
+        self.seen = {layer: hidden_LNE[layer] for layer in self._layers}
+
     def _note_input(self, layer: int) -> Callable[..., None]:
         def note(_block: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
             self._note(layer, inputs[0] if inputs else named["hidden_states"])

@@ -176,7 +176,7 @@ class TargetModel:
         """Have layers, and if possible all that is around them, run in fewer calls, where bits stay as they are."""
         fuse_layers(self._model, self._seam, self._run, trials)
         expected = [self._run(batch) for batch in trials]
-        self._forward = stack_of(self._model) or self._model
+        self._forward = stack_of(self._model, self.taps) or self._model
         if not all(torch.equal(self._run(batch), logits_RV) for batch, logits_RV in zip(trials, expected, strict=True)):
             self._forward = self._model
 

@@ -78,15 +78,17 @@ class FusedLayer(nn.Module):
     def __init__(self, layer: nn.Module, parts: Parts, seam: Seam, spec: LayerSpec, rooms: Rooms) -> None:
         super().__init__()
         self.layer = layer
-        self._seam, self._spec, self._rooms = seam, spec, rooms
-        self.head_width = spec.key_dim
+        self.parts, self.seam, self.spec, self.rooms = parts, seam, spec, rooms
         self._width = parts.input_norm.width
         self._most_numbers = parts.few_rows * self._width
-        calls = _Calls(parts, spec, rooms)
-        self._program = program = Program(calls.phases())
-        self._first, self._middle, self._last = map(program.fields_of, (calls.first, calls.middle, calls.last))
-        self._rotations = [program.fields_of(rotation) for rotation in calls.rotations]
-        self._attention = program.fields_of(calls.attention)
+        calls = LayerCalls(parts, spec, rooms)
+        first = parts.input_norm.call(0, calls.normed)
+        add = add_halves if rooms.dtype == torch.bfloat16 else add_floats
+        last = Call(add, (calls.summed, 0, 0, 0, self._width, calls.mixed))
+        self._program = program = Program([[first], *calls.phases(), [last]])
+        self._first, self._middle, self._last = map(program.fields_of, (first, calls.middle, last))
+        self._rotations = program.fields_of_all(calls.rotate)
+        self._attention = program.fields_of_all(exact_kernel.attend)
 
     def __getattr__(self, name: str) -> Any:  # what modelling code asks of a layer
         try:
@@ -106,54 +108,50 @@ class FusedLayer(nn.Module):
 
     def _run(self, hidden: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch.Tensor:
         result = torch.empty_like(hidden)
-        program, plan = self._program, self._seam.plan
+        program, plan = self._program, self.seam.plan
         assert isinstance(plan, ExactPlan), plan
         program.begin(hidden.numel() // self._width)
         self._first[SOURCE] = self._middle[SOURCE] = hidden.data_ptr()
         self._last[TARGET] = result.data_ptr()
-        for rotation in self._rotations:
-            rotation[COSINES], rotation[SINES] = cosines.data_ptr(), sines.data_ptr()
-        plan.write(self._spec, self._attention)
+        self._rotations[:, COSINES], self._rotations[:, SINES] = cosines.data_ptr(), sines.data_ptr()
+        plan.write(self.spec.index, self.spec.group, self._attention)
         program.run(torch.get_num_threads())
         return result
 
 
-class _Calls:
-    """The calls of a program, the ones that are told of every step's tensors by name."""
+class LayerCalls:
+    """What lies between a layer's first norm, which fills `normed`, and its last sum: that of `summed` and `mixed`.
 
-    def __init__(self, parts: Parts, spec: LayerSpec, rooms: Rooms) -> None:
-        is_half, width = rooms.dtype == torch.bfloat16, parts.input_norm.width
+    source: where the rows are that go into the layer; 0 if each step says so, in the call that is `middle`. A step's
+    tables go into the calls of `rotate`, its plan into those of `attend`.
+    """
+
+    def __init__(self, parts: Parts, spec: LayerSpec, rooms: Rooms, source: int = 0) -> None:
+        width = parts.input_norm.width
         self._parts, self._spec, self._rooms = parts, spec, rooms
-        self._normed, self._summed = rooms.numbers("normed", width), rooms.numbers("summed", width)
-        self._mixed = rooms.numbers("mixed", width)
+        self.normed, self.summed = rooms.numbers("normed", width), rooms.numbers("summed", width)
+        self.mixed = rooms.numbers("mixed", width)
         self._query = rooms.numbers("query", parts.query.shape[0])
         self._key = rooms.numbers("key", parts.key.shape[0])
         self._value = rooms.numbers("value", parts.value.shape[0])
         self._attended = rooms.numbers("attended", parts.output.shape[1])
-        self.first = parts.input_norm.call(0, self._normed)
-        rotate = rotate_halves if is_half else rotate_floats
-        heads = ((self._query, spec.num_query_heads), (self._key, spec.num_kv_heads))
-        self.rotations = [Call(rotate, (start, 0, 0, 0, spec.key_dim, count, 0, 0)) for start, count in heads]
-        self.attention = self._attention()
-        self.middle = parts.mlp_norm.call_after(0, self._mixed, self._summed, self._normed)
-        self.last = Call(add_halves if is_half else add_floats, (self._summed, 0, 0, 0, width, self._mixed))
+        self.rotate = rotate_halves if rooms.dtype == torch.bfloat16 else rotate_floats
+        self.middle = parts.mlp_norm.call_after(source, self.mixed, self.summed, self.normed)
 
     def phases(self) -> list[list[Call]]:
         parts, mlp_width = self._parts, self._parts.up.shape[0]
         gate, up = self._rooms.numbers("gate", mlp_width), self._rooms.numbers("up", mlp_width)
         inputs = ((parts.query, self._query), (parts.key, self._key), (parts.value, self._value))
         return [
-            [self.first],
-            *self._linears(self._normed, *inputs),
+            *self._linears(self.normed, *inputs),
             *self._head_norms(),
-            self.rotations,
-            [self.attention],
-            *self._linears(self._attended, (parts.output, self._mixed)),
+            self._rotations(),
+            [self._attention()],
+            *self._linears(self._attended, (parts.output, self.mixed)),
             [self.middle],
-            *self._linears(self._normed, (parts.gate, gate), (parts.up, up)),
+            *self._linears(self.normed, (parts.gate, gate), (parts.up, up)),
             [parts.activation.call(gate, up, gate, mlp_width)],
-            *self._linears(gate, (parts.down, self._mixed)),
-            [self.last],
+            *self._linears(gate, (parts.down, self.mixed)),
         ]
 
     def _linears(self, source: int, *layers: tuple[Linear, int]) -> list[list[Call]]:
@@ -163,11 +161,17 @@ class _Calls:
         return [ready, products] if ready else [products]
 
     def _head_norms(self) -> list[list[Call]]:
-        heads = ((self._query, self._spec.num_query_heads), (self._key, self._spec.num_kv_heads))
-        calls = [
-            norm.call(start, start, count) for norm, (start, count) in zip(self._parts.head_norms, heads, strict=False)
-        ]
+        norms = zip(self._parts.head_norms, self._heads(), strict=False)
+        calls = [norm.call(start, start, count) for norm, (start, count) in norms]
         return [calls] if calls else []
+
+    def _rotations(self) -> list[Call]:
+        width = self._spec.key_dim
+        return [Call(self.rotate, (start, 0, 0, 0, width, count, 0, 0)) for start, count in self._heads()]
+
+    def _heads(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Where queries and keys are, and how many a row has."""
+        return (self._query, self._spec.num_query_heads), (self._key, self._spec.num_kv_heads)
 
     def _attention(self) -> Call:
         spec, fields = self._spec, [0] * exact_kernel.NUM_FIELDS

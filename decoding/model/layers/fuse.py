@@ -125,7 +125,7 @@ def _is_same(fused: FusedLayer, seam: Seam, batch: StepBatch, trial: Trial | Non
     if trial is None or not isinstance(trial.result, torch.Tensor):
         return False
     tables, hidden = trial.named.get("position_embeddings"), trial.result
-    shape = (1, hidden.shape[-2], fused.head_width)
+    shape = (1, hidden.shape[-2], fused.spec.key_dim)
     if not isinstance(tables, tuple) or any(each.shape != shape or each.dtype != hidden.dtype for each in tables):
         return False
     with torch.inference_mode(), seam.running(seam.backend.prepare(batch)):

@@ -108,7 +108,7 @@ def test_layers_that_compute_something_else_stay_as_they_are() -> None:
     expected = logits_of(model, 5)
     assert fuse_layers(model._model, model._seam, model._run, trial_steps(model, self_test_case(model.vocab_size))) == 1
     assert torch.equal(logits_of(model, 5), expected)
-    assert stack_of(model._model) is None
+    assert stack_of(model._model, []) is None
     assert not fused_layers(load("gemma2", torch.float32))
     assert not fused_layers(load("mixtral", torch.float32))
 
