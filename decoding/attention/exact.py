@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import numba as nb
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -22,15 +23,27 @@ from decoding.attention.exact_kernel import (
     KEY,
     LAYER,
     NUM_FIELDS,
+    NUM_NODES,
+    NUM_SEGMENTS,
+    NUM_SLOTS,
+    NUM_TABLE_BLOCKS,
+    NUM_TILES,
     OUT,
+    PARENTS,
+    POSITIONS,
     QUERY,
     QUERY_HEAD,
+    ROOM_WORDS,
+    SCRATCH,
     SEGMENTS,
+    TABLES,
+    TILES,
     VALUE,
+    WRITE_SLOTS,
     attend,
 )
 from decoding.attention.products import NUM_BLOCKS, SOME
-from decoding.attention.step_table import Table, make_segments, make_tiles
+from decoding.attention.step_table import StepTable, Table, make_segments, make_tiles
 from decoding.attention.team import Team, compiled
 from decoding.attention.tile_scratch import scratch_words
 from decoding.cache.batch import StepBatch
@@ -83,17 +96,9 @@ class ExactPlan:
         known = self.steps.get(group)
         if known is None:
             batch, tiles = self.batch, make_tiles(self.segments, group)
-            fields = (
-                *_counted(self.segments),
-                *_counted(tiles),
-                *_counted(batch.blocks_T),
-                *_counted(batch.write_slots_M),
-                _counted(batch.parents_P)[0],
-                *_counted(batch.positions_P),
-                _counted(self.scratch)[0],
-                self.scratch.shape[1],
-            )
-            known = self.steps[group] = tiles, np.array(fields, np.int64)
+            arrays = batch.blocks_T, batch.write_slots_M, batch.parents_P, batch.positions_P
+            fields = _step_fields(StepTable(self.segments, tiles, *arrays), self.scratch)
+            known = self.steps[group] = tiles, fields
         return known[1]
 
 
@@ -151,14 +156,23 @@ class ExactAttention:
 def warm_up() -> None:
     """Compile what attends, or load it from numba's cache, so that no request has to wait."""
     compiled(attend)
-    make_tiles(np.zeros((0, 7), np.int64), 1)
-    scratch_words(1, 1, 1)
+    segments, numbers, words = np.zeros((0, 7), np.int64), np.zeros(0, np.int32), np.zeros(0, np.int64)
+    step = StepTable(segments, make_tiles(segments, 1), numbers, words, numbers, words)
+    _step_fields(step, np.zeros((1, scratch_words(1, 1, 1)), np.float32))
 
 
-def _counted(array: NDArray[Any]) -> tuple[int, int]:
-    """Where its numbers are, side by side, and how many rows of them."""
-    assert array.flags.c_contiguous
-    return array.ctypes.data, len(array)
+@nb.njit(cache=True)
+def _step_fields(step: StepTable, scratch: NDArray[np.float32]) -> Table:
+    """Those that say where a step's arrays are, and how many rows they have."""
+    fields = np.empty(NUM_FIELDS, np.int64)
+    fields[SEGMENTS], fields[NUM_SEGMENTS] = step.segments.ctypes.data, len(step.segments)
+    fields[TILES], fields[NUM_TILES] = step.tiles.ctypes.data, len(step.tiles)
+    fields[TABLES], fields[NUM_TABLE_BLOCKS] = step.blocks_T.ctypes.data, len(step.blocks_T)
+    fields[WRITE_SLOTS], fields[NUM_SLOTS] = step.write_slots_M.ctypes.data, len(step.write_slots_M)
+    fields[PARENTS], fields[POSITIONS] = step.parents_P.ctypes.data, step.positions_P.ctypes.data
+    fields[NUM_NODES] = len(step.parents_P)
+    fields[SCRATCH], fields[ROOM_WORDS] = scratch.ctypes.data, scratch.shape[1]
+    return fields[SEGMENTS:]
 
 
 def _layer_tables(specs: Sequence[LayerSpec], store: KvStore) -> LayerTables:

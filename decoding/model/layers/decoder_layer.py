@@ -82,7 +82,7 @@ class FusedLayer(nn.Module):
         self._width = parts.input_norm.width
         self._most_numbers = parts.few_rows * self._width
         calls = LayerCalls(parts, spec, rooms)
-        first = parts.input_norm.call(0, calls.normed)
+        first = parts.input_norm.call(0, calls.inputs)
         add = add_halves if rooms.dtype == torch.bfloat16 else add_floats
         last = Call(add, (calls.summed, 0, 0, 0, self._width, calls.mixed))
         self._program = program = Program([[first], *calls.phases(), [last]])
@@ -120,7 +120,7 @@ class FusedLayer(nn.Module):
 
 
 class LayerCalls:
-    """What lies between a layer's first norm, which fills `normed`, and its last sum: that of `summed` and `mixed`.
+    """What lies between a layer's first norm, which fills `inputs`, and its last sum: that of `summed` and `mixed`.
 
     source: where the rows are that go into the layer; 0 if each step says so, in the call that is `middle`. A step's
     tables go into the calls of `rotate`, its plan into those of `attend`.
@@ -131,6 +131,7 @@ class LayerCalls:
         self._parts, self._spec, self._rooms = parts, spec, rooms
         self.normed, self.summed = rooms.numbers("normed", width), rooms.numbers("summed", width)
         self.mixed = rooms.numbers("mixed", width)
+        self.inputs = rooms.numbers("normed", parts.query.shape[1])
         self._query = rooms.numbers("query", parts.query.shape[0])
         self._key = rooms.numbers("key", parts.key.shape[0])
         self._value = rooms.numbers("value", parts.value.shape[0])
@@ -143,7 +144,7 @@ class LayerCalls:
         gate, up = self._rooms.numbers("gate", mlp_width), self._rooms.numbers("up", mlp_width)
         inputs = ((parts.query, self._query), (parts.key, self._key), (parts.value, self._value))
         return [
-            *self._linears(self.normed, *inputs),
+            *self._linears(self.inputs, *inputs),
             *self._head_norms(),
             self._rotations(),
             [self._attention()],

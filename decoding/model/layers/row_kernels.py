@@ -26,6 +26,7 @@ from decoding.attention.lanes import (
     VECTOR,
     Builder,
     Value,
+    copy_bytes,
     emit_address,
     emit_call,
     emit_constant,
@@ -43,6 +44,7 @@ SOURCE, TARGET, NUM_ROWS, COUNTER, WIDTH = range(5)
 OTHER, SUM = 5, 6  # of an addition
 SCALE, EPS, ROUNDS_FIRST = range(7, 10)  # of a norm, which may begin with one. EPS: the bits of a float32
 NUM_HEADS, COSINES, SINES = range(5, 8)  # of a rotation
+IDS = 5  # of a look-up, whose WIDTH is in bytes: int64, the rows to copy
 NUM_FIELDS = 10
 FAST = {"reassoc", "contract", "nsz"}
 FLOATS, HALVES = np.float32(0), np.uint16(0)  # tags
@@ -238,6 +240,16 @@ def _gate(call: Any, tag: Any) -> None:
             other = _numbers(call[OTHER] + shift, width, tag)
             for column in range(width):
                 target[column] = _narrowed(_widened(target[column]) * _widened(other[column]), tag)
+        row = _next_row(call)
+
+
+def look_up(fields: Any) -> None:
+    """Copies of rows of a table, of any numbers."""
+    call = nb.carray(fields, NUM_FIELDS)
+    ids, width = nb.carray(pointer(call[IDS], np.int64(0)), call[NUM_ROWS]), call[WIDTH]
+    row = _next_row(call)
+    while row < call[NUM_ROWS]:
+        copy_bytes(call[TARGET] + row * width, call[SOURCE] + ids[row] * width, width)
         row = _next_row(call)
 
 

@@ -1,4 +1,4 @@
-"""A model's forward whose few rows run as one call from the first layer to the last norm, where all layers are fused.
+"""A model's forward whose few rows run as one call, from their embeddings to the logits, where all layers are fused.
 
 Invariant: logits have the bits of the model's own forward, which a trial has shown.
 """
@@ -13,11 +13,13 @@ from torch import nn
 
 from decoding.attention.exact import ExactPlan
 from decoding.attention.exact_kernel import attend
-from decoding.attention.program import Call, Program
+from decoding.attention.program import NUM_ROWS, TARGET, Call, Program
 from decoding.model.features import FeatureTap
 from decoding.model.layers.decoder_layer import FusedLayer, LayerCalls
 from decoding.model.layers.norms import FusedRmsNorm
-from decoding.model.layers.row_kernels import COSINES, SINES
+from decoding.model.layers.row_kernels import COSINES, IDS, SINES, look_up
+from decoding.model.linear.int8 import Int8Linear
+from decoding.model.linear.packed import PackedLinear
 from decoding.model.rowwise import RotaryTable
 
 # Shape suffixes: L layers, M model rows, T rows of a room, R rows that need logits, E width, V vocabulary.
@@ -31,13 +33,13 @@ class Output(NamedTuple):
 
 
 class Modules(NamedTuple):
-    """Of a model. embedding: [V, E]."""
+    """Of a model, in one dtype."""
 
-    embedding: torch.Tensor
+    embedding_VE: torch.Tensor
     rotary: RotaryTable
     layers: tuple[FusedLayer, ...]
     norm: FusedRmsNorm
-    head: nn.Module
+    head: PackedLinear | Int8Linear
 
 
 class Stack:
@@ -45,46 +47,33 @@ class Stack:
 
     def __init__(self, modules: Modules, taps: Sequence[FeatureTap]) -> None:
         self._modules, self._taps = modules, taps
-        layers, width, dtype = modules.layers, modules.norm.width, modules.embedding.dtype
-        self._few_rows = min(layer.parts.few_rows for layer in layers)
-        self._hidden_LTE = torch.zeros(len(layers) + 1, self._few_rows, width, dtype=dtype)  # and what leaves the last
-        self._normed_TE = torch.zeros(self._few_rows, width, dtype=dtype)
-        sources = [hidden_TE.data_ptr() for hidden_TE in self._hidden_LTE]
+        layers, head, width = modules.layers, modules.head, modules.norm.width
+        rooms, table_VE = layers[0].rooms, modules.embedding_VE
+        self._few_rows = min(head.few_rows, *(layer.parts.few_rows for layer in layers))
+        shape = len(layers) + 1, self._few_rows, width
+        self._hidden_LTE = torch.zeros(shape, dtype=table_VE.dtype)  # what goes into each layer, and leaves the last
+        places = [hidden_TE.data_ptr() for hidden_TE in self._hidden_LTE]
         calls = [
-            LayerCalls(layer.parts, layer.spec, layer.rooms, source)
-            for layer, source in zip(layers, sources, strict=False)
+            LayerCalls(layer.parts, layer.spec, rooms, place) for layer, place in zip(layers, places, strict=False)
         ]
-        self._program = Program(self._phases(calls, sources))
-        self._rotations = self._program.fields_of_all(calls[0].rotate)
-        self._attentions = self._program.fields_of_all(attend)
+        normed, asked = rooms.numbers("normed", width), rooms.numbers("asked", width)
+        row_bytes = width * table_VE.itemsize
+        embed = Call(look_up, (table_VE.data_ptr(), places[0], 0, 0, row_bytes, 0))
+        pick = Call(look_up, (normed, asked, 0, 0, row_bytes, 0))
+        of_asked = [pick, *head.ready(asked, rooms), head.call(asked, 0, rooms)]
+        phases = [[embed], *self._between(calls, places, normed), *([call] for call in of_asked)]
+        self._program = program = Program(phases)
+        self._embed, self._asked = program.fields_of(embed), [program.fields_of(call) for call in of_asked]
+        self._rotations = program.fields_of_all(calls[0].rotate)
+        self._attentions = program.fields_of_all(attend)
 
     def __call__(
         self, input_ids: torch.Tensor, position_ids: torch.Tensor, use_cache: bool, logits_to_keep: torch.Tensor
     ) -> Output:
         """Names are those of transformers; int64 [1, M], [1, M] and [R]."""
         if input_ids.numel() <= self._few_rows:
-            normed_ME = self._run_program(input_ids[0], position_ids)
-        else:
-            normed_ME = self._run_layers(input_ids, position_ids, use_cache)
-        return Output(self._modules.head(normed_ME[None, logits_to_keep]))
-
-    def _run_program(self, ids_M: torch.Tensor, positions_1M: torch.Tensor) -> torch.Tensor:
-        num_rows = len(ids_M)
-        hidden_LME = self._hidden_LTE[:, :num_rows]
-        torch.index_select(self._modules.embedding, 0, ids_M, out=hidden_LME[0])
-        cosines, sines = self._modules.rotary.forward(hidden_LME[:1], positions_1M)
-        plan, layers = self._modules.layers[0].seam.plan, self._modules.layers
-        assert isinstance(plan, ExactPlan), plan
-        self._program.begin(num_rows)
-        self._rotations[:, COSINES], self._rotations[:, SINES] = cosines.data_ptr(), sines.data_ptr()
-        plan.write(slice(len(layers)), layers[0].spec.group, self._attentions)
-        self._program.run(torch.get_num_threads())
-        for tap in self._taps:
-            tap.see(hidden_LME)
-        return self._normed_TE[:num_rows]
-
-    def _run_layers(self, input_ids: torch.Tensor, position_ids: torch.Tensor, use_cache: bool) -> torch.Tensor:
-        hidden_1ME = nn.functional.embedding(input_ids, self._modules.embedding)
+            return Output(self._run_program(input_ids, position_ids, logits_to_keep))
+        hidden_1ME = nn.functional.embedding(input_ids, self._modules.embedding_VE)
         tables = self._modules.rotary.forward(hidden_1ME, position_ids)
         for layer in self._modules.layers:
             hidden_1ME = layer(
@@ -95,16 +84,34 @@ class Stack:
                 past_key_values=None,
                 use_cache=use_cache,
             )
-        return self._modules.norm(hidden_1ME)[0]
+        return Output(self._modules.head(self._modules.norm(hidden_1ME)[:, logits_to_keep]))
 
-    def _phases(self, calls: Sequence[LayerCalls], sources: Sequence[int]) -> list[list[Call]]:
-        """The sum that ends a layer is made by the norm behind it."""
-        layers, norm = self._modules.layers, self._modules.norm
-        norms = [*(layer.parts.input_norm for layer in layers[1:]), norm]
-        targets = [*(each.normed for each in calls[1:]), self._normed_TE.data_ptr()]
-        phases = [[layers[0].parts.input_norm.call(sources[0], calls[0].normed)]]
-        for layer, norm, source, target in zip(calls, norms, sources[1:], targets, strict=True):
-            phases += [*layer.phases(), [norm.call_after(layer.summed, layer.mixed, source, target)]]
+    def _run_program(self, ids_1M: torch.Tensor, positions_1M: torch.Tensor, rows_R: torch.Tensor) -> torch.Tensor:
+        """[1, R, V]"""
+        layers, program, hidden_LME = self._modules.layers, self._program, self._hidden_LTE[:, : ids_1M.numel()]
+        plan = layers[0].seam.plan
+        assert isinstance(plan, ExactPlan), plan
+        logits_1RV = hidden_LME.new_empty(1, len(rows_R), self._modules.head.out_features)
+        cosines, sines = self._modules.rotary.forward(hidden_LME, positions_1M)
+        program.begin(ids_1M.numel())
+        self._embed[IDS] = ids_1M.data_ptr()
+        self._rotations[:, COSINES], self._rotations[:, SINES] = cosines.data_ptr(), sines.data_ptr()
+        plan.write(slice(len(layers)), layers[0].spec.group, self._attentions)
+        for call in self._asked:
+            call[NUM_ROWS] = len(rows_R)
+        self._asked[0][IDS], self._asked[-1][TARGET] = rows_R.data_ptr(), logits_1RV.data_ptr()
+        program.run(torch.get_num_threads())
+        for tap in self._taps:
+            tap.see(hidden_LME)
+        return logits_1RV
+
+    def _between(self, calls: Sequence[LayerCalls], places: Sequence[int], normed: int) -> list[list[Call]]:
+        """From hidden states to normed ones. The sum that ends a layer is made by the norm behind it."""
+        norms = [*(layer.parts.input_norm for layer in self._modules.layers), self._modules.norm]
+        targets = [*(each.inputs for each in calls), normed]
+        phases = [[norms[0].call(places[0], targets[0])]]
+        for each, norm, place, target in zip(calls, norms[1:], places[1:], targets[1:], strict=True):
+            phases += [*each.phases(), [norm.call_after(each.summed, each.mixed, place, target)]]
         return phases
 
 
@@ -116,15 +123,18 @@ def stack_of(model: nn.Module, taps: Sequence[FeatureTap]) -> Stack | None:
     parts: dict[str, Any] = dict(children["model"].named_children())
     if parts.keys() != OF_DECODER:
         return None
-    layers, norm, rotary = tuple(parts["layers"]), parts["norm"], parts["rotary_emb"]
-    are_known = all(isinstance(layer, FusedLayer) for layer in layers) and isinstance(norm, FusedRmsNorm)
-    if not are_known or not isinstance(rotary, RotaryTable) or not _are_alike(layers):
+    layers, norm, rotary, head = tuple(parts["layers"]), parts["norm"], parts["rotary_emb"], children["lm_head"]
+    if not isinstance(norm, FusedRmsNorm) or not isinstance(rotary, RotaryTable) or not _are_alike(layers):
         return None
-    modules = Modules(parts["embed_tokens"].weight.detach(), rotary, layers, norm, children["lm_head"])
-    return Stack(modules, taps)
+    if type(head) is not type(layers[0].parts.query) or head.few_rows == 0:
+        return None
+    embedding_VE = parts["embed_tokens"].weight.detach()
+    return Stack(Modules(embedding_VE, rotary, layers, norm, head), taps)
 
 
-def _are_alike(layers: Sequence[FusedLayer]) -> bool:
-    """Whether they are all that attends, in order, with as many query heads to a kv head."""
+def _are_alike(layers: Sequence[Any]) -> bool:
+    """Whether they are fused, all that attends, in order, with as many query heads to a kv head."""
+    if not all(isinstance(layer, FusedLayer) for layer in layers):
+        return False
     specs = [layer.spec for layer in layers]
     return [spec.index for spec in specs] == list(range(len(specs))) and len({spec.group for spec in specs}) == 1
