@@ -187,6 +187,14 @@ def _block_address(table: IntArray, source: Blocks, place: int) -> Any:
 
 
 @nb.njit(cache=True)
+def _ahead_address(table: IntArray, source: Blocks, place: int) -> Any:
+    """Of the block at a place, or of what is read next where that is beyond the last."""
+    if place <= source.last:
+        return _block_address(table, source, place)
+    return source.then + np.int64(table[min(place - source.last - 1, source.last)]) * source.then_step
+
+
+@nb.njit(cache=True)
 def _stage(table: IntArray, first: int, layer: LayerTable, source: Blocks, width: int, room: Floats) -> Blocks:
     """Copies of the next few blocks as float32, whose rows may be read a little beyond their ends."""
     size = BLOCK_LEN * width
@@ -195,25 +203,41 @@ def _stage(table: IntArray, first: int, layer: LayerTable, source: Blocks, width
         address = _block_address(table, source, first + place)
         target = _address(room) + 4 * size * place
         if layer.integers[ITEM_SIZE] == 2:
-            lanes.widen(address, _block_address(table, source, first + place + NUM_BLOCKS), width, target)
+            lanes.widen(address, _ahead_address(table, source, first + place + NUM_BLOCKS), width, target)
         else:
             lanes.copy_bytes(target, address, 4 * size)
-    return Blocks(_address(layer.counting), count - 1, _address(room), 4 * size, source.row_step)
+    start, step = _address(room), 4 * size
+    return Blocks(_address(layer.counting), count - 1, start, step, source.row_step, start, step)
 
 
 @nb.njit(cache=True)
-def _head_blocks(layer: Table, table: IntArray, plane: int, head: int, width: int) -> Blocks:
-    """One head's blocks in a plane [B, H, 16, width]. The rows' step is that of float32, staged or not."""
+def _plane(layer: Table, plane: int, head: int) -> tuple[int, int]:
+    """Where a head's part of block 0 begins in a plane [B, H, 16 x width], and bytes from block to block."""
+    width = layer[KEY_DIM] if plane == KEYS else layer[VALUE_DIM]
     size = BLOCK_LEN * width * layer[ITEM_SIZE]
-    last = len(table) - 1
-    return Blocks(_address(table), last, layer[plane] + head * size, layer[NUM_KV_HEADS] * size, 4 * width)
+    return layer[plane] + head * size, layer[NUM_KV_HEADS] * size
+
+
+@nb.njit(cache=True)
+def _head_blocks(table: IntArray, width: int, part: tuple[int, int], then: tuple[int, int]) -> Blocks:
+    """One head's part of a plane of that width, and what is read after it. The rows' step is that of float32, staged or
+    not."""
+    return Blocks(_address(table), len(table) - 1, part[0], part[1], 4 * width, then[0], then[1])
+
+
+@nb.njit(cache=True)
+def _columns(blocks: Blocks, first: int) -> Blocks:
+    """The same of float32 rows from a column on."""
+    base, then = blocks.base + 4 * first, blocks.then + 4 * first
+    return Blocks(blocks.table, blocks.last, base, blocks.block_step, blocks.row_step, then, blocks.then_step)
 
 
 @nb.njit(cache=True)
 def _score(layer: LayerTable, table: IntArray, tile: Table, head: int, rooms: Rooms, score_step: int) -> None:
     """Scores of every key in the blocks of `table`, and of a few beyond, which nobody reads."""
     width = layer.integers[KEY_DIM]
-    source = _head_blocks(layer.integers, table, KEYS, head, width)
+    values = _plane(layer.integers, VALUES, head)
+    source = _head_blocks(table, width, _plane(layer.integers, KEYS, head), values)
     queries, scores, scaling = _address(rooms.queries), _address(rooms.scores), layer.numbers[SCALING]
     query_step = 4 * round_up(width, LANES)
     for done in range(0, len(table), NUM_BLOCKS):
@@ -236,13 +260,14 @@ def _score(layer: LayerTable, table: IntArray, tile: Table, head: int, rooms: Ro
 
 @nb.njit(cache=True)
 def _add_values(
-    layer: LayerTable, table: IntArray, tile: Table, head: int, rooms: Rooms, keys: tuple[int, int]
+    layer: LayerTable, table: IntArray, tile: Table, heads: tuple[int, int], rooms: Rooms, keys: tuple[int, int]
 ) -> None:
-    """sums [TILE_ROWS, V padded]: the values of `count` keys, weighted and added in order."""
+    """sums [TILE_ROWS, V padded]: the values of `count` keys, weighted and added in order. heads: this and the next."""
     width = layer.integers[VALUE_DIM]
     padded, sum_width = sum_widths(width)
     count, score_step = keys
-    source = _head_blocks(layer.integers, table, VALUES, head, width)
+    next_keys = _plane(layer.integers, KEYS, heads[1])
+    source = _head_blocks(table, width, _plane(layer.integers, VALUES, heads[0]), next_keys)
     is_one, is_staged = tile[TILE_PAIRS] == 1, layer.integers[ITEM_SIZE] == 2 or width != padded
     for done in range(0, len(table), NUM_BLOCKS):
         num_keys = min(count - done * BLOCK_LEN, NUM_BLOCKS * BLOCK_LEN)
@@ -255,7 +280,7 @@ def _add_values(
                 start = _address(rooms.sums) + 4 * pair * sum_width
                 total = start + 4 * (padded + column // (WIDE * LANES))
                 target = Sums(start + 4 * column, 4 * sum_width, total)
-                part = Blocks(blocks.table, blocks.last, blocks.base + 4 * column, blocks.block_step, blocks.row_step)
+                part = _columns(blocks, column)
                 is_wide = column + WIDE * LANES <= padded
                 if is_one and is_wide:
                     products.add_one_wide(weights, part, first, num_keys, target)
@@ -268,9 +293,9 @@ def _add_values(
 
 
 @nb.njit(cache=True)
-def _attend_tile(call: Table, table: LayerTable, step: StepTable, task: tuple[int, int], scratch: Floats) -> None:
-    """task: the number of a tile and a kv head."""
-    layer, (number, head) = table.integers, task
+def _attend_tile(call: Table, table: LayerTable, step: StepTable, task: tuple[int, int, int], scratch: Floats) -> None:
+    """task: the number of a tile, a kv head, and the head that the thread takes next."""
+    layer, (number, head, next_head) = table.integers, task
     tile = step.tiles[number]
     segment = step.segments[tile[TILE_SEGMENT]]
     start, end = _key_range(layer, step, tile)
@@ -286,7 +311,7 @@ def _attend_tile(call: Table, table: LayerTable, step: StepTable, task: tuple[in
             lanes.soft_cap(row, len(blocks_T), table.numbers[SOFTCAP])
     _mask(layer, step, tile, (start, end), rooms.scores)
     _weigh(table, tile, head, (start, end), rooms.scores, rooms.sums)
-    _add_values(table, blocks_T, tile, head, rooms, (count, score_step))
+    _add_values(table, blocks_T, tile, (head, next_head), rooms, (count, score_step))
     _save(call, layer, tile, segment[FIRST_ROW], head, rooms.sums)
 
 
@@ -294,8 +319,8 @@ def _attend_tile(call: Table, table: LayerTable, step: StepTable, task: tuple[in
 def _attend(call: Table) -> None:
     """A thread's share: heads to store, then tiles of heads, those of most keys first.
 
-    A thread takes whatever is next, so that one which the system keeps waiting holds up nobody. All rows are stored
-    before any attends.
+    A thread takes whatever is next, so that one which the system keeps waiting holds up few: one tile ahead, whose keys
+    it asks for while it works. All rows are stored before any attends.
     """
     table, step = _layer_of(call), _step_of(call)
     num_heads, num_tiles = table.integers[NUM_KV_HEADS], len(step.tiles)
@@ -311,8 +336,9 @@ def _attend(call: Table) -> None:
         pass
     while ticket < num_heads + num_tiles * num_heads:
         head, tile = divmod(ticket - num_heads, num_tiles)
-        _attend_tile(call, table, step, (num_tiles - 1 - tile, head), scratch)
         ticket = lanes.raise_counter(taken, 1)
+        next_head = min((ticket - num_heads) // num_tiles, num_heads - 1)
+        _attend_tile(call, table, step, (num_tiles - 1 - tile, head, next_head), scratch)
 
 
 @nb.njit(cache=True)

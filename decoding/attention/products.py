@@ -49,7 +49,8 @@ NARROW = 2  # vectors of the last columns
 class Blocks(NamedTuple):
     """One head's keys or values. table: int32 numbers of blocks, at places up to `last`; base: where block 0 would be.
 
-    The other fields are bytes from one block or row to the next.
+    then, then_step: the same of what is read after the last block, which is asked for ahead. Steps are bytes from one
+    block or row to the next.
     """
 
     table: int
@@ -57,6 +58,8 @@ class Blocks(NamedTuple):
     base: int
     block_step: int
     row_step: int
+    then: int
+    then_step: int
 
 
 class Rows(NamedTuple):
@@ -89,10 +92,19 @@ def _emit_factor(builder: Builder, address: Value) -> Value:
 
 def _emit_block(builder: Builder, blocks: list[Value], place: Value) -> Value:
     """The address of the block that stands at `place` in the table, which is the last one's beyond it."""
-    table, last, base, block_step, _ = blocks
+    table, last, base, block_step = blocks[:4]
     place = emit_least(builder, place, last)
     number = builder.sext(emit_load(builder, emit_address(builder, table, place, 4), INT), base.type)
     return builder.add(base, builder.mul(number, block_step))
+
+
+def _emit_ahead(builder: Builder, blocks: list[Value], place: Value) -> Value:
+    """The same to ask for, where what is read next stands beyond the last."""
+    table, last, base, block_step, _, then, then_step = blocks
+    is_next = builder.icmp_signed(">", place, last)
+    place = builder.select(is_next, emit_offset(builder, builder.sub(place, last), -1), place)
+    base, block_step = builder.select(is_next, then, base), builder.select(is_next, then_step, block_step)
+    return _emit_block(builder, [table, last, base, block_step], place)
 
 
 def _emit_starts(builder: Builder, rows: list[Value], num_rows: int) -> list[Value]:
@@ -116,8 +128,8 @@ def _score_kernel(num_rows: int, num_blocks: int) -> Any:
             queries, blocks, first, width, scale, scores = values
             blocks = cgutils.unpack_tuple(builder, blocks)
             places = [emit_offset(builder, first, number) for number in range(2 * num_blocks)]
-            addresses = [_emit_block(builder, blocks, place) for place in places]
-            keys, next_keys = addresses[:num_blocks], addresses[num_blocks:]
+            keys = [_emit_block(builder, blocks, place) for place in places[:num_blocks]]
+            next_keys = [_emit_ahead(builder, blocks, place) for place in places[num_blocks:]]
             starts = _emit_starts(builder, cgutils.unpack_tuple(builder, queries), num_rows)
             zero = emit_constant(0.0)
             sums = [[cgutils.alloca_once_value(builder, zero) for _ in keys] for _ in range(num_rows)]
@@ -162,7 +174,7 @@ def _value_kernel(num_rows: int, num_vectors: int) -> Any:
             with cgutils.for_range(builder, num_blocks, intp=count.type) as block:
                 place = builder.add(first, block.index)
                 value = _emit_block(builder, blocks, place)
-                next_value = _emit_block(builder, blocks, emit_offset(builder, place, AHEAD))
+                next_value = _emit_ahead(builder, blocks, emit_offset(builder, place, AHEAD))
                 done = builder.mul(block.index, block_len)
                 num_keys = emit_least(builder, builder.sub(count, done), block_len)
                 with cgutils.for_range(builder, num_keys, intp=count.type) as key:
