@@ -144,7 +144,7 @@ class PeersComparison:
         numbers = np.random.default_rng(0).integers(3, vocab_size, (chosen.rounds, chosen.prompt_len))
         ask = Ask(prompts=numbers.tolist(), max_tokens=chosen.max_tokens, end_tokens=[])
         for dtype in chosen.dtypes:
-            with self.contenders.started(self._options(folder, None, dtype)) as (running, left_out):
+            with self.contenders.started(self._options(folder, dtype)) as (running, left_out):
                 found.append(self._measure(dtype, ask, running, left_out, plain_only=True))
             self.report.write("plain", render_plain(found), found)
 
@@ -155,7 +155,7 @@ class PeersComparison:
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         choice = PromptChoice(count=chosen.rounds, max_tokens=chosen.max_tokens, max_prompt_len=MAX_PROMPT_LEN)
         end_tokens = AutoConfig.from_pretrained(folder_of(BUNDLED_MODEL)).eos_token_id
-        options = self._options(folder, draft_folder(), chosen.drafted_dtype)
+        options = self._options(folder, chosen.drafted_dtype, draft_folder(), BUNDLED_MODEL)
         with self.contenders.started(options) as (running, left_out):
             for workload in load_workloads(chosen.workloads, tokenizer, choice, self.console.print):
                 prompts = [prompt.tolist() for prompt in workload.prompts]
@@ -172,11 +172,14 @@ class PeersComparison:
             self.console.print(f"{name}: {sentence}", soft_wrap=True, markup=False)
         return setting
 
-    def _options(self, model: Path, draft_model: Path | None, dtype: str) -> PeerOptions:
+    def _options(
+        self, model: Path, dtype: str, draft_model: Path | None = None, draft_head: str | None = None
+    ) -> PeerOptions:
         chosen = self.chosen
         return PeerOptions(
             model=str(model),
             draft_model=str(draft_model) if draft_model else None,
+            draft_head=draft_head,
             dtype=dtype,
             threads=chosen.threads,
             max_len=max(chosen.prompt_len, MAX_PROMPT_LEN) + chosen.max_tokens + MARGIN,

@@ -30,11 +30,12 @@ class PeerMissing(PeerFailed):
 
 
 class PeerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """model, draft_model: Hugging Face folders; dtype: float32, bfloat16 or int8; max_len: tokens of prompt and reply;
-    cache: a folder for what is converted."""
+    """model, draft_model: Hugging Face folders; draft_head: a name or a folder, for who reads heads; dtype: float32,
+    bfloat16 or int8; max_len: tokens of prompt and reply; cache: a folder for what is converted."""
 
     model: str
     draft_model: str | None
+    draft_head: str | None = None
     dtype: str
     threads: int
     max_len: int

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from rich.console import Console
@@ -25,6 +26,8 @@ from decoding.bench.peers.peer_process import (
 from decoding.bench.peers.rounds import Ask, Rounds, Row, Setting, agreement
 from decoding.bench.peers.tables import render_drafted, render_plain
 from decoding.bench.targets import NUM_LAYERS, widen_evenly
+from decoding.drafting.eagle.checkpoint import save_head
+from tests.heads import new_head
 from tests.models import VOCAB_SIZE, tiny
 
 # Counts upwards from the prompt's last token; asked to draft, it fails in one way or another.
@@ -226,10 +229,16 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def asked_of(model: Path, dtype: str) -> dict[str, object]:
+    given = PeerOptions(model=str(model), draft_model=None, dtype=dtype, threads=1, max_len=64, cache="c")
+    return msgspec.to_builtins(given)  # type: ignore[no-any-return]
+
+
 def test_our_adapter_and_that_of_transformers_give_the_same_tokens(model: Path) -> None:
-    given = {"model": str(model), "draft_model": None, "dtype": "float32", "threads": 1, "max_len": 64}
+    save_head(new_head(tiny("llama", 3).get_input_embeddings().weight), model / "head", "tiny")
+    given = asked_of(model, "float32") | {"draft_head": str(model / "head")}
     ours, theirs = (runpy.run_path(str(command.ADAPTERS[name]))["Peer"](given) for name in ("gander", "transformers"))
-    assert ours.draftings == ["plain", "prompt lookup", "auto"]
+    assert ours.draftings == ["plain", "prompt lookup", "auto", "draft head"]
     assert theirs.draftings == ["plain", "prompt lookup"]
     asked = {"prompt": [5, 9, 5, 9, 5, 9], "max_tokens": 12, "end_tokens": []}
     moments: list[float] = []
@@ -252,9 +261,8 @@ def test_our_adapter_and_that_of_transformers_give_the_same_tokens(model: Path) 
 
 
 def test_weights_that_we_or_transformers_do_not_have_are_refused(model: Path) -> None:
-    given = {"model": str(model), "draft_model": None, "dtype": "int8", "threads": 1, "max_len": 64}
     with pytest.raises(ValueError, match="no int8 weights"):
-        runpy.run_path(str(command.ADAPTERS["transformers"]))["Peer"](given)
+        runpy.run_path(str(command.ADAPTERS["transformers"]))["Peer"](asked_of(model, "int8"))
 
 
 def test_the_command_writes_a_page_and_says_who_is_missing(tmp_path: Path, model: Path, scripted: Path) -> None:

@@ -1,11 +1,11 @@
-"""Our own engine, in a process like everybody's: plain, and drafted by a draft model, by prompt lookup, by all at once.
+"""Our own engine, in a process like everybody's: plain, and drafted by prompt lookup, a model, all at once, a head.
 
 Every prompt has a session of its own, since the same prompt comes again. Unlike the other adapters this one imports
 the package, which the running interpreter has.
 """
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import count
 from typing import Any
 
@@ -27,16 +27,19 @@ class Peer:
 
     def __init__(self, options: dict[str, Any]) -> None:
         """Raises ValueError where the engine has no weights of that kind."""
-        self._engine = Engine.load(_config(options))
-        for _ in range(CALIBRATION_ROUNDS):
-            self._engine.on_idle()
+        config, has_draft_model = _config(options), options["draft_model"] is not None
+        engine = _calibrated(config)
+        self._ways = {name: (engine, way) for name, way in METHODS.items() if has_draft_model or name != "draft model"}
+        if options["draft_head"]:  # which stands in a draft model's place
+            config = replace(config, draft_model="none", draft_head=options["draft_head"])
+            self._ways["draft head"] = _calibrated(config), METHODS["draft model"]
         self._numbers = count()
-        self.draftings = [name for name in METHODS if name != "draft model" or options["draft_model"]]
+        self.draftings = list(self._ways)
         self.steps, self.phase_seconds = 0, dict[str, float]()
 
     def answer(self, task: dict[str, Any], on_token: Callable[[], None]) -> list[int]:
         """Also counts the steps after the prompt's last, and sums their phases up."""
-        method, number = METHODS[task["drafting"]], str(next(self._numbers))
+        (engine, method), number = self._ways[task["drafting"]], str(next(self._numbers))
         request = Request(
             id=number,
             prompt=np.array(task["prompt"], np.int32),
@@ -45,10 +48,10 @@ class Peer:
             eos_token_ids=frozenset(task["end_tokens"]),
             session_id=number,
         )
-        self._engine.add(request)
+        engine.add(request)
         self.steps, self.phase_seconds = 0, {}
-        while self._engine.has_work:
-            result = self._engine.step()
+        while engine.has_work:
+            result = engine.step()
             if result.emitted:
                 on_token()
             if result.stats is not None and result.stats.prefill_rows == 0:
@@ -57,6 +60,13 @@ class Peer:
                     self.phase_seconds[phase] = self.phase_seconds.get(phase, 0.0) + seconds
         tokens: list[int] = request.output.tolist()
         return tokens
+
+
+def _calibrated(config: EngineConfig) -> Engine:
+    engine = Engine.load(config)
+    for _ in range(CALIBRATION_ROUNDS):
+        engine.on_idle()
+    return engine
 
 
 def _config(options: dict[str, Any]) -> EngineConfig:
