@@ -1,10 +1,13 @@
 """How fast plain decoding is against `generate`, and what verifying n rows costs, on a model of a given shape.
 
-Random weights: only time is measured. Knows nothing of workloads or drafters.
+Random weights: only time is measured. `python -m decoding.bench.shapes` prints the verify curve of any model. Knows
+nothing of workloads or drafters.
 """
 
 from __future__ import annotations
 
+import argparse
+import sys
 import time
 from collections.abc import Callable, Sequence
 from statistics import median
@@ -27,6 +30,10 @@ from decoding.model.target_model import TargetModel
 
 DTYPES = ("float32", "bfloat16")
 ROWS = (1, 2, 4, 8, 16, 32, 64)
+CURVE_HEAD = (
+    f"| weights | one row, ms | {' | '.join(f't({num_rows})' for num_rows in ROWS)} |",
+    f"| --- | --: |{' --: |' * len(ROWS)}",
+)
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +115,9 @@ def _engine(shape: Shape, dtype: str, context: int) -> Engine:
     return Engine(TargetModel.from_model(shape.build(dtype), config), config)
 
 
-def verify_curve(model: TargetModel, context: int, repeats: int = 9) -> tuple[float, list[float]]:
+def verify_curve(
+    model: TargetModel, context: int, repeats: int = 9, clock: Callable[[], float] = time.perf_counter
+) -> tuple[float, list[float]]:
     """Seconds of a forward of one row at `context`, and t(n) / t(1) for `ROWS`, medians of interleaved forwards."""
     cache = KvCache(model.new_store(num_blocks_for(context + max(ROWS))))
     store, rows = cache.store, cache.new_rows(context + max(ROWS))
@@ -118,9 +127,9 @@ def verify_curve(model: TargetModel, context: int, repeats: int = 9) -> tuple[fl
     for _ in range(repeats):
         for num_rows in ROWS:
             batch = pack([Segment(rows, np.zeros(num_rows, np.int32))], store)
-            started = time.perf_counter()
+            started = clock()
             model.forward(batch)[0, 0].item()
-            seconds[num_rows].append(time.perf_counter() - started)
+            seconds[num_rows].append(clock() - started)
     plain = median(seconds[1])
     return plain, [median(seconds[num_rows]) / plain for num_rows in ROWS]
 
@@ -134,9 +143,34 @@ def render_shapes(results: Sequence[ShapeResult]) -> str:
     for result in results:
         rates = f"{result.none_rate:.0f} | {result.generate_rate:.0f} | {result.ratio:.2f}"
         lines.append(f"| {result.dtype} | {result.context} | {rates} |")
-    heads = " | ".join(f"t({num_rows})" for num_rows in ROWS)
-    lines += ["", f"| dtype | one row, ms | {heads} |", f"| --- | --: |{' --: |' * len(ROWS)}"]
-    for result in results:
-        ratios = " | ".join(f"{ratio:.2f}" for ratio in result.verify_ratios)
-        lines.append(f"| {result.dtype} | {1000 * result.plain_step_seconds:.1f} | {ratios} |")
+    lines += ["", *CURVE_HEAD]
+    lines += [_curve_line(result.dtype, result.plain_step_seconds, result.verify_ratios) for result in results]
     return "\n".join(lines)
+
+
+def _curve_line(name: str, plain: float, ratios: Sequence[float]) -> str:
+    return f"| {name} | {1000 * plain:.1f} | {' | '.join(f'{ratio:.2f}' for ratio in ratios)} |"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print one model's curve. Another checkout's: `PYTHONPATH=CHECKOUT python -P shapes.py`, with this file's path."""
+    parser = argparse.ArgumentParser(prog="python -m decoding.bench.shapes", description=__doc__)
+    parser.add_argument("--model", default="gosling", help="a folder or a hub name")
+    parser.add_argument("--weights", default="float32", choices=(*DTYPES, "int8"))
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--context", type=int, default=128, help="tokens before the rows")
+    parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--processor", action="store_true", help="count processor time, for busy machines")
+    chosen = parser.parse_args(argv)
+    kind = {"weights": "int8"} if chosen.weights == "int8" else {"dtype": chosen.weights}
+    room = chosen.context + max(ROWS)
+    config = EngineConfig(model=chosen.model, threads=chosen.threads, max_model_len=room, **kind)
+    clock = time.process_time if chosen.processor else time.perf_counter
+    model = TargetModel.load(config, lambda *_: None)
+    curve = _curve_line(chosen.weights, *verify_curve(model, chosen.context, chosen.rounds, clock))
+    sys.stdout.write("\n".join([*CURVE_HEAD, curve, ""]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
