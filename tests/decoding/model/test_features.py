@@ -35,11 +35,12 @@ def test_every_row_of_chains_and_trees_has_the_features_of_its_path(model_type: 
     target = target_of(model_type)
     tap = target.tap(LAYERS)
     cache = KvCache(target.new_store(num_blocks_for(256)))
-    prompt, tree, parents = prompt_of(21), prompt_of(9, 1), random_parents(9, np.random.default_rng(0))
-    rows, other = cache.new_rows(64), cache.new_rows(64)
+    prompt = prompt_of(70)  # more rows than run as one call
+    tree, parents = prompt_of(9, 1), random_parents(9, np.random.default_rng(0))
+    rows, other = cache.new_rows(96), cache.new_rows(64)
     target.forward(pack([Segment(rows, prompt, None, "none")], cache.store))
-    torch.testing.assert_close(tap.rows(torch.arange(21)), expected_of(model_type, prompt), rtol=1e-4, atol=1e-4)
-    cache.store.commit(rows, np.arange(21, dtype=np.int32))
+    torch.testing.assert_close(tap.rows(torch.arange(70)), expected_of(model_type, prompt), rtol=1e-4, atol=1e-4)
+    cache.store.commit(rows, np.arange(70, dtype=np.int32))
     target.forward(pack([Segment(other, prompt_of(5, 2), None, "last"), Segment(rows, tree, parents)], cache.store))
     for node in range(9):
         path = np.concatenate((prompt, tree[path_to(node, parents)]))

@@ -43,13 +43,13 @@ def fused_layers(model: TargetModel) -> list[FusedLayer]:
 
 
 def logits_of(model: TargetModel, num_nodes: int, prefix_len: int = 37) -> torch.Tensor:
-    """Of a random tree after a prompt."""
+    """Of the last rows of a random tree after a prompt."""
     cache = KvCache(model.new_store(num_blocks_for(prefix_len + num_nodes)))
     rows, tokens = cache.new_rows(prefix_len + num_nodes), np.arange(200, dtype=np.int32) % model.vocab_size
     model.forward(pack([Segment(rows, tokens[:prefix_len], None, "none")], cache.store))
     cache.store.commit(rows, np.arange(prefix_len, dtype=np.int32))
     parents = random_parents(num_nodes, np.random.default_rng(num_nodes))
-    return model.forward(pack([Segment(rows, tokens[100 : 100 + num_nodes], parents)], cache.store))
+    return model.forward(pack([Segment(rows, tokens[100 : 100 + num_nodes], parents, num_nodes // 2 + 1)], cache.store))
 
 
 def check(model: TargetModel) -> None:
