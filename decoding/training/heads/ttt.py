@@ -47,18 +47,22 @@ def ttt_loss(head: EagleHead, context: Context, lesson: Lesson, num_steps: int =
     """Cross-entropy of the target's distribution, over the answers' rows; rows whose likeliest token the head cannot
     say are counted and not learned, as in EAGLE's trainer."""
     num_batch, num_rows = lesson.tokens_BT.shape
-    rows_BT = torch.arange(num_rows, device=lesson.tokens_BT.device).expand(num_batch, num_rows)
-    way = Way(rows_BT, context.hidden_BTE)
+    first = max(0, int(lesson.is_learned_BT.any(0).int().argmax()) - num_steps)  # prompts are read and not rolled
+    rows_BR = torch.arange(first, num_rows, device=lesson.tokens_BT.device).expand(num_batch, -1)
+    way = Way(rows_BR, context.hidden_BTE[:, first:])
     losses, agreements = [], []
     for step in range(num_steps):
         log_q = log_probabilities(head, way.hidden_BRE)
-        wanted, learned = _shifted(lesson.wanted_BTW, step + 1), _shifted(lesson.is_learned_BT, step + 1)
-        known = learned & _shifted(lesson.is_known_BT, step + 1)
+        wanted, learned, known = (
+            _shifted(each, step + 1)[:, first:]
+            for each in (lesson.wanted_BTW, lesson.is_learned_BT, lesson.is_known_BT)
+        )
+        known = learned & known
         count = learned.sum().clamp(min=1)
         losses.append(-((wanted * log_q).sum(-1) * known).sum() / count)
         agreements.append(((log_q.argmax(-1) == wanted.argmax(-1)) & known).sum() / count)
         if step + 1 < num_steps:
-            way = roll(head, context, way, _shifted(lesson.tokens_BT, step + 2))
+            way = roll(head, context, way, _shifted(lesson.tokens_BT, step + 2)[:, first:])
     losses_I = torch.stack(losses)
     weights_I = TTT_DECAY ** torch.arange(num_steps, device=losses_I.device)
     return TttLoss((weights_I * losses_I).sum(), losses_I.detach(), torch.stack(agreements).detach())
