@@ -42,7 +42,7 @@ DECODING = {
     """,
     "drafting": """
         drafter fields baselines/lookup baselines/none draft_model/state draft_model/vocabulary
-        draft_model/draft_model eagle/head_config eagle/network eagle/checkpoint eagle/head_graphs
+        draft_model/draft_model eagle/head_config eagle/network eagle/checkpoint eagle/fused_head eagle/head_graphs
         eagle/head_model eagle/head_drafting revision/prediction
         revision/revision revision/reviser stand/static_tree
         sources harvest tree/by_address tree/candidates tree/frontier tree/nodes tree/growth baselines/isotropic

@@ -40,16 +40,18 @@ TOLERANCES = {torch.float64: 1e-5, torch.float32: 1e-3, torch.bfloat16: 0.1, tor
 INT8_TOLERANCE = 0.3  # where a number that is rounded otherwise takes its row a whole step of an integer away
 
 
-class Testable(Protocol):
+class Runnable(Protocol):
+    def new_store(self, num_blocks: int) -> KvStore: ...
+
+    def forward(self, batch: StepBatch) -> torch.Tensor: ...
+
+
+class Testable(Runnable, Protocol):
     dtype: torch.dtype
     weights: str
     vocab_size: int
     num_parameters: int
     max_model_len: int
-
-    def new_store(self, num_blocks: int) -> KvStore: ...
-
-    def forward(self, batch: StepBatch) -> torch.Tensor: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ def self_test(model: Testable, case: SelfTestCase, own: Sequence[torch.Tensor]) 
     return SelfTestReport(is_exact and _is_row_invariant(model), difference)
 
 
-def trial_steps(model: Testable, case: SelfTestCase) -> list[StepBatch]:
+def trial_steps(model: Runnable, case: SelfTestCase) -> list[StepBatch]:
     """A lone row after the prompt, and a tree."""
     cache = _new_cache(model, ROOM)
     rows = cache.new_rows(ROOM)
@@ -194,13 +196,13 @@ def _paths(tokens: IntArray, parents: IntArray) -> list[IntArray]:
     return paths
 
 
-def _prefill(model: Testable, store: KvStore, rows: KvRows, prompt: IntArray) -> None:
+def _prefill(model: Runnable, store: KvStore, rows: KvRows, prompt: IntArray) -> None:
     for start in range(0, len(prompt), CHUNK):
         chunk = prompt[start : start + CHUNK]
         model.forward(pack([Segment(rows, chunk, None, "none")], store))
         store.commit(rows, np.arange(len(chunk), dtype=np.int32))
 
 
-def _new_cache(model: Testable, *rooms: int) -> KvCache:
+def _new_cache(model: Runnable, *rooms: int) -> KvCache:
     """For sequences of so many tokens."""
     return KvCache(model.new_store(sum(map(num_blocks_for, rooms))))

@@ -61,7 +61,7 @@ class Target:
             contender=contender.digest,
             target=self.digest,
             numbers=self.numbers,
-            parameters=model.num_bytes // model.dtype.itemsize,
+            parameters=model.num_parameters,
             weight_bytes=model.num_bytes,
             slot_bytes=model.bytes_per_slot,
         )

@@ -8,12 +8,14 @@ from __future__ import annotations
 import torch
 
 from decoding.attention.backend import StaticAttention
+from decoding.attention.exact import ExactAttention
 from decoding.cache.batch import StepBatch
 from decoding.cache.feature_store import FeatureStore
 from decoding.cache.kv_store import KvStore, bytes_per_slot
 from decoding.cache.step_tensors import StepTensors
 from decoding.config import EngineConfig
 from decoding.drafting.eagle.checkpoint import HeadTarget, find_head, is_head_name, load_head
+from decoding.drafting.eagle.fused_head import FusedHead, fused_head
 from decoding.drafting.eagle.head_graphs import HeadGraphs, HeadRunner
 from decoding.drafting.eagle.network import EagleHead, layer_spec
 from decoding.errors import ConfigError
@@ -24,9 +26,11 @@ from decoding.model.device.runner import Forward, Progress, silent
 from decoding.model.device.stopwatch import stopwatch_on
 from decoding.model.layers.activations import fuse_activations
 from decoding.model.layers.norms import fuse_norms
+from decoding.model.linear.int8 import can_round_to_int8, round_linears
 from decoding.model.linear.packed import can_pack, num_few_rows, num_packed_shapes, pack_linears
 from decoding.model.linear.row_counts import code_bytes, padded
 from decoding.model.rowwise import make_row_safe
+from decoding.model.self_test import self_test_case, trial_steps
 from decoding.model.target_model import TargetModel, new_backend
 from decoding.model.threads import ThreadChoice, use_threads
 from decoding.stores.successor_table import NUM_SUCCESSORS
@@ -36,22 +40,25 @@ from decoding.stores.successor_table import NUM_SUCCESSORS
 
 
 class HeadModel:
-    """`head` is taken over: its linear layers are packed on the CPU. target: whose features it reads. capture: what
-    notes its forwards; None where they are to run as they come."""
+    """`head` is taken over: on the CPU its linear layers are packed, and rounded to int8 where the processor multiplies
+    integers; what it drafts may change by that, and no reply. target: whose features it reads. capture: what notes its
+    forwards; None where they are to run as they come."""
 
     def __init__(self, head: EagleHead, target: TargetModel, capture: Capture | None = None) -> None:
         config = head.config
         if config.draft_vocab_size < NUM_SUCCESSORS:
             raise ConfigError(f"the head drafts {config.draft_vocab_size} tokens; it must draft {NUM_SUCCESSORS}")
-        self.fingerprint = f"{target.fingerprint} {config}"
         self.device, self.dtype = target.device, target.dtype
         self.vocab_size, self.max_model_len = target.vocab_size, target.max_model_len
         self.num_logits = config.draft_vocab_size
         self.threads = ThreadChoice([target.threads.chosen], target.threads.chosen)
         self.width = config.width
         self.target_ids = head.target_ids.to("cpu", torch.int32).numpy()
-        own = [each for each in head.parameters() if each.requires_grad or config.owns_embeddings]
-        self.num_bytes = sum(each.numel() for each in own) * self.dtype.itemsize
+        self.num_parameters = sum(each.numel() for each in _own_weights(head))
+        is_rounded = capture is None and can_round_to_int8(self.device, self.dtype)
+        rounded_bytes = round_linears(head, but="fc") if is_rounded else 0
+        self.num_bytes = rounded_bytes + sum(each.nbytes for each in _own_weights(head))
+        self.fingerprint = f"{target.fingerprint} {config} {self.num_bytes}"
         self._head = head.eval()
         self._capture = capture
         self._layers = (layer_spec(config),)
@@ -60,12 +67,15 @@ class HeadModel:
         freeze_rope(head, self.max_model_len)
         self._few_rows = 0
         self._is_packed = capture is None and can_pack(self.device, self.dtype)
+        self._fused: FusedHead | None = None
         if self._is_packed:
             pack_linears(head)
             self._few_rows = num_few_rows(head)
             fuse_activations(head, self.dtype)
             make_row_safe(head)
             fuse_norms(head, self.dtype)
+        if isinstance(self._backend, ExactAttention):
+            self._fuse()
 
     @property
     def bytes_per_slot(self) -> int:
@@ -94,21 +104,36 @@ class HeadModel:
     def run(self, batch: StepBatch, hidden_ME: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Of the rows `batch.logit_rows_R` what goes on to the next depth, [R, E], and float32 logits, [R, W]."""
         use_threads(self.threads.count)
+        with torch.inference_mode():
+            if self._fused is not None and batch.num_tokens <= self._fused.few_rows:
+                hidden_RE, logits_RW = self._fused.run(batch, hidden_ME, self._backend.prepare(batch))
+            else:
+                hidden_RE, logits_RW = self._run_modules(batch, hidden_ME)
+        return hidden_RE, logits_RW.float().contiguous()
+
+    def _run_modules(self, batch: StepBatch, hidden_ME: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         rows_R = torch.from_numpy(batch.logit_rows_R)
         ids_1M = self._padded(torch.from_numpy(batch.ids_M))[None].to(self.device, non_blocking=True)
         positions_1M = self._padded(torch.from_numpy(batch.positions_M))[None].to(self.device, non_blocking=True)
         plan, layer = self._backend.prepare(batch), self._layers[0]
-        with torch.inference_mode():
-            result_1ME = self._head(
-                ids_1M,
-                self._padded(hidden_ME)[None],
-                positions_1M,
-                lambda query, key, value: self._backend.attend(layer, query, key, value, plan),
-            )
-            hidden_1RE = result_1ME[:, self._padded(rows_R).to(self.device)]
-            logits_1RW = self._head.logits(hidden_1RE)
+        result_1ME = self._head(
+            ids_1M,
+            self._padded(hidden_ME)[None],
+            positions_1M,
+            lambda query, key, value: self._backend.attend(layer, query, key, value, plan),
+        )
+        hidden_1RE = result_1ME[:, self._padded(rows_R).to(self.device)]
         num_rows = len(rows_R)
-        return hidden_1RE[0, :num_rows], logits_1RW[0, :num_rows].float().contiguous()
+        return hidden_1RE[0, :num_rows], self._head.logits(hidden_1RE)[0, :num_rows]
+
+    def _fuse(self) -> None:
+        """Have a few rows run as one call, where bits stay as they are."""
+        trials = trial_steps(self, self_test_case(self.vocab_size))
+        expected = [self._run_embedded(batch) for batch in trials]
+        self._fused = fused_head(self._head, self._layers[0])
+        for batch, wanted in zip(trials, expected, strict=True):
+            if not all(map(torch.equal, self._run_embedded(batch), wanted)):
+                self._fused = None
 
     def run_static(self, step: StepTensors, hidden_TE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The same over a step's tensors, of the rows `logit_rows_T`. Reads nothing back to the host."""
@@ -134,15 +159,26 @@ class HeadModel:
         return graphs if graphs.try_capture(self._capture, silent) else self
 
     def launch(self, batch: StepBatch) -> Forward:
-        """A forward after hidden states of zeros, for who measures what it takes."""
-        hidden_ME = torch.zeros(batch.num_tokens, self.width, dtype=self.dtype, device=self.device)
+        """A forward for who measures what it takes."""
         stopwatch = stopwatch_on(self.device)()
-        _, logits_RW = self.run(batch, hidden_ME)
+        logits_RW = self.forward(batch)
         stopwatch.stop()
         return Forward(logits_RW, stopwatch)
 
+    def forward(self, batch: StepBatch) -> torch.Tensor:
+        """float32 [R, W]: logits after hidden states that are the embeddings of the rows' tokens, for who tries it."""
+        return self._run_embedded(batch)[1]
+
+    def _run_embedded(self, batch: StepBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.run(batch, self._head.embed_tokens(torch.from_numpy(batch.ids_M).to(self.device)).detach())
+
     def _padded(self, rows_M: torch.Tensor) -> torch.Tensor:
         return padded(rows_M, self._few_rows) if self._is_packed else rows_M
+
+
+def _own_weights(head: EagleHead) -> list[torch.Tensor]:
+    """Those that it does not share with its target, as long as they are torch's."""
+    return [each for each in head.parameters() if each.requires_grad or head.config.owns_embeddings]
 
 
 def load_head_model(config: EngineConfig, target: TargetModel, progress: Progress) -> HeadModel | None:

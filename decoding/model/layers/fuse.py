@@ -59,11 +59,21 @@ def fuse_layers(model: nn.Module, seam: Seam, run: Run, batches: Sequence[StepBa
 def _fused(layer: nn.Module, seam: Seam, rooms: dict[torch.dtype, Rooms]) -> FusedLayer | None:
     """What might stand for a layer, by its parts."""
     children = dict(layer.named_children())
-    if children.keys() != CHILDREN:
+    spec = seam.spec_of(children["self_attn"]) if children.keys() == CHILDREN else None
+    parts = None if spec is None else parts_of(children, spec)
+    if spec is None or parts is None:
         return None
-    attention, mlp = dict(children["self_attn"].named_children()), dict(children["mlp"].named_children())
-    spec = seam.spec_of(children["self_attn"])
-    if spec is None or attention.keys() not in (OF_ATTENTION, OF_ATTENTION | NORMS_OF_HEADS) or mlp.keys() != OF_MLP:
+    dtype = parts.input_norm.weight.dtype
+    return FusedLayer(layer, parts, seam, spec, rooms.setdefault(dtype, Rooms(MOST_ROWS, dtype)))
+
+
+def parts_of(children: dict[str, nn.Module], spec: LayerSpec, num_inputs: int = 1) -> Parts | None:
+    """Of a layer with these children, named `CHILDREN`; None where some are not of the form or have no kernel.
+
+    num_inputs: normed rows that attention reads side by side.
+    """
+    attention, mlp = _inner(children["self_attn"]), _inner(children["mlp"])
+    if attention.keys() not in (OF_ATTENTION, OF_ATTENTION | NORMS_OF_HEADS) or mlp.keys() != OF_MLP:
         return None
     known: dict[str, Any] = children | attention | mlp
     parts = Parts(
@@ -79,10 +89,12 @@ def _fused(layer: nn.Module, seam: Seam, rooms: dict[torch.dtype, Rooms]) -> Fus
         activation=known["act_fn"],
         down=known["down_proj"],
     )
-    if not _have_kernels(parts) or not _fit(parts, spec):
-        return None
-    dtype = parts.input_norm.weight.dtype
-    return FusedLayer(layer, parts, seam, spec, rooms.setdefault(dtype, Rooms(MOST_ROWS, dtype)))
+    return parts if _have_kernels(parts) and _fit(parts, spec, num_inputs) else None
+
+
+def _inner(module: nn.Module) -> dict[str, nn.Module]:
+    """Its children, but for those that do nothing."""
+    return {name: child for name, child in module.named_children() if type(child) is not nn.Identity}
 
 
 def _have_kernels(parts: Parts) -> bool:
@@ -91,14 +103,15 @@ def _have_kernels(parts: Parts) -> bool:
     return are_linear and are_norms and isinstance(parts.activation, FusedSilu) and parts.few_rows > 0
 
 
-def _fit(parts: Parts, spec: LayerSpec) -> bool:
+def _fit(parts: Parts, spec: LayerSpec, num_inputs: int) -> bool:
     """Whether each part takes what the one before it gives, so that no address outside of a room is touched."""
     width, mlp_width = parts.input_norm.width, parts.gate.shape[0]
+    input_width = num_inputs * width
     norm_widths = [width, width, *[spec.key_dim] * len(parts.head_norms)]
     shapes = [
-        (spec.num_query_heads * spec.key_dim, width),
-        (spec.num_kv_heads * spec.key_dim, width),
-        (spec.num_kv_heads * spec.value_dim, width),
+        (spec.num_query_heads * spec.key_dim, input_width),
+        (spec.num_kv_heads * spec.key_dim, input_width),
+        (spec.num_kv_heads * spec.value_dim, input_width),
         (width, spec.num_query_heads * spec.value_dim),
         (mlp_width, width),
         (mlp_width, width),

@@ -47,13 +47,14 @@ class FusedRmsNorm(nn.Module):
         self._team.run(ctypes.addressof(fields), num_threads if hidden.numel() > ALONE_NUMBERS else 1)
         return result
 
-    def call(self, source: int, target: int, rows: int = 1) -> Call:
-        """In a program, where a row is so many of the norm's."""
-        return self.call_after(source, 0, 0, target, rows)
+    def call(self, source: int, target: int, rows: int = 1, step: int = 0) -> Call:
+        """In a program, where a row is so many of the norm's. step: bytes from row to row of the target, where they do
+        not follow each other."""
+        return Call(self._share, (source, target, 0, 0, self.width, 0, 0, *self._constants, step), rows)
 
-    def call_after(self, source: int, other: int, total: int, target: int, rows: int = 1) -> Call:
-        """The same of the sum of two rows, which is kept."""
-        return Call(self._share, (source, target, 0, 0, self.width, other, total, *self._constants), rows)
+    def call_after(self, source: int, other: int, total: int, target: int) -> Call:
+        """Of the sum of two rows, which is kept."""
+        return Call(self._share, (source, target, 0, 0, self.width, other, total, *self._constants))
 
 
 def fuse_norms(model: nn.Module, dtype: torch.dtype) -> None:

@@ -43,9 +43,10 @@ from decoding.model.linear.panel_kernel import emit_rounded
 SOURCE, TARGET, NUM_ROWS, COUNTER, WIDTH = range(5)
 OTHER, SUM = 5, 6  # of an addition
 SCALE, EPS, ROUNDS_FIRST = range(7, 10)  # of a norm, which may begin with one. EPS: the bits of a float32
+STEP = 10  # of a norm: bytes from row to row of the target, 0 where they follow each other
 NUM_HEADS, COSINES, SINES = range(5, 8)  # of a rotation
 IDS = 5  # of a look-up, whose WIDTH is in bytes: int64, the rows to copy
-NUM_FIELDS = 10
+NUM_FIELDS = 11
 FAST = {"reassoc", "contract", "nsz"}
 FLOATS, HALVES = np.float32(0), np.uint16(0)  # tags
 
@@ -147,6 +148,7 @@ def _normalise(call: Any, tag: Any) -> None:
     """Of `SOURCE`, or of its sum with `OTHER`, which is stored in `SUM`."""
     width = call[WIDTH]
     wide = np.empty(width, np.float32)
+    step = call[STEP] if call[STEP] != 0 else width * _size(tag)
     row = _next_row(call)
     while row < call[NUM_ROWS]:
         shift = row * call[WIDTH] * _size(tag)
@@ -155,7 +157,7 @@ def _normalise(call: Any, tag: Any) -> None:
             total = _numbers(call[SUM] + shift, width, tag)
             _add_rows(source, _numbers(call[OTHER] + shift, width, tag), total, tag)
             source = total
-        _normalise_row(call, source, _numbers(call[TARGET] + shift, width, tag), wide, tag)
+        _normalise_row(call, source, _numbers(call[TARGET] + row * step, width, tag), wide, tag)
         row = _next_row(call)
 
 

@@ -134,14 +134,14 @@ def check_int8(device: torch.device, dtype: torch.dtype) -> None:
         )
 
 
-def round_linears(model: nn.Module) -> int:
+def round_linears(model: nn.Module, but: str = "") -> int:
     """Replace the linear layers of `model` by int8 ones, its head among them; the bytes that they keep.
 
-    Originals are dropped.
+    Originals are dropped. but: the name of layers that stay as they are.
     """
     num_bytes = 0
     for parent, name, weight_OI, bias_O in linears_of(model):
-        if len(weight_OI) >= FEWEST_OUTPUTS:
+        if len(weight_OI) >= FEWEST_OUTPUTS and name != but:
             layer = Int8Linear(weight_OI, bias_O)
             num_bytes += layer.num_bytes
             setattr(parent, name, layer)

@@ -23,6 +23,7 @@ from decoding.core.tree import DraftTree
 from decoding.costs.price import DraftBudget
 from decoding.drafting.draft_model.dynamic import ModelDrafter, linear_rules
 from decoding.drafting.drafter import Drafter
+from decoding.drafting.eagle import head_model
 from decoding.drafting.eagle.head_model import HeadModel
 from decoding.drafting.eagle.network import Attend, EagleHead
 from decoding.drafting.sources import Sources
@@ -32,6 +33,12 @@ from tests.models import tiny
 from tests.pairs import CONFIG, GREEDY, finish, prompt_of, request_of, target_of
 
 LENGTH = 4  # of the chains
+
+
+@pytest.fixture(autouse=True)
+def keep_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The head's weights stay as the plain network has them."""
+    monkeypatch.setattr(head_model, "can_round_to_int8", lambda *_: False)
 
 
 class Recorder(ModelDrafter):
