@@ -30,6 +30,8 @@ class EngineConfig:
     recently used sessions; session_ttl: seconds. threads: None takes the quickest number.
     graphs: on a GPU capture forwards of a few sizes at start and replay them; compile: and compile them before.
     tree: the file of a static tree that the stand method drafts along, instead of growing its own.
+    workers: processes that serve this model on this machine; this one is number `place` of them. Each has a GPU of its
+    own; on a CPU they share the cores and the memory of the cache, and everywhere that of sessions.
     draft_model: a hub name or folder, "none", or "auto": the bundled model's own draft with it, else none. draft_head:
     of an EAGLE-3 head that drafts instead, a hub name or folder.
     """
@@ -60,3 +62,5 @@ class EngineConfig:
     compile: bool = False
     trust_remote_code: bool = False
     revision: str | None = None
+    workers: int = 1
+    place: int = 0

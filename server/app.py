@@ -25,9 +25,10 @@ from server.endpoints.messages import route as messages
 from server.endpoints.openapi import document
 from server.endpoints.responses import route as responses
 from server.endpoints.responses import stored
-from server.engine_client.client import EngineClient, RestartPolicy
+from server.engine_client.client import EngineClient
 from server.engine_client.queue_gate import QueueLimits
-from server.engine_client.session_folder import FolderLimits, SessionFolder
+from server.engine_client.sessions.session_folder import FolderLimits, SessionFolder
+from server.engine_client.supervisor import RestartPolicy
 from server.engine_client.worker_process import WORKER_COMMAND
 from server.generation.response_store import ResponseStore
 from server.http.auth import AuthMiddleware

@@ -24,6 +24,7 @@ from server.config import ENGINE_OPTIONS, ServerSettings
 from server.http.keys import is_hashed
 
 app = typer.Typer(help="An OpenAI-compatible server with tree speculative decoding.", no_args_is_help=True)
+ALIASES = {"workers": "--data-parallel-size"}  # vLLM's names of settings
 SECRETS = ("api_keys", "admin_keys")  # settings
 PASS_THROUGH = {
     "allow_extra_args": True,
@@ -78,7 +79,8 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
         words = name.replace("_", "-")
         flag = f"--{words}/--no-{words}" if field.default is True else f"--{words}"
         panel = "Engine" if name in ENGINE_OPTIONS else "Server"
-        info = typer.Option(flag, help=text, show_default=False, rich_help_panel=panel)
+        names = (flag, ALIASES[name]) if name in ALIASES else (flag,)
+        info = typer.Option(*names, help=text, show_default=False, rich_help_panel=panel)
     annotation = operator.getitem(Annotated, (field.annotation | None, info))  # type: ignore[operator]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 

@@ -25,7 +25,7 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 ENGINE = EngineConfig()  # its defaults are ours
-ENGINE_OPTIONS = frozenset(option.name for option in fields(EngineConfig))
+ENGINE_OPTIONS = frozenset(option.name for option in fields(EngineConfig)) - {"place"}
 BYTES = {"": 1, "b": 1} | {
     letter + mark: base**power
     for power, letter in enumerate("kmgt", start=1)
@@ -134,7 +134,18 @@ class ServerSettings(BaseSettings):
         default=ENGINE.draft_head,
         description="EAGLE-3 head that drafts instead of a draft model: a name or a folder",
     )
-    threads: int | None = Field(default=ENGINE.threads, ge=1, description="CPU threads of the engine")
+    threads: int | None = Field(
+        default=ENGINE.threads, ge=1, description="CPU threads of each worker; by default as many as are quickest"
+    )
+    workers: int = Field(
+        default=ENGINE.workers,
+        ge=1,
+        le=256,
+        description="Processes that serve a copy of the model each: on a GPU of its own, or with its part of the CPU",
+    )
+    tensor_parallel_size: int = Field(
+        default=1, description="GPUs that one copy of the model is spread over; there is but 1, see --workers"
+    )
 
     host: str = Field(default="127.0.0.1", description="Address to listen on")
     port: int = Field(default=8000, ge=0, le=65535, description="Port to listen on; 0 picks a free one")
@@ -234,6 +245,14 @@ class ServerSettings(BaseSettings):
         if not named:
             raise PydanticCustomError("keys", "this is empty, and no key can be meant by it: give keys, or unset it.")
         return ",".join(named)
+
+    @field_validator("tensor_parallel_size")
+    @classmethod
+    def _check_parallel(cls, size: int) -> int:
+        if size != 1:
+            wrong = "a model is not spread over several GPUs here; --workers gives each GPU a copy of its own."
+            raise PydanticCustomError("parallel", "{text}", {"text": wrong})
+        return size
 
     @field_validator("kv_memory")
     @classmethod

@@ -59,7 +59,7 @@ class Service:
 
     def __post_init__(self) -> None:
         self.client.subscribe(lambda _: self._tell())
-        self.metrics.watch(lambda: self.status, lambda: self.client.ready, self.client.num_by_tenant)
+        self.metrics.watch(self.client, lambda: self.status)
 
     def subscribe(self, listener: OnStatus) -> None:
         """Call `listener` with every change of status from now on."""

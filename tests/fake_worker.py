@@ -391,13 +391,13 @@ class FakeWorker:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    for flag in ("--inbox", "--outbox", "--parent", "--config"):
+    for flag in ("--inbox", "--outbox", "--parent"):
         parser.add_argument(flag, required=True)
     arguments = parser.parse_args()
     end_with(int(arguments.parent))
-    if not sys.stdin.readline():
-        sys.exit(0)
-    FakeWorker(arguments.inbox, arguments.outbox, int(arguments.parent), json.loads(arguments.config)).run()
+    line = sys.stdin.readline()
+    if line:
+        FakeWorker(arguments.inbox, arguments.outbox, int(arguments.parent), json.loads(line)).run()
 
 
 if __name__ == "__main__":

@@ -92,8 +92,9 @@ SERVER = {
         responses anthropic_replies anthropic
     """,
     "engine_client": """
-        replies open_requests kept_sessions queue_gate deadlines sessions session_file session_folder
-        session_keeper status worker_process standby client
+        replies open_requests worker_requests queue_gate deadlines sessions/desk sessions/kept_sessions
+        sessions/session_file sessions/session_folder sessions/session_keeper status summary worker_process standby
+        supervisor router all_sessions client
     """,
     "metrics": "totals exposition vllm_names metrics",
     "parsing": "string_search marks parts call_object call_list families forced thinking",

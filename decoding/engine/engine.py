@@ -121,7 +121,8 @@ class Engine:
         self._pricing = Pricing(config.max_nodes, self.costs.curve, self.costs.draft_curve)
         self.pool.forget()
         self._scheduler = Scheduler(self.limits, self.pool, self._pricing)
-        bounds = config.session_bytes, config.session_bytes_per_key, config.session_bytes_in_all
+        per_key, in_all = config.session_bytes_per_key, config.session_bytes_in_all
+        bounds = config.session_bytes, per_key // config.workers, in_all // config.workers
         self.sessions = SessionStore(SessionLimits(*bounds, config.session_ttl))
         self._unlearnt: list[SequencePart] = []  # of the last step: prompts that go on, which can wait for the next
         self._intake = Intake(self.model.vocab_size, self._drafting, self.sessions, self._grammars.compile)

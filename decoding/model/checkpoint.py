@@ -35,6 +35,8 @@ def resolve(config: EngineConfig) -> tuple[EngineConfig, str]:
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     device_type = _type_of(device)
+    if device_type == "cuda" and config.workers > 1:
+        device = own_device(device, config)
     dtype = config.dtype
     if dtype == "auto":
         dtype = "float32" if device_type == "cpu" else _checkpoint_dtype(source, config)
@@ -52,6 +54,19 @@ def _type_of(device: str) -> str:
         found = f"{torch.cuda.device_count()} CUDA devices" if torch.cuda.is_available() else "no CUDA device"
         raise ConfigError(f"device {device!r} is not there: torch sees {found} on this machine")
     return wanted.type
+
+
+def own_device(device: str, config: EngineConfig) -> str:
+    """The GPU of one of several workers. Raises ConfigError where there are fewer, or they were given one."""
+    own = f"cuda:{config.place}"
+    if device not in ("cuda", own):
+        raise ConfigError(f"device {device!r} is one GPU and workers is {config.workers}; 'cuda' gives each its own")
+    if config.workers > torch.cuda.device_count():
+        raise ConfigError(
+            f"workers is {config.workers}, but torch sees {torch.cuda.device_count()} CUDA devices, and each worker "
+            "has one of its own"
+        )
+    return own
 
 
 def folder_of(model: str) -> str:

@@ -53,14 +53,17 @@ class CacheRoom:
 
 
 def affordable_slots(config: EngineConfig, device: torch.device, slot_bytes: int) -> int:
-    """Tokens that the KV cache may hold, as configured or as memory allows. slot_bytes: of one, all models together."""
+    """Tokens that the KV cache may hold, as configured or as memory allows. slot_bytes: of one, all models together.
+
+    Workers on one CPU have equal parts."""
+    num_sharers = config.workers if device.type == "cpu" else 1
     if config.kv_slots is not None:
-        return config.kv_slots
+        return config.kv_slots // num_sharers
     wanted = config.kv_memory or (CPU_SHARE if device.type == "cpu" else DEVICE_SHARE)
     free = free_bytes(device)
     if wanted > free:
         raise ConfigError(f"kv_memory is {_gib(wanted)}, but only {_gib(free)} are free")
-    return int(wanted if wanted > 1 else wanted * free) // slot_bytes
+    return int(wanted if wanted > 1 else wanted * free) // num_sharers // slot_bytes
 
 
 def room_for(longest: int, config: EngineConfig, affordable: int, max_running: int) -> CacheRoom:

@@ -87,7 +87,8 @@ class TargetModel:
         """`model` is taken over: in evaluation mode, on its device and in its dtype. `config` is resolved.
 
         capture: what notes its forwards; None where they are to run as they come."""
-        self.threads = choose_threads(config.threads, model.num_parameters(), can_change=model.device.type == "cpu")
+        is_on_cpu = model.device.type == "cpu"
+        self.threads = choose_threads(config.threads, model.num_parameters(), is_on_cpu, config.workers)
         use_threads(self.threads.chosen)
         self.device, self.dtype = model.device, model.dtype
         self.attention = config.attention
@@ -135,6 +136,8 @@ class TargetModel:
         """Load by hub name, folder or "gosling". Raises ConfigError and ModelRefused."""
         config, folder = resolve(config)
         progress(f"Loading {config.model}", 0.0)
+        if torch.device(config.device).type == "cuda":
+            torch.cuda.set_device(torch.device(config.device).index or 0)  # Triton launches its kernels on this one
         dtype = getattr(torch, config.dtype)
         if config.weights == "int8":  # to say so before the weights are read
             check_int8(torch.device(config.device), dtype)

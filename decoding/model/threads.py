@@ -137,11 +137,12 @@ class ThreadChoice:
             self._begin_window(max(WINDOW_SECONDS, loss / LOSS_SHARE))
 
 
-def choose_threads(count: int | None, num_parameters: int, can_change: bool) -> ThreadChoice:
-    """`count` if given, else a choice that starts with what the model's size is worth."""
+def choose_threads(count: int | None, num_parameters: int, can_change: bool, num_workers: int = 1) -> ThreadChoice:
+    """`count` if given, else a choice that starts with what the model's size is worth, within one worker's part of the
+    cores."""
     if count is not None:
         return ThreadChoice([count], count)
-    num_cores = int(nb.config.NUMBA_NUM_THREADS)
+    num_cores = max(1, int(nb.config.NUMBA_NUM_THREADS) // num_workers)
     candidates = sorted({1 << power for power in range(num_cores.bit_length())} | {num_cores})
     worth = max(1, num_parameters // PARAMETERS_PER_THREAD)
     first = max(each for each in candidates if each <= worth)

@@ -1,5 +1,5 @@
-"""`python -m decoding.worker`: the process the server starts. It imports and loads kernels, and the model as soon as a
-line on its standard input tells it to: so it can be started before it is needed."""
+"""`python -m decoding.worker`: the process the server starts. It imports and loads kernels, and a model as soon as a
+line on its standard input tells it which, an EngineConfig as JSON: so it can be started before it is needed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ if __name__ == "__main__":
     kernels.load()
     gc.freeze()
     gc.enable()
-    status = run(arguments, kernels) if sys.stdin.readline() else 0
+    line = sys.stdin.readline()
+    status = run(arguments, line, kernels) if line else 0
     logging.shutdown()
     sys.stderr.flush()
     os._exit(status)  # taking a model apart object by object takes seconds, and nobody is left to see it

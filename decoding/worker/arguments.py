@@ -8,12 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class WorkerArguments:
-    """inbox, outbox: addresses of sockets; parent: process id of the server; config: an EngineConfig as JSON."""
+    """inbox, outbox: addresses of sockets; parent: process id of the server."""
 
     inbox: str
     outbox: str
     parent: int
-    config: str
 
 
 def read_arguments() -> WorkerArguments:
@@ -21,5 +20,4 @@ def read_arguments() -> WorkerArguments:
     parser.add_argument("--inbox", required=True)
     parser.add_argument("--outbox", required=True)
     parser.add_argument("--parent", required=True, type=int, help="process id of the server")
-    parser.add_argument("--config", required=True, help="EngineConfig as JSON")
     return WorkerArguments(**vars(parser.parse_args()))

@@ -297,7 +297,7 @@ def finished_message(retired: Retired) -> messages.Finished:
     )
 
 
-def run(arguments: WorkerArguments, kernels: Kernels) -> int:
+def run(arguments: WorkerArguments, config_json: str, kernels: Kernels) -> int:
     """Serve until drained, orphaned or broken; the process's exit status."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     disable_progress_bar()  # transformers': the server shows our own
@@ -311,7 +311,7 @@ def run(arguments: WorkerArguments, kernels: Kernels) -> int:
     outbox.connect(arguments.outbox)
     heart = Heart(context, arguments.outbox)
     heart.start()
-    config = msgspec.json.decode(arguments.config, type=EngineConfig)
+    config = msgspec.json.decode(config_json, type=EngineConfig)
     worker = Worker(inbox, outbox, heart, arguments.parent)
     try:
         return worker.serve(config, kernels)

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
 from decoding import __version__
+from server.engine_client.supervisor import Supervisor
 from server.http.auth import caller_of
 from server.http.keys import Caller
 from server.schemas.catalog import HealthReply, SleepReply, VersionReply
@@ -56,6 +57,18 @@ async def is_sleeping() -> SleepReply:
     return {"is_sleeping": False}
 
 
+def _describe_worker(worker: Supervisor) -> dict[str, Any]:
+    status = worker.status
+    return {
+        "status": status.state,
+        "sentence": status.sentence,
+        "worker_pid": status.worker_pid,
+        "restarts": status.restarts,
+        "last_error": status.last_error,
+        "open_requests": len(worker.requests),
+    }
+
+
 def _describe(service: Service, caller: Caller) -> dict[str, Any]:
     status = service.status
     body: dict[str, Any] = {"status": status.state}
@@ -65,6 +78,7 @@ def _describe(service: Service, caller: Caller) -> dict[str, Any]:
     if caller.is_admin:
         body |= {"worker_pid": status.worker_pid, "restarts": status.restarts, "last_error": status.last_error}
         body["open_requests"] = service.client.num_open
+        body["workers"] = [_describe_worker(worker) for worker in service.client.workers]
     engine = service.client.ready
     if engine is not None:
         body["engine"] = {

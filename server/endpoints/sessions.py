@@ -25,7 +25,7 @@ async def list_sessions(request: Request) -> SessionList:
     service = service_of(request)
     service.require_ready()
     caller = caller_of(request)
-    infos = await service.client.sessions.desk.sessions(None if caller.is_admin else caller.tenant)
+    infos = await service.client.sessions.infos(None if caller.is_admin else caller.tenant)
     return SessionList(object="list", data=[_card(info) for info in infos])
 
 

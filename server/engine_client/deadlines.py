@@ -16,12 +16,12 @@ from server.engine_client.replies import Expired, Replies
 
 
 class Deadlines:
-    """abort: has the worker give up requests."""
+    """end: ends requests, and has their worker give them up."""
 
-    def __init__(self, requests: OpenRequests, gate: QueueGate, abort: Callable[[Sequence[str]], None]) -> None:
+    def __init__(self, requests: OpenRequests, gate: QueueGate, end: Callable[[Sequence[str], Expired], None]) -> None:
         self._requests = requests
         self._gate = gate
-        self._abort = abort
+        self._end = end
 
     def set(self, replies: Replies, requests: Sequence[Submit], timeout: float | None) -> None:
         """For one call. timeout: seconds for all of it."""
@@ -31,7 +31,7 @@ class Deadlines:
             replies.add_deadline(loop.call_later(queue_seconds, self._leave_queue, ids, requests[0].tenant))
         if timeout is not None:
             end = Expired(f"The request's timeout of {timeout:g} s is over.", "timeout", 504)
-            replies.add_deadline(loop.call_later(timeout, self._expire, ids, end))
+            replies.add_deadline(loop.call_later(timeout, self._end, ids, end))
 
     def _leave_queue(self, request_ids: Sequence[str], tenant: str) -> None:
         """Unless one of them has begun: the others wait for their own call."""
@@ -40,10 +40,4 @@ class Deadlines:
                 f"The request has waited for {self._gate.limits.max_queue_seconds:g} s, the longest there is here."
             )
             retry_after = self._gate.retry_after(tenant, len(request_ids))
-            self._expire(request_ids, Expired(message, "queue_timeout", 408, retry_after))
-
-    def _expire(self, request_ids: Sequence[str], end: Expired) -> None:
-        for request_id in request_ids:
-            if not self._requests.is_held(request_id):
-                self._abort([request_id])
-            self._requests.end(request_id, end)
+            self._end(request_ids, Expired(message, "queue_timeout", 408, retry_after))

@@ -1,8 +1,7 @@
-"""The requests without an end: what each was given so far, and what becomes of them when a worker dies.
+"""The requests without an end, whichever worker runs them: whose they are, and what each was given so far.
 
 Knows messages, nothing of processes. The invariant: every request gets exactly one end, and its reader sees each token
-of its reply once, however many workers gave them. A request that two workers died of is tried alone: if a third dies
-of it, it ends, and no other does.
+of its reply once, however many workers gave them.
 """
 
 from __future__ import annotations
@@ -17,19 +16,18 @@ import msgspec
 
 from decoding.core.stats import RequestStats
 from decoding.worker.messages import Failed, Finished, PromptLogprobs, Rejected, RequestEvent, Submit, Tokens, Traced
-from server.engine_client.replies import End, Replies, WorkerGone
-
-MOST_DEATHS = 2  # of workers that ran a request beside others, until it is tried alone: it may be what kills them
-TRIAL_TOKENS = 16  # that a request gives alone, beyond those it had given, until others run beside it again
+from server.engine_client.replies import End, Replies
 
 
 @dataclass(slots=True)
 class Ticket:
-    """One request and what is known of it. Times are `time.perf_counter` seconds; 0 where it has not happened."""
+    """One request and what is known of it. worker: the number of the one that runs it, or is to. Times are
+    `time.perf_counter` seconds; 0 where it has not happened."""
 
     request: Submit
     replies: Replies
     choice: int
+    worker: int = 0
     submitted: float = field(default_factory=time.perf_counter)
     first_token: float = 0.0
     last_token: float = 0.0
@@ -63,6 +61,11 @@ class Ticket:
             news = msgspec.structs.replace(news, trace=trace)
         self.replies.put_news(self.choice, news)
 
+    def note_death(self) -> None:
+        """The worker that it was given to is gone."""
+        self.is_running = False
+        self.steps_before = self.last_step
+
     def aborted(self) -> Finished:
         """Its end, where no worker is left to say it."""
         stats = RequestStats(prompt_tokens=len(self.request.prompt), emitted=self.num_tokens)
@@ -75,17 +78,14 @@ class OpenRequests:
     def __init__(self, on_end: Callable[[Ticket, End], None]) -> None:
         self._on_end = on_end
         self._tickets: dict[str, Ticket] = {}
-        self._held: dict[str, Ticket] = {}  # of them those that the present worker was not yet asked for
-        self._on_trial: Ticket | None = None
-        self._trial_end = 0  # its number of tokens
         self._is_empty = asyncio.Event()
         self._is_empty.set()
 
     def __len__(self) -> int:
         return len(self._tickets)
 
-    def __contains__(self, request_id: str) -> bool:
-        return request_id in self._tickets
+    def find(self, request_id: str) -> Ticket | None:
+        return self._tickets.get(request_id)
 
     def ids(self) -> list[str]:
         return list(self._tickets)
@@ -120,25 +120,8 @@ class OpenRequests:
     def add(self, ticket: Ticket) -> None:
         request_id = ticket.request.request_id
         assert request_id not in self._tickets, request_id
-        self._tickets[request_id] = self._held[request_id] = ticket
+        self._tickets[request_id] = ticket
         self._is_empty.clear()
-
-    def is_held(self, request_id: str) -> bool:
-        """Whether no worker runs it at present."""
-        return request_id in self._held
-
-    def due(self) -> list[Submit]:
-        """What a worker that is ready is to be asked for now, to go on after the tokens that were given: all that is
-        held, or of requests that two workers died of one, alone."""
-        if not self._held or self._on_trial is not None:
-            return []
-        suspect = next((ticket for ticket in self._held.values() if ticket.num_deaths >= MOST_DEATHS), None)
-        if suspect is None:
-            tickets, self._held = list(self._held.values()), {}
-        else:
-            del self._held[suspect.request.request_id]
-            tickets, self._on_trial, self._trial_end = [suspect], suspect, suspect.num_tokens + TRIAL_TOKENS
-        return [msgspec.structs.replace(ticket.request, resumed=list(ticket.token_ids)) for ticket in tickets]
 
     def on_event(self, event: RequestEvent) -> None:
         """Hand over what a worker says of a request; what it says of one that has ended is dropped."""
@@ -148,80 +131,14 @@ class OpenRequests:
                 self.end(event.request_id, event)
             case Tokens() if ticket is not None:
                 ticket.take_tokens(event)
-                self._review(ticket)
             case PromptLogprobs() | Traced() if ticket is not None:
                 ticket.take_news(event)
-
-    def _review(self, ticket: Ticket) -> None:
-        """One more death is needed to try it again, once it went well alone."""
-        if ticket is self._on_trial and ticket.num_tokens >= self._trial_end:
-            ticket.num_deaths, self._on_trial = MOST_DEATHS - 1, None
-
-    def note_abort(self, request_id: str) -> None:
-        """A worker was told to give it up; should it die before it has, nobody wants the rest."""
-        self._tickets[request_id].is_aborted = True
-
-    def abort(self, request_id: str) -> None:
-        """End a request that no worker runs."""
-        self.end(request_id, self._tickets[request_id].aborted())
 
     def end(self, request_id: str, end: End) -> None:
         ticket = self._tickets.pop(request_id, None)
         if ticket is None:
             return
-        self._held.pop(request_id, None)
-        if ticket is self._on_trial:
-            self._on_trial = None
         ticket.replies.put_end(ticket.choice, end)
         self._on_end(ticket, end)
         if not self._tickets:
             self._is_empty.set()
-
-    def end_all(self, end: WorkerGone) -> None:
-        for request_id in self.ids():
-            self.end(request_id, end)
-
-    def end_started(self, end: WorkerGone) -> None:
-        """Those of which a reader has tokens."""
-        for request_id in [request_id for request_id, ticket in self._tickets.items() if ticket.token_ids]:
-            self.end(request_id, end)
-
-    def note_death(self, max_running: int, reason: str) -> None:
-        """A worker died that ran at most so many: those that it gave tokens, and those whose turn it was.
-
-        Ends the request that was tried alone, or ran alone for the second time, and those that were being given up.
-        """
-        may_have_run = set(self._in_turn()[:max_running])
-        asked = [(request_id, each) for request_id, each in self._tickets.items() if request_id not in self._held]
-        ran = [ticket for request_id, ticket in asked if ticket.is_running or request_id in may_have_run]
-        for ticket in ran:
-            ticket.num_deaths += 1
-        guilty = self._on_trial or (ran[0] if len(ran) == 1 and ran[0].num_deaths >= MOST_DEATHS else None)
-        self._held, self._on_trial = dict(self._tickets), None
-        for request_id, ticket in list(self._tickets.items()):
-            ticket.is_running = False
-            ticket.steps_before = ticket.last_step
-            if ticket.is_aborted:
-                self.abort(request_id)
-            elif ticket is guilty:
-                count = "Two" if ticket.num_deaths == MOST_DEATHS else "Three"
-                message = f"{count} worker processes died while they ran this request; the last one {reason}."
-                self.end(request_id, WorkerGone(message, "worker_died"))
-
-    def _in_turn(self) -> list[str]:
-        """What the worker was asked for, in the order of its fair queue: of each key as many, and of each call."""
-        num_of_call: Counter[tuple[str, str]] = Counter()
-        num_of_key: Counter[str] = Counter()
-        turns: list[tuple[tuple[float, ...], str]] = []
-        for request_id, ticket in self._tickets.items():
-            if request_id in self._held:
-                continue
-            call = (ticket.request.tenant, ticket.request.call_id)
-            turns.append(((ticket.request.priority, num_of_call[call], len(turns)), request_id))
-            num_of_call[call] += 1
-        ranks = {}
-        for (priority, in_call, place), request_id in sorted(turns):
-            request = self._tickets[request_id].request
-            ranks[request_id] = priority, num_of_key[request.tenant] / request.weight, in_call, place
-            num_of_key[request.tenant] += 1
-        return sorted(ranks, key=ranks.__getitem__)

@@ -1,10 +1,11 @@
 """A worker process that has imported everything and waits to be told to load: half of what a restart takes.
 
-Owns at most one such process, which has no part of the model in its memory.
+Owns at most one such process, which has no part of the model in its memory and may take the place of any worker.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from decoding.config import EngineConfig
@@ -14,26 +15,27 @@ from server.engine_client.worker_process import WorkerProcess
 class Standby:
     """is_wanted: whether one is kept; otherwise every worker is started when it is needed."""
 
-    def __init__(self, command: Sequence[str], config: EngineConfig, *, is_wanted: bool) -> None:
+    def __init__(self, command: Sequence[str], *, is_wanted: bool) -> None:
         self._command = command
-        self._config = config
         self._is_wanted = is_wanted
         self._waiting: WorkerProcess | None = None
+        self._preparing = asyncio.Lock()
 
     async def prepare(self) -> None:
         """Have one process wait."""
-        if self._is_wanted and (self._waiting is None or not self._waiting.is_alive):
-            await self.close()
-            self._waiting = await WorkerProcess.start(self._command, self._config)
+        async with self._preparing:
+            if self._is_wanted and (self._waiting is None or not self._waiting.is_alive):
+                await self.close()
+                self._waiting = await WorkerProcess.start(self._command)
 
-    async def take(self) -> WorkerProcess:
+    async def take(self, config: EngineConfig) -> WorkerProcess:
         """A process that loads: the one that waits, if it does."""
         worker, self._waiting = self._waiting, None
         if worker is not None and not worker.is_alive:
             worker.close()
             worker = None
-        worker = worker or await WorkerProcess.start(self._command, self._config)
-        worker.load()
+        worker = worker or await WorkerProcess.start(self._command)
+        worker.load(config)
         return worker
 
     async def close(self) -> None:

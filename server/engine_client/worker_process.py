@@ -67,14 +67,13 @@ class WorkerProcess:
         self.verdict: str | None = None
 
     @classmethod
-    async def start(cls, command: Sequence[str], config: EngineConfig) -> WorkerProcess:
+    async def start(cls, command: Sequence[str]) -> WorkerProcess:
         sockets = _Sockets()
         try:
             arguments = {
                 "--inbox": sockets.inbox,
                 "--outbox": sockets.outbox,
                 "--parent": str(os.getpid()),
-                "--config": msgspec.json.encode(config).decode(),
             }
             process = await asyncio.create_subprocess_exec(
                 *command,
@@ -95,10 +94,10 @@ class WorkerProcess:
     def is_alive(self) -> bool:
         return self._process.returncode is None
 
-    def load(self) -> None:
+    def load(self, config: EngineConfig) -> None:
         """Have it load the model, which it imports for and then waits with."""
         assert self._process.stdin is not None
-        self._process.stdin.write(b"load\n")
+        self._process.stdin.write(msgspec.json.encode(config) + b"\n")
         self._process.stdin.close()
 
     def send(self, message: ToWorker) -> bool:

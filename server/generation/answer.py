@@ -54,9 +54,8 @@ async def answer(
     with naming(call.names):
         if allowance is not None:
             allowance.take_prompt(call.prompt_tokens)
-        requests = [plan.request for plan in call.plans]
-        await client.sessions.recall(requests[0].tenant, requests[0].session_id)
-        deltas = choice_deltas(client.submit(requests, call.timeout), choices, call.chunk_seconds)
+        replies = await client.submit([plan.request for plan in call.plans], call.timeout)
+        deltas = choice_deltas(replies, choices, call.chunk_seconds)
         if allowance is not None:
             deltas = _counted(deltas, allowance)
         if (span := span_of(request)) is not None:

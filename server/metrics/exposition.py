@@ -5,7 +5,7 @@ Owns the engine metrics' names and help texts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
 from prometheus_client.core import (
@@ -20,6 +20,7 @@ from decoding import __version__
 from decoding.core.stats import NODE_BOUNDS, NodeHistogram
 from decoding.worker.messages import Ready
 from server.engine_client.status import EngineStatus
+from server.engine_client.supervisor import Supervisor
 from server.metrics.totals import MAX_DEPTH, WINDOW_STEPS, StepTotals
 
 KEY_DIGITS = 8
@@ -44,6 +45,17 @@ def status_metrics(status: EngineStatus) -> Iterator[Metric]:
     yield GaugeMetricFamily("gander_ready", "1 if requests are served now", int(is_ready))
 
 
+def worker_metrics(workers: Sequence[Supervisor]) -> Iterator[Metric]:
+    ready = GaugeMetricFamily("gander_worker_ready", "1 if this worker runs requests now", labels=("worker",))
+    given = GaugeMetricFamily(
+        "gander_worker_open_requests", "Requests without an end, by the worker that has them", labels=("worker",)
+    )
+    for worker in workers:
+        ready.add_metric((str(worker.number),), int(worker.can_run))
+        given.add_metric((str(worker.number),), len(worker.requests))
+    yield from (ready, given)
+
+
 def load_metrics(counts: Mapping[tuple[str, bool], int]) -> Iterator[Metric]:
     """Open requests by whose they are, a key by the first digits of its hash, and whether they have a first token."""
     gauge = GaugeMetricFamily(
@@ -60,7 +72,7 @@ def ready_metrics(model_name: str, engine: Ready) -> Iterator[Metric]:
     yield InfoMetricFamily("gander", "What serves", {"model": model_name, "version": __version__} | labels)
     yield GaugeMetricFamily(
         "gander_worker_expected_bytes",
-        "Memory of its device that the worker said at start it takes once full; what sessions remember comes on top",
+        "Memory of their devices that workers said at start they take once full; what sessions remember comes on top",
         engine.expected_bytes,
     )
 
@@ -75,7 +87,7 @@ def _gauges(totals: StepTotals) -> Iterator[Metric]:
         ("slots_total", "Slots of the KV cache", engine.slots_total),
         ("sessions", "Sessions whose stores are kept", engine.sessions),
         ("session_bytes", "Bytes of all sessions' stores", engine.session_bytes),
-        ("worker_resident_bytes", "Resident memory of the worker process", engine.resident_bytes),
+        ("worker_resident_bytes", "Resident memory of the worker processes", engine.resident_bytes),
         ("draft_bytes", "Bytes of the draft model's weights and its part of the slots", engine.draft_bytes),
         ("speedup", SPEEDUP, totals.speedup),
     )

@@ -7,19 +7,20 @@ help text. Names that begin with vllm: are vLLM's own, so that tools made for it
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from itertools import product
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from decoding.worker.messages import Finished, Ready, StepReport
+from decoding.worker.messages import Finished, StepReport
+from server.engine_client.client import EngineClient
 from server.engine_client.open_requests import Ticket
 from server.engine_client.replies import End
 from server.engine_client.status import EngineStatus
 from server.http.errors import ApiError
-from server.metrics.exposition import engine_metrics, load_metrics, ready_metrics, status_metrics
+from server.metrics.exposition import engine_metrics, load_metrics, ready_metrics, status_metrics, worker_metrics
 from server.metrics.totals import StepTotals
 from server.metrics.vllm_names import VllmRequests, vllm_cache_config, vllm_engine_metrics
 
@@ -45,8 +46,7 @@ class Metrics:
         self.prompt_tokens = 0
         self.model_name = model_name
         self._read_status: Callable[[], EngineStatus] = EngineStatus
-        self._read_engine: Callable[[], Ready | None] = lambda: None
-        self._read_load: Callable[[], Mapping[tuple[str, bool], int]] = dict
+        self._client: EngineClient | None = None
         self._tenants: set[str] = set()  # whose requests have ended: no more than there are keys
         self.registry.register(_Engine(self._engine_metrics))
         ProcessCollector(registry=self.registry)
@@ -60,17 +60,15 @@ class Metrics:
         for code in OPERATIONAL_CODES:
             self._errors.labels(code)
 
-    def watch(
-        self,
-        read_status: Callable[[], EngineStatus],
-        read_engine: Callable[[], Ready | None],
-        read_load: Callable[[], Mapping[tuple[str, bool], int]],
-    ) -> None:
-        """From now on every scrape asks these what the engine is and how it does. read_load: see `load_metrics`."""
-        self._read_status, self._read_engine, self._read_load = read_status, read_engine, read_load
+    def watch(self, client: EngineClient, read_status: Callable[[], EngineStatus]) -> None:
+        """From now on every scrape asks these what the engine is and how it does. read_status: of the whole server."""
+        self._client, self._read_status = client, read_status
 
-    def on_report(self, report: StepReport) -> None:
-        self.totals.add(report)
+    def on_report(self, worker: int, report: StepReport) -> None:
+        self.totals.add(report, worker)
+
+    def on_death(self, worker: int) -> None:
+        self.totals.forget_engine(worker)
 
     def on_end(self, ticket: Ticket, end: End) -> None:
         """Count one ended request. Times are those its client sees, but for the wait in the engine's queue."""
@@ -107,15 +105,15 @@ class Metrics:
         self._http_requests.labels(route, str(status)).inc()
 
     def _engine_metrics(self) -> Iterable[Metric]:
-        status, engine = self._read_status(), self._read_engine()
-        if status.state != "ready" and status.worker_pid is None:
-            self.totals.forget_engine()
         yield from engine_metrics(self.totals)
         yield from vllm_engine_metrics(self.totals, self.model_name, self.prompt_tokens)
-        yield from status_metrics(status)
+        if self._client is None:
+            return
+        yield from status_metrics(self._read_status())
+        yield from worker_metrics(self._client.workers)
         nothing = dict.fromkeys(product(self._tenants, (False, True)), 0)
-        yield from load_metrics({**nothing, **self._read_load()})
-        if engine is not None:
+        yield from load_metrics({**nothing, **self._client.num_by_tenant()})
+        if (engine := self._client.ready) is not None:
             yield from ready_metrics(self.model_name, engine)
             yield vllm_cache_config(self.model_name, engine)
 

@@ -23,7 +23,7 @@ class StepTotals:
     """
 
     def __init__(self) -> None:
-        self.engine = _nothing()
+        self._engines: dict[int, EngineStats] = {}  # of each worker that lives
         self.steps = 0
         self.rows = 0
         self.prefill_rows = 0
@@ -45,14 +45,22 @@ class StepTotals:
         self.accepted_by_depth: Counter[tuple[str, int]] = Counter()
         self._window: deque[tuple[float, float]] = deque(maxlen=WINDOW_STEPS)
 
-    def add(self, report: StepReport) -> None:
-        self.engine = report.engine
+    def add(self, report: StepReport, worker: int = 0) -> None:
+        self._engines[worker] = report.engine
         for step in report.steps:
             self._add_step(step)
 
-    def forget_engine(self) -> None:
+    def forget_engine(self, worker: int) -> None:
         """The worker is gone, and what it held with it."""
-        self.engine = _nothing()
+        self._engines.pop(worker, None)
+
+    @property
+    def engine(self) -> EngineStats:
+        """Of all workers together."""
+        engines = self._engines.values()
+        return EngineStats(
+            **{name: sum(getattr(engine, name) for engine in engines) for name in EngineStats.__struct_fields__}
+        )
 
     @property
     def speedup(self) -> float:
@@ -91,10 +99,6 @@ class StepTotals:
         for depth, number in enumerate(counts.accepted_by_depth, start=1):
             if number:
                 self.accepted_by_depth[method, min(depth, MAX_DEPTH)] += number
-
-
-def _nothing() -> EngineStats:
-    return EngineStats(**dict.fromkeys(EngineStats.__struct_fields__, 0))
 
 
 def _add_all(totals: Counter[str], seconds: Mapping[str, float]) -> None:

@@ -117,12 +117,26 @@ class EngineCard(TypedDict):
     load_seconds: float
 
 
+State = Literal["loading", "ready", "silent", "restarting", "draining", "failed"]
+
+
+class WorkerCard(TypedDict):
+    """How one of the server's worker processes does."""
+
+    status: State
+    sentence: str
+    worker_pid: int | None
+    restarts: int
+    last_error: str | None
+    open_requests: int
+
+
 class HealthReply(TypedDict):
     """All but the status is told to who has a key: sentence, for people; fraction: how far loading has come; compiling:
     the drafting methods whose requests still run plain, to the same tokens; engine: there once it is loaded. The
-    worker, its restarts and last error, and the open requests are for admins."""
+    workers, their restarts and last errors, and the open requests are for admins."""
 
-    status: Literal["loading", "ready", "silent", "restarting", "draining", "failed"]
+    status: State
     sentence: NotRequired[str]
     fraction: NotRequired[float]
     compiling: NotRequired[list[str]]
@@ -130,6 +144,7 @@ class HealthReply(TypedDict):
     restarts: NotRequired[int]
     last_error: NotRequired[str | None]
     open_requests: NotRequired[int]
+    workers: NotRequired[list[WorkerCard]]
     engine: NotRequired[EngineCard]
 
 

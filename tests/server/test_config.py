@@ -12,8 +12,8 @@ from server.config import ServerSettings
 
 def test_every_engine_option_is_a_setting_with_the_same_default() -> None:
     assert ServerSettings().engine_config() == EngineConfig()
-    for option in fields(EngineConfig):
-        assert option.name in ServerSettings.model_fields, option.name
+    options = {option.name for option in fields(EngineConfig)} - {"place"}  # which of several workers one is
+    assert options <= set(ServerSettings.model_fields)
 
 
 def test_variables_set_what_flags_leave_open(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,8 @@ class WorkerProcess:
         self._inbox.bind(inbox)
         self._outbox.bind(outbox)
         command = [sys.executable, "-m", "decoding.worker", "--inbox", inbox, "--outbox", outbox]
-        command += ["--parent", str(parent), "--config", msgspec.json.encode(config).decode()]
+        command += ["--parent", str(parent)]
+        self._config = config
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE)
         self._decoder = msgspec.msgpack.Decoder(messages.Batch)
         self._heard: list[messages.FromWorker] = []
@@ -55,7 +56,7 @@ class WorkerProcess:
     def load(self) -> None:
         assert self.process.stdin is not None
         with self.process.stdin as line:
-            line.write(b"load\n")
+            line.write(msgspec.json.encode(self._config) + b"\n")
 
     def tell(self, message: messages.ToWorker) -> None:
         self.tell_bytes(msgspec.msgpack.encode(message))

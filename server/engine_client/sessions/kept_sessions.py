@@ -34,6 +34,9 @@ class KeptSessions:
         if state is not None:
             self._num_bytes -= state.num_bytes
 
+    def get(self, tenant: str, session_id: str) -> SessionState | None:
+        return self._states.get((tenant, session_id))
+
     def clear(self) -> None:
         self._states.clear()
         self._num_bytes = 0

@@ -1,4 +1,4 @@
-"""What drafting remembered, outside the worker: copies for the next worker, and files for the next server.
+"""What drafting remembered of one worker's sessions, outside it: copies for the next worker, files for the next server.
 
 Owns the copies, what is still to be written, and a thread that reads and writes. Knows nothing of what is in a session.
 The invariant: a session is given back to the worker before the request that asks for it.
@@ -16,10 +16,10 @@ from typing import TypeVar
 
 from decoding.core.session_info import SessionState
 from decoding.worker.messages import Ready, RestoreSession, SessionAnswer, SessionForgotten, SessionKept, ToWorker
-from server.engine_client.kept_sessions import KeptSessions
-from server.engine_client.session_file import seal, unseal
-from server.engine_client.session_folder import SessionFolder
-from server.engine_client.sessions import SessionDesk
+from server.engine_client.sessions.desk import SessionDesk
+from server.engine_client.sessions.kept_sessions import KeptSessions
+from server.engine_client.sessions.session_file import seal, unseal
+from server.engine_client.sessions.session_folder import SessionFolder
 from server.http.errors import ApiError
 
 LOG = logging.getLogger("gander.sessions")
@@ -33,17 +33,22 @@ T = TypeVar("T")
 
 class SessionKeeper:
     """send: hands a message to the worker, False if there is none. folder: None keeps nothing beyond this process.
-    is_idle: whether no request is open."""
+    is_idle: whether the worker has no request. most_bytes: of copies."""
 
     def __init__(
-        self, send: Callable[[ToWorker], bool], folder: SessionFolder | None, is_idle: Callable[[], bool]
+        self,
+        send: Callable[[ToWorker], bool],
+        folder: SessionFolder | None,
+        is_idle: Callable[[], bool],
+        most_bytes: int,
     ) -> None:
         self.desk = SessionDesk(send)
+        self._has_worker = False
         self._send = send
         self._folder = folder
         self._is_idle = is_idle
         self._model = ""  # its identity
-        self._copies = KeptSessions()
+        self._copies = KeptSessions(most_bytes)
         self._unwritten: dict[tuple[str, str], SessionState] = {}
         self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._recalling = asyncio.Lock()
@@ -54,13 +59,13 @@ class SessionKeeper:
         if self._folder is not None:
             self._writing = asyncio.create_task(self._write_now_and_then(self._folder), name="sessions")
 
-    async def close(self, can_ask: bool) -> None:
-        """Write what there is; can_ask: what the worker has, too. Safe to call twice."""
+    async def close(self, may_ask: bool) -> None:
+        """Write what there is; may_ask: what the worker has, too. Safe to call twice."""
         if self._folder is None or self._writing is None:
             return
         self._writing.cancel()
         self._writing = None
-        if can_ask:
+        if may_ask and self._has_worker:
             try:
                 await self.desk.hand_over()
             except ApiError as error:
@@ -73,10 +78,13 @@ class SessionKeeper:
         if self._model not in ("", ready.identity):
             self._copies.clear()
             self._unwritten.clear()
-        self._model = ready.identity
+        self._has_worker, self._model = True, ready.identity
         self._known.clear()
         for state in self._copies.states():
             self._restore(state)
+
+    def on_death(self) -> None:
+        self._has_worker = False
 
     def on_news(self, news: SessionKept | SessionForgotten | SessionAnswer) -> None:
         if isinstance(news, SessionKept):
@@ -100,11 +108,28 @@ class SessionKeeper:
             if state is not None:
                 self._restore(state)
 
-    async def delete(self, tenant: str, session_id: str) -> bool:
-        """Forget a session everywhere; whether there was one. Raises ApiError without an answer."""
-        was_there = await self.desk.delete(tenant, session_id)
+    def kept(self, tenant: str, session_id: str) -> SessionState | None:
+        """A session as the worker last told of it."""
+        return self._copies.get(tenant, session_id) or self._unwritten.get((tenant, session_id))
+
+    def adopt(self, state: SessionState) -> None:
+        """Another worker's session goes on here, unless this one had it before."""
+        if (state.tenant, state.session_id) not in self._known:
+            self._restore(state)
+
+    async def forget(self, tenant: str, session_id: str) -> bool:
+        """In the worker and beside it, but not in files; whether there was such a session. Raises ApiError without an
+        answer."""
+        was_there = self.kept(tenant, session_id) is not None
+        if self._has_worker:
+            was_there = await self.desk.delete(tenant, session_id)
         self._copies.forget(tenant, session_id)
         self._unwritten.pop((tenant, session_id), None)
+        return was_there
+
+    async def delete(self, tenant: str, session_id: str) -> bool:
+        """Forget a session everywhere; whether there was one. Raises ApiError without an answer."""
+        was_there = await self.forget(tenant, session_id)
         if self._folder is None:
             return was_there
         return await self._run(partial(self._folder.delete, tenant, session_id)) or was_there

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from decoding.core.session_info import SessionState
 from decoding.errors import ConfigError
-from server.engine_client.session_file import seal, unseal
+from server.engine_client.sessions.session_file import seal, unseal
 
 LOG = logging.getLogger("gander.sessions")
 SUFFIX = ".session"

@@ -1,7 +1,7 @@
 """What is kept of sessions for the next worker stays within its bytes."""
 
 from decoding.core.session_info import SessionState
-from server.engine_client.kept_sessions import KeptSessions
+from server.engine_client.sessions.kept_sessions import KeptSessions
 
 
 def state(session_id: str, num_bytes: int) -> SessionState:

@@ -15,7 +15,7 @@ import pytest
 from decoding.core.session_info import SessionState
 from decoding.errors import ConfigError
 from server.config import ServerSettings
-from server.engine_client.session_folder import FolderLimits, SessionFolder
+from server.engine_client.sessions.session_folder import FolderLimits, SessionFolder
 from server.http.keys import TENANT_LENGTH
 from tests.server.servers import RunningServer, make_model_folder, running_server, wait_until
 

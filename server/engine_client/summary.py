@@ -1,0 +1,54 @@
+"""What several workers are, told as of one: how they do, and what they serve. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+
+import msgspec
+
+from decoding.worker.messages import Ready
+from server.engine_client.status import EngineStatus, State
+
+# Whose state is that of all: until each has served once the one that is furthest from it, then the one that does best.
+BEFORE: tuple[State, ...] = ("failed", "draining", "restarting", "loading", "silent", "ready")
+AFTER: tuple[State, ...] = ("draining", "ready", "silent", "restarting", "loading", "failed")
+
+
+def status_of(workers: Sequence[EngineStatus], have_all_served: bool) -> EngineStatus:
+    """have_all_served: each of them, once since the server started."""
+    if len(workers) == 1:
+        return workers[0]
+    order = AFTER if have_all_served else BEFORE
+    speaker = min(range(len(workers)), key=lambda number: order.index(workers[number].state))
+    status = workers[speaker]
+    if status.state == "ready":
+        num_ready = sum(worker.state == "ready" for worker in workers)
+        sentence = f"{status.sentence} with {num_ready} of {len(workers)} workers"
+    else:
+        sentence = f"worker {speaker} of {len(workers)}: {status.sentence}"
+    return replace(
+        status,
+        sentence=sentence,
+        fraction=sum(worker.fraction for worker in workers) / len(workers),
+        compiling=tuple(dict.fromkeys(chain.from_iterable(worker.compiling for worker in workers))),
+        restarts=sum(worker.restarts for worker in workers),
+        last_error=next((worker.last_error for worker in workers if worker.last_error is not None), None),
+    )
+
+
+def ready_of(workers: Sequence[Ready]) -> Ready | None:
+    """What is served by all of these, of which there may be none: room and places are added up, and a request must fit
+    each. Where they compute in several ways the fingerprint names all."""
+    if len(workers) <= 1:
+        return workers[0] if workers else None
+    narrowest = min(workers, key=lambda worker: worker.max_model_len)
+    return msgspec.structs.replace(
+        narrowest,
+        max_running=sum(worker.max_running for worker in workers),
+        kv_slots=sum(worker.kv_slots for worker in workers),
+        expected_bytes=sum(worker.expected_bytes for worker in workers),
+        is_exact=all(worker.is_exact for worker in workers),
+        fingerprint="+".join(sorted({worker.fingerprint for worker in workers})),
+    )

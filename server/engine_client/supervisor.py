@@ -1,0 +1,284 @@
+"""Keeps one worker going: has it run its requests, hands on what comes back, restarts what died or hangs.
+
+Owns one process after another and the worker's status; knows nothing of HTTP, text or other workers. The invariant:
+every request that it was given ends, or is there to be gone on with, whatever becomes of the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import msgspec
+
+from decoding.config import EngineConfig
+from decoding.worker.messages import (
+    Abort,
+    Batch,
+    Beat,
+    Broke,
+    Compiling,
+    FromWorker,
+    LoadFailed,
+    LoadProgress,
+    Ready,
+    SessionAnswer,
+    SessionNews,
+    StepReport,
+    ToWorker,
+)
+from server.engine_client.open_requests import OpenRequests, Ticket
+from server.engine_client.replies import End, WorkerGone
+from server.engine_client.sessions.kept_sessions import MOST_BYTES
+from server.engine_client.sessions.session_folder import SessionFolder
+from server.engine_client.sessions.session_keeper import SessionKeeper
+from server.engine_client.standby import Standby
+from server.engine_client.status import EngineStatus, OnStatus
+from server.engine_client.worker_process import WorkerProcess
+from server.engine_client.worker_requests import WorkerRequests
+
+LOG = logging.getLogger("gander.client")
+SILENT_SECONDS = 5  # after which a worker is not taken to be ready
+PATIENCE = 10  # so many times longer than its silence may be a worker's start, or a step of a large model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartPolicy:
+    """A worker that served is replaced at once. One that dies before it is ready is tried again `attempts` times, after
+    delays that double from first to longest. worker_timeout: seconds of silence after which a worker is killed;
+    has_standby: keep a process waiting that has its imports done."""
+
+    attempts: int = 5
+    first_delay: float = 0.25
+    longest_delay: float = 30.0
+    worker_timeout: float = 30.0
+    has_standby: bool = False
+
+    def delay(self, failures: int) -> float:
+        return min(self.first_delay * 2.0 ** (failures - 1), self.longest_delay)
+
+
+class Observer(Protocol):
+    """Told what happens, for metrics. worker: its number."""
+
+    def on_report(self, worker: int, report: StepReport) -> None: ...
+
+    def on_death(self, worker: int) -> None: ...
+
+    def on_end(self, ticket: Ticket, end: End) -> None: ...
+
+    def on_resumed(self, num_requests: int) -> None: ...
+
+
+class Supervisor:
+    """`start`, then `give` it requests; `close` at last. config: of this worker. standby: of all of them; requests: all
+    that are open."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        standby: Standby,
+        policy: RestartPolicy,
+        requests: OpenRequests,
+        observer: Observer,
+        folder: SessionFolder | None,
+    ) -> None:
+        self.number = config.place
+        self.status = EngineStatus()
+        self.ready: Ready | None = None
+        self.fingerprint: str | None = None  # of the last process that was ready
+        self.requests = WorkerRequests(self.number)
+        self.sessions = SessionKeeper(self._send, folder, lambda: not self.requests, MOST_BYTES // config.workers)
+        self._config = config
+        self._standby = standby
+        self._policy = policy
+        self._open = requests
+        self._observer = observer
+        self._process: WorkerProcess | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+        self._listeners: list[OnStatus] = []
+
+    @property
+    def is_serving(self) -> bool:
+        return self.status.state == "ready" and self.ready is not None
+
+    @property
+    def can_run(self) -> bool:
+        """Whether it would go on with requests now, also while it takes no new ones."""
+        return self.status.state in ("ready", "draining") and self.ready is not None
+
+    def subscribe(self, listener: OnStatus) -> None:
+        """Call `listener` with every change of status from now on."""
+        self._listeners.append(listener)
+
+    def start(self) -> None:
+        """Safe to call twice."""
+        if self._supervisor is None:
+            self._supervisor = asyncio.create_task(self._supervise(), name=f"supervisor of worker {self.number}")
+            self.sessions.start()
+
+    def give(self, tickets: Iterable[Ticket]) -> None:
+        """Run these as soon as may be."""
+        for ticket in tickets:
+            self.requests.add(ticket)
+        self._send_due()
+
+    def stop(self, ticket: Ticket) -> bool:
+        """Have the process free what a request holds by the next step; False where none runs it."""
+        if self.requests.is_held(ticket):
+            return False
+        self._send(Abort(request_id=ticket.request.request_id))
+        return True
+
+    def begin_drain(self) -> None:
+        """Start no further process but for what runs."""
+        if self.status.state != "failed":
+            self._set_status(state="draining", sentence="finishing what runs before stopping")
+
+    async def close(self, leave_seconds: float) -> None:
+        """See the worker off, which has so long to go by itself. Safe to call twice."""
+        await self.sessions.close(may_ask=leave_seconds > 0)
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            await asyncio.gather(self._supervisor, return_exceptions=True)
+        if self._process is not None:
+            await self._process.stop(leave_seconds if self.ready is not None else 0.0)
+            self._process.close()
+            self._process = None
+
+    def _send_due(self) -> None:
+        """Ask the worker for what it may now be asked for."""
+        if self.ready is not None:
+            for request in self.requests.due():
+                self._send(request)
+
+    def _send(self, message: ToWorker) -> bool:
+        return self._process is not None and self._process.send(message)
+
+    async def _supervise(self) -> None:
+        failures = 0  # workers in a row that were never ready
+        while not self._is_over():
+            try:
+                was_ready = await self._one_life()
+            except Exception as error:
+                LOG.exception("The worker cannot be run; the engine is given up.")
+                sentence = f"the worker cannot be run: {error}"
+                self._set_status(state="failed", sentence=sentence, last_error=repr(error))
+                break
+            failures = 0 if was_ready else failures + 1
+            if failures > self._policy.attempts and not self._is_over():
+                self._set_status(state="failed", sentence=f"the worker died {failures} times in a row while loading")
+                LOG.error("Gave up on the worker: it died %d times in a row while loading.", failures)
+            if not self._is_over():
+                await asyncio.sleep(self._policy.delay(failures) if failures else 0.0)
+                self._set_status(restarts=self.status.restarts + 1, fraction=0.0)
+
+    async def _one_life(self) -> bool:
+        """Run one worker process to its end; whether it was ever ready."""
+        self._process = worker = await self._standby.take(self._config)
+        self._set_status(worker_pid=worker.pid)
+        watch = asyncio.create_task(self._watch(worker), name="worker watch")
+        try:
+            exit_status = await worker.listen(self._on_batch)
+            reason = worker.verdict or f"exited with status {exit_status}"
+        except msgspec.MsgspecError as error:
+            reason = f"sent a frame that cannot be read ({error})"
+        finally:
+            watch.cancel()
+        await worker.stop(0.0)
+        return self._bury(worker, reason)
+
+    async def _watch(self, worker: WorkerProcess) -> None:
+        """Every second: is the worker heard of, and does its loop go round?"""
+        timeout = self._policy.worker_timeout
+        while worker.verdict is None:
+            await asyncio.sleep(1.0)
+            silence = worker.pulse.tick()
+            if silence > (timeout if self.ready is not None else PATIENCE * timeout):
+                worker.kill(f"was killed: nothing was heard of it for {silence} s")
+            elif worker.pulse.busy_seconds > PATIENCE * timeout:
+                worker.kill(f"was killed: its step took more than {PATIENCE * timeout:g} s")
+            elif silence >= SILENT_SECONDS and self.status.state in ("ready", "silent"):
+                self._set_status(state="silent", sentence=f"nothing was heard of the worker for {silence} s")
+            elif self.ready is not None:
+                if self.status.state == "silent":
+                    self._set_status(state="ready", sentence=f"serving {self.ready.model}")
+                if not self.status.compiling:
+                    await self._standby.prepare()
+
+    def _bury(self, worker: WorkerProcess, reason: str) -> bool:
+        worker.close()
+        ready, self._process, self.ready = self.ready, None, None
+        self.sessions.on_death()
+        self._observer.on_death(self.number)
+        for ticket, end in self.requests.note_death(ready.max_running if ready else 0, reason):
+            self._open.end(ticket.request.request_id, end)
+        LOG.error("Worker %d %s; %d requests go on with the next.", worker.pid, reason, len(self.requests))
+        last_error = self.status.last_error if self.status.state == "failed" else f"worker {worker.pid} {reason}"
+        self._set_status(worker_pid=None, last_error=last_error, compiling=())
+        if self.status.state not in ("failed", "draining"):
+            self._set_status(state="restarting", sentence=f"the worker {reason}")
+        return ready is not None
+
+    def _is_over(self) -> bool:
+        """No further worker will be started."""
+        return self.status.state == "failed" or (self.status.state == "draining" and not self.requests)
+
+    def _on_batch(self, batch: Batch) -> None:
+        for message in batch.messages:
+            self._dispatch(message)
+
+    def _dispatch(self, message: FromWorker) -> None:
+        match message:
+            case StepReport():
+                self._observer.on_report(self.number, message)
+            case Beat():
+                pass  # the process has taken note of it
+            case LoadProgress():
+                self._set_status(sentence=message.sentence, fraction=message.fraction)
+            case Compiling():
+                self._set_status(compiling=tuple(message.methods))
+            case Ready():
+                self._on_ready(message)
+            case Broke():
+                self._on_broke(message)
+            case LoadFailed():
+                LOG.error("The worker cannot serve this model: %s", message.error)
+                self._set_status(state="failed", sentence=message.error, last_error=message.error)
+            case _ if isinstance(message, SessionNews | SessionAnswer):
+                self.sessions.on_news(message)
+            case _:
+                self._open.on_event(message)
+                self._send_due()
+
+    def _on_ready(self, ready: Ready) -> None:
+        LOG.info("Worker %s serves %s.", self.status.worker_pid, ready.model)
+        if ready.context_note is not None:
+            LOG.warning("Worker %s: %s", self.status.worker_pid, ready.context_note)
+        if self.fingerprint not in (None, ready.fingerprint):
+            reason = "The worker died, and what replaced it computes in another way"
+            for ticket in self.requests:
+                if ticket.token_ids:
+                    end = WorkerGone(f"{reason}: the reply cannot go on.", "worker_died")
+                    self._open.end(ticket.request.request_id, end)
+        self.ready, self.fingerprint = ready, ready.fingerprint
+        self._observer.on_resumed(len(self.requests))
+        self.sessions.on_ready(ready)
+        self._send_due()
+        if self.status.state != "draining":
+            self._set_status(state="ready", sentence=f"serving {ready.model}", fraction=1.0)
+
+    def _on_broke(self, broke: Broke) -> None:
+        """Nothing more is to come of the worker, and to wait for it to leave would be to wait for nothing."""
+        if self._process is not None:
+            self._process.kill(f"gave up: {broke.error}")
+        if self.status.state not in ("failed", "draining"):
+            self._set_status(state="restarting", sentence=broke.error)
+
+    def _set_status(self, **changes: object) -> None:
+        self.status = replace(self.status, **changes)  # type: ignore[arg-type]
+        for listener in self._listeners:
+            listener(self.status)
