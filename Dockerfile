@@ -16,11 +16,13 @@ RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     && python3 -m pip --python /opt/gander install --no-cache-dir --no-deps \
        ${TORCH_INDEX_URL:+--index-url "${TORCH_INDEX_URL}"} "$(grep '^torch==' constraints.txt)" \
     && find /opt/gander -path '*/torch/test/*' -delete -o -path '*/torch/include/*' -delete -o -path '*/torch/bin/test_*' -delete
+ARG DEVICE=cpu
+# For a GPU also what reads weights straight to it.
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
-    python3 -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" \
+    python3 -c "import sys, tomllib; project = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
+       print(*project['dependencies'], *project['optional-dependencies']['gpu'] * (sys.argv[1] != 'cpu'), sep='\n')" "${DEVICE}" \
        > requirements.txt \
     && python3 -m pip --python /opt/gander install --no-cache-dir --constraint constraints.txt -r requirements.txt
-ARG DEVICE=cpu
 RUN /opt/gander/bin/python -c "import sys, torch; sys.exit(sys.argv[1] != 'cpu' and not torch.version.cuda \
     and 'DEVICE=' + sys.argv[1] + ', but this torch has no CUDA')" "${DEVICE}"
 COPY . .

@@ -234,9 +234,11 @@ class _StartupReport:
             highlight=False,
             soft_wrap=True,
         )
+        num_workers = self._service.settings.workers
+        takers = "the worker takes" if num_workers == 1 else f"the {num_workers} workers take"
         self._say(
             f"The KV cache has room for {engine.kv_slots:,} tokens; {engine.max_running} requests run at a time; "
-            f"once full, the worker takes {engine.expected_bytes / 2**30:.1f} GiB and what sessions remember."
+            f"once full, {takers} {engine.expected_bytes / 2**30:.1f} GiB and what sessions remember."
         )
         if engine.context_note is not None:
             self._say(f"[yellow]{escape(engine.context_note)}[/yellow]")

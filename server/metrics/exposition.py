@@ -40,7 +40,9 @@ def engine_metrics(totals: StepTotals) -> Iterator[Metric]:
 
 
 def status_metrics(status: EngineStatus) -> Iterator[Metric]:
-    yield CounterMetricFamily("gander_worker_restarts", "Worker processes started after the first", status.restarts)
+    yield CounterMetricFamily(
+        "gander_worker_restarts", "Worker processes that took the place of others", status.restarts
+    )
     is_ready = status.state == "ready"
     yield GaugeMetricFamily("gander_ready", "1 if requests are served now", int(is_ready))
 

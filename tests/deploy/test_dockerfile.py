@@ -51,3 +51,14 @@ def test_pip_keeps_no_cache_and_heeds_the_constraints() -> None:
     assert all("--no-cache-dir" in install for install in installs)
     assert all("--no-deps" in install or "--constraint constraints.txt" in install for install in installs)
     assert "pip" not in LAST_STAGE
+
+
+def test_the_image_for_gpus_reads_weights_straight_to_them() -> None:
+    found = re.search(r'-c "(import sys, tomllib.*?)" "\$\{DEVICE\}"', TEXT, re.DOTALL)
+    assert found
+    program = found[1].replace("\\\n", "")
+    for device, is_wanted in (("cuda", True), ("cpu", False)):
+        command = [sys.executable, "-c", program, device]
+        required = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+        assert any(line.startswith("accelerate") for line in required) == is_wanted
+        assert any(line.startswith("fastapi") for line in required)

@@ -44,6 +44,17 @@ def test_serve_takes_int8_weights_and_no_other_kind(started: list[ServerSettings
     assert invoke("serve", "--weights", "int4").exit_code != 0
 
 
+def test_several_gpus_are_workers_by_both_names_and_never_one_model(started: list[ServerSettings]) -> None:
+    for flag in ("--workers", "--data-parallel-size"):
+        assert invoke("serve", flag, "2").exit_code == 0
+    assert [settings.engine_config().workers for settings in started] == [2, 2]
+    assert invoke("serve", "--tensor-parallel-size", "1").exit_code == 0
+    refused = invoke("serve", "--tensor-parallel-size", "2")
+    assert refused.exit_code == 2
+    assert "--tensor-parallel-size:" in refused.stderr
+    assert "--workers" in refused.stderr
+
+
 def test_serve_without_arguments_serves_the_bundled_model(started: list[ServerSettings]) -> None:
     assert invoke("serve").exit_code == 0
     assert started == [ServerSettings()]

@@ -27,6 +27,20 @@ def test_a_device_that_is_not_there_is_refused_before_a_worker_dies_of_it() -> N
         resolve(EngineConfig(device=missing))
 
 
+def test_each_of_several_workers_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    options = {"dtype": "bfloat16", "attention": "sdpa"}
+    for device in ("auto", "cuda", "cuda:1"):
+        config, _ = resolve(EngineConfig(device=device, workers=2, place=1, **options))  # type: ignore[arg-type]
+        assert config.device == "cuda:1"
+    assert resolve(EngineConfig(device="cpu", workers=2, place=1))[0].device == "cpu"
+    with pytest.raises(ConfigError, match="'cuda:1' is one GPU and workers is 2"):
+        resolve(EngineConfig(device="cuda:1", workers=2))
+    with pytest.raises(ConfigError, match="workers is 3, but torch sees 2 CUDA devices"):
+        resolve(EngineConfig(workers=3))
+
+
 def test_a_gpu_gets_tritons_kernels_where_triton_is_installed(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

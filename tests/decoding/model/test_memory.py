@@ -42,6 +42,12 @@ def test_slots_are_given_by_number_by_bytes_or_by_share() -> None:
     assert slots_of() == pytest.approx(slots_of(kv_memory=0.5), rel=0.3)
 
 
+def test_workers_on_one_cpu_share_what_one_would_have_and_those_on_gpus_do_not() -> None:
+    assert slots_of(kv_slots=5000, workers=2) == 2500
+    assert slots_of(kv_memory=100 * SLOT_BYTES, workers=4) == 25
+    assert affordable_slots(EngineConfig(kv_slots=5000, workers=2), torch.device("cuda:1"), SLOT_BYTES) == 5000
+
+
 def test_more_bytes_than_are_free_are_refused_with_both_numbers() -> None:
     with pytest.raises(ConfigError, match=r"kv_memory is 1048576\.0 GiB, but only \d+\.\d GiB are free"):
         slots_of(kv_memory=2**50)

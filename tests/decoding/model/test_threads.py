@@ -151,6 +151,13 @@ def test_the_first_guess_follows_the_models_size_and_a_gpus_host_stays_with_it()
     assert choose_threads(None, 10**12, can_change=False).candidates == (large.chosen,)
 
 
+def test_workers_share_the_cores() -> None:
+    alone = choose_threads(None, 10**12, can_change=True)
+    assert choose_threads(None, 10**12, can_change=True, num_workers=2).chosen == max(1, alone.chosen // 2)
+    assert choose_threads(None, 10**12, can_change=True, num_workers=10**6).candidates == (1,)
+    assert choose_threads(3, 10**12, can_change=True, num_workers=2).chosen == 3
+
+
 def config_of(dtype: str) -> EngineConfig:
     return EngineConfig(max_model_len=512, dtype=dtype)  # type: ignore[arg-type]
 

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
-import msgspec
 import pytest
 
 from decoding.core.sampling_params import SamplingParams
@@ -17,7 +16,7 @@ from decoding.worker.messages import Submit
 from server.config import ServerSettings
 from server.engine_client.open_requests import OpenRequests, Ticket
 from server.engine_client.queue_gate import LONGEST_RETRY, QueueGate, QueueLimits
-from server.engine_client.replies import End, Replies, WorkerGone
+from server.engine_client.replies import Replies, WorkerGone
 from server.http.errors import ApiError
 from tests.server.servers import RunningServer, make_model_folder, running_server, wait_until
 
@@ -91,23 +90,6 @@ def test_when_to_come_again_follows_the_rate_at_which_requests_end() -> None:
     assert seconds(num_ended=2, age=40) == 20 + 1
     assert seconds(num_ended=0, age=7) == 7 + 1
     assert seconds(num_ended=0, age=5000) == LONGEST_RETRY
-
-
-def test_a_request_that_kills_workers_is_found_though_it_went_before_a_flood_that_came_first() -> None:
-    ended: dict[str, End] = {}
-    requests = OpenRequests(lambda ticket, end: ended.update({ticket.request.request_id: end}))
-    flood = [msgspec.structs.replace(submit(number), call_id="flood") for number in range(20)]
-    for request in [*flood, submit(20, "b"), *(submit(number, "c") for number in range(21, 41))]:
-        requests.add(Ticket(request, Replies([request.request_id], lambda _: None), 0))
-    for _ in range(2):
-        requests.due()
-        requests.note_death(6, "died")
-    assert not ended
-    tried = []
-    while len(asked := requests.due()) == 1:
-        tried.append(asked[0].request_id)
-        requests.note_death(6, "died")
-    assert set(tried) == set(ended) == {"0", "1", "2", "20", "21", "22"}
 
 
 def script(**fields: object) -> str:

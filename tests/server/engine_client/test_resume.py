@@ -75,6 +75,28 @@ def test_replies_are_as_if_nothing_had_been_whenever_their_worker_is_killed(real
     assert real.metric("gander_resumed_requests_total") > 0
 
 
+def test_two_workers_give_the_replies_of_one_also_where_one_of_them_is_killed(real: RunningServer) -> None:
+    bodies = [body | {"stream": number % 2 == 0} for number, body in enumerate(ASKED.values())]
+    policy = replace(FAST_RESTARTS, has_standby=True)
+    settings = ServerSettings(drain_seconds=2, workers=2)
+    with (
+        running_server(settings, WORKER_COMMAND, policy=policy) as pair,
+        ThreadPoolExecutor(len(bodies)) as pool,
+    ):
+        expected = list(pool.map(lambda body: ask(real, body), bodies))
+        started = time.monotonic()
+        assert list(pool.map(lambda body: ask(pair, body), bodies)) == expected
+        seconds = time.monotonic() - started
+        workers = pair.service.client.workers
+        replies = [pool.submit(ask, pair, body) for body in bodies]
+        wait_until(lambda: all(len(worker.requests) >= 3 for worker in workers), PATIENCE)
+        time.sleep(MOMENTS.uniform(0.02, 0.4) * seconds)
+        os.kill(pair.get("/health").json()["workers"][1]["worker_pid"], signal.SIGKILL)
+        assert [reply.result(PATIENCE) for reply in replies] == expected
+        assert (workers[0].status.restarts, pair.get("/ready").status_code) == (0, 200)
+        assert pair.metric("gander_resumed_requests_total") > 0
+
+
 def test_a_session_accepts_as_much_after_it_was_kept_as_before(real: RunningServer) -> None:
     def accepted(session_id: str, seed: int = 9) -> int:
         body = {"prompt": PROMPT, "max_tokens": 96, "ignore_eos": True, "session_id": session_id}
@@ -98,7 +120,7 @@ def test_what_drafting_remembers_outlives_its_worker(real: RunningServer) -> Non
         return {each["id"]: each for each in real.get("/v1/sessions").json()["data"]}["kept"]
 
     def is_kept() -> bool:
-        states = real.service.client.sessions._copies.states()
+        states = real.service.client.workers[0].sessions._copies.states()
         return sum(card()["bytes_by_store"].values()) <= sum(
             each.num_bytes for each in states if each.session_id == "kept"
         )
