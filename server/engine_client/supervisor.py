@@ -164,8 +164,11 @@ class Supervisor:
             try:
                 was_ready = await self._one_life()
             except Exception as error:
-                LOG.exception("The worker cannot be run; the engine is given up.")
+                LOG.exception("The worker cannot be run and is given up.")
                 sentence = f"the worker cannot be run: {error}"
+                if self._process is not None:
+                    await self._process.stop(0.0)
+                    self._bury(self._process, sentence)
                 self._set_status(state="failed", sentence=sentence, last_error=repr(error))
                 break
             failures = 0 if was_ready else failures + 1

@@ -107,9 +107,9 @@ class Metrics:
     def _engine_metrics(self) -> Iterable[Metric]:
         yield from engine_metrics(self.totals)
         yield from vllm_engine_metrics(self.totals, self.model_name, self.prompt_tokens)
+        yield from status_metrics(self._read_status())
         if self._client is None:
             return
-        yield from status_metrics(self._read_status())
         yield from worker_metrics(self._client.workers)
         nothing = dict.fromkeys(product(self._tenants, (False, True)), 0)
         yield from load_metrics({**nothing, **self._client.num_by_tenant()})
