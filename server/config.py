@@ -144,7 +144,7 @@ class ServerSettings(BaseSettings):
         description="Processes that serve a copy of the model each: on a GPU of its own, or with its part of the CPU",
     )
     tensor_parallel_size: int = Field(
-        default=1, description="GPUs that one copy of the model is spread over; there is but 1, see --workers"
+        default=1, description="vLLM's name; 1 here: each GPU has a copy of the whole model, see --workers"
     )
 
     host: str = Field(default="127.0.0.1", description="Address to listen on")

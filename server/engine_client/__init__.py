@@ -1,4 +1,4 @@
-"""The asyncio side of the worker: its process, what is sent to it and what comes back.
+"""The asyncio side of the engine: its workers' processes, which runs what, what is sent to them and what comes back.
 
 Knows messages, and which error a client gets; nothing of routes or text.
 """

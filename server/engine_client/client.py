@@ -83,7 +83,7 @@ class EngineClient:
         self._listeners.append(listener)
 
     def start(self) -> None:
-        """The first worker; the others once it serves, with what it has compiled and measured."""
+        """The first worker; the others once it serves and nothing is left to be compiled, with what it has measured."""
         self.workers[0].start()
 
     async def submit(self, requests: Sequence[Submit], timeout: float | None = None) -> Replies:
@@ -177,7 +177,8 @@ class EngineClient:
 
     def _on_change(self) -> None:
         """Some worker's status is another one."""
-        if self.workers[0].fingerprint is not None:
+        first = self.workers[0]
+        if first.is_serving and not first.status.compiling:
             for worker in self.workers:
                 worker.start()
         have_all_served = all(worker.fingerprint is not None for worker in self.workers)
