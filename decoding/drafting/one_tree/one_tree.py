@@ -119,7 +119,6 @@ class OneTree:
             self._is_under_way = self._has_asked
             self._kept = _ROOT
             self._wake_at = self._num_known + 1 + _nap_after(note_fruitless(self._levels), budget)
-            self._unseen = self._num_known - 1 if self._unseen is None else self._unseen
             return root_only(int(self._request.tokens[-1]))
         note_fruitful(self._levels)
         tokens, parents, sources, names = parts
@@ -147,6 +146,7 @@ class OneTree:
 
     def _note_missed(self, top: TopTokens | None) -> None:
         """A step went by without a tree: what came is looked at later."""
+        self._unseen = self._num_known - 1 if self._unseen is None else self._unseen
         if top is None:
             return
         missed, width = self._desk.record.missed, top.ids.shape[1]

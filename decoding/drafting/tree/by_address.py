@@ -12,9 +12,9 @@ from typing import Any, Generic, TypeVar
 
 import numba as nb
 import numpy as np
-from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core.errors import TypingError
+from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
 Record = TypeVar("Record")
@@ -62,20 +62,8 @@ class Layout:
             return types.void(types.int64, kind), codegen
 
         self.read, self.write = read, write
-        self.num_words = (_num_bytes(example) + 7) // 8
-
-
-@intrinsic
-def _size_of(_context: Any, record: Any) -> Any:
-    def codegen(context: Any, _builder: Any, _signature: Any, _values: Any) -> Any:
-        return ir.Constant(ir.IntType(64), context.get_abi_sizeof(context.get_value_type(record)))
-
-    return types.int64(record), codegen
-
-
-@nb.njit(cache=True)
-def _num_bytes(record: Any) -> int:
-    return _size_of(record)
+        context = cpu_target.target_context
+        self.num_words = (context.get_abi_sizeof(context.get_value_type(kind)) + 7) // 8
 
 
 class Kept(Generic[Record]):
