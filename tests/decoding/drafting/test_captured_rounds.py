@@ -6,23 +6,21 @@ A tree grows over several forwards here, of which each tells the rows of the one
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
 
-from decoding.attention.padded import PaddedAttention
 from decoding.cache.batch import Segment, StepBatch, pack
 from decoding.cache.kv_cache import KvCache
 from decoding.cache.step_tensors import StepBuffers, StepTensors
-from decoding.core.layer import LayerSpec
 from decoding.drafting.eagle.head_graphs import HeadGraphs
 from decoding.drafting.eagle.head_model import HeadModel
 from decoding.model.device import graph_runner
 from decoding.model.device.graph_runner import GraphRunner
 from decoding.model.target_model import TargetModel
-from tests.decoding.model.device.test_graph_runner import CONFIG, MOST_KEYS, SAME, tokens
+from tests.decoding.model.device.test_graph_runner import CONFIG, MOST_KEYS, SAME, baked_lengths, tokens
 from tests.heads import new_head
 from tests.models import tiny
 from tests.recording import RecordingCapture
@@ -141,15 +139,6 @@ def test_hidden_states_in_another_place_are_caught(monkeypatch: pytest.MonkeyPat
 def test_a_length_that_is_a_number_of_the_host_is_caught(
     captured: Callable[[], Rounds], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attend = PaddedAttention.attend
-
-    def baked(
-        self: PaddedAttention, layer: LayerSpec, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, step: StepTensors
-    ) -> torch.Tensor:
-        lengths = torch.from_numpy(step.lengths_B.numpy().copy())
-        return attend(self, layer, q, k, v, replace(step, lengths_B=lengths))
-
-    with monkeypatch.context() as patched:
-        patched.setattr(PaddedAttention, "attend", baked)
+    with baked_lengths(monkeypatch):
         rounds = captured()
     assert rounds.run()[False]

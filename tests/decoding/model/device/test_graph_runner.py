@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -31,6 +32,22 @@ SAME = {"rtol": 1e-4, "atol": 1e-4}  # matrix products round by the number of ro
 
 def model_of(model_type: str = "llama") -> TargetModel:
     return TargetModel.from_model(tiny(model_type), CONFIG, RecordingCapture())
+
+
+@contextmanager
+def baked_lengths(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What is captured meanwhile reads lengths of the host, as they are then."""
+    attend = PaddedAttention.attend
+
+    def baked(
+        self: PaddedAttention, layer: LayerSpec, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, step: StepTensors
+    ) -> torch.Tensor:
+        lengths = torch.from_numpy(step.lengths_B.numpy().copy())
+        return attend(self, layer, q, k, v, replace(step, lengths_B=lengths))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PaddedAttention, "attend", baked)
+        yield
 
 
 def runner_over(model: TargetModel, cache: KvCache) -> GraphRunner:
@@ -127,16 +144,7 @@ def test_tensors_made_anew_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_length_that_is_a_number_of_the_host_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of()
     cache = KvCache(model.new_store(40))
-    attend = PaddedAttention.attend
-
-    def baked(
-        self: PaddedAttention, layer: LayerSpec, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, step: StepTensors
-    ) -> torch.Tensor:
-        lengths = torch.from_numpy(step.lengths_B.numpy().copy())
-        return attend(self, layer, q, k, v, replace(step, lengths_B=lengths))
-
-    with monkeypatch.context() as patched:
-        patched.setattr(PaddedAttention, "attend", baked)
+    with baked_lengths(monkeypatch):
         runner = runner_over(model, cache)
     assert differing(model, runner, cache)
 
