@@ -37,7 +37,7 @@ from decoding.engine.sequence import RunPart, SequencePart, VerifiedPart
 from decoding.engine.step_costs import StepCosts
 from decoding.engine.tally import Emission, StepTally, outcome_of
 from decoding.engine.tracing import trace_step
-from decoding.engine.warm_up import SESSION, run_first
+from decoding.engine.warm_up import measure_beside, run_first
 from decoding.model.checkpoint import resolve
 from decoding.model.device.runner import Progress, silent
 from decoding.model.kept_timings import KeptTimings
@@ -101,6 +101,7 @@ class Engine:
         self._grammars = GrammarCompiler(GrammarBuilder(config, model.vocab_size, model.eos_token_ids).build)
         self._start_afresh()
         on_progress("Warming up", 0.95)
+        run_first(self, model, draft_model is not None and not self._kernels.missing)
         self._measure_beside()
         self._start_afresh()
         code_bytes = sum(each.code_bytes(self.limits.max_batch_rows) for each in (model, draft_model) if each)
@@ -110,10 +111,11 @@ class Engine:
 
     def _measure_beside(self) -> None:
         """What steps take beside their forwards: those of plain replies alone while the drafters are being compiled."""
-        self._has_drafted = not self._kernels.missing
-        draft_curve = self.costs.draft_forward_curve if self._has_drafted else None
-        costs = run_first(self, self.model, self.config.max_nodes, self.costs.forward_curve, draft_curve)
-        self.costs.note_beside(costs, self._has_drafted)
+        started, can_draft = time.perf_counter(), not self._kernels.missing
+        draft_curve = self.costs.draft_forward_curve if can_draft else None
+        with self.sessions.apart():
+            beside = measure_beside(self, self.model, self.config.max_nodes, self.costs.forward_curve, draft_curve)
+        self.costs.note_beside(beside, can_draft, time.perf_counter() - started)
 
     def _start_afresh(self) -> None:
         """Nothing runs, nothing is remembered."""
@@ -249,9 +251,8 @@ class Engine:
 
     def on_idle(self) -> None:
         """Measure on what steps cost, a moment, while nobody waits."""
-        if not self._has_drafted and not self._kernels.missing and not self.has_work:
+        if self.costs.is_beside_due(can_draft=not self._kernels.missing) and not self.has_work:
             self._measure_beside()
-            self.sessions.delete("", SESSION)
         self.costs.refine()
         self._pricing.set_costs(self.costs.curve, self.costs.draft_curve)
 

@@ -10,11 +10,14 @@ from statistics import median
 
 import msgspec
 
+from decoding.costs.calibration import LONGEST_LATER
 from decoding.costs.curve import CostCurve
 from decoding.model.kept_timings import KeptTimings
 from decoding.model.timing import Timed, Timing
 
-NUM_STARTS = 5
+MEDIAN_OF = 5  # measurements of what is done beside forwards, of this start and of earlier ones
+LATER_MEASUREMENTS = 5  # of it, of each start while nobody waits
+ROUNDS_BETWEEN = 16  # of `refine`
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,7 @@ class Beside:
 
 
 class Besides(msgspec.Struct, frozen=True):
-    """latest: as measured at the latest starts."""
+    """latest: the latest measurements, of several starts."""
 
     latest: list[Beside]
 
@@ -47,7 +50,10 @@ class StepCosts:
         self._draft_timing = Timing(draft_model, kept) if draft_model else None
         self._kept, names = kept, [each.fingerprint for each in (model, draft_model) if each]
         self._fingerprint = f"{names} {model.threads.candidates}"
-        self._beside = Beside()
+        known = kept.read(self._fingerprint, Besides) if kept is not None else None
+        self._latest = known.latest if known is not None else []
+        self._beside, self._has_drafted = Beside(), False
+        self._num_rounds, self._num_later, self._seconds_of_one = 0, 0, 0.0
         self._take_curves()
 
     @property
@@ -60,19 +66,28 @@ class StepCosts:
         """Of the draft model's alone."""
         return self._draft_timing.curve if self._draft_timing is not None else None
 
-    def note_beside(self, beside: Beside, has_drafted: bool) -> None:
-        """Let the curves hold what is done beside the forwards; where drafting was measured with it, the medians of
-        this start and the last ones, since a few steps of each tell little on a machine with other work."""
-        self._beside = beside
-        if has_drafted and self._kept is not None:
-            known = self._kept.read(self._fingerprint, Besides)
-            latest = [*(known.latest if known else ()), beside][-NUM_STARTS:]
-            self._kept.write(self._fingerprint, Besides(latest))
-            self._beside = Beside(*map(median, zip(*map(astuple, latest), strict=True)))
+    def is_beside_due(self, can_draft: bool) -> bool:
+        """Whether it is time to measure what is done beside forwards, while nobody waits: with drafting as soon as that
+        can be, and some more times, since the machine may have been busy."""
+        is_due = self._num_later < LATER_MEASUREMENTS and self._num_rounds >= ROUNDS_BETWEEN
+        return can_draft and (not self._has_drafted or (is_due and self._seconds_of_one <= LONGEST_LATER))
+
+    def note_beside(self, beside: Beside, has_drafted: bool, seconds: float) -> None:
+        """Let the curves hold what is done beside the forwards, which took `seconds` to measure. Where drafting was
+        measured with it, the medians of the latest: a few steps of each tell little on a machine with other work."""
+        self._beside, self._seconds_of_one = beside, seconds
+        if has_drafted:
+            self._num_later += self._has_drafted
+            self._has_drafted, self._num_rounds = True, 0
+            self._latest = [*self._latest, beside][-MEDIAN_OF:]
+            self._beside = Beside(*map(median, zip(*map(astuple, self._latest), strict=True)))
+            if self._kept is not None:
+                self._kept.write(self._fingerprint, Besides(self._latest))
         self._take_curves()
 
     def refine(self) -> None:
-        """Measure on for a moment, while nobody waits."""
+        """Measure forwards on for a moment, while nobody waits."""
+        self._num_rounds += 1
         self._timing.refine()
         if self._draft_timing is not None:
             self._draft_timing.refine()

@@ -24,7 +24,6 @@ NUM_TOKENS = 12  # of prompts and replies
 MEASURED_NODES = (2, 16)  # drafted in steps whose seconds are taken
 MEASURED_ROUNDS = (1, 3)  # of the draft model, likewise
 NUM_MEASURED = 2  # requests of each
-SESSION = "first requests"
 
 
 class Stepping(Protocol):
@@ -38,13 +37,17 @@ class Stepping(Protocol):
     def step(self) -> StepResult: ...
 
 
-def run_first(
+def run_first(engine: Stepping, model: TargetModel, has_draft_model: bool) -> None:
+    """Run every kind of step."""
+    for request in _requests(model, _kinds(has_draft_model)):
+        _run(engine, request)
+
+
+def measure_beside(
     engine: Stepping, model: TargetModel, most_nodes: int, curve: CostCurve, draft_curve: CostCurve | None
 ) -> Beside:
-    """Run every kind of step, then tell what steps take beside what their forwards should, by medians. most_nodes: that
-    a request may ask for; curve, draft_curve: of forwards alone, of the draft model's where there is one."""
-    for request in _requests(model, _kinds(draft_curve is not None)):
-        _run(engine, request)
+    """What steps take beside what their forwards should, by medians. most_nodes: that a request may ask for; curve,
+    draft_curve: of forwards alone, of the draft model's where there is one."""
     plain = _beside(engine, model, curve, SpeculationParams(method="none"))
     alone = median(seconds for _, seconds, _ in plain)
     stores = frozenset(("context", "adjacency", "ngram"))
@@ -129,5 +132,4 @@ def _requests(model: TargetModel, kinds: Sequence[tuple[SpeculationParams, float
                 max_tokens=num_tokens, temperature=temperature, top_p=0.9, ignore_eos=True, logprobs=logprobs
             ),
             speculation=speculation,
-            session_id=SESSION,
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from decoding.core.session_info import SessionInfo, SessionState
@@ -80,6 +81,16 @@ class SessionStore:
         self._changed: dict[tuple[str, str], None] = {}  # since their state was last taken, the first that was first
         self._taken: set[tuple[str, str]] = set()  # whose state is elsewhere as well
         self._forgotten: list[tuple[str, str]] = []  # of those that were
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Sessions opened meanwhile are nobody's, and are gone afterwards with all that was learned from them."""
+        kept = self.judges, self._tenants, self._num_bytes, self._changed
+        self.judges, self._tenants, self._num_bytes, self._changed = measured_judges(), {}, 0, {}
+        try:
+            yield
+        finally:
+            self.judges, self._tenants, self._num_bytes, self._changed = kept
 
     def __len__(self) -> int:
         return sum(len(tenant.sessions) for tenant in self._tenants.values())
