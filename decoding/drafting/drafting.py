@@ -14,12 +14,13 @@ from decoding.core.request import Request
 from decoding.core.tree import DraftTree, root_only
 from decoding.costs.price import DraftBudget
 from decoding.drafting.draft_model.state import DraftCost, Fallback, GrowthRequest, Proposer
+from decoding.drafting.one_tree.prediction import Prediction
 from decoding.drafting.registry import AUTO, METHODS, PLAIN, StartDrafter, available
-from decoding.drafting.revision.reviser import Reviser
 from decoding.drafting.sequence_drafter import ActiveMethod, Choice, SequenceDrafter
 from decoding.drafting.sources import Sources
 from decoding.drafting.stand.static_tree import StaticTree
 from decoding.errors import RequestRejected
+from decoding.sampling.grammar.matcher import GrammarMatcher
 from decoding.stores.session import Session
 
 logger = logging.getLogger("gander.engine")
@@ -74,10 +75,15 @@ class Drafting:
             )
 
     def start(
-        self, request: Request, session: Session, reviser: Reviser | None, start_drafter: StartDrafter | None = None
+        self,
+        request: Request,
+        session: Session,
+        prediction: Prediction | None,
+        matcher: GrammarMatcher | None,
+        start_drafter: StartDrafter | None = None,
     ) -> SequenceDrafter:
         """What drafts for a new sequence. start_drafter: makes its drafter instead of the method's."""
-        drafter = SequenceDrafter(request, session, reviser)
+        drafter = SequenceDrafter(request, session, prediction, matcher)
         method = request.speculation.method
         if start_drafter is None and not self._has_kernels(method):
             drafter.active = self._active(drafter, Choice(PLAIN, "waiting", f"{method} is still being compiled"), None)
@@ -93,9 +99,8 @@ class Drafting:
         """Draft for all sequences of a step at once. A budget of no nodes is a plain step: the root alone."""
         for request in requests:
             self._end_wait(request.drafter)
-        budgets = [_begin(request) for request in requests]
-        grown, refusals = self._grow(requests, budgets)
-        trees = [_tree(*each) for each in zip(requests, budgets, grown, strict=True)]
+        grown, refusals = self._grow(requests)
+        trees = [_tree(*each) for each in zip(requests, grown, strict=True)]
         costs = [request.drafter.take_cost() for request in requests]
         return Proposals(trees, costs, refusals)
 
@@ -104,11 +109,9 @@ class Drafting:
         if drafter.is_waiting and self._has_kernels(drafter.request.speculation.method):
             drafter.active = self._requested(drafter)
 
-    def _grow(
-        self, requests: Sequence[DraftRequest], budgets: Sequence[DraftBudget | None]
-    ) -> tuple[list[DraftTree | None], list[str]]:
+    def _grow(self, requests: Sequence[DraftRequest]) -> tuple[list[DraftTree | None], list[str]]:
         """The draft model's trees, None for the others; whom it can do no more for another method drafts for."""
-        asked = [_growth(request, budget) for request, budget in zip(requests, budgets, strict=True)]
+        asked = [_growth(request) for request in requests]
         asking = [growth for growth in asked if growth is not None]
         if self.draft_model is None or not asking:
             return [None] * len(requests), []
@@ -143,20 +146,13 @@ class Drafting:
         method, request = METHODS[choice.method], drafter.request
         runs_model = method.runs_draft_model and request.speculation.may_use("draft_model")
         state = draft_model.open(request) if draft_model is not None and runs_model else None
-        own = (start_drafter or method.start)(request, Sources(drafter.session, state, self._tree))
+        own = (start_drafter or method.start)(request, Sources(drafter.session, state, self._tree, drafter.foresight))
         return ActiveMethod(choice=choice, drafter=own, default_nodes=method.default_nodes, state=state)
 
 
-def _begin(request: DraftRequest) -> DraftBudget | None:
-    """What of the budget is left for the method itself."""
-    if request.budget is None or request.budget.max_nodes == 0:
-        return request.budget
-    return request.drafter.begin(request.budget)
-
-
-def _growth(request: DraftRequest, budget: DraftBudget | None) -> GrowthRequest | None:
+def _growth(request: DraftRequest) -> GrowthRequest | None:
     """What the draft model has to do for a sequence, if anything: a tree, or to follow the prompt."""
-    state = request.drafter.active.state
+    state, budget = request.drafter.active.state, request.budget
     if state is None or (budget is not None and budget.max_nodes == 0):
         return None
     if budget is not None and state.grower is not None and not state.grower.wants_model(budget):
@@ -164,10 +160,10 @@ def _growth(request: DraftRequest, budget: DraftBudget | None) -> GrowthRequest 
     return GrowthRequest(state, request.table, request.end, budget)
 
 
-def _tree(request: DraftRequest, budget: DraftBudget | None, grown: DraftTree | None) -> DraftTree | None:
-    if request.budget is None or budget is None:
+def _tree(request: DraftRequest, grown: DraftTree | None) -> DraftTree | None:
+    budget, drafter = request.budget, request.drafter
+    if budget is None:
         return None
-    if request.budget.max_nodes == 0:
-        return root_only(int(request.drafter.request.tokens[-1]))
-    proposed = request.drafter.active.drafter.propose(budget) if grown is None else grown
-    return request.drafter.finish(proposed)
+    if budget.max_nodes == 0:
+        return root_only(int(drafter.request.tokens[-1]))
+    return drafter.finish(drafter.active.drafter.propose(budget) if grown is None else grown, budget)

@@ -13,8 +13,11 @@ from decoding.core.tree import DraftTree, Verdict
 from decoding.costs.price import Demand, DraftBudget, Pace
 from decoding.drafting.draft_model.state import DraftCost, DraftModelState
 from decoding.drafting.drafter import Drafter
+from decoding.drafting.one_tree.foresight import Foresight
 from decoding.drafting.one_tree.one_tree import OneTree
+from decoding.drafting.one_tree.prediction import Prediction
 from decoding.drafting.revision.reviser import Reviser
+from decoding.sampling.grammar.matcher import GrammarMatcher
 from decoding.stores.session import Session
 
 
@@ -44,15 +47,18 @@ class ActiveMethod:
 
 
 class SequenceDrafter:
-    """request: whose; session: what drafting remembers of its caller; reviser: None where the request has neither a
-    prediction nor a grammar. `active`: set before anything is proposed."""
+    """request: whose; session: what drafting remembers of its caller; prediction, matcher: None where the request has
+    none. `active`: set before anything is proposed."""
 
     active: ActiveMethod
 
-    def __init__(self, request: Request, session: Session, reviser: Reviser | None) -> None:
+    def __init__(
+        self, request: Request, session: Session, prediction: Prediction | None, matcher: GrammarMatcher | None
+    ) -> None:
         self.request = request
         self.session = session
-        self._reviser = reviser
+        self.foresight = Foresight(request, prediction, matcher) if prediction or matcher else None
+        self._reviser = Reviser(request, matcher) if matcher else None
 
     @property
     def num_top(self) -> int:
@@ -89,13 +95,9 @@ class SequenceDrafter:
         drafter = self.active.drafter
         return drafter.foretold if isinstance(drafter, OneTree) else {}
 
-    def begin(self, budget: DraftBudget) -> DraftBudget:
-        """A tree is about to be drafted; what is left of the budget for the method."""
-        return budget if self._reviser is None else self._reviser.begin(budget)
-
-    def finish(self, proposed: DraftTree) -> DraftTree:
+    def finish(self, proposed: DraftTree, budget: DraftBudget) -> DraftTree:
         """The tree to verify, of the one that the method proposed."""
-        return proposed if self._reviser is None else self._reviser.revise(proposed)
+        return proposed if self._reviser is None else self._reviser.revise(proposed, budget.max_nodes)
 
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
         """Tokens from `start` on were run: row i of `top` follows position `start + i`."""

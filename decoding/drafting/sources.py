@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from decoding.drafting.draft_model.state import DraftModelState
+from decoding.drafting.one_tree.foresight import Foresight
 from decoding.drafting.stand.static_tree import StaticTree
 from decoding.stores.judge import Judge
 from decoding.stores.ngram import NgramStore
@@ -24,9 +25,10 @@ class DraftingStores(Protocol):
 
 
 class Sources(NamedTuple):
-    """The session's stores, the sequence's part of the draft model where the method needs one, and the static tree
-    that the server was started with, if any."""
+    """The session's stores, the sequence's part of the draft model where the method needs one, the static tree
+    that the server was started with, if any, and what the request itself knows of its reply."""
 
     stores: DraftingStores
     state: DraftModelState | None = None
     tree: StaticTree | None = None
+    foresight: Foresight | None = None

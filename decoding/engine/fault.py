@@ -20,7 +20,7 @@ PARTS = {
     "decoding.sampling.logprobs": "log probabilities",
     "decoding.sampling.logits": "logits processors",
     "decoding.sampling": "sampler",
-    "decoding.drafting.revision.prediction": "prediction",
+    "decoding.drafting.one_tree.prediction": "prediction",
     "decoding.drafting": "drafter",
     "decoding.stores": "session",
     "decoding.engine": "engine",

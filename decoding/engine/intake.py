@@ -14,9 +14,8 @@ from decoding.core.grammar import Grammar
 from decoding.core.request import Request
 from decoding.core.step_result import Refused, StepResult
 from decoding.drafting.drafting import Drafting
+from decoding.drafting.one_tree.prediction import Prediction
 from decoding.drafting.registry import StartDrafter
-from decoding.drafting.revision.prediction import Prediction
-from decoding.drafting.revision.reviser import Reviser
 from decoding.engine.fault import broken_by
 from decoding.engine.sequence import Sequence
 from decoding.errors import RequestRejected
@@ -90,12 +89,10 @@ class Intake:
         self, request: Request, start_drafter: StartDrafter | None, matcher: GrammarMatcher | None, arrived: float
     ) -> Sequence:
         prediction = Prediction(request.prediction) if len(request.prediction) else None
-        drafted_from = prediction if request.speculation.may_use("prediction") else None
-        reviser = Reviser(request, drafted_from, matcher) if drafted_from or matcher else None
         session = self._sessions.open(request.tenant, request.session_id)
         return Sequence(
             request=request,
-            drafter=self._drafting.start(request, session, reviser, start_drafter),
+            drafter=self._drafting.start(request, session, prediction, matcher, start_drafter),
             processors=processors_of(request, self._vocab_size, matcher),
             prediction=prediction,
             arrived=arrived,

@@ -24,7 +24,7 @@ from decoding.core.step_result import Retired
 from decoding.core.token_logprobs import TokenLogprobs
 from decoding.core.tree import DraftTree, IntArray, Verdict
 from decoding.drafting.draft_model.state import DraftCost
-from decoding.drafting.revision.prediction import Prediction
+from decoding.drafting.one_tree.prediction import Prediction
 from decoding.drafting.sequence_drafter import SequenceDrafter
 from decoding.engine.sharing.fair_queue import Turn
 from decoding.sampling.asked import Asked, Drawn

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from decoding.core.tree import Source
 
 # Not as plain integers, for each of which numba would compile anew what it is handed to.
-CONTEXT, ADJACENCY, NGRAM, MODEL = (
+CONTEXT, ADJACENCY, NGRAM, MODEL, PREDICTION = (
     np.int64(Source.CONTEXT),
     np.int64(Source.ADJACENCY),
     np.int64(Source.NGRAM),
     np.int64(Source.DRAFT_MODEL),
+    np.int64(Source.PREDICTION),  # and the request's grammar with it
 )
-NUM_SOURCES = int(MODEL) + 1  # place 0 is nobody's
+NUM_SOURCES = int(PREDICTION) + 1  # place 0 is nobody's
 SILENT = -1  # the source says nothing of what follows the node
 
 _WEIGHT_BOUNDS = (0.999, 0.99, 0.97, 0.93, 0.85, 0.7, 0.5, 0.3, 0.15, 0.06, 0.02)
@@ -29,6 +30,9 @@ _NUM_SUFFIXES = len(_SUFFIX_BOUNDS) + 1
 _LUCK_BOUNDS = (0.05, 0.22, 0.6)  # rising, of the exponential variate a token is drawn with: the less, the likelier
 _NUM_LUCKS = len(_LUCK_BOUNDS) + 1
 _NUM_TIERS, _NUM_ENTRIES, _NUM_RANKS = 2, 8, 2
+GUESSED, SEARCHED, MATCHED_ONE, MATCHED_THREE, MATCHED_MORE, FORCED = range(6)  # why a token is foreseen
+_FORESEEN_CHANCES = (0.25, 0.4, 0.85, 0.93, 0.97, 0.98)
+_NUM_REASONS = len(_FORESEEN_CHANCES)
 
 _COPIES = 0
 _OTHER_COPIES = _COPIES + _NUM_SUFFIXES * 2 * _NUM_LUCKS
@@ -38,7 +42,9 @@ _NGRAMS = _OTHER_SUCCESSORS + _NUM_TIERS * _NUM_WEIGHTS
 _OTHER_NGRAMS = _NGRAMS + _NUM_ENTRIES * _NUM_WEIGHTS
 _SAID = _OTHER_NGRAMS + _NUM_ENTRIES * _NUM_WEIGHTS
 _OTHERS_SAID = _SAID + _NUM_RANKS * _NUM_WEIGHTS
-NUM_CLASSES = _OTHERS_SAID + _NUM_WEIGHTS
+_FORESEEN = _OTHERS_SAID + _NUM_WEIGHTS
+_OTHER_FORESEEN = _FORESEEN + _NUM_REASONS * _NUM_LUCKS
+NUM_CLASSES = _OTHER_FORESEEN + _NUM_REASONS
 
 
 @nb.njit(cache=True, forceinline=True)
@@ -61,6 +67,24 @@ def copied_class(suffix_len: int, has_consensus: bool, variate: float) -> int:
 def other_copied_class(suffix_len: int) -> int:
     """Of a token where another was copied."""
     return int(_OTHER_COPIES + step_of(suffix_len, _SUFFIX_BOUNDS))
+
+
+@nb.njit(cache=True, forceinline=True)
+def foreseen_class(reason: int, variate: float) -> int:
+    """Of a token that the request's prediction or grammar goes on with."""
+    return int(_FORESEEN + reason * _NUM_LUCKS + _luck(variate))
+
+
+@nb.njit(cache=True, forceinline=True)
+def other_foreseen_class(reason: int) -> int:
+    """Of a token where another was foreseen."""
+    return int(_OTHER_FORESEEN + reason)
+
+
+@nb.njit(cache=True, forceinline=True)
+def is_forced(kind: int) -> bool:
+    """Whether a class is of a token that the grammar forces."""
+    return bool(_OTHER_FORESEEN - _NUM_LUCKS <= kind < _OTHER_FORESEEN)
 
 
 @nb.njit(cache=True, forceinline=True)
@@ -101,7 +125,7 @@ def is_named(kind: int) -> bool:
         return bool(kind < _OTHER_COPIES)
     if kind < _NGRAMS:
         return bool(kind < _OTHER_SUCCESSORS)
-    return bool(kind < _OTHER_NGRAMS or _SAID <= kind < _OTHERS_SAID)
+    return bool(kind < _OTHER_NGRAMS or _SAID <= kind < _OTHERS_SAID or _FORESEEN <= kind < _OTHER_FORESEEN)
 
 
 def meant_chances() -> NDArray[np.float32]:
@@ -112,4 +136,5 @@ def meant_chances() -> NDArray[np.float32]:
         chances[first:last] = np.tile(weights, (last - first) // _NUM_WEIGHTS)
     copied = np.repeat((0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5), 2 * _NUM_LUCKS)
     chances[_COPIES:_OTHER_COPIES] = copied
+    chances[_FORESEEN:_OTHER_FORESEEN] = np.repeat(_FORESEEN_CHANCES, _NUM_LUCKS)
     return chances

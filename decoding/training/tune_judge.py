@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from rich.progress import track
 
 from decoding.config import BUNDLED_MODEL, EngineConfig
+from decoding.core.grammar import Grammar
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
+from decoding.core.tree import IntArray
 from decoding.engine.engine import Engine
 from decoding.model.checkpoint import BUNDLED_FOLDER
 from decoding.stores import judge
@@ -29,27 +32,56 @@ SESSION_LEN = 12  # replies
 PACE = 0.002
 MOST_TRIED = 2.0**20
 BUDGETS = (8, 16, 32, 60)
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "total": {"type": "integer"}, "is_done": {"type": "boolean"}},
+    "required": ["name", "total", "is_done"],
+    "additionalProperties": False,
+}
+GRAMMAR = Grammar("json_schema", json.dumps(SCHEMA))
 
 
 def measure(draft_model: str, judges: tuple[Judge, Judge], num_prompts: int, max_tokens: int) -> None:
-    """Let an engine answer, its server's judges being these."""
+    """Let an engine answer, its server's judges being these. Of eight replies one is drafted for from a prediction and
+    one has a grammar."""
     engine = Engine.load(EngineConfig(model=BUNDLED_MODEL, draft_model=draft_model))
     engine.sessions.judges = judges
     prompts = generated_prompts(str(BUNDLED_FOLDER), num_prompts, seed=2)
     for number, prompt in enumerate(track(prompts, description=f"draft model: {draft_model}")):
         temperature = TEMPERATURES[number // 3 % len(TEMPERATURES)]  # prompts take turns by skill
-        engine.add(
-            Request(
-                id=str(number),
-                prompt=np.array(prompt, np.int32),
-                sampling=SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=number),
-                speculation=SpeculationParams(method="auto", max_nodes=BUDGETS[number % len(BUDGETS)]),
-                session_id=f"{number % 3}-{number // (3 * SESSION_LEN)}",
-                eos_token_ids=engine.model.eos_token_ids,
-            )
+        request = Request(
+            id=str(number),
+            prompt=np.array(prompt, np.int32),
+            sampling=SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=number),
+            speculation=SpeculationParams(method="auto", max_nodes=BUDGETS[number % len(BUDGETS)]),
+            session_id=f"{number % 3}-{number // (3 * SESSION_LEN)}",
+            eos_token_ids=engine.model.eos_token_ids,
         )
-        while engine.has_work:
-            engine.step()
+        if number % 8 == 1:
+            plain = _reply(engine, replace(request, speculation=SpeculationParams(method="none")))
+            request = replace(request, prediction=_edited(plain, number), session_id=f"predicted-{number}")
+        if number % 8 == 5:
+            request = replace(request, sampling=replace(request.sampling, grammar=GRAMMAR))
+        _reply(engine, request)
+
+
+def _reply(engine: Engine, request: Request) -> IntArray:
+    engine.add(request)
+    while engine.has_work:
+        engine.step()
+    return request.output.copy()
+
+
+def _edited(tokens: IntArray, seed: int) -> IntArray:
+    """The same with a few tokens replaced, put in or left out at every twenty or so; of four one that has nothing to do
+    with it."""
+    random = np.random.default_rng(seed)
+    if random.random() < 0.25:
+        return random.permutation(tokens)
+    parts = []
+    for part in np.array_split(tokens, max(1, len(tokens) // 20)):
+        parts += [random.choice(tokens, random.integers(0, 4)), part[random.integers(0, 4) :]]
+    return np.concatenate(parts).astype(np.int32)
 
 
 def main() -> None:

@@ -77,7 +77,23 @@ def way_of(label: str) -> Way:
 
 
 def measure_row(engine: Engine, script: Script, temperature: float, way: Way, nodes: int) -> Row:
-    """Ask every turn of the script, one after the other, in a fresh session."""
+    """Ask every turn of the script, one after the other, in a fresh session of a server that has learned nothing."""
+    with engine.sessions.apart():
+        replies = _replies(engine, script, temperature, way, nodes)
+    return Row(
+        method=way.label,
+        workload=script.name,
+        temperature=temperature,
+        nodes=nodes,
+        tokens=sum(len(reply.tokens) for reply in replies),
+        forwards=sum(reply.forwards for reply in replies),
+        drafted=sum(reply.drafted for reply in replies),
+        accepted=sum(reply.accepted for reply in replies),
+        fingerprint=crc32(b"".join(reply.tokens.tobytes() for reply in replies)),
+    )
+
+
+def _replies(engine: Engine, script: Script, temperature: float, way: Way, nodes: int) -> list[Reply]:
     contestant = EngineContestant(engine, way.label, way.at(nodes))
     before: list[Tokens] = []
     replies: list[Reply] = []
@@ -94,17 +110,7 @@ def measure_row(engine: Engine, script: Script, temperature: float, way: Way, no
         )
         replies.append(contestant.answer(task))
         before = [prompt, replies[-1].tokens]
-    return Row(
-        method=way.label,
-        workload=script.name,
-        temperature=temperature,
-        nodes=nodes,
-        tokens=sum(len(reply.tokens) for reply in replies),
-        forwards=sum(reply.forwards for reply in replies),
-        drafted=sum(reply.drafted for reply in replies),
-        accepted=sum(reply.accepted for reply in replies),
-        fingerprint=crc32(b"".join(reply.tokens.tobytes() for reply in replies)),
-    )
+    return replies
 
 
 def load_kept(path: Path, plan: Plan, machine: str) -> Kept:

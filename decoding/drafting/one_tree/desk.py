@@ -25,7 +25,8 @@ from decoding.stores.judge import Levels, meant_judge
 from decoding.stores.ngram import LONGEST_NGRAM, NgramStore
 from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS, SuccessorArrays
 
-MOST_CANDIDATES = 1 + 3 * NUM_SUCCESSORS
+MOST_FORESEEN, LONGEST_FORESEEN = 4, 64  # chains: one that the grammar forces, and guesses; tokens of each
+MOST_CANDIDATES = MOST_FORESEEN + 1 + 3 * NUM_SUCCESSORS
 MOST_MISSED = 5  # steps without a tree whose rows wait to be harvested
 _FIRST_NODES = 66
 NUM_KNOWN, NUM_NODES = range(2)  # see `Desk.counts`
@@ -35,7 +36,8 @@ class Heard(NamedTuple):
     """What may follow each of n nodes. ids: int32 [n, C]; classes: int16 [n, C, 1 + S], what each source says of them;
     chances: float32 [n, C], given the node; order: int8 [n, C], the likeliest first; sizes: int32 [n], how many there
     are, -1 before a node is opened; firsts: int32 [n, 1 + S], what each source thinks likeliest, -1 for nothing;
-    matches: int32 [n, 3], of the context: position (-1: none), tokens shared, consensus."""
+    matches: int32 [n, 3], of the context: position (-1: none), tokens shared, consensus; follows: int32 [n], bits of
+    the foreseen chains that the path has followed so far."""
 
     ids: IntArray
     classes: NDArray[np.int16]
@@ -44,6 +46,7 @@ class Heard(NamedTuple):
     sizes: IntArray
     firsts: IntArray
     matches: IntArray
+    follows: IntArray
 
 
 class Scratch(NamedTuple):
@@ -93,6 +96,15 @@ class Terms(NamedTuple):
     fixed: float = math.inf
 
 
+class Foreseen(NamedTuple):
+    """Chains that the request itself knows of, from the root on. sizes: int32 [F], 0 for none; tokens: int32 [F, L];
+    reasons: int8 [F, L], why each may come, as `evidence` counts them."""
+
+    sizes: IntArray
+    tokens: IntArray
+    reasons: NDArray[np.int8]
+
+
 class Missed(NamedTuple):
     """Rows of steps without a tree, until they are harvested. roots: int64 [M], positions; ids: int32 [M, 10] and
     probabilities: float32 [M, 10] of what followed them."""
@@ -111,6 +123,7 @@ class Desk(NamedTuple):
     counts: NDArray[np.int64]
     foretold: NDArray[np.int64]
     missed: Missed
+    foreseen: Foreseen
     room: Room
     scratch: Scratch
     context: ContextArrays
@@ -130,6 +143,7 @@ def new_room(num_nodes: int) -> Room:
         sizes=np.full(num_nodes, -1, np.int32),
         firsts=np.full((num_nodes, NUM_SOURCES), NO_TOKEN, np.int32),
         matches=np.full((num_nodes, 3), -1, np.int32),
+        follows=np.zeros(num_nodes, np.int32),
     )
     return Room(allocate(num_nodes), heard, np.zeros(num_nodes, np.int32))
 
@@ -147,6 +161,11 @@ def new_desk(
             np.zeros(MOST_MISSED, np.int64),
             np.zeros((MOST_MISSED, NUM_SUCCESSORS), np.int32),
             np.zeros((MOST_MISSED, NUM_SUCCESSORS), np.float32),
+        ),
+        foreseen=Foreseen(
+            np.zeros(MOST_FORESEEN, np.int32),
+            np.zeros((MOST_FORESEEN, LONGEST_FORESEEN), np.int32),
+            np.zeros((MOST_FORESEEN, LONGEST_FORESEEN), np.int8),
         ),
         room=new_room(_FIRST_NODES),
         scratch=Scratch(

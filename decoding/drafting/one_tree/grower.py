@@ -16,18 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoding.core.ranking import places_of_best, ranked
-from decoding.core.tree import IntArray
+from decoding.core.tree import IntArray, Source
 from decoding.drafting.draft_model.growth import Top
 from decoding.drafting.one_tree.desk import NUM_KNOWN, NUM_NODES, Desk, Terms, read_desk
 from decoding.drafting.one_tree.opening import NOT_RUN, open_node
 from decoding.drafting.tree.frontier import peek, pop, push
 from decoding.drafting.tree.nodes import best_nodes, gain_of, part_of, put_node, put_root
 from decoding.stores.context import index_more
-from decoding.stores.evidence import NUM_SOURCES, is_named
+from decoding.stores.evidence import NUM_SOURCES, PREDICTION, is_forced, is_named
 
 NO_ROW = -2  # of a node that the draft model was not run on
 _BEST = np.int64(0)  # the first rank
 _ROOT = np.int64(0)
+GRAMMAR = int(Source.GRAMMAR)
+_PREDICTION_OR_GRAMMAR = 1 << GRAMMAR | 1 << int(PREDICTION)
 
 
 @nb.njit(cache=True)
@@ -209,6 +211,9 @@ def _put(desk: Desk, node: int, parent: int, rank: int, chance: float) -> None:
             naming |= 1 << source
             if best == 0 or stretch[classes[source]] > stretch[classes[best]]:
                 best = source
+    if is_forced(classes[PREDICTION]):
+        naming ^= _PREDICTION_OR_GRAMMAR
+        best = GRAMMAR if best == PREDICTION else best
     put_node(nodes, node, parent, heard.ids[parent, slot], best, chance)
     nodes.names[node] = naming
     heard.sizes[node] = -1

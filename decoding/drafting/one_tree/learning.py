@@ -52,6 +52,7 @@ def learn_text(at: int, first: int, num_tokens: int, num_missed: int) -> None:
     """Text came after the root `first`, up to so many tokens, while no tree was grown, and so many rows with it."""
     plant(at, first + 1)
     desk = read_desk(at)
+    desk.foreseen.sizes[:] = 0  # nobody asked then
     came, missed, room = desk.tokens[first + 1 : num_tokens], desk.missed, desk.room
     for node in range(1, len(came)):
         put_node(room.buffers.nodes, node, node - 1, came[node - 1], 0, 1.0)

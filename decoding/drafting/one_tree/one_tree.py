@@ -48,6 +48,7 @@ class OneTree:
         if self._state is not None:
             self._state.grow_with(self)
         session, server = sources.stores.judges(request.sampling.temperature > 0)
+        self._foresight = sources.foresight
         self._levels = Levels(below(session, 64.0, 0.02, 16.0), session, server)
         self._index = ContextIndex(request.max_total)
         self._desk = self._new_desk()
@@ -70,7 +71,12 @@ class OneTree:
     @property
     def is_napping(self) -> bool:
         """Whether it need not know of the next step, which will be plain."""
-        return self._wake_at - self._request.num_tokens > _TAUGHT
+        return self._wake_at - self._request.num_tokens > _TAUGHT and self._sleeps
+
+    @property
+    def _sleeps(self) -> bool:
+        is_sure = self._foresight is not None and self._foresight.is_sure
+        return self._request.num_tokens < self._wake_at and not is_sure
 
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
         teach_prompt(self._stores.ngrams, self._request.tokens, start, top)
@@ -80,7 +86,7 @@ class OneTree:
         if budget.round_price == 0:
             self._catch_up()
             return True
-        if self._request.num_tokens < self._wake_at:
+        if self._sleeps:
             return False
         promise = self._promise(budget)
         is_wanted = promise > budget.least_gain and promise > self._grow_from_stores(budget)
@@ -110,7 +116,7 @@ class OneTree:
         is not worth its price."""
         self._num_known = self._request.num_tokens
         self._wake_at = min(self._wake_at, self._num_known + _nap_after(MOST_FRUITLESS, budget))
-        if self._num_known < self._wake_at:
+        if self._sleeps:
             return root_only(int(self._request.tokens[-1]))
         if not self._is_under_way:
             self._grow_from_stores(budget)
@@ -142,6 +148,8 @@ class OneTree:
         """By source, how many of the tokens that came it had thought likeliest, drafted or not."""
         self._catch_up()
         asked = self._families if self._state is not None else self._families - {Source.DRAFT_MODEL}
+        if self._foresight is not None and self._foresight.has_prediction:
+            asked |= {Source.PREDICTION}
         return {source.name.lower(): int(self._desk.record.foretold[source]) for source in sorted(asked)}
 
     def _note_missed(self, top: TopTokens | None) -> None:
@@ -170,7 +178,7 @@ class OneTree:
     def _grow_from_stores(self, budget: DraftBudget) -> float:
         """A tree without the draft model; what it promises beyond the price of its nodes."""
         self._set_out(budget)
-        if not self._has_stores:
+        if not self._has_stores and self._foresight is None:
             plant(self._at, self._request.num_tokens)
             return 0.0
         return grow_from_stores(self._at, self._request.num_tokens, self._terms)
@@ -192,6 +200,8 @@ class OneTree:
         rate = float(budget.others), float(budget.fixed)
         self._terms = Terms(budget.max_nodes, *prices, min(most_rows, budget.max_nodes), most_depth, *rate)
         self._reserve(0, budget.max_nodes)
+        if self._foresight is not None:
+            self._foresight.write(self._desk.record.foreseen, budget.max_nodes)
         self._run, self._row_parents, self._spent = _ROOT, _ROOT[:0], 0.0
         self._is_under_way, self._has_asked = True, False
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from decoding.core.tree import IntArray
 from decoding.drafting.draft_model.growth import Top
 from decoding.drafting.harvest import path_context
-from decoding.drafting.one_tree.desk import NUM_KNOWN, Desk, Heard, read_desk
+from decoding.drafting.one_tree.desk import MOST_FORESEEN, NUM_KNOWN, Desk, read_desk
 from decoding.drafting.tree.candidates import Expected, temper
 from decoding.sampling.noise import exponential
 from decoding.stores.context import BY_OCCURRENCES, find_match
@@ -24,10 +24,13 @@ from decoding.stores.evidence import (
     MODEL,
     NGRAM,
     NUM_SOURCES,
+    PREDICTION,
     SILENT,
     copied_class,
+    foreseen_class,
     listed_classes,
     other_copied_class,
+    other_foreseen_class,
     weight_step,
 )
 from decoding.stores.judge import chance_of, set_of
@@ -52,6 +55,7 @@ def open_node(at: int, node: np.int64, top: Top, row: np.int64) -> None:
     others = np.full(NUM_SOURCES, SILENT, np.int16)  # what each source says of tokens it does not name
     tokens = desk.tokens[: desk.counts[NUM_KNOWN]]
     position = np.int64(len(tokens) + nodes.depths[node])
+    _hear_foreseen(desk, node, position, others)
     if sides.uses_context:
         _hear_context(desk, node, position, others)
     context = desk.scratch.context
@@ -72,6 +76,30 @@ def open_node(at: int, node: np.int64, top: Top, row: np.int64) -> None:
 
 
 @nb.njit(cache=True, forceinline=True)
+def _hear_foreseen(desk: Desk, node: int, position: int, others: NDArray[np.int16]) -> None:
+    """What the request's grammar and prediction go on with, where the path has followed them so far."""
+    heard, nodes, foreseen = desk.room.heard, desk.room.buffers.nodes, desk.foreseen
+    depth, parent = nodes.depths[node], nodes.parents[node]
+    heard.follows[node] = 0
+    for chain in range(MOST_FORESEEN):
+        if node > 0:
+            is_followed = heard.follows[parent] >> chain & 1 and foreseen.tokens[chain, depth - 1] == nodes.tokens[node]
+            if not is_followed:
+                continue
+        if depth >= foreseen.sizes[chain]:
+            continue
+        heard.follows[node] |= 1 << chain
+        token, reason = foreseen.tokens[chain, depth], foreseen.reasons[chain, depth]
+        slot = _slot_of(desk, node, position, token)
+        if heard.classes[node, slot, PREDICTION] != SILENT:
+            continue  # a likelier chain has named it
+        heard.classes[node, slot, PREDICTION] = foreseen_class(reason, desk.scratch.variates[slot])
+        if others[PREDICTION] == SILENT:
+            heard.firsts[node, PREDICTION] = token
+            others[PREDICTION] = other_foreseen_class(reason)
+
+
+@nb.njit(cache=True, forceinline=True)
 def _hear_context(desk: Desk, node: int, position: int, others: NDArray[np.int16]) -> None:
     """What followed where the end of the path stood before: a copy goes on, or the path is looked up."""
     heard, nodes, tokens = desk.room.heard, desk.room.buffers.nodes, desk.tokens[: desk.counts[NUM_KNOWN]]
@@ -89,9 +117,8 @@ def _hear_context(desk: Desk, node: int, position: int, others: NDArray[np.int16
         match[0], match[1], match[2] = found, suffix_len, (consensus & BY_OCCURRENCES) != 0
     if match[0] >= 0:
         token = tokens[match[0] + 1]
-        slot = -1 - _slot_of(heard, node, token)  # it is the first to be named
-        variate = exponential(desk.law.seed, position, token) if desk.law.temperature > 0 else 0.0
-        desk.scratch.variates[slot] = variate
+        slot = _slot_of(desk, node, position, token)
+        variate = desk.scratch.variates[slot]
         heard.classes[node, slot, CONTEXT] = copied_class(match[1], match[2] == 1, variate)
         heard.firsts[node, CONTEXT] = token
         others[CONTEXT] = other_copied_class(match[1])
@@ -113,11 +140,7 @@ def _hear_list(
         token = table.ids[entry, slot]
         if source == MODEL and token >= desk.sides.vocab_size:
             continue
-        found = _slot_of(heard, node, token)
-        if found < 0:
-            found = -1 - found
-            if is_sampled:
-                variates[found] = exponential(law.seed, position, token)
+        found = _slot_of(desk, node, position, token)
         weight = shares[0, slot] / variates[found] if is_sampled else np.float64(table.probabilities[entry, slot])
         whole += weight
         places[count], weights[count] = found, weight
@@ -152,8 +175,9 @@ def _write_classes(
 
 
 @nb.njit(cache=True, forceinline=True)
-def _slot_of(heard: Heard, node: int, token: int) -> int:
-    """A token's place among the node's candidates; -1 less the place where it is new."""
+def _slot_of(desk: Desk, node: int, position: int, token: int) -> int:
+    """A token's place among the node's candidates, where it may be new; with temperature its variate is there too."""
+    heard = desk.room.heard
     ids, classes, size = heard.ids, heard.classes, heard.sizes[node]
     for slot in range(size):
         if ids[node, slot] == token:
@@ -161,8 +185,9 @@ def _slot_of(heard: Heard, node: int, token: int) -> int:
     ids[node, size] = token
     for source in range(NUM_SOURCES):
         classes[node, size, source] = SILENT
+    desk.scratch.variates[size] = exponential(desk.law.seed, position, token) if desk.law.temperature > 0 else 0.0
     heard.sizes[node] = size + 1
-    return int(-1 - size)
+    return int(size)
 
 
 @nb.njit(cache=True, forceinline=True)

@@ -1,4 +1,4 @@
-"""What a request itself knows of its reply, its prediction and its grammar, put into whatever tree was drafted.
+"""What a request's grammar makes of whatever tree was drafted: without the forbidden, and with the forced.
 
 Knows no method.
 """

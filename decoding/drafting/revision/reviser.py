@@ -1,24 +1,19 @@
-"""A method's tree, revised by what the request itself knows of its reply.
+"""A method's tree, revised by the request's grammar: without what it forbids, and with what it forces.
 
-Puts in what its prediction says comes next, takes out what its grammar forbids, and puts in what the grammar forces.
 Knows no method. Invariant: the method is shown the tree it proposed, less what was taken out, and the rows of it.
 """
 
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
-from decoding.core.tree import DraftTree, Source, Verdict, root_only
-from decoding.costs.price import DraftBudget
-from decoding.drafting.revision.prediction import Prediction
+from decoding.core.tree import DraftTree, Verdict, root_only
 from decoding.drafting.revision.revision import Revision
 from decoding.errors import BrokenGrammar
 from decoding.sampling.grammar.matcher import GrammarMatcher
-
-LEAST_CHANCE = 0.1  # of a predicted token to be accepted, where nothing says what a node costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,50 +29,23 @@ class Outcome:
 
 
 class Reviser:
-    """One request's. prediction, matcher: None where it has none; the matcher is up to date with the reply."""
+    """One request's. matcher: up to date with the reply."""
 
-    def __init__(self, request: Request, prediction: Prediction | None, matcher: GrammarMatcher | None) -> None:
+    def __init__(self, request: Request, matcher: GrammarMatcher) -> None:
         self._request = request
-        self._prediction = prediction
         self._matcher = matcher
         self._num_tokens = 0
-        self._predicted: list[list[int]] = []
-        self._budget = DraftBudget(0)
         self._own = root_only(0)
 
-    def begin(self, budget: DraftBudget) -> DraftBudget:
-        """What is left of the budget for the method, after the predicted chains."""
-        self._num_tokens = self._request.num_tokens
-        self._budget = budget
-        self._predicted = self._chains(budget)
-        return replace(budget, max_nodes=budget.max_nodes - sum(map(len, self._predicted)))
-
-    def _chains(self, budget: DraftBudget) -> list[list[int]]:
-        """Chains of predicted tokens, together within the budget."""
-        if self._prediction is None:
-            return []
-        self._prediction.follow(self._request.output)
-        max_depth = self._request.speculation.max_depth
-        left = budget.max_nodes
-        length = left if max_depth is None else min(left, max_depth)
-        chains = []
-        for tokens in self._prediction.chains(length, max(budget.min_chance, LEAST_CHANCE)):
-            chains.append(tokens[:left])
-            left -= len(chains[-1])
-        return chains
-
-    def revise(self, proposed: DraftTree) -> DraftTree:
+    def revise(self, proposed: DraftTree, max_nodes: int) -> DraftTree:
         """The tree to verify, of the one that the method proposed."""
+        self._num_tokens = self._request.num_tokens
         self._own = proposed
         if proposed.draws is not None:  # verified by rejection: what is tested may not depend on anything else
             return proposed
-        revision = Revision(proposed)
-        for tokens in self._predicted:
-            revision.add_chain(0, tokens, Source.PREDICTION)
-        if self._matcher is not None:
-            may_force = self._request.speculation.may_use("grammar")
-            with contextlib.suppress(BrokenGrammar):  # further than the reply itself may ever come
-                revision.obey(self._matcher.copy(), self._budget.max_nodes if may_force else 0)
+        revision, may_force = Revision(proposed), self._request.speculation.may_use("grammar")
+        with contextlib.suppress(BrokenGrammar):  # further than the reply itself may ever come
+            revision.obey(self._matcher.copy(), max_nodes if may_force else 0)
         tree, self._own = revision.tree(proposed)
         return tree
 

@@ -23,7 +23,7 @@ def run_group(name: str) -> None:
 
         exact.warm_up()
     elif name == PLAIN:
-        from decoding.drafting.revision import prediction
+        from decoding.drafting.one_tree import prediction
         from decoding.sampling import logits_processors, logprobs, sampler, top_tokens
 
         for module in (sampler, top_tokens, logprobs, logits_processors, prediction):

@@ -226,7 +226,7 @@ def test_log_probabilities(gosling: Engine, monkeypatch: pytest.MonkeyPatch, ask
 def test_a_prediction(gosling: Engine) -> None:
     def break_it(sequence: Sequence) -> None:
         assert sequence.prediction is not None
-        sequence.prediction._trust = None  # type: ignore[assignment]
+        sequence.prediction._edits = None  # type: ignore[assignment]
 
     victim = request_of(gosling, "victim", VICTIM_SEED, "spine", prediction=PROMPT, ignore_eos=True)
     check_end(gosling, run_beside_a_stream(gosling, victim, break_it), victim, "prediction")

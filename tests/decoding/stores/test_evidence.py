@@ -9,15 +9,19 @@ import pytest
 
 from decoding.stores.evidence import (
     ADJACENCY,
+    FORCED,
     MODEL,
     NGRAM,
     NUM_CLASSES,
     SILENT,
     copied_class,
+    foreseen_class,
+    is_forced,
     is_named,
     listed_classes,
     meant_chances,
     other_copied_class,
+    other_foreseen_class,
     step_of,
     weight_step,
 )
@@ -35,6 +39,9 @@ def test_a_step_begins_at_its_bound(value: float, step: int) -> None:
 def test_every_class_is_of_one_source_and_either_names_the_token_or_another() -> None:
     copied = {copied_class(*known) for known in product(SUFFIXES, (False, True), (0.0, 0.1, 0.4, 3.0))}
     parts = [copied, {other_copied_class(suffix_len) for suffix_len in SUFFIXES}]
+    reasons = range(FORCED + 1)
+    parts.append({foreseen_class(*known) for known in product(reasons, (0.0, 0.1, 0.4, 3.0))})
+    parts.append({other_foreseen_class(reason) for reason in reasons})
     for source, kinds in LISTS:
         firsts = [listed_classes(source, kind) for kind in kinds]
         parts += [{first[side] + weight_step(weight) for first in firsts for weight in WEIGHTS} for side in (0, 1)]
@@ -43,6 +50,8 @@ def test_every_class_is_of_one_source_and_either_names_the_token_or_another() ->
     for place, classes in enumerate(parts):
         assert {is_named(kind) for kind in classes} == {place % 2 == 0}
     assert not is_named(SILENT)
+    forced = {kind for kind in range(NUM_CLASSES) if is_forced(kind)}
+    assert forced == {foreseen_class(FORCED, variate) for variate in (0.0, 0.1, 0.4, 3.0)}
 
 
 def test_more_shared_tokens_consensus_and_a_heavier_weight_mean_a_better_chance() -> None:

@@ -9,12 +9,15 @@ from numpy.typing import NDArray
 from decoding.stores.evidence import (
     ADJACENCY,
     CONTEXT,
+    FORCED,
     MODEL,
     NGRAM,
     NUM_CLASSES,
     NUM_SOURCES,
+    PREDICTION,
     SILENT,
     copied_class,
+    foreseen_class,
     listed_classes,
     other_copied_class,
     weight_step,
@@ -32,12 +35,14 @@ from decoding.stores.judge import (
 )
 from decoding.stores.session_store import SessionLimits, SessionStore
 
+SOURCES = {"context": CONTEXT, "adjacency": ADJACENCY, "ngram": NGRAM, "model": MODEL, "prediction": PREDICTION}
+
 
 def classes_of(**said: int) -> NDArray[np.int16]:
     """What the sources say of a token, by their names; the others are silent."""
     classes = np.full(NUM_SOURCES, SILENT, np.int16)
     for name, kind in said.items():
-        classes[{"context": CONTEXT, "adjacency": ADJACENCY, "ngram": NGRAM, "model": MODEL}[name]] = kind
+        classes[SOURCES[name]] = kind
     return classes
 
 
@@ -67,7 +72,13 @@ SUCCESSOR, NAMED = named(ADJACENCY, 0.8, 1), named(NGRAM, 0.8, 2)
 def test_a_set_has_a_bit_for_each_source_that_speaks() -> None:
     assert set_of(classes_of()) == 0
     assert set_of(classes_of(context=COPIED)) == 1 << (CONTEXT - 1)
-    everyone = classes_of(context=COPIED, adjacency=SUCCESSOR, ngram=NAMED, model=named(MODEL, 0.9))
+    everyone = classes_of(
+        context=COPIED,
+        adjacency=SUCCESSOR,
+        ngram=NAMED,
+        model=named(MODEL, 0.9),
+        prediction=foreseen_class(FORCED, 0.0),
+    )
     assert set_of(everyone) == NUM_SETS - 1
 
 

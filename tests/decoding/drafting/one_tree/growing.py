@@ -15,6 +15,7 @@ from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, Source
 from decoding.costs.price import DraftBudget
 from decoding.drafting.draft_model.state import DraftModelState
+from decoding.drafting.one_tree.foresight import Foresight
 from decoding.drafting.one_tree.one_tree import FAMILIES, OneTree
 from decoding.drafting.sources import Sources
 from decoding.sampling.verify import walk
@@ -52,12 +53,16 @@ def teach(session: Session, laws: dict[tuple[int, ...], dict[int, float]]) -> No
 
 
 def drafter_of(
-    session: Session, request: Request, families: frozenset[Source] = FAMILIES, has_model: bool = False
+    session: Session,
+    request: Request,
+    families: frozenset[Source] = FAMILIES,
+    has_model: bool = False,
+    foresight: Foresight | None = None,
 ) -> OneTree:
     """has_model: whether there is a draft model; it has no layers, so that there is nothing to keep."""
     empty = KvStore([], 1, torch.float32, torch.device("cpu"))
     state = DraftModelState(request, empty, SHARED_VOCAB) if has_model else None
-    return OneTree(request, Sources(session, state), families)
+    return OneTree(request, Sources(session, state, foresight=foresight), families)
 
 
 def tops_of(law: Law, paths: Sequence[tuple[int, ...]]) -> TopTokens:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from decoding.core.tree import IntArray
-from decoding.drafting.revision.prediction import Prediction, find_place
+from decoding.drafting.one_tree.prediction import Prediction, find_place
+from decoding.stores.evidence import GUESSED, MATCHED_MORE, MATCHED_ONE, MATCHED_THREE
 
 REPLY: IntArray = np.random.default_rng(0).integers(0, 500, 400).astype(np.int32)
 
@@ -18,8 +19,8 @@ def forwards(prediction: Prediction, reply: IntArray, budget: int = 30) -> int:
         prediction.follow(reply[:num_given])
         left = reply[num_given:].tolist()
         best = 0
-        for tokens in prediction.chains(budget, 0.1):
-            assert 0 < len(tokens) <= budget
+        for tokens, reasons in prediction.chains(budget):
+            assert 0 < len(tokens) == len(reasons) <= budget
             matched = 0
             while matched < min(len(tokens), len(left)) and tokens[matched] == left[matched]:
                 matched += 1
@@ -80,14 +81,17 @@ def test_a_replacement_that_does_not_come_again_is_not_made_again() -> None:
     assert forwards(prediction, reply) <= len(reply) // 31 + 10
 
 
-def test_a_useless_prediction_is_soon_not_drafted() -> None:
-    prediction = Prediction(np.random.default_rng(5).integers(500, 900, 300).astype(np.int32))
-    drafted = 0
-    for end in range(200):
-        prediction.follow(REPLY[:end])
-        drafted += sum(map(len, prediction.chains(30, 0.1)))
-    assert drafted < 80
-    assert prediction.num_found == 0
+def test_a_place_that_is_not_proven_is_a_guess() -> None:
+    prediction = Prediction(REPLY)
+    assert [(len(tokens), reasons[:3]) for tokens, reasons in prediction.chains(30)] == [
+        (8, [GUESSED, MATCHED_ONE, MATCHED_ONE])
+    ]
+    prediction.follow(REPLY[:5])
+    assert prediction.is_followed
+    assert prediction.chains(30) == [(REPLY[5:35].tolist(), [MATCHED_THREE] * 2 + [MATCHED_MORE] * 28)]
+    prediction.follow(np.append(REPLY[:5], REPLY[100]).astype(np.int32))
+    assert not prediction.is_followed
+    assert {reasons[0] for _, reasons in prediction.chains(30)} == {GUESSED}
 
 
 def test_a_prediction_that_becomes_right_is_taken_up_again() -> None:
@@ -100,7 +104,7 @@ def test_a_prediction_that_becomes_right_is_taken_up_again() -> None:
 def test_after_its_end_a_prediction_drafts_nothing() -> None:
     prediction = Prediction(REPLY[:50])
     prediction.follow(REPLY[:50])
-    assert prediction.chains(30, 0.1) == []
+    assert prediction.chains(30) == []
     prediction.follow(REPLY)
     assert prediction.num_found == 50
 

@@ -1,21 +1,23 @@
 """Where a reply is in the text its caller predicted, through insertions, deletions and replacements.
 
-Owns a pointer into the predicted tokens and what it has learned on the way: how far the prediction can be trusted
-and which replacements come again. Knows nothing of trees. Everything is learned from the reply itself, drafted or
-not, so a prediction that turned out useless costs no draft to give up, nor one that turns good again to take up.
+Owns a pointer into the predicted tokens and what it has learned on the way: which replacements come again. Knows
+nothing of trees, nor how far a prediction can be trusted. It follows the reply itself, drafted or not, so that one that
+turns good again costs no draft to take up.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import islice
 
 import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
 from decoding.core.tree import IntArray
+from decoding.stores.evidence import GUESSED, MATCHED_MORE, MATCHED_ONE, MATCHED_THREE, SEARCHED
 
 MAX_EDIT = 12  # tokens of a replacement that is remembered
 MAX_EDITS = 4  # replacements that begin with one token
@@ -26,10 +28,7 @@ MAX_GUESSES = 3
 
 GUESS_LEN = 8  # most tokens drafted from a place that is not proven
 
-# Classes of evidence for the next token: a guess after a mismatch, a place found by a search, then matched runs.
-_GUESS, _SEARCHED = 0, 1
-_CLASS_OF_RUN = (_GUESS, 2, 2, 3, 3, 3, 3)  # more is 4
-_PRIOR = ((0.25, 4.0), (0.4, 4.0), (0.85, 8.0), (0.93, 16.0), (0.97, 32.0))  # chance, observations it counts for
+_REASON_OF_RUN = (GUESSED, MATCHED_ONE, MATCHED_ONE, *[MATCHED_THREE] * 4)  # of a longer one MATCHED_MORE
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,23 +56,8 @@ class _Break:
     num_reply: int
 
 
-@dataclass(slots=True)
-class _Trust:
-    """Tried and matched tokens by class of evidence."""
-
-    tried: list[float] = field(default_factory=lambda: [weight for _, weight in _PRIOR])
-    matched: list[float] = field(default_factory=lambda: [chance * weight for chance, weight in _PRIOR])
-
-    def chance(self, kind: int) -> float:
-        return self.matched[kind] / self.tried[kind]
-
-    def learn(self, kind: int, is_match: bool) -> None:
-        self.tried[kind] += 1
-        self.matched[kind] += is_match
-
-
-def _class_of(run: int) -> int:
-    return _CLASS_OF_RUN[run] if run < len(_CLASS_OF_RUN) else 4
+def _reason_of(run: int) -> int:
+    return _REASON_OF_RUN[run] if run < len(_REASON_OF_RUN) else MATCHED_MORE
 
 
 class Prediction:
@@ -92,7 +76,6 @@ class Prediction:
         self._is_searched = False  # whether the place was found by a search, and no token expected there came yet
         self._break: _Break | None = None
         self._edits: dict[int, list[Edit]] = {}  # by the first token of `old`, latest first
-        self._trust = _Trust()
 
     @property
     def num_found(self) -> int:
@@ -103,36 +86,32 @@ class Prediction:
         for token in reply[len(self._reply) :].tolist():
             self._note(token)
 
-    def chains(self, max_tokens: int, min_chance: float) -> list[list[int]]:
-        """What may come next, likeliest first, as far as the chance to be accepted is at least `min_chance`.
+    @property
+    def is_followed(self) -> bool:
+        """Whether the reply has been found to follow it."""
+        return self._run >= PROVEN
+
+    def chains(self, max_tokens: int) -> list[tuple[list[int], list[int]]]:
+        """What may come next, likeliest first, and why each token may, as `evidence` counts reasons.
 
         At most `max_tokens` each. One chain while the reply follows the prediction, some guesses after a mismatch.
         """
-        most = max_tokens if self._run >= PROVEN else min(max_tokens, GUESS_LEN)
         found = []
         for place in self._guesses():
-            tokens: list[int] = []
-            run = self._run if place == self._place else 0
-            chance = self._trust.chance(self._kind if place == self._place else _GUESS)
-            for token in self._upcoming(place):
-                if chance < min_chance or len(tokens) == most:
-                    break
-                tokens.append(token)
-                run += 1
-                chance *= self._trust.chance(_class_of(run))
-            if tokens:
-                found.append(tokens)
+            tokens = list(islice(self._upcoming(place), max_tokens if self.is_followed else min(max_tokens, GUESS_LEN)))
+            if not tokens:
+                continue
+            run, first = (self._run, self._reason) if place == self._place else (0, GUESSED)
+            found.append((tokens, [first, *(_reason_of(run + depth) for depth in range(1, len(tokens)))]))
         return found
 
     @property
-    def _kind(self) -> int:
-        """The class of evidence for the token expected next."""
-        return _SEARCHED if self._is_searched else _class_of(self._run)
+    def _reason(self) -> int:
+        """Why the token is expected that comes next."""
+        return SEARCHED if self._is_searched else _reason_of(self._run)
 
     def _note(self, token: int) -> None:
         place, expected = self._place, self._expected(self._place)
-        if expected is not None:
-            self._trust.learn(self._kind, token == expected)
         self._reply.append(token)
         if token == expected:
             self._advance()
