@@ -21,8 +21,8 @@ from decoding.engine.step_costs import Beside
 from decoding.model.target_model import TargetModel
 
 NUM_TOKENS = 12  # of prompts and replies
-MEASURED_NODES = (2, 16)  # drafted in steps whose seconds are taken
-MEASURED_ROUNDS = (1, 3)  # of the draft model, likewise
+MEASURED_NODES = (2, 8)  # drafted in steps whose seconds are taken
+MEASURED_ROUNDS = (1, 2)  # of the draft model, likewise
 NUM_MEASURED = 2  # requests of each
 
 
@@ -49,28 +49,28 @@ def measure_beside(
     """What steps take beside what their forwards should, by medians. most_nodes: that a request may ask for; curve,
     draft_curve: of forwards alone, of the draft model's where there is one."""
     plain = _beside(engine, model, curve, SpeculationParams(method="none"))
-    alone = median(seconds for _, seconds, _ in plain)
+    alone = median(seconds for _, seconds in plain)
     stores = frozenset(("context", "adjacency", "ngram"))
     drafted = [
-        (count, seconds - alone)
+        (stats.rows - 1, seconds - alone)
         for nodes in MEASURED_NODES
         if nodes <= most_nodes
-        for count, seconds, _ in _beside(engine, model, curve, SpeculationParams(max_nodes=nodes, sources=stores))
-        if count
+        for stats, seconds in _beside(engine, model, curve, SpeculationParams(max_nodes=nodes, sources=stores))
+        if stats.rows > 1
     ]
     row, drafting = _line(drafted)
     if draft_curve is None or most_nodes == 0:
         return Beside(alone, drafting, row)
     grown = [
-        (rounds, seconds - row * count, model_seconds / rounds)
+        (rounds, stats.phase_seconds["draft"], stats.phase_seconds["draft_model"] / rounds)
         for rounds in MEASURED_ROUNDS
-        for count, seconds, model_seconds in _beside(
+        for stats, _ in _beside(
             engine,
             model,
             curve,
             SpeculationParams(method="dynamic", max_nodes=min(most_nodes, rounds), max_depth=rounds),
         )
-        if count
+        if stats.rows > 1
     ]
     own, _ = _line([(rounds, seconds) for rounds, seconds, _ in grown])
     cold = median([seconds for *_, seconds in grown] or [0.0]) - draft_curve.step_seconds([1], [NUM_TOKENS])
@@ -90,15 +90,17 @@ def _run(engine: Stepping, request: Request) -> list[StepStats]:
 
 def _beside(
     engine: Stepping, model: TargetModel, curve: CostCurve, speculation: SpeculationParams
-) -> list[tuple[int, float, float]]:
-    """Of the steps of greedy requests: drafted nodes, seconds beside the draft model's forwards and beyond what the
-    curve says of the target's, and the draft model's."""
-    found = []
-    for request in _requests(model, [(speculation, 0.0, None)] * NUM_MEASURED):
-        for stats in _run(engine, request):
-            forwards = curve.step_seconds([stats.rows], [NUM_TOKENS]), stats.phase_seconds["draft_model"]
-            found.append((stats.rows - 1, stats.step_seconds - sum(forwards), forwards[1]))
-    return found
+) -> list[tuple[StepStats, float]]:
+    """The steps of greedy requests, each with its seconds beside the draft model's forwards and beyond what the curve
+    says of the target's."""
+    return [
+        (
+            stats,
+            stats.step_seconds - stats.phase_seconds["draft_model"] - curve.step_seconds([stats.rows], [NUM_TOKENS]),
+        )
+        for request in _requests(model, [(speculation, 0.0, None)] * NUM_MEASURED)
+        for stats in _run(engine, request)
+    ]
 
 
 def _line(points: Sequence[tuple[int, float]]) -> tuple[float, float]:

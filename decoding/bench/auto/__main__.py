@@ -39,7 +39,7 @@ from decoding.model.device.runner import silent
 MOST_SESSION_BYTES = 2**33  # so that none of a run's is forgotten
 SINGLES = ("spine", "stand", "dynamic", "recycle", "lookup", "suffix")
 MAX_PROMPT_LEN = 600
-CALIBRATION_ROUNDS = 6  # moments of measuring what steps cost, before anything counts
+CALIBRATION_ROUNDS = 96  # moments of measuring what steps cost, before anything counts
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
