@@ -36,9 +36,9 @@ DECODING = {
     """,
     "sampling": """
         grammar/source grammar/trial grammar/matcher grammar/builder grammar/compiler grammar/__main__
-        logits_kernel logits_row law logits_processors noise cpu_sampler rejection asked
+        logits_kernel logits_row law logits_processors noise verify cpu_sampler rejection asked
         device/availability device/places device/scan device/draw device/walk device/edit device/tree_edits device/plan
-        device/launch top_tokens logprobs reference verify sampler host_sampler device/device_sampler step_sampler
+        device/launch top_tokens logprobs reference sampler host_sampler device/device_sampler step_sampler
     """,
     "drafting": """
         drafter fields baselines/lookup baselines/none draft_model/state draft_model/vocabulary

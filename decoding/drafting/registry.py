@@ -36,8 +36,7 @@ from decoding.drafting.spine import spine
 from decoding.drafting.spine.spine import SpineDrafter
 from decoding.drafting.stand import stand
 from decoding.drafting.stand.stand import StandDrafter
-from decoding.sampling.sampler import sampler_for
-from decoding.sampling.verify import verify
+from decoding.sampling.sampler import verdict_on
 from decoding.stores.session import lone_session
 from decoding.stores.successor_table import NUM_SUCCESSORS
 
@@ -251,11 +250,11 @@ def _draft_once(drafter: Drafter, request: Request, state: DraftModelState | Non
             num_rows = len(asked.tokens)
     tree = drafter.propose(budget)
     logits_RV = torch.zeros(len(tree), WARM_UP_VOCABULARY)
-    verdict = verify(tree, logits_RV, sampler_for(request, tree, None))
+    verdict = verdict_on(tree, logits_RV, request, None)
     request.extend(verdict.tokens[:1])
     drafter.observe(tree, verdict, _made_up_top(len(tree)))
     root = root_only(int(request.tokens[-1]))
-    verdict = verify(root, logits_RV[:1], sampler_for(request, root, None))
+    verdict = verdict_on(root, logits_RV[:1], request, None)
     request.extend(verdict.tokens)
     drafter.observe(root, verdict, _made_up_top(1))  # a step without a tree of its own
     drafter.propose(budget)

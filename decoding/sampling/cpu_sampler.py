@@ -1,7 +1,7 @@
-"""The target's own token on the CPU: argmax(log p + g) over one row, compiled.
+"""The target's own token on the CPU: argmax(log p + g) over one row, compiled, and such tokens along a tree.
 
 p is the row's distribution by the request's `law`, g is `noise`, absent at temperature 0.
-Knows nothing of trees. `reference` says the same in tensors. Invariant: a token depends on row, law and position.
+`reference` says the same in tensors. Invariant: a token depends on row, law and position.
 """
 
 from __future__ import annotations
@@ -13,9 +13,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from decoding.core.tree import DraftTree, IntArray, Verdict
 from decoding.sampling.law import Law, nucleus
-from decoding.sampling.logits_row import checked_highest, exp, first_of
-from decoding.sampling.noise import MAX_NOISE, gumbel, gumbel_of_word, philox_words
+from decoding.sampling.logits_row import checked_highest, first_at_least, highest_key, key_of
+from decoding.sampling.noise import MAX_NOISE, fill_words, gumbel, gumbel_of_word, noise_bound
+from decoding.sampling.verify import NO_NODE, child_of
+
+CHUNK = 256  # tokens whose noise is drawn at once
 
 
 class CpuSampler:
@@ -31,12 +35,31 @@ class CpuSampler:
         return token
 
 
+def draw_along(tree: DraftTree, logits_NV: torch.Tensor, law: Law, position: int) -> Verdict:
+    """`verify` with a `CpuSampler`, in one compiled call. Raises BrokenLogits."""
+    return Verdict(*_draw_along(tree.tokens, tree.parents, logits_NV.numpy(), law, position))
+
+
+@nb.njit(cache=True)
+def _draw_along(
+    tokens: IntArray, parents: IntArray, logits_NV: NDArray[np.float32], law: Law, position: int
+) -> tuple[IntArray, IntArray]:
+    path, drawn = np.empty(len(tokens), np.int32), np.empty(len(tokens), np.int32)
+    node, depth = 0, 0
+    while node != NO_NODE:
+        token = draw_token(logits_NV[node], law, position + depth)
+        path[depth], drawn[depth] = node, token
+        node = child_of(tokens, parents, node, token)
+        depth += 1
+    return path[:depth], drawn[:depth]
+
+
 @nb.njit(cache=True)
 def draw_token(row: NDArray[np.float32], law: Law, position: int) -> int:
     """The token at `position`. Raises BrokenLogits."""
     best = checked_highest(row, position)
     if law.temperature == 0.0:
-        return first_of(row, best)
+        return first_at_least(row, best)
     if law.top_k > 0 or law.top_p < 1.0:
         return _draw_among(row, best, nucleus(row, best, law), law, position)
     return _draw_from_all(row, best, law, position)
@@ -58,27 +81,43 @@ def _draw_among(row: NDArray[np.float32], best: np.float32, kept: NDArray[np.int
 
 @nb.njit(cache=True)
 def _draw_from_all(row: NDArray[np.float32], best: np.float32, law: Law, position: int) -> int:
-    """Noise for the whole vocabulary, leaving out blocks of four in which no token can win."""
+    """Noise for all chunks but those in which no token can win; its two logarithms for the few tokens that may."""
     floor = math.log(law.min_p) if law.min_p > 0.0 else -np.inf
-    first = first_of(row, best)
-    winner, most = first, gumbel(law.seed, position, first)
-    for block in range((len(row) + 3) // 4):
-        last = min(4 * block + 4, len(row))
-        top = row[4 * block]
-        for token in range(4 * block + 1, last):
-            top = max(top, row[token])
+    winner = first_at_least(row, best)
+    most = gumbel(law.seed, position, winner)
+    per_temperature = np.float32(min(1.0 / law.temperature, 1e30))  # finite, so that the best's score stays 0
+    words, bounds = np.empty(CHUNK, np.uint32), np.empty(CHUNK, np.float32)
+    for start in range(0, len(row), CHUNK):
+        chunk = row[start : start + CHUNK]
+        top = np.int32(key_of(highest_key(chunk.view(np.int32)))).view(np.float32)
         reach = (np.float64(top) - np.float64(best)) / law.temperature
         if reach < floor or reach + MAX_NOISE < most:
             continue
-        words = philox_words(law.seed, position, block)
-        for token in range(4 * block, last):
-            word = words[token - 4 * block]
-            score = (np.float64(row[token]) - np.float64(best)) / law.temperature
-            # noise above d needs a uniform u with 1 - u < exp(-d), which is cheaper to ask than two logarithms
-            shortfall = np.float32(min(score - most, 0.0))
-            if score < floor or (1.0 - np.float64(word) * 2.0**-32) > np.float64(exp(shortfall)) * 1.0001 + 2.0**-32:
-                continue
-            score += gumbel_of_word(word)
-            if score > most or (score == most and token < winner):
-                winner, most = token, score
+        fill_words(words, law.seed, position, start // 4)
+        if not _bound_scores(chunk, best, per_temperature, words, bounds, np.float32(most)):
+            continue
+        for place in range(len(chunk)):
+            if bounds[place] >= np.float32(most):
+                score = (np.float64(chunk[place]) - np.float64(best)) / law.temperature
+                if score >= floor:
+                    score += gumbel_of_word(np.uint64(words[place]))
+                    if score > most or (score == most and start + place < winner):
+                        winner, most = start + place, score
     return winner
+
+
+@nb.njit(cache=True)
+def _bound_scores(
+    chunk: NDArray[np.float32],
+    best: np.float32,
+    per_temperature: np.float32,
+    words: NDArray[np.uint32],
+    bounds: NDArray[np.float32],
+    most: np.float32,
+) -> bool:
+    """Fill in the most that each token's score can be; whether any can be `most`."""
+    count = 0
+    for place in range(len(chunk)):
+        bounds[place] = (chunk[place] - best) * per_temperature + noise_bound(words[place])
+        count += bounds[place] >= most
+    return count > 0

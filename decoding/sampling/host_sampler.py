@@ -11,9 +11,8 @@ import torch
 
 from decoding.sampling.asked import Asked, Drawn
 from decoding.sampling.logprobs import token_logprobs
-from decoding.sampling.sampler import sampler_for
+from decoding.sampling.sampler import verdict_on
 from decoding.sampling.top_tokens import top_tokens
-from decoding.sampling.verify import verify
 
 
 class HostSampler:
@@ -39,10 +38,10 @@ def drawn_on_host(asked: Asked, rows_RV: torch.Tensor) -> Drawn:
     verdict, logprobs = None, None
     if asked.tree is not None:
         rows_NV = rows_RV[len(rows_RV) - len(asked.tree) :]
-        verdict = verify(asked.tree, rows_NV, sampler_for(asked.request, asked.tree, asked.processors))
+        verdict = verdict_on(asked.tree, rows_NV, asked.request, asked.processors)
         if asked.num_logprobs is not None:
             path_RV = rows_NV[torch.from_numpy(verdict.path)]
             logprobs = token_logprobs(path_RV, verdict.tokens, asked.num_logprobs)
     top = top_tokens(rows_RV, asked.num_top) if asked.num_top else None
-    scored_RV = rows_RV[asked.first_scored :][: len(asked.prompt_tokens)]
+    scored_RV = rows_RV[asked.first_scored : asked.first_scored + len(asked.prompt_tokens)]
     return Drawn(verdict, top, logprobs, token_logprobs(scored_RV, asked.prompt_tokens, asked.num_prompt_logprobs))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from decoding.core.ranking import ranked
 from decoding.core.sampling_params import SamplingParams
-from decoding.sampling.logits_row import mass
+from decoding.sampling.logits_row import mass, num_at_least, tokens_at_least
 
 SIGNIFICANT_GAP = 8.0  # nats below the best at which the search for a nucleus starts
 
@@ -38,22 +38,22 @@ def law_of(asked: SamplingParams) -> Law:
 def nucleus(row: NDArray[np.float32], best: np.float32, law: Law) -> NDArray[np.int64]:
     """The tokens that top-k and then top-p keep, most likely first. best: the row's highest.
 
-    Only tokens within a gap of the best are sorted; the gap doubles until they surely suffice.
+    Only tokens within a gap of the best are sorted; the gap grows until they surely suffice.
     """
     limit = law.top_k if law.top_k > 0 else len(row)
-    gap = SIGNIFICANT_GAP
+    mass_of_all = mass(row, best, np.float32(1.0 / law.temperature)) if law.top_k == 0 else 0.0
+    gap = widest = SIGNIFICANT_GAP
+    step = 0.0
     while True:
-        near = np.nonzero(row >= best - np.float32(gap * law.temperature))[0]
+        near = tokens_at_least(row, _value_below(best, gap, law))
         everything = len(near) == len(row) or gap > 1e4
         if len(near) >= limit or everything or law.top_k == 0:
             order = near[ranked(row[near])][:limit]
             if law.top_p >= 1.0:
                 return order
             weights = np.exp((row[order].astype(np.float64) - np.float64(best)) / law.temperature)
-            whole = weights.sum()
-            if law.top_k == 0 and not everything:  # the tail counts too: the near tokens are not all
-                whole = mass(row, best, np.float32(1.0 / law.temperature))
-            needed = law.top_p * whole
+            is_part = law.top_k == 0 and not everything  # then the tail counts too
+            needed = law.top_p * (mass_of_all if is_part else weights.sum())
             before = 0.0
             for rank in range(len(order)):
                 if before >= needed:
@@ -61,4 +61,13 @@ def nucleus(row: NDArray[np.float32], best: np.float32, law: Law) -> NDArray[np.
                 before += weights[rank]
             if before >= needed or everything or law.top_k > 0:
                 return order
-        gap *= 2.0
+        if gap == widest:
+            widest *= 2.0  # in quarters, to sort few; at once where that is all, for then all are summed in their order
+            has_all = num_at_least(row, _value_below(best, widest, law)) == len(row)
+            step = gap if has_all else gap / 4
+        gap += step
+
+
+@nb.njit(cache=True)
+def _value_below(best: np.float32, gap: float, law: Law) -> np.float32:
+    return best - np.float32(gap * law.temperature)

@@ -14,6 +14,7 @@ from decoding.errors import BrokenLogits
 
 EXPONENT_FLOOR = np.float32(-87.0)  # exp of less is not a normal float32
 MASS_BLOCK = 1024
+SEARCH_BLOCK = 256
 ALL_BUT_SIGN = np.int32(0x7FFFFFFF)
 KEY_OF_INFINITY, KEY_OF_MINUS_INFINITY = np.int32(0x7F800000), np.int32(0x807FFFFF - 2**32)
 
@@ -75,12 +76,37 @@ def checked_highest(row: NDArray[np.float32], position: int) -> np.float32:
 
 
 @nb.njit(cache=True)
-def first_of(row: NDArray[np.float32], value: np.float32) -> int:
-    """The first token that has this value; one has."""
+def first_at_least(row: NDArray[np.float32], value: np.float32) -> int:
+    """The first token whose value is no less; one is."""
     token = 0
-    while row[token] != value:
+    while num_at_least(row[token : token + SEARCH_BLOCK], value) == 0:
+        token += SEARCH_BLOCK
+    while row[token] < value:
         token += 1
     return token
+
+
+@nb.njit(cache=True)
+def tokens_at_least(row: NDArray[np.float32], value: np.float32) -> NDArray[np.int64]:
+    """All tokens whose values are no less, in order."""
+    tokens = np.empty(num_at_least(row, value) + 1, np.int64)  # one more is written to, and not kept
+    found = 0
+    for start in range(0, len(row), SEARCH_BLOCK):
+        block = row[start : start + SEARCH_BLOCK]
+        if num_at_least(block, value) > 0:
+            for place in range(len(block)):
+                tokens[found] = start + place
+                found += block[place] >= value
+    return tokens[:found]
+
+
+@nb.njit(cache=True)
+def num_at_least(block: NDArray[np.float32], value: np.float32) -> int:
+    """Counted to the end, which is vector code where a search is not."""
+    count = 0
+    for token in range(len(block)):
+        count += block[token] >= value
+    return count
 
 
 @nb.njit(cache=True)

@@ -13,6 +13,7 @@ import math
 import numba as nb
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 MAX_NOISE = -math.log(-math.log1p(-(2.0**-33)))  # about 22.87, the largest value a token can draw
 
@@ -25,6 +26,10 @@ _M0, _M1 = np.uint64(_MULTIPLIERS[0]), np.uint64(_MULTIPLIERS[1])
 _W0, _W1 = np.uint64(_WEYL[0]), np.uint64(_WEYL[1])
 _LOW = np.uint64(_MASK)
 _HALF = np.uint64(32)
+
+_NATS_PER_BIT = np.float32(math.log(2.0) * 2.0**-23)  # of a float32's bits, read as an integer
+_MARGIN = 1e-3  # for what float32 rounds, here and in the scores that a bound is added to
+_BOUND_OF_NO_BITS = np.float32((31 + 127) * math.log(2.0) + _MARGIN)
 
 
 @nb.njit(cache=True, inline="always")
@@ -45,6 +50,25 @@ def philox_words(
 def gumbel_of_word(word: np.uint64) -> float:
     """Gumbel(0, 1) noise of one 32-bit word, float64."""
     return -math.log(-math.log((np.float64(word) + 0.5) * 2.0**-32))
+
+
+@nb.njit(cache=True, inline="always")
+def noise_bound(word: np.uint32) -> np.float32:
+    """At least `gumbel_of_word`, and where that is high little more, without a logarithm.
+
+    -log(-log u) <= -log(1 - u), and the bits of a float are its binary logarithm less at most 0.09 (Mitchell 1962).
+    """
+    left = np.float32(np.int32(~word >> np.uint32(1)))  # (1 - u) * 2**31, rounded down
+    return _BOUND_OF_NO_BITS - np.float32(left.view(np.int32)) * _NATS_PER_BIT
+
+
+@nb.njit(cache=True)
+def fill_words(words: NDArray[np.uint32], seed: np.uint64, position: int, block: int) -> None:
+    """The words of tokens from 4 * block onwards, a multiple of four, for the target's own noise; vector code."""
+    for place in range(len(words) // 4):
+        four = philox_words(seed, position, block + place)
+        for word in range(4):
+            words[4 * place + word] = four[word]
 
 
 @nb.njit(cache=True)

@@ -14,6 +14,8 @@ import torch
 
 from decoding.core.tree import DraftTree, IntArray, Verdict
 
+NO_NODE = -1
+
 
 class Sampler(Protocol):
     """What draws the tokens of one sequence in one step, along one path from the root: each draw is one position on."""
@@ -31,22 +33,22 @@ def verify(tree: DraftTree, logits_NV: torch.Tensor, sampler: Sampler) -> Verdic
     matches). Raises BrokenLogits.
     """
     path, tokens = [], []
-    node: int | None = 0
-    while node is not None:
+    node = 0
+    while node != NO_NODE:
         token = sampler.draw(logits_NV[node], node)
         path.append(node)
         tokens.append(token)
-        node = _child(tree.tokens, tree.parents, node, token)
+        node = child_of(tree.tokens, tree.parents, node, token)
     return Verdict(np.array(path, np.int32), np.array(tokens, np.int32))
 
 
 @nb.njit(cache=True)
-def _child(tokens: IntArray, parents: IntArray, node: int, token: int) -> int | None:
-    """The child of a node that drafts this token; children follow their parent."""
+def child_of(tokens: IntArray, parents: IntArray, node: int, token: int) -> int:
+    """The child of a node that drafts this token, or NO_NODE; children follow their parent."""
     for child in range(node + 1, len(tokens)):
         if parents[child] == node and tokens[child] == token:
             return child
-    return None
+    return NO_NODE
 
 
 def walk(tree: DraftTree, tokens: IntArray) -> Verdict:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from decoding.core.grammar import Grammar
 from decoding.core.request import Request
@@ -27,7 +28,7 @@ from decoding.engine.engine import Engine
 from decoding.engine.fault import broken_by
 from decoding.engine.isolation import Isolation
 from decoding.engine.sequence import Sequence
-from decoding.sampling import cpu_sampler, logprobs
+from decoding.sampling import logprobs, sampler
 from decoding.sampling.law import Law
 from tests.asking import ask, encode
 
@@ -197,16 +198,16 @@ def test_logits_processors(gosling: Engine, name: str) -> None:
 
 
 def test_a_sampler(gosling: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    draw = cpu_sampler.draw_token
+    draw_along = sampler.draw_along
 
-    def draw_or_fail(row: Any, law: Law, position: int) -> int:
+    def draw_or_fail(tree: DraftTree, logits_NV: torch.Tensor, law: Law, position: int) -> Verdict:
         if law.seed == VICTIM_SEED and position > len(PROMPT) + 4:
             raise Fault
-        return int(draw(row, law, position))
+        return draw_along(tree, logits_NV, law, position)
 
     victim = request_of(gosling, "victim", VICTIM_SEED, "spine", ignore_eos=True)
     with monkeypatch.context() as patched:
-        patched.setattr(cpu_sampler, "draw_token", draw_or_fail)
+        patched.setattr(sampler, "draw_along", draw_or_fail)
         broken = run_beside_a_stream(gosling, victim)
     check_end(gosling, broken, victim, "sampler")
 

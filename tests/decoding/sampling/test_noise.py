@@ -5,7 +5,15 @@ import pytest
 import torch
 from scipy import stats
 
-from decoding.sampling.noise import MAX_NOISE, gumbel, gumbel_of_word, gumbel_rows, philox_words
+from decoding.sampling.noise import (
+    MAX_NOISE,
+    fill_words,
+    gumbel,
+    gumbel_of_word,
+    gumbel_rows,
+    noise_bound,
+    philox_words,
+)
 
 SEED = 0xDEADBEEFCAFEF00D
 
@@ -26,6 +34,12 @@ def test_single_tokens_and_whole_rows_draw_the_same_noise() -> None:
     for row, position in zip(rows, positions, strict=True):
         singles = [gumbel(np.uint64(SEED), position, token) for token in range(103)]
         np.testing.assert_allclose(row, singles, rtol=1e-14)
+
+
+def test_words_of_many_tokens_are_those_of_each() -> None:
+    words = np.empty(40, np.uint32)
+    fill_words(words, np.uint64(SEED), 77, 5)
+    assert words.reshape(10, 4).tolist() == [list(philox_words(np.uint64(SEED), 77, 5 + place)) for place in range(10)]
 
 
 def test_noise_follows_the_gumbel_law() -> None:
@@ -49,3 +63,13 @@ def test_neighbouring_counters_are_uncorrelated(change: str) -> None:
 def test_the_bound_is_the_largest_word() -> None:
     assert gumbel_of_word(np.uint64(2**32 - 1)) == pytest.approx(MAX_NOISE, rel=1e-6)
     assert gumbel_of_word(np.uint64(2**32 - 1)) <= MAX_NOISE + 1e-6
+
+
+def test_a_word_is_bounded_from_above_and_closely_where_its_noise_is_high() -> None:
+    near = [end + step for end in 2 ** np.arange(33) for step in range(-40, 41)]  # where leading zeros and ones change
+    words = np.array(sorted({word % 2**32 for end in near for word in (end, -end)}), np.uint64)
+    words = np.append(words, np.random.default_rng(0).integers(0, 2**32, 20_000, np.uint64))
+    noise = np.array([gumbel_of_word(word) for word in words])
+    margin = np.array([noise_bound(np.uint32(word)) for word in words]) - noise
+    assert margin.min() > 5e-4, "what remains for the rounding of scores"
+    assert margin[(noise > 3.0) & (noise < 15.0)].max() < 0.1

@@ -12,14 +12,15 @@ from scipy import stats
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
-from decoding.core.tree import DraftTree, Draws, root_only
+from decoding.core.tree import DraftTree, Draws, Source, chain, root_only
 from decoding.errors import BrokenLogits
-from decoding.sampling.cpu_sampler import CpuSampler
+from decoding.sampling.cpu_sampler import CpuSampler, draw_token
 from decoding.sampling.law import Law, law_of
 from decoding.sampling.logits_processors import LogitsProcessors
-from decoding.sampling.reference import ReferenceSampler
+from decoding.sampling.noise import fill_words
+from decoding.sampling.reference import ReferenceSampler, reference_draw_token
 from decoding.sampling.rejection import RejectionSampler
-from decoding.sampling.sampler import ProcessedSampler, sampler_for
+from decoding.sampling.sampler import ProcessedSampler, sampler_for, verdict_on
 from decoding.sampling.verify import Sampler, verify
 
 GREEDY = SamplingParams(max_tokens=9, temperature=0.0, seed=5)
@@ -55,6 +56,54 @@ def test_kernel_and_reference_draw_the_same_tokens(asked: SamplingParams, vocab_
     logits[::2] = (logits[::2] * 2).round() / 2  # many exact ties
     law = law_of(asked)
     assert draw_all(CpuSampler(law, 1), logits) == draw_all(ReferenceSampler(law, 1), logits)
+
+
+def random_row(rng: np.random.Generator, vocab_size: int) -> torch.Tensor:
+    """Flat or peaked, or with ties, or mostly minus infinity, or far from zero."""
+    row = rng.standard_normal(vocab_size).astype(np.float32) * np.float32(rng.choice([0.0, 0.1, 1.0, 4.0, 30.0]))
+    match rng.integers(5):
+        case 0:
+            row = np.round(row * 2) / 2
+        case 1:
+            row[rng.integers(vocab_size)] += 15
+        case 2:
+            row[rng.random(vocab_size) < 0.9] = -np.inf
+            row[rng.integers(vocab_size)] = -1
+        case 3:
+            row -= np.float32(1e6)
+    return torch.from_numpy(row)
+
+
+@pytest.mark.parametrize(("most_tokens", "num_rows"), [(9, 300), (600, 400), (5_000, 200), (151_936, 12)])
+def test_any_row_at_any_temperature_gives_the_token_of_the_reference(most_tokens: int, num_rows: int) -> None:
+    rng = np.random.default_rng(most_tokens)
+    for _ in range(num_rows):
+        row_V = random_row(rng, int(rng.integers(most_tokens // 2 + 1, most_tokens, endpoint=True)))
+        top_p, min_p = float(rng.choice([1.0, 1.0, 0.9])), float(rng.choice([0.0, 0.0, 0.01, 1.0]))
+        seed = rng.integers(2**64, dtype=np.uint64)
+        law = Law(float(rng.uniform(0.1, 3)), int(rng.choice([0, 0, 5])), top_p, min_p, seed)
+        position = int(rng.choice([1, 100_000, 2**32 - 1]))
+        assert draw_token(row_V.numpy(), law, position) == reference_draw_token(row_V, law, position), law
+
+
+def test_of_tokens_that_score_the_same_the_first_is_drawn() -> None:
+    law, row_V = law_of(SamplingParams(max_tokens=1, temperature=0.7, seed=2)), np.full(400_000, -np.inf, np.float32)
+    words = np.empty(len(row_V), np.uint32)
+    fill_words(words, law.seed, 3, 0)
+    order = np.argsort(words, kind="stable")
+    same = np.flatnonzero(np.diff(words[order]) == 0)
+    assert len(same) > 5, "tokens that share a word"
+    for first, second in zip(order[same], order[same + 1], strict=True):
+        row_V[[first, second]] = 1.5
+        assert draw_token(row_V, law, 3) == first < second
+        row_V[[first, second]] = -np.inf
+
+
+@pytest.mark.parametrize("temperature", [1e-300, 1e-38, 1e-3])
+def test_next_to_no_temperature_is_greedy_among_the_highest(temperature: float) -> None:
+    law, row_V = law_of(SamplingParams(max_tokens=1, temperature=temperature)), np.arange(700, dtype=np.float32)
+    row_V[[300, 600]] = 699
+    assert {draw_token(row_V, law, position) for position in range(50)} == {300, 600, 699}
 
 
 @pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED.keys())
@@ -98,7 +147,7 @@ def test_a_tree_is_verified_as_by_the_reference(asked: SamplingParams) -> None:
         logits = torch.randn(12, 10)
         for sampling, first in ((replace(asked, seed=2**64 - 1 - seed), 1), (GREEDY, 7)):
             request, rows = request_of(sampling, 4 + first), logits[first : first + len(TREE)]
-            verdict = verify(TREE, rows, sampler_for(request, TREE, None))
+            verdict = verdict_on(TREE, rows, request, None)
             expected = verify(TREE, rows, ReferenceSampler(law_of(sampling), request.num_tokens))
             assert verdict.path.tolist() == expected.path.tolist()
             assert verdict.tokens.tolist() == expected.tokens.tolist()
@@ -162,3 +211,13 @@ def test_numbers_that_are_not_finite_raise_at_their_position(name: str, row_V: t
     assert 0 <= sampler.draw(broken(-np.inf, slice(9, None)), 0) < 9, "minus infinity is a token that cannot be drawn"
     with pytest.raises(BrokenLogits, match="The model gave numbers that are not finite at position 8"):
         sampler.draw(row_V, 0)
+
+
+@pytest.mark.parametrize("asked", [GREEDY, ASKED["temperature"]])
+def test_a_broken_row_raises_where_the_walk_comes_to_it_and_nowhere_else(asked: SamplingParams) -> None:
+    rows_NV = torch.eye(3)[[1, 2, 0]] * 1000
+    request, ahead, aside = request_of(asked, 7), chain(0, np.array([1, 2], np.int32), Source.CONTEXT), root_only(0)
+    rows_NV[1, 0] = np.nan
+    assert verdict_on(aside, rows_NV, request, None).tokens.tolist() == [1]
+    with pytest.raises(BrokenLogits, match="at position 8"):
+        verdict_on(ahead, rows_NV, request, None)
