@@ -164,7 +164,7 @@ def _value_kernel(num_rows: int, num_vectors: int) -> Any:
             starts = _emit_starts(builder, weights, num_rows)
             targets = _emit_targets(builder, [start, step], num_rows, num_vectors)
             totals = _emit_starts(builder, [total, step], num_rows)
-            added = [cgutils.alloca_once_value(builder, _emit_factor(builder, total)) for total in totals]
+            added = [cgutils.alloca_once_value(builder, emit_load(builder, total, FLOAT)) for total in totals]
             slots = [
                 [cgutils.alloca_once_value(builder, emit_load(builder, target, VECTOR)) for target in row]
                 for row in targets
@@ -179,9 +179,10 @@ def _value_kernel(num_rows: int, num_vectors: int) -> Any:
                 num_keys = emit_least(builder, builder.sub(count, done), block_len)
                 with cgutils.for_range(builder, num_keys, intp=count.type) as key:
                     place = builder.add(done, key.index)
-                    factors = [_emit_factor(builder, emit_address(builder, weight, place, 4)) for weight in starts]
-                    for slot, number in zip(added, factors, strict=True):
+                    numbers = [emit_load(builder, emit_address(builder, weight, place, 4), FLOAT) for weight in starts]
+                    for slot, number in zip(added, numbers, strict=True):
                         builder.store(builder.fadd(builder.load(slot), number), slot)
+                    factors = [emit_splat(builder, number) for number in numbers]
                     row = builder.add(value, builder.mul(key.index, blocks[4]))
                     vectors = [emit_offset(builder, row, VECTOR_BYTES * place) for place in range(num_vectors)]
                     _emit_step(builder, slots, factors, vectors)
@@ -191,7 +192,7 @@ def _value_kernel(num_rows: int, num_vectors: int) -> Any:
             for slot, target in zip(chain(*slots), chain(*targets), strict=True):
                 emit_store(builder, builder.load(slot), target)
             for slot, target in zip(added, totals, strict=True):
-                emit_store(builder, builder.extract_element(builder.load(slot), ir.Constant(INT, 0)), target)
+                emit_store(builder, builder.load(slot), target)
             return context.get_dummy_value()
 
         return types.void(weights, blocks, types.int64, types.int64, sums), codegen
