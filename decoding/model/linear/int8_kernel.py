@@ -32,18 +32,15 @@ from decoding.attention.lanes import (
     raise_counter,
 )
 from decoding.model.linear.panel_kernel import (
-    AHEAD,
-    CHUNK,
     MOST_ROWS,
     PANEL,
     PANEL_BYTES,
     PANEL_VECTORS,
-    ROWS,
     STEP_BYTES,
-    VECTORS,
+    Rows,
     add,
     room,
-    take_turn,
+    sum_steps,
     write,
 )
 
@@ -91,33 +88,13 @@ def _scale(_context: Any, sums: Any, scales: Any, row_scale: Any) -> Any:
     return types.void(*[types.int64] * 3), codegen
 
 
-@nb.njit(cache=True)
-def _sum_panel(call: Any, weights: int, starts: int, source: int, num_rows: int, sums: int) -> None:
-    source_step = call[NUM_STEPS] * STEP_BYTES
-    is_one_turn = num_rows <= ROWS and VECTORS == PANEL_VECTORS
-    ahead = AHEAD if is_one_turn else CHUNK * PANEL_BYTES
-    for row in range(num_rows):
-        _copy(sums + row * PANEL_BYTES, starts, PANEL_VECTORS)
-    start = 0
-    while start < call[NUM_STEPS]:
-        end = call[NUM_STEPS] if is_one_turn else min(start + CHUNK, call[NUM_STEPS])
-        for row in range(0, num_rows, ROWS):
-            rows = source + row * source_step + start * STEP_BYTES
-            for vector in range(0, PANEL_VECTORS, VECTORS):
-                shift = vector * VECTOR_BYTES
-                place = weights + start * PANEL_BYTES + shift
-                row_sums = sums + row * PANEL_BYTES + shift
-                take_turn(min(ROWS, num_rows - row), rows, source_step, place, end - start, row_sums, ahead, np.int8(0))
-        start = end
-
-
 @nb.njit(inline="always")
 def _multiply(call: Any, tag: Any) -> None:
     """A thread's share of a call; tag: of the numbers that come out."""
     sums = room()
     counter = np.int64(call.ctypes.data) + 8 * COUNTER
     num_panels = (call[NUM_OUTPUTS] + PANEL - 1) // PANEL
-    target_step = call[NUM_OUTPUTS] * call[ITEM]
+    source_step, target_step = call[NUM_STEPS] * STEP_BYTES, call[NUM_OUTPUTS] * call[ITEM]
     panel_weights = call[NUM_STEPS] * PANEL_BYTES
     while True:
         first = raise_counter(counter, call[CLAIM])
@@ -128,9 +105,10 @@ def _multiply(call: Any, tag: Any) -> None:
             num_left = call[NUM_OUTPUTS] - panel * PANEL
             for start in range(0, call[NUM_ROWS], MOST_ROWS):
                 num_rows = min(MOST_ROWS, call[NUM_ROWS] - start)
-                source = call[SOURCE] + start * call[NUM_STEPS] * STEP_BYTES
-                weights = call[WEIGHTS] + panel * panel_weights
-                _sum_panel(call, weights, call[STARTS] + shift, source, num_rows, sums)
+                for row in range(num_rows):
+                    _copy(sums + row * PANEL_BYTES, call[STARTS] + shift, PANEL_VECTORS)
+                rows = Rows(call[SOURCE] + start * source_step, source_step, num_rows)
+                sum_steps(rows, call[WEIGHTS] + panel * panel_weights, 0, call[NUM_STEPS], sums, np.int8(0))
                 target = call[TARGET] + start * target_step + panel * PANEL * call[ITEM]
                 for row in range(num_rows):
                     total = sums + row * PANEL_BYTES

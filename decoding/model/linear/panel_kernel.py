@@ -8,14 +8,14 @@ Invariant: an output is a sum of blocks of so many steps, each in order of the i
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba as nb
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
+from numba.extending import intrinsic, register_jitable
 
 from decoding.attention.lanes import (
     FLOAT,
@@ -43,18 +43,26 @@ PANEL = 64  # outputs
 STEP_BYTES = 4  # of the input
 PANEL_VECTORS = PANEL // LANES
 PANEL_BYTES = PANEL_VECTORS * VECTOR_BYTES  # of weights for a step, and of sums for a row
-# Vectors of a panel and rows at a time: their sums must fit the processor's registers, 32 of sixteen numbers or 16 of
-# eight.
-VECTORS, ROWS = (4, 6) if has_feature("avx512f") else (2, 3)
-CHUNK = 64  # steps that stay in the nearest cache while more rows or vectors than that take their turns
-AHEAD = 8192  # bytes between the weights that are read and those that are asked for, where one turn is enough
+# Rows at a time, and vectors of a panel with them, of which a few rows take more: sums, weights and a factor must fit
+# the processor's registers, 32 of sixteen numbers or 16 of eight.
+ROWS, FEW_ROWS = 6, 2
+VECTORS, VECTORS_OF_FEW = (4, 4) if has_feature("avx512f") else (1, 2)
+CHUNK = 64  # steps that stay in the nearest cache while they are read more than once
+AHEAD = 8192  # bytes between the weights that are read and those that are asked for, where they are read once
 MOST_ROWS = 64  # that share a pass over a panel
 # The fields of a call's table, each an int64.
 SOURCE, TARGET, NUM_ROWS, COUNTER, WEIGHTS, BIAS, NUM_STEPS, BLOCK, LEAP, NUM_OUTPUTS, CLAIM, ITEM = range(12)
 NUM_FIELDS = 12
-NO_SUM = np.float32(-0.0)  # which added to anything leaves its bits
 ZERO = np.float32(0.0)
 FLAGS = ir.VectorType(ir.IntType(1), LANES)
+
+
+class Rows(NamedTuple):
+    """Where the first of the input begins, bytes from one to the next, and how many there are."""
+
+    start: int
+    step: int
+    num_rows: int
 
 
 def _emit_assembly(builder: Builder, text: str, constraints: str, result: Any, *operands: Value) -> Value:
@@ -79,18 +87,24 @@ def _emit_product(builder: Builder, tag: Any, total: Value, factor: Value, weigh
     return builder.shuffle_vector(*halves, ir.Constant(INT_VECTOR, list(range(LANES))))
 
 
+@register_jitable
+def _vectors_at_a_time(num_rows: int) -> int:
+    return VECTORS_OF_FEW if num_rows <= FEW_ROWS else VECTORS
+
+
 def _emit_turn(builder: Builder, num_rows: int, tag: Any, values: list[Value]) -> None:
     """The sums of so many rows in a few vectors of a panel, over some steps."""
     source, source_step, weights, num_steps, sums, ahead, _ = values
+    num_vectors = _vectors_at_a_time(num_rows)
     rows = [builder.add(source, emit_times(builder, source_step, row)) for row in range(num_rows)]
     places = [
-        [emit_offset(builder, sums, row * PANEL_BYTES + place * VECTOR_BYTES) for place in range(VECTORS)]
+        [emit_offset(builder, sums, row * PANEL_BYTES + place * VECTOR_BYTES) for place in range(num_vectors)]
         for row in range(num_rows)
     ]
     slots = [[cgutils.alloca_once_value(builder, emit_load(builder, place, VECTOR)) for place in row] for row in places]
     with cgutils.for_range(builder, num_steps, intp=num_steps.type) as loop:
         start = emit_address(builder, weights, loop.index, PANEL_BYTES)
-        vectors = [emit_offset(builder, start, VECTOR_BYTES * place) for place in range(VECTORS)]
+        vectors = [emit_offset(builder, start, VECTOR_BYTES * place) for place in range(num_vectors)]
         for vector in vectors:
             emit_prefetch(builder, builder.add(vector, ahead))
         loaded = [emit_load(builder, vector, VECTOR) for vector in vectors]
@@ -214,28 +228,39 @@ def write(_context: Any, vectors: Any, target: Any, count: Any, tag: Any) -> Any
 
 
 @nb.njit(cache=True)
-def _sum_panel(call: Any, weights: int, source: int, num_rows: int, sums: int, totals: int, tag: Any) -> None:
+def sum_steps(rows: Rows, panel: int, start: int, end: int, sums: int, tag: Any) -> None:
+    """sums[r] += row r * a panel, over the steps from `start` to `end`."""
+    is_read_once = rows.num_rows <= ROWS and VECTORS == PANEL_VECTORS
+    ahead = AHEAD if is_read_once else CHUNK * PANEL_BYTES
+    while start < end:
+        num_steps = end - start if is_read_once else min(CHUNK, end - start)
+        row = 0
+        while row < rows.num_rows:
+            left = rows.num_rows - row
+            count = left if left <= ROWS else min(ROWS, (left + 1) // 2)  # lest the last turn have a single row
+            source = rows.start + row * rows.step + start * STEP_BYTES
+            shift = 0
+            while shift < PANEL_BYTES:
+                weights, row_sums = panel + start * PANEL_BYTES + shift, sums + row * PANEL_BYTES + shift
+                take_turn(count, source, rows.step, weights, num_steps, row_sums, ahead, tag)
+                shift += _vectors_at_a_time(count) * VECTOR_BYTES
+            row += count
+        start += num_steps
+
+
+@nb.njit(inline="always")
+def _sum_panel(call: Any, weights: int, rows: Rows, sums: int, totals: int, tag: Any) -> None:
     """totals[r] = row r * a panel."""
-    source_step = call[NUM_STEPS] * STEP_BYTES
-    num_vectors = num_rows * PANEL_VECTORS
-    is_one_turn = num_rows <= ROWS and VECTORS == PANEL_VECTORS
-    ahead = AHEAD if is_one_turn else CHUNK * PANEL_BYTES
+    num_vectors = rows.num_rows * PANEL_VECTORS
     start = 0
-    fill(totals, num_vectors, NO_SUM)
     while start < call[NUM_STEPS]:
-        block_end = min(start + call[BLOCK], call[NUM_STEPS])
-        fill(sums, num_vectors, ZERO)
-        while start < block_end:
-            end = block_end if is_one_turn else min(start + CHUNK, block_end)
-            for row in range(0, num_rows, ROWS):
-                rows = source + row * source_step + start * STEP_BYTES
-                for vector in range(0, PANEL_VECTORS, VECTORS):
-                    shift = vector * VECTOR_BYTES
-                    place = weights + start * PANEL_BYTES + shift
-                    row_sums = sums + row * PANEL_BYTES + shift
-                    take_turn(min(ROWS, num_rows - row), rows, source_step, place, end - start, row_sums, ahead, tag)
-            start = end
-        add(totals, sums, num_vectors)
+        end = min(start + call[BLOCK], call[NUM_STEPS])
+        block = totals if start == 0 else sums
+        fill(block, num_vectors, ZERO)
+        sum_steps(rows, weights, start, end, block, tag)
+        if start > 0:
+            add(totals, sums, num_vectors)
+        start = end
 
 
 @nb.njit(inline="always")
@@ -244,7 +269,7 @@ def _multiply(call: Any, tag: Any) -> None:
     sums, totals = room(), room()
     counter = np.int64(call.ctypes.data) + 8 * COUNTER
     num_panels = (call[NUM_OUTPUTS] + PANEL - 1) // PANEL
-    target_step = call[NUM_OUTPUTS] * call[ITEM]
+    source_step, target_step = call[NUM_STEPS] * STEP_BYTES, call[NUM_OUTPUTS] * call[ITEM]
     while True:
         first = raise_counter(counter, call[CLAIM])
         if first >= num_panels:
@@ -254,8 +279,8 @@ def _multiply(call: Any, tag: Any) -> None:
             num_left = call[NUM_OUTPUTS] - panel * PANEL
             for start in range(0, call[NUM_ROWS], MOST_ROWS):
                 num_rows = min(MOST_ROWS, call[NUM_ROWS] - start)
-                source = call[SOURCE] + start * call[NUM_STEPS] * STEP_BYTES
-                _sum_panel(call, weights, source, num_rows, sums, totals, tag)
+                rows = Rows(call[SOURCE] + start * source_step, source_step, num_rows)
+                _sum_panel(call, weights, rows, sums, totals, tag)
                 target = call[TARGET] + start * target_step + panel * PANEL * call[ITEM]
                 for row in range(num_rows):
                     total = totals + row * PANEL_BYTES
