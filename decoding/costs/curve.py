@@ -1,6 +1,6 @@
 """What a step costs on this machine: seconds by rows and by the keys they read. Pure arithmetic.
 
-A step over n rows at contexts L costs base + row * sum(n) + key * sum(n * L) seconds.
+A step over n rows at contexts L costs base + row * sum(n) + key * sum(n * L) seconds, and something for each request.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LEAST_ROW_SHARE = 0.005
 
 @dataclass(frozen=True, slots=True)
 class CostCurve:
-    """Seconds of one step: base + row * rows + key * (rows summed over their context lengths).
+    """Seconds of one step: base + row * rows + key * (rows summed over their context lengths) + request * requests.
 
     draft: seconds beside the forward for each request that drafts: proposing, harvesting, observing; of a draft model's
     forward, growing. head: the part of `row` that goes into its logits, which rows of a prompt can do without.
@@ -26,11 +26,12 @@ class CostCurve:
     key: float
     draft: float = 0.0
     head: float = 0.0
+    request: float = 0.0
 
     def step_seconds(self, rows: Sequence[float], contexts: Sequence[int]) -> float:
         """A step in which request i brings rows[i] rows at contexts[i] committed tokens."""
         keys = sum(count * context for count, context in zip(rows, contexts, strict=True))
-        return self.base + self.row * sum(rows) + self.key * keys
+        return self.base + self.request * len(rows) + self.row * sum(rows) + self.key * keys
 
     def plain_seconds(self, emitted: int, contexts: Sequence[int]) -> float:
         """Seconds plain decoding needs for `emitted` tokens at this load: one row per request a step."""

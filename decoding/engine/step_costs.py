@@ -24,13 +24,14 @@ ROUNDS_BETWEEN = 16  # of `refine`
 class Beside:
     """Seconds that a step takes beyond what the curves say of its forwards, which follow other work. plain: any;
     drafting: more of each sequence that drafts; row: of each drafted node; round: of each sequence in each forward of
-    the draft model; cold: of such a forward."""
+    the draft model; cold: of such a forward; request: of each sequence, whether it drafts or not."""
 
     plain: float = 0.0
     drafting: float = 0.0
     row: float = 0.0
     round: float = 0.0
     cold: float = 0.0
+    request: float = 0.0
 
 
 class Besides(msgspec.Struct, frozen=True):
@@ -96,7 +97,9 @@ class StepCosts:
     def _take_curves(self) -> None:
         forward, beside = self.forward_curve, self._beside
         row = forward.row + beside.row
-        self.curve = replace(forward, base=forward.base + beside.plain, row=row, draft=beside.drafting)
+        self.curve = replace(
+            forward, base=forward.base + beside.plain, row=row, draft=beside.drafting, request=beside.request
+        )
         self.draft_curve = alone = self.draft_forward_curve
         if alone is not None:
             self.draft_curve = replace(alone, base=alone.base + beside.cold, draft=beside.round)

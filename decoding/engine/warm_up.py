@@ -5,7 +5,7 @@ Owns what they are, and what their steps tell of the seconds beside the forwards
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 from typing import Protocol
 
@@ -24,6 +24,7 @@ NUM_TOKENS = 12  # of prompts and replies
 MEASURED_NODES = (2, 8)  # drafted in steps whose seconds are taken
 MEASURED_ROUNDS = (1, 2)  # of the draft model, likewise
 NUM_MEASURED = 2  # requests of each
+NUM_TOGETHER = 4  # of them that run at once
 
 
 class Stepping(Protocol):
@@ -40,7 +41,7 @@ class Stepping(Protocol):
 def run_first(engine: Stepping, model: TargetModel, has_draft_model: bool) -> None:
     """Run every kind of step."""
     for request in _requests(model, _kinds(has_draft_model)):
-        _run(engine, request)
+        _run(engine, [request])
 
 
 def measure_beside(
@@ -48,11 +49,12 @@ def measure_beside(
 ) -> Beside:
     """What steps take beside what their forwards should, by medians. most_nodes: that a request may ask for; curve,
     draft_curve: of forwards alone, of the draft model's where there is one."""
-    plain = _beside(engine, model, curve, SpeculationParams(method="none"))
-    alone = median(seconds for _, seconds in plain)
+    plain = SpeculationParams(method="none")
+    runs = [_beside(engine, model, curve, plain, at_once) for at_once in (1, NUM_TOGETHER)]
+    request, always = _line([(stats.rows, seconds) for run in runs for stats, seconds in run])
     stores = frozenset(("context", "adjacency", "ngram"))
     drafted = [
-        (stats.rows - 1, seconds - alone)
+        (stats.rows - 1, seconds - request - always)
         for nodes in MEASURED_NODES
         if nodes <= most_nodes
         for stats, seconds in _beside(engine, model, curve, SpeculationParams(max_nodes=nodes, sources=stores))
@@ -60,7 +62,7 @@ def measure_beside(
     ]
     row, drafting = _line(drafted)
     if draft_curve is None or most_nodes == 0:
-        return Beside(alone, drafting, row)
+        return Beside(always, drafting, row, request=request)
     grown = [
         (rounds, stats.phase_seconds["draft"], stats.phase_seconds["draft_model"] / rounds)
         for rounds in MEASURED_ROUNDS
@@ -74,12 +76,13 @@ def measure_beside(
     ]
     own, _ = _line([(rounds, seconds) for rounds, seconds, _ in grown])
     cold = median([seconds for *_, seconds in grown] or [0.0]) - draft_curve.step_seconds([1], [NUM_TOKENS])
-    return Beside(alone, drafting, row, own, max(0.0, cold))
+    return Beside(always, drafting, row, own, max(0.0, cold), request)
 
 
-def _run(engine: Stepping, request: Request) -> list[StepStats]:
-    """Of its steps after the prompt."""
-    engine.add(request)
+def _run(engine: Stepping, requests: Iterable[Request]) -> list[StepStats]:
+    """Of their steps after the prompts."""
+    for request in requests:
+        engine.add(request)
     found = []
     while engine.has_work:
         stats = engine.step().stats
@@ -89,17 +92,18 @@ def _run(engine: Stepping, request: Request) -> list[StepStats]:
 
 
 def _beside(
-    engine: Stepping, model: TargetModel, curve: CostCurve, speculation: SpeculationParams
+    engine: Stepping, model: TargetModel, curve: CostCurve, speculation: SpeculationParams, at_once: int = 1
 ) -> list[tuple[StepStats, float]]:
-    """The steps of greedy requests, each with its seconds beside the draft model's forwards and beyond what the curve
-    says of the target's."""
+    """The steps of greedy requests, so many at once, each with its seconds beside the draft model's forwards and beyond
+    what the curve says of the target's."""
+    kinds = [(speculation, 0.0, None)] * at_once
     return [
         (
             stats,
             stats.step_seconds - stats.phase_seconds["draft_model"] - curve.step_seconds([stats.rows], [NUM_TOKENS]),
         )
-        for request in _requests(model, [(speculation, 0.0, None)] * NUM_MEASURED)
-        for stats in _run(engine, request)
+        for _ in range(NUM_MEASURED)
+        for stats in _run(engine, _requests(model, kinds))
     ]
 
 
@@ -126,9 +130,9 @@ def _kinds(has_draft_model: bool) -> list[tuple[SpeculationParams, float, int | 
 def _requests(model: TargetModel, kinds: Sequence[tuple[SpeculationParams, float, int | None]]) -> Iterator[Request]:
     num_tokens = min(NUM_TOKENS, model.max_model_len // 2)
     prompt = np.arange(num_tokens, dtype=np.int32) % model.vocab_size
-    for speculation, temperature, logprobs in kinds:
+    for number, (speculation, temperature, logprobs) in enumerate(kinds):
         yield Request(
-            id="",
+            id=str(number),
             prompt=prompt,
             sampling=SamplingParams(
                 max_tokens=num_tokens, temperature=temperature, top_p=0.9, ignore_eos=True, logprobs=logprobs

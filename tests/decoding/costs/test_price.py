@@ -77,6 +77,17 @@ def test_a_pace_below_plain_decoding_does_not_make_nodes_cheap() -> None:
 def test_plain_seconds_are_those_of_one_row_per_request() -> None:
     curve = CostCurve(base=1.0, row=0.1, key=0.01)
     assert curve.plain_seconds(6, [10, 20]) == pytest.approx(3 * (1.0 + 0.2 + 0.3))
+    curve = replace(curve, request=0.05)
+    assert curve.plain_seconds(6, [10, 20]) == pytest.approx(3 * (1.0 + 0.1 + 0.2 + 0.3))
+
+
+def test_requests_that_cost_something_by_themselves_make_rows_cheaper_beside_them() -> None:
+    curve, paces = CostCurve(base=1.0, row=0.03, key=0.0), [Pace()] * 16
+    prices = [
+        node_price(each, present_rate(each, paces, [0] * 16).tokens_a_second, 0)
+        for each in (curve, replace(curve, request=0.05))
+    ]
+    assert prices[1] < 0.9 * prices[0]
 
 
 def demand(max_nodes: int | None, tokens_left: int = 100, **pace: float) -> Demand:
