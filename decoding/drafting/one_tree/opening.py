@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from decoding.core.tree import IntArray
 from decoding.drafting.draft_model.growth import Top
 from decoding.drafting.harvest import path_context
-from decoding.drafting.one_tree.desk import MOST_FORESEEN, NUM_KNOWN, Desk, read_desk
-from decoding.drafting.tree.candidates import Expected, temper
+from decoding.drafting.one_tree.desk import MOST_FORESEEN, NUM_KNOWN, Desk, Heard, read_desk
+from decoding.drafting.tree.candidates import DraftLaw, Expected, temper
 from decoding.sampling.noise import exponential
 from decoding.stores.context import BY_OCCURRENCES, find_match
 from decoding.stores.evidence import (
@@ -38,6 +38,7 @@ from decoding.stores.ngram import LONGEST_NGRAM, find_longest, find_successors
 from decoding.stores.successor_table import NO_TOKEN
 
 NOT_RUN = np.int64(-1)  # in place of a row of the draft model's
+_EVERY_CHAIN = (1 << MOST_FORESEEN) - 1
 _NUM_SEEN = 4
 _SHORTEST = LONGEST_NGRAM - 1
 
@@ -80,17 +81,16 @@ def _hear_foreseen(desk: Desk, node: int, position: int, others: NDArray[np.int1
     """What the request's grammar and prediction go on with, where the path has followed them so far."""
     heard, nodes, foreseen = desk.room.heard, desk.room.buffers.nodes, desk.foreseen
     depth, parent = nodes.depths[node], nodes.parents[node]
+    followed = heard.follows[parent] if node > 0 else _EVERY_CHAIN
     heard.follows[node] = 0
-    for chain in range(MOST_FORESEEN):
-        if node > 0:
-            is_followed = heard.follows[parent] >> chain & 1 and foreseen.tokens[chain, depth - 1] == nodes.tokens[node]
-            if not is_followed:
-                continue
-        if depth >= foreseen.sizes[chain]:
+    for chain in range(MOST_FORESEEN if followed else 0):
+        if not followed >> chain & 1 or depth >= foreseen.sizes[chain]:
+            continue
+        if node > 0 and foreseen.tokens[chain, depth - 1] != nodes.tokens[node]:
             continue
         heard.follows[node] |= 1 << chain
         token, reason = foreseen.tokens[chain, depth], foreseen.reasons[chain, depth]
-        slot = _slot_of(desk, node, position, token)
+        slot = _slot_of(heard, desk.scratch.variates, desk.law, (node, position, token))
         if heard.classes[node, slot, PREDICTION] != SILENT:
             continue  # a likelier chain has named it
         heard.classes[node, slot, PREDICTION] = foreseen_class(reason, desk.scratch.variates[slot])
@@ -117,7 +117,7 @@ def _hear_context(desk: Desk, node: int, position: int, others: NDArray[np.int16
         match[0], match[1], match[2] = found, suffix_len, (consensus & BY_OCCURRENCES) != 0
     if match[0] >= 0:
         token = tokens[match[0] + 1]
-        slot = _slot_of(desk, node, position, token)
+        slot = _slot_of(heard, desk.scratch.variates, desk.law, (node, position, token))
         variate = desk.scratch.variates[slot]
         heard.classes[node, slot, CONTEXT] = copied_class(match[1], match[2] == 1, variate)
         heard.firsts[node, CONTEXT] = token
@@ -140,7 +140,7 @@ def _hear_list(
         token = table.ids[entry, slot]
         if source == MODEL and token >= desk.sides.vocab_size:
             continue
-        found = _slot_of(desk, node, position, token)
+        found = _slot_of(heard, desk.scratch.variates, desk.law, (node, position, token))
         weight = shares[0, slot] / variates[found] if is_sampled else np.float64(table.probabilities[entry, slot])
         whole += weight
         places[count], weights[count] = found, weight
@@ -175,9 +175,10 @@ def _write_classes(
 
 
 @nb.njit(cache=True, forceinline=True)
-def _slot_of(desk: Desk, node: int, position: int, token: int) -> int:
-    """A token's place among the node's candidates, where it may be new; with temperature its variate is there too."""
-    heard = desk.room.heard
+def _slot_of(heard: Heard, variates: NDArray[np.float64], law: DraftLaw, named: tuple[int, int, int]) -> int:
+    """A token's place among the node's candidates, where it may be new; with temperature its variate is there too.
+    named: (node, position, token)."""
+    node, position, token = named
     ids, classes, size = heard.ids, heard.classes, heard.sizes[node]
     for slot in range(size):
         if ids[node, slot] == token:
@@ -185,7 +186,7 @@ def _slot_of(desk: Desk, node: int, position: int, token: int) -> int:
     ids[node, size] = token
     for source in range(NUM_SOURCES):
         classes[node, size, source] = SILENT
-    desk.scratch.variates[size] = exponential(desk.law.seed, position, token) if desk.law.temperature > 0 else 0.0
+    variates[size] = exponential(law.seed, position, token) if law.temperature > 0 else 0.0
     heard.sizes[node] = size + 1
     return int(size)
 
