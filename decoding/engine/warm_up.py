@@ -17,6 +17,7 @@ from decoding.core.speculation_params import SpeculationParams
 from decoding.core.stats import StepStats
 from decoding.core.step_result import StepResult
 from decoding.costs.curve import CostCurve
+from decoding.engine.limits import Limits
 from decoding.engine.step_costs import Beside
 from decoding.model.target_model import TargetModel
 
@@ -29,6 +30,8 @@ NUM_TOGETHER = 4  # of them that run at once
 
 class Stepping(Protocol):
     """What is asked of an engine."""
+
+    limits: Limits
 
     @property
     def has_work(self) -> bool: ...
@@ -50,7 +53,8 @@ def measure_beside(
     """What steps take beside what their forwards should, by medians. most_nodes: that a request may ask for; curve,
     draft_curve: of forwards alone, of the draft model's where there is one."""
     plain = SpeculationParams(method="none")
-    runs = [_beside(engine, model, curve, plain, at_once) for at_once in (1, NUM_TOGETHER)]
+    most = min(NUM_TOGETHER, engine.limits.max_open)
+    runs = [_beside(engine, model, curve, plain, at_once) for at_once in (1, most)]
     request, always = _line([(stats.rows, seconds) for run in runs for stats, seconds in run])
     stores = frozenset(("context", "adjacency", "ngram"))
     drafted = [
