@@ -75,6 +75,7 @@ class OneTree:
 
     @property
     def _sleeps(self) -> bool:
+        """Whether a nap holds: it ends by itself, or where the reply is found to follow its prediction."""
         is_sure = self._foresight is not None and self._foresight.is_sure
         return self._request.num_tokens < self._wake_at and not is_sure
 

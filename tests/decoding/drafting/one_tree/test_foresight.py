@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 
-from decoding.config import EngineConfig
-from decoding.core.grammar import Grammar
 from decoding.core.request import Request
 from decoding.core.tree import Source
 from decoding.costs.price import DraftBudget
 from decoding.drafting.one_tree.foresight import Foresight
 from decoding.drafting.one_tree.one_tree import OneTree
 from decoding.drafting.one_tree.prediction import Prediction
-from decoding.sampling.grammar.builder import GrammarBuilder
 from decoding.stores.judge import measured_judges
 from decoding.stores.session import Session
 from tests.asking import encode
@@ -28,13 +23,8 @@ from tests.decoding.drafting.one_tree.growing import (
     teach,
     verify,
 )
+from tests.decoding.drafting.revision.test_revision import GRAMMAR
 
-SCHEMA = {
-    "type": "object",
-    "properties": {"name": {"type": "string"}, "is_set": {"type": "boolean"}},
-    "required": ["name", "is_set"],
-    "additionalProperties": False,
-}
 PREDICTED = list(range(100, 160))
 
 
@@ -120,8 +110,7 @@ def test_the_draft_model_is_asked_along_a_prediction() -> None:
 
 
 def test_what_a_grammar_forces_is_drafted_and_the_text_after_it_looked_up() -> None:
-    grammar = Grammar("json_schema", json.dumps(SCHEMA))
-    matcher = GrammarBuilder(EngineConfig(), 2048, frozenset({0, 3})).build(grammar).new_matcher()
+    matcher = GRAMMAR.new_matcher()
     forced = matcher.forced()
     assert len(forced) > 2
     session = new_session()
