@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import NamedTuple
 
 from decoding.costs.curve import CostCurve
 
@@ -48,7 +50,7 @@ class DraftBudget:
     round_price, row_price: what one more forward of the draft model and each of its rows must promise, in accepted
     tokens; least_gain: what the tree must promise beyond its nodes' price. others, fixed: tokens that the step's other
     requests are given, and what it costs without this tree, in tokens; a tree that promises much beside them raises the
-    rate, and so the price of its own last nodes.
+    rate, and so the price of its own last nodes. harvests: whether rows are worth being learned from.
     """
 
     max_nodes: int
@@ -58,9 +60,42 @@ class DraftBudget:
     least_gain: float = 0.0
     others: float = 0.0
     fixed: float = math.inf
+    harvests: bool = True
+
+    @property
+    def model_price(self) -> float:
+        """Of a node that the draft model is asked for in a round of its own, and of its row in the tree."""
+        return self.min_chance + self.round_price + self.row_price
 
 
 NOTHING = DraftBudget(0)
+LONGEST_CHAIN = 16  # nodes that are reckoned with
+CONTINUES = 0.75  # a chain that the stores begin goes on
+
+
+def chain_gain(chance: float, hope: float, price: float) -> float:
+    """What a chain promises beyond its price, in tokens, as far as its nodes are worth theirs. chance: of its first
+    node; hope: of each further one, where the one before it is accepted; price: of each."""
+    gain = 0.0
+    for _ in range(LONGEST_CHAIN):
+        if chance <= price:
+            break
+        gain += chance - price
+        chance *= hope
+    return gain
+
+
+class Outlook(NamedTuple):
+    """What a drafter knows of a tree before it grows any. chance: of the likeliest next token; hope: that the token
+    after one that the draft model was run on is among those it thinks likeliest, 0 where it takes no part."""
+
+    chance: float = 1.0
+    hope: float = 0.0
+
+
+def unknown(price: float) -> Outlook:  # noqa: ARG001
+    """Of a drafter that looks for nothing before it drafts."""
+    return Outlook()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +123,10 @@ def node_price(curve: CostCurve, rate: float, context: int) -> float:
 
 
 # On the bundled model's workloads stores that learn from the prompt make replies a tenth shorter in steps (tau 3.28
-# against 2.88 on code, 1.91 and 1.68, 1.30 and 1.24, 1.83 and 1.60), of which its last 128 rows bring three quarters.
-HARVEST_STEPS = 6  # plain steps that a reply of some hundred tokens saves so
+# against 2.88 on code, 1.91 and 1.68, 1.30 and 1.24, 1.83 and 1.60), of which its last 128 rows bring three quarters. A
+# row's likeliest tokens and what is learned from them take twice as long again as its logits.
+HARVEST_TOKENS = 2  # that a reply of some hundred is given sooner by so, for what the logits take
+MOST_PRICE = 0.015  # tokens: where a row's own work beside the forward costs more, text alone teaches enough
 MOST_HARVEST = 1 << 20
 TINY = 1e-9  # seconds
 MOST_SURPRISE = 2.0  # of one step: another process may have had the machine
@@ -100,13 +137,15 @@ LEAST_FACTOR = 0.1
 @dataclass(frozen=True, slots=True)
 class Demand:
     """What one decoding sequence asks of a step. max_nodes: of a budget asked for, None where each node is weighed
-    against its price; context: its tokens so far; tokens_left: that it may yet have."""
+    against its price; context: its tokens so far; tokens_left: that it may yet have. look: what is to be had
+    of a tree, before any is grown, told what looking costs in tokens."""
 
     max_nodes: int | None
     context: int
     tokens_left: int
     pace: Pace
     runs_draft_model: bool = False
+    look: Callable[[float], Outlook] = unknown
 
 
 class Pricing:
@@ -115,11 +154,13 @@ class Pricing:
     def __init__(self, most_nodes: int, curve: CostCurve, draft_curve: CostCurve | None = None) -> None:
         self._most_nodes = most_nodes
         self._step_factor = self._chain_factor = 1.0  # of what the curve says
+        self._draft_factors: deque[float] = deque([1.0], MEDIAN_OF)  # likewise, of the latest steps' draft forwards
         self.set_costs(curve, draft_curve)
 
     def set_costs(self, curve: CostCurve, draft_curve: CostCurve | None) -> None:
         """Let budgets follow these costs from here on."""
         self._curve = curve
+        self._rate = 1 / curve.step_seconds([1], [0])  # tokens a second of the latest step
         self._draft_curve = draft_curve
 
     @property
@@ -128,15 +169,18 @@ class Pricing:
         return self._curve.base / self._curve.row
 
     @property
-    def harvest_rows(self) -> int:
-        """How many of a prompt's last rows are worth their logits to drafting."""
-        curve = self._curve
-        return int(min(HARVEST_STEPS * (curve.base + curve.row) / max(curve.head, TINY), MOST_HARVEST))
+    def harvests(self) -> bool:
+        """Whether a tree's rows are worth being learned from at the present rate."""
+        return self._rate * self._curve.beside <= MOST_PRICE
 
-    def seconds_of_rows(self, num_rows: int, context: int, demand: Demand) -> float:
+    def harvest_rows(self, share: float) -> int:
+        """How many of a prompt's last rows are worth their logits to drafting. share: of the steps that have trees."""
+        return int(min(share * HARVEST_TOKENS / (self._rate * max(self._curve.head, TINY)), MOST_HARVEST))
+
+    def seconds_of_rows(self, num_rows: int, context: int, runs_draft_model: bool) -> float:
         """What a chain of so many rows after `context` tokens adds to a step of others."""
         curves = [self._curve]
-        if demand.runs_draft_model and self._draft_curve is not None:
+        if runs_draft_model and self._draft_curve is not None:
             curves.append(self._draft_curve)
         num_keys = num_rows * (context + num_rows / 2)
         seconds = sum((curve.row - curve.head) * num_rows + curve.key * num_keys for curve in curves)
@@ -154,11 +198,23 @@ class Pricing:
         else:
             self._chain_factor = _follow(self._chain_factor, (seconds - self._step_factor * expected) / chains)
 
+    def note_draft(self, seconds: float, num_forwards: int, num_rows: int) -> None:
+        """A step's forwards of the draft model took `seconds`: behind a target's, which has emptied the caches, more
+        than the curve says."""
+        if num_forwards and self._draft_curve is not None:
+            expected = num_forwards * self._draft_curve.base + num_rows * self._draft_curve.row
+            self._draft_factors.append(seconds / expected)
+
+    @property
+    def _draft_factor(self) -> float:
+        return max(1.0, median(self._draft_factors))
+
     def budgets(self, demands: Sequence[Demand]) -> list[DraftBudget]:
         """A budget for each demand, wherever the room may be."""
         if not demands:
             return []
         rate = present_rate(self._curve, [demand.pace for demand in demands], [demand.context for demand in demands])
+        self._rate = rate.tokens_a_second
         num_sharing, whole = sum(demand.runs_draft_model for demand in demands), sum(rate.emitted)
         own = zip(demands, rate.emitted, rate.rows, strict=True)
         return [
@@ -175,19 +231,21 @@ class Pricing:
             return NOTHING
         if demand.max_nodes is not None:
             return DraftBudget(min(demand.max_nodes, self._most_nodes))
-        price, (whole, emitted, rows) = node_price(self._curve, rate, demand.context), expected
-        budget = DraftBudget(
-            self._most_nodes,
-            price,
-            least_gain=rate * self._curve.draft,
-            others=whole - emitted,
-            fixed=whole - price * (rows - 1),
-        )
-        draft = self._draft_curve
-        if not demand.runs_draft_model or draft is None:
-            return budget
-        round_price = rate * (draft.base / num_sharing + draft.draft)
-        return replace(budget, round_price=round_price, row_price=node_price(draft, rate, demand.context))
+        price, least_gain = node_price(self._curve, rate, demand.context), rate * self._curve.draft
+        draft, round_price, row_price = self._draft_curve, 0.0, 0.0
+        chance, hope = demand.look(rate * self._curve.request)
+        promise = chain_gain(chance, CONTINUES, price)
+        if demand.runs_draft_model and draft is not None:
+            draft_rate = self._draft_factor * rate
+            round_price = draft_rate * (draft.base / num_sharing + draft.draft)
+            row_price = node_price(draft, draft_rate, demand.context)
+            promise = max(promise, chain_gain(hope, hope, price + round_price + row_price))
+        if promise <= least_gain:
+            return NOTHING
+        whole, emitted, rows = expected
+        others, fixed = whole - emitted, whole - price * (rows - 1)
+        prices = price, round_price, row_price, least_gain
+        return DraftBudget(self._most_nodes, *prices, others, fixed, self.harvests)
 
 
 def fitted(budgets: Sequence[DraftBudget], room: int) -> list[DraftBudget]:

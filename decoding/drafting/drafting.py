@@ -51,6 +51,16 @@ class Proposals:
         """Of all draft forwards."""
         return sum(cost.seconds for cost in self.costs)
 
+    @property
+    def num_forwards(self) -> int:
+        """Of the draft model, each of all sequences that asked for it."""
+        return max((cost.num_forwards for cost in self.costs), default=0)
+
+    @property
+    def num_rows(self) -> int:
+        """Of all draft forwards."""
+        return sum(cost.num_rows for cost in self.costs)
+
 
 class Drafting:
     """draft_model: None where there is none; `methods`: those to be had then. has_kernels: whether a method's are
@@ -153,9 +163,13 @@ class Drafting:
 def _growth(request: DraftRequest) -> GrowthRequest | None:
     """What the draft model has to do for a sequence, if anything: a tree, or to follow the prompt."""
     state, budget = request.drafter.active.state, request.budget
-    if state is None or (budget is not None and budget.max_nodes == 0):
+    if state is None:
         return None
-    if budget is not None and state.grower is not None and not state.grower.wants_model(budget):
+    if budget is None:
+        is_asked = request.drafter.reads_ahead
+    else:
+        is_asked = budget.max_nodes > 0 and (state.grower is None or state.grower.wants_model(budget))
+    if not is_asked:
         return None
     return GrowthRequest(state, request.table, request.end, budget)
 

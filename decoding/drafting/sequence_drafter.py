@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, Verdict
-from decoding.costs.price import Demand, DraftBudget, Pace
+from decoding.costs.price import Demand, DraftBudget, Outlook, Pace
 from decoding.drafting.draft_model.state import DraftCost, DraftModelState
 from decoding.drafting.drafter import Drafter
 from decoding.drafting.one_tree.foresight import Foresight
@@ -76,18 +79,43 @@ class SequenceDrafter:
         request, active = self.request, self.active
         asked = request.speculation.max_nodes
         return Demand(
-            max_nodes=0 if self._is_plain else active.default_nodes if asked is None else asked,
+            max_nodes=0 if self.is_waiting else active.default_nodes if asked is None else asked,
             context=request.num_tokens,
             tokens_left=request.max_total - request.num_tokens,
             pace=active.pace,
             runs_draft_model=active.state is not None,
+            look=self._look,
         )
 
-    @property
-    def _is_plain(self) -> bool:
-        """Whether nothing will be drafted for it in the next step."""
+    def _look(self, price: float) -> Outlook:
+        """What is to be had of a tree. Where that cannot be said, drafting will fail likewise, and end this request."""
         drafter = self.active.drafter
-        return self.is_waiting or (isinstance(drafter, OneTree) and drafter.is_napping and self._reviser is None)
+        try:
+            return drafter.look(price) if isinstance(drafter, OneTree) else Outlook()
+        except Exception:
+            return Outlook()
+
+    def harvest_share(self, harvests: bool) -> float:
+        """How much of what rows of the prompt may bring they bring here: all to a method that lives by them; else, if
+        they are worth it at all, as much as of the session's looks find a tree."""
+        if self.num_top > 0 and not self.weighs_rows:
+            return 1.0
+        return float(self._looks[0]) if harvests else 0.0
+
+    @property
+    def weighs_rows(self) -> bool:
+        """Whether it learns from the target's rows only where that is worth its price."""
+        return isinstance(self.active.drafter, OneTree) and self.active.drafter.weighs_rows
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether the draft model is to read the prompt while the target does: most looks of the session ask it."""
+        return self.active.state is not None and bool(self._looks[1] > 0.5)
+
+    @property
+    def _looks(self) -> NDArray[np.float32]:
+        own, _ = self.session.judges(self.request.sampling.temperature > 0)
+        return own.looks
 
     @property
     def foretold(self) -> dict[str, int]:

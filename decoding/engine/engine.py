@@ -267,13 +267,16 @@ class Engine:
         """Each sequence's part of the step, its tree drafted."""
 
         def harvest_rows(task: Task) -> int:
-            is_learnt_from = self.config.prefix_cache or task.sequence.drafter.num_top > 0
-            return self._pricing.harvest_rows if is_learnt_from else 0
+            drafter = task.sequence.drafter
+            is_learnt_from = self.config.prefix_cache or drafter.num_top > 0
+            share = drafter.harvest_share(self._pricing.harvests)
+            return self._pricing.harvest_rows(share) if is_learnt_from else 0
 
         parts, proposals = drafted_parts(tasks, self._drafting, isolation, harvest_rows)
         for reason in proposals.refusals:
             tally.note_refusal(reason)
         tally.end_draft(proposals.model_seconds)
+        self._pricing.note_draft(proposals.model_seconds, proposals.num_forwards, proposals.num_rows)
         return parts
 
     def _learn_prompt(self, part: SequencePart) -> None:
@@ -307,7 +310,7 @@ class Engine:
     def _note_prompts(self, parts: list[SequencePart], seconds: float) -> None:
         """Let the next prompts be planned by how long this step took."""
         chains = sum(
-            self._pricing.seconds_of_rows(len(part.chunk), part.start, part.sequence.drafter.demand)
+            self._pricing.seconds_of_rows(len(part.chunk), part.start, part.sequence.drafter.reads_ahead)
             for part in parts
             if len(part.chunk)
         )

@@ -263,7 +263,7 @@ class Scheduler:
 
     def _seconds(self, sequence: Sequence, num_tokens: int) -> float:
         """What so many of its next tokens add to a step."""
-        return self._pricing.seconds_of_rows(num_tokens, sequence.num_committed, sequence.drafter.demand)
+        return self._pricing.seconds_of_rows(num_tokens, sequence.num_committed, sequence.drafter.reads_ahead)
 
 
 def _blocks_owed(sequence: Sequence) -> int:

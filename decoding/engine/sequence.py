@@ -193,8 +193,10 @@ class SequencePart:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the drafter was not asked for the tree there is."""
-        return self.tree is not None and self.budget == 0
+        """Whether there is nothing to learn from: no tree, by the budget or since none was worth its price."""
+        if self.tree is None:
+            return False
+        return self.budget == 0 or (self.tree.num_drafted == 0 and self.sequence.drafter.weighs_rows)
 
     @property
     def end(self) -> int:

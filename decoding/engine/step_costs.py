@@ -96,9 +96,13 @@ class StepCosts:
 
     def _take_curves(self) -> None:
         forward, beside = self.forward_curve, self._beside
-        row = forward.row + beside.row
         self.curve = replace(
-            forward, base=forward.base + beside.plain, row=row, draft=beside.drafting, request=beside.request
+            forward,
+            base=forward.base + beside.plain,
+            row=forward.row + beside.row,
+            draft=beside.drafting,
+            request=beside.request,
+            beside=beside.row,
         )
         self.draft_curve = alone = self.draft_forward_curve
         if alone is not None:

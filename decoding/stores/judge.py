@@ -23,8 +23,8 @@ from decoding.stores.evidence import NUM_CLASSES, NUM_SOURCES, SILENT, meant_cha
 SERVER_TRIED, SERVER_TRUST, SERVER_PACE = 4096.0, 256.0, 0.0005  # see `Judge`; trust: in what was measured elsewhere
 FIRST_HOPE = 0.85
 HOPE_PACE = 2.0  # times that of the weights
-MOST_FRUITLESS = 6
-HOPE_TRUST = 16.0  # observations that what a level starts from counts for
+HOPE_TRUST = LOOKS_TRUST = 16.0  # observations that what a level starts from counts for
+LOOKS_PACE = 2.0  # times that of the weights
 FORGETTING = 0.5  # likewise
 _MEASURED = Path(__file__).parent / "judge.json"
 _LEAST = 1e-4  # that a chance may be, and that it may lack to 1
@@ -36,15 +36,15 @@ class Judge(NamedTuple):
     """One level's view. chances, stretch: float32 [K], by class; tried: float32 [K], observations that a chance rests
     on, at most `most_tried`; weights: float32 [2^S, 1 + S], of the bias and of each source, by set of sources. hope:
     float32 [2], how often the target's token is one of the likeliest after a node that the draft model ran, and of how
-    many observations. fruitless: int32 [1], trees in a row that were not worth their price. pace: how far an example
-    moves the weights."""
+    many observations. looks: float32 [4], of those for a tree the shares that found one and that asked the draft model,
+    the tokens that one earned beyond its price, and of how many looks. pace: how far an example moves the weights."""
 
     chances: NDArray[np.float32]
     stretch: NDArray[np.float32]
     tried: NDArray[np.float32]
     weights: NDArray[np.float32]
     hope: NDArray[np.float32]
-    fruitless: NDArray[np.int32]
+    looks: NDArray[np.float32]
     most_tried: float
     pace: float
 
@@ -61,16 +61,17 @@ def below(judge: Judge, most_tried: float, pace: float, trust: float) -> Judge:
     """A judge that starts with another's view, which counts for at most `trust` observations."""
     tried = np.minimum(judge.tried, np.float32(trust))
     weights, hope = judge.weights.copy(), np.array((judge.hope[0], HOPE_TRUST), np.float32)
-    fruitless = judge.fruitless // 2
-    return Judge(judge.chances.copy(), judge.stretch.copy(), tried, weights, hope, fruitless, most_tried, pace)
+    looks = np.array((*judge.looks[:3], LOOKS_TRUST), np.float32)
+    return Judge(judge.chances.copy(), judge.stretch.copy(), tried, weights, hope, looks, most_tried, pace)
 
 
 def is_sound(judge: Judge) -> bool:
     """Whether its numbers, which came from outside, can be ones that were learned."""
-    chances, counts = np.append(judge.chances, judge.hope[0]), np.append(judge.tried, judge.hope[1])
-    are_finite = np.isfinite(judge.stretch).all() and np.isfinite(judge.weights).all()
+    chances = np.concatenate((judge.chances, judge.hope[:1], judge.looks[:2]))
+    counts = np.concatenate((judge.tried, judge.hope[1:], judge.looks[3:]))
+    are_finite = all(np.isfinite(each).all() for each in (judge.stretch, judge.weights, judge.looks))
     are_within = np.all((chances >= 0) & (chances <= 1)) and np.all(counts >= 0)
-    return bool(are_finite and are_within and 0 <= judge.fruitless[0] <= MOST_FRUITLESS)
+    return bool(are_finite and are_within)
 
 
 def new_judge(chances: NDArray[np.float32], weights: NDArray[np.float32], trust: float) -> Judge:
@@ -81,8 +82,8 @@ def new_judge(chances: NDArray[np.float32], weights: NDArray[np.float32], trust:
     stretch = np.log(chances / (1 - chances)).astype(np.float32)
     tried = np.full(NUM_CLASSES, trust, np.float32)
     hope = np.array((FIRST_HOPE, HOPE_TRUST), np.float32)
-    fruitless = np.zeros(1, np.int32)
-    return Judge(chances, stretch, tried, weights.astype(np.float32), hope, fruitless, SERVER_TRIED, SERVER_PACE)
+    looks = np.array((1.0, 1.0, 1.0, LOOKS_TRUST), np.float32)
+    return Judge(chances, stretch, tried, weights.astype(np.float32), hope, looks, SERVER_TRIED, SERVER_PACE)
 
 
 def meant_judge() -> Judge:
@@ -146,22 +147,23 @@ def learn_token(judge: Judge, speaking: int, classes: NDArray[np.int16], came: b
         judge.stretch[kind] = math.log(judge.chances[kind] / (1 - judge.chances[kind]))
 
 
-def note_fruitless(levels: Levels) -> int:
-    """A tree was not worth its price; how many have not been by now, one after the other."""
+@nb.njit(cache=True)
+def learn_look(levels: Levels, found_tree: bool, asked_model: bool, earned: float) -> None:
+    """A look for a tree led to one or not, asked the draft model or not, and earned so many tokens beyond its price.
+    Where the draft model is not asked, what was thought of it long ago counts less and less."""
     for judge in levels:
-        judge.fruitless[0] = min(judge.fruitless[0] + 1, MOST_FRUITLESS)
-    return int(levels.request.fruitless[0])
+        judge.looks[3] += 1
+        share = max(LOOKS_PACE * judge.pace, 1 / judge.looks[3])
+        judge.looks[0] += share * (found_tree - judge.looks[0])
+        judge.looks[1] += share * (asked_model - judge.looks[1])
+        judge.looks[2] += share * (earned - judge.looks[2])
+    if not asked_model:
+        _regain_hope(levels.request, levels.session)
+        _regain_hope(levels.session, levels.server)
 
 
-def note_fruitful(levels: Levels) -> None:
-    """A tree was worth its price."""
-    levels.request.fruitless[0] = 0
-    for judge in (levels.session, levels.server):
-        judge.fruitless[0] //= 2
-
-
-def regain_hope(judge: Judge, above: Judge) -> None:
-    """The draft model was not asked: what was thought of it long ago counts less and less."""
+@nb.njit(cache=True, forceinline=True)
+def _regain_hope(judge: Judge, above: Judge) -> None:
     judge.hope[0] += judge.pace * FORGETTING * (above.hope[0] - judge.hope[0])
 
 

@@ -106,7 +106,7 @@ class Session:
         }
         for name, judge in zip(JUDGES, self._judges, strict=True):
             if judge is not None:
-                arrays[name] = (judge.chances, judge.stretch, judge.tried, judge.weights, judge.hope, judge.fruitless)
+                arrays[name] = (judge.chances, judge.stretch, judge.tried, judge.weights, judge.hope, judge.looks)
         return arrays
 
 

@@ -82,7 +82,6 @@ class DraftModel:
         for (request, segment), top in zip(unseen, tops, strict=True):
             state = request.state
             self.store.commit(segment.rows, np.arange(len(segment.tokens), dtype=np.int32))
-            state.note_read(len(segment.tokens))
             if segment.logits == "last" and request.budget is not None and state.grower is not None:
                 state.grower.begin(request.budget, segment.rows.room, self.model.max_model_len - request.end)
                 ready.append((state, top))
@@ -122,7 +121,7 @@ class DraftModel:
         top = top_tokens(self._runner.launch(batch).logits_RV, NUM_SUCCESSORS)
         seconds = time.perf_counter() - started
         for state, segment in zip(states, segments, strict=True):
-            state.note_seconds(seconds * len(segment.tokens) / batch.num_tokens)
+            state.note_forward(seconds * len(segment.tokens) / batch.num_tokens, len(segment.tokens))
         return [TopTokens(top.ids[a:b], top.probabilities[a:b]) for a, b in pairwise(batch.logit_offsets.tolist())]
 
 

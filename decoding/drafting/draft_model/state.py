@@ -20,7 +20,7 @@ from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, IntArray
 from decoding.costs.price import DraftBudget
 
-LONG_READ = 16  # tokens; a step adds no more than a path and a bonus token
+LONG_READ = 16  # rows of a forward; a step adds no more than a path and a bonus token
 
 
 class DraftRows(NamedTuple):
@@ -47,11 +47,17 @@ class Grower(Protocol):
 
 
 class DraftCost(NamedTuple):
-    """What the draft model took for one sequence in a step. is_usual: False where it read much that is read once, and
-    the seconds do not tell what drafting costs."""
+    """What the draft model took for one sequence in a step: its share of the seconds of so many forwards, by its rows
+    in them."""
 
     seconds: float = 0.0
-    is_usual: bool = True
+    num_forwards: int = 0
+    num_rows: int = 0
+
+    @property
+    def is_usual(self) -> bool:
+        """False where it read much that is read once, and the seconds do not tell what drafting costs."""
+        return self.num_rows <= LONG_READ * self.num_forwards
 
 
 @dataclass(slots=True, eq=False)
@@ -65,8 +71,7 @@ class DraftModelState:
     keeps_trees: bool = True
     grower: Grower | None = None
     rows: KvRows | None = None
-    _seconds: float = 0.0
-    _num_read: int = 0
+    _cost: DraftCost = DraftCost()  # noqa: RUF009
 
     def grow_with(self, grower: Grower) -> None:
         """Let `grower` say what grows here."""
@@ -79,18 +84,19 @@ class DraftModelState:
         assert self.rows.table is table, self.request.id
         return self.rows
 
-    def note_read(self, num_tokens: int) -> None:
-        """So many tokens are caught up on."""
-        self._num_read += num_tokens
+    @property
+    def num_unread(self) -> int:
+        """Tokens that the draft model has not read."""
+        return self.request.num_tokens - (self.rows.length if self.rows is not None else 0)
 
-    def note_seconds(self, seconds: float) -> None:
-        """This sequence's share of a draft forward."""
-        self._seconds += seconds
+    def note_forward(self, seconds: float, num_rows: int) -> None:
+        """A draft forward, of which this sequence's rows took `seconds`."""
+        cost = self._cost
+        self._cost = DraftCost(cost.seconds + seconds, cost.num_forwards + 1, cost.num_rows + num_rows)
 
     def take_cost(self) -> DraftCost:
         """The cost since it was last taken."""
-        cost = DraftCost(self._seconds, self._num_read <= LONG_READ)
-        self._seconds, self._num_read = 0.0, 0
+        cost, self._cost = self._cost, DraftCost()
         return cost
 
     def keep(self, rows: IntArray) -> None:

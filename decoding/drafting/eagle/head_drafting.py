@@ -127,7 +127,6 @@ class HeadDrafting:
         budgets = {request.state: request.budget for request in requests}
         for (state, segment, _, _), growing in zip(asked, results, strict=True):
             self.store.commit(segment.rows, np.arange(len(segment.tokens), dtype=np.int32))
-            state.note_read(len(segment.tokens))
             budget = budgets[state]
             if segment.logits == "last" and budget is not None and state.grower is not None:
                 state.grower.begin(budget, segment.rows.room, self.model.max_model_len)
@@ -182,6 +181,7 @@ class HeadDrafting:
         seconds = time.perf_counter() - started
         grown = []
         for each, (first, end) in zip(asked, pairwise(batch.logit_offsets.tolist()), strict=True):
-            each.state.note_seconds(seconds * len(each.segment.tokens) / batch.num_tokens)
+            num_rows = len(each.segment.tokens)
+            each.state.note_forward(seconds * num_rows / batch.num_tokens, num_rows)
             grown.append(Growing(each.state, top.rows(first, end), torch.cat((each.before_TE, hidden_RE[first:end]))))
         return grown

@@ -27,9 +27,8 @@ from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS, SuccessorA
 
 MOST_FORESEEN, LONGEST_FORESEEN = 4, 64  # chains: one that the grammar forces, and guesses; tokens of each
 MOST_CANDIDATES = MOST_FORESEEN + 1 + 3 * NUM_SUCCESSORS
-MOST_MISSED = 5  # steps without a tree whose rows wait to be harvested
 _FIRST_NODES = 66
-NUM_KNOWN, NUM_NODES = range(2)  # see `Desk.counts`
+NUM_KNOWN, NUM_NODES, NUM_TAUGHT, IS_UNJUDGED = range(4)  # see `Desk.counts`
 
 
 class Heard(NamedTuple):
@@ -105,24 +104,15 @@ class Foreseen(NamedTuple):
     reasons: NDArray[np.int8]
 
 
-class Missed(NamedTuple):
-    """Rows of steps without a tree, until they are harvested. roots: int64 [M], positions; ids: int32 [M, 10] and
-    probabilities: float32 [M, 10] of what followed them."""
-
-    roots: NDArray[np.int64]
-    ids: IntArray
-    probabilities: NDArray[np.float32]
-
-
 class Desk(NamedTuple):
-    """tokens: int32 [T], the request's, with room for all that may come. counts: int64 [2]: tokens up to the root of
-    the tree under way, and its nodes. foretold: int64 [1 + S], how many of the tokens that came each source
-    had thought likeliest. no_top: what the draft model says of a row that was not run."""
+    """tokens: int32 [T], the request's, with room for all that may come. counts: int64 [4]: tokens up to the root of
+    the tree under way, and its nodes; tokens whose successors the store has been taught; 1 while the root is opened and
+    the token after it not judged. foretold: int64 [1 + S], how many of the tokens that came each source had thought
+    likeliest. no_top: what the draft model says of a row that was not run."""
 
     tokens: IntArray
     counts: NDArray[np.int64]
     foretold: NDArray[np.int64]
-    missed: Missed
     foreseen: Foreseen
     room: Room
     scratch: Scratch
@@ -155,13 +145,8 @@ def new_desk(
     context, ngrams = stores
     return Desk(
         tokens=tokens,
-        counts=np.array((0, 1), np.int64),
+        counts=np.array((0, 1, 0, 0), np.int64),
         foretold=np.zeros(NUM_SOURCES, np.int64),
-        missed=Missed(
-            np.zeros(MOST_MISSED, np.int64),
-            np.zeros((MOST_MISSED, NUM_SUCCESSORS), np.int32),
-            np.zeros((MOST_MISSED, NUM_SUCCESSORS), np.float32),
-        ),
         foreseen=Foreseen(
             np.zeros(MOST_FORESEEN, np.int32),
             np.zeros((MOST_FORESEEN, LONGEST_FORESEEN), np.int32),

@@ -46,11 +46,11 @@ def plant(at: int, num_known: int) -> None:
 
 
 @nb.njit(cache=True)
-def grow_from_stores(at: int, num_known: int, terms: Terms) -> float:
-    """The whole tree without the draft model; what it promises beyond the price of its nodes."""
-    plant(at, num_known)
+def grow_from_stores(at: int, terms: Terms) -> float:
+    """The whole tree without the draft model, from a root that is opened; what it promises beyond the price of its
+    nodes."""
     desk = read_desk(at)
-    open_node(at, _ROOT, desk.no_top, NOT_RUN)
+    desk.room.buffers.heap[0], desk.counts[NUM_NODES] = 0, 1
     _offer(desk, terms, _ROOT, _BEST)
     _grow(at, terms, np.int64(0))
     kept = np.arange(desk.counts[NUM_NODES]).astype(np.int32)

@@ -1,6 +1,6 @@
 """Learning from what came: every source is judged on every token, and the stores are taught what followed.
 
-Owns nothing. Knows the desk as it was when the tree grew, and of a step without a tree no more than the text.
+Owns nothing. Knows the desk as it was when the tree grew; of a step without a tree its root, and the text.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoding.core.tree import IntArray
-from decoding.drafting.harvest import harvest_text, harvest_tree
-from decoding.drafting.one_tree.desk import NUM_KNOWN, Desk, read_desk
+from decoding.drafting.harvest import harvest_as_it_is, harvest_tree
+from decoding.drafting.one_tree.desk import IS_UNJUDGED, NUM_KNOWN, NUM_TAUGHT, Desk, read_desk
 from decoding.drafting.one_tree.grower import NO_ROW, plant
 from decoding.drafting.one_tree.opening import NOT_RUN, open_node
-from decoding.drafting.tree.nodes import put_node
 from decoding.stores.evidence import NUM_SOURCES
-from decoding.stores.judge import learn_hope, learn_token, set_of
+from decoding.stores.judge import learn_hope, learn_look, learn_token, set_of
 
-_LIKELY = 2  # candidates of a node
+_LIKELY = 1  # candidates of a node
+_ROOT = np.int64(0)
 
 
 class Verified(NamedTuple):
@@ -37,30 +37,57 @@ class Verified(NamedTuple):
 
 
 @nb.njit(cache=True)
-def learn_tree(at: int, verified: Verified, path: IntArray) -> None:
-    """A tree that grew here was verified; path: int32 [a + 1], the accepted nodes as they grew."""
-    _judge(at, path, verified.came)
-    if len(verified.ids) > 0:
-        desk = read_desk(at)
-        tokens = desk.tokens[: desk.counts[NUM_KNOWN]]
-        laws = verified.ids, verified.probabilities
-        harvest_tree(desk.ngrams, tokens, (verified.tokens, verified.parents), verified.path, laws)
+def look(at: int, num_known: int) -> float:
+    """Learn from the text so far, plant a tree at its last token and ask the stores what follows; how likely the
+    likeliest is."""
+    learn_text(at, num_known)
+    plant(at, num_known)
+    desk = read_desk(at)
+    open_node(at, _ROOT, desk.no_top, NOT_RUN)
+    desk.counts[IS_UNJUDGED] = 1
+    heard = desk.room.heard
+    return float(heard.chances[0, heard.order[0, 0]]) if heard.sizes[0] > 0 else 0.0
 
 
 @nb.njit(cache=True)
-def learn_text(at: int, first: int, num_tokens: int, num_missed: int) -> None:
-    """Text came after the root `first`, up to so many tokens, while no tree was grown, and so many rows with it."""
-    plant(at, first + 1)
+def learn_text(at: int, num_known: int) -> None:
+    """The text has so many tokens now: judge what was said of the one after the last root, if no tree was verified
+    there, and teach the store the successors that it has not been taught."""
     desk = read_desk(at)
-    desk.foreseen.sizes[:] = 0  # nobody asked then
-    came, missed, room = desk.tokens[first + 1 : num_tokens], desk.missed, desk.room
-    for node in range(1, len(came)):
-        put_node(room.buffers.nodes, node, node - 1, came[node - 1], 0, 1.0)
-        room.heard.sizes[node] = -1
-        room.rows[node] = NO_ROW
-    _judge(at, np.arange(len(came)).astype(np.int32), came)
-    laws = missed.ids[:num_missed], missed.probabilities[:num_missed]
-    harvest_text(desk.ngrams, desk.tokens, missed.roots[:num_missed], laws)
+    counts = desk.counts
+    root = counts[NUM_KNOWN]
+    if counts[IS_UNJUDGED] and root < num_known:
+        counts[IS_UNJUDGED] = 0
+        _judge(at, np.zeros(1, np.int32), desk.tokens[root : root + 1])
+        learn_look(desk.levels, False, desk.room.rows[0] != NO_ROW, 0.0)
+    _teach(desk, num_known - 1)
+
+
+@nb.njit(cache=True, forceinline=True)
+def _teach(desk: Desk, end: int) -> None:
+    """Teach the store what followed the positions before `end`, as far as it has not been."""
+    first = desk.counts[NUM_TAUGHT]
+    if first < end:
+        if desk.sides.uses_long:
+            harvest_as_it_is(desk.ngrams, desk.tokens, first, end)
+        desk.counts[NUM_TAUGHT] = end
+
+
+@nb.njit(cache=True)
+def learn_tree(at: int, verified: Verified, path: IntArray, earned: float) -> None:
+    """A tree that grew here was verified; path: int32 [a + 1], the accepted nodes as they grew; earned: tokens beyond
+    its price."""
+    desk = read_desk(at)
+    counts = desk.counts
+    counts[IS_UNJUDGED] = 0
+    _judge(at, path, verified.came)
+    learn_look(desk.levels, len(verified.tokens) > 1, desk.room.rows[0] != NO_ROW, earned)
+    if len(verified.ids) > 0:
+        _teach(desk, counts[NUM_KNOWN] - 1)
+        laws = verified.ids, verified.probabilities
+        tokens = desk.tokens[: counts[NUM_KNOWN]]
+        harvest_tree(desk.ngrams, tokens, (verified.tokens, verified.parents), verified.path, laws)
+        counts[NUM_TAUGHT] = counts[NUM_KNOWN] + len(path) - 1
 
 
 @nb.njit(cache=True)

@@ -7,11 +7,14 @@ import pytest
 
 from decoding.costs.curve import LEAST_ROW_SHARE, CostCurve, fit_cost_curve
 from decoding.costs.price import (
-    HARVEST_STEPS,
+    HARVEST_TOKENS,
     MOST_HARVEST,
+    MOST_PRICE,
     Demand,
+    Outlook,
     Pace,
     Pricing,
+    chain_gain,
     fitted,
     node_price,
     present_rate,
@@ -141,16 +144,11 @@ def test_who_drafts_with_the_draft_model_pays_for_its_rounds_together() -> None:
     assert pricing.budgets([replace(runs, runs_draft_model=False)])[0].round_price == 0
 
 
-def demand_of(*, runs_draft_model: bool = False) -> Demand:
-    return Demand(max_nodes=None, context=0, tokens_left=10, pace=Pace(), runs_draft_model=runs_draft_model)
-
-
 def test_a_chain_costs_its_rows_without_their_logits_and_the_keys_they_see() -> None:
     curve, draft_curve = CostCurve(1.0, 0.1, 0.001, head=0.04), CostCurve(0.5, 0.01, 0.0)
     pricing = Pricing(8, curve, draft_curve)
-    assert pricing.seconds_of_rows(10, 100, demand_of()) == pytest.approx(10 * 0.06 + 10 * 105 * 0.001)
-    with_draft = pricing.seconds_of_rows(10, 100, demand_of(runs_draft_model=True))
-    assert with_draft == pytest.approx(10 * 0.07 + 10 * 105 * 0.001)
+    assert pricing.seconds_of_rows(10, 100, False) == pytest.approx(10 * 0.06 + 10 * 105 * 0.001)
+    assert pricing.seconds_of_rows(10, 100, True) == pytest.approx(10 * 0.07 + 10 * 105 * 0.001)
 
 
 @pytest.mark.parametrize("truth", [0.3, 1.0, 3.0])
@@ -158,18 +156,68 @@ def test_a_chain_costs_its_rows_without_their_logits_and_the_keys_they_see() -> 
 def test_what_chains_add_is_learnt_beside_how_busy_the_machine_is(truth: float, busy: float) -> None:
     curve = CostCurve(1.0, 0.1, 0.001)
     pricing, plain = Pricing(8, curve), busy * curve.step_seconds([1, 1], [10, 20])
-    first = pricing.seconds_of_rows(64, 500, demand_of())
+    first = pricing.seconds_of_rows(64, 500, False)
     for _ in range(30):
         pricing.note_step(plain, [1, 1], [10, 20], 0.0)
     for _ in range(30):
-        expected = pricing.seconds_of_rows(64, 500, demand_of())
+        expected = pricing.seconds_of_rows(64, 500, False)
         pricing.note_step(plain + truth * first, [1, 1], [10, 20], expected)
-    learnt = pricing.seconds_of_rows(64, 500, demand_of())
+    learnt = pricing.seconds_of_rows(64, 500, False)
     assert learnt == pytest.approx(truth * first, rel=0.02)
     pricing.note_step(1000 * first, [1, 1], [10, 20], learnt)
-    assert pricing.seconds_of_rows(64, 500, demand_of()) < 1.3 * learnt, "one slow step is not believed"
+    assert pricing.seconds_of_rows(64, 500, False) < 1.3 * learnt, "one slow step is not believed"
 
 
 def test_as_many_of_a_prompts_rows_are_harvested_as_cost_what_they_bring() -> None:
-    assert Pricing(8, CostCurve(1.0, 0.1, 0.0, head=0.01)).harvest_rows == round(HARVEST_STEPS * 110)
-    assert Pricing(8, CostCurve(1.0, 0.1, 0.0, head=0.0)).harvest_rows == MOST_HARVEST
+    curve = CostCurve(1.0, 0.1, 0.0, head=0.01)
+    assert Pricing(8, curve).harvest_rows(1.0) == round(HARVEST_TOKENS * 110)
+    assert Pricing(8, curve).harvest_rows(0.5) == round(HARVEST_TOKENS * 55)
+    assert Pricing(8, replace(curve, head=0.0)).harvest_rows(1.0) == MOST_HARVEST
+    busy = Pricing(8, curve)
+    busy.budgets([demand(None, emitted=1.0, rows=1.0)] * 10)
+    assert busy.harvest_rows(1.0) == pytest.approx(HARVEST_TOKENS * 20, abs=1), "ten requests wait for the rows of one"
+
+
+def test_rows_are_learned_from_where_that_is_little_of_a_step() -> None:
+    for beside, harvests in ((0.9 * MOST_PRICE, True), (1.1 * MOST_PRICE, False)):
+        pricing = Pricing(8, CostCurve(0.5, 0.5, 0.0, beside=beside))
+        assert pricing.harvests == harvests
+        assert pricing.budgets([demand(None, emitted=1.0, rows=1.0)])[0].harvests == harvests
+
+
+@pytest.mark.parametrize("chance", [0.1, 0.4, 0.9])
+@pytest.mark.parametrize("hope", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("price", [0.01, 0.2, 0.6])
+def test_a_chain_gains_what_its_best_beginning_does(chance: float, hope: float, price: float) -> None:
+    nodes = chance * hope ** np.arange(16) - price
+    assert chain_gain(chance, hope, price) == pytest.approx(max(0.0, np.cumsum(nodes).max()))
+
+
+def test_nothing_is_grown_where_nothing_can_be_worth_its_price_and_what_looking_costs_is_told() -> None:
+    curve, told = CostCurve(1.0, 0.1, 0.0, draft=0.1, request=0.05), []
+
+    def seeing(chance: float, hope: float) -> Demand:
+        def look(price: float) -> Outlook:
+            told.append(price)
+            return Outlook(chance, hope)
+
+        return replace(demand(None), runs_draft_model=True, look=look)
+
+    pricing = Pricing(64, curve, CostCurve(0.1, 0.001, 0.0))
+    sizes = [pricing.budgets([seeing(*each)])[0].max_nodes for each in ((0.05, 0.0), (0.9, 0.0), (0.05, 0.95))]
+    assert sizes == [0, 64, 64]
+    assert told == pytest.approx([0.05 * pricing.budgets([demand(None)])[0].min_chance / 0.1] * 3)
+
+
+def test_rounds_of_the_draft_model_are_priced_by_what_they_take_in_steps() -> None:
+    pricing = Pricing(64, CHEAP, draft_curve=CostCurve(base=0.1, row=0.01, key=0.0))
+    runs = replace(demand(None), runs_draft_model=True)
+    before = pricing.budgets([runs])[0]
+    pricing.note_draft(9.0, 1, 1)
+    for _ in range(9):
+        pricing.note_draft(2 * (3 * 0.1 + 5 * 0.01), 3, 5)
+    after = pricing.budgets([runs])[0]
+    assert after.round_price == pytest.approx(2 * before.round_price)
+    assert after.row_price == pytest.approx(2 * before.row_price)
+    pricing.note_draft(9.0, 1, 1)
+    assert pricing.budgets([runs])[0] == after, "one slow step moves nothing"

@@ -150,6 +150,7 @@ def test_a_drafter(gosling: Engine, method: str, after: int) -> None:
         return FaultyDrafter(registry.METHODS["spine"].start(request, sources), method, after)
 
     victim = request_of(gosling, "victim", VICTIM_SEED, "spine", ignore_eos=True)
+    victim.tenant = f"{method} {after}"  # whose prompt nobody has run, so that its rows are learned from
     check_end(gosling, run_beside_a_stream(gosling, victim, start_drafter=start), victim, "drafter")
 
 
@@ -224,12 +225,15 @@ def test_log_probabilities(gosling: Engine, monkeypatch: pytest.MonkeyPatch, ask
     check_end(gosling, broken, victim, "log probabilities")
 
 
-def test_a_prediction(gosling: Engine) -> None:
+@pytest.mark.parametrize("method", ["spine", "auto"])
+@pytest.mark.parametrize("max_nodes", [8, None])
+def test_a_prediction(gosling: Engine, method: str, max_nodes: int | None) -> None:
     def break_it(sequence: Sequence) -> None:
         assert sequence.prediction is not None
         sequence.prediction._edits = None  # type: ignore[assignment]
 
-    victim = request_of(gosling, "victim", VICTIM_SEED, "spine", prediction=PROMPT, ignore_eos=True)
+    victim = request_of(gosling, "victim", VICTIM_SEED, method, prediction=PROMPT, ignore_eos=True)
+    victim.speculation = SpeculationParams(method=method, max_nodes=max_nodes)
     check_end(gosling, run_beside_a_stream(gosling, victim, break_it), victim, "prediction")
 
 

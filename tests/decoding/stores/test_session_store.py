@@ -211,7 +211,7 @@ def taught_session(store: SessionStore, tenant: str, session_id: str, seed: int,
     session.replies.extend(draw.integers(0, 50, 3 * num_rows, np.int32), -1)
     own, _ = session.judges(seed % 2 == 0)
     own.chances[:] = draw.random(len(own.chances), np.float32)
-    own.fruitless[0] = 3
+    own.looks[:3] = 0.25
     store.note_use([session])
     return session
 
@@ -271,7 +271,7 @@ def test_numbers_that_are_not_a_sessions_are_refused_and_leave_nothing() -> None
         spoiled(replies.counters, 10**12),
         spoiled(own.stretch, np.inf),
         spoiled(own.tried, -1),
-        spoiled(own.fruitless, 99),
+        spoiled(own.looks, 99),
         SessionState("alice", "chat", whole.stores | {"ngrams": whole.stores["ngrams"][:-1]}),
         SessionState("alice", "chat", whole.stores | {"replies": [each[:-3] for each in whole.stores["replies"]]}),
     ]

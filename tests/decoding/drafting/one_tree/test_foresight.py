@@ -8,7 +8,7 @@ from decoding.core.request import Request
 from decoding.core.tree import Source
 from decoding.costs.price import DraftBudget
 from decoding.drafting.one_tree.foresight import Foresight
-from decoding.drafting.one_tree.one_tree import OneTree
+from decoding.drafting.one_tree.one_tree import NOTHING_SEEN, OneTree
 from decoding.drafting.one_tree.prediction import Prediction
 from decoding.stores.judge import measured_judges
 from decoding.stores.session import Session
@@ -81,12 +81,13 @@ def test_a_useless_prediction_is_soon_not_drafted_and_a_right_one_more_and_more(
 def test_a_nap_ends_where_the_reply_follows_the_prediction() -> None:
     session, request = new_session(), request_of([1, 2])
     drafter, _ = predicting(session, request)
-    dear = DraftBudget(8, 0.1, least_gain=4.0)
-    for token in range(12):
-        verify(drafter, request, drafter.propose(dear), lambda _, token=token: 500 + token)  # type: ignore[misc]
-    assert drafter.is_napping
+    dear, steps = DraftBudget(8, 0.1, least_gain=4.0), 0
+    while drafter.look(1.0) is not NOTHING_SEEN and steps < 100:
+        verify(drafter, request, drafter.propose(dear), lambda _, steps=steps: 500 + steps)  # type: ignore[misc]
+        steps += 1
+    assert 0 < steps < 100
     say(request, PREDICTED[10:15])
-    assert not drafter.is_napping
+    assert drafter.look(1.0).chance > 0.5
     assert drafter.propose(dear).num_drafted == 8
 
 

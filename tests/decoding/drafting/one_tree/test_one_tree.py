@@ -10,6 +10,7 @@ import pytest
 
 from decoding.core.tree import Source
 from decoding.costs.price import DraftBudget
+from decoding.drafting.one_tree.one_tree import NOTHING_SEEN
 from decoding.sampling.noise import gumbel
 from decoding.stores.judge import meant_judge, measured_judges
 from decoding.stores.session import Session
@@ -196,10 +197,9 @@ def test_a_source_that_is_always_wrong_loses_its_nodes_and_one_that_is_right_gai
 
 
 def test_what_was_foretold_is_counted_whoever_drafted_and_whether_or_not() -> None:
-    session = successor_session(0.95)
     for budget in (DraftBudget(4), DraftBudget(4, least_gain=100.0)):
         request = request_of([0])
-        drafter = drafter_of(session, request)
+        drafter = drafter_of(successor_session(0.95), request)
         for _ in range(6):
             verify(drafter, request, drafter.propose(budget), lambda token: (token + 1) % 50)
         assert drafter.foretold["adjacency"] == request.num_output > 0
@@ -357,18 +357,40 @@ def test_a_tree_that_promises_much_is_cut_where_its_own_rate_makes_nodes_too_dea
     assert set(paths_of(rated)) < set(paths_of(among_many)) < set(paths_of(free))
 
 
-def test_a_request_without_hope_asks_nothing_of_most_steps_and_looks_again() -> None:
-    request = request_of([0], sources=["adjacency"])
-    drafter = drafter_of(new_session(), request)
-    budget = DraftBudget(4, 0.1, least_gain=0.5)
-    napped = []
-    for step in range(120):
-        napped.append(drafter.is_napping)
-        if not drafter.is_napping:
-            verify(drafter, request, drafter.propose(budget), lambda token: (token + 7) % 50)
-        else:
-            request.extend(np.array([step % 50], np.int32))
-    assert not any(napped[:8])
-    assert sum(napped) > 60
-    looks = [step for step in range(1, 120) if napped[step - 1] and not napped[step]]
-    assert len(looks) >= 2
+def test_a_request_that_finds_nothing_looks_rarely_and_one_that_does_at_every_step() -> None:
+    for added, law in ((7, {}), (1, {(token,): {(token + 1) % 50: 0.95} for token in range(50)})):
+        session, request = new_session(), request_of([0], sources=["adjacency"])
+        teach(session, law)
+        drafter = drafter_of(session, request)
+        looked = []
+        for _ in range(200):
+            looked.append(drafter.look(0.2) is not NOTHING_SEEN)
+            if looked[-1]:
+                tree = drafter.propose(DraftBudget(4, 0.1, least_gain=0.5))
+                verify(drafter, request, tree, lambda token, added=added: (token + added) % 50)  # type: ignore[misc]
+            else:
+                request.extend(np.array([int(request.tokens[-1] + added) % 50], np.int32))
+        assert all(looked[:4])
+        assert (sum(looked[100:]) < 40) == (added == 7), "whoever finds nothing"
+        assert sum(looked[100:]) >= (3 if added == 7 else 100), "looks again all the same"
+
+
+def test_a_text_is_learned_from_while_nothing_is_drafted() -> None:
+    session = new_session()
+    request = request_of([30, 31, 32])
+    drafter = drafter_of(session, request)
+    for token in range(40):
+        drafter.look(1.0)
+        request.extend(np.array([token], np.int32))
+    assert drafter.foretold["ngram"] == 0
+    again = drafter_of(session, request_of([9, 10, 11, 12]))
+    again.look(1.0)
+    assert paths_of(again.propose(DraftBudget(3)))[:2] == [(13,), (13, 14)]
+    assert again.propose(DraftBudget(3)).named_by(1) == [Source.NGRAM]
+
+
+def test_what_a_draft_model_has_to_read_is_part_of_its_price() -> None:
+    budget = DraftBudget(8, 0.05, round_price=0.1, row_price=0.2)
+    for num_tokens in (4, 3000):
+        drafter = drafter_of(new_session(), request_of(list(range(num_tokens))), has_model=True)
+        assert drafter.wants_model(budget) == (num_tokens == 4)
