@@ -31,10 +31,10 @@ class Foresight:
         return self._prediction is not None
 
     @property
-    def is_sure(self) -> bool:
-        """Whether the reply follows the prediction."""
-        if self._prediction is None:
-            return False
+    def is_awake(self) -> bool:
+        """Whether a tree may be worth it at any step: the reply follows the prediction, or has a grammar."""
+        if self._prediction is None or self._matcher is not None:
+            return self._matcher is not None
         self._prediction.follow(self._request.output)
         return self._prediction.is_followed
 

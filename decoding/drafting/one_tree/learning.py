@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 
 from decoding.core.tree import IntArray
 from decoding.drafting.harvest import harvest_as_it_is, harvest_tree
-from decoding.drafting.one_tree.desk import IS_UNJUDGED, NUM_KNOWN, NUM_TAUGHT, Desk, read_desk
+from decoding.drafting.one_tree.desk import IS_UNJUDGED, NUM_KNOWN, NUM_TAUGHT, read_desk
 from decoding.drafting.one_tree.grower import NO_ROW, plant
 from decoding.drafting.one_tree.opening import NOT_RUN, open_node
 from decoding.stores.evidence import NUM_SOURCES
 from decoding.stores.judge import learn_hope, learn_look, learn_token, set_of
 
-_LIKELY = 1  # candidates of a node
 _ROOT = np.int64(0)
 
 
@@ -60,12 +59,13 @@ def learn_text(at: int, num_known: int) -> None:
         counts[IS_UNJUDGED] = 0
         _judge(at, np.zeros(1, np.int32), desk.tokens[root : root + 1])
         learn_look(desk.levels, False, desk.room.rows[0] != NO_ROW, 0.0)
-    _teach(desk, num_known - 1)
+    _teach(at, num_known - 1)
 
 
-@nb.njit(cache=True, forceinline=True)
-def _teach(desk: Desk, end: int) -> None:
+@nb.njit(cache=True)
+def _teach(at: int, end: int) -> None:
     """Teach the store what followed the positions before `end`, as far as it has not been."""
+    desk = read_desk(at)
     first = desk.counts[NUM_TAUGHT]
     if first < end:
         if desk.sides.uses_long:
@@ -83,7 +83,7 @@ def learn_tree(at: int, verified: Verified, path: IntArray, earned: float) -> No
     _judge(at, path, verified.came)
     learn_look(desk.levels, len(verified.tokens) > 1, desk.room.rows[0] != NO_ROW, earned)
     if len(verified.ids) > 0:
-        _teach(desk, counts[NUM_KNOWN] - 1)
+        _teach(at, counts[NUM_KNOWN] - 1)
         laws = verified.ids, verified.probabilities
         tokens = desk.tokens[: counts[NUM_KNOWN]]
         harvest_tree(desk.ngrams, tokens, (verified.tokens, verified.parents), verified.path, laws)
@@ -98,10 +98,10 @@ def _judge(at: int, path: IntArray, came: IntArray) -> None:
     for step in range(len(path)):
         node, token = np.int64(path[step]), came[step]
         if desk.room.rows[node] != NO_ROW:
-            was_likely = _is_likely(desk, node, token)
-            learn_hope(levels.request, was_likely)
-            learn_hope(levels.session, was_likely)
-            learn_hope(levels.server, was_likely)
+            is_likeliest = heard.sizes[node] > 0 and heard.ids[node, heard.order[node, 0]] == token
+            learn_hope(levels.request, is_likeliest)
+            learn_hope(levels.session, is_likeliest)
+            learn_hope(levels.server, is_likeliest)
         if heard.sizes[node] < 0:
             open_node(at, node, desk.no_top, NOT_RUN)
         for source in range(1, NUM_SOURCES):
@@ -112,12 +112,3 @@ def _judge(at: int, path: IntArray, came: IntArray) -> None:
             learn_token(levels.request, speaking, classes, is_it)
             learn_token(levels.session, speaking, classes, is_it)
             learn_token(levels.server, speaking, classes, is_it)
-
-
-@nb.njit(cache=True, forceinline=True)
-def _is_likely(desk: Desk, node: int, token: int) -> bool:
-    """Whether a token is among the likeliest candidates of a node."""
-    heard, found = desk.room.heard, False
-    for rank in range(min(heard.sizes[node], _LIKELY)):
-        found = found or heard.ids[node, heard.order[node, rank]] == token
-    return found

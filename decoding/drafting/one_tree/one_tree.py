@@ -85,7 +85,7 @@ class OneTree:
         """What is to be had of a tree, before any is grown; so rarely that looking, which costs `price` tokens, costs
         what it earns."""
         foresight, num_tokens = self._foresight, self._request.num_tokens
-        if num_tokens < self._wake_at and not (foresight is not None and foresight.is_sure):
+        if num_tokens < self._wake_at and not (foresight is not None and foresight.is_awake):
             return NOTHING_SEEN
         hope, earned = self._levels.request.hope[0], self._levels.request.looks[2]
         nap = _LONGEST_NAP if price >= _LONGEST_NAP * earned else int(price / earned)

@@ -124,6 +124,14 @@ def test_what_a_grammar_forces_is_drafted_and_the_text_after_it_looked_up() -> N
     assert tree.sources[1 : len(forced) + 1].tolist() == [Source.GRAMMAR] * len(forced)
 
 
+def test_a_request_with_a_grammar_looks_at_every_step() -> None:
+    request = request_of(encode("a name: ").tolist())
+    drafter = drafter_of(new_session(), request, foresight=Foresight(request, None, GRAMMAR.new_matcher()))
+    for token in range(40):
+        assert drafter.look(1.0) is not NOTHING_SEEN
+        say(request, [token])
+
+
 def test_what_is_not_among_the_sources_is_not_foreseen() -> None:
     request = request_of([1, 2], sources=["context"])
     say(request, PREDICTED[:8])
