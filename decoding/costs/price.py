@@ -86,8 +86,8 @@ def chain_gain(chance: float, hope: float, price: float) -> float:
 
 
 class Outlook(NamedTuple):
-    """What a drafter knows of a tree before it grows any. chance: of the likeliest next token; hope: that the likeliest
-    comes after a token that the draft model was run on, 0 where it takes no part."""
+    """What a drafter knows of a tree before it grows any. chance: of the likeliest next token; hope: that the token
+    after one that the draft model was run on is among those it thinks likeliest, 0 where it takes no part."""
 
     chance: float = 1.0
     hope: float = 0.0

@@ -35,8 +35,8 @@ NUM_SETS = 1 << (NUM_SOURCES - 1)  # of sources that speak
 class Judge(NamedTuple):
     """One level's view. chances, stretch: float32 [K], by class; tried: float32 [K], observations that a chance rests
     on, at most `most_tried`; weights: float32 [2^S, 1 + S], of the bias and of each source, by set of sources. hope:
-    float32 [2], how often the target's token is the likeliest after a node that the draft model ran, and of how many
-    observations. looks: float32 [4], of those for a tree the shares that found one and that asked the draft model,
+    float32 [2], how often the target's token is one of the likeliest after a node that the draft model ran, and of how
+    many observations. looks: float32 [4], of those for a tree the shares that found one and that asked the draft model,
     the tokens that one earned beyond its price, and of how many looks. pace: how far an example moves the weights."""
 
     chances: NDArray[np.float32]
@@ -168,7 +168,7 @@ def _regain_hope(judge: Judge, above: Judge) -> None:
 
 
 @nb.njit(cache=True)
-def learn_hope(judge: Judge, was_likeliest: bool) -> None:
-    """After a node that the draft model ran came the likeliest token, or another."""
+def learn_hope(judge: Judge, was_likely: bool) -> None:
+    """After a node that the draft model ran came one of the likeliest tokens, or another."""
     judge.hope[1] += 1
-    judge.hope[0] += max(HOPE_PACE * judge.pace, 1 / judge.hope[1]) * (was_likeliest - judge.hope[0])
+    judge.hope[0] += max(HOPE_PACE * judge.pace, 1 / judge.hope[1]) * (was_likely - judge.hope[0])

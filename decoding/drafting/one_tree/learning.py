@@ -19,6 +19,7 @@ from decoding.drafting.one_tree.opening import NOT_RUN, open_node
 from decoding.stores.evidence import NUM_SOURCES
 from decoding.stores.judge import learn_hope, learn_look, learn_token, set_of
 
+_LIKELY = 2  # candidates of a node
 _ROOT = np.int64(0)
 
 
@@ -98,10 +99,12 @@ def _judge(at: int, path: IntArray, came: IntArray) -> None:
     for step in range(len(path)):
         node, token = np.int64(path[step]), came[step]
         if desk.room.rows[node] != NO_ROW:
-            is_likeliest = heard.sizes[node] > 0 and heard.ids[node, heard.order[node, 0]] == token
-            learn_hope(levels.request, is_likeliest)
-            learn_hope(levels.session, is_likeliest)
-            learn_hope(levels.server, is_likeliest)
+            was_likely = False
+            for rank in range(min(heard.sizes[node], _LIKELY)):
+                was_likely = was_likely or heard.ids[node, heard.order[node, rank]] == token
+            learn_hope(levels.request, was_likely)
+            learn_hope(levels.session, was_likely)
+            learn_hope(levels.server, was_likely)
         if heard.sizes[node] < 0:
             open_node(at, node, desk.no_top, NOT_RUN)
         for source in range(1, NUM_SOURCES):

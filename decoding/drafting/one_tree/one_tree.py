@@ -41,7 +41,7 @@ _NO_LAWS = np.zeros((0, NUM_SUCCESSORS), np.int32), np.zeros((0, NUM_SUCCESSORS)
 _OVERGROWTH = 4  # nodes to choose from, for each that is wanted
 _ANY_DEPTH = np.iinfo(np.int32).max
 _TOKENS_AHEAD = 32  # that there is room for at once
-_LONGEST_NAP = 32  # steps
+_LONGEST_NAP = 16  # steps
 _READING = 128  # tokens at most for which what the draft model has to read is of use
 NOTHING_SEEN = Outlook(0.0, 0.0)
 
