@@ -126,8 +126,9 @@ def node_price(curve: CostCurve, rate: float, context: int) -> float:
 # against 2.88 on code, 1.91 and 1.68, 1.30 and 1.24, 1.83 and 1.60), of which its last 128 rows bring three quarters. A
 # row's likeliest tokens and what is learned from them take twice as long again as its logits.
 HARVEST_TOKENS = 2  # that a reply of some hundred is given sooner by so, for what the logits take
-MOST_PRICE = 0.015  # tokens: where a row's own work beside the forward costs more, text alone teaches enough
+MOST_ROW_PRICE = 0.015  # tokens: where a row's own work beside the forward costs more, text alone teaches enough
 MOST_HARVEST = 1 << 20
+FORGOTTEN_AFTER = 32  # steps without a draft forward, of one that took longer than the curve says
 TINY = 1e-9  # seconds
 MOST_SURPRISE = 2.0  # of one step: another process may have had the machine
 CHAIN_SMOOTHING = 0.3
@@ -153,8 +154,9 @@ class Pricing:
 
     def __init__(self, most_nodes: int, curve: CostCurve, draft_curve: CostCurve | None = None) -> None:
         self._most_nodes = most_nodes
-        self._step_factor = self._chain_factor = 1.0  # of what the curve says
-        self._draft_factors: deque[float] = deque([1.0], MEDIAN_OF)  # likewise, of the latest steps' draft forwards
+        self._step_factor = self._chain_factor = self._draft_factor = 1.0  # of what the curve says
+        self._draft_factors: deque[float] = deque([1.0] * MEDIAN_OF, MEDIAN_OF)  # of the latest steps
+        self._num_without = 0  # steps, since the last draft forward
         self.set_costs(curve, draft_curve)
 
     def set_costs(self, curve: CostCurve, draft_curve: CostCurve | None) -> None:
@@ -171,7 +173,7 @@ class Pricing:
     @property
     def harvests(self) -> bool:
         """Whether a tree's rows are worth being learned from at the present rate."""
-        return self._rate * self._curve.beside <= MOST_PRICE
+        return self._rate * self._curve.beside <= MOST_ROW_PRICE
 
     def harvest_rows(self, share: float) -> int:
         """How many of a prompt's last rows are worth their logits to drafting. share: of the steps that have trees."""
@@ -200,14 +202,18 @@ class Pricing:
 
     def note_draft(self, seconds: float, num_forwards: int, num_rows: int) -> None:
         """A step's forwards of the draft model took `seconds`: behind a target's, which has emptied the caches, more
-        than the curve says."""
-        if num_forwards and self._draft_curve is not None:
-            expected = num_forwards * self._draft_curve.base + num_rows * self._draft_curve.row
-            self._draft_factors.append(seconds / expected)
-
-    @property
-    def _draft_factor(self) -> float:
-        return max(1.0, median(self._draft_factors))
+        than the curve says. While there are none that is forgotten, or a busy moment might silence it for good."""
+        draft = self._draft_curve
+        if draft is None:
+            return
+        self._num_without = 0 if num_forwards else self._num_without + 1
+        if num_forwards:
+            self._draft_factors.append(seconds / (num_forwards * draft.base + num_rows * draft.row))
+        elif self._num_without % FORGOTTEN_AFTER == 0:
+            self._draft_factors.append(1.0)
+        else:
+            return
+        self._draft_factor = max(1.0, median(self._draft_factors))
 
     def budgets(self, demands: Sequence[Demand]) -> list[DraftBudget]:
         """A budget for each demand, wherever the room may be."""

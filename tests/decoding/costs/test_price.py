@@ -7,9 +7,10 @@ import pytest
 
 from decoding.costs.curve import LEAST_ROW_SHARE, CostCurve, fit_cost_curve
 from decoding.costs.price import (
+    FORGOTTEN_AFTER,
     HARVEST_TOKENS,
     MOST_HARVEST,
-    MOST_PRICE,
+    MOST_ROW_PRICE,
     Demand,
     Outlook,
     Pace,
@@ -179,7 +180,7 @@ def test_as_many_of_a_prompts_rows_are_harvested_as_cost_what_they_bring() -> No
 
 
 def test_rows_are_learned_from_where_that_is_little_of_a_step() -> None:
-    for beside, harvests in ((0.9 * MOST_PRICE, True), (1.1 * MOST_PRICE, False)):
+    for beside, harvests in ((0.9 * MOST_ROW_PRICE, True), (1.1 * MOST_ROW_PRICE, False)):
         pricing = Pricing(8, CostCurve(0.5, 0.5, 0.0, beside=beside))
         assert pricing.harvests == harvests
         assert pricing.budgets([demand(None, emitted=1.0, rows=1.0)])[0].harvests == harvests
@@ -221,3 +222,6 @@ def test_rounds_of_the_draft_model_are_priced_by_what_they_take_in_steps() -> No
     assert after.row_price == pytest.approx(2 * before.row_price)
     pricing.note_draft(9.0, 1, 1)
     assert pricing.budgets([runs])[0] == after, "one slow step moves nothing"
+    for _ in range(9 * FORGOTTEN_AFTER):
+        pricing.note_draft(0.0, 0, 0)
+    assert pricing.budgets([runs])[0] == before, "nor does what was long ago"
