@@ -21,6 +21,7 @@ from decoding.drafting.one_tree.one_tree import OneTree
 from decoding.drafting.one_tree.prediction import Prediction
 from decoding.drafting.revision.reviser import Reviser
 from decoding.sampling.grammar.matcher import GrammarMatcher
+from decoding.stores.judge import ASKED, FOUND
 from decoding.stores.session import Session
 
 
@@ -100,7 +101,7 @@ class SequenceDrafter:
         they are worth it at all, as much as of the session's looks find a tree."""
         if self.num_top > 0 and not self.weighs_rows:
             return 1.0
-        return float(self._looks[0]) if harvests else 0.0
+        return float(self._looks[FOUND]) if harvests else 0.0
 
     @property
     def weighs_rows(self) -> bool:
@@ -110,7 +111,7 @@ class SequenceDrafter:
     @property
     def reads_ahead(self) -> bool:
         """Whether the draft model is to read the prompt while the target does: most looks of the session ask it."""
-        return self.active.state is not None and bool(self._looks[1] > 0.5)
+        return self.active.state is not None and bool(self._looks[ASKED] > 0.5)
 
     @property
     def _looks(self) -> NDArray[np.float32]:

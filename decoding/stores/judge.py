@@ -26,6 +26,7 @@ HOPE_PACE = 2.0  # times that of the weights
 HOPE_TRUST = LOOKS_TRUST = 16.0  # observations that what a level starts from counts for
 LOOKS_PACE = 2.0  # times that of the weights
 FORGETTING = 0.5  # likewise
+FOUND, ASKED, EARNED, NUM_LOOKS = range(4)  # see `Judge.looks`
 _MEASURED = Path(__file__).parent / "judge.json"
 _LEAST = 1e-4  # that a chance may be, and that it may lack to 1
 _MOST_STRETCH = 12.0
@@ -61,14 +62,14 @@ def below(judge: Judge, most_tried: float, pace: float, trust: float) -> Judge:
     """A judge that starts with another's view, which counts for at most `trust` observations."""
     tried = np.minimum(judge.tried, np.float32(trust))
     weights, hope = judge.weights.copy(), np.array((judge.hope[0], HOPE_TRUST), np.float32)
-    looks = np.array((*judge.looks[:3], LOOKS_TRUST), np.float32)
+    looks = np.array((*judge.looks[:NUM_LOOKS], LOOKS_TRUST), np.float32)
     return Judge(judge.chances.copy(), judge.stretch.copy(), tried, weights, hope, looks, most_tried, pace)
 
 
 def is_sound(judge: Judge) -> bool:
     """Whether its numbers, which came from outside, can be ones that were learned."""
-    chances = np.concatenate((judge.chances, judge.hope[:1], judge.looks[:2]))
-    counts = np.concatenate((judge.tried, judge.hope[1:], judge.looks[3:]))
+    chances = np.concatenate((judge.chances, judge.hope[:1], judge.looks[:EARNED]))
+    counts = np.concatenate((judge.tried, judge.hope[1:], judge.looks[NUM_LOOKS:]))
     are_finite = all(np.isfinite(each).all() for each in (judge.stretch, judge.weights, judge.looks))
     are_within = np.all((chances >= 0) & (chances <= 1)) and np.all(counts >= 0)
     return bool(are_finite and are_within)
@@ -152,11 +153,11 @@ def learn_look(levels: Levels, found_tree: bool, asked_model: bool, earned: floa
     """A look for a tree led to one or not, asked the draft model or not, and earned so many tokens beyond its price.
     Where the draft model is not asked, what was thought of it long ago counts less and less."""
     for judge in levels:
-        judge.looks[3] += 1
-        share = max(LOOKS_PACE * judge.pace, 1 / judge.looks[3])
-        judge.looks[0] += share * (found_tree - judge.looks[0])
-        judge.looks[1] += share * (asked_model - judge.looks[1])
-        judge.looks[2] += share * (earned - judge.looks[2])
+        judge.looks[NUM_LOOKS] += 1
+        share = max(LOOKS_PACE * judge.pace, 1 / judge.looks[NUM_LOOKS])
+        judge.looks[FOUND] += share * (found_tree - judge.looks[FOUND])
+        judge.looks[ASKED] += share * (asked_model - judge.looks[ASKED])
+        judge.looks[EARNED] += share * (earned - judge.looks[EARNED])
     if not asked_model:
         _regain_hope(levels.request, levels.session)
         _regain_hope(levels.session, levels.server)

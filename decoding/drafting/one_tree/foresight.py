@@ -33,8 +33,10 @@ class Foresight:
     @property
     def is_awake(self) -> bool:
         """Whether a tree may be worth it at any step: the reply follows the prediction, or has a grammar."""
-        if self._prediction is None or self._matcher is not None:
-            return self._matcher is not None
+        if self._matcher is not None:
+            return True
+        if self._prediction is None:
+            return False
         self._prediction.follow(self._request.output)
         return self._prediction.is_followed
 

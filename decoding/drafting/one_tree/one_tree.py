@@ -31,7 +31,7 @@ from decoding.drafting.sources import Sources
 from decoding.drafting.tree.by_address import Kept
 from decoding.drafting.tree.candidates import COUPLED, draft_law
 from decoding.stores.context import ContextIndex
-from decoding.stores.judge import Levels, below
+from decoding.stores.judge import EARNED, Levels, below
 from decoding.stores.ngram import LONGEST_NGRAM
 from decoding.stores.successor_table import NUM_SUCCESSORS
 
@@ -87,7 +87,7 @@ class OneTree:
         foresight, num_tokens = self._foresight, self._request.num_tokens
         if num_tokens < self._wake_at and not (foresight is not None and foresight.is_awake):
             return NOTHING_SEEN
-        hope, earned = self._levels.request.hope[0], self._levels.request.looks[2]
+        hope, earned = self._levels.request.hope[0], self._levels.request.looks[EARNED]
         nap = _LONGEST_NAP if price >= _LONGEST_NAP * earned else int(price / earned)
         self._wake_at = num_tokens + 1 + nap  # unless there is a tree
         return Outlook(self._look(), 0.0 if self._state is None else float(hope))
