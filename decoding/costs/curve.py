@@ -17,9 +17,9 @@ LEAST_ROW_SHARE = 0.005
 class CostCurve:
     """Seconds of one step: base + row * rows + key * (rows summed over their context lengths) + request * requests.
 
-    draft: seconds beside the forward for each request that drafts: proposing, harvesting, observing; of a draft model's
-    forward, growing. head: the part of `row` that goes into its logits, which rows of a prompt can do without;
-    beside: the part of it that is no forward's: drawing a token, and drafting and learning a node.
+    draft: seconds beside the forward for each tree, beyond its nodes'; of a draft model's forward, growing. head: the
+    part of `row` that goes into its logits, which rows of a prompt can do without; harvest: what a row takes more whose
+    likeliest tokens the stores learn.
     """
 
     base: float
@@ -28,7 +28,7 @@ class CostCurve:
     draft: float = 0.0
     head: float = 0.0
     request: float = 0.0
-    beside: float = 0.0
+    harvest: float = 0.0
 
     def step_seconds(self, rows: Sequence[float], contexts: Sequence[int]) -> float:
         """A step in which request i brings rows[i] rows at contexts[i] committed tokens."""

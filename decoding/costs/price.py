@@ -13,7 +13,6 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median
 from typing import NamedTuple
 
 from decoding.costs.curve import CostCurve
@@ -87,10 +86,12 @@ def chain_gain(chance: float, hope: float, price: float) -> float:
 
 class Outlook(NamedTuple):
     """What a drafter knows of a tree before it grows any. chance: of the likeliest next token; hope: that the token
-    after one that the draft model was run on is among those it thinks likeliest, 0 where it takes no part."""
+    after one that the draft model was run on is among those it thinks likeliest, 0 where it takes no part; seconds:
+    that looking took, 0 where nobody looked."""
 
     chance: float = 1.0
     hope: float = 0.0
+    seconds: float = 0.0
 
 
 def unknown(price: float) -> Outlook:  # noqa: ARG001
@@ -128,7 +129,7 @@ def node_price(curve: CostCurve, rate: float, context: int) -> float:
 HARVEST_TOKENS = 2  # that a reply of some hundred is given sooner by so, for what the logits take
 MOST_ROW_PRICE = 0.015  # tokens: where a row's own work beside the forward costs more, text alone teaches enough
 MOST_HARVEST = 1 << 20
-FORGOTTEN_AFTER = 32  # steps without a draft forward, of one that took longer than the curve says
+LOOK_SECONDS = 3e-5  # until the first looks are timed
 TINY = 1e-9  # seconds
 MOST_SURPRISE = 2.0  # of one step: another process may have had the machine
 CHAIN_SMOOTHING = 0.3
@@ -138,14 +139,16 @@ LEAST_FACTOR = 0.1
 @dataclass(frozen=True, slots=True)
 class Demand:
     """What one decoding sequence asks of a step. max_nodes: of a budget asked for, None where each node is weighed
-    against its price; context: its tokens so far; tokens_left: that it may yet have. look: what is to be had
-    of a tree, before any is grown, told what looking costs in tokens."""
+    against its price; context: its tokens so far; tokens_left: that it may yet have; harvests: whether its rows are
+    learned from, None where that is weighed against its price. look: what is to be had of a tree, before any is grown,
+    told what looking costs in tokens."""
 
     max_nodes: int | None
     context: int
     tokens_left: int
     pace: Pace
     runs_draft_model: bool = False
+    harvests: bool | None = None
     look: Callable[[float], Outlook] = unknown
 
 
@@ -154,15 +157,14 @@ class Pricing:
 
     def __init__(self, most_nodes: int, curve: CostCurve, draft_curve: CostCurve | None = None) -> None:
         self._most_nodes = most_nodes
-        self._step_factor = self._chain_factor = self._draft_factor = 1.0  # of what the curve says
-        self._draft_factors: deque[float] = deque([1.0] * MEDIAN_OF, MEDIAN_OF)  # of the latest steps
-        self._num_without = 0  # steps, since the last draft forward
+        self._step_factor = self._chain_factor = 1.0  # of what the curve says
+        self._look_factor = 1.0  # of `LOOK_SECONDS`
+        self._rate = 1 / curve.step_seconds([1], [0])  # tokens a second of the latest step
         self.set_costs(curve, draft_curve)
 
     def set_costs(self, curve: CostCurve, draft_curve: CostCurve | None) -> None:
         """Let budgets follow these costs from here on."""
         self._curve = curve
-        self._rate = 1 / curve.step_seconds([1], [0])  # tokens a second of the latest step
         self._draft_curve = draft_curve
 
     @property
@@ -173,7 +175,7 @@ class Pricing:
     @property
     def harvests(self) -> bool:
         """Whether a tree's rows are worth being learned from at the present rate."""
-        return self._rate * self._curve.beside <= MOST_ROW_PRICE
+        return self._rate * self._curve.harvest <= MOST_ROW_PRICE
 
     def harvest_rows(self, share: float) -> int:
         """How many of a prompt's last rows are worth their logits to drafting. share: of the steps that have trees."""
@@ -200,21 +202,6 @@ class Pricing:
         else:
             self._chain_factor = _follow(self._chain_factor, (seconds - self._step_factor * expected) / chains)
 
-    def note_draft(self, seconds: float, num_forwards: int, num_rows: int) -> None:
-        """A step's forwards of the draft model took `seconds`: behind a target's, which has emptied the caches, more
-        than the curve says. While there are none that is forgotten, or a busy moment might silence it for good."""
-        draft = self._draft_curve
-        if draft is None:
-            return
-        self._num_without = 0 if num_forwards else self._num_without + 1
-        if num_forwards:
-            self._draft_factors.append(seconds / (num_forwards * draft.base + num_rows * draft.row))
-        elif self._num_without % FORGOTTEN_AFTER == 0:
-            self._draft_factors.append(1.0)
-        else:
-            return
-        self._draft_factor = max(1.0, median(self._draft_factors))
-
     def budgets(self, demands: Sequence[Demand]) -> list[DraftBudget]:
         """A budget for each demand, wherever the room may be."""
         if not demands:
@@ -237,21 +224,23 @@ class Pricing:
             return NOTHING
         if demand.max_nodes is not None:
             return DraftBudget(min(demand.max_nodes, self._most_nodes))
-        price, least_gain = node_price(self._curve, rate, demand.context), rate * self._curve.draft
-        draft, round_price, row_price = self._draft_curve, 0.0, 0.0
-        chance, hope = demand.look(rate * self._curve.request)
+        harvests = self.harvests if demand.harvests is None else demand.harvests
+        price = node_price(self._curve, rate, demand.context) + harvests * rate * self._curve.harvest
+        draft, least_gain, round_price, row_price = self._draft_curve, rate * self._curve.draft, 0.0, 0.0
+        chance, hope, seconds = demand.look(rate * self._look_factor * LOOK_SECONDS)
+        if seconds > 0:
+            self._look_factor = _follow(self._look_factor, seconds / (self._look_factor * LOOK_SECONDS))
         promise = chain_gain(chance, CONTINUES, price)
         if demand.runs_draft_model and draft is not None:
-            draft_rate = self._draft_factor * rate
-            round_price = draft_rate * (draft.base / num_sharing + draft.draft)
-            row_price = node_price(draft, draft_rate, demand.context)
+            round_price = rate * (draft.base / num_sharing + draft.draft)
+            row_price = node_price(draft, rate, demand.context)
             promise = max(promise, chain_gain(hope, hope, price + round_price + row_price))
         if promise <= least_gain:
             return NOTHING
         whole, emitted, rows = expected
         others, fixed = whole - emitted, whole - price * (rows - 1)
         prices = price, round_price, row_price, least_gain
-        return DraftBudget(self._most_nodes, *prices, others, fixed, self.harvests)
+        return DraftBudget(self._most_nodes, *prices, others, fixed, harvests)
 
 
 def fitted(budgets: Sequence[DraftBudget], room: int) -> list[DraftBudget]:

@@ -85,6 +85,7 @@ class SequenceDrafter:
             tokens_left=request.max_total - request.num_tokens,
             pace=active.pace,
             runs_draft_model=active.state is not None,
+            harvests=None if self.weighs_rows else self.num_top > 0,
             look=self._look,
         )
 

@@ -31,13 +31,13 @@ from decoding.engine.intake import Intake
 from decoding.engine.isolation import Isolation
 from decoding.engine.kept_places import kept_places
 from decoding.engine.limits import limits_for
-from decoding.engine.parts import drafted_parts
+from decoding.engine.parts import drafted_parts, step_kind
 from decoding.engine.scheduler import Scheduler, Task
 from decoding.engine.sequence import RunPart, SequencePart, VerifiedPart
 from decoding.engine.step_costs import StepCosts
 from decoding.engine.tally import Emission, StepTally, outcome_of
 from decoding.engine.tracing import trace_step
-from decoding.engine.warm_up import measure_beside, run_first
+from decoding.engine.warm_up import run_first, run_measured
 from decoding.model.checkpoint import resolve
 from decoding.model.device.runner import Progress, silent
 from decoding.model.kept_timings import KeptTimings
@@ -102,20 +102,25 @@ class Engine:
         self._start_afresh()
         on_progress("Warming up", 0.95)
         run_first(self, model, draft_model is not None and not self._kernels.missing)
-        self._measure_beside()
+        self._measure_steps()
         self._start_afresh()
         code_bytes = sum(each.code_bytes(self.limits.max_batch_rows) for each in (model, draft_model) if each)
         self.expected_bytes = expected_bytes(model.device, self.room.num_slots * slot_bytes + code_bytes)
         self.load_seconds = time.perf_counter() - started
         self._kernels.load_beside()
 
-    def _measure_beside(self) -> None:
-        """What steps take beside their forwards: those of plain replies alone while the drafters are being compiled."""
-        started, can_draft = time.perf_counter(), not self._kernels.missing
-        draft_curve = self.costs.draft_forward_curve if can_draft else None
+    def _measure_steps(self) -> None:
+        """What steps take beside their forwards, unless an earlier start learned it: those of plain replies alone while
+        the drafters are being compiled."""
+        if self.costs.has_drafted:
+            return
+        can_draft = not self._kernels.missing
         with self.sessions.apart():
-            beside = measure_beside(self, self.model, self.config.max_nodes, self.costs.forward_curve, draft_curve)
-        self.costs.note_beside(beside, can_draft, time.perf_counter() - started)
+            most_nodes = self.config.max_nodes if can_draft else 0
+            run_measured(self, self.model, most_nodes, can_draft and self.draft_model is not None)
+        self.costs.learn()
+        if can_draft:
+            self.costs.keep()
 
     def _start_afresh(self) -> None:
         """Nothing runs, nothing is remembered."""
@@ -242,7 +247,7 @@ class Engine:
         tally.end_phase("commit")
         isolation.each(verified, VerifiedPart.observe)
         tally.end_phase("observe")
-        self._note_prompts(parts, tally.seconds)
+        self._note_costs(parts, tally.seconds)
         self.sessions.note_use(part.sequence.drafter.session for part in parts)
         result.broken += isolation.retire_failed(self._scheduler)
         num_prefill_tokens = sum(len(part.chunk) for part in parts)
@@ -251,8 +256,8 @@ class Engine:
 
     def on_idle(self) -> None:
         """Measure on what steps cost, a moment, while nobody waits."""
-        if self.costs.is_beside_due(can_draft=not self._kernels.missing) and not self.has_work:
-            self._measure_beside()
+        if not self._kernels.missing and not self.has_work:
+            self._measure_steps()
         self.costs.refine()
         self._pricing.set_costs(self.costs.curve, self.costs.draft_curve)
 
@@ -276,7 +281,7 @@ class Engine:
         for reason in proposals.refusals:
             tally.note_refusal(reason)
         tally.end_draft(proposals.model_seconds)
-        self._pricing.note_draft(proposals.model_seconds, proposals.num_forwards, proposals.num_rows)
+        self.costs.note_draft(proposals.model_seconds, proposals.num_forwards, proposals.num_rows)
         return parts
 
     def _learn_prompt(self, part: SequencePart) -> None:
@@ -307,8 +312,8 @@ class Engine:
             self._scheduler.retire(request.id)
             result.retired.append(sequence.end(request.finish_reason))
 
-    def _note_prompts(self, parts: list[SequencePart], seconds: float) -> None:
-        """Let the next prompts be planned by how long this step took."""
+    def _note_costs(self, parts: list[SequencePart], seconds: float) -> None:
+        """Let the next steps be planned, and drafted for, by how long this one took."""
         chains = sum(
             self._pricing.seconds_of_rows(len(part.chunk), part.start, part.sequence.drafter.reads_ahead)
             for part in parts
@@ -317,6 +322,10 @@ class Engine:
         trees = [part for part in parts if part.tree is not None]
         rows, contexts = [part.num_tokens - len(part.chunk) for part in trees], [part.end for part in trees]
         self._pricing.note_step(seconds, rows, contexts, chains)
+        if chains == 0:
+            own_seconds = seconds - sum(part.cost.seconds for part in trees)
+            self.costs.note_step(step_kind(trees), own_seconds, rows, contexts)
+        self._pricing.set_costs(self.costs.curve, self.costs.draft_curve)
 
     def stats(self) -> EngineStats:
         """The engine now."""

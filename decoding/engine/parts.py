@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from decoding.core.tree import root_only
+from decoding.costs.step_fit import StepKind
 from decoding.drafting.draft_model.state import DraftCost
 from decoding.drafting.drafting import Drafting, DraftRequest, Proposals
 from decoding.engine.isolation import Isolation
@@ -32,6 +33,17 @@ def drafted_parts(
         budget = task.budget.max_nodes if task.budget else 0
         parts.append(SequencePart(task.sequence, start, chunk, tree, cost, budget, harvest_rows(task)))
     return parts, proposals
+
+
+def step_kind(parts: Sequence[SequencePart]) -> StepKind:
+    """What these parts, none of which brings a prompt, have beside their forward."""
+    return StepKind(
+        requests=len(parts),
+        trees=sum(part.budget > 0 for part in parts),
+        nodes=sum(part.num_tokens - 1 for part in parts),
+        harvested=sum(part.num_tokens for part in parts if part.num_top > 0),
+        rounds=sum(part.cost.num_forwards for part in parts),
+    )
 
 
 def _request(task: Task) -> DraftRequest:

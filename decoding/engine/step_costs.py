@@ -1,47 +1,35 @@
 """What a step costs, all in all: the forwards, by what is measured on them, and what an engine does beside.
 
-Owns the measuring of both models. Knows nothing of what costs are for.
+Owns the measuring of both models, and what is learned from steps. Knows nothing of what costs are for.
 """
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, replace
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median
 
 import msgspec
 
-from decoding.costs.calibration import LONGEST_LATER
 from decoding.costs.curve import CostCurve
+from decoding.costs.step_fit import Beside, StepFit, StepKind
 from decoding.model.kept_timings import KeptTimings
 from decoding.model.timing import Timed, Timing
 
-MEDIAN_OF = 5  # measurements of what is done beside forwards, of this start and of earlier ones
-LATER_MEASUREMENTS = 5  # of it, of each start while nobody waits
-ROUNDS_BETWEEN = 16  # of `refine`
+MEDIAN_OF = 9  # steps with draft forwards: one slow moment of the machine moves no price
+FORGOTTEN_AFTER = 32  # steps without a draft forward, of one that took longer than the curve says
+KEPT_EVERY = 1024  # steps that were learned from, between two times that it is kept
 
 
-@dataclass(frozen=True, slots=True)
-class Beside:
-    """Seconds that a step takes beyond what the curves say of its forwards, which follow other work. plain: any;
-    drafting: more of each sequence that drafts; row: of each drafted node; round: of each sequence in each forward of
-    the draft model; cold: of such a forward; request: of each sequence, whether it drafts or not."""
+class KeptBeside(msgspec.Struct, frozen=True):
+    """What was learned of steps by earlier starts."""
 
-    plain: float = 0.0
-    drafting: float = 0.0
-    row: float = 0.0
-    round: float = 0.0
-    cold: float = 0.0
-    request: float = 0.0
-
-
-class Besides(msgspec.Struct, frozen=True):
-    """latest: the latest measurements, of several starts."""
-
-    latest: list[Beside]
+    beside: Beside
 
 
 class StepCosts:
-    """curve: of a step; draft_curve: of a draft forward, where there is a draft model. Both as of the last `refine`."""
+    """curve: of a step; draft_curve: of a draft forward, where there is a draft model. Both as of the last step."""
 
     curve: CostCurve
     draft_curve: CostCurve | None
@@ -51,10 +39,12 @@ class StepCosts:
         self._draft_timing = Timing(draft_model, kept) if draft_model else None
         self._kept, names = kept, [each.fingerprint for each in (model, draft_model) if each]
         self._fingerprint = f"{names} {model.threads.candidates}"
-        known = kept.read(self._fingerprint, Besides) if kept is not None else None
-        self._latest = known.latest if known is not None else []
-        self._beside, self._has_drafted = Beside(), False
-        self._num_rounds, self._num_later, self._seconds_of_one = 0, 0, 0.0
+        known = kept.read(self._fingerprint, KeptBeside) if kept is not None else None
+        self.has_drafted = known is not None
+        self._fit = StepFit(Beside() if known is None else known.beside)
+        self._num_unkept = 0  # steps
+        self._draft_factors: deque[float] = deque([1.0] * MEDIAN_OF, MEDIAN_OF)  # of the latest steps
+        self._num_without = 0  # steps, since the last draft forward
         self._take_curves()
 
     @property
@@ -62,48 +52,61 @@ class StepCosts:
         """Of the target's forwards alone."""
         return self._timing.curve
 
-    @property
-    def draft_forward_curve(self) -> CostCurve | None:
-        """Of the draft model's alone."""
-        return self._draft_timing.curve if self._draft_timing is not None else None
+    def note_step(self, kind: StepKind, seconds: float, rows: Sequence[int], contexts: Sequence[int]) -> None:
+        """A step of no prompts, of so many rows at these contexts, took `seconds` beside the draft model's forwards."""
+        self.has_drafted = self.has_drafted or kind.nodes > 0
+        self._num_unkept += 1
+        if self._fit.note(kind, self._forward_curve.step_seconds(rows, contexts), seconds):
+            self.learn()
 
-    def is_beside_due(self, can_draft: bool) -> bool:
-        """Whether it is time to measure what is done beside forwards, while nobody waits: with drafting as soon as that
-        can be, and some more times, since the machine may have been busy."""
-        is_due = self._num_later < LATER_MEASUREMENTS and self._num_rounds >= ROUNDS_BETWEEN
-        return can_draft and (not self._has_drafted or (is_due and self._seconds_of_one <= LONGEST_LATER))
+    def note_draft(self, seconds: float, num_forwards: int, num_rows: int) -> None:
+        """A step's forwards of the draft model took `seconds`: behind a target's, which has emptied the caches, more
+        than is measured of them. While there are none that is forgotten, or a busy moment might silence it for good."""
+        if self._draft_timing is None:
+            return
+        self._num_without = 0 if num_forwards else self._num_without + 1
+        if num_forwards:
+            alone = self._draft_forward_curve
+            self._draft_factors.append(seconds / (num_forwards * alone.base + num_rows * alone.row))
+        elif self._num_without % FORGOTTEN_AFTER == 0:
+            self._draft_factors.append(1.0)
+        else:
+            return
+        self._take_curves()
 
-    def note_beside(self, beside: Beside, has_drafted: bool, seconds: float) -> None:
-        """Let the curves hold what is done beside the forwards, which took `seconds` to measure. Where drafting was
-        measured with it, the medians of the latest: a few steps of each tell little on a machine with other work."""
-        self._beside, self._seconds_of_one = beside, seconds
-        if has_drafted:
-            self._num_later += self._has_drafted
-            self._has_drafted, self._num_rounds = True, 0
-            self._latest = [*self._latest, beside][-MEDIAN_OF:]
-            self._beside = Beside(*map(median, zip(*map(astuple, self._latest), strict=True)))
-            if self._kept is not None:
-                self._kept.write(self._fingerprint, Besides(self._latest))
+    def learn(self) -> None:
+        """Let the curves follow the steps so far."""
+        self._fit.fit()
         self._take_curves()
 
     def refine(self) -> None:
         """Measure forwards on for a moment, while nobody waits."""
-        self._num_rounds += 1
         self._timing.refine()
         if self._draft_timing is not None:
             self._draft_timing.refine()
         self._take_curves()
+        if self._num_unkept >= KEPT_EVERY:
+            self.keep()
+
+    def keep(self) -> None:
+        """Let later starts begin with what was learned."""
+        self._num_unkept = 0
+        if self._kept is not None:
+            self._kept.write(self._fingerprint, KeptBeside(self._fit.beside))
 
     def _take_curves(self) -> None:
-        forward, beside = self.forward_curve, self._beside
+        forward, beside = self.forward_curve, self._fit.beside
         self.curve = replace(
             forward,
-            base=forward.base + beside.plain,
-            row=forward.row + beside.row,
-            draft=beside.drafting,
+            base=forward.base + beside.step,
+            row=forward.row + beside.node,
+            draft=beside.tree,
             request=beside.request,
-            beside=beside.row,
+            harvest=beside.harvest,
         )
-        self.draft_curve = alone = self.draft_forward_curve
-        if alone is not None:
-            self.draft_curve = replace(alone, base=alone.base + beside.cold, draft=beside.round)
+        self._forward_curve = forward
+        self.draft_curve = None
+        if self._draft_timing is not None:
+            self._draft_forward_curve = alone = self._draft_timing.curve
+            factor = max(1.0, median(self._draft_factors))
+            self.draft_curve = replace(alone, base=factor * alone.base, row=factor * alone.row, draft=beside.round)

@@ -6,6 +6,8 @@ Owns a request's context index, its judge and the tree under way. The draft mode
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 
 from decoding.core.request import Request
@@ -90,7 +92,9 @@ class OneTree:
         hope, earned = self._levels.request.hope[0], self._levels.request.looks[EARNED]
         nap = _LONGEST_NAP if price >= _LONGEST_NAP * earned else int(price / earned)
         self._wake_at = num_tokens + 1 + nap  # unless there is a tree
-        return Outlook(self._look(), 0.0 if self._state is None else float(hope))
+        started = time.perf_counter()
+        chance = self._look()
+        return Outlook(chance, 0.0 if self._state is None else float(hope), time.perf_counter() - started)
 
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
         teach_prompt(self._stores.ngrams, self._request.tokens, start, top)
@@ -194,7 +198,7 @@ class OneTree:
             self._look()
         self._run, self._row_parents, self._spent = _ROOT, _ROOT[:0], 0.0
         self._is_under_way = True
-        self._harvests = budget.harvests or not self.weighs_rows
+        self._harvests = budget.harvests
 
     def _reserve(self, num_tokens: int) -> None:
         """Make room for so many of the request's tokens, in its index and in the store."""

@@ -1,0 +1,93 @@
+"""What steps take beyond their forwards, learned from the steps themselves: a line through the latest, robustly.
+
+Pure arithmetic. A forward timed in a loop finds its weights and the host's data in cache; in a step it follows other
+work, and has more done beside it. Invariant: nothing is less than free, and neither a slow step nor a machine that is
+slow for a while moves what one kind of step costs beside another.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+WINDOW = 128  # steps that are learned from, of those with trees and of those without
+EVERY = 128  # steps between two fits
+_REWEIGHTINGS = 4  # towards the least absolute errors
+_LEAST_ERROR = 0.01  # of a step's seconds: all below weigh alike
+_HOLD = 0.3  # that what is known so far weighs, of all steps: where they do not tell, it stays
+_BUSY_SHARE = 1 / 32  # of a step, in how busy the machine is
+_MOST_SURPRISE = 2.0  # of one step, likewise
+
+
+class StepKind(NamedTuple):
+    """What a step has beside its forward. requests: that decode in it; trees: that were grown for them; nodes: that
+    were drafted; harvested: rows that stores learn from; rounds: of the draft model, counted for each sequence."""
+
+    requests: int
+    trees: int = 0
+    nodes: int = 0
+    harvested: int = 0
+    rounds: int = 0
+
+
+class Beside(NamedTuple):
+    """Seconds beyond the forwards': of a step, and of each of what `StepKind` counts."""
+
+    step: float = 0.0
+    request: float = 0.0
+    tree: float = 0.0
+    node: float = 0.0
+    harvest: float = 0.0
+    round: float = 0.0
+
+    def seconds(self, kind: StepKind) -> float:
+        """Of a step of this kind."""
+        return self.step + sum(count * each for count, each in zip(kind, self[1:], strict=True))
+
+
+class StepFit:
+    """beside: as of the latest fit, at first what is given."""
+
+    def __init__(self, beside: Beside) -> None:
+        self.beside = beside
+        self._busy = 1.0  # how long steps take of late, in what was expected; to be told once anything is known
+        self._num_new = 0
+        self._plain: deque[tuple[float, ...]] = deque(maxlen=WINDOW)
+        self._drafted: deque[tuple[float, ...]] = deque(maxlen=WINDOW)
+
+    def note(self, kind: StepKind, forward: float, seconds: float) -> bool:
+        """A step took so many seconds, its forward should have taken `forward` of them; whether it is time to fit."""
+        steps = self._drafted if kind.trees else self._plain
+        steps.append((1.0 / forward, *(count / forward for count in kind), seconds / (self._busy * forward) - 1.0))
+        if any(self.beside):
+            surprise = seconds / (self._busy * (forward + self.beside.seconds(kind)))
+            self._busy *= min(max(surprise, 1 / _MOST_SURPRISE), _MOST_SURPRISE) ** _BUSY_SHARE
+        self._num_new += 1
+        return self._num_new >= EVERY
+
+    def fit(self) -> None:
+        """Learn from the steps so far."""
+        self._num_new = 0
+        steps = np.array((*self._plain, *self._drafted))
+        if len(steps):
+            self.beside = Beside(*_fitted(steps[:, :-1], steps[:, -1], np.array(self.beside)).tolist())
+
+
+def _fitted(
+    counts: NDArray[np.float64], seconds: NDArray[np.float64], known: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """float64 [k]: so that counts [n, k] times it come near the seconds [n], by absolute errors; none is negative."""
+    weights, found = np.ones(len(counts)), known
+    for _ in range(_REWEIGHTINGS):
+        weighted = counts.T * weights
+        hold = _HOLD * (weighted * counts.T).sum(axis=1) + 1e-12
+        left, right = weighted @ counts + np.diag(hold), weighted @ seconds + hold * known
+        found, used = np.zeros(len(known)), np.arange(len(known))
+        while len(used) and (solution := np.linalg.solve(left[np.ix_(used, used)], right[used])).min() < 0:
+            used = np.delete(used, solution.argmin())
+        found[used] = solution
+        weights = 1.0 / np.maximum(np.abs(seconds - counts @ found), _LEAST_ERROR)
+    return found
