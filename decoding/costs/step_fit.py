@@ -18,8 +18,7 @@ EVERY = 128  # steps between two fits
 _REWEIGHTINGS = 4  # towards the least absolute errors
 _LEAST_ERROR = 0.01  # of a step's seconds: all below weigh alike
 _HOLD = 0.3  # that what is known so far weighs, of all steps: where they do not tell, it stays
-_BUSY_SHARE = 1 / 32  # of a step, in how busy the machine is
-_MOST_SURPRISE = 2.0  # of one step, likewise
+_BUSY_STEP = 1 / 64  # by which a step that is slower or quicker than expected moves how busy the machine is
 
 
 class StepKind(NamedTuple):
@@ -53,7 +52,9 @@ class StepFit:
 
     def __init__(self, beside: Beside) -> None:
         self.beside = beside
-        self._busy = 1.0  # how long steps take of late, in what was expected; to be told once anything is known
+        self._busy = (
+            1.0  # steps of late, in what was expected of them, by the median; to be told once anything is known
+        )
         self._num_new = 0
         self._plain: deque[tuple[float, ...]] = deque(maxlen=WINDOW)
         self._drafted: deque[tuple[float, ...]] = deque(maxlen=WINDOW)
@@ -63,8 +64,8 @@ class StepFit:
         steps = self._drafted if kind.trees else self._plain
         steps.append((1.0 / forward, *(count / forward for count in kind), seconds / (self._busy * forward) - 1.0))
         if any(self.beside):
-            surprise = seconds / (self._busy * (forward + self.beside.seconds(kind)))
-            self._busy *= min(max(surprise, 1 / _MOST_SURPRISE), _MOST_SURPRISE) ** _BUSY_SHARE
+            is_slow = seconds > self._busy * (forward + self.beside.seconds(kind))
+            self._busy *= 1 + _BUSY_STEP if is_slow else 1 - _BUSY_STEP
         self._num_new += 1
         return self._num_new >= EVERY
 

@@ -112,15 +112,16 @@ class Engine:
     def _measure_steps(self) -> None:
         """What steps take beside their forwards, unless an earlier start learned it: those of plain replies alone while
         the drafters are being compiled."""
-        if self.costs.has_drafted:
+        if self.costs.is_measured:
             return
         can_draft = not self._kernels.missing
         with self.sessions.apart():
             most_nodes = self.config.max_nodes if can_draft else 0
             run_measured(self, self.model, most_nodes, can_draft and self.draft_model is not None)
-        self.costs.learn()
         if can_draft:
-            self.costs.keep()
+            self.costs.end_measuring()
+        else:
+            self.costs.learn()
 
     def _start_afresh(self) -> None:
         """Nothing runs, nothing is remembered."""

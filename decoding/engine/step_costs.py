@@ -29,7 +29,8 @@ class KeptBeside(msgspec.Struct, frozen=True):
 
 
 class StepCosts:
-    """curve: of a step; draft_curve: of a draft forward, where there is a draft model. Both as of the last step."""
+    """curve: of a step; draft_curve: of a draft forward, where there is a draft model. Both as of the last step.
+    is_measured: whether steps that draft have been measured, by this start or an earlier one."""
 
     curve: CostCurve
     draft_curve: CostCurve | None
@@ -40,7 +41,7 @@ class StepCosts:
         self._kept, names = kept, [each.fingerprint for each in (model, draft_model) if each]
         self._fingerprint = f"{names} {model.threads.candidates}"
         known = kept.read(self._fingerprint, KeptBeside) if kept is not None else None
-        self.has_drafted = known is not None
+        self.is_measured = known is not None
         self._fit = StepFit(Beside() if known is None else known.beside)
         self._num_unkept = 0  # steps
         self._draft_factors: deque[float] = deque([1.0] * MEDIAN_OF, MEDIAN_OF)  # of the latest steps
@@ -54,7 +55,6 @@ class StepCosts:
 
     def note_step(self, kind: StepKind, seconds: float, rows: Sequence[int], contexts: Sequence[int]) -> None:
         """A step of no prompts, of so many rows at these contexts, took `seconds` beside the draft model's forwards."""
-        self.has_drafted = self.has_drafted or kind.nodes > 0
         self._num_unkept += 1
         if self._fit.note(kind, self._forward_curve.step_seconds(rows, contexts), seconds):
             self.learn()
@@ -85,11 +85,16 @@ class StepCosts:
         if self._draft_timing is not None:
             self._draft_timing.refine()
         self._take_curves()
-        if self._num_unkept >= KEPT_EVERY:
-            self.keep()
+        if self.is_measured and self._num_unkept >= KEPT_EVERY:
+            self._keep()
 
-    def keep(self) -> None:
-        """Let later starts begin with what was learned."""
+    def end_measuring(self) -> None:
+        """Steps that draft were measured: later starts begin with what was learned."""
+        self.is_measured = True
+        self.learn()
+        self._keep()
+
+    def _keep(self) -> None:
         self._num_unkept = 0
         if self._kept is not None:
             self._kept.write(self._fingerprint, KeptBeside(self._fit.beside))

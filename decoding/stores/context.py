@@ -1,4 +1,4 @@
-"""The context index of one request: where the last 5, 4 or 3 tokens occurred before, and what followed.
+"""The context index of one request: where the last few tokens, at most 5, occurred before, and what followed.
 
 Owns hash tables over positions; the tokens stay in the request's own array. Knows nothing of trees.
 Invariant: an n-gram is indexed only once a token follows it, so every match has a continuation.
@@ -14,22 +14,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 LONGEST_NGRAM = 5
-SHORTEST_NGRAM = 3
+SHORTEST_NGRAM = 3  # as GOOSE has it
 MAX_CHAIN = 20
 MAX_SUFFIX = 32
 BY_LENGTHS, BY_OCCURRENCES = 1, 2  # bits of consensus
 
-_NUM_LENGTHS = LONGEST_NGRAM - SHORTEST_NGRAM + 1
 _FIRST_SLOTS = 256
 _MAX_CANDIDATES = 16  # earlier occurrences compared for the longest common suffix
 _FIRST, _LATEST, _COUNT, _AGREES = range(4)
 
 
 class ContextArrays(NamedTuple):
-    """The index as compiled code sees it; axis 0 is n - 3. Positions are those of an n-gram's last token.
+    """The index as compiled code sees it; axis 0 is of the N lengths of n-grams, the last of `LONGEST_NGRAM`. Positions
+    are those of an n-gram's last token.
 
-    slots: int32 [3, S, 4], open addressing: first position (-1 when free), latest position, count, and
-    1 while all occurrences were followed by one token; S is a power of two. earlier: int32 [3, C], the previous
+    slots: int32 [N, S, 4], open addressing: first position (-1 when free), latest position, count, and
+    1 while all occurrences were followed by one token; S is a power of two. earlier: int32 [N, C], the previous
     position of the same n-gram, or -1. num_indexed: int64 [1], positions from which n-grams are known.
     """
 
@@ -59,13 +59,14 @@ class ContextMatch:
 class ContextIndex:
     """GOOSE's context match (section 4, ContextMatch of appendix B.2), maintained incrementally.
 
-    max_tokens: the most tokens the sequence can ever hold.
+    max_tokens: the most tokens the sequence can ever hold; shortest: tokens of a match.
     """
 
-    def __init__(self, max_tokens: int) -> None:
+    def __init__(self, max_tokens: int, shortest: int = SHORTEST_NGRAM) -> None:
+        num_lengths = LONGEST_NGRAM - shortest + 1
         self._arrays = ContextArrays(
-            slots=_free_slots(_FIRST_SLOTS),
-            earlier=np.empty((_NUM_LENGTHS, max_tokens), np.int32),
+            slots=_free_slots(num_lengths, _FIRST_SLOTS),
+            earlier=np.empty((num_lengths, max_tokens), np.int32),
             num_indexed=np.zeros(1, np.int64),
         )
 
@@ -80,9 +81,9 @@ class ContextIndex:
 
     def reserve(self, tokens: NDArray[np.int32]) -> None:
         """Make room for all n-grams of `tokens`, int32 [t]: the same sequence as before, grown at its end."""
-        num_slots = self._arrays.slots.shape[1]
+        num_lengths, num_slots, _ = self._arrays.slots.shape
         if 2 * len(tokens) > num_slots:
-            slots = _free_slots(1 << (2 * len(tokens)).bit_length())
+            slots = _free_slots(num_lengths, 1 << (2 * len(tokens)).bit_length())
             _rehash(self._arrays.slots, slots, tokens)
             self._arrays = self._arrays._replace(slots=slots)
 
@@ -103,8 +104,14 @@ class ContextIndex:
         return ContextMatch(chain, suffix_len, count, by_lengths, by_occurrences)
 
 
-def _free_slots(num_slots: int) -> NDArray[np.int32]:
-    return np.full((_NUM_LENGTHS, num_slots, 4), -1, np.int32)
+def _free_slots(num_lengths: int, num_slots: int) -> NDArray[np.int32]:
+    return np.full((num_lengths, num_slots, 4), -1, np.int32)
+
+
+@nb.njit(cache=True, forceinline=True)
+def _shortest(slots: NDArray[np.int32]) -> int:
+    """The shortest n-grams that are indexed."""
+    return LONGEST_NGRAM + 1 - len(slots)
 
 
 @nb.njit(cache=True)
@@ -122,7 +129,7 @@ def _probe(slots: NDArray[np.int32], tokens: NDArray[np.int32], query: NDArray[n
 
     tokens is the indexed sequence; query may be the same array or another.
     """
-    level = ngram - SHORTEST_NGRAM
+    level = ngram - _shortest(slots)
     mask = np.uint64(slots.shape[1] - 1)
     slot = _home(query, end, ngram) & mask
     while True:
@@ -140,9 +147,10 @@ def _probe(slots: NDArray[np.int32], tokens: NDArray[np.int32], query: NDArray[n
 @nb.njit(cache=True)
 def index_more(index: ContextArrays, tokens: NDArray[np.int32]) -> None:
     """Index the n-grams of `tokens` that have a successor and are not known yet; there is room for them."""
+    shortest = _shortest(index.slots)
     for end in range(index.num_indexed[0], len(tokens) - 1):
-        for ngram in range(SHORTEST_NGRAM, min(LONGEST_NGRAM, end + 1) + 1):
-            level = ngram - SHORTEST_NGRAM
+        for ngram in range(shortest, min(LONGEST_NGRAM, end + 1) + 1):
+            level = ngram - shortest
             record = index.slots[level, _probe(index.slots, tokens, tokens, end, ngram)]
             if record[_FIRST] < 0:
                 record[_FIRST], record[_COUNT], record[_AGREES] = end, 0, 1
@@ -156,11 +164,11 @@ def index_more(index: ContextArrays, tokens: NDArray[np.int32]) -> None:
 
 @nb.njit(cache=True)
 def _rehash(old: NDArray[np.int32], new: NDArray[np.int32], tokens: NDArray[np.int32]) -> None:
-    for level in range(_NUM_LENGTHS):
+    for level in range(len(old)):
         for slot in range(old.shape[1]):
             first = old[level, slot, _FIRST]
             if first >= 0:
-                new[level, _probe(new, tokens, tokens, first, level + SHORTEST_NGRAM)] = old[level, slot]
+                new[level, _probe(new, tokens, tokens, first, level + _shortest(old))] = old[level, slot]
 
 
 @nb.njit(cache=True)
@@ -194,11 +202,11 @@ def find_match(index: ContextArrays, tokens: NDArray[np.int32], query: NDArray[n
     """
     found, found_len, count, consensus, agreeing = -1, 0, 0, 0, 0
     end = len(query) - 1
-    longest = min(LONGEST_NGRAM, len(query))
-    if longest < SHORTEST_NGRAM or index.slots[0, _probe(index.slots, tokens, query, end, SHORTEST_NGRAM), _FIRST] < 0:
-        return found, found_len, count, consensus  # what has no match of 3 tokens has none of 5
-    for ngram in range(longest, SHORTEST_NGRAM - 1, -1):
-        level = ngram - SHORTEST_NGRAM
+    longest, shortest = min(LONGEST_NGRAM, len(query)), _shortest(index.slots)
+    if longest < shortest or index.slots[0, _probe(index.slots, tokens, query, end, shortest), _FIRST] < 0:
+        return found, found_len, count, consensus  # what has no match of a few tokens has none of more
+    for ngram in range(longest, shortest - 1, -1):
+        level = ngram - shortest
         slot = _probe(index.slots, tokens, query, end, ngram)
         latest = index.slots[level, slot, _LATEST]
         if latest < 0:

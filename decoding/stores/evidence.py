@@ -25,7 +25,7 @@ SILENT = -1  # the source says nothing of what follows the node
 
 _WEIGHT_BOUNDS = (0.999, 0.99, 0.97, 0.93, 0.85, 0.7, 0.5, 0.3, 0.15, 0.06, 0.02)
 _NUM_WEIGHTS = len(_WEIGHT_BOUNDS) + 1
-_SUFFIX_BOUNDS = (20, 12, 8, 6, 5, 4)  # tokens shared with the copied occurrence, which are at least 3
+_SUFFIX_BOUNDS = (20, 12, 8, 6, 5, 4, 3, 2)  # tokens shared with the copied occurrence
 _NUM_SUFFIXES = len(_SUFFIX_BOUNDS) + 1
 _LUCK_BOUNDS = (0.05, 0.22, 0.6)  # rising, of the exponential variate a token is drawn with: the less, the likelier
 _NUM_LUCKS = len(_LUCK_BOUNDS) + 1
@@ -134,7 +134,7 @@ def meant_chances() -> NDArray[np.float32]:
     weights = np.sqrt(np.array((1.0, *_WEIGHT_BOUNDS)) * np.array((*_WEIGHT_BOUNDS, 0.001)))
     for first, last in ((_SUCCESSORS, _OTHER_SUCCESSORS), (_NGRAMS, _OTHER_NGRAMS), (_SAID, _OTHERS_SAID)):
         chances[first:last] = np.tile(weights, (last - first) // _NUM_WEIGHTS)
-    copied = np.repeat((0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5), 2 * _NUM_LUCKS)
+    copied = np.repeat((0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 0.35, 0.2), 2 * _NUM_LUCKS)
     chances[_COPIES:_OTHER_COPIES] = copied
     chances[_FORESEEN:_OTHER_FORESEEN] = np.repeat(_FORESEEN_CHANCES, _NUM_LUCKS)
     return chances

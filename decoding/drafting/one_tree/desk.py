@@ -26,6 +26,7 @@ from decoding.stores.ngram import LONGEST_NGRAM, NgramStore
 from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS, SuccessorArrays
 
 MOST_FORESEEN, LONGEST_FORESEEN = 4, 64  # chains: one that the grammar forces, and guesses; tokens of each
+SHORTEST_COPIED = 1  # tokens that an earlier occurrence shares with the text's end
 MOST_CANDIDATES = MOST_FORESEEN + 1 + 3 * NUM_SUCCESSORS
 _FIRST_NODES = 66
 NUM_KNOWN, NUM_NODES, NUM_TAUGHT, IS_UNJUDGED = range(4)  # see `Desk.counts`
@@ -178,7 +179,7 @@ def _example() -> Desk:
         draft_law(sampling, COUPLED),
         Sides(True, True, True, 1, 1),
         Levels(judge, judge, judge),
-        (ContextIndex(1).arrays, NgramStore(0).arrays),
+        (ContextIndex(1, SHORTEST_COPIED).arrays, NgramStore(0).arrays),
     )
 
 

@@ -20,6 +20,7 @@ from decoding.drafting.one_tree.desk import (
     LAYOUT,
     LONGEST_FORESEEN,
     NUM_TAUGHT,
+    SHORTEST_COPIED,
     Desk,
     Sides,
     Terms,
@@ -65,7 +66,7 @@ class OneTree:
         session, server = sources.stores.judges(request.sampling.temperature > 0)
         self._foresight = sources.foresight
         self._levels = Levels(below(session, 64.0, 0.02, 16.0), session, server)
-        self._index = ContextIndex(request.max_total)
+        self._index = ContextIndex(request.max_total, SHORTEST_COPIED)
         self._desk = self._new_desk()
         self._at = self._desk.address
         self._terms = Terms()

@@ -7,7 +7,6 @@ import pytest
 
 from decoding.costs.curve import LEAST_ROW_SHARE, CostCurve, fit_cost_curve
 from decoding.costs.price import (
-    FORGOTTEN_AFTER,
     HARVEST_TOKENS,
     MOST_HARVEST,
     MOST_ROW_PRICE,
@@ -180,10 +179,12 @@ def test_as_many_of_a_prompts_rows_are_harvested_as_cost_what_they_bring() -> No
 
 
 def test_rows_are_learned_from_where_that_is_little_of_a_step() -> None:
-    for beside, harvests in ((0.9 * MOST_ROW_PRICE, True), (1.1 * MOST_ROW_PRICE, False)):
-        pricing = Pricing(8, CostCurve(0.5, 0.5, 0.0, beside=beside))
+    for harvest, harvests in ((0.9 * MOST_ROW_PRICE, True), (1.1 * MOST_ROW_PRICE, False)):
+        pricing, asked = Pricing(8, CostCurve(0.5, 0.5, 0.0, harvest=harvest)), demand(None, emitted=1.0, rows=1.0)
         assert pricing.harvests == harvests
-        assert pricing.budgets([demand(None, emitted=1.0, rows=1.0)])[0].harvests == harvests
+        (budget,) = pricing.budgets([asked])
+        assert (budget.harvests, budget.min_chance) == (harvests, pytest.approx(0.5 + harvests * harvest))
+        assert pricing.budgets([replace(asked, harvests=not harvests)])[0].harvests != harvests
 
 
 @pytest.mark.parametrize("chance", [0.1, 0.4, 0.9])
@@ -195,33 +196,19 @@ def test_a_chain_gains_what_its_best_beginning_does(chance: float, hope: float, 
 
 
 def test_nothing_is_grown_where_nothing_can_be_worth_its_price_and_what_looking_costs_is_told() -> None:
-    curve, told = CostCurve(1.0, 0.1, 0.0, draft=0.1, request=0.05), []
+    curve, told = CostCurve(1.0, 0.1, 0.0, draft=0.1), []
 
     def seeing(chance: float, hope: float) -> Demand:
         def look(price: float) -> Outlook:
             told.append(price)
-            return Outlook(chance, hope)
+            return Outlook(chance, hope, 2e-4)
 
         return replace(demand(None), runs_draft_model=True, look=look)
 
     pricing = Pricing(64, curve, CostCurve(0.1, 0.001, 0.0))
     sizes = [pricing.budgets([seeing(*each)])[0].max_nodes for each in ((0.05, 0.0), (0.9, 0.0), (0.05, 0.95))]
     assert sizes == [0, 64, 64]
-    assert told == pytest.approx([0.05 * pricing.budgets([demand(None)])[0].min_chance / 0.1] * 3)
-
-
-def test_rounds_of_the_draft_model_are_priced_by_what_they_take_in_steps() -> None:
-    pricing = Pricing(64, CHEAP, draft_curve=CostCurve(base=0.1, row=0.01, key=0.0))
-    runs = replace(demand(None), runs_draft_model=True)
-    before = pricing.budgets([runs])[0]
-    pricing.note_draft(9.0, 1, 1)
-    for _ in range(9):
-        pricing.note_draft(2 * (3 * 0.1 + 5 * 0.01), 3, 5)
-    after = pricing.budgets([runs])[0]
-    assert after.round_price == pytest.approx(2 * before.round_price)
-    assert after.row_price == pytest.approx(2 * before.row_price)
-    pricing.note_draft(9.0, 1, 1)
-    assert pricing.budgets([runs])[0] == after, "one slow step moves nothing"
-    for _ in range(9 * FORGOTTEN_AFTER):
-        pricing.note_draft(0.0, 0, 0)
-    assert pricing.budgets([runs])[0] == before, "nor does what was long ago"
+    for _ in range(30):
+        pricing.budgets([seeing(0.05, 0.0)])
+    assert told[0] < told[1] < told[2]
+    assert told[-1] == pytest.approx(2e-4 * pricing.budgets([demand(None)])[0].min_chance / 0.1, rel=0.01)

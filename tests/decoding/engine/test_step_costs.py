@@ -1,54 +1,83 @@
-"""What steps take beside their forwards: one start's figures are held against those of the starts before."""
+"""What steps cost in an engine: learned while it runs, and kept for later starts."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from decoding.config import EngineConfig
-from decoding.costs.calibration import LONGEST_LATER
-from decoding.engine.step_costs import LATER_MEASUREMENTS, MEDIAN_OF, ROUNDS_BETWEEN, Beside, StepCosts
+from decoding.costs.step_fit import StepKind
+from decoding.engine.step_costs import FORGOTTEN_AFTER, KEPT_EVERY, MEDIAN_OF, StepCosts
 from decoding.model.kept_timings import KeptTimings
 from decoding.model.target_model import TargetModel
 from tests.models import tiny
 
-QUIET = Beside(plain=1e-4, drafting=1e-4, row=1e-5)
-BUSY = Beside(plain=1e-3, drafting=9e-4, row=9e-5)
+PLAIN, DRAFTED = StepKind(1), StepKind(1, trees=1, nodes=8)
 
 
-def test_a_start_on_a_busy_machine_does_not_move_what_earlier_ones_found(tmp_path: Path) -> None:
-    model = TargetModel.from_model(tiny("llama"), EngineConfig(max_model_len=64))
-
-    def drafting_at_start(beside: Beside, has_drafted: bool = True) -> float:
-        costs = StepCosts(model, None, KeptTimings(tmp_path))
-        costs.note_beside(beside, has_drafted, 0.1)
-        return costs.curve.draft
-
-    assert [drafting_at_start(QUIET) for _ in range(2)] == [1e-4] * 2
-    assert drafting_at_start(BUSY) == 1e-4
-    assert drafting_at_start(Beside(plain=1e-4), has_drafted=False) == 0.0
-    assert drafting_at_start(QUIET) == 1e-4
-    assert [drafting_at_start(BUSY) for _ in range(MEDIAN_OF)][-1] == 9e-4
+def a_model() -> TargetModel:
+    return TargetModel.from_model(tiny("llama"), EngineConfig(max_model_len=64))
 
 
-def test_a_busy_first_start_is_forgotten_while_nobody_waits() -> None:
-    costs = StepCosts(TargetModel.from_model(tiny("llama"), EngineConfig(max_model_len=64)), None)
-    costs.note_beside(Beside(plain=1e-3), False, 0.1)
-    assert not costs.is_beside_due(can_draft=False)
-    assert costs.is_beside_due(can_draft=True)
-    costs.note_beside(BUSY, True, 0.1)
-    num_later = 0
-    for _ in range(2 * LATER_MEASUREMENTS * ROUNDS_BETWEEN):
-        costs.refine()
-        if costs.is_beside_due(can_draft=True):
-            costs.note_beside(QUIET, True, 0.1)
-            num_later += 1
-    assert num_later == LATER_MEASUREMENTS
-    assert costs.curve.draft == QUIET.drafting
+def beside(costs: StepCosts) -> float:
+    """Seconds of a tree of eight nodes beyond its forward."""
+    return costs.curve.draft + 8 * (costs.curve.row - costs.forward_curve.row)
 
 
-def test_what_takes_long_to_measure_is_measured_at_starts_alone() -> None:
-    costs = StepCosts(TargetModel.from_model(tiny("llama"), EngineConfig(max_model_len=64)), None)
-    costs.note_beside(QUIET, True, 2 * LONGEST_LATER)
-    for _ in range(2 * ROUNDS_BETWEEN):
-        costs.refine()
-        assert not costs.is_beside_due(can_draft=True)
+def run_steps(costs: StepCosts, num_steps: int) -> None:
+    """A tree takes as long again as a plain forward, a step half of one beside it."""
+    for _ in range(num_steps):
+        for kind, times in ((PLAIN, 1.5), (DRAFTED, 2.5)):
+            rows = [1 + kind.nodes]
+            forward = costs.forward_curve.step_seconds(rows, [8])
+            costs.note_step(kind, forward + (times - 1) * costs.forward_curve.step_seconds([1], [8]), rows, [8])
+
+
+def test_a_start_begins_with_what_earlier_ones_learned(tmp_path: Path) -> None:
+    model = a_model()
+    first = StepCosts(model, None, KeptTimings(tmp_path))
+    assert not first.is_measured
+    assert beside(first) == 0
+    run_steps(first, 32)
+    first.end_measuring()
+    assert beside(first) > 0
+    later = StepCosts(model, None, KeptTimings(tmp_path))
+    assert later.is_measured
+    assert beside(later) == pytest.approx(beside(first))
+    assert not StepCosts(model, None).is_measured
+
+
+def test_what_is_learned_while_it_runs_is_kept_as_soon_as_nobody_waits(tmp_path: Path) -> None:
+    model = a_model()
+    first = StepCosts(model, None, KeptTimings(tmp_path))
+    first.end_measuring()
+    for num_steps, is_kept in ((KEPT_EVERY // 2 - 1, False), (1, True)):
+        run_steps(first, num_steps)
+        first.refine()
+        assert (beside(StepCosts(model, None, KeptTimings(tmp_path))) > 0) == is_kept
+
+
+def test_forwards_of_the_draft_model_cost_what_they_take_in_steps() -> None:
+    costs = StepCosts(a_model(), a_model())
+    alone = costs.draft_curve
+    assert alone is not None
+    quick = 3 * alone.base + 5 * alone.row
+
+    def base() -> float:
+        assert costs.draft_curve is not None
+        return costs.draft_curve.base / alone.base
+
+    costs.note_draft(9.0, 1, 1)
+    assert base() == 1.0, "one slow step moves nothing"
+    for _ in range(MEDIAN_OF):
+        costs.note_draft(2 * quick, 3, 5)
+    assert base() == pytest.approx(2.0)
+    costs.note_draft(9.0, 1, 1)
+    assert base() == pytest.approx(2.0)
+    for _ in range(MEDIAN_OF * FORGOTTEN_AFTER):
+        costs.note_draft(0.0, 0, 0)
+    assert base() == 1.0, "what was long ago is forgotten"
+    for _ in range(MEDIAN_OF):
+        costs.note_draft(quick / 2, 3, 5)
+    assert base() == 1.0

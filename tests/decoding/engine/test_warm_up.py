@@ -79,12 +79,11 @@ PROGRAM = dedent(
     assert (stats.method, stats.choice, list(stats.steps_by_method)) == ("auto", "requested", ["none", "auto"]), stats
     assert engine.missing_methods == []
     assert is_complete()
-    def drafting():  # of a tree of one node, or where the clock was disturbed of its node alone
-        return engine.costs.curve.draft + engine.costs.curve.row - engine.costs.forward_curve.row
-
-    assert drafting() == 0.0, "nothing has drafted when it was measured"
+    assert not engine.costs.is_measured, "nothing could draft when steps were measured"
     engine.on_idle()
-    assert drafting() > 0.0, "what drafting takes is measured as soon as nobody waits"
+    assert engine.costs.is_measured, "what drafting takes is measured as soon as nobody waits"
+    drafting = engine.costs.curve.draft + engine.costs.curve.row - engine.costs.forward_curve.row
+    assert drafting + engine.costs.curve.harvest > 0.0
     assert sorted(session.session_id for session in engine.sessions.list()) == ["auto", "none", "spine"]
 
     before = compiled()

@@ -29,8 +29,8 @@ def common_suffix(tokens: NDArray[np.int32], end: int) -> int:
     return length
 
 
-def check_against_brute_force(tokens: NDArray[np.int32], found: ContextMatch) -> bool:
-    by_length = {n: occurrences(tokens, n) for n in (5, 4, 3) if len(tokens) > n}
+def check_against_brute_force(tokens: NDArray[np.int32], found: ContextMatch, shortest: int) -> bool:
+    by_length = {n: occurrences(tokens, n) for n in range(5, shortest - 1, -1) if len(tokens) > n}
     matching = [n for n in sorted(by_length, reverse=True) if by_length[n]]
     if not matching:
         assert len(found.chain) == 0
@@ -50,17 +50,18 @@ def check_against_brute_force(tokens: NDArray[np.int32], found: ContextMatch) ->
     return True
 
 
-def test_an_index_grown_in_steps_equals_a_search_of_the_whole_sequence() -> None:
+@pytest.mark.parametrize("shortest", [1, 2, 3])
+def test_an_index_grown_in_steps_equals_a_search_of_the_whole_sequence(shortest: int) -> None:
     random = np.random.default_rng(0)
     num_matches = 0
     for alphabet in (2, 3, 4, 6, 12):
         tokens = random.integers(0, alphabet, 700).astype(np.int32)
-        index = ContextIndex(len(tokens))
+        index = ContextIndex(len(tokens), shortest)
         length = 1
         while length < len(tokens):
             length = min(len(tokens), length + int(random.integers(1, 9)))
             index.extend(tokens[:length])
-            num_matches += check_against_brute_force(tokens[:length], index.match(tokens[:length]))
+            num_matches += check_against_brute_force(tokens[:length], index.match(tokens[:length]), shortest)
     assert num_matches > 300
 
 

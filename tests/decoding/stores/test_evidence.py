@@ -27,7 +27,7 @@ from decoding.stores.evidence import (
 )
 
 WEIGHTS = np.linspace(0, 1, 2001)
-SUFFIXES = range(3, 33)
+SUFFIXES = range(1, 33)
 LISTS = [(ADJACENCY, range(2)), (NGRAM, range(8)), (MODEL, range(2))]
 
 

@@ -1,0 +1,65 @@
+"""What steps take beside their forwards is learned from steps that differ, whatever else slows them for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from decoding.costs.step_fit import EVERY, WINDOW, Beside, StepFit, StepKind
+
+TRUTH = Beside(step=4e-4, request=1e-4, tree=2e-4, node=5e-5, harvest=2e-5, round=1e-4)
+FORWARD = 2e-3
+
+
+def some_kind(random: np.random.Generator) -> StepKind:
+    requests = int(random.integers(1, 9))
+    trees = int(random.integers(0, requests + 1))
+    nodes = trees * int(random.integers(1, 12))
+    return StepKind(requests, trees, nodes, int(random.integers(0, 2)) * (nodes + trees), int(random.integers(0, 3)))
+
+
+def learned(fit: StepFit, seconds: Callable[[StepKind], float], num_steps: int) -> Beside:
+    random = np.random.default_rng(0)
+    for _ in range(num_steps):
+        kind = some_kind(random)
+        if fit.note(kind, FORWARD, seconds(kind)):
+            fit.fit()
+    return fit.beside
+
+
+def true_seconds(kind: StepKind) -> float:
+    return FORWARD + TRUTH.seconds(kind)
+
+
+def test_it_is_learned_from_the_first_steps() -> None:
+    assert learned(StepFit(Beside()), true_seconds, 4 * EVERY) == pytest.approx(TRUTH, rel=0.35)
+
+
+def test_slow_steps_and_a_slow_machine_move_little() -> None:
+    random = np.random.default_rng(1)
+
+    def seconds(kind: StepKind) -> float:
+        is_slow = random.random() < 0.15
+        return true_seconds(kind) * (10.0 if is_slow else random.uniform(0.95, 1.05))
+
+    fit = StepFit(TRUTH)
+    assert learned(fit, seconds, 4 * EVERY)[1:] == pytest.approx(TRUTH[1:], rel=0.25)
+    fit = StepFit(TRUTH)
+    slow = learned(fit, lambda kind: 2 * true_seconds(kind), 8 * EVERY)
+    assert slow[1:] == pytest.approx(TRUTH[1:], rel=0.25), "all else is as dear as before beside a step"
+
+
+def test_what_steps_do_not_tell_stays_as_it_was() -> None:
+    fit = StepFit(TRUTH)
+    for _ in range(4 * WINDOW):
+        if fit.note(StepKind(1), FORWARD, 1.3 * true_seconds(StepKind(1))):
+            fit.fit()
+    assert fit.beside[2:] == pytest.approx(TRUTH[2:], rel=1e-6)
+
+
+def test_nothing_is_less_than_free() -> None:
+    fit = StepFit(TRUTH)
+    assert min(learned(fit, lambda kind: FORWARD * (1 - 0.01 * kind.nodes), 4 * EVERY)) >= 0.0
+    StepFit(Beside()).fit()
