@@ -29,13 +29,14 @@ _SUFFIX_BOUNDS = (20, 12, 8, 6, 5, 4, 3, 2)  # tokens shared with the copied occ
 _NUM_SUFFIXES = len(_SUFFIX_BOUNDS) + 1
 _LUCK_BOUNDS = (0.05, 0.22, 0.6)  # rising, of the exponential variate a token is drawn with: the less, the likelier
 _NUM_LUCKS = len(_LUCK_BOUNDS) + 1
+_NUM_COPIES = 4  # ways to be copied: from the text or the session's replies, and whether other places agree
 _NUM_TIERS, _NUM_ENTRIES, _NUM_RANKS = 2, 8, 2
 GUESSED, SEARCHED, MATCHED_ONE, MATCHED_THREE, MATCHED_MORE, FORCED = range(6)  # why a token is foreseen
 _FORESEEN_CHANCES = (0.25, 0.4, 0.85, 0.93, 0.97, 0.98)
 _NUM_REASONS = len(_FORESEEN_CHANCES)
 
 _COPIES = 0
-_OTHER_COPIES = _COPIES + _NUM_SUFFIXES * 2 * _NUM_LUCKS
+_OTHER_COPIES = _COPIES + _NUM_SUFFIXES * _NUM_COPIES * _NUM_LUCKS
 _SUCCESSORS = _OTHER_COPIES + _NUM_SUFFIXES
 _OTHER_SUCCESSORS = _SUCCESSORS + _NUM_TIERS * _NUM_WEIGHTS
 _NGRAMS = _OTHER_SUCCESSORS + _NUM_TIERS * _NUM_WEIGHTS
@@ -57,10 +58,11 @@ def step_of(value: float, bounds: tuple[float, ...]) -> int:
 
 
 @nb.njit(cache=True, forceinline=True)
-def copied_class(suffix_len: int, has_consensus: bool, variate: float) -> int:
-    """Of the token that followed an earlier occurrence of the last `suffix_len` tokens; variate: as below."""
-    suffix = step_of(suffix_len, _SUFFIX_BOUNDS)
-    return int(_COPIES + (suffix * 2 + has_consensus) * _NUM_LUCKS + _luck(variate))
+def copied_class(suffix_len: int, is_reply: bool, is_agreed: bool, variate: float) -> int:
+    """Of the token that followed an earlier occurrence of the last `suffix_len` tokens, in the text or in the session's
+    replies; is_agreed: whether after others it did, too; variate: as below."""
+    copies = step_of(suffix_len, _SUFFIX_BOUNDS) * _NUM_COPIES + 2 * is_reply + is_agreed
+    return int(_COPIES + copies * _NUM_LUCKS + _luck(variate))
 
 
 @nb.njit(cache=True, forceinline=True)
@@ -134,7 +136,7 @@ def meant_chances() -> NDArray[np.float32]:
     weights = np.sqrt(np.array((1.0, *_WEIGHT_BOUNDS)) * np.array((*_WEIGHT_BOUNDS, 0.001)))
     for first, last in ((_SUCCESSORS, _OTHER_SUCCESSORS), (_NGRAMS, _OTHER_NGRAMS), (_SAID, _OTHERS_SAID)):
         chances[first:last] = np.tile(weights, (last - first) // _NUM_WEIGHTS)
-    copied = np.repeat((0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 0.35, 0.2), 2 * _NUM_LUCKS)
+    copied = np.repeat((0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 0.35, 0.2), _NUM_COPIES * _NUM_LUCKS)
     chances[_COPIES:_OTHER_COPIES] = copied
     chances[_FORESEEN:_OTHER_FORESEEN] = np.repeat(_FORESEEN_CHANCES, _NUM_LUCKS)
     return chances

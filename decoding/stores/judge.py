@@ -83,7 +83,7 @@ def new_judge(chances: NDArray[np.float32], weights: NDArray[np.float32], trust:
     stretch = np.log(chances / (1 - chances)).astype(np.float32)
     tried = np.full(NUM_CLASSES, trust, np.float32)
     hope = np.array((FIRST_HOPE, HOPE_TRUST), np.float32)
-    looks = np.array((1.0, 1.0, 1.0, LOOKS_TRUST), np.float32)
+    looks = np.array((1.0, 0.5, 1.0, LOOKS_TRUST), np.float32)
     return Judge(chances, stretch, tried, weights.astype(np.float32), hope, looks, SERVER_TRIED, SERVER_PACE)
 
 

@@ -16,6 +16,7 @@ from decoding.core.ranking import ranked
 
 NOWHERE = -1
 MAX_MATCH = 64  # tokens: the depth that Arctic Inference builds its trees to
+MOST_COMPARED = 32  # places that are looked at for the longest match
 MOST_OCCURRENCES = 4096  # of the last token that are looked at, the latest ones
 
 _FIRST_PLACES = 256
@@ -71,7 +72,12 @@ class SuffixIndex:
     def extend(self, tokens: NDArray[np.int32], last: int) -> int:
         """Append `tokens`, int32 [n], to the sequence whose last token is at position `last`, -1 for a new one; the
         position of its last token now."""
-        wanted = int(self._arrays.counters[0]) + len(tokens)
+        self.reserve(len(tokens))
+        return int(append_all(self._arrays, tokens, last))
+
+    def reserve(self, num_tokens: int) -> None:
+        """Make room for so many more, if need be that of the oldest."""
+        wanted = int(self._arrays.counters[0]) + num_tokens
         num_places = len(self._arrays.tokens)
         while num_places < min(wanted, self._most_places):
             num_places *= 2
@@ -79,7 +85,6 @@ class SuffixIndex:
             larger = _allocate(num_places)
             _move(self._arrays, larger)
             self._arrays = larger
-        return int(_extend(self._arrays, tokens, last))
 
 
 def _allocate(num_places: int) -> SuffixArrays:
@@ -118,7 +123,8 @@ def _append(index: SuffixArrays, token: int, last: int) -> int:
 
 
 @nb.njit(cache=True)
-def _extend(index: SuffixArrays, tokens: NDArray[np.int32], last: int) -> int:
+def append_all(index: SuffixArrays, tokens: NDArray[np.int32], last: int) -> int:
+    """As `SuffixIndex.extend`, in the room there is."""
     for token in tokens:
         last = _append(index, token, last)
     return last
@@ -126,9 +132,11 @@ def _extend(index: SuffixArrays, tokens: NDArray[np.int32], last: int) -> int:
 
 @nb.njit(cache=True)
 def _move(old: SuffixArrays, new: SuffixArrays) -> None:
-    """Append all of a ring that has not yet overwritten anything to an empty one."""
-    for position in range(old.counters[0]):
-        _append(new, old.tokens[position], old.links[position, _BEFORE])
+    """Append all that a ring holds to a larger one that is empty."""
+    new.counters[0] = max(0, old.counters[0] - len(old.tokens))
+    for position in range(new.counters[0], old.counters[0]):
+        place = place_of(old, position)
+        _append(new, old.tokens[place], _known(old, old.links[place, _BEFORE]))
 
 
 @nb.njit(cache=True)
@@ -148,6 +156,22 @@ def _match_len(index: SuffixArrays, position: int, text: NDArray[np.int32]) -> i
         length += 1
         position = _known(index, index.links[place, _BEFORE])
     return length
+
+
+@nb.njit(cache=True)
+def find_longest(index: SuffixArrays, text: NDArray[np.int32]) -> tuple[int, int]:
+    """Of the latest places where the last token of `text`, int32 [t], occurs and goes on, the one that shares most
+    tokens with its end, and how many, or -1 and 0; of equal ones the latest."""
+    best, most = NOWHERE, 0
+    position = _known(index, index.heads[place_of(index, text[len(text) - 1])])
+    for _ in range(MOST_COMPARED):
+        if position < 0:
+            break
+        length = _match_len(index, position, text)
+        if length > most and next_position(index, position) >= 0:
+            best, most = position, length
+        position = _known(index, index.links[place_of(index, position), _EARLIER])
+    return best, most
 
 
 @nb.njit(cache=True)

@@ -24,20 +24,23 @@ from decoding.stores.evidence import NUM_SOURCES
 from decoding.stores.judge import Levels, meant_judge
 from decoding.stores.ngram import LONGEST_NGRAM, NgramStore
 from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS, SuccessorArrays
+from decoding.stores.suffixes import NOWHERE, SuffixArrays, SuffixIndex
 
 MOST_FORESEEN, LONGEST_FORESEEN = 4, 64  # chains: one that the grammar forces, and guesses; tokens of each
 SHORTEST_COPIED = 1  # tokens that an earlier occurrence shares with the text's end
 MOST_CANDIDATES = MOST_FORESEEN + 1 + 3 * NUM_SUCCESSORS
 _FIRST_NODES = 66
-NUM_KNOWN, NUM_NODES, NUM_TAUGHT, IS_UNJUDGED = range(4)  # see `Desk.counts`
+NUM_KNOWN, NUM_NODES, NUM_TAUGHT, IS_UNJUDGED, NUM_KEPT, LAST_KEPT = range(6)  # see `Desk.counts`
+FOUND, NUM_SHARED, IS_AGREED, IS_REPLY = range(4)  # see `Heard.matches`
 
 
 class Heard(NamedTuple):
     """What may follow each of n nodes. ids: int32 [n, C]; classes: int16 [n, C, 1 + S], what each source says of them;
     chances: float32 [n, C], given the node; order: int8 [n, C], the likeliest first; sizes: int32 [n], how many there
     are, -1 before a node is opened; firsts: int32 [n, 1 + S], what each source thinks likeliest, -1 for nothing;
-    matches: int32 [n, 3], of the context: position (-1: none), tokens shared, consensus; follows: int32 [n], bits of
-    the foreseen chains that the path has followed so far."""
+    matches: int64 [n, 4], where the path's end stood before: position (-1: nowhere), tokens shared, whether after other
+    places the same came, and whether it is in the session's replies; follows: int32 [n], bits of the foreseen chains
+    that the path has followed so far."""
 
     ids: IntArray
     classes: NDArray[np.int16]
@@ -45,7 +48,7 @@ class Heard(NamedTuple):
     order: NDArray[np.int8]
     sizes: IntArray
     firsts: IntArray
-    matches: IntArray
+    matches: NDArray[np.int64]
     follows: IntArray
 
 
@@ -106,9 +109,10 @@ class Foreseen(NamedTuple):
 
 
 class Desk(NamedTuple):
-    """tokens: int32 [T], the request's, with room for all that may come. counts: int64 [4]: tokens up to the root of
+    """tokens: int32 [T], the request's, with room for all that may come. counts: int64 [6]: tokens up to the root of
     the tree under way, and its nodes; tokens whose successors the store has been taught; 1 while the root is opened and
-    the token after it not judged. foretold: int64 [1 + S], how many of the tokens that came each source had thought
+    the token after it not judged; tokens that are among the session's replies or never will be, and the position of the
+    last of them there. foretold: int64 [1 + S], how many of the tokens that came each source had thought
     likeliest. no_top: what the draft model says of a row that was not run."""
 
     tokens: IntArray
@@ -118,6 +122,7 @@ class Desk(NamedTuple):
     room: Room
     scratch: Scratch
     context: ContextArrays
+    replies: SuffixArrays
     ngrams: SuccessorArrays
     levels: Levels
     law: DraftLaw
@@ -133,20 +138,24 @@ def new_room(num_nodes: int) -> Room:
         order=np.zeros((num_nodes, MOST_CANDIDATES), np.int8),
         sizes=np.full(num_nodes, -1, np.int32),
         firsts=np.full((num_nodes, NUM_SOURCES), NO_TOKEN, np.int32),
-        matches=np.full((num_nodes, 3), -1, np.int32),
+        matches=np.full((num_nodes, 4), -1, np.int64),
         follows=np.zeros(num_nodes, np.int32),
     )
     return Room(allocate(num_nodes), heard, np.zeros(num_nodes, np.int32))
 
 
 def new_desk(
-    tokens: IntArray, law: DraftLaw, sides: Sides, levels: Levels, stores: tuple[ContextArrays, SuccessorArrays]
+    tokens: IntArray,
+    law: DraftLaw,
+    sides: Sides,
+    levels: Levels,
+    stores: tuple[ContextArrays, SuffixArrays, SuccessorArrays],
 ) -> Desk:
-    """With room for a small tree. stores: the request's context index and the session's n-grams."""
-    context, ngrams = stores
+    """With room for a small tree. stores: the request's context index, the session's replies and its n-grams."""
+    context, replies, ngrams = stores
     return Desk(
         tokens=tokens,
-        counts=np.array((0, 1, 0, 0), np.int64),
+        counts=np.array((0, 1, 0, 0, 0, NOWHERE), np.int64),
         foretold=np.zeros(NUM_SOURCES, np.int64),
         foreseen=Foreseen(
             np.zeros(MOST_FORESEEN, np.int32),
@@ -163,6 +172,7 @@ def new_desk(
             np.zeros(LONGEST_NGRAM, np.int32),
         ),
         context=context,
+        replies=replies,
         ngrams=ngrams,
         levels=levels,
         law=law,
@@ -179,7 +189,7 @@ def _example() -> Desk:
         draft_law(sampling, COUPLED),
         Sides(True, True, True, 1, 1),
         Levels(judge, judge, judge),
-        (ContextIndex(1, SHORTEST_COPIED).arrays, NgramStore(0).arrays),
+        (ContextIndex(1, SHORTEST_COPIED).arrays, SuffixIndex(0).arrays, NgramStore(0).arrays),
     )
 
 

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from decoding.core.tree import IntArray
 from decoding.drafting.harvest import harvest_as_it_is, harvest_tree
-from decoding.drafting.one_tree.desk import IS_UNJUDGED, NUM_KNOWN, NUM_TAUGHT, read_desk
+from decoding.drafting.one_tree.desk import IS_UNJUDGED, LAST_KEPT, NUM_KEPT, NUM_KNOWN, NUM_TAUGHT, read_desk
 from decoding.drafting.one_tree.grower import NO_ROW, plant
 from decoding.drafting.one_tree.opening import NOT_RUN, open_node
 from decoding.stores.evidence import NUM_SOURCES
 from decoding.stores.judge import learn_hope, learn_look, learn_token, set_of
+from decoding.stores.suffixes import append_all
 
 _LIKELY = 2  # candidates of a node
 _ROOT = np.int64(0)
@@ -65,13 +66,16 @@ def learn_text(at: int, num_known: int) -> None:
 
 @nb.njit(cache=True)
 def _teach(at: int, end: int) -> None:
-    """Teach the store what followed the positions before `end`, as far as it has not been."""
+    """Teach the stores what followed the positions before `end`, as far as they have not been."""
     desk = read_desk(at)
-    first = desk.counts[NUM_TAUGHT]
-    if first < end:
+    counts = desk.counts
+    if counts[NUM_TAUGHT] < end:
         if desk.sides.uses_long:
-            harvest_as_it_is(desk.ngrams, desk.tokens, first, end)
-        desk.counts[NUM_TAUGHT] = end
+            harvest_as_it_is(desk.ngrams, desk.tokens, counts[NUM_TAUGHT], end)
+        counts[NUM_TAUGHT] = end
+    if counts[NUM_KEPT] <= end and desk.sides.uses_context:
+        counts[LAST_KEPT] = append_all(desk.replies, desk.tokens[counts[NUM_KEPT] : end + 1], counts[LAST_KEPT])
+        counts[NUM_KEPT] = end + 1
 
 
 @nb.njit(cache=True)

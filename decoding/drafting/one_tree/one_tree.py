@@ -19,6 +19,7 @@ from decoding.drafting.harvest import teach_prompt
 from decoding.drafting.one_tree.desk import (
     LAYOUT,
     LONGEST_FORESEEN,
+    NUM_KEPT,
     NUM_TAUGHT,
     SHORTEST_COPIED,
     Desk,
@@ -33,16 +34,18 @@ from decoding.drafting.one_tree.learning import Verified, learn_text, learn_tree
 from decoding.drafting.sources import Sources
 from decoding.drafting.tree.by_address import Kept
 from decoding.drafting.tree.candidates import COUPLED, draft_law
-from decoding.stores.context import ContextIndex
+from decoding.stores.context import ContextArrays, ContextIndex
 from decoding.stores.judge import EARNED, Levels, below
 from decoding.stores.ngram import LONGEST_NGRAM
-from decoding.stores.successor_table import NUM_SUCCESSORS
+from decoding.stores.successor_table import NUM_SUCCESSORS, SuccessorArrays
+from decoding.stores.suffixes import SuffixArrays
 
 FAMILIES = frozenset({Source.CONTEXT, Source.ADJACENCY, Source.NGRAM, Source.DRAFT_MODEL})
 _ROOT: IntArray = np.zeros(1, np.int32)
 _NO_LAWS = np.zeros((0, NUM_SUCCESSORS), np.int32), np.zeros((0, NUM_SUCCESSORS), np.float32)
 _OVERGROWTH = 4  # nodes to choose from, for each that is wanted
 _ANY_DEPTH = np.iinfo(np.int32).max
+_PROMPT_END = 8  # tokens of the prompt that are kept with the reply, so that its first ones are found
 _TOKENS_AHEAD = 32  # that there is room for at once
 _LONGEST_NAP = 16  # steps
 _READING = 128  # tokens at most for which what the draft model has to read is of use
@@ -207,13 +210,19 @@ class OneTree:
             self._room_until = min(num_tokens + _TOKENS_AHEAD, self._request.max_total)
             self._index.reserve(self._request.buffer[: self._room_until])
             self._stores.ngrams.reserve(LONGEST_NGRAM * _TOKENS_AHEAD)
+            self._stores.replies.reserve(_PROMPT_END + _TOKENS_AHEAD)
         self._renew()
 
     def _renew(self) -> None:
-        """The index and the store, which the session's other requests share, may have new arrays."""
-        desk, context, ngrams = self._desk.record, self._index.arrays, self._stores.ngrams.arrays
-        if desk.context is not context or desk.ngrams is not ngrams:
-            self._desk.keep(desk._replace(context=context, ngrams=ngrams))
+        """The index and the stores, which the session's other requests share, may have new arrays."""
+        desk, (context, replies, ngrams) = self._desk.record, self._arrays
+        if desk.context is not context or desk.replies is not replies or desk.ngrams is not ngrams:
+            self._desk.keep(desk._replace(context=context, replies=replies, ngrams=ngrams))
+
+    @property
+    def _arrays(self) -> tuple[ContextArrays, SuffixArrays, SuccessorArrays]:
+        """Of the index and the stores."""
+        return self._index.arrays, self._stores.replies.arrays, self._stores.ngrams.arrays
 
     def _new_desk(self) -> Kept[Desk]:
         request, families, depth = self._request, self._families, self._request.speculation.max_depth
@@ -224,7 +233,7 @@ class OneTree:
             0 if self._state is None else self._state.vocab_size,
             _ANY_DEPTH if depth is None else depth,
         )
-        law, stores = draft_law(request.sampling, COUPLED), (self._index.arrays, self._stores.ngrams.arrays)
-        desk = new_desk(request.buffer, law, sides, self._levels, stores)
+        desk = new_desk(request.buffer, draft_law(request.sampling, COUPLED), sides, self._levels, self._arrays)
         desk.counts[NUM_TAUGHT] = len(request.prompt) - 1  # which is harvested, or not worth it
+        desk.counts[NUM_KEPT] = max(0, len(request.prompt) - _PROMPT_END)
         return Kept(LAYOUT, write_desk, desk)

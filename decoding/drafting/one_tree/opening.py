@@ -14,7 +14,17 @@ from numpy.typing import NDArray
 from decoding.core.tree import IntArray
 from decoding.drafting.draft_model.growth import Top
 from decoding.drafting.harvest import path_context
-from decoding.drafting.one_tree.desk import MOST_FORESEEN, NUM_KNOWN, Desk, Heard, read_desk
+from decoding.drafting.one_tree.desk import (
+    FOUND,
+    IS_AGREED,
+    IS_REPLY,
+    MOST_FORESEEN,
+    NUM_KNOWN,
+    NUM_SHARED,
+    Desk,
+    Heard,
+    read_desk,
+)
 from decoding.drafting.tree.candidates import DraftLaw, Expected, temper
 from decoding.sampling.noise import exponential
 from decoding.stores.context import BY_OCCURRENCES, find_match
@@ -36,6 +46,8 @@ from decoding.stores.evidence import (
 from decoding.stores.judge import chance_of, set_of
 from decoding.stores.ngram import LONGEST_NGRAM, find_longest, find_successors
 from decoding.stores.successor_table import NO_TOKEN
+from decoding.stores.suffixes import find_longest as find_longest_reply
+from decoding.stores.suffixes import next_position, place_of
 
 NOT_RUN = np.int64(-1)  # in place of a row of the draft model's
 _EVERY_CHAIN = (1 << MOST_FORESEEN) - 1
@@ -101,27 +113,44 @@ def _hear_foreseen(desk: Desk, node: int, position: int, others: NDArray[np.int1
 
 @nb.njit(cache=True, forceinline=True)
 def _hear_context(desk: Desk, node: int, position: int, others: NDArray[np.int16]) -> None:
-    """What followed where the end of the path stood before: a copy goes on, or the path is looked up."""
+    """What followed where the end of the path stood before, in the text or in the session's replies: a copy goes on, or
+    the path is looked up."""
     heard, nodes, tokens = desk.room.heard, desk.room.buffers.nodes, desk.tokens[: desk.counts[NUM_KNOWN]]
-    match, parent = heard.matches[node], nodes.parents[node]
-    match[0] = -1
-    if node > 0 and heard.matches[parent, 0] >= 0:
-        copied = heard.matches[parent, 0] + 1
-        if copied + 1 < len(tokens) and tokens[copied] == nodes.tokens[node]:
-            match[0], match[1], match[2] = copied, heard.matches[parent, 1] + 1, heard.matches[parent, 2]
-    if match[0] < 0:
+    match, before = heard.matches[node], heard.matches[nodes.parents[node]]
+    match[FOUND] = -1
+    if node > 0 and before[FOUND] >= 0:
+        copied, token = _next(desk, tokens, before[FOUND], before[IS_REPLY])
+        if token == nodes.tokens[node] and _next(desk, tokens, copied, before[IS_REPLY])[0] >= 0:
+            match[FOUND], match[NUM_SHARED] = copied, before[NUM_SHARED] + 1
+            match[IS_AGREED], match[IS_REPLY] = before[IS_AGREED], before[IS_REPLY]
+    if match[FOUND] < 0:
         path = desk.scratch.path
         path_context(tokens, nodes.tokens, nodes.parents, node, path)
         known = min(len(path), len(tokens) + nodes.depths[node])
-        found, suffix_len, _, consensus = find_match(desk.context, tokens, path[len(path) - known :])
-        match[0], match[1], match[2] = found, suffix_len, (consensus & BY_OCCURRENCES) != 0
-    if match[0] >= 0:
-        token = tokens[match[0] + 1]
+        found, num_shared, _, consensus = find_match(desk.context, tokens, path[len(path) - known :])
+        match[FOUND], match[NUM_SHARED] = found, num_shared
+        match[IS_AGREED], match[IS_REPLY] = (consensus & BY_OCCURRENCES) != 0, 0
+        in_replies, num_shared = find_longest_reply(desk.replies, path[len(path) - known :])
+        if num_shared > match[NUM_SHARED]:
+            _, token = _next(desk, tokens, in_replies, 1)
+            match[IS_AGREED] = found >= 0 and _next(desk, tokens, found, 0)[1] == token
+            match[FOUND], match[NUM_SHARED], match[IS_REPLY] = in_replies, num_shared, 1
+    if match[FOUND] >= 0:
+        _, token = _next(desk, tokens, match[FOUND], match[IS_REPLY])
         slot = _slot_of(heard, desk.scratch.variates, desk.law, (node, position, token))
-        variate = desk.scratch.variates[slot]
-        heard.classes[node, slot, CONTEXT] = copied_class(match[1], match[2] == 1, variate)
+        is_reply, is_agreed, variate = match[IS_REPLY] == 1, match[IS_AGREED] == 1, desk.scratch.variates[slot]
+        heard.classes[node, slot, CONTEXT] = copied_class(match[NUM_SHARED], is_reply, is_agreed, variate)
         heard.firsts[node, CONTEXT] = token
-        others[CONTEXT] = other_copied_class(match[1])
+        others[CONTEXT] = other_copied_class(match[NUM_SHARED])
+
+
+@nb.njit(cache=True, forceinline=True)
+def _next(desk: Desk, tokens: IntArray, position: int, is_reply: int) -> tuple[int, int]:
+    """The position after one in the text or in the session's replies, and its token; -1 for none."""
+    if is_reply:
+        after = next_position(desk.replies, position)
+        return (after, desk.replies.tokens[place_of(desk.replies, after)]) if after >= 0 else (-1, NO_TOKEN)
+    return (position + 1, tokens[position + 1]) if position + 1 < len(tokens) else (-1, NO_TOKEN)
 
 
 @nb.njit(cache=True)

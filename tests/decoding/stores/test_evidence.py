@@ -27,7 +27,7 @@ from decoding.stores.evidence import (
 )
 
 WEIGHTS = np.linspace(0, 1, 2001)
-SUFFIXES = range(1, 33)
+SUFFIXES, BOTH = range(1, 33), (False, True)
 LISTS = [(ADJACENCY, range(2)), (NGRAM, range(8)), (MODEL, range(2))]
 
 
@@ -37,7 +37,7 @@ def test_a_step_begins_at_its_bound(value: float, step: int) -> None:
 
 
 def test_every_class_is_of_one_source_and_either_names_the_token_or_another() -> None:
-    copied = {copied_class(*known) for known in product(SUFFIXES, (False, True), (0.0, 0.1, 0.4, 3.0))}
+    copied = {copied_class(*known) for known in product(SUFFIXES, BOTH, BOTH, (0.0, 0.1, 0.4, 3.0))}
     parts = [copied, {other_copied_class(suffix_len) for suffix_len in SUFFIXES}]
     reasons = range(FORCED + 1)
     parts.append({foreseen_class(*known) for known in product(reasons, (0.0, 0.1, 0.4, 3.0))})
@@ -56,7 +56,7 @@ def test_every_class_is_of_one_source_and_either_names_the_token_or_another() ->
 
 def test_more_shared_tokens_consensus_and_a_heavier_weight_mean_a_better_chance() -> None:
     chances = meant_chances()
-    by_suffix = [chances[copied_class(suffix_len, False, 0.0)] for suffix_len in SUFFIXES]
+    by_suffix = [chances[copied_class(suffix_len, False, False, 0.0)] for suffix_len in SUFFIXES]
     assert by_suffix == sorted(by_suffix)
     assert by_suffix[0] < by_suffix[-1]
     for source, kinds in LISTS:
@@ -67,7 +67,7 @@ def test_more_shared_tokens_consensus_and_a_heavier_weight_mean_a_better_chance(
 
 
 def test_a_lucky_draw_is_evidence_of_its_own() -> None:
-    lucks = [copied_class(5, True, variate) for variate in (0.0, 0.1, 0.4, 3.0)]
+    lucks = [copied_class(5, False, True, variate) for variate in (0.0, 0.1, 0.4, 3.0)]
     assert len(set(lucks)) == 4
-    assert copied_class(5, True, 0.01) == lucks[0]
-    assert copied_class(5, False, 0.01) != lucks[0]
+    assert copied_class(5, False, True, 0.01) == lucks[0]
+    assert len({copied_class(5, *kind, 0.01) for kind in product(BOTH, BOTH)}) == 4

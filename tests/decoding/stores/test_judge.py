@@ -65,7 +65,7 @@ def learn(judge: Judge, came: bool, times: int = 1, **said: int) -> None:
         learn_token(judge, set_of(classes), classes, came)
 
 
-COPIED, OTHER_COPIED = copied_class(6, True, 0.3), other_copied_class(6)
+COPIED, OTHER_COPIED = copied_class(6, False, True, 0.3), other_copied_class(6)
 SUCCESSOR, NAMED = named(ADJACENCY, 0.8, 1), named(NGRAM, 0.8, 2)
 
 

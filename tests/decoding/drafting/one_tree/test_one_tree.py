@@ -386,7 +386,29 @@ def test_a_text_is_learned_from_while_nothing_is_drafted() -> None:
     again = drafter_of(session, request_of([9, 10, 11, 12]))
     again.look(1.0)
     assert paths_of(again.propose(DraftBudget(3)))[:2] == [(13,), (13, 14)]
-    assert again.propose(DraftBudget(3)).named_by(1) == [Source.NGRAM]
+    assert again.propose(DraftBudget(3)).named_by(1) == [Source.CONTEXT, Source.NGRAM]
+
+
+def test_earlier_replies_of_the_session_are_copied_also_while_they_come() -> None:
+    session, prompt = new_session(), [50, 51, 52]
+    first = request_of(prompt, sources=["context"])
+    drafter = drafter_of(session, first)
+    reply = list(range(20))
+    for token in reply:
+        drafter.look(0.0)
+        first.extend(np.array([token], np.int32))
+    drafter.look(0.0)
+    meanwhile = drafter_of(session, request_of(prompt, sources=["context"])).propose(DraftBudget(30))
+    assert paths_of(meanwhile)[-1] == tuple(reply), "the prompt's end finds the reply's beginning"
+    assert drafter.foretold["context"] == 0
+    deeper = drafter_of(session, request_of([8, 9, 3, 4, 5, 6], sources=["context"])).propose(DraftBudget(3))
+    assert paths_of(deeper) == [(7,), (7, 8), (7, 8, 9)]
+    own = drafter_of(session, request_of([5, 6, 70, 4, 5, 6], sources=["context"])).propose(DraftBudget(1))
+    assert paths_of(own) == [(7,)], "more tokens are shared with the reply"
+    own = drafter_of(session, request_of([3, 4, 5, 6, 70, 4, 5, 6], sources=["context"])).propose(DraftBudget(1))
+    assert paths_of(own) == [(70,)], "the request's own text first where as many are"
+    other = drafter_of(new_session(), request_of(prompt, sources=["context"])).propose(DraftBudget(30))
+    assert paths_of(other) == []
 
 
 def test_what_a_draft_model_has_to_read_is_part_of_its_price() -> None:
