@@ -52,9 +52,7 @@ class StepFit:
 
     def __init__(self, beside: Beside) -> None:
         self.beside = beside
-        self._busy = (
-            1.0  # steps of late, in what was expected of them, by the median; to be told once anything is known
-        )
+        self._busy = 1.0  # a step of late, in what was expected of it, by the median; told once anything is known
         self._num_new = 0
         self._plain: deque[tuple[float, ...]] = deque(maxlen=WINDOW)
         self._drafted: deque[tuple[float, ...]] = deque(maxlen=WINDOW)
