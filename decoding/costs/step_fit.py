@@ -1,8 +1,8 @@
 """What steps take beyond their forwards, learned from the steps themselves: a line through the latest, robustly.
 
 Pure arithmetic. A forward timed in a loop finds its weights and the host's data in cache; in a step it follows other
-work, and has more done beside it. Invariant: nothing is less than free, and neither a slow step nor a machine that is
-slow for a while moves what one kind of step costs beside another.
+work, and has more done beside it. Kinds of steps are held against each other as they come, never new ones against old:
+where the machine is slow for a while, all are. Invariant: nothing is less than free.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-WINDOW = 128  # steps that are learned from, of those with trees and of those without
+WINDOW = 512  # steps that are learned from
 EVERY = 128  # steps between two fits
 _REWEIGHTINGS = 4  # towards the least absolute errors
 _LEAST_ERROR = 0.01  # of a step's seconds: all below weigh alike
-_HOLD = 0.3  # that what is known so far weighs, of all steps: where they do not tell, it stays
-_BUSY_STEP = 1 / 64  # by which a step that is slower or quicker than expected moves how busy the machine is
+_HOLD = 0.5  # that what is known so far weighs, of all steps: where they do not tell, it stays
 
 
 class StepKind(NamedTuple):
@@ -42,36 +41,26 @@ class Beside(NamedTuple):
     harvest: float = 0.0
     round: float = 0.0
 
-    def seconds(self, kind: StepKind) -> float:
-        """Of a step of this kind."""
-        return self.step + sum(count * each for count, each in zip(kind, self[1:], strict=True))
-
 
 class StepFit:
     """beside: as of the latest fit, at first what is given."""
 
     def __init__(self, beside: Beside) -> None:
         self.beside = beside
-        self._busy = 1.0  # a step of late, in what was expected of it, by the median; told once anything is known
         self._num_new = 0
-        self._plain: deque[tuple[float, ...]] = deque(maxlen=WINDOW)
-        self._drafted: deque[tuple[float, ...]] = deque(maxlen=WINDOW)
+        self._steps: deque[tuple[float, ...]] = deque(maxlen=WINDOW)
 
     def note(self, kind: StepKind, forward: float, seconds: float) -> bool:
         """A step took so many seconds, its forward should have taken `forward` of them; whether it is time to fit."""
-        steps = self._drafted if kind.trees else self._plain
-        steps.append((1.0 / forward, *(count / forward for count in kind), seconds / (self._busy * forward) - 1.0))
-        if any(self.beside):
-            is_slow = seconds > self._busy * (forward + self.beside.seconds(kind))
-            self._busy *= 1 + _BUSY_STEP if is_slow else 1 - _BUSY_STEP
+        self._steps.append((1.0 / forward, *(count / forward for count in kind), seconds / forward - 1.0))
         self._num_new += 1
         return self._num_new >= EVERY
 
     def fit(self) -> None:
         """Learn from the steps so far."""
         self._num_new = 0
-        steps = np.array((*self._plain, *self._drafted))
-        if len(steps):
+        if self._steps:
+            steps = np.array(self._steps)
             self.beside = Beside(*_fitted(steps[:, :-1], steps[:, -1], np.array(self.beside)).tolist())
 
 
