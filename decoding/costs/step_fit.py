@@ -18,6 +18,7 @@ EVERY = 128  # steps between two fits
 _REWEIGHTINGS = 4  # towards the least absolute errors
 _LEAST_ERROR = 0.01  # of a step's seconds: all below weigh alike
 _HOLD = 0.5  # that what is known so far weighs, of all steps: where they do not tell, it stays
+_KEPT = 0.9  # of what none of the steps had, at each fit: a slow moment must not silence drafting for good
 
 
 class StepKind(NamedTuple):
@@ -61,7 +62,9 @@ class StepFit:
         self._num_new = 0
         if self._steps:
             steps = np.array(self._steps)
-            self.beside = Beside(*_fitted(steps[:, :-1], steps[:, -1], np.array(self.beside)).tolist())
+            counts, known = steps[:, :-1], np.array(self.beside)
+            known[~counts.any(axis=0)] *= _KEPT
+            self.beside = Beside(*_fitted(counts, steps[:, -1], known).tolist())
 
 
 def _fitted(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from decoding.costs.step_fit import EVERY, WINDOW, Beside, StepFit, StepKind
+from decoding.costs.step_fit import EVERY, Beside, StepFit, StepKind
 
 TRUTH = Beside(step=4e-4, request=1e-4, tree=2e-4, node=5e-5, harvest=2e-5, round=1e-4)
 FORWARD = 2e-3
@@ -52,13 +52,19 @@ def test_on_a_machine_that_is_slow_for_long_all_is_dearer_alike() -> None:
     assert slow == pytest.approx((2 * TRUTH.step + FORWARD, *(2 * np.array(TRUTH[1:]))), rel=0.1)
 
 
-def test_what_steps_do_not_tell_stays_as_it_was() -> None:
+def test_what_the_latest_steps_do_not_tell_is_forgotten_slowly() -> None:
     fit, plain = StepFit(TRUTH), StepKind(1)
-    for _ in range(4 * WINDOW):
-        if fit.note(plain, FORWARD, 1.3 * true_seconds(plain)):
-            fit.fit()
-    assert fit.beside.step + fit.beside.request == pytest.approx(1.3 * true_seconds(plain) - FORWARD, rel=0.05)
-    assert fit.beside[2:] == pytest.approx(TRUTH[2:], rel=1e-6)
+
+    def run_plain(num_steps: int) -> None:
+        for _ in range(num_steps):
+            if fit.note(plain, FORWARD, 1.3 * true_seconds(plain)):
+                fit.fit()
+
+    run_plain(4 * EVERY)
+    assert fit.beside.step + fit.beside.request == pytest.approx(1.3 * true_seconds(plain) - FORWARD, rel=0.1)
+    assert np.array(fit.beside[2:]) == pytest.approx(0.9**4 * np.array(TRUTH[2:]))
+    run_plain(60 * EVERY)
+    assert max(fit.beside[2:]) < 0.02 * min(TRUTH)
 
 
 def test_nothing_is_less_than_free() -> None:
