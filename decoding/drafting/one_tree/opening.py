@@ -113,28 +113,11 @@ def _hear_foreseen(desk: Desk, node: int, position: int, others: NDArray[np.int1
 
 @nb.njit(cache=True, forceinline=True)
 def _hear_context(desk: Desk, node: int, position: int, others: NDArray[np.int16]) -> None:
-    """What followed where the end of the path stood before, in the text or in the session's replies: a copy goes on, or
-    the path is looked up."""
-    heard, nodes, tokens = desk.room.heard, desk.room.buffers.nodes, desk.tokens[: desk.counts[NUM_KNOWN]]
-    match, before = heard.matches[node], heard.matches[nodes.parents[node]]
-    match[FOUND] = -1
-    if node > 0 and before[FOUND] >= 0:
-        copied, token = _next(desk, tokens, before[FOUND], before[IS_REPLY])
-        if token == nodes.tokens[node] and _next(desk, tokens, copied, before[IS_REPLY])[0] >= 0:
-            match[FOUND], match[NUM_SHARED] = copied, before[NUM_SHARED] + 1
-            match[IS_AGREED], match[IS_REPLY] = before[IS_AGREED], before[IS_REPLY]
-    if match[FOUND] < 0:
-        path = desk.scratch.path
-        path_context(tokens, nodes.tokens, nodes.parents, node, path)
-        known = min(len(path), len(tokens) + nodes.depths[node])
-        found, num_shared, _, consensus = find_match(desk.context, tokens, path[len(path) - known :])
-        match[FOUND], match[NUM_SHARED] = found, num_shared
-        match[IS_AGREED], match[IS_REPLY] = (consensus & BY_OCCURRENCES) != 0, 0
-        in_replies, num_shared = find_longest_reply(desk.replies, path[len(path) - known :])
-        if num_shared > match[NUM_SHARED]:
-            _, token = _next(desk, tokens, in_replies, 1)
-            match[IS_AGREED] = found >= 0 and _next(desk, tokens, found, 0)[1] == token
-            match[FOUND], match[NUM_SHARED], match[IS_REPLY] = in_replies, num_shared, 1
+    """What followed where the end of the path stood before, in the text or in the session's replies."""
+    heard, tokens = desk.room.heard, desk.tokens[: desk.counts[NUM_KNOWN]]
+    match = heard.matches[node]
+    if not _copy_goes_on(desk, node, tokens):
+        _find_copy(desk, node, tokens)
     if match[FOUND] >= 0:
         _, token = _next(desk, tokens, match[FOUND], match[IS_REPLY])
         slot = _slot_of(heard, desk.scratch.variates, desk.law, (node, position, token))
@@ -142,6 +125,36 @@ def _hear_context(desk: Desk, node: int, position: int, others: NDArray[np.int16
         heard.classes[node, slot, CONTEXT] = copied_class(match[NUM_SHARED], is_reply, is_agreed, variate)
         heard.firsts[node, CONTEXT] = token
         others[CONTEXT] = other_copied_class(match[NUM_SHARED])
+
+
+@nb.njit(cache=True, forceinline=True)
+def _copy_goes_on(desk: Desk, node: int, tokens: IntArray) -> bool:
+    """Whether the node is what its parent's match went on with, and that goes on; its own match is the next place."""
+    heard, nodes = desk.room.heard, desk.room.buffers.nodes
+    match, before = heard.matches[node], heard.matches[nodes.parents[node]]
+    if node == 0 or before[FOUND] < 0:
+        return False
+    copied, token = _next(desk, tokens, before[FOUND], before[IS_REPLY])
+    if token != nodes.tokens[node] or _next(desk, tokens, copied, before[IS_REPLY])[0] < 0:
+        return False
+    match[FOUND], match[NUM_SHARED] = copied, before[NUM_SHARED] + 1
+    match[IS_AGREED], match[IS_REPLY] = before[IS_AGREED], before[IS_REPLY]
+    return True
+
+
+@nb.njit(cache=True, forceinline=True)
+def _find_copy(desk: Desk, node: int, tokens: IntArray) -> None:
+    """Look the path up, in the session's replies only for what shares more tokens than the text."""
+    nodes, match, path = desk.room.buffers.nodes, desk.room.heard.matches[node], desk.scratch.path
+    path_context(tokens, nodes.tokens, nodes.parents, node, path)
+    query = path[len(path) - min(len(path), len(tokens) + nodes.depths[node]) :]
+    found, num_shared, _, consensus = find_match(desk.context, tokens, query)
+    is_agreed, is_reply = (consensus & BY_OCCURRENCES) != 0, False
+    in_replies, num_shared_there = find_longest_reply(desk.replies, query)
+    if num_shared_there > num_shared:
+        is_agreed = found >= 0 and _next(desk, tokens, found, 0)[1] == _next(desk, tokens, in_replies, 1)[1]
+        found, num_shared, is_reply = in_replies, num_shared_there, True
+    match[FOUND], match[NUM_SHARED], match[IS_AGREED], match[IS_REPLY] = found, num_shared, is_agreed, is_reply
 
 
 @nb.njit(cache=True, forceinline=True)
