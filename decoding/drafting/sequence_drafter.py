@@ -111,8 +111,9 @@ class SequenceDrafter:
 
     @property
     def reads_ahead(self) -> bool:
-        """Whether the draft model is to read the prompt while the target does: most looks of the session ask it."""
-        return self.active.state is not None and bool(self._looks[ASKED] > 0.5)
+        """Whether the draft model is to read the prompt while the target does: most looks of the session ask it, or the
+        method was asked for by name."""
+        return self.active.state is not None and (not self.weighs_rows or bool(self._looks[ASKED] > 0.5))
 
     @property
     def _looks(self) -> NDArray[np.float32]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from decoding.core.stats import DraftCounts
+from decoding.costs import price
 from decoding.costs.curve import CostCurve
 from decoding.engine.engine import Engine
 from tests.decoding.engine.test_engine import GREEDY, finish, new_engine, prompt_of, request_of
@@ -22,10 +25,13 @@ def counts_of(engine: Engine, session: str, seed: int) -> DraftCounts:
     return finish(engine)[asked.id].counts
 
 
-def test_a_request_drafts_after_a_restart_what_it_would_have_drafted_before() -> None:
+def test_a_request_drafts_after_a_restart_what_it_would_have_drafted_before(monkeypatch: pytest.MonkeyPatch) -> None:
     here, there = new_engine(), new_engine()
-    for engine in (here, there):
-        engine._pricing.set_costs(COSTS, None)  # which every start measures anew
+    monkeypatch.setattr(price, "LOOK_SECONDS", 1e-12)
+    for engine in (here, there):  # which learn from their steps otherwise
+        monkeypatch.setattr(engine.costs, "curve", COSTS)
+        monkeypatch.setattr(engine.costs, "learn", lambda: None)
+        engine._pricing.set_costs(COSTS, None)
     counts_of(here, "kept", 0)
     state = here.sessions.copy("", "kept")
     assert state is not None
