@@ -82,8 +82,7 @@ class Session:
         if "ngrams" in state.stores:  # sized by its first array, the keys
             self.ngrams.reserve(len(state.stores["ngrams"][0]) // KEY_BYTES // 2)  # at most half of them are used
         if "replies" in state.stores:  # sized by its first array, the tokens
-            num_places = len(state.stores["replies"][0]) // TOKEN_BYTES
-            self.replies.extend(np.zeros(num_places, np.int32), -1)
+            self.replies.reserve(len(state.stores["replies"][0]) // TOKEN_BYTES)
         for is_sampled in (False, True):
             if JUDGES[is_sampled] in state.stores:
                 self.judges(is_sampled)
