@@ -8,7 +8,6 @@ import pytest
 from decoding.core.request import Request
 from decoding.core.step_result import StepResult
 from decoding.core.step_trace import StepTrace
-from decoding.costs.curve import CostCurve
 from decoding.engine.engine import Engine
 from decoding.errors import RequestRejected
 from tests.decoding.engine.test_engine import SAMPLED, new_engine, prompt_of, reply, request_of
@@ -16,10 +15,7 @@ from tests.decoding.engine.test_engine import SAMPLED, new_engine, prompt_of, re
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
-    """To which nodes cost next to nothing, so that it drafts however busy the machine is."""
-    engine = new_engine()
-    engine._pricing.set_costs(CostCurve(base=1.0, row=1e-4, key=0.0), None)
-    return engine
+    return new_engine()
 
 
 def traced_reply(engine: Engine, request: Request) -> tuple[list[int], list[StepResult]]:
@@ -37,7 +33,7 @@ def traces_of(results: list[StepResult]) -> list[StepTrace]:
 def test_a_trace_accounts_for_every_token_of_the_same_reply(engine: Engine) -> None:
     prompt = prompt_of(60)
     plain = reply(engine, request_of("plain", prompt, SAMPLED))
-    tokens, results = traced_reply(engine, request_of("traced", prompt, SAMPLED, "spine", trace="trees"))
+    tokens, results = traced_reply(engine, request_of("traced", prompt, SAMPLED, "spine", trace="trees", max_nodes=16))
     assert tokens == plain
     traces = traces_of(results)
     assert [trace.number for trace in traces] == list(range(1, len(traces) + 1))
@@ -53,7 +49,9 @@ def test_a_trace_accounts_for_every_token_of_the_same_reply(engine: Engine) -> N
 
 def test_a_tree_has_the_accepted_path_and_what_the_target_thought(engine: Engine) -> None:
     sampling = SAMPLED.__class__(max_tokens=40, temperature=0.0, ignore_eos=True, logprobs=0)
-    tokens, results = traced_reply(engine, request_of("trees", prompt_of(60), sampling, "spine", trace="trees"))
+    tokens, results = traced_reply(
+        engine, request_of("trees", prompt_of(60), sampling, "spine", trace="trees", max_nodes=16)
+    )
     emitted = [entry for result in results for each in result.emitted for entry in each.logprobs or ()]
     assert [entry.token_id for entry in emitted] == tokens
     position, rejected = 0, 0
