@@ -72,7 +72,7 @@ class DraftTree:
 
     def of_nodes(self, proposed: IntArray) -> IntArray:
         """int32 [n]: this tree's part of what a drafter noted of each node it proposed."""
-        return proposed[: len(self)].copy() if self.origins is None else proposed[self.origins]
+        return proposed[: len(self)] if self.origins is None else proposed[self.origins]
 
     def named_by(self, node: int) -> list[Source]:
         """The sources that named a node."""

@@ -40,6 +40,14 @@ class CostCurve:
         return emitted / len(contexts) * self.step_seconds([1] * len(contexts), contexts)
 
 
+@dataclass(slots=True)
+class Curves:
+    """curve: of a step; draft_curve: of a draft forward, where there is a draft model. Both as of now."""
+
+    curve: CostCurve
+    draft_curve: CostCurve | None = None
+
+
 def fit_cost_curve(samples: Sequence[tuple[int, int, float]]) -> CostCurve:
     """Least squares on (rows, context, seconds) samples, errors relative, no coefficient negative.
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from decoding.costs.curve import CostCurve
+from decoding.costs.curve import CostCurve, Curves
 
 SMOOTHING = 0.1
 MEDIAN_OF = 9  # steps: one slow moment of the machine moves no price
@@ -153,39 +153,34 @@ class Demand:
 
 
 class Pricing:
-    """most_nodes: the largest budget anybody gets. draft_curve: of the draft model's forwards, where there is one."""
+    """most_nodes: the largest budget anybody gets. costs: that budgets follow, as they change."""
 
-    def __init__(self, most_nodes: int, curve: CostCurve, draft_curve: CostCurve | None = None) -> None:
+    def __init__(self, most_nodes: int, costs: Curves) -> None:
         self._most_nodes = most_nodes
         self._step_factor = self._chain_factor = 1.0  # of what the curve says
         self._look_factor = 1.0  # of `LOOK_SECONDS`
-        self._rate = 1 / curve.step_seconds([1], [0])  # tokens a second of the latest step
-        self.set_costs(curve, draft_curve)
-
-    def set_costs(self, curve: CostCurve, draft_curve: CostCurve | None) -> None:
-        """Let budgets follow these costs from here on."""
-        self._curve = curve
-        self._draft_curve = draft_curve
+        self._rate = 1 / costs.curve.step_seconds([1], [0])  # tokens a second of the latest step
+        self._costs = costs
 
     @property
     def base_rows(self) -> float:
         """How many rows take as long as a step takes beside its rows."""
-        return self._curve.base / self._curve.row
+        return self._costs.curve.base / self._costs.curve.row
 
     @property
     def harvests(self) -> bool:
         """Whether a tree's rows are worth being learned from at the present rate."""
-        return self._rate * self._curve.harvest <= MOST_ROW_PRICE
+        return self._rate * self._costs.curve.harvest <= MOST_ROW_PRICE
 
     def harvest_rows(self, share: float) -> int:
         """How many of a prompt's last rows are worth their logits to drafting. share: of the steps that have trees."""
-        return int(min(share * HARVEST_TOKENS / (self._rate * max(self._curve.head, TINY)), MOST_HARVEST))
+        return int(min(share * HARVEST_TOKENS / (self._rate * max(self._costs.curve.head, TINY)), MOST_HARVEST))
 
     def seconds_of_rows(self, num_rows: int, context: int, runs_draft_model: bool) -> float:
         """What a chain of so many rows after `context` tokens adds to a step of others."""
-        curves = [self._curve]
-        if runs_draft_model and self._draft_curve is not None:
-            curves.append(self._draft_curve)
+        curves = [self._costs.curve]
+        if runs_draft_model and self._costs.draft_curve is not None:
+            curves.append(self._costs.draft_curve)
         num_keys = num_rows * (context + num_rows / 2)
         seconds = sum((curve.row - curve.head) * num_rows + curve.key * num_keys for curve in curves)
         return self._chain_factor * seconds
@@ -196,7 +191,7 @@ class Pricing:
         Without chains it tells how busy the machine is; with them, what chains add beside that: their rows share what
         they read, so the curve, which is measured on few rows, says too much of them.
         """
-        expected = self._curve.step_seconds(rows, contexts)
+        expected = self._costs.curve.step_seconds(rows, contexts)
         if chains == 0:
             self._step_factor = _follow(self._step_factor, seconds / expected / self._step_factor)
         else:
@@ -206,7 +201,9 @@ class Pricing:
         """A budget for each demand, wherever the room may be."""
         if not demands:
             return []
-        rate = present_rate(self._curve, [demand.pace for demand in demands], [demand.context for demand in demands])
+        rate = present_rate(
+            self._costs.curve, [demand.pace for demand in demands], [demand.context for demand in demands]
+        )
         self._rate = rate.tokens_a_second
         num_sharing, whole = sum(demand.runs_draft_model for demand in demands), sum(rate.emitted)
         own = zip(demands, rate.emitted, rate.rows, strict=True)
@@ -225,8 +222,8 @@ class Pricing:
         if demand.max_nodes is not None:
             return DraftBudget(min(demand.max_nodes, self._most_nodes))
         harvests = self.harvests if demand.harvests is None else demand.harvests
-        price = node_price(self._curve, rate, demand.context) + harvests * rate * self._curve.harvest
-        draft, least_gain, round_price, row_price = self._draft_curve, rate * self._curve.draft, 0.0, 0.0
+        price = node_price(self._costs.curve, rate, demand.context) + harvests * rate * self._costs.curve.harvest
+        draft, least_gain, round_price, row_price = self._costs.draft_curve, rate * self._costs.curve.draft, 0.0, 0.0
         chance, hope, seconds = demand.look(rate * self._look_factor * LOOK_SECONDS)
         if seconds > 0:
             self._look_factor = _follow(self._look_factor, seconds / (self._look_factor * LOOK_SECONDS))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, IntArray, Verdict
-from decoding.stores.ngram import FIRST_OF_TEXT, LONGEST_NGRAM, NgramStore, harvest_rows
+from decoding.stores.ngram import LONGEST_NGRAM, NgramStore, harvest_rows
 from decoding.stores.successor_table import NO_TOKEN, SuccessorArrays
 
 
@@ -65,23 +65,14 @@ Laws = tuple[IntArray, NDArray[np.float32]]  # ids and probabilities, [n, k] eac
 
 
 @nb.njit(cache=True)
-def harvest_text(
-    table: SuccessorArrays, tokens: IntArray, places: NDArray[np.int64], laws: Laws, shortest: int = 1
-) -> None:
-    """As `teach_text`, into a table that has room; shortest: of the n-grams that are taught."""
+def harvest_text(table: SuccessorArrays, tokens: IntArray, places: NDArray[np.int64], laws: Laws) -> None:
+    """As `teach_text`, into a table that has room."""
     contexts = np.empty((len(places), LONGEST_NGRAM), np.int32)
     for row, place in enumerate(places):
         for back in range(LONGEST_NGRAM):
             at = place - back
             contexts[row, LONGEST_NGRAM - 1 - back] = tokens[at] if at >= 0 else NO_TOKEN
-    harvest_rows(table, contexts, laws[0], laws[1], np.ones(len(places), np.bool_), shortest)
-
-
-@nb.njit(cache=True)
-def harvest_as_it_is(table: SuccessorArrays, tokens: IntArray, first: int, end: int) -> None:
-    """A text without rows: what followed positions `first` to `end` - 1, as if nothing else could have come."""
-    came = tokens[first + 1 : end + 1].copy().reshape((-1, 1))
-    harvest_text(table, tokens, np.arange(first, end), (came, np.ones((end - first, 1), np.float32)), FIRST_OF_TEXT)
+    harvest_rows(table, contexts, laws[0], laws[1], np.ones(len(places), np.bool_))
 
 
 @nb.njit(cache=True)

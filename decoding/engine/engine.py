@@ -126,7 +126,7 @@ class Engine:
     def _start_afresh(self) -> None:
         """Nothing runs, nothing is remembered."""
         config = self.config
-        self._pricing = Pricing(config.max_nodes, self.costs.curve, self.costs.draft_curve)
+        self._pricing = Pricing(config.max_nodes, self.costs)
         self.pool.forget()
         self._scheduler = Scheduler(self.limits, self.pool, self._pricing)
         per_key, in_all = config.session_bytes_per_key, config.session_bytes_in_all
@@ -260,7 +260,6 @@ class Engine:
         if not self._kernels.missing and not self.has_work:
             self._measure_steps()
         self.costs.refine()
-        self._pricing.set_costs(self.costs.curve, self.costs.draft_curve)
 
     def _queue_ready(self, result: StepResult) -> None:
         """Let those wait for their turn whose grammar is compiled by now."""
@@ -326,7 +325,6 @@ class Engine:
         if chains == 0:
             own_seconds = seconds - sum(part.cost.seconds for part in trees)
             self.costs.note_step(step_kind(trees), own_seconds, rows, contexts)
-        self._pricing.set_costs(self.costs.curve, self.costs.draft_curve)
 
     def stats(self) -> EngineStats:
         """The engine now."""

@@ -12,7 +12,7 @@ from statistics import median
 
 import msgspec
 
-from decoding.costs.curve import CostCurve
+from decoding.costs.curve import CostCurve, Curves
 from decoding.costs.step_fit import Beside, StepFit, StepKind
 from decoding.model.kept_timings import KeptTimings
 from decoding.model.timing import Timed, Timing
@@ -28,12 +28,9 @@ class KeptBeside(msgspec.Struct, frozen=True):
     beside: Beside
 
 
-class StepCosts:
-    """curve: of a step; draft_curve: of a draft forward, where there is a draft model. Both as of the last step.
-    is_measured: whether steps that draft have been measured, by this start or an earlier one."""
-
-    curve: CostCurve
-    draft_curve: CostCurve | None
+class StepCosts(Curves):
+    """As of the last step. is_measured: whether steps that draft have been measured, by this start or an earlier
+    one."""
 
     def __init__(self, model: Timed, draft_model: Timed | None, kept: KeptTimings | None = None) -> None:
         self._timing = Timing(model, kept)

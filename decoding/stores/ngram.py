@@ -25,7 +25,6 @@ from decoding.stores.successor_table import (
 LONGEST_NGRAM = 4  # n-grams are the tier n - 1
 
 _FIRST_SETS = 64
-FIRST_OF_TEXT = 3  # tokens of the shortest n-gram after which a text alone tells what comes: after fewer it may be much
 _SHORT_MEMORY = 3  # rows: a shorter n-gram than the longest averages as if it had seen no more
 _NEWEST_HALVES = 2  # tokens of the longest n-gram in which a new row counts as much as all before it
 
@@ -104,9 +103,8 @@ def harvest_rows(
     top_ids: NDArray[np.int32],
     top_probabilities: NDArray[np.float32],
     is_firm: NDArray[np.bool_],
-    shortest: int = 1,
 ) -> None:
-    """As `NgramStore.harvest`, into a table that has room. shortest: of the n-grams that are taught."""
+    """As `NgramStore.harvest`, into a table that has room."""
     merged = allocate_merged()
     for row in range(len(contexts)):
         if not np.isfinite(top_probabilities[row, 0]):  # a rejected row of broken logits: it says nothing
@@ -117,8 +115,6 @@ def harvest_rows(
             if token == NO_TOKEN:
                 break
             mixed = _hash_on(mixed, token)
-            if ngram < shortest:
-                continue
             entry, is_new = find_or_claim(table, key_of(mixed, ngram - 1))
             if is_new:
                 table.seen[entry] = 0

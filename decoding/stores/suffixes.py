@@ -161,15 +161,22 @@ def _match_len(index: SuffixArrays, position: int, text: NDArray[np.int32]) -> i
 @nb.njit(cache=True)
 def find_longest(index: SuffixArrays, text: NDArray[np.int32]) -> tuple[int, int]:
     """Of the latest places where the last token of `text`, int32 [t], occurs and goes on, the one that shares most
-    tokens with its end, and how many, or -1 and 0; of equal ones the latest."""
-    best, most = NOWHERE, 0
+    tokens with its end, and how many, or -1 and 0; of equal ones the oldest that goes on like most of them (Boyer
+    and Moore's vote), since it is there that a run of one token goes on."""
+    best, most, came, lead = NOWHERE, 0, 0, 0
     position = _known(index, index.heads[place_of(index, text[len(text) - 1])])
     for _ in range(MOST_COMPARED):
         if position < 0:
             break
-        length = _match_len(index, position, text)
-        if length > most and next_position(index, position) >= 0:
-            best, most = position, length
+        length, after = _match_len(index, position, text), next_position(index, position)
+        if after >= 0 and length >= max(most, 1):
+            token = index.tokens[place_of(index, after)]
+            if length > most or (token != came and lead == 0):
+                best, most, came, lead = position, length, token, 1
+            elif token == came:
+                best, lead = position, lead + 1
+            else:
+                lead -= 1
         position = _known(index, index.links[place_of(index, position), _EARLIER])
     return best, most
 

@@ -30,7 +30,7 @@ MOST_FORESEEN, LONGEST_FORESEEN = 4, 64  # chains: one that the grammar forces, 
 SHORTEST_COPIED = 1  # tokens that an earlier occurrence shares with the text's end
 MOST_CANDIDATES = MOST_FORESEEN + 1 + 3 * NUM_SUCCESSORS
 _FIRST_NODES = 66
-NUM_KNOWN, NUM_NODES, NUM_TAUGHT, IS_UNJUDGED, NUM_KEPT, LAST_KEPT = range(6)  # see `Desk.counts`
+NUM_KNOWN, NUM_NODES, IS_UNJUDGED, NUM_KEPT, LAST_KEPT = range(5)  # see `Desk.counts`
 FOUND, NUM_SHARED, IS_AGREED, IS_REPLY = range(4)  # see `Heard.matches`
 
 
@@ -109,8 +109,8 @@ class Foreseen(NamedTuple):
 
 
 class Desk(NamedTuple):
-    """tokens: int32 [T], the request's, with room for all that may come. counts: int64 [6]: tokens up to the root of
-    the tree under way, and its nodes; tokens whose successors the store has been taught; 1 while the root is opened and
+    """tokens: int32 [T], the request's, with room for all that may come. counts: int64 [5]: tokens up to the root of
+    the tree under way, and its nodes; 1 while the root is opened and
     the token after it not judged; tokens that are among the session's replies or never will be, and the position of the
     last of them there. foretold: int64 [1 + S], how many of the tokens that came each source had thought
     likeliest. no_top: what the draft model says of a row that was not run."""
@@ -155,7 +155,7 @@ def new_desk(
     context, replies, ngrams = stores
     return Desk(
         tokens=tokens,
-        counts=np.array((0, 1, 0, 0, 0, NOWHERE), np.int64),
+        counts=np.array((0, 1, 0, 0, NOWHERE), np.int64),
         foretold=np.zeros(NUM_SOURCES, np.int64),
         foreseen=Foreseen(
             np.zeros(MOST_FORESEEN, np.int32),

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoding.core.tree import IntArray
-from decoding.drafting.harvest import harvest_as_it_is, harvest_tree
-from decoding.drafting.one_tree.desk import IS_UNJUDGED, LAST_KEPT, NUM_KEPT, NUM_KNOWN, NUM_TAUGHT, read_desk
+from decoding.drafting.harvest import harvest_tree
+from decoding.drafting.one_tree.desk import IS_UNJUDGED, LAST_KEPT, NUM_KEPT, NUM_KNOWN, read_desk
 from decoding.drafting.one_tree.grower import NO_ROW, plant
 from decoding.drafting.one_tree.opening import NOT_RUN, open_node
 from decoding.stores.evidence import NUM_SOURCES
@@ -53,7 +53,7 @@ def look(at: int, num_known: int) -> float:
 @nb.njit(cache=True)
 def learn_text(at: int, num_known: int) -> None:
     """The text has so many tokens now: judge what was said of the one after the last root, if no tree was verified
-    there, and teach the store the successors that it has not been taught."""
+    there, and keep what is new among the session's replies."""
     desk = read_desk(at)
     counts = desk.counts
     root = counts[NUM_KNOWN]
@@ -61,21 +61,9 @@ def learn_text(at: int, num_known: int) -> None:
         counts[IS_UNJUDGED] = 0
         _judge(at, np.zeros(1, np.int32), desk.tokens[root : root + 1])
         learn_look(desk.levels, False, desk.room.rows[0] != NO_ROW, 0.0)
-    _teach(at, num_known - 1)
-
-
-@nb.njit(cache=True)
-def _teach(at: int, end: int) -> None:
-    """Teach the stores what followed the positions before `end`, as far as they have not been."""
-    desk = read_desk(at)
-    counts = desk.counts
-    if counts[NUM_TAUGHT] < end:
-        if desk.sides.uses_long:
-            harvest_as_it_is(desk.ngrams, desk.tokens, counts[NUM_TAUGHT], end)
-        counts[NUM_TAUGHT] = end
-    if counts[NUM_KEPT] <= end and desk.sides.uses_context:
-        counts[LAST_KEPT] = append_all(desk.replies, desk.tokens[counts[NUM_KEPT] : end + 1], counts[LAST_KEPT])
-        counts[NUM_KEPT] = end + 1
+    if counts[NUM_KEPT] < num_known and desk.sides.uses_context:
+        counts[LAST_KEPT] = append_all(desk.replies, desk.tokens[counts[NUM_KEPT] : num_known], counts[LAST_KEPT])
+        counts[NUM_KEPT] = num_known
 
 
 @nb.njit(cache=True)
@@ -88,11 +76,9 @@ def learn_tree(at: int, verified: Verified, path: IntArray, earned: float) -> No
     _judge(at, path, verified.came)
     learn_look(desk.levels, len(verified.tokens) > 1, desk.room.rows[0] != NO_ROW, earned)
     if len(verified.ids) > 0:
-        _teach(at, counts[NUM_KNOWN] - 1)
         laws = verified.ids, verified.probabilities
         tokens = desk.tokens[: counts[NUM_KNOWN]]
         harvest_tree(desk.ngrams, tokens, (verified.tokens, verified.parents), verified.path, laws)
-        counts[NUM_TAUGHT] = counts[NUM_KNOWN] + len(path) - 1
 
 
 @nb.njit(cache=True)

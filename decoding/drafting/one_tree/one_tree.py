@@ -20,7 +20,6 @@ from decoding.drafting.one_tree.desk import (
     LAYOUT,
     LONGEST_FORESEEN,
     NUM_KEPT,
-    NUM_TAUGHT,
     SHORTEST_COPIED,
     Desk,
     Sides,
@@ -149,9 +148,11 @@ class OneTree:
         if self._state is not None:
             rows = self._desk.record.room.rows[path[1:]]
             self._state.keep(rows[rows >= 0])
-        laws = _NO_LAWS if top is None else (top.ids, top.probabilities)
-        self._stores.ngrams.reserve(LONGEST_NGRAM * len(laws[0]))
-        self._renew()
+        laws = _NO_LAWS
+        if top is not None:
+            laws = top.ids, top.probabilities
+            self._stores.ngrams.reserve(LONGEST_NGRAM * len(top))
+            self._renew()
         earned = float(verdict.num_accepted - tree.num_drafted * self._terms.min_chance - self._paid)
         self._wake_at = 0
         learn_tree(self._at, Verified(tree.tokens, tree.parents, verdict.path, verdict.tokens, *laws), path, earned)
@@ -209,7 +210,6 @@ class OneTree:
         if num_tokens > self._room_until:
             self._room_until = min(num_tokens + _TOKENS_AHEAD, self._request.max_total)
             self._index.reserve(self._request.buffer[: self._room_until])
-            self._stores.ngrams.reserve(LONGEST_NGRAM * _TOKENS_AHEAD)
             self._stores.replies.reserve(_PROMPT_END + _TOKENS_AHEAD)
         self._renew()
 
@@ -234,6 +234,5 @@ class OneTree:
             _ANY_DEPTH if depth is None else depth,
         )
         desk = new_desk(request.buffer, draft_law(request.sampling, COUPLED), sides, self._levels, self._arrays)
-        desk.counts[NUM_TAUGHT] = len(request.prompt) - 1  # which is harvested, or not worth it
         desk.counts[NUM_KEPT] = max(0, len(request.prompt) - _PROMPT_END)
         return Kept(LAYOUT, write_desk, desk)

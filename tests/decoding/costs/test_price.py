@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from decoding.costs.curve import LEAST_ROW_SHARE, CostCurve, fit_cost_curve
+from decoding.costs.curve import LEAST_ROW_SHARE, CostCurve, Curves, fit_cost_curve
 from decoding.costs.price import (
     HARVEST_TOKENS,
     MOST_HARVEST,
@@ -101,7 +101,7 @@ CHEAP = CostCurve(base=1.0, row=0.001, key=0.0)
 
 
 def test_budgets_that_are_asked_for_are_given_up_to_the_most_and_shrink_alike_where_room_is_short() -> None:
-    pricing = Pricing(64, CHEAP)
+    pricing = Pricing(64, Curves(CHEAP))
     demands = [demand(8), demand(80), demand(24)]
     assert [budget.max_nodes for budget in fitted(pricing.budgets(demands), 512)] == [8, 64, 24]
     assert [budget.max_nodes for budget in fitted(pricing.budgets(demands), 48)] == [4, 32, 12]
@@ -110,7 +110,7 @@ def test_budgets_that_are_asked_for_are_given_up_to_the_most_and_shrink_alike_wh
 
 
 def test_a_sequence_with_one_token_to_go_drafts_nothing() -> None:
-    budgets = Pricing(64, CHEAP).budgets([demand(8, tokens_left=1), demand(None, tokens_left=1), demand(8)])
+    budgets = Pricing(64, Curves(CHEAP)).budgets([demand(8, tokens_left=1), demand(None, tokens_left=1), demand(8)])
     assert [budget.max_nodes for budget in budgets] == [0, 0, 8]
 
 
@@ -126,7 +126,7 @@ def test_one_slow_moment_moves_no_price() -> None:
 
 
 def test_who_weighs_its_nodes_is_told_what_they_and_the_step_cost_and_who_asks_for_a_number_is_not() -> None:
-    pricing = Pricing(64, replace(CHEAP, draft=0.01))
+    pricing = Pricing(64, Curves(replace(CHEAP, draft=0.01)))
     weighing, asking = pricing.budgets([demand(None), demand(8)])
     assert weighing.max_nodes == 64
     assert weighing.min_chance > 0
@@ -135,7 +135,7 @@ def test_who_weighs_its_nodes_is_told_what_they_and_the_step_cost_and_who_asks_f
 
 
 def test_who_drafts_with_the_draft_model_pays_for_its_rounds_together() -> None:
-    pricing = Pricing(64, CHEAP, draft_curve=CostCurve(base=0.1, row=0.001, key=0.0))
+    pricing = Pricing(64, Curves(CHEAP, CostCurve(base=0.1, row=0.001, key=0.0)))
     runs = replace(demand(None), runs_draft_model=True)
     alone, together = pricing.budgets([runs])[0], pricing.budgets([runs, runs])[0]
     assert alone.round_price > 0
@@ -146,7 +146,7 @@ def test_who_drafts_with_the_draft_model_pays_for_its_rounds_together() -> None:
 
 def test_a_chain_costs_its_rows_without_their_logits_and_the_keys_they_see() -> None:
     curve, draft_curve = CostCurve(1.0, 0.1, 0.001, head=0.04), CostCurve(0.5, 0.01, 0.0)
-    pricing = Pricing(8, curve, draft_curve)
+    pricing = Pricing(8, Curves(curve, draft_curve))
     assert pricing.seconds_of_rows(10, 100, False) == pytest.approx(10 * 0.06 + 10 * 105 * 0.001)
     assert pricing.seconds_of_rows(10, 100, True) == pytest.approx(10 * 0.07 + 10 * 105 * 0.001)
 
@@ -155,7 +155,7 @@ def test_a_chain_costs_its_rows_without_their_logits_and_the_keys_they_see() -> 
 @pytest.mark.parametrize("busy", [1.0, 2.0])
 def test_what_chains_add_is_learnt_beside_how_busy_the_machine_is(truth: float, busy: float) -> None:
     curve = CostCurve(1.0, 0.1, 0.001)
-    pricing, plain = Pricing(8, curve), busy * curve.step_seconds([1, 1], [10, 20])
+    pricing, plain = Pricing(8, Curves(curve)), busy * curve.step_seconds([1, 1], [10, 20])
     first = pricing.seconds_of_rows(64, 500, False)
     for _ in range(30):
         pricing.note_step(plain, [1, 1], [10, 20], 0.0)
@@ -170,17 +170,20 @@ def test_what_chains_add_is_learnt_beside_how_busy_the_machine_is(truth: float, 
 
 def test_as_many_of_a_prompts_rows_are_harvested_as_cost_what_they_bring() -> None:
     curve = CostCurve(1.0, 0.1, 0.0, head=0.01)
-    assert Pricing(8, curve).harvest_rows(1.0) == round(HARVEST_TOKENS * 110)
-    assert Pricing(8, curve).harvest_rows(0.5) == round(HARVEST_TOKENS * 55)
-    assert Pricing(8, replace(curve, head=0.0)).harvest_rows(1.0) == MOST_HARVEST
-    busy = Pricing(8, curve)
+    assert Pricing(8, Curves(curve)).harvest_rows(1.0) == round(HARVEST_TOKENS * 110)
+    assert Pricing(8, Curves(curve)).harvest_rows(0.5) == round(HARVEST_TOKENS * 55)
+    assert Pricing(8, Curves(replace(curve, head=0.0))).harvest_rows(1.0) == MOST_HARVEST
+    busy = Pricing(8, Curves(curve))
     busy.budgets([demand(None, emitted=1.0, rows=1.0)] * 10)
     assert busy.harvest_rows(1.0) == pytest.approx(HARVEST_TOKENS * 20, abs=1), "ten requests wait for the rows of one"
 
 
 def test_rows_are_learned_from_where_that_is_little_of_a_step() -> None:
     for harvest, harvests in ((0.9 * MOST_ROW_PRICE, True), (1.1 * MOST_ROW_PRICE, False)):
-        pricing, asked = Pricing(8, CostCurve(0.5, 0.5, 0.0, harvest=harvest)), demand(None, emitted=1.0, rows=1.0)
+        pricing, asked = (
+            Pricing(8, Curves(CostCurve(0.5, 0.5, 0.0, harvest=harvest))),
+            demand(None, emitted=1.0, rows=1.0),
+        )
         assert pricing.harvests == harvests
         (budget,) = pricing.budgets([asked])
         assert (budget.harvests, budget.min_chance) == (harvests, pytest.approx(0.5 + harvests * harvest))
@@ -205,7 +208,7 @@ def test_nothing_is_grown_where_nothing_can_be_worth_its_price_and_what_looking_
 
         return replace(demand(None), runs_draft_model=True, look=look)
 
-    pricing = Pricing(64, curve, CostCurve(0.1, 0.001, 0.0))
+    pricing = Pricing(64, Curves(curve, CostCurve(0.1, 0.001, 0.0)))
     sizes = [pricing.budgets([seeing(*each)])[0].max_nodes for each in ((0.05, 0.0), (0.9, 0.0), (0.05, 0.95))]
     assert sizes == [0, 64, 64]
     for _ in range(30):

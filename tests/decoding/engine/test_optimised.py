@@ -28,7 +28,7 @@ for name, prompt, grammar, prediction in (
 ):
     for method in sys.argv[1:]:
         asked = SamplingParams(max_tokens=50, temperature=0.8, seed=7, grammar=grammar)
-        reply = ask(engine, prompt, asked, method, prediction)
+        reply = ask(engine, prompt, asked, method, prediction, max_nodes=8)
         engine.pool.check_integrity()
         drafts.append((name, reply.tokens, reply.stats.counts.drafted, reply.stats.counts.accepted))
 print(json.dumps({"checks": __debug__, "held": engine.pool.num_held, "drafts": drafts}))

@@ -31,7 +31,6 @@ def test_a_request_drafts_after_a_restart_what_it_would_have_drafted_before(monk
     for engine in (here, there):  # which learn from their steps otherwise
         monkeypatch.setattr(engine.costs, "curve", COSTS)
         monkeypatch.setattr(engine.costs, "learn", lambda: None)
-        engine._pricing.set_costs(COSTS, None)
     counts_of(here, "kept", 0)
     state = here.sessions.copy("", "kept")
     assert state is not None
