@@ -120,9 +120,6 @@ def _depths(parents: IntArray) -> IntArray:
     return depths
 
 
-ROOT_PATH: IntArray = np.zeros(1, np.int32)
-
-
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """path: int32 [a+1], the accepted nodes from the root (always node 0) downwards.

@@ -40,16 +40,6 @@ class NgramStore(SuccessorTable):
     def __init__(self, max_bytes: int) -> None:
         super().__init__(max_bytes, _FIRST_SETS)
 
-    @property
-    def hit_rates(self) -> tuple[float, ...]:
-        """By n, the share found of the look-ups that came to n-grams; a look-up starts at 4 and ends at a hit."""
-        both = zip(self.num_found, self.num_missed, strict=True)
-        return tuple(found / max(1, found + missed) for found, missed in both)
-
-    @property
-    def lookups(self) -> tuple[int, ...]:  # answered by 1-, 2-, 3- and 4-grams
-        return self.num_found
-
     def harvest(
         self,
         contexts: NDArray[np.int32],

@@ -21,8 +21,7 @@ _NUM_WAYS = 8  # one set's keys fill a cache line
 _MAX_LOAD = 0.5  # beyond this share of used entries the table grows while it may
 _FREE = np.uint64(0)
 
-_CLOCK, _ENTRIES, _FOUND, _MISSED = 0, 1, 1 + _NUM_TIERS, 1 + 2 * _NUM_TIERS  # counters[_FOUND + tier]
-_NUM_COUNTERS = 1 + 3 * _NUM_TIERS
+_CLOCK, _ENTRIES = 0, 1  # counters[_ENTRIES + tier]
 
 
 class SuccessorArrays(NamedTuple):
@@ -30,7 +29,7 @@ class SuccessorArrays(NamedTuple):
 
     keys: uint64 [S, W], from `key_of`, or 0 when free. stamps: int64 [S, W], when the entry was last useful.
     seen: int32 [E], how many rows its successors are the mean of.
-    ids: int32 [E, K]; probabilities: float32 [E, K]. counters: int64 [13], indexed by the names above.
+    ids: int32 [E, K]; probabilities: float32 [E, K]. counters: int64 [5], indexed by the names above.
     """
 
     keys: NDArray[np.uint64]
@@ -66,17 +65,7 @@ class SuccessorTable:
     @property
     def num_entries(self) -> tuple[int, ...]:
         """By tier."""
-        return self._counts(_ENTRIES)
-
-    @property
-    def num_found(self) -> tuple[int, ...]:
-        """By tier, the look-ups that it answered."""
-        return self._counts(_FOUND)
-
-    @property
-    def num_missed(self) -> tuple[int, ...]:
-        """By tier, the look-ups that came to it in vain."""
-        return self._counts(_MISSED)
+        return tuple(self._arrays.counters[_ENTRIES:].tolist())
 
     def reserve(self, num_new: int) -> None:
         """Grow until `num_new` more entries keep the load low, or the byte limit is reached."""
@@ -115,9 +104,6 @@ class SuccessorTable:
         assert np.all(seen >= 0), seen
         assert len(keys) <= self._max_sets, (len(keys), self._max_sets)
 
-    def _counts(self, first: int) -> tuple[int, ...]:
-        return tuple(self._arrays.counters[first : first + _NUM_TIERS].tolist())
-
 
 def _allocate(num_sets: int) -> SuccessorArrays:
     num_entries = num_sets * _NUM_WAYS
@@ -127,7 +113,7 @@ def _allocate(num_sets: int) -> SuccessorArrays:
         seen=np.zeros(num_entries, np.int32),
         ids=np.full((num_entries, NUM_SUCCESSORS), NO_TOKEN, np.int32),
         probabilities=np.zeros((num_entries, NUM_SUCCESSORS), np.float32),
-        counters=np.zeros(_NUM_COUNTERS, np.int64),
+        counters=np.zeros(1 + _NUM_TIERS, np.int64),
     )
 
 
@@ -156,7 +142,7 @@ def _set_of(key: np.uint64, num_sets: int) -> np.int64:
 
 
 @nb.njit(cache=True, forceinline=True)
-def _find(table: SuccessorArrays, key: np.uint64) -> int:
+def look_up(table: SuccessorArrays, key: np.uint64) -> int:
     """The entry of `key`, now marked as just used, or -1."""
     row: int = _set_of(key, table.keys.shape[0])
     for way in range(_NUM_WAYS):
@@ -167,19 +153,10 @@ def _find(table: SuccessorArrays, key: np.uint64) -> int:
 
 
 @nb.njit(cache=True, forceinline=True)
-def look_up(table: SuccessorArrays, key: np.uint64) -> int:
-    """The entry of `key`, now marked as just used, or -1; counted for the hit rates."""
-    entry: int = _find(table, key)
-    # One addition for both: behind an `if` numba counts references to the arrays, and a look-up takes ten times as long
-    table.counters[(_FOUND if entry >= 0 else _MISSED) + _tier_of(key)] += 1
-    return entry
-
-
-@nb.njit(cache=True, forceinline=True)
 def find_or_claim(table: SuccessorArrays, key: np.uint64) -> tuple[int, bool]:
     """The entry that a row now teaches, and whether it is new; then it still holds what was there before."""
     table.counters[_CLOCK] += 1
-    entry: int = _find(table, key)
+    entry: int = look_up(table, key)
     if entry >= 0:
         return entry, False
     return _claim(table, key, table.counters[_CLOCK] - table.keys.size), True
@@ -211,6 +188,4 @@ def _move(old: SuccessorArrays, new: SuccessorArrays) -> None:
                 for rank in range(NUM_SUCCESSORS):
                     new.ids[entry, rank] = old.ids[row * _NUM_WAYS + way, rank]
                     new.probabilities[entry, rank] = old.probabilities[row * _NUM_WAYS + way, rank]
-    for counter in range(_NUM_COUNTERS):
-        if counter == _CLOCK or counter >= _FOUND:
-            new.counters[counter] = old.counters[counter]
+    new.counters[_CLOCK] = old.counters[_CLOCK]
