@@ -19,6 +19,12 @@ def writer(visitor: Visitor) -> Visitor:
     return visitor
 
 
+def draft_anyway(writer: Visitor) -> None:
+    """Whatever a node costs on this machine just now."""
+    writer.set("maxNodes", "16")
+    writer.button("Close").click()
+
+
 def continue_text(writer: Visitor) -> None:
     writer.button("Continue").click()
     expect(writer.page.locator("#completion [data-part=note]")).not_to_be_empty()
@@ -38,7 +44,7 @@ def test_text_appears_while_it_streams(writer: Visitor) -> None:
 
 def test_colours_are_those_of_the_trace_and_the_text_is_that_of_the_api(writer: Visitor, real: RunningServer) -> None:
     writer.keep_replies()
-    writer.set("maxNodes", "16")  # drafted whatever a node costs on this machine just now
+    draft_anyway(writer)
     continue_text(writer)
     traced = writer.traced_tokens()
     assert writer.shown_tokens(PLACE) == [
@@ -78,7 +84,7 @@ def test_stop_stops_and_the_server_lets_go(writer: Visitor, real: RunningServer)
 
 def test_a_card_tells_of_a_token_that_is_pointed_at_or_focused(writer: Visitor) -> None:
     writer.keep_replies()
-    writer.set("maxNodes", "16")  # drafted whatever a node costs on this machine just now
+    draft_anyway(writer)
     continue_text(writer)
     traced = writer.traced_tokens()
     index = next(index for index, token in enumerate(traced) if token["source"] == "context" and token["text"].strip())
