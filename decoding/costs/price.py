@@ -127,7 +127,7 @@ def node_price(curve: CostCurve, rate: float, context: int) -> float:
 # against 2.88 on code, 1.91 and 1.68, 1.30 and 1.24, 1.83 and 1.60), of which its last 128 rows bring three quarters. A
 # row's likeliest tokens and what is learned from them take twice as long again as its logits.
 HARVEST_TOKENS = 2  # that a reply of some hundred is given sooner by so, for what the logits take
-MOST_ROW_PRICE = 0.015  # tokens: where learning from a row costs more, text alone teaches enough
+MOST_ROW_PRICE = 0.015  # tokens: where learning from a row costs more, copies are enough
 MOST_HARVEST = 1 << 20
 LOOK_SECONDS = 3e-5  # until the first looks are timed
 TINY = 1e-9  # seconds
