@@ -201,9 +201,8 @@ class Pricing:
         """A budget for each demand, wherever the room may be."""
         if not demands:
             return []
-        rate = present_rate(
-            self._costs.curve, [demand.pace for demand in demands], [demand.context for demand in demands]
-        )
+        paces, contexts = [demand.pace for demand in demands], [demand.context for demand in demands]
+        rate = present_rate(self._costs.curve, paces, contexts)
         self._rate = rate.tokens_a_second
         num_sharing, whole = sum(demand.runs_draft_model for demand in demands), sum(rate.emitted)
         own = zip(demands, rate.emitted, rate.rows, strict=True)
@@ -222,8 +221,9 @@ class Pricing:
         if demand.max_nodes is not None:
             return DraftBudget(min(demand.max_nodes, self._most_nodes))
         harvests = self.harvests if demand.harvests is None else demand.harvests
-        price = node_price(self._costs.curve, rate, demand.context) + harvests * rate * self._costs.curve.harvest
-        draft, least_gain, round_price, row_price = self._costs.draft_curve, rate * self._costs.curve.draft, 0.0, 0.0
+        curve, draft = self._costs.curve, self._costs.draft_curve
+        price = node_price(curve, rate, demand.context) + harvests * rate * curve.harvest
+        least_gain, round_price, row_price = rate * curve.draft, 0.0, 0.0
         chance, hope, seconds = demand.look(rate * self._look_factor * LOOK_SECONDS)
         if seconds > 0:
             self._look_factor = _follow(self._look_factor, seconds / (self._look_factor * LOOK_SECONDS))

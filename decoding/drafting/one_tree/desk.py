@@ -112,8 +112,8 @@ class Desk(NamedTuple):
     """tokens: int32 [T], the request's, with room for all that may come. counts: int64 [5]: tokens up to the root of
     the tree under way, and its nodes; 1 while the root is opened and the token after it not judged; tokens that are
     among the session's replies or never will be, and the position of the last of them there. foretold: int64 [1 + S],
-    how many of the tokens that came each source had thought
-    likeliest. no_top: what the draft model says of a row that was not run."""
+    how many of the tokens that came each source had thought likeliest. no_top: what the draft model says of a row that
+    was not run."""
 
     tokens: IntArray
     counts: NDArray[np.int64]

@@ -180,10 +180,8 @@ def test_as_many_of_a_prompts_rows_are_harvested_as_cost_what_they_bring() -> No
 
 def test_rows_are_learned_from_where_that_is_little_of_a_step() -> None:
     for harvest, harvests in ((0.9 * MOST_ROW_PRICE, True), (1.1 * MOST_ROW_PRICE, False)):
-        pricing, asked = (
-            Pricing(8, Curves(CostCurve(0.5, 0.5, 0.0, harvest=harvest))),
-            demand(None, emitted=1.0, rows=1.0),
-        )
+        pricing = Pricing(8, Curves(CostCurve(0.5, 0.5, 0.0, harvest=harvest)))
+        asked = demand(None, emitted=1.0, rows=1.0)
         assert pricing.harvests == harvests
         (budget,) = pricing.budgets([asked])
         assert (budget.harvests, budget.min_chance) == (harvests, pytest.approx(0.5 + harvests * harvest))

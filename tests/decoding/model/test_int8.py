@@ -9,10 +9,10 @@ import sys
 
 import pytest
 import torch
-from llvmlite.binding import get_host_cpu_features
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from decoding.attention.lanes import has_feature
 from decoding.config import EngineConfig
 from decoding.errors import ConfigError
 from decoding.model.linear.int8 import Int8Linear, can_round_to_int8, check_int8, round_linears
@@ -66,7 +66,7 @@ def check_all() -> None:
             check(shape, dtype)
 
 
-@pytest.mark.skipif(not get_host_cpu_features().get("avxvnni"), reason="this processor has VNNI of sixteen lanes alone")
+@pytest.mark.skipif(not has_feature("avxvnni"), reason="this processor has VNNI of sixteen lanes alone")
 def test_processors_with_vnni_of_eight_lanes_have_the_same_bits() -> None:
     code = f"from {__name__} import check_all; check_all()"
     run = subprocess.run(

@@ -382,6 +382,7 @@ def test_a_text_is_learned_from_while_nothing_is_drafted() -> None:
     for token in range(40):
         drafter.look(1.0)
         request.extend(np.array([token], np.int32))
+    assert drafter.foretold["ngram"] == 0
     again = drafter_of(session, request_of([9, 10, 11, 12]))
     again.look(1.0)
     assert paths_of(again.propose(DraftBudget(3)))[:2] == [(13,), (13, 14)]
