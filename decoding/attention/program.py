@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from decoding.attention.team import Team, barrier_address, compiled
 
 SOURCE, TARGET, NUM_ROWS, COUNTER = range(4)  # how the fields of every call begin
+MOST_ROWS = 512  # of a model's forward that is one program: trees of many requests, a good part of a prompt
 NUM_STEPS = 0  # of the program's own fields; after it an address of a function and one of its fields for each step
 
 

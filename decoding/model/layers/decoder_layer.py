@@ -15,7 +15,7 @@ from torch import nn
 
 from decoding.attention import exact_kernel
 from decoding.attention.exact import ExactPlan
-from decoding.attention.program import SOURCE, TARGET, Call, Program, Rooms
+from decoding.attention.program import MOST_ROWS, SOURCE, TARGET, Call, Program, Rooms
 from decoding.core.layer import LayerSpec
 from decoding.model.layers.activations import FusedSilu
 from decoding.model.layers.norms import FusedRmsNorm
@@ -27,7 +27,6 @@ from decoding.model.layers.row_kernels import (
     rotate_floats,
     rotate_halves,
 )
-from decoding.model.linear.panel_kernel import MOST_ROWS
 from decoding.model.seam import Seam
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from decoding.attention.program import Rooms
+from decoding.attention.program import MOST_ROWS, Rooms
 from decoding.cache.batch import StepBatch
 from decoding.core.layer import LayerSpec
 from decoding.model.layers.activations import FusedSilu
@@ -20,7 +20,6 @@ from decoding.model.layers.decoder_layer import FusedLayer, Parts
 from decoding.model.layers.norms import FusedRmsNorm
 from decoding.model.linear.int8 import Int8Linear
 from decoding.model.linear.packed import PackedLinear
-from decoding.model.linear.panel_kernel import MOST_ROWS
 from decoding.model.seam import Seam
 
 CHILDREN = {"input_layernorm", "self_attn", "post_attention_layernorm", "mlp"}

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from decoding.attention.lanes import has_feature
-from decoding.attention.program import Call, Rooms
+from decoding.attention.program import MOST_ROWS, Call, Rooms
 from decoding.attention.team import Team
 from decoding.errors import ConfigError
 from decoding.model.linear.int8_kernel import (
@@ -25,7 +25,7 @@ from decoding.model.linear.int8_kernel import (
     round_rows,
 )
 from decoding.model.linear.packed import can_pack, linears_of
-from decoding.model.linear.panel_kernel import MOST_ROWS, PANEL, STEP_BYTES
+from decoding.model.linear.panel_kernel import PANEL, STEP_BYTES
 from decoding.model.linear.panels import ALONE_BYTES, panels_a_claim
 
 # Shape suffixes: M rows, I input width, O output width, P panels, S steps.

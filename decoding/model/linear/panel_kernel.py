@@ -49,7 +49,7 @@ ROWS, FEW_ROWS = 6, 2
 VECTORS, VECTORS_OF_FEW = (4, 4) if has_feature("avx512f") else (1, 2)
 CHUNK = 64  # steps that stay in the nearest cache while they are read more than once
 AHEAD = 8192  # bytes between the weights that are read and those that are asked for, where they are read once
-MOST_ROWS = 64  # that share a pass over a panel
+MOST_ROWS = 256  # that share a pass over a panel
 # The fields of a call's table, each an int64.
 SOURCE, TARGET, NUM_ROWS, COUNTER, WEIGHTS, BIAS, NUM_STEPS, BLOCK, LEAP, NUM_OUTPUTS, CLAIM, ITEM = range(12)
 NUM_FIELDS = 12

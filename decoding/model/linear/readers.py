@@ -14,13 +14,16 @@ from typing import Protocol
 
 import torch
 
+from decoding.attention.program import MOST_ROWS
 from decoding.attention.team import one_thread
 from decoding.model.linear.panels import TRIAL_ROWS, Multiply, Panels, fitting_panels
 
 # Shape suffixes: M rows, I input width, O output width.
-COUNTS = (1, 4, 16, 64)  # rows that are timed
+COUNTS = (1, 4, 16, 64, MOST_ROWS)  # rows that are timed
 ROUNDS = 3  # of which the quickest counts
 MOST_BYTES = 1 << 26  # of weights that are timed: more than caches hold
+MOST_WORK = 1 << 29  # products that are timed, but for one layer's: with many rows it matters less where weights lie
+LONGEST = 1 << 34  # products that one layer is timed for; with more rows what reads it is not changed again
 # As many times as long as oneDNN may the kernel take: rows beyond its limit leave the forward's one call, are padded,
 # and need code for their number.
 LEEWAY = 1.1
@@ -57,16 +60,18 @@ def choose_readers(layers: Sequence[Layer], clock: Clock = time.thread_time) -> 
 
 def most_rows_worth(readers: Sequence[Panels], others: Sequence[Multiply], layer: Layer, clock: Clock) -> int:
     """Up to how many rows of the shape of `layer` the first kind gains most on the whole; 0 if it gains nothing."""
-    num_layers = max(1, MOST_BYTES // (math.prod(layer.shape) * layer.dtype.itemsize))
-    both: list[list[Multiply]] = [[each.multiply for each in readers[:num_layers]], list(others[:num_layers])]
+    size = math.prod(layer.shape)
+    counts = [count for count in COUNTS if size * count <= LONGEST] or COUNTS[:1]
     gain, most_gain, most_rows = 0.0, 0.0, 0
-    for count in COUNTS:
+    for count in counts:
+        num_layers = max(1, min(MOST_BYTES // (size * layer.dtype.itemsize), MOST_WORK // (size * count)))
+        both: list[list[Multiply]] = [[each.multiply for each in readers[:num_layers]], list(others[:num_layers])]
         rows_MI = torch.ones(count, layer.shape[1], dtype=layer.dtype)
         ours, theirs = _quickest(both, rows_MI, clock)
         gain += math.log(LEEWAY * theirs / ours)
         if gain > most_gain:
             most_gain, most_rows = gain, count
-    return most_rows
+    return COUNTS[-1] if most_rows == counts[-1] else most_rows
 
 
 def _quickest(kinds: Sequence[Sequence[Multiply]], rows_MI: torch.Tensor, clock: Clock) -> list[float]:

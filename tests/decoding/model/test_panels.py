@@ -120,17 +120,29 @@ class ScriptedClock:
 @pytest.mark.parametrize(
     ("ours", "most_rows"),
     [
-        ((1, 1, 1, 1), COUNTS[-1]),
-        ((1, 1, 3, 3), COUNTS[1]),
-        ((3, 3, 3, 3), 0),
-        ((1, 2.5, 1, 2.5), COUNTS[2]),
-        ((1, 1, 1, 2.1), COUNTS[-1]),
+        ((1, 1, 1, 1, 1), COUNTS[-1]),
+        ((1, 1, 3, 3, 3), COUNTS[1]),
+        ((3, 3, 3, 3, 3), 0),
+        ((1, 2.5, 1, 2.5, 2.5), COUNTS[2]),
+        ((1, 1, 1, 2.1, 2.1), COUNTS[-1]),
     ],
 )
 def test_the_reader_is_used_up_to_the_row_count_where_it_gains_most(ours: tuple[float, ...], most_rows: int) -> None:
     layer = packed_layer(64, 64, torch.float32)
     panels = panels_of(layer)
     assert panels is not None
+    clock = ScriptedClock([(seconds, 2.0) for seconds in ours])
+    assert most_rows_worth([panels], [layer.multiply], layer, clock) == most_rows
+
+
+@pytest.mark.parametrize(("ours", "most_rows"), [((1, 1), COUNTS[-1]), ((1, 3), COUNTS[0]), ((3, 3), 0)])
+def test_a_large_layer_is_timed_with_few_rows_alone(
+    ours: tuple[float, ...], most_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer = packed_layer(64, 64, torch.float32)
+    panels = panels_of(layer)
+    assert panels is not None
+    monkeypatch.setattr("decoding.model.linear.readers.LONGEST", 64 * 64 * COUNTS[1])
     clock = ScriptedClock([(seconds, 2.0) for seconds in ours])
     assert most_rows_worth([panels], [layer.multiply], layer, clock) == most_rows
 
