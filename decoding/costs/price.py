@@ -89,14 +89,17 @@ class Outlook(NamedTuple):
     after one that the draft model was run on is among those it thinks likeliest, 0 where it takes no part; seconds:
     that looking took, 0 where nobody looked."""
 
-    chance: float = 1.0
-    hope: float = 0.0
+    chance: float
+    hope: float
     seconds: float = 0.0
 
 
+UNKNOWN = Outlook(1.0, 1.0)  # of a drafter that looks for nothing before it drafts
+NOTHING_SEEN = Outlook(0.0, 0.0)
+
+
 def unknown(price: float) -> Outlook:  # noqa: ARG001
-    """Of a drafter that looks for nothing before it drafts."""
-    return Outlook()
+    return UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,7 @@ HARVEST_TOKENS = 2  # that a reply of some hundred is given sooner by so, for wh
 MOST_ROW_PRICE = 0.015  # tokens: where learning from a row costs more, copies are enough
 MOST_HARVEST = 1 << 20
 LOOK_SECONDS = 3e-5  # until the first looks are timed
+READING = Pace(1.0, 1.0)
 TINY = 1e-9  # seconds
 MOST_SURPRISE = 2.0  # of one step: another process may have had the machine
 CHAIN_SMOOTHING = 0.3
@@ -197,47 +201,77 @@ class Pricing:
         else:
             self._chain_factor = _follow(self._chain_factor, (seconds - self._step_factor * expected) / chains)
 
-    def budgets(self, demands: Sequence[Demand]) -> list[DraftBudget]:
-        """A budget for each demand, wherever the room may be."""
+    def budgets(self, demands: Sequence[Demand], reading: Sequence[int] = ()) -> list[DraftBudget]:
+        """A budget for each demand, wherever the room may be. reading: how many tokens each of the other requests has
+        that run: their prompts are being read, and what seconds are worth is what they are when those decode, too."""
         if not demands:
             return []
-        paces, contexts = [demand.pace for demand in demands], [demand.context for demand in demands]
-        rate = present_rate(self._costs.curve, paces, contexts)
+        paces = [*(demand.pace for demand in demands), *(READING for _ in reading)]
+        rate = present_rate(self._costs.curve, paces, [*(demand.context for demand in demands), *reading])
         self._rate = rate.tokens_a_second
-        num_sharing, whole = sum(demand.runs_draft_model for demand in demands), sum(rate.emitted)
-        own = zip(demands, rate.emitted, rate.rows, strict=True)
+        outlooks = [self._outlook(demand) for demand in demands]
+        num_asking, whole = self._num_asking(demands, outlooks), sum(rate.emitted)
+        own = zip(demands, outlooks, rate.emitted, rate.rows, strict=False)
         return [
-            self._budget(demand, rate.tokens_a_second, num_sharing, (whole, emitted, rows))
-            for demand, emitted, rows in own
+            self._budget(demand, outlook, num_asking, (whole, emitted, rows)) for demand, outlook, emitted, rows in own
         ]
 
-    def _budget(
-        self, demand: Demand, rate: float, num_sharing: int, expected: tuple[float, float, float]
-    ) -> DraftBudget:
-        """Whoever weighs its nodes itself is told their price; that of a draft forward is shared by the `num_sharing`
-        sequences that draft with the draft model. expected: tokens of all at this rate, its own, its own rows."""
+    def _outlook(self, demand: Demand) -> Outlook:
         if demand.tokens_left <= 1:  # one token to go: nothing to draft for
-            return NOTHING
+            return NOTHING_SEEN
         if demand.max_nodes is not None:
+            return UNKNOWN if demand.max_nodes > 0 else NOTHING_SEEN
+        outlook = demand.look(self._rate * self._look_factor * LOOK_SECONDS)
+        if outlook.seconds > 0:
+            self._look_factor = _follow(self._look_factor, outlook.seconds / (self._look_factor * LOOK_SECONDS))
+        return outlook
+
+    def _num_asking(self, demands: Sequence[Demand], outlooks: Sequence[Outlook]) -> int:
+        """How many sequences share the draft model's forwards: those to which it is still worth it when they do."""
+        least, asking = self._least_gain, [each for each in zip(demands, outlooks, strict=True) if each[1].hope > 0]
+        while True:
+            worth = [each for each in asking if self._model_gain(*each, len(asking)) > least]
+            if len(worth) == len(asking):
+                return len(asking)
+            asking = worth
+
+    def _model_gain(self, demand: Demand, outlook: Outlook, num_asking: int) -> float:
+        """What a tree of the draft model's promises beyond its nodes, rounds and rows."""
+        if not demand.runs_draft_model or self._costs.draft_curve is None:
+            return 0.0
+        return chain_gain(outlook.hope, outlook.hope, sum(self._prices(demand, num_asking)))
+
+    @property
+    def _least_gain(self) -> float:
+        return self._rate * self._costs.curve.draft
+
+    def _harvests(self, demand: Demand) -> bool:
+        return self.harvests if demand.harvests is None else demand.harvests
+
+    def _prices(self, demand: Demand, num_asking: int) -> tuple[float, float, float]:
+        """Of a node, and of a round of the draft model that so many share, and its row."""
+        rate, curve, draft = self._rate, self._costs.curve, self._costs.draft_curve
+        node = node_price(curve, rate, demand.context) + self._harvests(demand) * rate * curve.harvest
+        if not demand.runs_draft_model or draft is None:
+            return node, 0.0, 0.0
+        return node, rate * (draft.base / max(1, num_asking) + draft.draft), node_price(draft, rate, demand.context)
+
+    def _budget(
+        self, demand: Demand, outlook: Outlook, num_asking: int, expected: tuple[float, float, float]
+    ) -> DraftBudget:
+        """Whoever weighs its nodes itself is told their price. num_asking: sequences that share the draft model's
+        forwards; expected: tokens of all at this rate, its own, its own rows."""
+        if demand.max_nodes is not None and demand.tokens_left > 1:
             return DraftBudget(min(demand.max_nodes, self._most_nodes))
-        harvests = self.harvests if demand.harvests is None else demand.harvests
-        curve, draft = self._costs.curve, self._costs.draft_curve
-        price = node_price(curve, rate, demand.context) + harvests * rate * curve.harvest
-        least_gain, round_price, row_price = rate * curve.draft, 0.0, 0.0
-        chance, hope, seconds = demand.look(rate * self._look_factor * LOOK_SECONDS)
-        if seconds > 0:
-            self._look_factor = _follow(self._look_factor, seconds / (self._look_factor * LOOK_SECONDS))
-        promise = chain_gain(chance, CONTINUES, price)
-        if demand.runs_draft_model and draft is not None:
-            round_price = rate * (draft.base / num_sharing + draft.draft)
-            row_price = node_price(draft, rate, demand.context)
-            promise = max(promise, chain_gain(hope, hope, price + round_price + row_price))
-        if promise <= least_gain:
+        if outlook is NOTHING_SEEN:
+            return NOTHING
+        prices = node, *_ = self._prices(demand, num_asking)
+        promise = max(chain_gain(outlook.chance, CONTINUES, node), self._model_gain(demand, outlook, num_asking))
+        if promise <= self._least_gain:
             return NOTHING
         whole, emitted, rows = expected
-        others, fixed = whole - emitted, whole - price * (rows - 1)
-        prices = price, round_price, row_price, least_gain
-        return DraftBudget(self._most_nodes, *prices, others, fixed, harvests)
+        others, fixed = whole - emitted, whole - node * (rows - 1)
+        return DraftBudget(self._most_nodes, *prices, self._least_gain, others, fixed, self._harvests(demand))
 
 
 def fitted(budgets: Sequence[DraftBudget], room: int) -> list[DraftBudget]:

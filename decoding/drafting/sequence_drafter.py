@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, Verdict
-from decoding.costs.price import Demand, DraftBudget, Outlook, Pace
+from decoding.costs.price import UNKNOWN, Demand, DraftBudget, Outlook, Pace
 from decoding.drafting.draft_model.state import DraftCost, DraftModelState
 from decoding.drafting.drafter import Drafter
 from decoding.drafting.one_tree.foresight import Foresight
@@ -93,9 +93,9 @@ class SequenceDrafter:
         """What is to be had of a tree. Where that cannot be said, drafting will fail likewise, and end this request."""
         drafter = self.active.drafter
         try:
-            return drafter.look(price) if isinstance(drafter, OneTree) else Outlook()
+            return drafter.look(price) if isinstance(drafter, OneTree) else UNKNOWN
         except Exception:
-            return Outlook()
+            return UNKNOWN
 
     def harvest_share(self, harvests: bool) -> float:
         """How much of what rows of the prompt may bring they bring here: all to a method that lives by them; else, if

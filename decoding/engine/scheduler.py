@@ -110,7 +110,9 @@ class Scheduler:
 
     def _budgets(self, sequences: list[Sequence], plan: StepPlan) -> list[DraftBudget]:
         """What each may draft, in what each key has left of the step."""
-        budgets = self._pricing.budgets([each.drafter.demand for each in sequences])
+        now = set(sequences)
+        reading = [each.request.num_tokens for each in self._queue.running if each not in now]
+        budgets = self._pricing.budgets([each.drafter.demand for each in sequences], reading)
         places: defaultdict[str, list[int]] = defaultdict(list)
         for place, sequence in enumerate(sequences):
             places[sequence.turn.key].append(place)

@@ -13,7 +13,7 @@ import numpy as np
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, IntArray, Source, Verdict, root_only
-from decoding.costs.price import DraftBudget, Outlook, chain_gain
+from decoding.costs.price import NOTHING_SEEN, DraftBudget, Outlook, chain_gain
 from decoding.drafting.draft_model.state import DraftRows
 from decoding.drafting.harvest import teach_prompt
 from decoding.drafting.one_tree.desk import (
@@ -48,7 +48,6 @@ _PROMPT_END = 8  # tokens of the prompt that are kept with the reply, so that it
 _TOKENS_AHEAD = 32  # that there is room for at once
 _LONGEST_NAP = 16  # steps
 _READING = 128  # tokens at most for which what the draft model has to read is of use
-NOTHING_SEEN = Outlook(0.0, 0.0)
 
 
 class OneTree:

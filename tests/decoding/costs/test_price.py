@@ -213,3 +213,29 @@ def test_nothing_is_grown_where_nothing_can_be_worth_its_price_and_what_looking_
         pricing.budgets([seeing(0.05, 0.0)])
     assert told[0] < told[1] < told[2]
     assert told[-1] == pytest.approx(2e-4 * pricing.budgets([demand(None)])[0].min_chance / 0.1, rel=0.01)
+
+
+def hoping(hope: float) -> Demand:
+    return replace(demand(None), runs_draft_model=True, look=lambda _: Outlook(0.9, hope))
+
+
+def test_the_draft_models_forwards_are_shared_by_those_alone_to_whom_they_are_worth_it() -> None:
+    pricing = Pricing(64, Curves(CostCurve(1.0, 0.05, 0.0), CostCurve(0.1, 0.001, 0.0)))
+    few = pricing.budgets([hoping(0.95), *[hoping(0.05)] * 3])
+    all_four = pricing.budgets([hoping(0.95)] * 4)
+    assert few[0].round_price == pytest.approx(4 * all_four[0].round_price)
+    assert few[1].round_price == few[0].round_price  # to be had by who asks after all
+
+
+def test_a_forward_of_the_draft_model_may_be_worth_it_only_to_many() -> None:
+    pricing = Pricing(64, Curves(CostCurve(1.0, 0.005, 0.0), CostCurve(0.5, 0.001, 0.0)))
+    asked = replace(demand(None), runs_draft_model=True, look=lambda _: Outlook(0.0, 0.9))
+    assert [each.max_nodes for each in pricing.budgets([asked])] == [0]
+    assert [each.max_nodes for each in pricing.budgets([asked] * 32)] == [64] * 32
+
+
+def test_beside_prompts_that_are_read_nodes_cost_what_they_will_when_those_decode() -> None:
+    pricing = Pricing(64, Curves(CostCurve(1.0, 0.01, 0.0)))
+    (alone,) = pricing.budgets([demand(None)])
+    (beside,) = pricing.budgets([demand(None)], [100] * 7)
+    assert beside.min_chance > 2 * alone.min_chance
