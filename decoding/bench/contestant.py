@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
+from decoding.core.step_result import StepResult
 from decoding.drafting.registry import StartDrafter
 from decoding.engine.engine import Engine
 
@@ -73,6 +74,14 @@ class Contestant(Protocol):
 
 
 _NUMBERS = count()
+
+
+def step(engine: Engine) -> StepResult:
+    """One step. Raises RuntimeError where a request of it broke, whose end a benchmark would wait for in vain."""
+    result = engine.step()
+    for broken in result.broken:
+        raise RuntimeError(f"{broken.request_id}: {broken.sentence}")
+    return result
 
 
 def request_of(task: Task, request_id: str, session_id: str, speculation: SpeculationParams, engine: Engine) -> Request:
@@ -134,7 +143,7 @@ class EngineContestant:
         retired = None
         draft_seconds = target_seconds = 0.0
         while retired is None:
-            result = self._engine.step()
+            result = step(self._engine)
             for ended in result.retired:
                 retired = ended
             if result.stats is not None and result.stats.prefill_rows == 0:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from decoding.bench.comparison import AGAIN
-from decoding.bench.contestant import Task, request_of
+from decoding.bench.contestant import Task, request_of, step
 from decoding.bench.counts import Counts
 from decoding.bench.scripts import Script, Tokens, prompt_of
 from decoding.bench.variant import NONE
@@ -101,7 +101,7 @@ def measure_run(
     for user in users:
         ask(user)
     while running:
-        for retired in engine.step().retired:
+        for retired in step(engine).retired:
             user, request = running.pop(retired.request_id)
             user.take(request.output.copy())
             forwards += retired.stats.target_forwards

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from decoding.bench.contestant import step
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
@@ -121,7 +122,7 @@ class Answering:
             self._engine.add(request, make)
         ended: dict[str, Retired] = {}
         while len(ended) < len(requests):
-            ended |= {retired.request_id: retired for retired in self._engine.step().retired}
+            ended |= {retired.request_id: retired for retired in step(self._engine).retired}
         seconds = (time.perf_counter() - started) / len(requests)
         return [self._record(number, request, ended[request.id], seconds) for request in requests]
 

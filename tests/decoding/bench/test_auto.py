@@ -12,6 +12,7 @@ from decoding.bench.auto.tables import Measured, render
 from decoding.bench.comparison import AGAIN
 from decoding.bench.scripts import Script, Turn
 from decoding.config import EngineConfig
+from decoding.drafting.one_tree.one_tree import OneTree
 from decoding.engine.engine import Engine
 from decoding.model.target_model import TargetModel
 from tests.models import VOCAB_SIZE, tiny
@@ -44,6 +45,16 @@ def test_users_ask_with_noise_of_their_own(engine: Engine) -> None:
     assert measure_run(engine, script(), 0.7, 1, "none", time.perf_counter).fingerprint == alone.fingerprint
     together = measure_run(engine, script(), 0.7, 2, "none", time.perf_counter)
     assert (together.tokens, together.fingerprint) != (alone.tokens, alone.fingerprint)
+
+
+def test_a_request_that_breaks_ends_the_run(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("no tree")
+
+    monkeypatch.setattr(OneTree, "look", fail)
+    monkeypatch.setattr(OneTree, "propose", fail)
+    with pytest.raises(RuntimeError, match="drafter failed"):
+        measure_run(engine, script(), 0.0, 1, "auto", time.perf_counter)
 
 
 def run(method: str, rate: float, fingerprint: int = 1) -> Run:
