@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from decoding.attention.program import MOST_ROWS
 from decoding.cache.batch import Segment, pack
 from decoding.cache.block_pool import num_blocks_for
 from decoding.cache.kv_cache import KvCache
@@ -34,8 +35,8 @@ WIDE = {"head_dim": 32, "num_key_value_heads": 2}  # int8 layers have at least 6
 
 
 def load(model_type: str, dtype: torch.dtype, weights: str = "auto", **overrides: object) -> TargetModel:
-    config = EngineConfig(max_model_len=256, threads=1, weights=weights)  # type: ignore[arg-type]
-    return TargetModel.from_model(tiny(model_type, **overrides).to(dtype), config)
+    config = EngineConfig(max_model_len=640, threads=1, weights=weights)  # type: ignore[arg-type]
+    return TargetModel.from_model(tiny(model_type, max_position_embeddings=640, **overrides).to(dtype), config)
 
 
 def fused_layers(model: TargetModel) -> list[FusedLayer]:
@@ -45,7 +46,7 @@ def fused_layers(model: TargetModel) -> list[FusedLayer]:
 def logits_of(model: TargetModel, num_nodes: int, prefix_len: int = 37) -> torch.Tensor:
     """Of the last rows of a random tree after a prompt."""
     cache = KvCache(model.new_store(num_blocks_for(prefix_len + num_nodes)))
-    rows, tokens = cache.new_rows(prefix_len + num_nodes), np.arange(200, dtype=np.int32) % model.vocab_size
+    rows, tokens = cache.new_rows(prefix_len + num_nodes), np.arange(640, dtype=np.int32) % model.vocab_size
     model.forward(pack([Segment(rows, tokens[:prefix_len], None, "none")], cache.store))
     cache.store.commit(rows, np.arange(prefix_len, dtype=np.int32))
     parents = random_parents(num_nodes, np.random.default_rng(num_nodes))
@@ -57,7 +58,7 @@ def check(model: TargetModel) -> None:
     layers = fused_layers(model)
     assert len(layers) == len(model.layers)
     assert isinstance(model._forward, Stack)
-    counts = (1, 2, 7, 33, 64, 80)
+    counts = (1, 2, 7, 33, 64, 300, MOST_ROWS, MOST_ROWS + 8)  # the last are not one call
     found = [logits_of(model, count) for count in counts]
     model._forward = model._model
     for layer in layers:
