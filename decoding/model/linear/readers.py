@@ -26,7 +26,7 @@ MOST_WORK = 1 << 29  # products that are timed, but for one layer's: with many r
 LONGEST = 1 << 34  # products that one layer is timed for; with more rows what reads it is not changed again
 # As many times as long as oneDNN may the kernel take: rows beyond its limit leave the forward's one call, are padded,
 # and need code for their number.
-LEEWAY = 1.1
+LEEWAY = 1.15
 Clock = Callable[[], float]
 
 
