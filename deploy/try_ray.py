@@ -106,7 +106,8 @@ async def fill(ray: LocalRay, client: httpx.AsyncClient) -> str:
 
 
 async def burst(client: httpx.AsyncClient, count: int) -> list[httpx.Response]:
-    body = {"prompt": "def mean(values):\n", "max_tokens": 32, "ignore_eos": True}
+    """Replies so long that none has ended before the last request has come."""
+    body = {"prompt": "def mean(values):\n", "max_tokens": STREAM_TOKENS, "ignore_eos": True}
     return await asyncio.gather(*(client.post("/v1/completions", json=body) for _ in range(count)))
 
 

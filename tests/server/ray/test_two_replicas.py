@@ -36,7 +36,7 @@ def run(ray: LocalRay, work: Callable[[httpx.AsyncClient], Coroutine[Any, Any, A
 
 
 def test_beyond_what_may_run_and_wait_a_request_is_refused_in_our_own_form(ray: LocalRay) -> None:
-    replies = run(ray, lambda client: burst(client, 4 * MOST))
+    replies = run(ray, lambda client: burst(client, 6 * MOST))
     refused = [reply for reply in replies if reply.status_code != 200]
     assert 0 < len(refused) < len(replies)
     for reply in refused:
