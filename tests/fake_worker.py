@@ -77,6 +77,10 @@ LINGER_SECONDS = 60
 LETTERS = b"abcdefghijklmnopqrstuvwxyz \n"
 
 
+class Crash(Exception):
+    """The script says that the process dies here."""
+
+
 class Running:
     """One request and how far its script has come."""
 
@@ -111,7 +115,7 @@ class Running:
         if self.steps == script.get("crash_after") or (
             self.steps == script.get("crash_once") and not self.submit.resumed
         ):
-            os._exit(3)
+            raise Crash
         if self.steps == script.get("break_once") and not self.submit.resumed:
             return [Broke(error="the engine broke")]
         if "fail" in script:
@@ -205,8 +209,8 @@ def read_script(prompt: list[int]) -> dict[str, Any]:
 
 class FakeWorker:
     def __init__(self, inbox: str, outbox: str, parent: int, config: dict[str, Any]) -> None:
-        context = zmq.Context()
-        self._inbox, self._outbox = context.socket(zmq.PULL), context.socket(zmq.PUSH)
+        self._context = zmq.Context()
+        self._inbox, self._outbox = self._context.socket(zmq.PULL), self._context.socket(zmq.PUSH)
         self._inbox.connect(inbox)
         self._outbox.connect(outbox)
         self._decoder = msgspec.msgpack.Decoder(ToWorker)
@@ -223,7 +227,10 @@ class FakeWorker:
         while not (self._is_draining and not self._running):
             self._read_inbox()
             if self._running:
-                self._step()
+                try:
+                    self._step()
+                except Crash:
+                    self._crash()
             elif copies := self._copies():
                 self._send(copies)
             if os.getppid() != self._parent:
@@ -384,6 +391,11 @@ class FakeWorker:
             session_bytes=1000,
             resident_bytes=2000,
         )
+
+    def _crash(self) -> None:
+        """Die once all that was sent is on its way: the tests count on it."""
+        self._context.destroy(linger=1000)
+        os._exit(3)
 
     def _send(self, messages: list[FromWorker]) -> None:
         self._outbox.send(msgspec.msgpack.encode(Batch(messages)))

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from rich.console import Console
 
+from decoding.bench.contestant import step
 from decoding.bench.machine import describe_machine
 from decoding.bench.shapes import GPT2_SIZED
 from decoding.config import EngineConfig
@@ -84,7 +85,7 @@ def _plain_steps(engine: Engine, seconds: float) -> list[float]:
             )
         )
         while engine.has_work:
-            stats = engine.step().stats
+            stats = step(engine).stats
             if stats is not None and stats.prefill_rows == 0:
                 found.append(stats.step_seconds)
     return found

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from decoding.bench.contestant import step
 from decoding.bench.variant import Variant
 from decoding.bench.workload import Workload
 from decoding.core.request import Request
@@ -44,7 +45,7 @@ def profile(engine: Engine, workload: Workload, variant: Variant, temperature: f
             )
         )
         while engine.has_work:
-            stats = engine.step().stats
+            stats = step(engine).stats
             if stats is not None and stats.prefill_rows == 0:
                 steps.append(stats)
     columns = {name: [step.phase_seconds[name] for step in steps] for name in steps[0].phase_seconds}

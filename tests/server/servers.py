@@ -119,7 +119,7 @@ def reply_of(response: httpx.Response) -> Any:
     return choices
 
 
-def wait_until(condition: Any, seconds: float = 10.0) -> Any:
+def wait_until(condition: Any, seconds: float = 30.0) -> Any:
     """Poll until `condition()` is true; its value."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

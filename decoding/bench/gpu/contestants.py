@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
+from decoding.bench.contestant import step
 from decoding.config import EngineConfig
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
@@ -65,7 +66,7 @@ def load_gander(task: Task, method: str) -> Answer:
             )
             engine.add(requests[-1])
         while engine.has_work:
-            engine.step()
+            step(engine)
         return sum(request.num_output for request in requests)
 
     return answer

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import decoding
+from decoding.bench.contestant import step
 from decoding.config import EngineConfig
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
@@ -51,7 +52,7 @@ class Peer:
         engine.add(request)
         self.steps, self.phase_seconds = 0, {}
         while engine.has_work:
-            result = engine.step()
+            result = step(engine)
             if result.emitted:
                 on_token()
             if result.stats is not None and result.stats.prefill_rows == 0:
