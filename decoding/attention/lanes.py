@@ -9,6 +9,8 @@ Invariant: what a lane computes does not depend on what the others hold.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]
@@ -70,6 +72,19 @@ def emit_prefetch(builder: Builder, address: Value) -> None:
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
     read, locality, data = (ir.Constant(INT, number) for number in (0, 3, 1))
     builder.call(function, [builder.inttoptr(address, pointer), read, locality, data])
+
+
+@contextmanager
+def emit_rolled_loop(builder: Builder, count: Value) -> Iterator[Any]:
+    """A loop of so many turns that LLVM leaves as it is: unrolled, it would ask for lines of memory in bursts."""
+    with cgutils.for_range(builder, count, intp=count.type) as loop:
+        yield loop
+    module = builder.module
+    wish = module.add_metadata([ir.MetaDataString(module, "llvm.loop.unroll.disable")])
+    identity = ir.MDValue(module, [], name=str(len(module.metadata)))
+    identity.operands = (identity, wish)
+    _, (_, last_block) = loop.index.incomings
+    last_block.terminator.set_metadata("llvm.loop", identity)
 
 
 def emit_splat(builder: Builder, scalar: Value) -> Value:

@@ -32,6 +32,7 @@ from decoding.attention.lanes import (
     emit_load,
     emit_offset,
     emit_prefetch,
+    emit_rolled_loop,
     emit_splat,
     emit_store,
     emit_times,
@@ -43,10 +44,9 @@ PANEL = 64  # outputs
 STEP_BYTES = 4  # of the input
 PANEL_VECTORS = PANEL // LANES
 PANEL_BYTES = PANEL_VECTORS * VECTOR_BYTES  # of weights for a step, and of sums for a row
-# Rows at a time, and vectors of a panel with them, of which a few rows take more: sums, weights and a factor must fit
-# the processor's registers, 32 of sixteen numbers or 16 of eight.
-ROWS, FEW_ROWS = 6, 2
-VECTORS, VECTORS_OF_FEW = (4, 4) if has_feature("avx512f") else (1, 2)
+# Rows at a time, and vectors of a panel with them: sums, weights and a factor must fit the processor's registers, 32 of
+# sixteen numbers or 16 of eight. A lone row takes all: one vector's sums wait for each other.
+ROWS, VECTORS = 6, PANEL_VECTORS if has_feature("avx512f") else 1
 CHUNK = 64  # steps that stay in the nearest cache while they are read more than once
 AHEAD = 8192  # bytes between the weights that are read and those that are asked for, where they are read once
 MOST_ROWS = 256  # that share a pass over a panel
@@ -89,12 +89,12 @@ def _emit_product(builder: Builder, tag: Any, total: Value, factor: Value, weigh
 
 @register_jitable
 def _vectors_at_a_time(num_rows: int) -> int:
-    return VECTORS_OF_FEW if num_rows <= FEW_ROWS else VECTORS
+    return PANEL_VECTORS if num_rows == 1 else VECTORS
 
 
 def _emit_turn(builder: Builder, num_rows: int, tag: Any, values: list[Value]) -> None:
     """The sums of so many rows in a few vectors of a panel, over some steps."""
-    source, source_step, weights, num_steps, sums, ahead, _ = values
+    source, source_step, weights, num_steps, sums, asked, asked_step, _ = values
     num_vectors = _vectors_at_a_time(num_rows)
     rows = [builder.add(source, emit_times(builder, source_step, row)) for row in range(num_rows)]
     places = [
@@ -102,11 +102,12 @@ def _emit_turn(builder: Builder, num_rows: int, tag: Any, values: list[Value]) -
         for row in range(num_rows)
     ]
     slots = [[cgutils.alloca_once_value(builder, emit_load(builder, place, VECTOR)) for place in row] for row in places]
-    with cgutils.for_range(builder, num_steps, intp=num_steps.type) as loop:
+    with emit_rolled_loop(builder, num_steps) as loop:
         start = emit_address(builder, weights, loop.index, PANEL_BYTES)
         vectors = [emit_offset(builder, start, VECTOR_BYTES * place) for place in range(num_vectors)]
-        for vector in vectors:
-            emit_prefetch(builder, builder.add(vector, ahead))
+        first_asked = builder.add(asked, builder.mul(builder.mul(loop.index, asked_step), asked_step.type(num_vectors)))
+        for place in range(num_vectors):
+            emit_prefetch(builder, builder.add(first_asked, emit_times(builder, asked_step, place)))
         loaded = [emit_load(builder, vector, VECTOR) for vector in vectors]
         for row, row_slots in zip(rows, slots, strict=True):
             number = emit_load(builder, emit_address(builder, row, loop.index, STEP_BYTES), FLOAT)
@@ -127,12 +128,14 @@ def take_turn(
     weights: Any,
     num_steps: Any,
     sums: Any,
-    ahead: Any,
+    asked: Any,
+    asked_step: Any,
     tag: Any,
 ) -> Any:
-    """sums[r] += row r * weights for 1 to `ROWS` rows, `source_step` bytes apart; `ahead`: see `AHEAD`.
+    """sums[r] += row r * weights for 1 to `ROWS` rows, `source_step` bytes apart.
 
-    tag: float32, uint16 or int8, for the weights; bytes of rows are unsigned.
+    asked: what is asked for meanwhile, an address for each vector that is read, `asked_step` bytes apart. tag: float32,
+    uint16 or int8, for the weights; bytes of rows are unsigned.
     """
 
     def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
@@ -147,7 +150,7 @@ def take_turn(
         builder.position_at_end(after)
         return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 7, tag), codegen
+    return types.void(*[types.int64] * 8, tag), codegen
 
 
 @intrinsic
@@ -230,20 +233,22 @@ def write(_context: Any, vectors: Any, target: Any, count: Any, tag: Any) -> Any
 @nb.njit(cache=True)
 def sum_steps(rows: Rows, panel: int, start: int, end: int, sums: int, tag: Any) -> None:
     """sums[r] += row r * a panel, over the steps from `start` to `end`."""
-    is_read_once = rows.num_rows <= ROWS and VECTORS == PANEL_VECTORS
-    ahead = AHEAD if is_read_once else CHUNK * PANEL_BYTES
+    num_groups, num_vectors = (rows.num_rows + ROWS - 1) // ROWS, _vectors_at_a_time(rows.num_rows)
+    is_read_once = num_groups == 1 and num_vectors == PANEL_VECTORS
+    asked_step = (VECTOR_BYTES + num_groups - 1) // num_groups  # every turn asks for its share of what comes next
     while start < end:
         num_steps = end - start if is_read_once else min(CHUNK, end - start)
+        weights = panel + start * PANEL_BYTES
+        asked = weights + (AHEAD if is_read_once else num_steps * PANEL_BYTES)
         row = 0
         while row < rows.num_rows:
             left = rows.num_rows - row
             count = left if left <= ROWS else min(ROWS, (left + 1) // 2)  # lest the last turn have a single row
             source = rows.start + row * rows.step + start * STEP_BYTES
-            shift = 0
-            while shift < PANEL_BYTES:
-                weights, row_sums = panel + start * PANEL_BYTES + shift, sums + row * PANEL_BYTES + shift
-                take_turn(count, source, rows.step, weights, num_steps, row_sums, ahead, tag)
-                shift += _vectors_at_a_time(count) * VECTOR_BYTES
+            for shift in range(0, PANEL_BYTES, num_vectors * VECTOR_BYTES):
+                turn_sums = sums + row * PANEL_BYTES + shift
+                take_turn(count, source, rows.step, weights + shift, num_steps, turn_sums, asked, asked_step, tag)
+                asked += num_steps * num_vectors * asked_step
             row += count
         start += num_steps
 
