@@ -233,22 +233,27 @@ def write(_context: Any, vectors: Any, target: Any, count: Any, tag: Any) -> Any
 @nb.njit(cache=True)
 def sum_steps(rows: Rows, panel: int, start: int, end: int, sums: int, tag: Any) -> None:
     """sums[r] += row r * a panel, over the steps from `start` to `end`."""
-    num_groups, num_vectors = (rows.num_rows + ROWS - 1) // ROWS, _vectors_at_a_time(rows.num_rows)
-    is_read_once = num_groups == 1 and num_vectors == PANEL_VECTORS
-    asked_step = (VECTOR_BYTES + num_groups - 1) // num_groups  # every turn asks for its share of what comes next
+    if rows.num_rows <= ROWS and _vectors_at_a_time(rows.num_rows) == PANEL_VECTORS:
+        weights, source = panel + start * PANEL_BYTES, rows.start + start * STEP_BYTES
+        take_turn(rows.num_rows, source, rows.step, weights, end - start, sums, weights + AHEAD, VECTOR_BYTES, tag)
+        return
+    num_groups = (rows.num_rows + ROWS - 1) // ROWS
+    asked_step = (VECTOR_BYTES + num_groups - 1) // num_groups  # every turn asks for its share of the next chunk
     while start < end:
-        num_steps = end - start if is_read_once else min(CHUNK, end - start)
+        num_steps = min(CHUNK, end - start)
         weights = panel + start * PANEL_BYTES
-        asked = weights + (AHEAD if is_read_once else num_steps * PANEL_BYTES)
+        asked = weights + num_steps * PANEL_BYTES
         row = 0
         while row < rows.num_rows:
             left = rows.num_rows - row
             count = left if left <= ROWS else min(ROWS, (left + 1) // 2)  # lest the last turn have a single row
             source = rows.start + row * rows.step + start * STEP_BYTES
-            for shift in range(0, PANEL_BYTES, num_vectors * VECTOR_BYTES):
+            num_vectors, shift = _vectors_at_a_time(count), 0
+            while shift < PANEL_BYTES:
                 turn_sums = sums + row * PANEL_BYTES + shift
                 take_turn(count, source, rows.step, weights + shift, num_steps, turn_sums, asked, asked_step, tag)
                 asked += num_steps * num_vectors * asked_step
+                shift += num_vectors * VECTOR_BYTES
             row += count
         start += num_steps
 
