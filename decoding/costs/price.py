@@ -1,9 +1,9 @@
 """What a drafted node costs on this machine, and so how much each sequence may draft.
 
-Pure arithmetic. A step over n rows at contexts L costs t = base + row * sum(n) + key * sum(n * L) seconds
-(calibrated at start). Speculation maximises tokens per second, a ratio, which is done the way ratios are
+Pure arithmetic over the cost curve. Speculation maximises tokens per second, a ratio, which is done the way ratios are
 (Dinkelbach 1967): at a rate of r tokens a second a row of s seconds costs r * s tokens, its price, and a node
-pays if its chance of being accepted is above the price. The rate follows from what the running requests have
+pays if its chance of being accepted is above the price. The likeliest nodes have what rows a step has to spare, which
+cost less than the others. The rate follows from what the running requests have
 lately emitted and drafted, so trees shrink as the batch grows and vanish where drafting does not pay.
 """
 
@@ -42,9 +42,35 @@ class Pace:
         return sorted(self._seconds)[len(self._seconds) // 2] if self._seconds else 0.0
 
 
+class NodePrice(NamedTuple):
+    """What each of a tree's nodes costs, in tokens: the first `num_spare`, for which a step has rows to spare, and
+    others."""
+
+    usual: float = 0.0
+    spare: float = 0.0
+    num_spare: int = 0
+
+    def plus(self, more: float) -> NodePrice:
+        return NodePrice(self.usual + more, self.spare + more, self.num_spare)
+
+
+FREE = NodePrice()
+
+
+def price_at(price: NodePrice, place: int) -> float:
+    """Of one more node beside `place` likelier ones. Kernels compile it, too."""
+    return price.spare if place < price.num_spare else price.usual
+
+
+def price_of(price: NodePrice, num_nodes: float) -> float:
+    """Of so many nodes. Kernels compile it, too."""
+    num_spare = min(num_nodes, float(price.num_spare))
+    return price.spare * num_spare + price.usual * (num_nodes - num_spare)
+
+
 @dataclass(frozen=True, slots=True)
 class DraftBudget:
-    """What a drafter may spend on one tree: nodes, each of at least `min_chance` to be accepted.
+    """What a drafter may spend on one tree: nodes, each as likely to be accepted as its price says.
 
     round_price, row_price: what one more forward of the draft model and each of its rows must promise, in accepted
     tokens; least_gain: what the tree must promise beyond its nodes' price. others, fixed: tokens that the step's other
@@ -53,7 +79,7 @@ class DraftBudget:
     """
 
     max_nodes: int
-    min_chance: float = 0.0
+    price: NodePrice = FREE
     round_price: float = 0.0
     row_price: float = 0.0
     least_gain: float = 0.0
@@ -62,9 +88,9 @@ class DraftBudget:
     harvests: bool = True
 
     @property
-    def model_price(self) -> float:
-        """Of a node that the draft model is asked for in a round of its own, and of its row in the tree."""
-        return self.min_chance + self.round_price + self.row_price
+    def model_price(self) -> NodePrice:
+        """Of nodes that the draft model is asked for in rounds of their own, and of their rows in the tree."""
+        return self.price.plus(self.round_price + self.row_price)
 
 
 NOTHING = DraftBudget(0)
@@ -72,14 +98,15 @@ LONGEST_CHAIN = 16  # nodes that are reckoned with
 CONTINUES = 0.75  # a chain that the stores begin goes on
 
 
-def chain_gain(chance: float, hope: float, price: float) -> float:
+def chain_gain(chance: float, hope: float, price: NodePrice) -> float:
     """What a chain promises beyond its price, in tokens, as far as its nodes are worth theirs. chance: of its first
-    node; hope: of each further one, where the one before it is accepted; price: of each."""
+    node; hope: of each further one, where the one before it is accepted."""
     gain = 0.0
-    for _ in range(LONGEST_CHAIN):
-        if chance <= price:
+    for place in range(LONGEST_CHAIN):
+        cost = price_at(price, place)
+        if chance <= cost:
             break
-        gain += chance - price
+        gain += chance - cost
         chance *= hope
     return gain
 
@@ -121,9 +148,11 @@ def present_rate(curve: CostCurve, paces: Sequence[Pace], contexts: Sequence[int
     return max(plain, drafted, key=lambda rate: rate.tokens_a_second)
 
 
-def node_price(curve: CostCurve, rate: float, context: int) -> float:
-    """What one more node costs a request at `context` committed tokens, in tokens."""
-    return rate * (curve.row + curve.key * context)
+def node_price(curve: CostCurve, rate: float, context: int, num_requests: int = 1) -> NodePrice:
+    """What nodes cost one of so many requests, at `context` committed tokens, in tokens: the rows that a step has to
+    spare beside their own are shared."""
+    num_spare = max(0, curve.few - num_requests) // num_requests
+    return NodePrice(rate * curve.row, rate * curve.few_row, num_spare).plus(rate * curve.key * context)
 
 
 # On the bundled model's workloads stores that learn from the prompt make replies a tenth shorter in steps (tau 3.28
@@ -164,6 +193,7 @@ class Pricing:
         self._step_factor = self._chain_factor = 1.0  # of what the curve says
         self._look_factor = 1.0  # of `LOOK_SECONDS`
         self._rate = 1 / costs.curve.step_seconds([1], [0])  # tokens a second of the latest step
+        self._num_requests = 1  # in it
         self._costs = costs
 
     @property
@@ -210,6 +240,7 @@ class Pricing:
         rate = present_rate(self._costs.curve, paces, [*(demand.context for demand in demands), *reading])
         self._rate = rate.tokens_a_second
         outlooks = [self._outlook(demand) for demand in demands]
+        self._num_requests = len(paces)
         num_asking, whole = self._num_asking(demands, outlooks), sum(rate.emitted)
         own = zip(demands, outlooks, rate.emitted, rate.rows, strict=False)
         return [
@@ -239,7 +270,8 @@ class Pricing:
         """What a tree of the draft model's promises beyond its nodes, rounds and rows."""
         if not demand.runs_draft_model or self._costs.draft_curve is None:
             return 0.0
-        return chain_gain(outlook.hope, outlook.hope, sum(self._prices(demand, num_asking)))
+        price, round_price, row_price = self._prices(demand, num_asking)
+        return chain_gain(outlook.hope, outlook.hope, price.plus(round_price + row_price))
 
     @property
     def _least_gain(self) -> float:
@@ -248,13 +280,16 @@ class Pricing:
     def _harvests(self, demand: Demand) -> bool:
         return self.harvests if demand.harvests is None else demand.harvests
 
-    def _prices(self, demand: Demand, num_asking: int) -> tuple[float, float, float]:
-        """Of a node, and of a round of the draft model that so many share, and its row."""
+    def _prices(self, demand: Demand, num_asking: int) -> tuple[NodePrice, float, float]:
+        """Of nodes, and of a round of the draft model that so many share, and its row."""
         rate, curve, draft = self._rate, self._costs.curve, self._costs.draft_curve
-        node = node_price(curve, rate, demand.context) + self._harvests(demand) * rate * curve.harvest
+        node = node_price(curve, rate, demand.context, self._num_requests)
+        node = node.plus(self._harvests(demand) * rate * curve.harvest)
         if not demand.runs_draft_model or draft is None:
             return node, 0.0, 0.0
-        return node, rate * (draft.base / max(1, num_asking) + draft.draft), node_price(draft, rate, demand.context)
+        num_asking = max(1, num_asking)
+        row = price_at(node_price(draft, rate, demand.context, num_asking), 0)
+        return node, rate * (draft.base / num_asking + draft.draft), row
 
     def _budget(
         self, demand: Demand, outlook: Outlook, num_asking: int, expected: tuple[float, float, float]
@@ -270,7 +305,7 @@ class Pricing:
         if promise <= self._least_gain:
             return NOTHING
         whole, emitted, rows = expected
-        others, fixed = whole - emitted, whole - node * (rows - 1)
+        others, fixed = whole - emitted, whole - price_of(node, rows - 1)
         return DraftBudget(self._most_nodes, *prices, self._least_gain, others, fixed, self._harvests(demand))
 
 

@@ -27,7 +27,7 @@ class Drafter(Protocol):
     def propose(self, budget: DraftBudget) -> DraftTree:
         """A tree of at most `budget.max_nodes` drafted nodes, rooted at the request's last token.
 
-        A drafter that estimates chances leaves out nodes less likely than `budget.min_chance` to be accepted, which
+        A drafter that estimates chances leaves out nodes less likely to be accepted than `budget.price` says, which
         are not worth their price; one that does not drafts by the number alone.
         """
 

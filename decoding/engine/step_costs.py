@@ -64,7 +64,8 @@ class StepCosts(Curves):
         self._num_without = 0 if num_forwards else self._num_without + 1
         if num_forwards:
             alone = self._draft_forward_curve
-            self._draft_factors.append(seconds / (num_forwards * alone.base + num_rows * alone.row))
+            expected = num_forwards * (alone.base + alone.rows_seconds(num_rows / num_forwards))
+            self._draft_factors.append(seconds / expected)
         elif self._num_without % FORGOTTEN_AFTER == 0:
             self._draft_factors.append(1.0)
         else:
@@ -102,6 +103,7 @@ class StepCosts(Curves):
             forward,
             base=forward.base + beside.step,
             row=forward.row + beside.node,
+            few_row=forward.few_row + beside.node,
             draft=beside.tree,
             request=beside.request,
             harvest=beside.harvest,
@@ -111,4 +113,10 @@ class StepCosts(Curves):
         if self._draft_timing is not None:
             self._draft_forward_curve = alone = self._draft_timing.curve
             factor = max(1.0, median(self._draft_factors))
-            self.draft_curve = replace(alone, base=factor * alone.base, row=factor * alone.row, draft=beside.round)
+            self.draft_curve = replace(
+                alone,
+                base=factor * alone.base,
+                row=factor * alone.row,
+                few_row=factor * alone.few_row,
+                draft=beside.round,
+            )

@@ -22,7 +22,7 @@ from decoding.model.device.runner import Runner
 from decoding.model.kept_timings import KeptTimings, ModelTimings
 from decoding.model.threads import ThreadChoice
 
-ROWS = (1, 2, 4, 8, 16, 32, 64)
+ROWS = (1, 2, 4, 6, 8, 12, 16, 32, 64)
 SHORT_CONTEXT, LONG_CONTEXT = 8, 512
 HEAD_ROUNDS = 5
 MOST_HEAD = 0.8  # of what a row costs: a measurement that says more was disturbed

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.tree import IntArray
+from decoding.costs.price import FREE, NodePrice
 from decoding.drafting.draft_model.growth import Top
 from decoding.drafting.tree.by_address import Layout
 from decoding.drafting.tree.candidates import COUPLED, DraftLaw, draft_law
@@ -85,12 +86,12 @@ class Sides(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """What one tree may have and cost. max_nodes: drafted ones; min_chance: of a node to be accepted; round_price,
-    row_price: of a further forward of the draft model and of each of its rows, in tokens; most_rows: of all its
-    forwards; most_depth: of a row; others, fixed: as in `DraftBudget`."""
+    """What one tree may have and cost. max_nodes, price: of drafted ones; round_price, row_price: of a further forward
+    of the draft model and of each of its rows, in tokens; most_rows: of all its forwards; most_depth: of a row;
+    others, fixed: as in `DraftBudget`."""
 
     max_nodes: int = 0
-    min_chance: float = 0.0
+    price: NodePrice = FREE
     round_price: float = 0.0
     row_price: float = 0.0
     most_rows: int = 0

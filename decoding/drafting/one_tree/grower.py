@@ -13,18 +13,22 @@ import math
 
 import numba as nb
 import numpy as np
+from numba.extending import register_jitable
 from numpy.typing import NDArray
 
 from decoding.core.ranking import places_of_best, ranked
 from decoding.core.tree import IntArray, Source
+from decoding.costs.price import price_at, price_of
 from decoding.drafting.draft_model.growth import Top
 from decoding.drafting.one_tree.desk import NUM_KNOWN, NUM_NODES, Desk, Terms, read_desk
 from decoding.drafting.one_tree.opening import NOT_RUN, open_node
 from decoding.drafting.tree.frontier import peek, pop, push
-from decoding.drafting.tree.nodes import best_nodes, gain_of, part_of, put_node, put_root
+from decoding.drafting.tree.nodes import best_nodes, part_of, put_node, put_root
 from decoding.stores.context import index_more
 from decoding.stores.evidence import NUM_SOURCES, PREDICTION, is_forced, is_named
 
+for reckon in (price_at, price_of):
+    register_jitable(reckon)
 NO_ROW = -2  # of a node that the draft model was not run on
 _BEST = np.int64(0)  # the first rank
 _ROOT = np.int64(0)
@@ -54,7 +58,7 @@ def grow_from_stores(at: int, terms: Terms) -> float:
     _offer(desk, terms, _ROOT, _BEST)
     _grow(at, terms, np.int64(0))
     kept = np.arange(desk.counts[NUM_NODES]).astype(np.int32)
-    return gain_of(desk.room.buffers.nodes.scores, kept, terms.min_chance)
+    return _gain_of(desk.room.buffers.nodes.scores, kept, terms)
 
 
 @nb.njit(cache=True)
@@ -82,7 +86,16 @@ def best_part(
     kept = _worth_their_rate(
         nodes.scores, best_nodes(nodes.scores, desk.counts[NUM_NODES], terms.max_nodes), terms, spent
     )
-    return gain_of(nodes.scores, kept, terms.min_chance), kept, *part_of(nodes, kept)
+    return _gain_of(nodes.scores, kept, terms), kept, *part_of(nodes, kept)
+
+
+@nb.njit(cache=True, forceinline=True)
+def _gain_of(scores: NDArray[np.float32], kept: IntArray, terms: Terms) -> float:
+    """What these nodes, the root first, promise beyond their price, in tokens."""
+    gain = -price_of(terms.price, len(kept) - 1)
+    for node in kept[1:]:
+        gain += scores[node]
+    return gain
 
 
 @nb.njit(cache=True)
@@ -90,10 +103,10 @@ def _worth_their_rate(scores: NDArray[np.float32], kept: IntArray, terms: Terms,
     """Those of the nodes, ascending, that are worth their price at the rate of a step with the likelier ones."""
     emitted, cost, count = terms.others + 1.0, terms.fixed + spent, 0
     for place in ranked(scores[kept[1:]]):
-        chance = scores[kept[1 + place]]
-        if chance * cost < terms.min_chance * emitted:
+        chance, price = scores[kept[1 + place]], price_at(terms.price, count)
+        if chance * cost < price * emitted:
             break
-        emitted, cost, count = emitted + chance, cost + terms.min_chance, count + 1
+        emitted, cost, count = emitted + chance, cost + price, count + 1
     return kept[places_of_best(scores[kept], count + 1)]
 
 
@@ -121,9 +134,9 @@ def _add_likeliest(at: int, terms: Terms, asks: bool, waiting: IntArray) -> int:
     num_waiting = 0
     least = _least_score(nodes.scores, counts[NUM_NODES], terms.max_nodes, 0.0)
     while heap[0] > 0 and counts[NUM_NODES] < len(nodes.tokens):
-        if peek(heap) < terms.min_chance or peek(heap) <= least:
-            break
         node = counts[NUM_NODES]
+        if peek(heap) < price_at(terms.price, node - 1) or peek(heap) <= least:
+            break
         chance, parent, rank = pop(heap)
         _put(desk, node, parent, rank, chance)
         _offer(desk, terms, parent, rank + 1)
@@ -196,7 +209,7 @@ def _offer(desk: Desk, terms: Terms, node: int, rank: int) -> None:
     heard, nodes = desk.room.heard, desk.room.buffers.nodes
     if rank < heard.sizes[node] and nodes.depths[node] < desk.sides.max_depth:
         chance = nodes.scores[node] * heard.chances[node, heard.order[node, rank]]
-        if chance >= terms.min_chance:
+        if chance >= price_at(terms.price, 0):
             push(desk.room.buffers.heap, chance, node, rank)
 
 

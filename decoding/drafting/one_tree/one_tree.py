@@ -13,7 +13,7 @@ import numpy as np
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, IntArray, Source, Verdict, root_only
-from decoding.costs.price import NOTHING_SEEN, DraftBudget, Outlook, chain_gain
+from decoding.costs.price import NOTHING_SEEN, DraftBudget, Outlook, chain_gain, price_of
 from decoding.drafting.draft_model.state import DraftRows
 from decoding.drafting.harvest import teach_prompt
 from decoding.drafting.one_tree.desk import (
@@ -152,7 +152,7 @@ class OneTree:
             laws = top.ids, top.probabilities
             self._stores.ngrams.reserve(LONGEST_NGRAM * len(top))
             self._renew()
-        earned = float(verdict.num_accepted - tree.num_drafted * self._terms.min_chance - self._paid)
+        earned = float(verdict.num_accepted - price_of(self._terms.price, tree.num_drafted) - self._paid)
         self._wake_at = 0
         learn_tree(self._at, Verified(tree.tokens, tree.parents, verdict.path, verdict.tokens, *laws), path, earned)
 
@@ -192,7 +192,7 @@ class OneTree:
     def _set_out(self, budget: DraftBudget, most_rows: int = 0, most_depth: int = 0) -> None:
         """A tree is about to grow."""
         self._look()
-        prices = float(budget.min_chance), float(budget.round_price), float(budget.row_price)
+        prices = budget.price, float(budget.round_price), float(budget.row_price)
         rate = float(budget.others), float(budget.fixed)
         self._terms = Terms(budget.max_nodes, *prices, min(most_rows, budget.max_nodes), most_depth, *rate)
         num_nodes = 2 + _OVERGROWTH * budget.max_nodes

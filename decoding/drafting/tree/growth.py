@@ -44,7 +44,7 @@ class Growth(NamedTuple):
 
 def limits_of(budget: DraftBudget, max_depth: int | None) -> Limits:
     """The budget's nodes, as deep as `max_depth`, or as they come where it is None."""
-    return Limits(budget.max_nodes, _ANY_DEPTH if max_depth is None else max_depth, float(budget.min_chance))
+    return Limits(budget.max_nodes, _ANY_DEPTH if max_depth is None else max_depth, float(budget.price.usual))
 
 
 def allocate(num_nodes: int) -> Buffers:

@@ -52,15 +52,6 @@ def best_nodes(scores: NDArray[np.float32], num_nodes: int, budget: int) -> NDAr
 
 
 @nb.njit(cache=True)
-def gain_of(scores: NDArray[np.float32], kept: NDArray[np.int32], price: float) -> float:
-    """What these nodes, the root first, promise beyond their price, in tokens."""
-    gain = 0.0
-    for node in kept[1:]:
-        gain += scores[node] - price
-    return gain
-
-
-@nb.njit(cache=True)
 def part_of(
     nodes: Nodes, kept: NDArray[np.int32]
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int8], NDArray[np.int32]]:

@@ -11,6 +11,7 @@ from decoding.costs.price import (
     MOST_HARVEST,
     MOST_ROW_PRICE,
     Demand,
+    NodePrice,
     Outlook,
     Pace,
     Pricing,
@@ -18,28 +19,34 @@ from decoding.costs.price import (
     fitted,
     node_price,
     present_rate,
+    price_at,
+    price_of,
 )
 
 
-def test_the_fit_finds_the_curve_that_made_the_samples() -> None:
-    curve = CostCurve(base=2e-3, row=5e-5, key=1e-7)
-    samples = [(n, c, curve.step_seconds([n], [c])) for n in (1, 4, 16, 64) for c in (32, 512)]
+@pytest.mark.parametrize("few", [0, 4, 6, 32])
+def test_the_fit_finds_the_curve_that_made_the_samples(few: int) -> None:
+    curve = CostCurve(base=2e-3, row=5e-5, key=1e-7, few=few, few_row=2e-5)
+    samples = [(n, c, curve.step_seconds([n], [c])) for n in (1, 2, 4, 6, 8, 16, 32, 64) for c in (32, 512)]
     fitted = fit_cost_curve(samples)
+    assert fitted.few == few
     assert (fitted.base, fitted.row, fitted.key) == pytest.approx((curve.base, curve.row, curve.key), rel=1e-6)
+    assert few == 0 or fitted.few_row == pytest.approx(curve.few_row, rel=1e-6)
 
 
 def test_no_coefficient_of_a_fit_is_negative_and_no_row_is_free() -> None:
     samples = [(n, c, 1e-3 - 1e-7 * n - 1e-9 * n * c) for n in (1, 8, 32) for c in (32, 512)]
     fitted = fit_cost_curve(samples)
     assert min(fitted.base, fitted.key) >= 0
-    assert fitted.row >= LEAST_ROW_SHARE * fitted.base
+    assert fitted.row >= fitted.few_row >= LEAST_ROW_SHARE * fitted.base
 
 
 @pytest.mark.parametrize("row", [0.003, 0.01, 0.03, 0.1, 0.3])
 @pytest.mark.parametrize("decay", [0.5, 0.8, 0.95])
-def test_pricing_nodes_settles_at_the_size_of_most_tokens_per_second(row: float, decay: float) -> None:
+@pytest.mark.parametrize("few", [0, 6])
+def test_pricing_nodes_settles_at_the_size_of_most_tokens_per_second(row: float, decay: float, few: int) -> None:
     """Nodes of chances decay, decay**2, ... are drafted while worth their price: the ratio is maximised."""
-    curve = CostCurve(base=1.0, row=row, key=0.0)
+    curve = CostCurve(base=1.0, row=row, key=0.0, few=few, few_row=row / 10)
     chances = 0.9 * decay ** np.arange(64)
 
     def tokens_per_second(num_nodes: int) -> float:
@@ -48,15 +55,25 @@ def test_pricing_nodes_settles_at_the_size_of_most_tokens_per_second(row: float,
     pace = Pace()
     for _ in range(300):
         price = node_price(curve, present_rate(curve, [pace], [0]).tokens_a_second, 0)
-        num_nodes = int((chances > price).sum())
+        num_nodes = sum(chance > price_at(price, place) for place, chance in enumerate(chances))
         pace.update(num_nodes, 1 + chances[:num_nodes].sum())
     best = max(tokens_per_second(n) for n in range(65))
     assert tokens_per_second(num_nodes) == pytest.approx(best, rel=0.01)
 
 
+def test_requests_share_the_rows_that_a_step_has_to_spare() -> None:
+    curve = CostCurve(base=1.0, row=0.1, key=0.0, few=8, few_row=0.01)
+    prices = [node_price(curve, 2.0, 0, num_requests) for num_requests in (1, 2, 4, 5, 9)]
+    assert [price.num_spare for price in prices] == [7, 3, 1, 0, 0]
+    assert [price_at(prices[1], place) for place in (0, 2, 3)] == pytest.approx([0.02, 0.02, 0.2])
+    assert price_of(prices[1], 5) == pytest.approx(sum(price_at(prices[1], place) for place in range(5)))
+    (budget,) = Pricing(64, Curves(curve)).budgets([demand(None)])
+    assert budget.price.num_spare == 7
+
+
 def test_a_row_as_dear_as_a_step_costs_a_whole_token() -> None:
     curve = CostCurve(base=0.0, row=1.0, key=0.0)
-    assert node_price(curve, present_rate(curve, [Pace()], [10]).tokens_a_second, 10) == pytest.approx(1.0)
+    assert node_price(curve, present_rate(curve, [Pace()], [10]).tokens_a_second, 10).usual == pytest.approx(1.0)
 
 
 def test_prices_rise_as_the_batch_grows() -> None:
@@ -68,13 +85,13 @@ def test_prices_rise_as_the_batch_grows() -> None:
 def test_a_long_context_makes_its_own_nodes_dearer() -> None:
     curve = CostCurve(base=1.0, row=0.03, key=0.001)
     rate = present_rate(curve, [Pace(), Pace()], [10, 1000]).tokens_a_second
-    assert node_price(curve, rate, 1000) == pytest.approx(node_price(curve, rate, 10) * 1.03 / 0.04)
+    assert node_price(curve, rate, 1000).usual == pytest.approx(node_price(curve, rate, 10).usual * 1.03 / 0.04)
 
 
 def test_a_pace_below_plain_decoding_does_not_make_nodes_cheap() -> None:
     curve = CostCurve(base=1.0, row=0.5, key=0.0)
     wasteful = Pace(emitted=1.0, rows=64.0)
-    assert node_price(curve, present_rate(curve, [wasteful], [0]).tokens_a_second, 0) == pytest.approx(0.5 / 1.5)
+    assert node_price(curve, present_rate(curve, [wasteful], [0]).tokens_a_second, 0).usual == pytest.approx(0.5 / 1.5)
 
 
 def test_plain_seconds_are_those_of_one_row_per_request() -> None:
@@ -87,7 +104,7 @@ def test_plain_seconds_are_those_of_one_row_per_request() -> None:
 def test_requests_that_cost_something_by_themselves_make_rows_cheaper_beside_them() -> None:
     curve, paces = CostCurve(base=1.0, row=0.03, key=0.0), [Pace()] * 16
     prices = [
-        node_price(each, present_rate(each, paces, [0] * 16).tokens_a_second, 0)
+        node_price(each, present_rate(each, paces, [0] * 16).tokens_a_second, 0).usual
         for each in (curve, replace(curve, request=0.05))
     ]
     assert prices[1] < 0.9 * prices[0]
@@ -129,9 +146,9 @@ def test_who_weighs_its_nodes_is_told_what_they_and_the_step_cost_and_who_asks_f
     pricing = Pricing(64, Curves(replace(CHEAP, draft=0.01)))
     weighing, asking = pricing.budgets([demand(None), demand(8)])
     assert weighing.max_nodes == 64
-    assert weighing.min_chance > 0
-    assert weighing.least_gain == pytest.approx(10 * weighing.min_chance)
-    assert (asking.min_chance, asking.least_gain, asking.round_price) == (0, 0, 0)
+    assert weighing.price.usual > 0
+    assert weighing.least_gain == pytest.approx(10 * weighing.price.usual)
+    assert (asking.price.usual, asking.least_gain, asking.round_price) == (0, 0, 0)
 
 
 def test_who_drafts_with_the_draft_model_pays_for_its_rounds_together() -> None:
@@ -184,7 +201,7 @@ def test_rows_are_learned_from_where_that_is_little_of_a_step() -> None:
         asked = demand(None, emitted=1.0, rows=1.0)
         assert pricing.harvests == harvests
         (budget,) = pricing.budgets([asked])
-        assert (budget.harvests, budget.min_chance) == (harvests, pytest.approx(0.5 + harvests * harvest))
+        assert (budget.harvests, budget.price.usual) == (harvests, pytest.approx(0.5 + harvests * harvest))
         assert pricing.budgets([replace(asked, harvests=not harvests)])[0].harvests != harvests
 
 
@@ -193,7 +210,7 @@ def test_rows_are_learned_from_where_that_is_little_of_a_step() -> None:
 @pytest.mark.parametrize("price", [0.01, 0.2, 0.6])
 def test_a_chain_gains_what_its_best_beginning_does(chance: float, hope: float, price: float) -> None:
     nodes = chance * hope ** np.arange(16) - price
-    assert chain_gain(chance, hope, price) == pytest.approx(max(0.0, np.cumsum(nodes).max()))
+    assert chain_gain(chance, hope, NodePrice(price)) == pytest.approx(max(0.0, np.cumsum(nodes).max()))
 
 
 def test_nothing_is_grown_where_nothing_can_be_worth_its_price_and_what_looking_costs_is_told() -> None:
@@ -212,7 +229,7 @@ def test_nothing_is_grown_where_nothing_can_be_worth_its_price_and_what_looking_
     for _ in range(30):
         pricing.budgets([seeing(0.05, 0.0)])
     assert told[0] < told[1] < told[2]
-    assert told[-1] == pytest.approx(2e-4 * pricing.budgets([demand(None)])[0].min_chance / 0.1, rel=0.01)
+    assert told[-1] == pytest.approx(2e-4 * pricing.budgets([demand(None)])[0].price.usual / 0.1, rel=0.01)
 
 
 def hoping(hope: float) -> Demand:
@@ -238,4 +255,4 @@ def test_beside_prompts_that_are_read_nodes_cost_what_they_will_when_those_decod
     pricing = Pricing(64, Curves(CostCurve(1.0, 0.01, 0.0)))
     (alone,) = pricing.budgets([demand(None)])
     (beside,) = pricing.budgets([demand(None)], [100] * 7)
-    assert beside.min_chance > 2 * alone.min_chance
+    assert beside.price.usual > 2 * alone.price.usual

@@ -62,7 +62,7 @@ def test_forwards_of_the_draft_model_cost_what_they_take_in_steps() -> None:
     costs = StepCosts(a_model(), a_model())
     alone = costs.draft_curve
     assert alone is not None
-    quick = 3 * alone.base + 5 * alone.row
+    quick = 3 * (alone.base + alone.rows_seconds(5 / 3))
 
     def base() -> float:
         assert costs.draft_curve is not None

@@ -16,7 +16,7 @@ from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.tree import DraftTree, Draws
-from decoding.costs.price import DraftBudget
+from decoding.costs.price import DraftBudget, NodePrice
 from decoding.drafting.registry import check
 from decoding.drafting.stand.stand import StandDrafter
 from decoding.drafting.stand.static_tree import StaticTree
@@ -66,7 +66,7 @@ def draw(law: SamplingParams, speculation: SpeculationParams, seed: int, session
     drafter = StandDrafter(request, session, TREE)
     accepted = 0
     while request.num_output < NUM_DRAWN:
-        tree = drafter.propose(DraftBudget(8, 0.2))
+        tree = drafter.propose(DraftBudget(8, NodePrice(0.2)))
         rows_RV = LOGITS_VV[torch.from_numpy(tree.tokens.astype(np.int64))].contiguous()
         top = top_tokens(rows_RV, 4)
         verdict = verify(tree, rows_RV, sampler_for(request, tree, None))

@@ -19,7 +19,7 @@ from decoding.config import EngineConfig
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.stats import RequestStats, StepStats
-from decoding.costs.price import DraftBudget
+from decoding.costs.price import DraftBudget, NodePrice
 from decoding.drafting.drafting import DraftRequest
 from decoding.engine.engine import Engine
 from decoding.engine.scheduler import Task
@@ -236,7 +236,9 @@ def test_a_step_with_no_row_for_a_tree_asks_the_draft_model_for_none(breaking: E
     assert state is not None
     assert state.rows is not None
     num_read = state.rows.length
-    shrunk, least, prompt = (Task(sequence, 0, budget) for budget in (DraftBudget(0, 0.1, 0.5), DraftBudget(1), None))
+    shrunk, least, prompt = (
+        Task(sequence, 0, budget) for budget in (DraftBudget(0, NodePrice(0.1), 0.5), DraftBudget(1), None)
+    )
     assert (prompt.end, least.end) == (sequence.num_committed, sequence.request.num_tokens)
     breaking._drafting.propose_batch([DraftRequest(sequence.drafter, shrunk.table, shrunk.end, shrunk.budget)])
     assert state.rows.length == num_read

@@ -14,7 +14,7 @@ from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, Source
-from decoding.costs.price import DraftBudget
+from decoding.costs.price import DraftBudget, NodePrice
 from decoding.drafting import registry as drafters
 from decoding.drafting.draft_model.dynamic import History, ModelDrafter, dynamic_rules, fixed_rules, linear_rules
 from decoding.drafting.draft_model.growth import Rules
@@ -204,7 +204,7 @@ def test_a_late_likely_path_takes_the_room_of_earlier_unlikely_siblings() -> Non
 
 def test_no_node_is_worth_less_than_its_price() -> None:
     law = random_law(1)
-    cheap, dear = (tree_of(drafter_of(OPEN), law, DraftBudget(64, price)) for price in (0.0, 0.2))
+    cheap, dear = (tree_of(drafter_of(OPEN), law, DraftBudget(64, NodePrice(price))) for price in (0.0, 0.2))
     assert 0 < dear.num_drafted < cheap.num_drafted
     assert min(chance_of(path, law) for path in paths_of(dear)) >= 0.2
 
@@ -401,7 +401,7 @@ def test_random_trees_keep_every_promise(seed: int, temperature: float) -> None:
         drafter = drafter_of(rules, HISTORY, temperature)
         for _ in range(4):
             budget, most_rows = int(random.integers(0, 50)), int(random.integers(0, 50))
-            draft_budget = DraftBudget(budget, random.random() / 20, random.random() / 5)
+            draft_budget = DraftBudget(budget, NodePrice(random.random() / 20), random.random() / 5)
             tree = tree_of(drafter, random_law(1000 * seed + number), draft_budget, min(most_rows, budget))
             assert depth_of(tree) <= rules.d_max
             assert tree.tokens.max() < VOCAB

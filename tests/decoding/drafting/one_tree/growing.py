@@ -13,7 +13,7 @@ from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, Source
-from decoding.costs.price import DraftBudget
+from decoding.costs.price import DraftBudget, NodePrice
 from decoding.drafting.draft_model.state import DraftModelState
 from decoding.drafting.one_tree.foresight import Foresight
 from decoding.drafting.one_tree.one_tree import FAMILIES, OneTree
@@ -123,7 +123,7 @@ def chance_of(session: Session, request: Request, token: int) -> float:
     for _ in range(16):
         middle = (low + high) / 2
         is_drafted = (token,) in paths_of(
-            drafter_of(session, request).propose(DraftBudget(64, middle, least_gain=-1.0))
+            drafter_of(session, request).propose(DraftBudget(64, NodePrice(middle), least_gain=-1.0))
         )
         low, high = (middle, high) if is_drafted else (low, middle)
     return low

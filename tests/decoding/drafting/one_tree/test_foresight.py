@@ -6,7 +6,7 @@ import numpy as np
 
 from decoding.core.request import Request
 from decoding.core.tree import Source
-from decoding.costs.price import DraftBudget
+from decoding.costs.price import DraftBudget, NodePrice
 from decoding.drafting.one_tree.foresight import Foresight
 from decoding.drafting.one_tree.one_tree import NOTHING_SEEN, OneTree
 from decoding.drafting.one_tree.prediction import Prediction
@@ -57,7 +57,7 @@ def test_a_tree_follows_the_prediction_as_far_as_it_pays_and_no_nodes_are_set_as
     for price, least, most in ((0.0, 30, 30), (0.6, 10, 29), (0.99, 0, 0)):
         request = request_of([1, 2])
         say(request, PREDICTED[:8])
-        tree = predicting(new_session(), request)[0].propose(DraftBudget(30, price))
+        tree = predicting(new_session(), request)[0].propose(DraftBudget(30, NodePrice(price)))
         assert least <= tree.num_drafted <= most
         assert set(tree.sources[1:].tolist()) <= {Source.PREDICTION}
 
@@ -69,7 +69,7 @@ def test_a_useless_prediction_is_soon_not_drafted_and_a_right_one_more_and_more(
         drafter, _ = predicting(session, request)
         sizes = []
         for _ in range(24):
-            tree = drafter.propose(DraftBudget(12, 0.3))
+            tree = drafter.propose(DraftBudget(12, NodePrice(0.3)))
             sizes.append(tree.num_drafted)
             verify(drafter, request, tree, lambda token, added=added: token + added if token < 159 else 99)  # type: ignore[misc]
         drafted.append(sizes)
@@ -81,7 +81,7 @@ def test_a_useless_prediction_is_soon_not_drafted_and_a_right_one_more_and_more(
 def test_a_nap_ends_where_the_reply_follows_the_prediction() -> None:
     session, request = new_session(), request_of([1, 2])
     drafter, _ = predicting(session, request)
-    dear, steps = DraftBudget(8, 0.1, least_gain=4.0), 0
+    dear, steps = DraftBudget(8, NodePrice(0.1), least_gain=4.0), 0
     while drafter.look(1.0) is not NOTHING_SEEN and steps < 100:
         verify(drafter, request, drafter.propose(dear), lambda _, steps=steps: 500 + steps)  # type: ignore[misc]
         steps += 1
@@ -96,7 +96,9 @@ def test_with_temperature_the_predicted_token_is_drafted_by_its_luck_too() -> No
     for seed in range(12):
         request = request_of([1, 2], 1.0, seed)
         say(request, PREDICTED[:8])
-        sizes.add(predicting(new_session(measured_judges()), request)[0].propose(DraftBudget(40, 0.3)).num_drafted)
+        sizes.add(
+            predicting(new_session(measured_judges()), request)[0].propose(DraftBudget(40, NodePrice(0.3))).num_drafted
+        )
     assert len(sizes) > 1
 
 
@@ -117,7 +119,9 @@ def test_what_a_grammar_forces_is_drafted_and_the_text_after_it_looked_up() -> N
     session = new_session()
     teach(session, {(*forced[-2:],): {42: 0.9}})
     request = request_of(encode("a name: ").tolist())
-    tree = drafter_of(session, request, foresight=Foresight(request, None, matcher)).propose(DraftBudget(16, 0.05))
+    tree = drafter_of(session, request, foresight=Foresight(request, None, matcher)).propose(
+        DraftBudget(16, NodePrice(0.05))
+    )
     names = names_of(tree)
     assert all(names[tuple(forced[:end])] == {Source.GRAMMAR} for end in range(1, len(forced) + 1))
     assert names[(*forced, 42)] == {Source.ADJACENCY}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from decoding.core.tree import DraftTree, Source
-from decoding.costs.price import DraftBudget
+from decoding.costs.price import DraftBudget, NodePrice
 from decoding.drafting.draft_model.state import DraftModelState, GrowthRequest
 from decoding.drafting.one_tree.one_tree import OneTree
 from decoding.drafting.sources import Sources
@@ -41,7 +41,7 @@ def chain_law(probability: float) -> Law:
 
 def rounds_at(round_price: float, row_price: float = 0.0, probability: float = 0.95) -> list[int]:
     drafter = drafter_of(new_session(), request_of([3, 9]), MODEL_ONLY, has_model=True)
-    return grow(drafter, chain_law(probability), DraftBudget(16, 0.0, round_price, row_price))[1]
+    return grow(drafter, chain_law(probability), DraftBudget(16, NodePrice(0.0), round_price, row_price))[1]
 
 
 def test_rounds_end_where_they_promise_less_than_they_cost() -> None:
@@ -68,7 +68,7 @@ def test_a_tree_goes_on_from_the_stores_where_the_draft_model_is_not_asked_furth
     session = new_session()
     teach(session, {(20,): {40: 0.9}, (40,): {41: 0.9}})
     drafter = drafter_of(session, request_of([3, 9]), has_model=True)
-    tree, rounds = grow(drafter, chain_law(0.9), DraftBudget(8, 0.0, 50.0))
+    tree, rounds = grow(drafter, chain_law(0.9), DraftBudget(8, NodePrice(0.0), 50.0))
     assert rounds == []
     names = names_of(tree)
     assert names[(20,)] == {Source.DRAFT_MODEL}
@@ -83,7 +83,7 @@ def test_a_token_that_the_target_does_not_have_is_not_drafted() -> None:
 
 def test_the_draft_model_is_wanted_where_its_price_is_below_what_the_stores_lack() -> None:
     new, known = request_of([3, 9]), request_of([1, 2, 3, 4, 5] * 8)
-    cheap, dear = DraftBudget(16, 0.02, 0.1, 0.01), DraftBudget(16, 0.02, 5.0, 0.01)
+    cheap, dear = DraftBudget(16, NodePrice(0.02), 0.1, 0.01), DraftBudget(16, NodePrice(0.02), 5.0, 0.01)
 
     def wants(prompt: list[int], budget: DraftBudget) -> bool:
         return drafter_of(new_session(), request_of(prompt), has_model=True).wants_model(budget)
@@ -97,7 +97,7 @@ def test_the_draft_model_is_wanted_where_its_price_is_below_what_the_stores_lack
 def test_a_draft_model_that_is_often_wrong_is_wanted_no_more() -> None:
     session, request = new_session(), request_of([3])
     drafter = drafter_of(session, request, MODEL_ONLY, has_model=True)
-    budget = DraftBudget(8, 0.02, 0.2, 0.01)
+    budget = DraftBudget(8, NodePrice(0.02), 0.2, 0.01)
     assert drafter.wants_model(budget)
     for _ in range(80):
         tree, _ = grow(drafter, chain_law(0.9), budget)
@@ -134,7 +134,7 @@ class OneTreeDesk(Desk):
         return tree
 
 
-WITH_MODEL, WITHOUT_MODEL = DraftBudget(12), DraftBudget(12, 0.0, 50.0)
+WITH_MODEL, WITHOUT_MODEL = DraftBudget(12), DraftBudget(12, NodePrice(0.0), 50.0)
 
 
 def test_a_step_without_the_draft_model_is_caught_up_with_in_one_forward_and_the_rows_are_the_same() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from decoding.core.tree import Source
-from decoding.costs.price import DraftBudget
+from decoding.costs.price import DraftBudget, NodePrice
 from decoding.drafting.one_tree.one_tree import NOTHING_SEEN
 from decoding.sampling.noise import gumbel
 from decoding.stores.judge import meant_judge, measured_judges
@@ -117,7 +117,7 @@ def test_the_draft_model_is_asked_for_nothing_where_it_is_not_among_the_sources(
 def test_nothing_is_drafted_that_is_worth_less_than_its_price() -> None:
     session, request = taught_session(), request_of(COPYING)
     prices = (0.0, 0.01, 0.05, 0.2, 0.5, 1.0)
-    trees = [drafter_of(session, request).propose(DraftBudget(32, price)) for price in prices]
+    trees = [drafter_of(session, request).propose(DraftBudget(32, NodePrice(price))) for price in prices]
     for cheap, dear in pairwise(trees):
         assert set(paths_of(dear)) <= set(paths_of(cheap))
     sizes = [tree.num_drafted for tree in trees]
@@ -127,10 +127,10 @@ def test_nothing_is_drafted_that_is_worth_less_than_its_price() -> None:
 
 def test_a_tree_that_gains_less_than_the_step_costs_is_not_drafted_at_all() -> None:
     session, request = taught_session(), request_of(COPYING)
-    budgets = [DraftBudget(16, 0.1, least_gain=gain) for gain in np.linspace(0, 16, 40)]
+    budgets = [DraftBudget(16, NodePrice(0.1), least_gain=gain) for gain in np.linspace(0, 16, 40)]
     trees = [drafter_of(session, request).propose(budget) for budget in budgets]
     sizes = [tree.num_drafted for tree in trees]
-    assert set(sizes) == {drafter_of(session, request).propose(DraftBudget(16, 0.1)).num_drafted, 0}
+    assert set(sizes) == {drafter_of(session, request).propose(DraftBudget(16, NodePrice(0.1))).num_drafted, 0}
     assert sizes == sorted(sizes, reverse=True)
     assert (trees[-1].tokens.tolist(), trees[-1].parents.tolist()) == ([3], [-1])
 
@@ -175,7 +175,7 @@ def successor_session(weight: float) -> Session:
 
 def live(session: Session, added: int, budget: DraftBudget, steps: int = 60) -> tuple[int, int]:
     """Nodes likelier than not, before and after a reply in which the target adds `added` to each token."""
-    likelier = DraftBudget(4, 0.5)
+    likelier = DraftBudget(4, NodePrice(0.5))
     request = request_of([0], sources=["adjacency"])
     before = drafter_of(session, request_of([0], sources=["adjacency"])).propose(likelier).num_drafted
     drafter = drafter_of(session, request)
@@ -311,7 +311,7 @@ def _random_life(seed: int, temperature: float) -> list[tuple[np.ndarray, np.nda
     for _ in range(15):
         budget = DraftBudget(
             int(random.integers(0, 40)),
-            random.choice([0.0, 0.02, 0.2]),
+            NodePrice(random.choice([0.0, 0.02, 0.2]), 0.0, int(random.integers(0, 4))),
             random.choice([0.0, 0.05, 0.5]),
             random.choice([0.0, 0.01]),
             random.choice([0.0, 0.1]),
@@ -350,11 +350,24 @@ def test_a_tree_that_promises_much_is_cut_where_its_own_rate_makes_nodes_too_dea
     session = new_session()
     teach(session, {(token,): {token + 1: 0.9, 40 + token: 0.09} for token in range(1, 12)})
     request = request_of([1], sources=["adjacency"])
-    free = drafter_of(session, request).propose(DraftBudget(64, 0.05))
-    rated = drafter_of(session, request).propose(DraftBudget(64, 0.05, others=0.0, fixed=1.0))
-    among_many = drafter_of(session, request).propose(DraftBudget(64, 0.05, others=15.0, fixed=16.0))
+    free = drafter_of(session, request).propose(DraftBudget(64, NodePrice(0.05)))
+    rated = drafter_of(session, request).propose(DraftBudget(64, NodePrice(0.05), others=0.0, fixed=1.0))
+    among_many = drafter_of(session, request).propose(DraftBudget(64, NodePrice(0.05), others=15.0, fixed=16.0))
     assert 1 < len(rated) < len(among_many) < len(free)
     assert set(paths_of(rated)) < set(paths_of(among_many)) < set(paths_of(free))
+
+
+@pytest.mark.parametrize("num_spare", [1, 4, 9])
+def test_nodes_for_which_a_step_has_rows_to_spare_are_the_likeliest(num_spare: int) -> None:
+    session = new_session()
+    teach(session, {(token,): {token + 1: 0.9, 40 + token: 0.09} for token in range(1, 12)})
+    request = request_of([1], sources=["adjacency"])
+    alone = drafter_of(session, request).propose(DraftBudget(num_spare))
+    spare = drafter_of(session, request).propose(DraftBudget(64, NodePrice(1.5, 0.0, num_spare)))
+    assert paths_of(spare) == paths_of(alone)
+    mixed = drafter_of(session, request).propose(DraftBudget(64, NodePrice(0.3, 0.0, num_spare)))
+    worth = drafter_of(session, request).propose(DraftBudget(64, NodePrice(0.3)))
+    assert set(paths_of(mixed)) == set(paths_of(alone)) | set(paths_of(worth))
 
 
 def test_a_request_that_finds_nothing_looks_rarely_and_one_that_does_at_every_step() -> None:
@@ -366,7 +379,7 @@ def test_a_request_that_finds_nothing_looks_rarely_and_one_that_does_at_every_st
         for _ in range(200):
             looked.append(drafter.look(0.2) is not NOTHING_SEEN)
             if looked[-1]:
-                tree = drafter.propose(DraftBudget(4, 0.1, least_gain=0.5))
+                tree = drafter.propose(DraftBudget(4, NodePrice(0.1), least_gain=0.5))
                 verify(drafter, request, tree, lambda token, added=added: (token + added) % 50)  # type: ignore[misc]
             else:
                 request.extend(np.array([int(request.tokens[-1] + added) % 50], np.int32))
@@ -412,7 +425,7 @@ def test_earlier_replies_of_the_session_are_copied_also_while_they_come() -> Non
 
 
 def test_what_a_draft_model_has_to_read_is_part_of_its_price() -> None:
-    budget = DraftBudget(8, 0.05, round_price=0.1, row_price=0.2)
+    budget = DraftBudget(8, NodePrice(0.05), round_price=0.1, row_price=0.2)
     for num_tokens in (4, 3000):
         drafter = drafter_of(new_session(), request_of(list(range(num_tokens))), has_model=True)
         assert drafter.wants_model(budget) == (num_tokens == 4)
