@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from decoding.costs.curve import CostCurve, Curves
@@ -68,9 +68,9 @@ def price_of(price: NodePrice, num_nodes: float) -> float:
     return price.spare * num_spare + price.usual * (num_nodes - num_spare)
 
 
-@dataclass(frozen=True, slots=True)
-class DraftBudget:
-    """What a drafter may spend on one tree: nodes, each as likely to be accepted as its price says.
+class DraftBudget(NamedTuple):
+    """What a drafter may spend on one tree: nodes, each as likely to be accepted as its price says. Kernels take it as
+    it is, so each field is always of one type.
 
     round_price, row_price: what one more forward of the draft model and each of its rows must promise, in accepted
     tokens; least_gain: what the tree must promise beyond its nodes' price. others, fixed: tokens that the step's other
@@ -148,11 +148,14 @@ def present_rate(curve: CostCurve, paces: Sequence[Pace], contexts: Sequence[int
     return max(plain, drafted, key=lambda rate: rate.tokens_a_second)
 
 
-def node_price(curve: CostCurve, rate: float, context: int, num_requests: int = 1) -> NodePrice:
+def node_price(
+    curve: CostCurve, rate: float, context: int, num_requests: int = 1, seconds_beside: float = 0.0
+) -> NodePrice:
     """What nodes cost one of so many requests, at `context` committed tokens, in tokens: the rows that a step has to
-    spare beside their own are shared."""
+    spare beside their own are shared. seconds_beside: of each node, beside the forward."""
     num_spare = max(0, curve.few - num_requests) // num_requests
-    return NodePrice(rate * curve.row, rate * curve.few_row, num_spare).plus(rate * curve.key * context)
+    more = curve.key * context + seconds_beside
+    return NodePrice(rate * (curve.row + more), rate * (curve.few_row + more), num_spare)
 
 
 # On the bundled model's workloads stores that learn from the prompt make replies a tenth shorter in steps (tau 3.28
@@ -169,8 +172,7 @@ CHAIN_SMOOTHING = 0.3
 LEAST_FACTOR = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(NamedTuple):
     """What one decoding sequence asks of a step. max_nodes: of a budget asked for, None where each node is weighed
     against its price; context: its tokens so far; tokens_left: that it may yet have; harvests: whether its rows are
     learned from, None where that is weighed against its price. look: what is to be had of a tree, before any is grown,
@@ -183,6 +185,19 @@ class Demand:
     runs_draft_model: bool = False
     harvests: bool | None = None
     look: Callable[[float], Outlook] = unknown
+
+
+class Prices(NamedTuple):
+    """In tokens: of a tree's nodes, of a round of the draft model and of its rows."""
+
+    node: NodePrice
+    round: float = 0.0
+    row: float = 0.0
+
+
+def _model_gain(outlook: Outlook, prices: Prices) -> float:
+    """What a tree of the draft model's promises beyond its nodes, rounds and rows."""
+    return chain_gain(outlook.hope, outlook.hope, prices.node.plus(prices.round + prices.row))
 
 
 class Pricing:
@@ -259,19 +274,16 @@ class Pricing:
 
     def _num_asking(self, demands: Sequence[Demand], outlooks: Sequence[Outlook]) -> int:
         """How many sequences share the draft model's forwards: those to which it is still worth it when they do."""
-        least, asking = self._least_gain, [each for each in zip(demands, outlooks, strict=True) if each[1].hope > 0]
+        pairs, least = zip(demands, outlooks, strict=True), self._least_gain
+        asking = [each for each in pairs if each[1].hope > 0 and self._runs_model(each[0])]
         while True:
-            worth = [each for each in asking if self._model_gain(*each, len(asking)) > least]
+            worth = [each for each in asking if _model_gain(each[1], self._prices(each[0], len(asking))) > least]
             if len(worth) == len(asking):
                 return len(asking)
             asking = worth
 
-    def _model_gain(self, demand: Demand, outlook: Outlook, num_asking: int) -> float:
-        """What a tree of the draft model's promises beyond its nodes, rounds and rows."""
-        if not demand.runs_draft_model or self._costs.draft_curve is None:
-            return 0.0
-        price, round_price, row_price = self._prices(demand, num_asking)
-        return chain_gain(outlook.hope, outlook.hope, price.plus(round_price + row_price))
+    def _runs_model(self, demand: Demand) -> bool:
+        return demand.runs_draft_model and self._costs.draft_curve is not None
 
     @property
     def _least_gain(self) -> float:
@@ -280,16 +292,16 @@ class Pricing:
     def _harvests(self, demand: Demand) -> bool:
         return self.harvests if demand.harvests is None else demand.harvests
 
-    def _prices(self, demand: Demand, num_asking: int) -> tuple[NodePrice, float, float]:
-        """Of nodes, and of a round of the draft model that so many share, and its row."""
+    def _prices(self, demand: Demand, num_asking: int) -> Prices:
+        """num_asking: sequences that share the draft model's rounds."""
         rate, curve, draft = self._rate, self._costs.curve, self._costs.draft_curve
-        node = node_price(curve, rate, demand.context, self._num_requests)
-        node = node.plus(self._harvests(demand) * rate * curve.harvest)
-        if not demand.runs_draft_model or draft is None:
-            return node, 0.0, 0.0
+        harvest = curve.harvest if self._harvests(demand) else 0.0
+        node = node_price(curve, rate, demand.context, self._num_requests, harvest)
+        if draft is None or not demand.runs_draft_model:
+            return Prices(node)
         num_asking = max(1, num_asking)
         row = price_at(node_price(draft, rate, demand.context, num_asking), 0)
-        return node, rate * (draft.base / num_asking + draft.draft), row
+        return Prices(node, rate * (draft.base / num_asking + draft.draft), row)
 
     def _budget(
         self, demand: Demand, outlook: Outlook, num_asking: int, expected: tuple[float, float, float]
@@ -300,12 +312,14 @@ class Pricing:
             return DraftBudget(min(demand.max_nodes, self._most_nodes))
         if outlook is NOTHING_SEEN:
             return NOTHING
-        prices = node, *_ = self._prices(demand, num_asking)
-        promise = max(chain_gain(outlook.chance, CONTINUES, node), self._model_gain(demand, outlook, num_asking))
+        prices = self._prices(demand, num_asking)
+        promise = chain_gain(outlook.chance, CONTINUES, prices.node)
+        if self._runs_model(demand):
+            promise = max(promise, _model_gain(outlook, prices))
         if promise <= self._least_gain:
             return NOTHING
         whole, emitted, rows = expected
-        others, fixed = whole - emitted, whole - price_of(node, rows - 1)
+        others, fixed = whole - emitted, whole - price_of(prices.node, rows - 1)
         return DraftBudget(self._most_nodes, *prices, self._least_gain, others, fixed, self._harvests(demand))
 
 
@@ -314,7 +328,7 @@ def fitted(budgets: Sequence[DraftBudget], room: int) -> list[DraftBudget]:
     wanted = sum(budget.max_nodes for budget in budgets)
     if wanted <= room:
         return list(budgets)
-    return [replace(each, max_nodes=each.max_nodes * room // wanted) for each in budgets]
+    return [each._replace(max_nodes=each.max_nodes * room // wanted) for each in budgets]
 
 
 def _follow(factor: float, ratio: float) -> float:

@@ -82,12 +82,21 @@ class SequenceDrafter:
         return Demand(
             max_nodes=0 if self.is_waiting else active.default_nodes if asked is None else asked,
             context=request.num_tokens,
-            tokens_left=request.max_total - request.num_tokens,
+            tokens_left=self._tokens_left,
             pace=active.pace,
             runs_draft_model=active.state is not None,
             harvests=None if self.weighs_rows else self.num_top > 0,
             look=self._look,
         )
+
+    @property
+    def nodes_wanted(self) -> int:
+        """That it could bring to a step: twice those that its trees lately had, since they may grow."""
+        return int(2 * (self.active.pace.rows - 1)) if self._tokens_left > 1 else 0
+
+    @property
+    def _tokens_left(self) -> int:
+        return self.request.max_total - self.request.num_tokens
 
     def _look(self, price: float) -> Outlook:
         """What is to be had of a tree. Where that cannot be said, drafting will fail likewise, and end this request."""

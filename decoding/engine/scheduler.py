@@ -228,7 +228,7 @@ class Scheduler:
         if self._pool.resize(table, end + task.budget.max_nodes):
             return task
         self._pool.resize(table, table.capacity + self._pool.num_available * BLOCK_LEN)
-        return replace(task, budget=replace(task.budget, max_nodes=table.capacity - end))
+        return replace(task, budget=task.budget._replace(max_nodes=table.capacity - end))
 
     def _make_room(self, sequence: Sequence, size: int, plan: StepPlan) -> bool:
         """Blocks for the next `size` tokens, if need be of younger sequences; False where there are none to be had.

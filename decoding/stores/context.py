@@ -59,45 +59,41 @@ class ContextMatch:
 class ContextIndex:
     """GOOSE's context match (section 4, ContextMatch of appendix B.2), maintained incrementally.
 
-    max_tokens: the most tokens the sequence can ever hold; shortest: tokens of a match.
+    max_tokens: the most tokens the sequence can ever hold; shortest: tokens of a match. `arrays`: as of now; `reserve`
+    may replace them.
     """
 
     def __init__(self, max_tokens: int, shortest: int = SHORTEST_NGRAM) -> None:
         num_lengths = LONGEST_NGRAM - shortest + 1
-        self._arrays = ContextArrays(
+        self.arrays = ContextArrays(
             slots=_free_slots(num_lengths, _FIRST_SLOTS),
             earlier=np.empty((num_lengths, max_tokens), np.int32),
             num_indexed=np.zeros(1, np.int64),
         )
 
     @property
-    def arrays(self) -> ContextArrays:
-        """The arrays as of now; `reserve` may replace them."""
-        return self._arrays
-
-    @property
     def num_bytes(self) -> int:
-        return sum(array.nbytes for array in self._arrays)
+        return sum(array.nbytes for array in self.arrays)
 
     def reserve(self, tokens: NDArray[np.int32]) -> None:
         """Make room for all n-grams of `tokens`, int32 [t]: the same sequence as before, grown at its end."""
-        num_lengths, num_slots, _ = self._arrays.slots.shape
+        num_lengths, num_slots, _ = self.arrays.slots.shape
         if 2 * len(tokens) > num_slots:
             slots = _free_slots(num_lengths, 1 << (2 * len(tokens)).bit_length())
-            _rehash(self._arrays.slots, slots, tokens)
-            self._arrays = self._arrays._replace(slots=slots)
+            _rehash(self.arrays.slots, slots, tokens)
+            self.arrays = self.arrays._replace(slots=slots)
 
     def extend(self, tokens: NDArray[np.int32]) -> None:
         """Index what is new in `tokens`."""
         self.reserve(tokens)
-        index_more(self._arrays, tokens)
+        index_more(self.arrays, tokens)
 
     def match(self, tokens: NDArray[np.int32], max_chain: int = MAX_CHAIN) -> ContextMatch:
         """How the sequence went on where it shares the longest suffix with its end, the latest of equals.
 
         A copy that reaches the end of `tokens` goes on with its own beginning: a loop is a loop.
         """
-        position, suffix_len, count, consensus = find_match(self._arrays, tokens, tokens[-MAX_SUFFIX:])
+        position, suffix_len, count, consensus = find_match(self.arrays, tokens, tokens[-MAX_SUFFIX:])
         chain = np.empty(max_chain if position >= 0 else 0, np.int32)
         copy_continuation(tokens, position, chain)
         by_lengths, by_occurrences = bool(consensus & BY_LENGTHS), bool(consensus & BY_OCCURRENCES)

@@ -55,18 +55,18 @@ class NgramStore(SuccessorTable):
         """
         self.reserve(LONGEST_NGRAM * len(contexts))
         is_firm = np.ones(len(contexts), np.bool_) if is_firm is None else is_firm
-        harvest_rows(self._arrays, contexts, top_ids, top_probabilities, is_firm)
+        harvest_rows(self.arrays, contexts, top_ids, top_probabilities, is_firm)
 
     def successors(self, context: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.float32], int]:
         """Next tokens and probabilities by the longest n-gram known, and its n; 0 when there is none."""
-        entry, ngram = find_longest(self._arrays, context)
+        entry, ngram = find_longest(self.arrays, context)
         return *self.successors_of(entry), ngram
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless counts, bounds and every entry's order and sum hold."""
         super().check_integrity()
-        assert np.all((self._arrays.ids == NO_TOKEN) == (self._arrays.probabilities == 0)), "a successor of no weight"
-        assert np.all(self._arrays.probabilities.sum(axis=1) < 1 + 1e-4), "more than all"
+        assert np.all((self.arrays.ids == NO_TOKEN) == (self.arrays.probabilities == 0)), "a successor of no weight"
+        assert np.all(self.arrays.probabilities.sum(axis=1) < 1 + 1e-4), "more than all"
 
 
 @nb.njit(cache=True, forceinline=True)

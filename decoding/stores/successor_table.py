@@ -51,50 +51,45 @@ class SuccessorTable:
     def __init__(self, max_bytes: int, first_sets: int) -> None:
         self._bytes_per_entry = 8 + 8 + 4 + NUM_SUCCESSORS * (4 + 4)
         self._max_sets = max(1, max_bytes // (self._bytes_per_entry * _NUM_WAYS))
-        self._arrays = _allocate(min(first_sets, self._max_sets))
-
-    @property
-    def arrays(self) -> SuccessorArrays:
-        """The arrays as of now; a harvest may replace them, so do not keep them."""
-        return self._arrays
+        self.arrays = _allocate(min(first_sets, self._max_sets))
 
     @property
     def num_bytes(self) -> int:
-        return self._arrays.keys.size * self._bytes_per_entry
+        return self.arrays.keys.size * self._bytes_per_entry
 
     @property
     def num_entries(self) -> tuple[int, ...]:
         """By tier."""
-        return tuple(self._arrays.counters[_ENTRIES:].tolist())
+        return tuple(self.arrays.counters[_ENTRIES:].tolist())
 
     def reserve(self, num_new: int) -> None:
         """Grow until `num_new` more entries keep the load low, or the byte limit is reached."""
-        num_sets = len(self._arrays.keys)
+        num_sets = len(self.arrays.keys)
         num_used = sum(self.num_entries)
         while num_sets < self._max_sets and num_used + num_new > _MAX_LOAD * num_sets * _NUM_WAYS:
             num_sets = min(2 * num_sets, self._max_sets)
-        if num_sets > len(self._arrays.keys):
+        if num_sets > len(self.arrays.keys):
             larger = _allocate(num_sets)
-            _move(self._arrays, larger)
-            self._arrays = larger
+            _move(self.arrays, larger)
+            self.arrays = larger
 
     def successors_of(self, entry: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """Copies of an entry's tokens and probabilities, most likely first; both empty for entry -1."""
         if entry < 0:
             return np.empty(0, np.int32), np.empty(0, np.float32)
-        ids = self._arrays.ids[entry]
+        ids = self.arrays.ids[entry]
         num_known = int((ids != NO_TOKEN).sum())
-        return ids[:num_known].copy(), self._arrays.probabilities[entry, :num_known].copy()
+        return ids[:num_known].copy(), self.arrays.probabilities[entry, :num_known].copy()
 
     def is_sound(self, vocab_size: int) -> bool:
         """Whether nothing in the arrays, which came from outside, could lead a reader astray."""
-        _, _, seen, ids, probabilities, _ = self._arrays
+        _, _, seen, ids, probabilities, _ = self.arrays
         are_tokens = bool(np.all((ids >= NO_TOKEN) & (ids < vocab_size)))
         return are_tokens and bool(np.all((probabilities >= 0) & (probabilities <= 1)) and np.all(seen >= 0))
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless counts, bounds and every entry's order hold."""
-        keys, _, seen, ids, probabilities, _ = self._arrays
+        keys, _, seen, ids, probabilities, _ = self.arrays
         used = keys.ravel() != _FREE
         tiers = (keys.ravel()[used] & np.uint64(_NUM_TIERS - 1)).astype(np.int64)
         assert np.bincount(tiers, minlength=_NUM_TIERS).tolist() == list(self.num_entries), self.num_entries

@@ -47,25 +47,21 @@ class Occurrences(NamedTuple):
 
 
 class SuffixIndex:
-    """max_bytes bounds the arrays: the index starts small, doubles, then overwrites its oldest tokens."""
+    """max_bytes bounds the arrays: the index starts small, doubles, then overwrites its oldest tokens. `arrays`: as of
+    now; `reserve` may replace them."""
 
     def __init__(self, max_bytes: int) -> None:
         self._most_places = 1 << max(1, (max_bytes // _BYTES_PER_PLACE).bit_length() - 1)
-        self._arrays = _allocate(min(_FIRST_PLACES, self._most_places))
-
-    @property
-    def arrays(self) -> SuffixArrays:
-        """The arrays as of now; `extend` may replace them, so do not keep them."""
-        return self._arrays
+        self.arrays = _allocate(min(_FIRST_PLACES, self._most_places))
 
     @property
     def num_bytes(self) -> int:
-        return sum(array.nbytes for array in self._arrays)
+        return sum(array.nbytes for array in self.arrays)
 
     def is_sound(self, vocab_size: int) -> bool:
         """Whether nothing in the arrays, which came from outside, could lead a reader astray: links may point anywhere,
         since all are followed within the ring."""
-        tokens, count = self._arrays.tokens, int(self._arrays.counters[0])
+        tokens, count = self.arrays.tokens, int(self.arrays.counters[0])
         are_tokens = bool(np.all((tokens >= 0) & (tokens < vocab_size)))
         return are_tokens and count >= 0 and (count <= len(tokens) or len(tokens) == self._most_places)
 
@@ -73,18 +69,18 @@ class SuffixIndex:
         """Append `tokens`, int32 [n], to the sequence whose last token is at position `last`, -1 for a new one; the
         position of its last token now."""
         self.reserve(len(tokens))
-        return int(append_all(self._arrays, tokens, last))
+        return int(append_all(self.arrays, tokens, last))
 
     def reserve(self, num_tokens: int) -> None:
         """Make room for so many more, if need be that of the oldest."""
-        wanted = int(self._arrays.counters[0]) + num_tokens
-        num_places = len(self._arrays.tokens)
+        wanted = int(self.arrays.counters[0]) + num_tokens
+        num_places = len(self.arrays.tokens)
         while num_places < min(wanted, self._most_places):
             num_places *= 2
-        if num_places > len(self._arrays.tokens):
+        if num_places > len(self.arrays.tokens):
             larger = _allocate(num_places)
-            _move(self._arrays, larger)
-            self._arrays = larger
+            _move(self.arrays, larger)
+            self.arrays = larger
 
 
 def _allocate(num_places: int) -> SuffixArrays:

@@ -6,7 +6,6 @@ Owns the record and its layout. Knows nothing of how a tree grows. Compiled func
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numba as nb
@@ -15,7 +14,6 @@ from numpy.typing import NDArray
 
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.tree import IntArray
-from decoding.costs.price import FREE, NodePrice
 from decoding.drafting.draft_model.growth import Top
 from decoding.drafting.tree.by_address import Layout
 from decoding.drafting.tree.candidates import COUPLED, DraftLaw, draft_law
@@ -30,7 +28,7 @@ from decoding.stores.suffixes import NOWHERE, SuffixArrays, SuffixIndex
 MOST_FORESEEN, LONGEST_FORESEEN = 4, 64  # chains: one that the grammar forces, and guesses; tokens of each
 SHORTEST_COPIED = 1  # tokens that an earlier occurrence shares with the text's end
 MOST_CANDIDATES = MOST_FORESEEN + 1 + 3 * NUM_SUCCESSORS
-_FIRST_NODES = 66
+_FIRST_NODES = 258  # as many as a tree of 64 is chosen from
 NUM_KNOWN, NUM_NODES, IS_UNJUDGED, NUM_KEPT, LAST_KEPT = range(5)  # see `Desk.counts`
 FOUND, NUM_SHARED, IS_AGREED, IS_REPLY = range(4)  # see `Heard.matches`
 
@@ -85,21 +83,6 @@ class Sides(NamedTuple):
     max_depth: int
 
 
-class Terms(NamedTuple):
-    """What one tree may have and cost. max_nodes, price: of drafted ones; round_price, row_price: of a further forward
-    of the draft model and of each of its rows, in tokens; most_rows: of all its forwards; most_depth: of a row;
-    others, fixed: as in `DraftBudget`."""
-
-    max_nodes: int = 0
-    price: NodePrice = FREE
-    round_price: float = 0.0
-    row_price: float = 0.0
-    most_rows: int = 0
-    most_depth: int = 0
-    others: float = 0.0
-    fixed: float = math.inf
-
-
 class Foreseen(NamedTuple):
     """Chains that the request itself knows of, from the root on. sizes: int32 [F], 0 for none; tokens: int32 [F, L];
     reasons: int8 [F, L], why each may come, as `evidence` counts them."""
@@ -152,7 +135,7 @@ def new_desk(
     levels: Levels,
     stores: tuple[ContextArrays, SuffixArrays, SuccessorArrays],
 ) -> Desk:
-    """With room for a small tree. stores: the request's context index, the session's replies and its n-grams."""
+    """stores: the request's context index, the session's replies and its n-grams."""
     context, replies, ngrams = stores
     return Desk(
         tokens=tokens,

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from decoding.core.ranking import places_of_best, ranked
 from decoding.core.tree import IntArray, Source
-from decoding.costs.price import price_at, price_of
-from decoding.drafting.draft_model.growth import Top
-from decoding.drafting.one_tree.desk import NUM_KNOWN, NUM_NODES, Desk, Terms, read_desk
+from decoding.costs.price import DraftBudget, price_at, price_of
+from decoding.drafting.draft_model.growth import Rounds, Top
+from decoding.drafting.one_tree.desk import NUM_KNOWN, NUM_NODES, Desk, read_desk
 from decoding.drafting.one_tree.opening import NOT_RUN, open_node
 from decoding.drafting.tree.frontier import peek, pop, push
 from decoding.drafting.tree.nodes import best_nodes, part_of, put_node, put_root
@@ -32,6 +32,8 @@ for reckon in (price_at, price_of):
 NO_ROW = -2  # of a node that the draft model was not run on
 _BEST = np.int64(0)  # the first rank
 _ROOT = np.int64(0)
+_NOWHERE = np.int64(-1)  # in place of a depth
+NO_ROUNDS = Rounds(0, -1)
 GRAMMAR = int(Source.GRAMMAR)
 _PREDICTION_OR_GRAMMAR = 1 << GRAMMAR | 1 << int(PREDICTION)
 
@@ -50,60 +52,58 @@ def plant(at: int, num_known: int) -> None:
 
 
 @nb.njit(cache=True)
-def grow_from_stores(at: int, terms: Terms) -> float:
+def grow_from_stores(at: int, budget: DraftBudget) -> float:
     """The whole tree without the draft model, from a root that is opened; what it promises beyond the price of its
     nodes."""
     desk = read_desk(at)
     desk.room.buffers.heap[0], desk.counts[NUM_NODES] = 0, 1
-    _offer(desk, terms, _ROOT, _BEST)
-    _grow(at, terms, np.int64(0))
+    _offer(desk, budget, _ROOT, _BEST)
+    _grow(at, budget, NO_ROUNDS)
     kept = np.arange(desk.counts[NUM_NODES]).astype(np.int32)
-    return _gain_of(desk.room.buffers.nodes.scores, kept, terms)
+    return _gain_of(desk.room.buffers.nodes.scores, kept, budget)
 
 
 @nb.njit(cache=True)
-def grow_on(
-    at: int, terms: Terms, run: IntArray, first_row: int, ids: IntArray, probabilities: NDArray[np.float32]
-) -> IntArray:
-    """The draft model was run on the nodes `run`: row i of `ids` and `probabilities` follows node run[i], as row
-    first_row + i of all. int32: the nodes to run it on next, often none."""
+def grow_on(at: int, budget: DraftBudget, left: Rounds, run: IntArray, first_row: int, top: Top) -> IntArray:
+    """The draft model was run on the nodes `run`: row i of `top` follows node run[i], as row first_row + i of all.
+    left: what further rounds may have. int32: the nodes to run it on next, often none."""
     desk = read_desk(at)
     for row, node in enumerate(run):
         desk.room.rows[node] = first_row + row
-        open_node(at, np.int64(node), Top(ids, probabilities), np.int64(row))
-        _offer(desk, terms, np.int64(node), _BEST)
-    return _grow(at, terms, np.int64(first_row + len(run)))
+        open_node(at, np.int64(node), top, np.int64(row))
+        _offer(desk, budget, np.int64(node), _BEST)
+    return _grow(at, budget, left)
 
 
 @nb.njit(cache=True)
 def best_part(
-    at: int, terms: Terms, spent: float
+    at: int, budget: DraftBudget, spent: float
 ) -> tuple[float, IntArray, IntArray, IntArray, NDArray[np.int8], IntArray]:
-    """What the likeliest nodes that the terms allow promise beyond their price; which they are, ascending, and their
+    """What the likeliest nodes within the budget promise beyond their price; which they are, ascending, and their
     tokens, parents, sources and names. spent: what drafting has cost so far, in tokens."""
     desk = read_desk(at)
     nodes = desk.room.buffers.nodes
     kept = _worth_their_rate(
-        nodes.scores, best_nodes(nodes.scores, desk.counts[NUM_NODES], terms.max_nodes), terms, spent
+        nodes.scores, best_nodes(nodes.scores, desk.counts[NUM_NODES], budget.max_nodes), budget, spent
     )
-    return _gain_of(nodes.scores, kept, terms), kept, *part_of(nodes, kept)
+    return _gain_of(nodes.scores, kept, budget), kept, *part_of(nodes, kept)
 
 
 @nb.njit(cache=True, forceinline=True)
-def _gain_of(scores: NDArray[np.float32], kept: IntArray, terms: Terms) -> float:
+def _gain_of(scores: NDArray[np.float32], kept: IntArray, budget: DraftBudget) -> float:
     """What these nodes, the root first, promise beyond their price, in tokens."""
-    gain = -price_of(terms.price, len(kept) - 1)
+    gain = -price_of(budget.price, len(kept) - 1)
     for node in kept[1:]:
         gain += scores[node]
     return gain
 
 
 @nb.njit(cache=True)
-def _worth_their_rate(scores: NDArray[np.float32], kept: IntArray, terms: Terms, spent: float) -> IntArray:
+def _worth_their_rate(scores: NDArray[np.float32], kept: IntArray, budget: DraftBudget, spent: float) -> IntArray:
     """Those of the nodes, ascending, that are worth their price at the rate of a step with the likelier ones."""
-    emitted, cost, count = terms.others + 1.0, terms.fixed + spent, 0
+    emitted, cost, count = budget.others + 1.0, budget.fixed + spent, 0
     for place in ranked(scores[kept[1:]]):
-        chance, price = scores[kept[1 + place]], price_at(terms.price, count)
+        chance, price = scores[kept[1 + place]], price_at(budget.price, count)
         if chance * cost < price * emitted:
             break
         emitted, cost, count = emitted + chance, cost + price, count + 1
@@ -111,71 +111,72 @@ def _worth_their_rate(scores: NDArray[np.float32], kept: IntArray, terms: Terms,
 
 
 @nb.njit(cache=True)
-def _grow(at: int, terms: Terms, num_rows: int) -> IntArray:
-    """Add the likeliest candidates, until the draft model is to be run on some; num_rows: that it has run so far for
-    this tree. While it is to run again nothing below its nodes is looked at."""
+def _grow(at: int, budget: DraftBudget, left: Rounds) -> IntArray:
+    """Add the likeliest candidates, until the draft model is to be run on some. While it is to run again nothing below
+    its nodes is looked at."""
     desk = read_desk(at)
     waiting = np.empty(len(desk.room.rows), np.int32)
-    asks = desk.room.rows[0] != NO_ROW
+    most_depth = left.most_depth if desk.room.rows[0] != NO_ROW else _NOWHERE
     while True:
-        num_waiting = _add_likeliest(at, terms, asks, waiting)
-        wanted = _choose(desk, terms, waiting[:num_waiting], num_rows)
+        num_waiting = _add_likeliest(at, budget, most_depth, waiting)
+        wanted = _choose(desk, budget, waiting[:num_waiting], left.most_rows)
         if len(wanted) > 0 or num_waiting == 0:
             return wanted
-        asks = False
+        most_depth = _NOWHERE
 
 
 @nb.njit(cache=True)
-def _add_likeliest(at: int, terms: Terms, asks: bool, waiting: IntArray) -> int:
-    """Take candidates while they are worth it; how many wait, unoffered, since the draft model might be run on them."""
+def _add_likeliest(at: int, budget: DraftBudget, most_depth: int, waiting: IntArray) -> int:
+    """Take candidates while they are worth it; how many wait, unoffered, since the draft model might be run on them.
+    most_depth: of a node that it may be run on."""
     desk = read_desk(at)
     room, counts = desk.room, desk.counts
     nodes, heap = room.buffers.nodes, room.buffers.heap
     num_waiting = 0
-    least = _least_score(nodes.scores, counts[NUM_NODES], terms.max_nodes, 0.0)
+    least = _least_score(nodes.scores, counts[NUM_NODES], budget.max_nodes, 0.0)
     while heap[0] > 0 and counts[NUM_NODES] < len(nodes.tokens):
         node = counts[NUM_NODES]
-        if peek(heap) < price_at(terms.price, node - 1) or peek(heap) <= least:
+        if peek(heap) < price_at(budget.price, node - 1) or peek(heap) <= least:
             break
         chance, parent, rank = pop(heap)
         _put(desk, node, parent, rank, chance)
-        _offer(desk, terms, parent, rank + 1)
-        may_run = asks and room.rows[parent] != NO_ROW and nodes.depths[node] <= terms.most_depth
+        _offer(desk, budget, parent, rank + 1)
+        may_run = room.rows[parent] != NO_ROW and nodes.depths[node] <= most_depth
         if nodes.depths[node] < desk.sides.max_depth:
             open_node(at, node, desk.no_top, NOT_RUN)
             if may_run:
                 waiting[num_waiting] = node
                 num_waiting += 1
             else:
-                _offer(desk, terms, node, _BEST)
+                _offer(desk, budget, node, _BEST)
         counts[NUM_NODES] += 1
-        least = _least_score(nodes.scores, counts[NUM_NODES], terms.max_nodes, least)
+        least = _least_score(nodes.scores, counts[NUM_NODES], budget.max_nodes, least)
     return num_waiting
 
 
 @nb.njit(cache=True, forceinline=True)
-def _choose(desk: Desk, terms: Terms, waiting: IntArray, num_rows: int) -> IntArray:
+def _choose(desk: Desk, budget: DraftBudget, waiting: IntArray, num_left: int) -> IntArray:
     """int32: those of the waiting nodes to run the draft model on, ascending; the others are offered as they are.
 
     A round must promise its price in what the model knows beyond the stores. Rows are few: of the likeliest node's
     child, grandchild and so on each is `hope` times as likely as the one before, and a node that is less likely than
     so many of them as there are rows left is passed over.
     """
-    scores, num_left = desk.room.buffers.nodes.scores, max(0, terms.most_rows - num_rows)
+    scores = desk.room.buffers.nodes.scores
     hope, order = np.float64(desk.levels.request.hope[0]), ranked(scores[waiting])
     promise, count = 0.0, 0
     while count < min(len(order), num_left):
         node = waiting[order[count]]
         fallen = math.log(scores[node] / scores[waiting[order[0]]]) / math.log(hope)
-        if count + fallen > num_left or scores[node] < terms.row_price:
+        if count + fallen > num_left or scores[node] < budget.row_price:
             break
         known = _best_chance(desk, node)  # the stores' own chain would go on by it: 1 / (1 - known) tokens a token
-        promise += scores[node] * max(0.0, hope - known) / (1.0 - known) - terms.row_price
+        promise += scores[node] * max(0.0, hope - known) / (1.0 - known) - budget.row_price
         count += 1
-    if promise < terms.round_price:
+    if promise < budget.round_price:
         count = 0
     for node in waiting[order[count:]]:
-        _offer(desk, terms, np.int64(node), _BEST)
+        _offer(desk, budget, np.int64(node), _BEST)
     return waiting[places_of_best(scores[waiting], count)]
 
 
@@ -204,12 +205,12 @@ def _least_score(scores: NDArray[np.float32], num_nodes: int, budget: int, least
 
 
 @nb.njit(cache=True, forceinline=True)
-def _offer(desk: Desk, terms: Terms, node: int, rank: int) -> None:
+def _offer(desk: Desk, budget: DraftBudget, node: int, rank: int) -> None:
     """Put a node's candidate of this rank among those that may join the tree."""
     heard, nodes = desk.room.heard, desk.room.buffers.nodes
     if rank < heard.sizes[node] and nodes.depths[node] < desk.sides.max_depth:
         chance = nodes.scores[node] * heard.chances[node, heard.order[node, rank]]
-        if chance >= price_at(terms.price, 0):
+        if chance >= price_at(budget.price, 0):
             push(desk.room.buffers.heap, chance, node, rank)
 
 

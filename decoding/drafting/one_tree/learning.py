@@ -1,18 +1,14 @@
-"""Learning from what came: every source is judged on every token, and the stores are taught what followed.
+"""Learning from what came: every source is judged on every token.
 
 Owns nothing. Knows the desk as it was when the tree grew; of a step without a tree its root, and the text.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numba as nb
 import numpy as np
-from numpy.typing import NDArray
 
 from decoding.core.tree import IntArray
-from decoding.drafting.harvest import harvest_tree
 from decoding.drafting.one_tree.desk import IS_UNJUDGED, LAST_KEPT, NUM_KEPT, NUM_KNOWN, read_desk
 from decoding.drafting.one_tree.grower import NO_ROW, plant
 from decoding.drafting.one_tree.opening import NOT_RUN, open_node
@@ -22,19 +18,6 @@ from decoding.stores.suffixes import append_all
 
 _LIKELY = 2  # candidates of a node
 _ROOT = np.int64(0)
-
-
-class Verified(NamedTuple):
-    """A tree after its step. tokens, parents: int32 [n]; path: int32 [a + 1], of its accepted nodes; came: int32
-    [a + 1], the token that came after each; ids, probabilities: [n, k], the target's likeliest tokens after each node,
-    or no rows."""
-
-    tokens: IntArray
-    parents: IntArray
-    path: IntArray
-    came: IntArray
-    ids: IntArray
-    probabilities: NDArray[np.float32]
 
 
 @nb.njit(cache=True)
@@ -67,18 +50,13 @@ def learn_text(at: int, num_known: int) -> None:
 
 
 @nb.njit(cache=True)
-def learn_tree(at: int, verified: Verified, path: IntArray, earned: float) -> None:
-    """A tree that grew here was verified; path: int32 [a + 1], the accepted nodes as they grew; earned: tokens beyond
-    its price."""
+def learn_tree(at: int, verified: IntArray, path: IntArray, came: IntArray, earned: float) -> None:
+    """A tree that grew here was verified. verified: int32 [n], its nodes as they grew; path: int32 [a + 1], those of
+    them that were accepted; came: int32 [a + 1], the token that came after each; earned: tokens beyond its price."""
     desk = read_desk(at)
-    counts = desk.counts
-    counts[IS_UNJUDGED] = 0
-    _judge(at, path, verified.came)
-    learn_look(desk.levels, len(verified.tokens) > 1, desk.room.rows[0] != NO_ROW, earned)
-    if len(verified.ids) > 0:
-        laws = verified.ids, verified.probabilities
-        tokens = desk.tokens[: counts[NUM_KNOWN]]
-        harvest_tree(desk.ngrams, tokens, (verified.tokens, verified.parents), verified.path, laws)
+    desk.counts[IS_UNJUDGED] = 0
+    _judge(at, verified[path], came)
+    learn_look(desk.levels, len(verified) > 1, desk.room.rows[0] != NO_ROW, earned)
 
 
 @nb.njit(cache=True)

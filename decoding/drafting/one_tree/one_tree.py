@@ -13,9 +13,10 @@ import numpy as np
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, IntArray, Source, Verdict, root_only
-from decoding.costs.price import NOTHING_SEEN, DraftBudget, Outlook, chain_gain, price_of
+from decoding.costs.price import NOTHING, NOTHING_SEEN, DraftBudget, Outlook, chain_gain, price_of
+from decoding.drafting.draft_model.growth import Rounds, Top
 from decoding.drafting.draft_model.state import DraftRows
-from decoding.drafting.harvest import teach_prompt
+from decoding.drafting.harvest import teach_prompt, teach_tree
 from decoding.drafting.one_tree.desk import (
     LAYOUT,
     LONGEST_FORESEEN,
@@ -23,25 +24,22 @@ from decoding.drafting.one_tree.desk import (
     SHORTEST_COPIED,
     Desk,
     Sides,
-    Terms,
     new_desk,
     new_room,
     write_desk,
 )
-from decoding.drafting.one_tree.grower import best_part, grow_from_stores, grow_on, plant
-from decoding.drafting.one_tree.learning import Verified, learn_text, learn_tree, look
+from decoding.drafting.one_tree.grower import NO_ROUNDS, best_part, grow_from_stores, grow_on, plant
+from decoding.drafting.one_tree.learning import learn_text, learn_tree, look
 from decoding.drafting.sources import Sources
 from decoding.drafting.tree.by_address import Kept
 from decoding.drafting.tree.candidates import COUPLED, draft_law
 from decoding.stores.context import ContextArrays, ContextIndex
 from decoding.stores.judge import EARNED, Levels, below
-from decoding.stores.ngram import LONGEST_NGRAM
 from decoding.stores.successor_table import NUM_SUCCESSORS, SuccessorArrays
 from decoding.stores.suffixes import SuffixArrays
 
 FAMILIES = frozenset({Source.CONTEXT, Source.ADJACENCY, Source.NGRAM, Source.DRAFT_MODEL})
 _ROOT: IntArray = np.zeros(1, np.int32)
-_NO_LAWS = np.zeros((0, NUM_SUCCESSORS), np.int32), np.zeros((0, NUM_SUCCESSORS), np.float32)
 _OVERGROWTH = 4  # nodes to choose from, for each that is wanted
 _ANY_DEPTH = np.iinfo(np.int32).max
 _PROMPT_END = 8  # tokens of the prompt that are kept with the reply, so that its first ones are found
@@ -56,7 +54,7 @@ class OneTree:
 
     def __init__(self, request: Request, sources: Sources, families: frozenset[Source] = FAMILIES) -> None:
         self._request = request
-        self._stores = sources.stores
+        self._ngrams, self._replies = sources.stores.ngrams, sources.stores.replies
         self.weighs_rows = families == FAMILIES  # who is asked for by name has nothing to put in their place
         families = frozenset(each for each in families if request.speculation.may_use(each.name.lower()))
         self._families = families
@@ -70,9 +68,9 @@ class OneTree:
         self._index = ContextIndex(request.max_total, SHORTEST_COPIED)
         self._desk = self._new_desk()
         self._at = self._desk.address
-        self._terms = Terms()
+        self._budget = NOTHING
+        self._rounds = NO_ROUNDS
         self._is_under_way = False
-        self._harvests = True
         self._run, self._row_parents, self._kept = _ROOT, _ROOT[:0], _ROOT
         self._spent = self._paid = 0.0  # tokens, on the draft model and on drafting at all
         self._num_seen = 0  # tokens at the last look
@@ -83,7 +81,7 @@ class OneTree:
     @property
     def num_top(self) -> int:
         """How many of the target's likeliest tokens are wanted of each row."""
-        return NUM_SUCCESSORS if self._has_stores and self._harvests else 0
+        return NUM_SUCCESSORS if self._has_stores and self._budget.harvests else 0
 
     def look(self, price: float) -> Outlook:
         """What is to be had of a tree, before any is grown; so rarely that looking, which costs `price` tokens, costs
@@ -99,7 +97,7 @@ class OneTree:
         return Outlook(chance, 0.0 if self._state is None else float(hope), time.perf_counter() - started)
 
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
-        teach_prompt(self._stores.ngrams, self._request.tokens, start, top)
+        teach_prompt(self._ngrams, self._request.tokens, start, top)
 
     def wants_model(self, budget: DraftBudget) -> bool:
         """Whether its rounds promise more than the tree of the stores alone, which then stands if they do not, and
@@ -112,14 +110,16 @@ class OneTree:
         return promise > least and promise > self._grow_from_stores(budget)
 
     def begin(self, budget: DraftBudget, most_rows: int, most_depth: int) -> None:
-        self._set_out(budget, most_rows, most_depth)
+        self._set_out(budget, Rounds(min(most_rows, budget.max_nodes), most_depth))
         plant(self._at, self._request.num_tokens)
 
     def grow(self, top: TopTokens) -> DraftRows | None:
         assert self._is_under_way, "no tree was begun"
-        first_row, room = len(self._row_parents) - len(self._run), self._desk.record.room
-        self._spent += self._terms.round_price + self._terms.row_price * len(self._run)
-        self._run = grow_on(self._at, self._terms, self._run, first_row, top.ids, top.probabilities)
+        run, budget, num_rows, room = self._run, self._budget, len(self._row_parents), self._desk.record.room
+        self._spent += budget.round_price + budget.row_price * len(run)
+        left = Rounds(self._rounds.most_rows - num_rows, self._rounds.most_depth)
+        said = Top(top.ids, top.probabilities)
+        self._run = grow_on(self._at, budget, left, run, num_rows - len(run), said)
         if len(self._run) == 0:
             return None
         nodes = room.buffers.nodes
@@ -132,7 +132,7 @@ class OneTree:
         if not self._is_under_way:
             self._grow_from_stores(budget)
         self._paid = self._spent + budget.least_gain
-        gain, self._kept, *parts = best_part(self._at, self._terms, self._paid)
+        gain, self._kept, *parts = best_part(self._at, self._budget, self._paid)
         if gain <= budget.least_gain:
             self._kept, self._is_under_way = _ROOT, not self.weighs_rows  # what came is judged at the next look
             return root_only(int(self._request.tokens[-1]))
@@ -143,18 +143,14 @@ class OneTree:
         if not self._is_under_way:
             return
         self._is_under_way = False
-        path = tree.of_nodes(self._kept)[verdict.path]
-        if self._state is not None:
-            rows = self._desk.record.room.rows[path[1:]]
-            self._state.keep(rows[rows >= 0])
-        laws = _NO_LAWS
-        if top is not None:
-            laws = top.ids, top.probabilities
-            self._stores.ngrams.reserve(LONGEST_NGRAM * len(top))
-            self._renew()
-        earned = float(verdict.num_accepted - price_of(self._terms.price, tree.num_drafted) - self._paid)
         self._wake_at = 0
-        learn_tree(self._at, Verified(tree.tokens, tree.parents, verdict.path, verdict.tokens, *laws), path, earned)
+        verified, path = tree.of_nodes(self._kept), verdict.path
+        if self._state is not None and len(self._row_parents):
+            rows = self._desk.record.room.rows[verified[path[1:]]]
+            self._state.keep(rows[rows >= 0])
+        earned = float(verdict.num_accepted - price_of(self._budget.price, tree.num_drafted) - self._paid)
+        learn_tree(self._at, verified, path, verdict.tokens, earned)
+        teach_tree(self._ngrams, self._request.tokens[: self._num_seen], tree, verdict, top)
 
     @property
     def foretold(self) -> dict[str, int]:
@@ -187,14 +183,12 @@ class OneTree:
     def _grow_from_stores(self, budget: DraftBudget) -> float:
         """A tree without the draft model; what it promises beyond the price of its nodes."""
         self._set_out(budget)
-        return grow_from_stores(self._at, self._terms)
+        return grow_from_stores(self._at, self._budget)
 
-    def _set_out(self, budget: DraftBudget, most_rows: int = 0, most_depth: int = 0) -> None:
+    def _set_out(self, budget: DraftBudget, rounds: Rounds = NO_ROUNDS) -> None:
         """A tree is about to grow."""
         self._look()
-        prices = budget.price, float(budget.round_price), float(budget.row_price)
-        rate = float(budget.others), float(budget.fixed)
-        self._terms = Terms(budget.max_nodes, *prices, min(most_rows, budget.max_nodes), most_depth, *rate)
+        self._budget, self._rounds = budget, rounds
         num_nodes = 2 + _OVERGROWTH * budget.max_nodes
         if num_nodes > len(self._desk.record.room.rows):
             self._desk.keep(self._desk.record._replace(room=new_room(num_nodes)))
@@ -202,14 +196,13 @@ class OneTree:
             self._look()
         self._run, self._row_parents, self._spent = _ROOT, _ROOT[:0], 0.0
         self._is_under_way = True
-        self._harvests = budget.harvests
 
     def _reserve(self, num_tokens: int) -> None:
         """Make room for so many of the request's tokens, in its index and in the store."""
         if num_tokens > self._room_until:
             self._room_until = min(num_tokens + _TOKENS_AHEAD, self._request.max_total)
             self._index.reserve(self._request.buffer[: self._room_until])
-            self._stores.replies.reserve(_PROMPT_END + _TOKENS_AHEAD)
+            self._replies.reserve(_PROMPT_END + _TOKENS_AHEAD)
         self._renew()
 
     def _renew(self) -> None:
@@ -221,7 +214,7 @@ class OneTree:
     @property
     def _arrays(self) -> tuple[ContextArrays, SuffixArrays, SuccessorArrays]:
         """Of the index and the stores."""
-        return self._index.arrays, self._stores.replies.arrays, self._stores.ngrams.arrays
+        return self._index.arrays, self._replies.arrays, self._ngrams.arrays
 
     def _new_desk(self) -> Kept[Desk]:
         request, families, depth = self._request, self._families, self._request.speculation.max_depth

@@ -90,7 +90,7 @@ class StepShares:
         weights, with_prompt = {}, set()
         for sequence in running:
             key = sequence.turn.key
-            wanted[key] += rows_wanted(sequence)
+            wanted[key] += sequence.num_pending + sequence.drafter.nodes_wanted
             weights[key] = sequence.turn.weight
             if sequence.num_pending > 1:
                 with_prompt.add(key)
@@ -100,9 +100,3 @@ class StepShares:
             return dict.fromkeys(wanted, self._most)
         shares = step_rows({key: want for key, (_, want) in self._lately.items()}, base_rows, self._most)
         return {key: max(round(shares[key]), 1 + BLOCK_LEN * (key in with_prompt)) for key in wanted}
-
-
-def rows_wanted(sequence: Sequence) -> int:
-    """That it could bring to a step: its tokens, and twice the nodes that its trees lately had: they may grow."""
-    demand = sequence.drafter.demand
-    return sequence.num_pending + (int(2 * (demand.pace.rows - 1)) if demand.tokens_left > 1 else 0)

@@ -153,12 +153,12 @@ def test_who_weighs_its_nodes_is_told_what_they_and_the_step_cost_and_who_asks_f
 
 def test_who_drafts_with_the_draft_model_pays_for_its_rounds_together() -> None:
     pricing = Pricing(64, Curves(CHEAP, CostCurve(base=0.1, row=0.001, key=0.0)))
-    runs = replace(demand(None), runs_draft_model=True)
+    runs = demand(None)._replace(runs_draft_model=True)
     alone, together = pricing.budgets([runs])[0], pricing.budgets([runs, runs])[0]
     assert alone.round_price > 0
     assert alone.row_price == pytest.approx(alone.round_price / 100)
     assert together.round_price == pytest.approx(alone.round_price, rel=0.05)  # twice the rate, shared by two
-    assert pricing.budgets([replace(runs, runs_draft_model=False)])[0].round_price == 0
+    assert pricing.budgets([runs._replace(runs_draft_model=False)])[0].round_price == 0
 
 
 def test_a_chain_costs_its_rows_without_their_logits_and_the_keys_they_see() -> None:
@@ -202,7 +202,7 @@ def test_rows_are_learned_from_where_that_is_little_of_a_step() -> None:
         assert pricing.harvests == harvests
         (budget,) = pricing.budgets([asked])
         assert (budget.harvests, budget.price.usual) == (harvests, pytest.approx(0.5 + harvests * harvest))
-        assert pricing.budgets([replace(asked, harvests=not harvests)])[0].harvests != harvests
+        assert pricing.budgets([asked._replace(harvests=not harvests)])[0].harvests != harvests
 
 
 @pytest.mark.parametrize("chance", [0.1, 0.4, 0.9])
@@ -221,7 +221,7 @@ def test_nothing_is_grown_where_nothing_can_be_worth_its_price_and_what_looking_
             told.append(price)
             return Outlook(chance, hope, 2e-4)
 
-        return replace(demand(None), runs_draft_model=True, look=look)
+        return demand(None)._replace(runs_draft_model=True, look=look)
 
     pricing = Pricing(64, Curves(curve, CostCurve(0.1, 0.001, 0.0)))
     sizes = [pricing.budgets([seeing(*each)])[0].max_nodes for each in ((0.05, 0.0), (0.9, 0.0), (0.05, 0.95))]
@@ -233,7 +233,7 @@ def test_nothing_is_grown_where_nothing_can_be_worth_its_price_and_what_looking_
 
 
 def hoping(hope: float) -> Demand:
-    return replace(demand(None), runs_draft_model=True, look=lambda _: Outlook(0.9, hope))
+    return demand(None)._replace(runs_draft_model=True, look=lambda _: Outlook(0.9, hope))
 
 
 def test_the_draft_models_forwards_are_shared_by_those_alone_to_whom_they_are_worth_it() -> None:
@@ -246,7 +246,7 @@ def test_the_draft_models_forwards_are_shared_by_those_alone_to_whom_they_are_wo
 
 def test_a_forward_of_the_draft_model_may_be_worth_it_only_to_many() -> None:
     pricing = Pricing(64, Curves(CostCurve(1.0, 0.005, 0.0), CostCurve(0.5, 0.001, 0.0)))
-    asked = replace(demand(None), runs_draft_model=True, look=lambda _: Outlook(0.0, 0.9))
+    asked = demand(None)._replace(runs_draft_model=True, look=lambda _: Outlook(0.0, 0.9))
     assert [each.max_nodes for each in pricing.budgets([asked])] == [0]
     assert [each.max_nodes for each in pricing.budgets([asked] * 32)] == [64] * 32
 

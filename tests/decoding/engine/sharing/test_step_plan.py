@@ -21,7 +21,7 @@ class Running:
     key: str
     num_pending: int = 1
     weight: float = 1.0
-    drafter: Any = field(default_factory=lambda: SimpleNamespace(demand=SimpleNamespace(tokens_left=1)))
+    drafter: Any = field(default_factory=lambda: SimpleNamespace(nodes_wanted=0))
 
     @property
     def turn(self) -> Turn:
