@@ -1,7 +1,7 @@
 """How long drafting takes: `python -m decoding.bench.drafting`.
 
-Owns a synthetic request whose text half repeats, and the clock. Knows nothing of models: what a tree is
-worth is measured elsewhere. Reported: microseconds of one propose and one observe, after warm-up.
+Owns synthetic requests whose text half repeats, and the clock. Knows nothing of models: what a tree is
+worth is measured elsewhere. Reported: microseconds of a step's proposing and observing, after warm-up.
 """
 
 from __future__ import annotations
@@ -46,33 +46,56 @@ def plausible_top(random: np.random.Generator, tokens: NDArray[np.int32]) -> Top
     return TopTokens(ids.astype(np.int32), np.ascontiguousarray(probabilities, np.float32))
 
 
-def time_method(method: str, budget: int, num_steps: int) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
-    """Seconds of every propose and observe after warm-up, and drafted nodes per step."""
-    random = np.random.default_rng(0)
-    text = synthetic_text(random, PROMPT_LEN + 4 * (num_steps + WARM_UP_STEPS))
-    request = Request(
-        id="bench",
-        prompt=text[:PROMPT_LEN],
-        sampling=SamplingParams(max_tokens=len(text)),
-        speculation=SpeculationParams(method=method, max_nodes=budget),
-    )
-    drafter = start(method, request, lone_session(SESSION_BYTES))
-    drafter.observe_prefill(0, plausible_top(random, request.tokens))
+class Drafted:
+    """One sequence that is drafted for. num_steps: that there is text for; seed: of its text."""
+
+    def __init__(self, method: str, budget: int, num_steps: int, seed: int) -> None:
+        self._random = np.random.default_rng(seed)
+        self._text = synthetic_text(self._random, PROMPT_LEN + 4 * num_steps)
+        self._request = Request(
+            id=f"bench-{seed}",
+            prompt=self._text[:PROMPT_LEN],
+            sampling=SamplingParams(max_tokens=len(self._text)),
+            speculation=SpeculationParams(method=method, max_nodes=budget),
+        )
+        self._budget = DraftBudget(budget)
+        self._drafter = start(method, self._request, lone_session(SESSION_BYTES))
+        self._drafter.observe_prefill(0, plausible_top(self._random, self._request.tokens))
+
+    def propose(self) -> float:
+        """Seconds."""
+        began = time.perf_counter()
+        self._tree = self._drafter.propose(self._budget)
+        return time.perf_counter() - began
+
+    def observe(self) -> float:
+        """Seconds, of the tree that was proposed."""
+        request, tree = self._request, self._tree
+        top = plausible_top(self._random, tree.tokens)
+        verdict = walk(tree, top.ids[:, 0].copy())
+        request.extend(self._text[request.num_tokens : request.num_tokens + len(verdict.tokens)])
+        began = time.perf_counter()
+        self._drafter.observe(tree, verdict, top if self._drafter.num_top else None)
+        return time.perf_counter() - began
+
+    @property
+    def num_drafted(self) -> int:
+        return self._tree.num_drafted
+
+
+def time_method(
+    method: str, budget: int, num_steps: int, at_once: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+    """Seconds of every step's proposing and observing after warm-up, all sequences together, and drafted nodes of
+    each."""
+    sequences = [Drafted(method, budget, num_steps + WARM_UP_STEPS, seed) for seed in range(at_once)]
     propose_seconds, observe_seconds, drafted = [], [], 0
     for _ in range(num_steps + WARM_UP_STEPS):
-        began = time.perf_counter()
-        tree = drafter.propose(DraftBudget(budget))
-        proposed = time.perf_counter()
-        top = plausible_top(random, tree.tokens)
-        verdict = walk(tree, top.ids[:, 0].copy())
-        request.extend(text[request.num_tokens : request.num_tokens + len(verdict.tokens)])
-        resumed = time.perf_counter()
-        drafter.observe(tree, verdict, top if drafter.num_top else None)
-        propose_seconds.append(proposed - began)
-        observe_seconds.append(time.perf_counter() - resumed)
-        drafted += tree.num_drafted
-    nodes_per_step = drafted / (num_steps + WARM_UP_STEPS)
-    return np.array(propose_seconds[WARM_UP_STEPS:]), np.array(observe_seconds[WARM_UP_STEPS:]), nodes_per_step
+        propose_seconds.append(sum(each.propose() for each in sequences))
+        observe_seconds.append(sum(each.observe() for each in sequences))
+        drafted += sum(each.num_drafted for each in sequences)
+    nodes = drafted / (num_steps + WARM_UP_STEPS) / at_once
+    return np.array(propose_seconds[WARM_UP_STEPS:]), np.array(observe_seconds[WARM_UP_STEPS:]), nodes
 
 
 def main() -> None:
@@ -80,12 +103,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Time drafting.")
     parser.add_argument("--budget", type=int, default=60, help="drafted nodes per tree")
     parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--at-once", type=int, default=1, help="sequences of a step, of a session each")
     arguments = parser.parse_args()
     out = sys.stdout.write
     out(f"{'method':12s}{'nodes':>8s}{'propose us':>14s}{'p90':>8s}{'observe us':>14s}{'p90':>8s}\n")
     for method in available(has_draft_model=False):
         warm_up(method)
-        propose, observe, nodes = time_method(method, arguments.budget, arguments.steps)
+        propose, observe, nodes = time_method(method, arguments.budget, arguments.steps, arguments.at_once)
         columns = [1e6 * np.percentile(seconds, share) for seconds in (propose, observe) for share in (50, 90)]
         out(f"{method:12s}{nodes:8.1f}{columns[0]:14.1f}{columns[1]:8.1f}{columns[2]:14.1f}{columns[3]:8.1f}\n")
 

@@ -30,7 +30,7 @@ class Revision:
         """Nodes that count against the budget."""
         return sum(self._is_kept) - 1
 
-    def add_chain(self, node: int, tokens: Sequence[int], source: Source) -> None:
+    def force(self, node: int, tokens: Sequence[int]) -> None:
         """Put `tokens` under `node`, along nodes that are there already as far as they go."""
         for token in tokens:
             child = self._children[node].get(token)
@@ -38,7 +38,7 @@ class Revision:
                 child = len(self._tokens)
                 self._tokens.append(token)
                 self._parents.append(node)
-                self._sources.append(source)
+                self._sources.append(Source.GRAMMAR)
                 self._is_kept.append(True)
                 self._children.append({})
                 self._children[node][token] = child
@@ -52,7 +52,7 @@ class Revision:
         forced: list[tuple[int, list[int]]] = []
         self._visit(0, matcher, forced)
         for node, tokens in sorted(forced):
-            self.add_chain(node, tokens[: max(budget - self.num_kept, 0)], Source.GRAMMAR)
+            self.force(node, tokens[: max(budget - self.num_kept, 0)])
 
     def _visit(self, node: int, matcher: GrammarMatcher, forced: list[tuple[int, list[int]]]) -> None:
         """Depth-first over the nodes below, `matcher` being at `node`."""

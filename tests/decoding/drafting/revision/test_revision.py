@@ -35,13 +35,13 @@ def paths_of(tree: DraftTree) -> set[tuple[int, ...]]:
 def test_a_chain_is_merged_where_it_is_known_and_put_in_where_it_is_not() -> None:
     proposed = chain(9, np.array([1, 2, 3], np.int32), Source.CONTEXT)
     revision = Revision(proposed)
-    revision.add_chain(0, [1, 2, 5, 6], Source.PREDICTION)
-    revision.add_chain(0, [1, 2, 5, 7], Source.PREDICTION)
+    revision.force(0, [1, 2, 5, 6])
+    revision.force(0, [1, 2, 5, 7])
     tree, own = revision.tree(proposed)
     tree.check_integrity()
     assert len(tree) == len(paths_of(tree)) == 7
     assert {(1, 2, 3), (1, 2, 5, 6), (1, 2, 5, 7)} <= paths_of(tree)
-    assert tree.sources.tolist()[4:] == [Source.PREDICTION] * 3
+    assert tree.sources.tolist()[4:] == [Source.GRAMMAR] * 3
     np.testing.assert_array_equal(own.tokens, proposed.tokens)
 
 
