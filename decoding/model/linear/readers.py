@@ -19,7 +19,7 @@ from decoding.attention.team import one_thread
 from decoding.model.linear.panels import TRIAL_ROWS, Multiply, Panels, fitting_panels
 
 # Shape suffixes: M rows, I input width, O output width.
-COUNTS = (1, 4, 16, 64, MOST_ROWS)  # rows that are timed
+COUNTS = (1, 4, 16, 64, 256, MOST_ROWS)  # rows that are timed
 ROUNDS = 3  # of which the quickest counts
 MOST_BYTES = 1 << 26  # of weights that are timed: more than caches hold
 MOST_WORK = 1 << 29  # products that are timed, but for one layer's: with many rows it matters less where weights lie

@@ -120,11 +120,11 @@ class ScriptedClock:
 @pytest.mark.parametrize(
     ("ours", "most_rows"),
     [
-        ((1, 1, 1, 1, 1), COUNTS[-1]),
-        ((1, 1, 3, 3, 3), COUNTS[1]),
-        ((3, 3, 3, 3, 3), 0),
-        ((1, 2.5, 1, 2.5, 2.5), COUNTS[2]),
-        ((1, 1, 1, 2.1, 2.1), COUNTS[-1]),
+        ((1, 1, 1, 1, 1, 1), COUNTS[-1]),
+        ((1, 1, 3, 3, 3, 3), COUNTS[1]),
+        ((3, 3, 3, 3, 3, 3), 0),
+        ((1, 2.5, 1, 2.5, 2.5, 2.5), COUNTS[2]),
+        ((1, 1, 1, 1, 2.1, 2.4), COUNTS[-2]),
     ],
 )
 def test_the_reader_is_used_up_to_the_row_count_where_it_gains_most(ours: tuple[float, ...], most_rows: int) -> None:
