@@ -1,7 +1,7 @@
 """How likely a token is, by the classes of what sources say of it: chances by class, and weights that mix them.
 
 Owns the numbers and how they are learned, one token that came at a time. A class's chance is a running rate; what the
-sources say together is mixed in the logistic domain, with weights for each set of sources that speak (Mattern, 2012;
+sources say together is mixed in the logistic domain, with weights for each way in which they take sides (Mattern, 2012;
 the mixing of the PAQ compressors). Knows nothing of trees, stores or tokens.
 Invariant: `stretch[k]` is the logit of `chances[k]`.
 """
@@ -18,10 +18,10 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.stores.evidence import NUM_CLASSES, NUM_SOURCES, SILENT, meant_chances
+from decoding.stores.evidence import NUM_CLASSES, NUM_SOURCES, SILENT, is_named, meant_chances
 
 SERVER_TRIED, SERVER_TRUST, SERVER_PACE = 4096.0, 256.0, 0.0005  # see `Judge`; trust: in what was measured elsewhere
-FIRST_HOPE = 0.85
+FIRST_HOPE, FIRST_HELP = 0.85, 0.5
 HOPE_PACE = 2.0  # times that of the weights
 HOPE_TRUST = LOOKS_TRUST = 16.0  # observations that what a level starts from counts for
 LOOKS_PACE = 2.0  # times that of the weights
@@ -30,21 +30,23 @@ FOUND, ASKED, EARNED, NUM_LOOKS = range(4)  # see `Judge.looks`
 _MEASURED = Path(__file__).parent / "judge.json"
 _LEAST = 1e-4  # that a chance may be, and that it may lack to 1
 _MOST_STRETCH = 12.0
-NUM_SETS = 1 << (NUM_SOURCES - 1)  # of sources that speak
+NUM_SIDES = 3 ** (NUM_SOURCES - 1)  # ways in which the sources take sides
 
 
 class Judge(NamedTuple):
     """One level's view. chances, stretch: float32 [K], by class; tried: float32 [K], observations that a chance rests
-    on, at most `most_tried`; weights: float32 [2^S, 1 + S], of the bias and of each source, by set of sources. hope:
-    float32 [2], how often the target's token is one of the likeliest after a node that the draft model ran, and of how
-    many observations. looks: float32 [4], of those for a tree the shares that found one and that asked the draft model,
-    the tokens that one earned beyond its price, and of how many looks. pace: how far an example moves the weights."""
+    on, at most `most_tried`; weights: float32 [3^S, 1 + S], of the bias and of each source, by the sides they take.
+    hope: float32 [2], how often the target's token is one of the likeliest after a node that the draft model ran, and
+    of how many observations; help: likewise, where what the stores thought likeliest did not come. looks: float32 [4],
+    of those for a tree the shares that found one and that asked the draft model, the tokens that one earned beyond its
+    price, and of how many looks. pace: how far an example moves the weights."""
 
     chances: NDArray[np.float32]
     stretch: NDArray[np.float32]
     tried: NDArray[np.float32]
     weights: NDArray[np.float32]
     hope: NDArray[np.float32]
+    help: NDArray[np.float32]
     looks: NDArray[np.float32]
     most_tried: float
     pace: float
@@ -61,15 +63,16 @@ class Levels(NamedTuple):
 def below(judge: Judge, most_tried: float, pace: float, trust: float) -> Judge:
     """A judge that starts with another's view, which counts for at most `trust` observations."""
     tried = np.minimum(judge.tried, np.float32(trust))
-    weights, hope = judge.weights.copy(), np.array((judge.hope[0], HOPE_TRUST), np.float32)
+    hope, help = (np.array((rate[0], HOPE_TRUST), np.float32) for rate in (judge.hope, judge.help))
     looks = np.array((*judge.looks[:NUM_LOOKS], LOOKS_TRUST), np.float32)
-    return Judge(judge.chances.copy(), judge.stretch.copy(), tried, weights, hope, looks, most_tried, pace)
+    numbers = judge.chances.copy(), judge.stretch.copy(), tried, judge.weights.copy()
+    return Judge(*numbers, hope, help, looks, most_tried, pace)
 
 
 def is_sound(judge: Judge) -> bool:
     """Whether its numbers, which came from outside, can be ones that were learned."""
-    chances = np.concatenate((judge.chances, judge.hope[:1], judge.looks[:EARNED]))
-    counts = np.concatenate((judge.tried, judge.hope[1:], judge.looks[NUM_LOOKS:]))
+    chances = np.concatenate((judge.chances, judge.hope[:1], judge.help[:1], judge.looks[:EARNED]))
+    counts = np.concatenate((judge.tried, judge.hope[1:], judge.help[1:], judge.looks[NUM_LOOKS:]))
     are_finite = all(np.isfinite(each).all() for each in (judge.stretch, judge.weights, judge.looks))
     are_within = np.all((chances >= 0) & (chances <= 1)) and np.all(counts >= 0)
     return bool(are_finite and are_within)
@@ -79,20 +82,20 @@ def new_judge(chances: NDArray[np.float32], weights: NDArray[np.float32], trust:
     """One that starts with measured numbers."""
     chances = np.clip(chances, _LEAST, 1 - _LEAST).astype(np.float32)
     assert chances.shape == (NUM_CLASSES,), chances.shape
-    assert weights.shape == (NUM_SETS, NUM_SOURCES), weights.shape
+    assert weights.shape == (NUM_SIDES, NUM_SOURCES), weights.shape
     stretch = np.log(chances / (1 - chances)).astype(np.float32)
     tried = np.full(NUM_CLASSES, trust, np.float32)
-    hope = np.array((FIRST_HOPE, HOPE_TRUST), np.float32)
+    hope, help = (np.array((first, HOPE_TRUST), np.float32) for first in (FIRST_HOPE, FIRST_HELP))
     looks = np.array((1.0, 0.5, 1.0, LOOKS_TRUST), np.float32)
-    return Judge(chances, stretch, tried, weights.astype(np.float32), hope, looks, SERVER_TRIED, SERVER_PACE)
+    return Judge(chances, stretch, tried, weights.astype(np.float32), hope, help, looks, SERVER_TRIED, SERVER_PACE)
 
 
 def meant_judge() -> Judge:
     """One that has nothing to go by but what the classes mean."""
-    weights = np.zeros((NUM_SETS, NUM_SOURCES), np.float32)
-    for speaking in range(1, NUM_SETS):
-        sources = [source for source in range(1, NUM_SOURCES) if speaking >> (source - 1) & 1]
-        weights[speaking, sources] = len(sources) ** -0.5
+    weights = np.zeros((NUM_SIDES, NUM_SOURCES), np.float32)
+    for sides in range(1, NUM_SIDES):
+        sources = [source for source in range(1, NUM_SOURCES) if sides // 3 ** (source - 1) % 3]
+        weights[sides, sources] = len(sources) ** -0.5
     return new_judge(meant_chances(), weights, 16.0)
 
 
@@ -113,35 +116,36 @@ def _own(measured: Judge) -> Judge:
 
 
 @nb.njit(cache=True, forceinline=True)
-def set_of(classes: NDArray[np.int16]) -> int:
-    """The sources that speak, as bits."""
-    speaking = 0
-    for source in range(1, NUM_SOURCES):
-        if classes[source] != SILENT:
-            speaking |= 1 << (source - 1)
-    return speaking
+def sides_of(classes: NDArray[np.int16]) -> int:
+    """What sides the sources take: digits of base 3, 0 of one that is silent, 1 of one that names other tokens, 2 of
+    one that names this one."""
+    sides = 0
+    for source in range(NUM_SOURCES - 1, 0, -1):
+        kind = classes[source]
+        sides = 3 * sides + (0 if kind == SILENT else 1 + is_named(kind))
+    return sides
 
 
 @nb.njit(cache=True, forceinline=True)
-def chance_of(judge: Judge, speaking: int, classes: NDArray[np.int16]) -> float:
+def chance_of(judge: Judge, sides: int, classes: NDArray[np.int16]) -> float:
     """Of a token of which the sources say `classes`, int16 [1 + S]."""
-    mixed = judge.weights[speaking, 0]
+    mixed = judge.weights[sides, 0]
     for source in range(1, NUM_SOURCES):
         if classes[source] != SILENT:
-            mixed += judge.weights[speaking, source] * judge.stretch[classes[source]]
+            mixed += judge.weights[sides, source] * judge.stretch[classes[source]]
     return 1.0 / (1.0 + math.exp(-min(max(mixed, -_MOST_STRETCH), _MOST_STRETCH)))
 
 
 @nb.njit(cache=True)
-def learn_token(judge: Judge, speaking: int, classes: NDArray[np.int16], came: bool) -> None:
+def learn_token(judge: Judge, sides: int, classes: NDArray[np.int16], came: bool) -> None:
     """A token of which the sources said `classes` came, or did not."""
-    error = came - chance_of(judge, speaking, classes)
-    judge.weights[speaking, 0] += judge.pace * error
+    error = came - chance_of(judge, sides, classes)
+    judge.weights[sides, 0] += judge.pace * error
     for source in range(1, NUM_SOURCES):
         kind = classes[source]
         if kind == SILENT:
             continue
-        judge.weights[speaking, source] += judge.pace * error * judge.stretch[kind]
+        judge.weights[sides, source] += judge.pace * error * judge.stretch[kind]
         judge.tried[kind] = min(judge.tried[kind] + 1, judge.most_tried)
         chance = judge.chances[kind] + (came - judge.chances[kind]) / judge.tried[kind]
         judge.chances[kind] = min(max(chance, _LEAST), 1 - _LEAST)
@@ -159,17 +163,27 @@ def learn_look(levels: Levels, found_tree: bool, asked_model: bool, earned: floa
         judge.looks[ASKED] += share * (asked_model - judge.looks[ASKED])
         judge.looks[EARNED] += share * (earned - judge.looks[EARNED])
     if not asked_model:
-        _regain_hope(levels.request, levels.session)
-        _regain_hope(levels.session, levels.server)
+        _regain(levels.request, levels.session)
+        _regain(levels.session, levels.server)
 
 
 @nb.njit(cache=True, forceinline=True)
-def _regain_hope(judge: Judge, above: Judge) -> None:
-    judge.hope[0] += judge.pace * FORGETTING * (above.hope[0] - judge.hope[0])
+def _regain(judge: Judge, above: Judge) -> None:
+    share = judge.pace * FORGETTING
+    judge.hope[0] += share * (above.hope[0] - judge.hope[0])
+    judge.help[0] += share * (above.help[0] - judge.help[0])
 
 
 @nb.njit(cache=True)
-def learn_hope(judge: Judge, was_likely: bool) -> None:
-    """After a node that the draft model ran came one of the likeliest tokens, or another."""
-    judge.hope[1] += 1
-    judge.hope[0] += max(HOPE_PACE * judge.pace, 1 / judge.hope[1]) * (was_likely - judge.hope[0])
+def learn_model(judge: Judge, was_likely: bool, was_known: bool) -> None:
+    """After a node that the draft model ran came one of the likeliest tokens, or another; was_known: what the stores
+    alone thought likeliest."""
+    _observe(judge.hope, judge.pace, was_likely)
+    if not was_known:
+        _observe(judge.help, judge.pace, was_likely)
+
+
+@nb.njit(cache=True, forceinline=True)
+def _observe(rate: NDArray[np.float32], pace: float, came: bool) -> None:
+    rate[1] += 1
+    rate[0] += max(HOPE_PACE * pace, 1 / rate[1]) * (came - rate[0])

@@ -18,8 +18,8 @@ from decoding.stores.judge import Judge, below, is_sound, measured_judges
 from decoding.stores.ngram import NgramStore
 from decoding.stores.suffixes import SuffixIndex
 
-SESSION_TRIED, SESSION_TRUST = 512.0, 64.0  # observations that a chance rests on: at most, and at first
-SESSION_PACE = 0.005
+SESSION_TRIED, SESSION_TRUST = 512.0, 32.0  # observations that a chance rests on: at most, and at first
+SESSION_PACE = 0.01
 NUM_STORES = 2  # that are bounded, `ngrams` and `replies`
 JUDGES = ("greedy", "sampled")
 KEY_BYTES, TOKEN_BYTES = 8, 4
@@ -105,7 +105,7 @@ class Session:
         }
         for name, judge in zip(JUDGES, self._judges, strict=True):
             if judge is not None:
-                arrays[name] = (judge.chances, judge.stretch, judge.tried, judge.weights, judge.hope, judge.looks)
+                arrays[name] = [each for each in judge if isinstance(each, np.ndarray)]
         return arrays
 
 

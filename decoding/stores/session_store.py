@@ -17,7 +17,7 @@ from decoding.core.session_info import SessionInfo, SessionState
 from decoding.stores.judge import measured_judges
 from decoding.stores.session import NUM_STORES, Session
 
-ENTRY_BYTES = 16384  # that a session counts beside its stores: its judges and names
+ENTRY_BYTES = 24576  # that a session counts beside its stores: its judges and names
 
 
 @dataclass(frozen=True, slots=True)

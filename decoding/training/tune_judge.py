@@ -86,7 +86,7 @@ def _edited(tokens: IntArray, seed: int) -> IntArray:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure what evidence is worth.")
-    parser.add_argument("--prompts", type=int, default=600, help="with and without the draft model each")
+    parser.add_argument("--prompts", type=int, default=1800, help="with and without the draft model each")
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--out", type=Path, default=Path(judge.__file__).with_name("judge.json"))
     args = parser.parse_args()

@@ -29,7 +29,7 @@ MOST_FORESEEN, LONGEST_FORESEEN = 4, 64  # chains: one that the grammar forces, 
 SHORTEST_COPIED = 1  # tokens that an earlier occurrence shares with the text's end
 MOST_CANDIDATES = MOST_FORESEEN + 1 + 3 * NUM_SUCCESSORS
 _FIRST_NODES = 258  # as many as a tree of 64 is chosen from
-NUM_KNOWN, NUM_NODES, IS_UNJUDGED, NUM_KEPT, LAST_KEPT = range(5)  # see `Desk.counts`
+NUM_KNOWN, NUM_NODES, IS_UNJUDGED, NUM_KEPT, LAST_KEPT, NUM_SAID, NUM_ASKED = range(7)  # see `Desk.counts`
 FOUND, NUM_SHARED, IS_AGREED, IS_REPLY = range(4)  # see `Heard.matches`
 
 
@@ -39,7 +39,7 @@ class Heard(NamedTuple):
     are, -1 before a node is opened; firsts: int32 [n, 1 + S], what each source thinks likeliest, -1 for nothing;
     matches: int64 [n, 4], where the path's end stood before: position (-1: nowhere), tokens shared, whether after other
     places the same came, and whether it is in the session's replies; follows: int32 [n], bits of the foreseen chains
-    that the path has followed so far."""
+    that the path has followed so far; known: int32 [n], what was likeliest without the draft model, -1 for nothing."""
 
     ids: IntArray
     classes: NDArray[np.int16]
@@ -49,6 +49,7 @@ class Heard(NamedTuple):
     firsts: IntArray
     matches: NDArray[np.int64]
     follows: IntArray
+    known: IntArray
 
 
 class Scratch(NamedTuple):
@@ -63,13 +64,23 @@ class Scratch(NamedTuple):
     context: IntArray
 
 
+class ModelRows(NamedTuple):
+    """What the draft model runs for a tree. tokens, parents: int32 [n], of its rows, as `DraftRows`; top: what it says
+    after the root, at place 0, and after row i, at place i + 1."""
+
+    tokens: IntArray
+    parents: IntArray
+    top: Top
+
+
 class Room(NamedTuple):
-    """For a tree of n nodes. rows: int32 [n], the draft model's row that ran each node, -1 for the root's own, -2 for
-    none."""
+    """For a tree of n nodes and what is opened ahead of it. rows: int32 [n], the draft model's row that ran each node,
+    -1 for the root's own, -2 for none."""
 
     buffers: Buffers
     heard: Heard
     rows: IntArray
+    run: ModelRows
 
 
 class Sides(NamedTuple):
@@ -93,11 +104,11 @@ class Foreseen(NamedTuple):
 
 
 class Desk(NamedTuple):
-    """tokens: int32 [T], the request's, with room for all that may come. counts: int64 [5]: tokens up to the root of
+    """tokens: int32 [T], the request's, with room for all that may come. counts: int64 [7]: tokens up to the root of
     the tree under way, and its nodes; 1 while the root is opened and the token after it not judged; tokens that are
-    among the session's replies or never will be, and the position of the last of them there. foretold: int64 [1 + S],
-    how many of the tokens that came each source had thought likeliest. no_top: what the draft model says of a row that
-    was not run."""
+    among the session's replies or never will be, and the position of the last of them there; places of `run` that the
+    draft model has filled, and rows that it was asked for. foretold: int64 [1 + S], how many of the tokens that came
+    each source had thought likeliest."""
 
     tokens: IntArray
     counts: NDArray[np.int64]
@@ -110,7 +121,6 @@ class Desk(NamedTuple):
     ngrams: SuccessorArrays
     levels: Levels
     law: DraftLaw
-    no_top: Top
     sides: Sides
 
 
@@ -124,8 +134,11 @@ def new_room(num_nodes: int) -> Room:
         firsts=np.full((num_nodes, NUM_SOURCES), NO_TOKEN, np.int32),
         matches=np.full((num_nodes, 4), -1, np.int64),
         follows=np.zeros(num_nodes, np.int32),
+        known=np.full(num_nodes, NO_TOKEN, np.int32),
     )
-    return Room(allocate(num_nodes), heard, np.zeros(num_nodes, np.int32))
+    top = Top(np.zeros((num_nodes, NUM_SUCCESSORS), np.int32), np.zeros((num_nodes, NUM_SUCCESSORS), np.float32))
+    run = ModelRows(np.zeros(num_nodes, np.int32), np.zeros(num_nodes, np.int32), top)
+    return Room(allocate(num_nodes), heard, np.zeros(num_nodes, np.int32), run)
 
 
 def new_desk(
@@ -139,7 +152,7 @@ def new_desk(
     context, replies, ngrams = stores
     return Desk(
         tokens=tokens,
-        counts=np.array((0, 1, 0, 0, NOWHERE), np.int64),
+        counts=np.array((0, 1, 0, 0, NOWHERE, 0, 0), np.int64),
         foretold=np.zeros(NUM_SOURCES, np.int64),
         foreseen=Foreseen(
             np.zeros(MOST_FORESEEN, np.int32),
@@ -160,7 +173,6 @@ def new_desk(
         ngrams=ngrams,
         levels=levels,
         law=law,
-        no_top=Top(np.zeros((0, NUM_SUCCESSORS), np.int32), np.zeros((0, NUM_SUCCESSORS), np.float32)),
         sides=sides,
     )
 

@@ -1,9 +1,9 @@
 """The one grower: best-first over the candidates of every source, in rounds where a draft model takes part.
 
 A node's score is its chance to be accepted, the product along its path. The likeliest candidate of any node joins the
-tree until none is worth its price. The draft model is run on nodes where it promises more than the stores know,
-another depth each round, as long as the round is worth its price. All that a tree grows from and into lies on a desk,
-at the address `at`.
+tree until none is worth its price. The draft model is run on nodes where it promises more than the stores know, and
+ahead of the tree on what those go on with, in rounds that are worth their price. All that a tree grows from and into
+lies on a desk, at the address `at`.
 Invariant: a child is never likelier than its parent, so the likeliest nodes are a tree.
 """
 
@@ -18,20 +18,21 @@ from numpy.typing import NDArray
 
 from decoding.core.ranking import places_of_best, ranked
 from decoding.core.tree import IntArray, Source
-from decoding.costs.price import DraftBudget, price_at, price_of
+from decoding.costs.price import DraftBudget, chain_gain, price_at, price_of
 from decoding.drafting.draft_model.growth import Rounds, Top
-from decoding.drafting.one_tree.desk import NUM_KNOWN, NUM_NODES, Desk, read_desk
-from decoding.drafting.one_tree.opening import NOT_RUN, open_node
+from decoding.drafting.one_tree.desk import NUM_ASKED, NUM_KNOWN, NUM_NODES, NUM_SAID, Desk, read_desk
+from decoding.drafting.one_tree.opening import NO_ROW, open_node
 from decoding.drafting.tree.frontier import peek, pop, push
 from decoding.drafting.tree.nodes import best_nodes, part_of, put_node, put_root
 from decoding.stores.context import index_more
 from decoding.stores.evidence import NUM_SOURCES, PREDICTION, is_forced, is_named
 
-for reckon in (price_at, price_of):
+for reckon in (price_at, price_of, chain_gain):
     register_jitable(reckon)
-NO_ROW = -2  # of a node that the draft model was not run on
 _BEST = np.int64(0)  # the first rank
 _ROOT = np.int64(0)
+_ROOT_ROW = -1
+_LIKELY = 0.3  # that the tree comes to a row that is run ahead of it
 _NOWHERE = np.int64(-1)  # in place of a depth
 NO_ROUNDS = Rounds(0, -1)
 GRAMMAR = int(Source.GRAMMAR)
@@ -46,6 +47,7 @@ def plant(at: int, num_known: int) -> None:
     index_more(desk.context, desk.tokens[:num_known])
     room = desk.room
     room.buffers.heap[0] = 0
+    desk.counts[NUM_SAID] = desk.counts[NUM_ASKED] = 0
     put_root(room.buffers.nodes, desk.tokens[num_known - 1])
     room.heard.sizes[0] = -1
     room.rows[0] = NO_ROW
@@ -64,14 +66,21 @@ def grow_from_stores(at: int, budget: DraftBudget) -> float:
 
 
 @nb.njit(cache=True)
-def grow_on(at: int, budget: DraftBudget, left: Rounds, run: IntArray, first_row: int, top: Top) -> IntArray:
-    """The draft model was run on the nodes `run`: row i of `top` follows node run[i], as row first_row + i of all.
-    left: what further rounds may have. int32: the nodes to run it on next, often none."""
+def grow_on(at: int, budget: DraftBudget, left: Rounds, top: Top) -> int:
+    """The draft model says `top` after the rows asked for last, at first after the root. left: what further rounds may
+    have. How many rows it is asked for by now; no more than before where the tree is grown."""
     desk = read_desk(at)
-    for row, node in enumerate(run):
-        desk.room.rows[node] = first_row + row
-        open_node(at, np.int64(node), top, np.int64(row))
-        _offer(desk, budget, np.int64(node), _BEST)
+    room, counts = desk.room, desk.counts
+    first = counts[NUM_SAID]
+    counts[NUM_SAID] += len(top.ids)
+    room.run.top.ids[first : counts[NUM_SAID]] = top.ids
+    room.run.top.probabilities[first : counts[NUM_SAID]] = top.probabilities
+    if first == 0:
+        room.rows[0] = _ROOT_ROW
+    for node in range(counts[NUM_NODES]):
+        if room.rows[node] + 1 >= first:
+            open_node(at, np.int64(node))
+            _offer(desk, budget, np.int64(node), _BEST)
     return _grow(at, budget, left)
 
 
@@ -111,17 +120,17 @@ def _worth_their_rate(scores: NDArray[np.float32], kept: IntArray, budget: Draft
 
 
 @nb.njit(cache=True)
-def _grow(at: int, budget: DraftBudget, left: Rounds) -> IntArray:
-    """Add the likeliest candidates, until the draft model is to be run on some. While it is to run again nothing below
-    its nodes is looked at."""
+def _grow(at: int, budget: DraftBudget, left: Rounds) -> int:
+    """Add the likeliest candidates, until the draft model is to be run on some; how many rows it is asked for by now.
+    While it is to run again nothing below its nodes is looked at."""
     desk = read_desk(at)
-    waiting = np.empty(len(desk.room.rows), np.int32)
+    counts, waiting = desk.counts, np.empty(len(desk.room.rows), np.int32)
     most_depth = left.most_depth if desk.room.rows[0] != NO_ROW else _NOWHERE
     while True:
-        num_waiting = _add_likeliest(at, budget, most_depth, waiting)
-        wanted = _choose(desk, budget, waiting[:num_waiting], left.most_rows)
-        if len(wanted) > 0 or num_waiting == 0:
-            return wanted
+        num_waiting, before = _add_likeliest(at, budget, most_depth, waiting), counts[NUM_ASKED]
+        _choose(at, budget, waiting[:num_waiting], Rounds(left.most_rows, int(most_depth)))
+        if counts[NUM_ASKED] > before or num_waiting == 0:
+            return int(counts[NUM_ASKED])
         most_depth = _NOWHERE
 
 
@@ -141,10 +150,10 @@ def _add_likeliest(at: int, budget: DraftBudget, most_depth: int, waiting: IntAr
         chance, parent, rank = pop(heap)
         _put(desk, node, parent, rank, chance)
         _offer(desk, budget, parent, rank + 1)
-        may_run = room.rows[parent] != NO_ROW and nodes.depths[node] <= most_depth
         if nodes.depths[node] < desk.sides.max_depth:
-            open_node(at, node, desk.no_top, NOT_RUN)
-            if may_run:
+            room.rows[node] = _row_ahead(desk, node)
+            open_node(at, node)
+            if room.rows[node] == NO_ROW and room.rows[parent] != NO_ROW and nodes.depths[node] <= most_depth:
                 waiting[num_waiting] = node
                 num_waiting += 1
             else:
@@ -155,29 +164,76 @@ def _add_likeliest(at: int, budget: DraftBudget, most_depth: int, waiting: IntAr
 
 
 @nb.njit(cache=True, forceinline=True)
-def _choose(desk: Desk, budget: DraftBudget, waiting: IntArray, num_left: int) -> IntArray:
-    """int32: those of the waiting nodes to run the draft model on, ascending; the others are offered as they are.
+def _row_ahead(desk: Desk, node: int) -> int:
+    """The row that ran a node before it was there, if one did."""
+    run, nodes = desk.room.run, desk.room.buffers.nodes
+    parent = desk.room.rows[nodes.parents[node]]
+    for row in range(desk.counts[NUM_SAID] - 1):
+        if run.parents[row] == parent and run.tokens[row] == nodes.tokens[node]:
+            return row
+    return NO_ROW
+
+
+@nb.njit(cache=True)
+def _choose(at: int, budget: DraftBudget, waiting: IntArray, left: Rounds) -> None:
+    """Ask for a round of the draft model on those of the waiting nodes where that is worth it; the others are offered
+    as they are.
 
     A round must promise its price in what the model knows beyond the stores. Rows are few: of the likeliest node's
     child, grandchild and so on each is `hope` times as likely as the one before, and a node that is less likely than
     so many of them as there are rows left is passed over.
     """
-    scores = desk.room.buffers.nodes.scores
+    desk = read_desk(at)
+    scores, counts, before = desk.room.buffers.nodes.scores, desk.counts, desk.counts[NUM_ASKED]
     hope, order = np.float64(desk.levels.request.hope[0]), ranked(scores[waiting])
     promise, count = 0.0, 0
-    while count < min(len(order), num_left):
-        node = waiting[order[count]]
+    while count < len(order):
+        node, num_left = waiting[order[count]], left.most_rows - (counts[NUM_ASKED] - before)
         fallen = math.log(scores[node] / scores[waiting[order[0]]]) / math.log(hope)
-        if count + fallen > num_left or scores[node] < budget.row_price:
+        if 1 + fallen > num_left or scores[node] < budget.row_price:
             break
-        known = _best_chance(desk, node)  # the stores' own chain would go on by it: 1 / (1 - known) tokens a token
-        promise += scores[node] * max(0.0, hope - known) / (1.0 - known) - budget.row_price
+        promise += _ask(at, budget, np.int64(node), Rounds(num_left, left.most_depth))
         count += 1
     if promise < budget.round_price:
-        count = 0
+        counts[NUM_ASKED], count = before, 0
     for node in waiting[order[count:]]:
+        desk.room.rows[node] = NO_ROW
         _offer(desk, budget, np.int64(node), _BEST)
-    return waiting[places_of_best(scores[waiting], count)]
+
+
+@nb.njit(cache=True)
+def _ask(at: int, budget: DraftBudget, node: int, left: Rounds) -> float:
+    """Ask for a row on a node, and in the same round on what the stores go on with, while the tree is likely to come
+    there; what the draft model promises there beyond the stores and the price of its rows, in tokens.
+
+    Where the stores are wrong it finds a token once in so many times, and their chain goes on from there.
+    """
+    desk = read_desk(at)
+    room, nodes, help = desk.room, desk.room.buffers.nodes, np.float64(desk.levels.request.help[0])
+    likely, score, promise = 1.0, np.float64(nodes.scores[node]), 0.0
+    ahead = np.int64(desk.counts[NUM_NODES])  # behind the tree's own
+    for _ in range((left.most_rows + 1) // 2):  # the others are for what the tree comes to
+        _add_row(desk, node)
+        known = _best_chance(desk, node)
+        promise += chain_gain(score * (1.0 - known) * help, known, budget.price) - budget.row_price
+        likely, score = likely * known, score * known
+        if likely < _LIKELY or likely * budget.round_price <= budget.row_price:
+            break
+        if nodes.depths[node] >= min(left.most_depth, desk.sides.max_depth - 1) or ahead == len(nodes.tokens):
+            break
+        put_node(nodes, ahead, node, room.heard.known[node], 0, score)
+        room.rows[ahead] = NO_ROW
+        open_node(at, ahead)
+        node, ahead = int(ahead), ahead + 1
+    return promise
+
+
+@nb.njit(cache=True, forceinline=True)
+def _add_row(desk: Desk, node: int) -> None:
+    """Ask for one more row, on a node."""
+    nodes, run, rows, row = desk.room.buffers.nodes, desk.room.run, desk.room.rows, desk.counts[NUM_ASKED]
+    run.tokens[row], run.parents[row], rows[node] = nodes.tokens[node], rows[nodes.parents[node]], row
+    desk.counts[NUM_ASKED] += 1
 
 
 @nb.njit(cache=True, forceinline=True)

@@ -10,10 +10,10 @@ import numpy as np
 
 from decoding.core.tree import IntArray
 from decoding.drafting.one_tree.desk import IS_UNJUDGED, LAST_KEPT, NUM_KEPT, NUM_KNOWN, read_desk
-from decoding.drafting.one_tree.grower import NO_ROW, plant
-from decoding.drafting.one_tree.opening import NOT_RUN, open_node
+from decoding.drafting.one_tree.grower import plant
+from decoding.drafting.one_tree.opening import NO_ROW, open_node
 from decoding.stores.evidence import NUM_SOURCES
-from decoding.stores.judge import learn_hope, learn_look, learn_token, set_of
+from decoding.stores.judge import learn_look, learn_model, learn_token, sides_of
 from decoding.stores.suffixes import append_all
 
 _LIKELY = 2  # candidates of a node
@@ -27,7 +27,7 @@ def look(at: int, num_known: int) -> float:
     learn_text(at, num_known)
     plant(at, num_known)
     desk = read_desk(at)
-    open_node(at, _ROOT, desk.no_top, NOT_RUN)
+    open_node(at, _ROOT)
     desk.counts[IS_UNJUDGED] = 1
     heard = desk.room.heard
     return float(heard.chances[0, heard.order[0, 0]]) if heard.sizes[0] > 0 else 0.0
@@ -70,16 +70,17 @@ def _judge(at: int, path: IntArray, came: IntArray) -> None:
             was_likely = False
             for rank in range(min(heard.sizes[node], _LIKELY)):
                 was_likely = was_likely or heard.ids[node, heard.order[node, rank]] == token
-            learn_hope(levels.request, was_likely)
-            learn_hope(levels.session, was_likely)
-            learn_hope(levels.server, was_likely)
+            was_known = heard.known[node] == token
+            learn_model(levels.request, was_likely, was_known)
+            learn_model(levels.session, was_likely, was_known)
+            learn_model(levels.server, was_likely, was_known)
         if heard.sizes[node] < 0:
-            open_node(at, node, desk.no_top, NOT_RUN)
+            open_node(at, node)
         for source in range(1, NUM_SOURCES):
             desk.foretold[source] += heard.firsts[node, source] == token
         for slot in range(heard.sizes[node]):
             classes = heard.classes[node, slot]
-            is_it, speaking = heard.ids[node, slot] == token, set_of(classes)
-            learn_token(levels.request, speaking, classes, is_it)
-            learn_token(levels.session, speaking, classes, is_it)
-            learn_token(levels.server, speaking, classes, is_it)
+            is_it, sides = heard.ids[node, slot] == token, sides_of(classes)
+            learn_token(levels.request, sides, classes, is_it)
+            learn_token(levels.session, sides, classes, is_it)
+            learn_token(levels.server, sides, classes, is_it)

@@ -64,14 +64,15 @@ class OneTree:
             self._state.grow_with(self)
         session, server = sources.stores.judges(request.sampling.temperature > 0)
         self._foresight = sources.foresight
-        self._levels = Levels(below(session, 64.0, 0.02, 16.0), session, server)
+        self._levels = Levels(below(session, 64.0, 0.01, 32.0), session, server)
         self._index = ContextIndex(request.max_total, SHORTEST_COPIED)
         self._desk = self._new_desk()
         self._at = self._desk.address
         self._budget = NOTHING
         self._rounds = NO_ROUNDS
         self._is_under_way = False
-        self._run, self._row_parents, self._kept = _ROOT, _ROOT[:0], _ROOT
+        self._kept = _ROOT
+        self._num_rows = 0  # of the draft model, for the tree under way
         self._spent = self._paid = 0.0  # tokens, on the draft model and on drafting at all
         self._num_seen = 0  # tokens at the last look
         self._room_until = 0  # tokens
@@ -115,16 +116,13 @@ class OneTree:
 
     def grow(self, top: TopTokens) -> DraftRows | None:
         assert self._is_under_way, "no tree was begun"
-        run, budget, num_rows, room = self._run, self._budget, len(self._row_parents), self._desk.record.room
-        self._spent += budget.round_price + budget.row_price * len(run)
-        left = Rounds(self._rounds.most_rows - num_rows, self._rounds.most_depth)
-        said = Top(top.ids, top.probabilities)
-        self._run = grow_on(self._at, budget, left, run, num_rows - len(run), said)
-        if len(self._run) == 0:
+        budget, before, run = self._budget, self._num_rows, self._desk.record.room.run
+        self._spent += budget.round_price + budget.row_price * len(top)
+        left = Rounds(self._rounds.most_rows - before, self._rounds.most_depth)
+        self._num_rows = int(grow_on(self._at, budget, left, Top(top.ids, top.probabilities)))
+        if self._num_rows == before:
             return None
-        nodes = room.buffers.nodes
-        self._row_parents = np.concatenate((self._row_parents, room.rows[nodes.parents[self._run]]))
-        return DraftRows(nodes.tokens[self._run], self._row_parents)
+        return DraftRows(run.tokens[before : self._num_rows], run.parents[: self._num_rows])
 
     def propose(self, budget: DraftBudget) -> DraftTree:
         """The tree that has grown in this step, now if the draft model has no part in it; the root alone where a tree
@@ -145,7 +143,7 @@ class OneTree:
         self._is_under_way = False
         self._wake_at = 0
         verified, path = tree.of_nodes(self._kept), verdict.path
-        if self._state is not None and len(self._row_parents):
+        if self._state is not None and self._num_rows:
             rows = self._desk.record.room.rows[verified[path[1:]]]
             self._state.keep(rows[rows >= 0])
         earned = float(verdict.num_accepted - price_of(self._budget.price, tree.num_drafted) - self._paid)
@@ -194,7 +192,7 @@ class OneTree:
             self._desk.keep(self._desk.record._replace(room=new_room(num_nodes)))
             self._num_seen = 0  # the root is in the old one
             self._look()
-        self._run, self._row_parents, self._spent = _ROOT, _ROOT[:0], 0.0
+        self._num_rows, self._spent = 0, 0.0
         self._is_under_way = True
 
     def _reserve(self, num_tokens: int) -> None:

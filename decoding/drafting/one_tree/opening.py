@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoding.core.tree import IntArray
-from decoding.drafting.draft_model.growth import Top
 from decoding.drafting.harvest import path_context
 from decoding.drafting.one_tree.desk import (
     FOUND,
@@ -43,21 +42,21 @@ from decoding.stores.evidence import (
     other_foreseen_class,
     weight_step,
 )
-from decoding.stores.judge import chance_of, set_of
+from decoding.stores.judge import chance_of, sides_of
 from decoding.stores.ngram import LONGEST_NGRAM, find_longest, find_successors
 from decoding.stores.successor_table import NO_TOKEN
 from decoding.stores.suffixes import find_longest as find_longest_reply
 from decoding.stores.suffixes import next_position, place_of
 
-NOT_RUN = np.int64(-1)  # in place of a row of the draft model's
+NO_ROW = -2  # of a node that the draft model was not run on
 _EVERY_CHAIN = (1 << MOST_FORESEEN) - 1
 _NUM_SEEN = 4
 _SHORTEST = LONGEST_NGRAM - 1
 
 
 @nb.njit(cache=True)
-def open_node(at: int, node: np.int64, top: Top, row: np.int64) -> None:
-    """Ask what may follow a node; at: of the desk; row: of `top`, `NOT_RUN` where the draft model was not run on it.
+def open_node(at: int, node: np.int64) -> None:
+    """Ask what may follow a node; at: of the desk.
 
     Here and below integers are of one width and no constants, since numba compiles a function for each kind.
     """
@@ -83,9 +82,12 @@ def open_node(at: int, node: np.int64, top: Top, row: np.int64) -> None:
         entry, tier = find_successors(desk.ngrams, context[LONGEST_NGRAM - 2], context[LONGEST_NGRAM - 1])
         if entry >= 0:
             _hear_list(at, desk.ngrams, np.int64(entry), (node, position, ADJACENCY, np.int64(tier)), others)
-    if row >= 0:
-        _hear_list(at, top, row, (node, position, MODEL, np.int64(0)), others)
+    row = desk.room.rows[node]
+    if row != NO_ROW:
+        _hear_list(at, desk.room.run.top, np.int64(row + 1), (node, position, MODEL, np.int64(0)), others)
     _weigh(desk, node, others)
+    if row == NO_ROW:
+        heard.known[node] = heard.ids[node, heard.order[node, 0]] if heard.sizes[node] > 0 else NO_TOKEN
 
 
 @nb.njit(cache=True, forceinline=True)
@@ -238,13 +240,12 @@ def _weigh(desk: Desk, node: int, others: NDArray[np.int16]) -> None:
     """Give each candidate its chance, and put the likeliest first."""
     heard, judge = desk.room.heard, desk.levels.request
     size = heard.sizes[node]
-    speaking = set_of(others)
     for slot in range(size):
         classes = heard.classes[node, slot]
         for source in range(1, NUM_SOURCES):
             if classes[source] == SILENT:
                 classes[source] = others[source]
-        chance = chance_of(judge, speaking, classes)
+        chance = chance_of(judge, sides_of(classes), classes)
         heard.chances[node, slot] = chance
         place = slot
         while place > 0 and heard.chances[node, heard.order[node, place - 1]] < chance:

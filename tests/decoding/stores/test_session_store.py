@@ -78,7 +78,7 @@ def test_a_tenant_keeps_to_its_own_bytes_though_there_is_room() -> None:
 
 
 def test_a_session_that_grows_drives_out_its_tenants_others_and_nobody_elses() -> None:
-    store = roomy_store([0.0], per_tenant=2**19)
+    store = roomy_store([0.0], per_tenant=2**19 + 2**16)
     for name in (("alice", "1"), ("alice", "2"), ("alice", "3"), ("bob", "old"), ("bob", "1"), ("bob", "2")):
         grow(store, store.open(*name), 20_000)
     growing = store.open("bob", "growing")

@@ -83,10 +83,9 @@ def grow(
     wanted: list[tuple[int, ...]] = [()]
     rounds = []
     while (asked := drafter.grow(tops_of(law, wanted))) is not None:
-        wanted = []
         for token, parent in zip(asked.tokens.tolist(), asked.parents[len(paths) :].tolist(), strict=True):
-            wanted.append((*(paths[parent] if parent >= 0 else ()), token))
-        paths += wanted
+            paths.append((*(paths[parent] if parent >= 0 else ()), token))
+        wanted = paths[-len(asked.tokens) :]
         assert len(paths) == len(asked.parents) == len(set(paths)) <= most_rows
         rounds.append(len(wanted))
     tree = drafter.propose(budget)

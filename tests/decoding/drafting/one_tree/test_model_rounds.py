@@ -50,7 +50,7 @@ def test_rounds_end_where_they_promise_less_than_they_cost() -> None:
 
 
 def test_dear_rows_are_fewer() -> None:
-    counts = [sum(rounds_at(0.0, row_price, probability=0.7)) for row_price in (0.0, 0.3, 1.0)]
+    counts = [sum(rounds_at(0.0, row_price, probability=0.7)) for row_price in (0.0, 0.15, 1.0)]
     assert counts[0] > counts[1] > counts[2] == 0
 
 
@@ -73,6 +73,36 @@ def test_a_tree_goes_on_from_the_stores_where_the_draft_model_is_not_asked_furth
     names = names_of(tree)
     assert names[(20,)] == {Source.DRAFT_MODEL}
     assert names[(20, 40)] == names[(20, 40, 41)] == {Source.ADJACENCY}
+
+
+def grown(step: int, round_price: float, row_price: float) -> tuple[DraftTree, list[int]]:
+    """The draft model says 20, 21, 22 and so on, the stores that `step` comes after each; 0: they know nothing."""
+    session = new_session()
+    teach(session, {(token,): {token + step: 0.97} for token in range(20, 32) if step})
+    drafter = drafter_of(session, request_of([3, 19]), has_model=True)
+    return grow(drafter, chain_law(0.97), DraftBudget(48, NodePrice(0.02), round_price, row_price))
+
+
+def test_what_the_stores_go_on_with_is_run_ahead_of_the_tree_in_the_same_round() -> None:
+    tree, rounds = grown(1, 0.1, 0.001)
+    alone, rounds_alone = grown(0, 0.1, 0.001)
+    assert rounds[0] > 8
+    assert set(rounds_alone) == {1}
+    assert len(rounds) < len(rounds_alone) - 8
+    chain = [tuple(range(20, end)) for end in range(21, 29)]
+    assert set(chain) <= set(paths_of(alone)) & set(paths_of(tree))
+    assert all(names_of(tree)[path] == {Source.ADJACENCY, Source.DRAFT_MODEL} for path in chain[1:])
+
+
+def test_rows_are_run_ahead_only_where_they_cost_less_than_the_round_they_may_save() -> None:
+    assert max(grown(1, 0.02, 0.001)[1]) > 1
+    assert set(grown(1, 0.02, 0.03)[1]) <= {1}
+
+
+def test_rows_that_are_run_ahead_in_vain_leave_the_tree_to_the_draft_model() -> None:
+    tree, rounds = grown(40, 0.1, 0.001)
+    assert max(rounds) > 1
+    assert {tuple(range(20, end)) for end in range(21, 26)} <= set(paths_of(tree))
 
 
 def test_a_token_that_the_target_does_not_have_is_not_drafted() -> None:
