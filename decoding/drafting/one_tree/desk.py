@@ -196,3 +196,14 @@ read_desk, _write_desk = LAYOUT.read, LAYOUT.write
 @nb.njit(cache=True)
 def write_desk(at: int, desk: Desk) -> None:
     _write_desk(at, desk)
+
+
+_write_context, _write_replies, _write_ngrams = map(LAYOUT.write_field, ("context", "replies", "ngrams"))
+
+
+@nb.njit(cache=True)
+def write_stores(at: int, context: ContextArrays, replies: SuffixArrays, ngrams: SuccessorArrays) -> None:
+    """In place of those that are kept."""
+    _write_context(at, context)
+    _write_replies(at, replies)
+    _write_ngrams(at, ngrams)

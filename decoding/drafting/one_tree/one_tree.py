@@ -27,6 +27,7 @@ from decoding.drafting.one_tree.desk import (
     new_desk,
     new_room,
     write_desk,
+    write_stores,
 )
 from decoding.drafting.one_tree.grower import NO_ROUNDS, best_part, grow_from_stores, grow_on, plant
 from decoding.drafting.one_tree.learning import learn_text, learn_tree, look
@@ -66,6 +67,7 @@ class OneTree:
         self._foresight = sources.foresight
         self._levels = Levels(below(session, 64.0, 0.01, 32.0), session, server)
         self._index = ContextIndex(request.max_total, SHORTEST_COPIED)
+        self._index.reserve(request.tokens)
         self._desk = self._new_desk()
         self._at = self._desk.address
         self._budget = NOTHING
@@ -207,7 +209,8 @@ class OneTree:
         """The index and the stores, which the session's other requests share, may have new arrays."""
         desk, (context, replies, ngrams) = self._desk.record, self._arrays
         if desk.context is not context or desk.replies is not replies or desk.ngrams is not ngrams:
-            self._desk.keep(desk._replace(context=context, replies=replies, ngrams=ngrams))
+            write_stores(self._at, context, replies, ngrams)
+            self._desk.record = desk._replace(context=context, replies=replies, ngrams=ngrams)
 
     @property
     def _arrays(self) -> tuple[ContextArrays, SuffixArrays, SuccessorArrays]:

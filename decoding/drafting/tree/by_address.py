@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 import numba as nb
 import numpy as np
 from numba import types
+from numba.core import cgutils
 from numba.core.errors import TypingError
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
@@ -36,7 +37,8 @@ def _unowned(context: Any, builder: Any, kind: types.Type, value: Any) -> Any:
 
 class Layout:
     """Of a named tuple of arrays, numbers and such tuples. For compiled code: read(address), the record that is kept
-    there, and write(address, record). num_words: of eight bytes, that a record takes."""
+    there, and write(address, record); `write_field` makes one for a field alone. num_words: of eight bytes, that a
+    record takes."""
 
     def __init__(self, example: Any) -> None:
         """example: a record of the same types as all that will be kept."""
@@ -61,13 +63,35 @@ class Layout:
 
             return types.void(types.int64, kind), codegen
 
-        self.read, self.write = read, write
+        self.read, self.write, self._kind = read, write, kind
         context = cpu_target.target_context
         self.num_words = (context.get_abi_sizeof(context.get_value_type(kind)) + 7) // 8
 
+    def write_field(self, name: str) -> Any:
+        """For compiled code: write(address, value) of this field of the record that is kept there."""
+        place, record = self._kind.fields.index(name), self._kind
+
+        @intrinsic
+        def write(_context: Any, address: Any, value: Any) -> Any:
+            if value != record.types[place]:
+                raise TypingError(f"{name} of {value} cannot be kept as {record.types[place]}")
+
+            def codegen(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+                whole = builder.inttoptr(values[0], context.get_value_type(record).as_pointer())
+                part = cgutils.gep_inbounds(builder, whole, 0, place)
+                builder.store(_unowned(context, builder, value, values[1]), part)
+                return context.get_dummy_value()
+
+            return types.void(types.int64, value), codegen
+
+        return write
+
 
 class Kept(Generic[Record]):
-    """A record, kept at an address. write: compiled, of the layout's `write`."""
+    """A record, kept at an address. write: compiled, of the layout's `write`.
+
+    Whoever writes fields of it sets `record` to what is kept there now.
+    """
 
     def __init__(self, layout: Layout, write: Callable[[int, Record], None], record: Record) -> None:
         self._room = np.zeros(layout.num_words, np.int64)

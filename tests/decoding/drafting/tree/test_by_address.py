@@ -37,6 +37,14 @@ def write(at: int, record: Outer) -> None:
     _write(at, record)
 
 
+_write_inner = LAYOUT.write_field("inner")
+
+
+@nb.njit
+def write_inner(at: int, inner: Inner) -> None:
+    _write_inner(at, inner)
+
+
 @nb.njit
 def work(at: int) -> float:
     """Count the call, and sum what the record holds."""
@@ -73,3 +81,19 @@ def test_a_record_of_other_types_is_refused() -> None:
     wrong = Outer(np.zeros(2, np.int32), Inner(np.ones((1, 2), np.float32), 2.0, True))  # type: ignore[arg-type]
     with pytest.raises(TypingError, match="cannot be kept"):
         Kept(LAYOUT, write, wrong)
+
+
+def test_a_field_is_written_alone() -> None:
+    record = outer(4)
+    kept = Kept(LAYOUT, write, record)
+    work(kept.address)
+    inner = Inner(np.full((2, 2), 5, np.float32), 3.0, True)
+    write_inner(kept.address, inner)
+    assert work(kept.address) == 3.0 * 10
+    assert record.counts.tolist() == [2, 0]
+
+
+def test_a_field_of_other_types_is_refused() -> None:
+    kept = Kept(LAYOUT, write, outer(1))
+    with pytest.raises(TypingError, match="inner of"):
+        write_inner(kept.address, np.zeros(2))  # type: ignore[arg-type]
