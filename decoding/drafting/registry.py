@@ -28,7 +28,7 @@ from decoding.drafting.draft_model.dynamic import History, ModelDrafter, dynamic
 from decoding.drafting.draft_model.growth import Rules
 from decoding.drafting.draft_model.state import DraftModelState
 from decoding.drafting.drafter import Drafter
-from decoding.drafting.eagle.eagle_tree import NUM_NODES, EagleDrafter
+from decoding.drafting.eagle.eagle_tree import NUM_NODES, eagle_rules
 from decoding.drafting.fields import check_field, one_of
 from decoding.drafting.one_tree.one_tree import FAMILIES, OneTree
 from decoding.drafting.sources import DraftingStores, Sources
@@ -106,11 +106,6 @@ def _of_model(rules: Callable[[SpeculationParams], Rules], history: History | No
     return start
 
 
-def _eagle(request: Request, sources: Sources) -> Drafter:
-    assert sources.state is not None
-    return EagleDrafter(request, sources.state)
-
-
 AUTO, PLAIN = "auto", "none"
 BEST_FIRST = "best_first"  # left out, a method draws its paper's own shape
 SPINE = frozenset((Source.CONTEXT, Source.ADJACENCY))
@@ -146,7 +141,7 @@ METHODS: dict[str, Method] = {
         runs_draft_model=True,
     ),
     "eagle": Method(
-        _eagle,
+        _of_model(eagle_rules),
         "EAGLE-2's tree over a head or draft model: ten nodes of a depth grow on, the 60 likeliest stay",
         NUM_NODES,
         needs_draft_model=True,

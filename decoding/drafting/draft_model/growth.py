@@ -1,8 +1,8 @@
-"""Grows a draft tree depth by depth from what the draft model says after each node: one builder, many rules.
+"""A tree that grows depth by depth from what a draft model says after each node: one growth, many rules.
 
-Owns the compiled builder. A node has two numbers: its path probability under the draft model, which the rules of
+Owns the tree under way. A node has two numbers: its path probability under the draft model, which the rules of
 DynaTree (section 3.3) ask for, and the same given the request's own noise, which decides who gets the budget.
-Invariant: a child is never likelier than its parent, so the likeliest nodes are a tree.
+Invariant: a child comes after its parent and is never likelier, so the likeliest nodes are a tree.
 """
 
 from __future__ import annotations
@@ -13,14 +13,20 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.core.ranking import places_of_best, ranked
-from decoding.core.tree import IntArray, Source
-from decoding.drafting.tree.candidates import Candidates, DraftLaw, allocate_candidates, rank_candidates
-from decoding.drafting.tree.growth import Growth
-from decoding.drafting.tree.nodes import Nodes, best_nodes, put_node
+from decoding.core.ranking import places_of_best
+from decoding.core.request import Request
+from decoding.core.top_tokens import TopTokens
+from decoding.core.tree import DraftTree, IntArray, Source
+from decoding.costs.price import DraftBudget
+from decoding.drafting.draft_model.state import DraftRows
+from decoding.drafting.tree.candidates import COUPLED, DraftLaw, allocate_candidates, draft_law, rank_candidates
 
-_DRAFT_MODEL = np.int64(Source.DRAFT_MODEL)
-_NOT_RUN = -1
+# row: which row of the draft forwards ran the node, or -1; probability: of its path; chance: that it is accepted.
+_NODE = np.dtype(
+    [("token", "i4"), ("parent", "i4"), ("depth", "i4"), ("row", "i4"), ("probability", "f8"), ("chance", "f8")]
+)
+_ROOT: IntArray = np.zeros(1, np.int32)
+Nodes = NDArray[np.void]  # of `_NODE`
 
 
 class Rules(NamedTuple):
@@ -28,7 +34,8 @@ class Rules(NamedTuple):
 
     b_min, b_mid, b_max: children of a node whose best candidate has at least probability tau_high, at least
     tau_low, or less. A node at depth d of path probability p is expanded if d < d_max, p >= rho_stop, and d < d_base or
-    p > rho_deep. tau: nodes of less path probability are not drafted.
+    p > rho_deep. tau: nodes of less path probability are not drafted. beam: nodes of a depth that are expanded at most
+    (EAGLE-2, section 4.1); 0 for as many as there may be nodes, of all depths together.
     """
 
     b_min: int = 1
@@ -41,6 +48,12 @@ class Rules(NamedTuple):
     rho_stop: float = 0.1
     rho_deep: float = 0.5
     tau: float = 0.05
+    beam: int = 0
+
+
+def even_rules(breadth: int, depth: int, tau: float = 0.0, beam: int = 0) -> Rules:
+    """Every node down to `depth` has `breadth` children, sure or not."""
+    return Rules(breadth, breadth, breadth, d_base=depth, d_max=depth, rho_stop=0.0, tau=tau, beam=beam)
 
 
 class Rounds(NamedTuple):
@@ -50,15 +63,6 @@ class Rounds(NamedTuple):
     most_depth: int
 
 
-class ModelBuffers(NamedTuple):
-    """What the draft model knows of each of n nodes. probabilities: float64 [n], of the path; rows: int32 [n], which
-    row of the draft forwards ran the node, or -1. candidates: of the rows at hand."""
-
-    probabilities: NDArray[np.float64]
-    rows: IntArray
-    candidates: Candidates
-
-
 class Top(NamedTuple):
     """What the draft model says after each row, as `TopTokens`."""
 
@@ -66,119 +70,108 @@ class Top(NamedTuple):
     probabilities: NDArray[np.float32]
 
 
-class ModelSource(NamedTuple):
-    """Where candidates come from and who is asked for more. vocab_size: of the tokens that target and draft model both
-    have."""
+class Growing(NamedTuple):
+    """What a tree grows by. root_position: that the root's children take; vocab_size: of the tokens that target and
+    draft model both have; max_nodes: drafted ones; min_chance: of a node."""
 
     law: DraftLaw
     rules: Rules
     rounds: Rounds
+    root_position: int
     vocab_size: int
-    buffers: ModelBuffers
+    max_nodes: int
+    min_chance: float
 
 
-def most_nodes(max_nodes: int, most_children: int) -> int:
-    """Every child of every node that may be expanded: the root and at most `max_nodes` others."""
-    return 1 + (max_nodes + 1) * most_children
+class ModelTree:
+    """A tree under way, from the last token of `request` on. vocab_size: as in `Growing`."""
 
+    def __init__(self, request: Request, rules: Rules, budget: DraftBudget, rounds: Rounds, vocab_size: int) -> None:
+        if rules.beam == 0:
+            rounds = rounds._replace(most_rows=min(rounds.most_rows, budget.max_nodes))
+        law, price = draft_law(request.sampling, COUPLED), float(budget.price.usual)
+        self._growing = Growing(law, rules, rounds, request.num_tokens, vocab_size, budget.max_nodes, price)
+        self._nodes = np.array([(request.tokens[-1], -1, 0, -1, 1.0, 1.0)], _NODE)
+        self._run = _ROOT
+        self._row_parents = _ROOT[:0]
 
-def allocate_model_buffers(num_nodes: int, num_rows: int) -> ModelBuffers:
-    """num_rows: that one draft forward may have."""
-    return ModelBuffers(
-        probabilities=np.ones(num_nodes, np.float64),
-        rows=np.full(num_nodes, _NOT_RUN, np.int32),
-        candidates=allocate_candidates(num_rows),
-    )
+    def grow(self, top: TopTokens) -> DraftRows | None:
+        """Take in what follows the nodes that were run last, at first the root; those to run next, None for none."""
+        said, num_rows = Top(top.ids, top.probabilities), len(self._row_parents)
+        self._nodes, self._run = nodes, run = _grow_depth(self._nodes, self._run, said, num_rows, self._growing)
+        if len(run) == 0:
+            return None
+        parents = nodes["row"][nodes["parent"][run]]  # the root's children follow the committed tokens: -1
+        self._row_parents = np.concatenate((self._row_parents, parents))
+        return DraftRows(nodes["token"][run], self._row_parents)
+
+    def best(self, max_nodes: int) -> tuple[DraftTree, IntArray]:
+        """The root and the likeliest nodes, and of each the row of the draft forwards that ran it, or -1."""
+        kept = places_of_best(self._nodes["chance"].copy(), 1 + max_nodes)  # of equals the earlier, so parents first
+        nodes = self._nodes[kept]
+        parents = np.searchsorted(kept, nodes["parent"]).astype(np.int32)
+        sources = np.full(len(kept), Source.DRAFT_MODEL, np.int8)
+        parents[0], sources[0] = -1, Source.ROOT
+        return DraftTree(nodes["token"].copy(), parents, sources), nodes["row"]
 
 
 @nb.njit(cache=True)
-def grow_depth(
-    growth: Growth, source: ModelSource, num_nodes: int, num_rows: int, expanded: IntArray, top: Top
-) -> tuple[int, IntArray]:
-    """Take in what row i of `top` says after node `expanded[i]`: the new number of nodes, and which to run next.
+def _grow_depth(nodes: Nodes, run: IntArray, top: Top, num_rows: int, growing: Growing) -> tuple[Nodes, IntArray]:
+    """Take in what row i of `top` says after node run[i]: all nodes now, and which of them to run next.
 
     num_rows: of all draft forwards of the tree so far.
     """
-    grown = _add_children(growth, source, num_nodes, expanded, top)
-    return grown, _choose_expanded(growth, source, num_nodes, grown, num_rows)
+    grown = _with_children(nodes, run, top, growing)
+    chosen = _chosen(grown, len(nodes), num_rows, growing)
+    for place, node in enumerate(chosen):
+        grown[node]["row"] = num_rows + place
+    return grown, chosen
 
 
 @nb.njit(cache=True)
-def _add_children(growth: Growth, source: ModelSource, num_nodes: int, expanded: IntArray, top: Top) -> int:
-    """Give node `expanded[i]` the children that row i of `top` and the rules speak for; the new number of nodes."""
-    nodes, limits, rules, buffers = growth.nodes, growth.limits, source.rules, source.buffers
-    candidates, probabilities = buffers.candidates, buffers.probabilities
-    root_position = len(growth.tokens)  # of the root's children
-    for row in range(len(expanded)):
-        parent = expanded[row]
-        if nodes.depths[parent] >= limits.max_depth:
+def _with_children(nodes: Nodes, run: IntArray, top: Top, growing: Growing) -> Nodes:
+    """The nodes, and the children of node run[i] that row i of `top` and the rules speak for."""
+    rules, law, candidates = growing.rules, growing.law, allocate_candidates(1)
+    grown, num_nodes = np.empty(len(nodes) + len(run) * rules.b_max, nodes.dtype), len(nodes)
+    grown[:num_nodes] = nodes
+    for row, parent in enumerate(run):
+        depth = nodes[parent]["depth"]
+        if depth >= rules.d_max:
             continue
-        position = root_position + nodes.depths[parent]
-        rank_candidates(top, row, source.law, (row, position, root_position), candidates)
-        size = candidates.sizes[row]
-        mass = (
-            top.probabilities[row].sum() if source.law.temperature == 0 else 1.0
-        )  # shares are of the candidates alone
-        confidence = 0.0
-        for rank in range(size):
-            confidence = max(confidence, mass * candidates.shares[row, rank])
-        breadth = rules.b_max
-        if confidence >= rules.tau_high:
-            breadth = rules.b_min
-        elif confidence >= rules.tau_low:
-            breadth = rules.b_mid
-        for rank in range(min(breadth, size)):
-            probability = probabilities[parent] * mass * candidates.shares[row, rank]
-            chance = nodes.scores[parent] * mass * candidates.weights[row, rank]
-            token = candidates.ids[row, rank]
-            if probability < rules.tau or chance < limits.min_chance or token >= source.vocab_size:
-                continue
-            put_node(nodes, num_nodes, parent, token, _DRAFT_MODEL, chance)
-            probabilities[num_nodes] = probability
-            buffers.rows[num_nodes] = _NOT_RUN
-            num_nodes += 1
-    return num_nodes
+        rank_candidates(top, row, law, (0, growing.root_position + depth, growing.root_position), candidates)
+        size = candidates.sizes[0]
+        shares, weights = candidates.shares[0, :size], np.exp(candidates.scores[0, :size] - candidates.scores[0, 0])
+        mass = min(1.0, top.probabilities[row].sum()) if law.temperature == 0 else 1.0  # shares are of the candidates
+        probabilities = nodes[parent]["probability"] * mass * shares
+        chances = nodes[parent]["chance"] * mass / weights.sum() * weights
+        for rank in range(min(_breadth(mass * shares.max(), rules), size)):
+            token, probability, chance = candidates.ids[0, rank], probabilities[rank], chances[rank]
+            if probability >= rules.tau and chance >= growing.min_chance and token < growing.vocab_size:
+                child = grown[num_nodes]
+                child["token"], child["parent"], child["depth"], child["row"] = token, parent, depth + 1, -1
+                child["probability"], child["chance"] = probability, chance
+                num_nodes += 1
+    return grown[:num_nodes]
 
 
 @nb.njit(cache=True)
-def _choose_expanded(growth: Growth, source: ModelSource, first: int, num_nodes: int, num_rows: int) -> IntArray:
-    """int32: those of the nodes from `first` on that the draft model is to be run on next, ascending; often none."""
-    nodes, limits, rules, rounds = growth.nodes, growth.limits, source.rules, source.rounds
-    least = _least_score(nodes.scores[1:num_nodes], limits.max_nodes)
-    found = np.empty(num_nodes - first, np.int32)
-    count = 0
-    for node in range(first, num_nodes):
-        probability, depth, score = source.buffers.probabilities[node], nodes.depths[node], nodes.scores[node]
-        is_open = depth < limits.max_depth and depth <= rounds.most_depth and probability >= rules.rho_stop
-        is_open = is_open and (depth < rules.d_base or probability > rules.rho_deep)
-        if is_open and score >= least and score >= limits.min_chance:
+def _breadth(confidence: float, rules: Rules) -> int:
+    """How many children a node may have."""
+    if confidence >= rules.tau_high:
+        return rules.b_min
+    return rules.b_mid if confidence >= rules.tau_low else rules.b_max
+
+
+@nb.njit(cache=True)
+def _chosen(nodes: Nodes, first: int, num_rows: int, growing: Growing) -> IntArray:
+    """Those of the nodes from `first` on that the draft model is to be run on next, ascending; often none."""
+    rules, rounds, chances = growing.rules, growing.rounds, nodes["chance"].copy()
+    found, count = np.empty(len(nodes) - first, np.int32), 0
+    for node in places_of_best(chances, 1 + growing.max_nodes):
+        depth, probability = nodes[node]["depth"], nodes[node]["probability"]
+        is_open = node >= first and depth < rules.d_max and depth <= rounds.most_depth
+        if is_open and probability >= rules.rho_stop and (depth < rules.d_base or probability > rules.rho_deep):
             found[count] = node
             count += 1
-    room = rounds.most_rows - num_rows
-    if count > room:
-        return found[places_of_best(nodes.scores[found[:count]], room)]
-    return found[:count]
-
-
-@nb.njit(cache=True)
-def _least_score(scores: NDArray[np.float32], budget: int) -> float:
-    """What a node must score at least to be among the `budget` best."""
-    if len(scores) <= budget or budget == 0:
-        return 0.0
-    return float(scores[ranked(scores)[budget - 1]])
-
-
-@nb.njit(cache=True)
-def harvest_best(nodes: Nodes, rows: IntArray, num_nodes: int, budget: int) -> IntArray:
-    """int32, ascending: the root and the `budget` likeliest nodes, which form a tree; `nodes` and `rows` become it."""
-    kept = best_nodes(nodes.scores, num_nodes, budget)
-    places = np.zeros(num_nodes, np.int32)
-    for place, node in enumerate(kept):
-        places[node] = place
-        if place == node:
-            continue
-        nodes.tokens[place], nodes.depths[place] = nodes.tokens[node], nodes.depths[node]
-        nodes.sources[place], nodes.scores[place] = nodes.sources[node], nodes.scores[node]
-        nodes.parents[place] = places[nodes.parents[node]]
-        rows[place] = rows[node]
-    return kept
+    found, room = found[:count], rounds.most_rows - num_rows
+    return found[places_of_best(chances[found], min(room, rules.beam) if rules.beam > 0 else room)]

@@ -47,28 +47,27 @@ class DraftLaw(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """Per node, in draft order: ids int32 [n, 10]; shares float64 [n, 10], each one's part of q; weights float32
-    [n, 10], how likely each is given the noise. sizes int32 [n]: how many; -1 before the look-up. scores float64 [10]:
-    the node's at hand."""
+    """Per node, in draft order: ids int32 [n, 10]; shares float64 [n, 10], each one's part of q; scores float64
+    [n, 10], log q plus noise. sizes int32 [n]: how many there are; the rest means nothing, but for scores of -inf that
+    are still as allocated."""
 
     ids: NDArray[np.int32]
     shares: NDArray[np.float64]
-    weights: NDArray[np.float32]
-    sizes: NDArray[np.int32]
     scores: NDArray[np.float64]
+    sizes: NDArray[np.int32]
 
 
 def draft_law(sampling: SamplingParams, order: int) -> DraftLaw:
     return DraftLaw(*law_of(sampling), order if sampling.temperature > 0 else DETERMINISTIC)
 
 
+@nb.njit(cache=True)
 def allocate_candidates(num_nodes: int) -> Candidates:
     return Candidates(
         ids=np.full((num_nodes, NUM_SUCCESSORS), NO_TOKEN, np.int32),
         shares=np.zeros((num_nodes, NUM_SUCCESSORS), np.float64),
-        weights=np.zeros((num_nodes, NUM_SUCCESSORS), np.float32),
-        sizes=np.full(num_nodes, -1, np.int32),
-        scores=np.zeros(NUM_SUCCESSORS, np.float64),
+        scores=np.full((num_nodes, NUM_SUCCESSORS), -np.inf, np.float64),
+        sizes=np.zeros(num_nodes, np.int32),
     )
 
 
@@ -126,50 +125,18 @@ def rank_candidates(
 
     place: (node, position, step): the absolute position its children take, and that of the tree's own first draw."""
     node, position, step = place
-    candidates.sizes[node] = 0
-    if entry < 0:
-        return
     ids, shares, scores = candidates.ids, candidates.shares, candidates.scores
-    size = temper(table, entry, law, shares, node)
+    size = temper(table, entry, law, shares, node) if entry >= 0 else 0
     candidates.sizes[node] = size
-    for slot in range(size):
-        ids[node, slot] = table.ids[entry, slot]
-        candidates.weights[node, slot] = shares[node, slot]
-    if law.order == DETERMINISTIC:
-        return
-    for slot in range(size):
+    for index in range(size):
+        token, share, noise = table.ids[entry, index], shares[node, index], 0.0
         if law.order == COUPLED:
-            noise = gumbel(law.seed, position, ids[node, slot])
-        else:  # a node's draws are its own: nothing else in this or another step shares their noise
-            noise = gumbel(law.seed, step, ids[node, slot], DRAFT_STREAM, node)
-        scores[slot] = math.log(shares[node, slot]) + noise
-    _sort_by_score(candidates, node, size)
-    if law.order == COUPLED:
-        _weigh(candidates, node, size)
-
-
-@nb.njit(cache=True, forceinline=True)
-def _sort_by_score(candidates: Candidates, node: int, size: int) -> None:
-    ids, shares, weights, scores = candidates.ids, candidates.shares, candidates.weights, candidates.scores
-    for index in range(1, size):
-        score, token, share = scores[index], ids[node, index], shares[node, index]
-        slot = index
-        while slot > 0 and scores[slot - 1] < score:
-            scores[slot] = scores[slot - 1]
+            noise = gumbel(law.seed, position, token)
+        elif law.order == INDEPENDENT:  # its draws are its own: nothing else in this or another step shares their noise
+            noise = gumbel(law.seed, step, token, DRAFT_STREAM, node)
+        score, slot = math.log(share) + noise, index
+        while slot > 0 and scores[node, slot - 1] < score:
             ids[node, slot], shares[node, slot] = ids[node, slot - 1], shares[node, slot - 1]
+            scores[node, slot] = scores[node, slot - 1]
             slot -= 1
-        scores[slot], ids[node, slot], shares[node, slot] = score, token, share
-    for slot in range(size):
-        weights[node, slot] = shares[node, slot]
-
-
-@nb.njit(cache=True, forceinline=True)
-def _weigh(candidates: Candidates, node: int, size: int) -> None:
-    """Softmax of the falling scores: a wide lead of the first over the second makes it likely to be the target's."""
-    weights, scores = candidates.weights, candidates.scores
-    total = 0.0
-    for slot in range(size):
-        weights[node, slot] = math.exp(scores[slot] - scores[0])
-        total += weights[node, slot]
-    for slot in range(size):
-        weights[node, slot] /= total
+        ids[node, slot], shares[node, slot], scores[node, slot] = token, share, score

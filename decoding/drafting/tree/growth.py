@@ -18,12 +18,10 @@ _ANY_DEPTH = np.iinfo(np.int32).max
 
 
 class Limits(NamedTuple):
-    """What a tree may have. max_nodes: drafted ones; max_depth: edges from the root; min_chance: of a node to be
-    accepted, for growers that estimate it."""
+    """What a tree may have. max_nodes: drafted ones; max_depth: edges from the root."""
 
     max_nodes: int
     max_depth: int
-    min_chance: float
 
 
 class Buffers(NamedTuple):
@@ -33,18 +31,9 @@ class Buffers(NamedTuple):
     heap: NDArray[np.int64]
 
 
-class Growth(NamedTuple):
-    """One tree under way. tokens: int32 [t], the request's; the rest as in `Buffers`."""
-
-    tokens: NDArray[np.int32]
-    limits: Limits
-    nodes: Nodes
-    heap: NDArray[np.int64]
-
-
 def limits_of(budget: DraftBudget, max_depth: int | None) -> Limits:
     """The budget's nodes, as deep as `max_depth`, or as they come where it is None."""
-    return Limits(budget.max_nodes, _ANY_DEPTH if max_depth is None else max_depth, float(budget.price.usual))
+    return Limits(budget.max_nodes, _ANY_DEPTH if max_depth is None else max_depth)
 
 
 def allocate(num_nodes: int) -> Buffers:

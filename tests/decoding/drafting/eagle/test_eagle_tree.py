@@ -18,8 +18,9 @@ from decoding.core.speculation_params import SpeculationParams
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree
 from decoding.costs.price import DraftBudget
+from decoding.drafting.draft_model.dynamic import ModelDrafter
 from decoding.drafting.draft_model.state import DraftModelState
-from decoding.drafting.eagle.eagle_tree import BEAM, MOST_DEPTH, NUM_NODES, EagleDrafter
+from decoding.drafting.eagle.eagle_tree import BEAM, MOST_DEPTH, NUM_NODES, eagle_rules
 from decoding.sampling.verify import walk
 from decoding.stores.successor_table import NUM_SUCCESSORS
 
@@ -71,12 +72,15 @@ def new_state(temperature: float = 0.0, max_depth: int | None = None) -> NotingS
     return NotingState(request, KvStore([layer], 1, torch.float32, torch.device("cpu")), 50)
 
 
-def drafter_of(temperature: float = 0.0, max_depth: int | None = None) -> EagleDrafter:
-    state = new_state(temperature, max_depth)
-    return EagleDrafter(state.request, state)
+def drafter_of(temperature: float = 0.0, max_depth: int | None = None) -> ModelDrafter:
+    return drafter_over(new_state(temperature, max_depth))
 
 
-def grow(drafter: EagleDrafter, budget: DraftBudget, peak: float, most_rows: int = 70) -> tuple[DraftTree, list[int]]:
+def drafter_over(state: NotingState) -> ModelDrafter:
+    return ModelDrafter(state.request, state, eagle_rules(state.request.speculation))
+
+
+def grow(drafter: ModelDrafter, budget: DraftBudget, peak: float, most_rows: int = 70) -> tuple[DraftTree, list[int]]:
     """The tree, and how many rows each forward had."""
     drafter.begin(budget, most_rows, 100)
     paths: list[Path] = []
@@ -141,7 +145,7 @@ def test_a_request_that_samples_ranks_by_the_noise_of_its_own_draws() -> None:
 
 def test_rows_of_the_accepted_path_are_told_and_a_tree_is_proposed_once() -> None:
     state = new_state()
-    drafter = EagleDrafter(state.request, state)
+    drafter = drafter_over(state)
     tree, _ = grow(drafter, DraftBudget(NUM_NODES), 6.0)
     children = np.full(len(tree), -1, np.int32)
     for node in range(len(tree) - 1, 0, -1):
