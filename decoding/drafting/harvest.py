@@ -1,6 +1,6 @@
 """Feeding a step's top tokens back into the n-gram store.
 
-Knows which tokens precede which row: positions in a prefill, parent links in a tree, never flat order.
+Knows which tokens precede which row: parent links in a tree, never flat order; a prompt is a chain.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoding.core.top_tokens import TopTokens
-from decoding.core.tree import DraftTree, IntArray, Verdict
+from decoding.core.tree import DraftTree, IntArray, Source, Verdict, chain
 from decoding.stores.ngram import LONGEST_NGRAM, NgramStore, harvest_rows
 from decoding.stores.successor_table import NO_TOKEN, SuccessorArrays
 
@@ -18,20 +18,19 @@ from decoding.stores.successor_table import NO_TOKEN, SuccessorArrays
 def teach_prompt(ngrams: NgramStore, tokens: IntArray, start: int, top: TopTokens | None) -> None:
     """Harvest a chunk of the prompt: row i of `top` follows position `start + i` of `tokens`."""
     if top is not None:
-        teach_text(ngrams, tokens, np.arange(start, start + len(top)), top)
-
-
-def teach_text(ngrams: NgramStore, tokens: IntArray, places: NDArray[np.int64], top: TopTokens) -> None:
-    """Harvest a text: row i of `top` follows position places[i] of `tokens`."""
-    ngrams.reserve(LONGEST_NGRAM * len(places))
-    harvest_text(ngrams.arrays, tokens, places, (top.ids, top.probabilities))
+        text = chain(int(tokens[start]), tokens[start + 1 : start + len(top)], Source.ROOT)
+        _teach(ngrams, tokens[: start + 1], text, np.arange(len(top), dtype=np.int32), top)
 
 
 def teach_tree(ngrams: NgramStore, tokens: IntArray, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
     """Harvest every row of a verified tree, the rejected ones as less firm; `tokens` ends with the root."""
     if top is not None:
-        ngrams.reserve(LONGEST_NGRAM * len(tree))
-        harvest_tree(ngrams.arrays, tokens, (tree.tokens, tree.parents), verdict.path, (top.ids, top.probabilities))
+        _teach(ngrams, tokens, tree, verdict.path, top)
+
+
+def _teach(ngrams: NgramStore, tokens: IntArray, tree: DraftTree, path: IntArray, top: TopTokens) -> None:
+    ngrams.reserve(LONGEST_NGRAM * len(tree))
+    _harvest(ngrams.arrays, tokens, (tree.tokens, tree.parents), path, (top.ids, top.probabilities))
 
 
 def tree_contexts(tokens: IntArray, tree: DraftTree) -> IntArray:
@@ -42,13 +41,7 @@ def tree_contexts(tokens: IntArray, tree: DraftTree) -> IntArray:
 
 
 @nb.njit(cache=True, forceinline=True)
-def path_context(
-    tokens: IntArray,
-    node_tokens: IntArray,
-    parents: IntArray,
-    node: int,
-    context: IntArray,
-) -> None:
+def path_context(tokens: IntArray, node_tokens: IntArray, parents: IntArray, node: int, context: IntArray) -> None:
     """Write the last tokens of the path to `node` into `context`, oldest first, -1 before the sequence's start."""
     slot = len(context) - 1
     while node > 0 and slot >= 0:
@@ -61,38 +54,23 @@ def path_context(
         slot -= 1
 
 
-Laws = tuple[IntArray, NDArray[np.float32]]  # ids and probabilities, [n, k] each, of what followed n rows
-
-
 @nb.njit(cache=True)
-def harvest_text(table: SuccessorArrays, tokens: IntArray, places: NDArray[np.int64], laws: Laws) -> None:
-    """As `teach_text`, into a table that has room."""
-    contexts = np.empty((len(places), LONGEST_NGRAM), np.int32)
-    for row, place in enumerate(places):
-        for back in range(LONGEST_NGRAM):
-            at = place - back
-            contexts[row, LONGEST_NGRAM - 1 - back] = tokens[at] if at >= 0 else NO_TOKEN
-    harvest_rows(table, contexts, laws[0], laws[1], np.ones(len(places), np.bool_))
-
-
-@nb.njit(cache=True)
-def harvest_tree(
-    table: SuccessorArrays, tokens: IntArray, tree: tuple[IntArray, IntArray], path: IntArray, laws: Laws
-) -> None:
-    """As `teach_tree`, into a table that has room. tree: tokens and parents of its nodes."""
-    contexts, is_accepted = np.empty((len(tree[0]), LONGEST_NGRAM), np.int32), np.zeros(len(tree[0]), np.bool_)
-    _fill_contexts(tokens, tree[0], tree[1], contexts)
-    for node in path:
-        is_accepted[node] = True
-    harvest_rows(table, contexts, laws[0], laws[1], is_accepted)
-
-
-@nb.njit(cache=True)
-def _fill_contexts(
-    tokens: IntArray,
-    node_tokens: IntArray,
-    parents: IntArray,
-    contexts: IntArray,
-) -> None:
+def _fill_contexts(tokens: IntArray, node_tokens: IntArray, parents: IntArray, contexts: IntArray) -> None:
     for node in range(len(node_tokens)):
         path_context(tokens, node_tokens, parents, node, contexts[node])
+
+
+@nb.njit(cache=True)
+def _harvest(
+    table: SuccessorArrays,
+    tokens: IntArray,
+    tree: tuple[IntArray, IntArray],
+    path: IntArray,
+    laws: tuple[IntArray, NDArray[np.float32]],
+) -> None:
+    """tree: tokens and parents of its nodes; path: those that are firm; laws: ids and probabilities, [n, k] each, of
+    what followed them."""
+    contexts, is_firm = np.empty((len(tree[0]), LONGEST_NGRAM), np.int32), np.zeros(len(tree[0]), np.bool_)
+    _fill_contexts(tokens, tree[0], tree[1], contexts)
+    is_firm[path] = True
+    harvest_rows(table, contexts, laws[0], laws[1], is_firm)
