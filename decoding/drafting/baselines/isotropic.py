@@ -16,7 +16,7 @@ from decoding.costs.price import DraftBudget
 from decoding.drafting.harvest import teach_prompt, teach_tree
 from decoding.drafting.sources import DraftingStores
 from decoding.drafting.tree.growth import Limits, limits_of
-from decoding.drafting.tree.nodes import Nodes, allocate, put_node, put_root, to_tree, token_before
+from decoding.drafting.tree.nodes import Nodes, allocate, put_node, put_root, to_tree
 from decoding.stores.ngram import find_successors
 from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS, SuccessorArrays
 
@@ -34,7 +34,6 @@ class IsotropicDrafter:
     def __init__(self, request: Request, session: DraftingStores) -> None:
         self._request = request
         self._ngrams = session.ngrams
-        self._nodes = allocate(0)
         self._num_tokens = 0
 
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
@@ -43,17 +42,9 @@ class IsotropicDrafter:
     def propose(self, budget: DraftBudget) -> DraftTree:
         self._num_tokens = self._request.num_tokens
         speculation = self._request.speculation
-        if budget.max_nodes >= len(self._nodes.tokens):
-            self._nodes = allocate(budget.max_nodes + 1)
-        num_nodes = build_isotropic_tree(
-            self._ngrams.arrays,
-            self._request.tokens,
-            self._nodes,
-            limits_of(budget, speculation.max_depth),
-            speculation.branching,
-            "bigram" not in speculation.without,
-        )
-        return to_tree(self._nodes, num_nodes)
+        limits, uses_bigram = limits_of(budget, speculation.max_depth), "bigram" not in speculation.without
+        tokens, branching = self._request.tokens, speculation.branching
+        return to_tree(*build_isotropic_tree(self._ngrams.arrays, tokens, limits, branching, uses_bigram))
 
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
         teach_tree(self._ngrams, self._request.tokens[: self._num_tokens], tree, verdict, top)
@@ -61,20 +52,18 @@ class IsotropicDrafter:
 
 @nb.njit(cache=True)
 def build_isotropic_tree(
-    table: SuccessorArrays,
-    tokens: NDArray[np.int32],
-    nodes: Nodes,
-    limits: Limits,
-    branching: int,
-    use_bigram: bool,
-) -> int:
-    """Fill `nodes` breadth-first with the `branching` best successors of each; return how many, root included."""
+    table: SuccessorArrays, tokens: NDArray[np.int32], limits: Limits, branching: int, use_bigram: bool
+) -> tuple[Nodes, int]:
+    """A tree filled breadth-first with the `branching` best successors of each node; how many there are, root
+    included."""
+    nodes = allocate(limits.max_nodes + 1)
     put_root(nodes, tokens[len(tokens) - 1])
+    before_root = tokens[len(tokens) - 2] if len(tokens) > 1 else NO_TOKEN
     num_nodes = 1
     node = 0
     while node < num_nodes and num_nodes <= limits.max_nodes:
         if nodes.depths[node] < limits.max_depth:
-            before = token_before(nodes, node, tokens)
+            before = nodes.tokens[nodes.parents[node]] if node > 0 else before_root
             entry, _ = find_successors(table, before, nodes.tokens[node], use_bigram)
             for rank in range(min(branching, NUM_SUCCESSORS)):
                 if entry < 0 or table.ids[entry, rank] == NO_TOKEN or num_nodes > limits.max_nodes:
@@ -83,4 +72,4 @@ def build_isotropic_tree(
                 put_node(nodes, num_nodes, node, table.ids[entry, rank], _ADJACENCY, score)
                 num_nodes += 1
         node += 1
-    return num_nodes
+    return nodes, num_nodes

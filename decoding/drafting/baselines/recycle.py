@@ -71,7 +71,6 @@ class RecycleDrafter:
     def __init__(self, request: Request, session: DraftingStores) -> None:
         self._request = request
         self._ngrams = session.ngrams
-        self._nodes = allocate(len(_PARENTS))
         self._num_tokens = 0
 
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
@@ -79,15 +78,8 @@ class RecycleDrafter:
 
     def propose(self, budget: DraftBudget) -> DraftTree:
         self._num_tokens = self._request.num_tokens
-        num_nodes = fill_template(
-            self._ngrams.arrays,
-            int(self._request.tokens[-1]),
-            self._nodes,
-            limits_of(budget, self._request.speculation.max_depth),
-            _PARENTS,
-            _RANKS,
-        )
-        return to_tree(self._nodes, num_nodes)
+        limits = limits_of(budget, self._request.speculation.max_depth)
+        return to_tree(*fill_template(self._ngrams.arrays, int(self._request.tokens[-1]), limits, _PARENTS, _RANKS))
 
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
         teach_tree(self._ngrams, self._request.tokens[: self._num_tokens], tree, verdict, top)
@@ -95,14 +87,10 @@ class RecycleDrafter:
 
 @nb.njit(cache=True)
 def fill_template(
-    table: SuccessorArrays,
-    root: int,
-    nodes: Nodes,
-    limits: Limits,
-    parents: NDArray[np.int32],
-    ranks: NDArray[np.int32],
-) -> int:
-    """Fill `nodes` along the template, leaving out what is unknown or too deep; return how many, root included."""
+    table: SuccessorArrays, root: int, limits: Limits, parents: NDArray[np.int32], ranks: NDArray[np.int32]
+) -> tuple[Nodes, int]:
+    """A tree along the template, without what is unknown or too deep; how many nodes there are, root included."""
+    nodes = allocate(len(parents))
     put_root(nodes, root)
     places = np.full(len(parents), -1, np.int32)
     entries = np.full(len(nodes.tokens), -1, np.int32)
@@ -122,4 +110,4 @@ def fill_template(
             places[slot] = num_nodes
             entries[num_nodes], _ = find_successors(table, NO_TOKEN, token, False)
             num_nodes += 1
-    return num_nodes
+    return nodes, num_nodes

@@ -55,25 +55,15 @@ class SuffixDrafter:
         self._own = SuffixIndex(_MOST_BYTES)
         self._own_last = self._reply_last = NOWHERE  # positions
         self._num_indexed = 0
-        self._nodes = allocate(0)
 
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
         pass
 
     def propose(self, budget: DraftBudget) -> DraftTree:
         self._catch_up()
-        if budget.max_nodes >= len(self._nodes.tokens):
-            self._nodes = allocate(budget.max_nodes + 1)
-        speculation = self._request.speculation
-        num_nodes = speculate(
-            self._own.arrays,
-            self._replies.arrays,
-            self._request.tokens[-MAX_MATCH:],
-            self._nodes,
-            limits_of(budget, speculation.max_depth),
-            "branches" in speculation.without,
-        )
-        return to_tree(self._nodes, num_nodes)
+        speculation, text = self._request.speculation, self._request.tokens[-MAX_MATCH:]
+        limits, is_chain = limits_of(budget, speculation.max_depth), "branches" in speculation.without
+        return to_tree(*speculate(self._own.arrays, self._replies.arrays, text, limits, is_chain))
 
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:  # noqa: ARG002
         self._catch_up()
@@ -107,18 +97,14 @@ class _Members(NamedTuple):
 
 @nb.njit(cache=True)
 def speculate(
-    own: SuffixArrays,
-    replies: SuffixArrays,
-    text: NDArray[np.int32],
-    nodes: Nodes,
-    limits: Limits,
-    is_chain: bool,
-) -> int:
-    """Fill `nodes` with the best tree of either index (the paper's algorithm 2); how many, root included.
+    own: SuffixArrays, replies: SuffixArrays, text: NDArray[np.int32], limits: Limits, is_chain: bool
+) -> tuple[Nodes, int]:
+    """The best tree of either index (the paper's algorithm 2), and how many nodes it has, root included.
 
     text: int32 [t], what is matched, its last token the root. Of equal sums the request's own goes first, then the
     longer match.
     """
+    nodes = allocate(limits.max_nodes + 1)
     put_root(nodes, text[len(text) - 1])
     own_sum, own_members = _best_members(own, text, nodes, limits, is_chain)
     sum_, members = _best_members(replies, text, nodes, limits, is_chain)
@@ -128,7 +114,7 @@ def speculate(
     else:
         num_nodes, _ = _grow(own, own_members, nodes, limits, is_chain)
         nodes.sources[1:num_nodes] = _CONTEXT
-    return int(num_nodes)
+    return nodes, num_nodes
 
 
 @nb.njit(cache=True)

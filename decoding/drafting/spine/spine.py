@@ -14,9 +14,9 @@ from decoding.drafting.harvest import teach_prompt, teach_tree
 from decoding.drafting.sources import DraftingStores
 from decoding.drafting.spine.paper_tree import SpineShape, build_spine_tree
 from decoding.drafting.tree.growth import limits_of
-from decoding.drafting.tree.nodes import allocate, to_tree
+from decoding.drafting.tree.nodes import to_tree
 from decoding.stores.context import BY_LENGTHS, BY_OCCURRENCES, MAX_CHAIN, ContextIndex
-from decoding.stores.successor_table import NUM_SUCCESSORS
+from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS
 
 ABLATIONS = ("branches", "bigram", "bypass", "context_match")
 CONSENSUS = {"lengths": BY_LENGTHS, "occurrences": BY_OCCURRENCES}
@@ -40,15 +40,12 @@ class SpineDrafter:
         self._index = ContextIndex(request.max_total)
         self._acceptance = _INITIAL_ACCEPTANCE
         self._num_tokens = 0
-        self._nodes = allocate(17)
 
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
         teach_prompt(self._ngrams, self._request.tokens, start, top)
 
     def propose(self, budget: DraftBudget) -> DraftTree:
         """Algorithm 2's routing: a chain where the match is trusted, else Algorithm 1 at the tier's ratio."""
-        if budget.max_nodes >= len(self._nodes.tokens):
-            self._nodes = allocate(budget.max_nodes + 1)
         tokens, speculation = self._request.tokens, self._request.speculation
         self._num_tokens = len(tokens)
         self._index.extend(tokens)
@@ -61,13 +58,11 @@ class SpineDrafter:
             chain, spine_len = match.chain, limits.max_nodes
         if "context_match" in speculation.without:
             chain = chain[:0]
-        shape = SpineShape(
-            limits,
-            spine_len,
-            use_bigram="bigram" not in speculation.without,
-            use_spine_branches="branches" not in speculation.without,
-        )
-        return to_tree(self._nodes, int(build_spine_tree(self._ngrams.arrays, tokens, chain, self._nodes, shape)))
+        uses_bigram, branches_spine = "bigram" not in speculation.without, "branches" not in speculation.without
+        spine_len = min(spine_len, len(chain), limits.max_nodes, limits.max_depth)
+        before_root = int(tokens[-2]) if len(tokens) > 1 else NO_TOKEN
+        shape = SpineShape(chain, before_root, limits, spine_len, uses_bigram, branches_spine)
+        return to_tree(*build_spine_tree(self._ngrams.arrays, int(tokens[-1]), shape))
 
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
         num_spine = int((tree.sources == Source.CONTEXT).sum())

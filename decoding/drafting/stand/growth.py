@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 import numba as nb
 import numpy as np
-from numpy.typing import NDArray
 
-from decoding.core.tree import Source
+from decoding.core.tree import IntArray, Source
 from decoding.drafting.harvest import path_context
 from decoding.drafting.tree.candidates import Candidates, DraftLaw, allocate_candidates, rank_candidates
 from decoding.drafting.tree.growth import Limits
@@ -23,59 +22,37 @@ _NGRAM = np.int64(Source.NGRAM)
 
 
 class Filled(NamedTuple):
-    """Room for a tree of n nodes, reused from step to step. slots: int32 [n], a node's own of the static tree; context:
-    int32 [4], the last tokens of the path at hand."""
+    """A tree of `num_nodes`, what may follow each, and int32 [n] its own slot of the static tree."""
 
     nodes: Nodes
     candidates: Candidates
-    slots: NDArray[np.int32]
-    context: NDArray[np.int32]
-
-
-class StaticSource(NamedTuple):
-    """What a tree is filled from, and along which: parents, ranks: int32 [s], the static tree."""
-
-    table: SuccessorArrays
-    law: DraftLaw
-    parents: NDArray[np.int32]
-    ranks: NDArray[np.int32]
-
-
-def allocate_filled(num_nodes: int) -> Filled:
-    slots, context = np.zeros(num_nodes, np.int32), np.zeros(LONGEST_NGRAM, np.int32)
-    return Filled(allocate(num_nodes), allocate_candidates(num_nodes), slots, context)
+    slots: IntArray
+    num_nodes: int
 
 
 @nb.njit(cache=True)
-def fill_tree(tokens: NDArray[np.int32], limits: Limits, source: StaticSource, filled: Filled) -> int:
-    """Take the static tree's slots in order, leaving out those that have no candidate; how many nodes there are."""
-    nodes, candidates = filled.nodes, filled.candidates
-    put_root(nodes, tokens[len(tokens) - 1])
-    places = np.full(len(source.parents), -1, np.int32)
-    children = np.zeros(len(source.parents), np.int32)
-    places[0] = 0
-    _look_up(tokens, source, filled, np.int64(0))
-    num_nodes = 1
-    for slot in range(1, min(len(source.parents), limits.max_nodes + 1)):
-        parent = places[source.parents[slot]]
-        if parent < 0 or nodes.depths[parent] >= limits.max_depth:
-            continue
-        rank = source.ranks[slot]
-        if children[parent] == rank and rank < candidates.sizes[parent]:
+def fill_tree(
+    table: SuccessorArrays, tokens: IntArray, limits: Limits, law: DraftLaw, static: tuple[IntArray, IntArray]
+) -> Filled:
+    """Take the static tree's slots in order, leaving out those that have no candidate. static: parents and ranks, of
+    which a node's lower ones come first."""
+    parents, ranks = static
+    room = min(len(parents), limits.max_nodes + 1)
+    nodes, candidates, slots = allocate(room), allocate_candidates(room), np.zeros(room, np.int32)
+    places, context = np.full(room, -1, np.int32), np.empty(LONGEST_NGRAM, np.int32)
+    num_nodes = 0
+    for slot in range(room):
+        if slot == 0:
+            put_root(nodes, tokens[len(tokens) - 1])
+        else:
+            parent, rank = places[parents[slot]], ranks[slot]
+            if parent < 0 or nodes.depths[parent] >= limits.max_depth or rank >= candidates.sizes[parent]:
+                continue
             put_node(nodes, num_nodes, parent, candidates.ids[parent, rank], _NGRAM, 1.0)
-            children[parent] += 1
-            filled.slots[num_nodes] = slot
-            places[slot] = num_nodes
-            _look_up(tokens, source, filled, num_nodes)
-            num_nodes += 1
-    return num_nodes
-
-
-@nb.njit(cache=True, forceinline=True)
-def _look_up(tokens: NDArray[np.int32], source: StaticSource, filled: Filled, node: int) -> None:
-    """The candidates that may follow a node."""
-    nodes, root_position = filled.nodes, len(tokens)
-    path_context(tokens, nodes.tokens, nodes.parents, node, filled.context)
-    entry, _ = find_longest(source.table, filled.context)
-    place = (node, root_position + nodes.depths[node], root_position)
-    rank_candidates(source.table, entry, source.law, place, filled.candidates)
+        places[slot], slots[num_nodes] = num_nodes, slot
+        path_context(tokens, nodes.tokens, nodes.parents, num_nodes, context)
+        entry, _ = find_longest(table, context)
+        place = (num_nodes, len(tokens) + nodes.depths[num_nodes], len(tokens))
+        rank_candidates(table, entry, law, place, candidates)
+        num_nodes += 1
+    return Filled(nodes, candidates, slots, num_nodes)

@@ -7,19 +7,18 @@ Owns what one request's drafting remembers: its buffers. Trees that are grown by
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 
 from decoding.core.request import Request
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.top_tokens import TopTokens
-from decoding.core.tree import DraftTree, Verdict
+from decoding.core.tree import DraftTree, IntArray, Verdict
 from decoding.costs.price import DraftBudget
 from decoding.drafting.fields import check_field, one_of
 from decoding.drafting.harvest import teach_prompt, teach_tree
 from decoding.drafting.sources import DraftingStores
-from decoding.drafting.stand.growth import StaticSource, allocate_filled, fill_tree
+from decoding.drafting.stand.growth import fill_tree
 from decoding.drafting.stand.static_tree import StaticTree, shipped_tree
 from decoding.drafting.tree.candidates import CANDIDATES, draft_law, laws_of
 from decoding.drafting.tree.growth import limits_of
@@ -47,30 +46,29 @@ class StandDrafter:
         self._rejects = speculation.verification == REJECTION and request.sampling.temperature > 0
         order = CANDIDATES[speculation.candidates or ("independent" if self._rejects else "coupled")]
         self._law = draft_law(request.sampling, order)
-        self._slots = tree.arrays() if tree else _shipped_arrays()
+        self._tree = (tree or shipped_tree("general")).arrays()
         self._num_tokens = 0
-        self._filled = allocate_filled(16)
+        self._slots: IntArray = np.zeros(1, np.int32)  # of the static tree, that the nodes proposed last were put in
 
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
         teach_prompt(self._ngrams, self._request.tokens, start, top)
 
     def propose(self, budget: DraftBudget) -> DraftTree:
-        if budget.max_nodes >= len(self._filled.slots):
-            self._filled = allocate_filled(budget.max_nodes + 1)
         tokens = self._request.tokens
         self._num_tokens = len(tokens)
         limits = limits_of(budget, self._request.speculation.max_depth)
-        source = StaticSource(self._ngrams.arrays, self._law, *self._slots)
-        num_nodes = int(fill_tree(tokens, limits, source, self._filled))
-        tree = to_tree(self._filled.nodes, num_nodes)
-        return replace(tree, draws=laws_of(self._filled.candidates, num_nodes)) if self._rejects else tree
+        nodes, candidates, self._slots, num_nodes = fill_tree(
+            self._ngrams.arrays, tokens, limits, self._law, self._tree
+        )
+        tree = to_tree(nodes, num_nodes)
+        return replace(tree, draws=laws_of(candidates, num_nodes)) if self._rejects else tree
 
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
         teach_tree(self._ngrams, self._request.tokens[: self._num_tokens], tree, verdict, top)
 
     def slots_of(self, verdict: Verdict) -> list[int]:
         """The static tree's slots on the path just accepted, root left out."""
-        return [int(self._filled.slots[node]) for node in verdict.path[1:]]
+        return [int(slot) for slot in self._slots[verdict.path[1:]]]
 
 
 def check(speculation: SpeculationParams) -> None:
@@ -82,8 +80,3 @@ def check(speculation: SpeculationParams) -> None:
     check_field("candidates", candidates in (None, *CANDIDATES), one_of(*CANDIDATES), candidates)
     is_fit = verification == MATCH or candidates in (None, "independent")
     check_field("candidates", is_fit, f"independent where verification is {REJECTION}", candidates)
-
-
-@cache
-def _shipped_arrays() -> tuple[np.ndarray[tuple[int], np.dtype[np.int32]], np.ndarray[tuple[int], np.dtype[np.int32]]]:
-    return shipped_tree("general").arrays()

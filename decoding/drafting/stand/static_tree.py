@@ -8,6 +8,7 @@ siblings of lower rank come before it, so one file serves every budget.
 from __future__ import annotations
 
 import math
+from functools import cache
 from importlib import resources
 from pathlib import Path
 
@@ -66,6 +67,7 @@ def write_tree(path: Path, tree: StaticTree) -> None:
     path.write_bytes(msgspec.json.encode(tree) + b"\n")
 
 
+@cache
 def shipped_tree(name: str) -> StaticTree:
     """A tree that comes with the package: "general" or "gosling"."""
     text = resources.files("decoding.drafting.stand").joinpath("trees", f"{name}.json").read_bytes()

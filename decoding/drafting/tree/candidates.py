@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 import numba as nb
 import numpy as np
+from numba.extending import register_jitable
 from numpy.typing import NDArray
 
 from decoding.core.sampling_params import SamplingParams
@@ -61,7 +62,7 @@ def draft_law(sampling: SamplingParams, order: int) -> DraftLaw:
     return DraftLaw(*law_of(sampling), order if sampling.temperature > 0 else DETERMINISTIC)
 
 
-@nb.njit(cache=True)
+@register_jitable
 def allocate_candidates(num_nodes: int) -> Candidates:
     return Candidates(
         ids=np.full((num_nodes, NUM_SUCCESSORS), NO_TOKEN, np.int32),
@@ -74,7 +75,7 @@ def allocate_candidates(num_nodes: int) -> Candidates:
 def laws_of(candidates: Candidates, num_nodes: int) -> Draws:
     """What the children of the first `num_nodes` nodes were drawn from."""
     is_known = np.arange(NUM_SUCCESSORS)[None, :] < candidates.sizes[:num_nodes, None]
-    return Draws(candidates.ids[:num_nodes].copy(), np.where(is_known, candidates.shares[:num_nodes], 0.0))
+    return Draws(candidates.ids[:num_nodes], np.where(is_known, candidates.shares[:num_nodes], 0.0))
 
 
 @nb.njit(cache=True, forceinline=True)

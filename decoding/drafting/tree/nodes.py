@@ -1,4 +1,4 @@
-"""The buffers compiled builders write a draft tree into, reused from step to step.
+"""The arrays compiled builders write a draft tree into.
 
 Knows nothing of sources or shapes. Invariant: nodes are written in index order, parents first.
 """
@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numba as nb
 import numpy as np
+from numba.extending import register_jitable
 from numpy.typing import NDArray
 
 from decoding.core.ranking import places_of_best
@@ -27,6 +28,7 @@ class Nodes(NamedTuple):
     names: NDArray[np.int32]
 
 
+@register_jitable
 def allocate(num_nodes: int) -> Nodes:
     return Nodes(
         tokens=np.zeros(num_nodes, np.int32),
@@ -82,11 +84,3 @@ def put_node(nodes: Nodes, node: int, parent: int, token: int, source: int, scor
     nodes.sources[node] = source
     nodes.depths[node] = nodes.depths[parent] + 1
     nodes.scores[node] = score
-
-
-@nb.njit(cache=True)
-def token_before(nodes: Nodes, node: int, tokens: NDArray[np.int32]) -> int:
-    """The token before `node` on its path: its parent's, or for the root the sequence's last but one (-1: none)."""
-    if node > 0:
-        return int(nodes.tokens[nodes.parents[node]])
-    return int(tokens[len(tokens) - 2]) if len(tokens) > 1 else -1
