@@ -41,7 +41,7 @@ DECODING = {
         device/launch top_tokens logprobs reference sampler host_sampler device/device_sampler step_sampler
     """,
     "drafting": """
-        drafter fields baselines/lookup baselines/none draft_model/state draft_model/vocabulary
+        drafter baselines/lookup baselines/none draft_model/state draft_model/vocabulary
         draft_model/draft_model eagle/head_config eagle/network eagle/checkpoint eagle/fused_head eagle/head_graphs
         eagle/head_model eagle/head_drafting revision/revision revision/reviser stand/static_tree
         tree/by_address tree/candidates tree/frontier tree/nodes tree/growth draft_model/growth one_tree/desk

@@ -11,8 +11,6 @@ from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, Verdict
 from decoding.costs.price import DraftBudget
 
-__all__ = ["Drafter", "TopTokens"]
-
 
 class Drafter(Protocol):
     """One request's drafter."""

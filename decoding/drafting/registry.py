@@ -5,7 +5,7 @@ Knows what a request may ask of each; the engine knows only the `Drafter` protoc
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,31 +29,16 @@ from decoding.drafting.draft_model.growth import Rules
 from decoding.drafting.draft_model.state import DraftModelState
 from decoding.drafting.drafter import Drafter
 from decoding.drafting.eagle.eagle_tree import NUM_NODES, eagle_rules
-from decoding.drafting.fields import check_field, one_of
 from decoding.drafting.one_tree.one_tree import FAMILIES, OneTree
 from decoding.drafting.sources import DraftingStores, Sources
 from decoding.drafting.spine import spine
 from decoding.drafting.spine.spine import SpineDrafter
-from decoding.drafting.stand import stand
-from decoding.drafting.stand.stand import StandDrafter
+from decoding.drafting.stand.stand import MATCH, REJECTION, StandDrafter
+from decoding.drafting.tree.candidates import CANDIDATES
+from decoding.errors import RequestRejected
 from decoding.sampling.sampler import verdict_on
 from decoding.stores.session import lone_session
 from decoding.stores.successor_table import NUM_SUCCESSORS
-
-__all__ = [
-    "AUTO",
-    "METHODS",
-    "PLAIN",
-    "Drafter",
-    "Method",
-    "StartDrafter",
-    "TopTokens",
-    "available",
-    "check",
-    "start",
-    "warm_up",
-]
-
 
 StartDrafter = Callable[[Request, Sources], Drafter]  # makes one request's drafter
 
@@ -67,8 +52,7 @@ class Method:
     """
 
     start: StartDrafter
-    summary: str
-    default_nodes: int | None
+    default_nodes: int | None = None
     needs_draft_model: bool = False
     runs_draft_model: bool = False
 
@@ -85,7 +69,7 @@ def _spine(request: Request, sources: Sources) -> Drafter:
 
 def _stand(request: Request, sources: Sources) -> Drafter:
     speculation = request.speculation
-    is_coupled = speculation.candidates in (None, "coupled") and speculation.verification == stand.MATCH
+    is_coupled = speculation.candidates in (None, "coupled") and speculation.verification == MATCH
     if speculation.without or sources.tree is not None or not is_coupled:
         return StandDrafter(request, sources.stores, sources.tree)
     return OneTree(request, sources, STAND)
@@ -93,17 +77,21 @@ def _stand(request: Request, sources: Sources) -> Drafter:
 
 def _dynamic(request: Request, sources: Sources) -> Drafter:
     if request.speculation.without:
-        return _of_model(dynamic_rules, History())(request, sources)
+        history = None if "history" in request.speculation.without else History()
+        return _by_rules(dynamic_rules, history)(request, sources)
     return OneTree(request, sources, DYNAMIC)
 
 
-def _of_model(rules: Callable[[SpeculationParams], Rules], history: History | None = None) -> StartDrafter:
+def _by_rules(rules: Callable[[SpeculationParams], Rules], history: History | None = None) -> StartDrafter:
     def start(request: Request, sources: Sources) -> Drafter:
         assert sources.state is not None
-        own_history = None if "history" in request.speculation.without else history
-        return ModelDrafter(request, sources.state, rules(request.speculation), own_history)
+        return ModelDrafter(request, sources.state, rules(request.speculation), history)
 
     return start
+
+
+def _of_model(start: StartDrafter, default_nodes: int | None) -> Method:
+    return Method(start, default_nodes, needs_draft_model=True, runs_draft_model=True)
 
 
 AUTO, PLAIN = "auto", "none"
@@ -116,46 +104,18 @@ WARM_UP_BYTES = 2**16  # of a session small enough to grow while warming up
 GROWN = (AUTO, "spine", "stand", "dynamic")  # by the one grower
 
 METHODS: dict[str, Method] = {
-    AUTO: Method(OneTree, "one tree from every source, as large as its nodes are worth", None, runs_draft_model=True),
-    "spine": Method(_spine, "spine trees (GOOSE): a chain copied from context, branches of successors", None),
-    "stand": Method(_stand, "STAND: n-grams of all the session's trajectories, drawn with your own noise", None),
-    "dynamic": Method(
-        _dynamic,
-        "DynaTree: a draft model's tree, as wide and deep as it is sure of itself",
-        None,
-        needs_draft_model=True,
-        runs_draft_model=True,
-    ),
-    "fixed": Method(
-        _of_model(fixed_rules),
-        "a draft model's tree of fixed depth and `branching`",
-        60,
-        needs_draft_model=True,
-        runs_draft_model=True,
-    ),
-    "linear": Method(
-        _of_model(linear_rules),
-        "a draft model's chain of `max_depth` tokens",
-        60,
-        needs_draft_model=True,
-        runs_draft_model=True,
-    ),
-    "eagle": Method(
-        _of_model(eagle_rules),
-        "EAGLE-2's tree over a head or draft model: ten nodes of a depth grow on, the 60 likeliest stay",
-        NUM_NODES,
-        needs_draft_model=True,
-        runs_draft_model=True,
-    ),
-    "recycle": Method(_of_stores(RecycleDrafter), "Token Recycling: a fixed 80-node tree of successors last seen", 80),
-    "isotropic": Method(
-        _of_stores(IsotropicDrafter), "a uniform tree of `branching` adjacency successors per node", 60
-    ),
-    "suffix": Method(
-        _of_stores(SuffixDrafter), "SuffixDecoding: what followed the longest matches, in this and earlier replies", 64
-    ),
-    "lookup": Method(lambda request, _: LookupDrafter(request), "prompt lookup: a chain copied from context", 10),
-    PLAIN: Method(lambda request, _: NoDrafter(request), "plain decoding, nothing drafted", 0),
+    AUTO: Method(OneTree, runs_draft_model=True),
+    "spine": Method(_spine),
+    "stand": Method(_stand),
+    "dynamic": _of_model(_dynamic, None),
+    "fixed": _of_model(_by_rules(fixed_rules), 60),
+    "linear": _of_model(_by_rules(linear_rules), 60),
+    "eagle": _of_model(_by_rules(eagle_rules), NUM_NODES),
+    "recycle": Method(_of_stores(RecycleDrafter), 80),
+    "isotropic": Method(_of_stores(IsotropicDrafter), 60),
+    "suffix": Method(_of_stores(SuffixDrafter), 64),
+    "lookup": Method(lambda request, _: LookupDrafter(request), 10),
+    PLAIN: Method(lambda request, _: NoDrafter(request), 0),
 }
 
 
@@ -169,50 +129,63 @@ def start(method: str, request: Request, stores: DraftingStores, state: DraftMod
     return METHODS[method].start(request, Sources(stores, state))
 
 
-def check(speculation: SpeculationParams) -> None:
+def check(asked: SpeculationParams) -> None:
     """Raise RequestRejected naming the first field that no method honours, with what is accepted."""
-    check_field("method", speculation.method in METHODS, one_of(*METHODS), speculation.method)
-    parts = sorted({BEST_FIRST, *spine.ABLATIONS, *dynamic.ABLATIONS})
-    unknown = ", ".join(sorted(speculation.without.difference(parts)))
-    check_field("without", not unknown, f"any of {', '.join(parts)}", unknown)
-    branching = speculation.branching
-    check_field("branching", 1 <= branching <= NUM_SUCCESSORS, f"1 to {NUM_SUCCESSORS}", branching)
-    consensus = speculation.consensus
-    check_field("consensus", consensus in spine.CONSENSUS, one_of(*spine.CONSENSUS), consensus)
-    stand.check(speculation)
-    _check_sources(speculation)
-    least = speculation.min_probability
-    check_field("min_probability", least is None or 0 <= least < 1, "at least 0 and below 1", least)
-    trace = speculation.trace
-    check_field("trace", trace in (None, TRACE_STEPS, TRACE_TREES), one_of(TRACE_STEPS, TRACE_TREES), trace)
-    for name, value in (("max_nodes", speculation.max_nodes), ("max_depth", speculation.max_depth)):
-        check_field(name, value is None or value >= 0, "0 or more", value)
+    for name, is_honoured, expected, value in _fields(asked):
+        if not is_honoured:
+            param = f"speculation.{name}"
+            raise RequestRejected(f"{param} must be {expected}, got {value}", param=param)
 
 
-def _check_sources(speculation: SpeculationParams) -> None:
-    """Raise RequestRejected for a source that there is not, and where no tree is grown from sources."""
-    if speculation.sources is None:
-        return
-    names = [source.name.lower() for source in (*FAMILIES, Source.PREDICTION, Source.GRAMMAR)]
-    unknown = ", ".join(sorted(speculation.sources.difference(names)))
-    check_field("sources", not unknown, f"any of {', '.join(sorted(names))}", unknown)
-    is_grown = speculation.method in GROWN and not speculation.without
-    check_field("sources", is_grown, f"left out where the method is not {one_of(*GROWN)}", "a list")
+def _fields(asked: SpeculationParams) -> Iterator[tuple[str, bool, str, object]]:
+    """What is asked of each field: its name, whether some method honours it, what may stand there, what does."""
+    yield "method", asked.method in METHODS, _one_of(*METHODS), asked.method
+    yield "without", *_all_among(asked.without, {BEST_FIRST, *spine.ABLATIONS, *dynamic.ABLATIONS})
+    yield "branching", 1 <= asked.branching <= NUM_SUCCESSORS, f"1 to {NUM_SUCCESSORS}", asked.branching
+    yield "consensus", asked.consensus in spine.CONSENSUS, _one_of(*spine.CONSENSUS), asked.consensus
+    is_match, verification = asked.verification == MATCH, asked.verification
+    yield "verification", verification in (MATCH, REJECTION), _one_of(MATCH, REJECTION), verification
+    is_fit = is_match or asked.method == "stand"
+    yield "verification", is_fit, f"{MATCH} where the method is not stand", verification
+    yield "candidates", asked.candidates in (None, *CANDIDATES), _one_of(*CANDIDATES), asked.candidates
+    is_fit = is_match or asked.candidates in (None, "independent")
+    yield "candidates", is_fit, f"independent where verification is {REJECTION}", asked.candidates
+    if asked.sources is not None:
+        names = {source.name.lower() for source in (*FAMILIES, Source.PREDICTION, Source.GRAMMAR)}
+        yield "sources", *_all_among(asked.sources, names)
+        is_grown = asked.method in GROWN and not asked.without
+        yield "sources", is_grown, f"left out where the method is not {_one_of(*GROWN)}", "a list"
+    least = asked.min_probability
+    yield "min_probability", least is None or 0 <= least < 1, "at least 0 and below 1", least
+    traces = (TRACE_STEPS, TRACE_TREES)
+    yield "trace", asked.trace in (None, *traces), _one_of(*traces), asked.trace
+    for name, value in (("max_nodes", asked.max_nodes), ("max_depth", asked.max_depth)):
+        yield name, value is None or value >= 0, "0 or more", value
 
 
-def warm_up(method: str) -> None:
+def _one_of(*names: str) -> str:
+    return f"one of {', '.join(names)}"
+
+
+def _all_among(given: frozenset[str], known: set[str]) -> tuple[bool, str, str]:
+    """Of a field that takes several names, as in `_fields`."""
+    unknown = ", ".join(sorted(given - known))
+    return not unknown, f"any of {', '.join(sorted(known))}", unknown
+
+
+def warm_up(name: str) -> None:
     """Compile all that serving a method calls, by drafting a text that repeats itself after all tables have grown.
 
     Cached on disk between starts.
     """
     tokens = np.concatenate((np.arange(600, dtype=np.int32), np.tile(np.arange(7, dtype=np.int32), 6)))
-    sampling = SamplingParams(max_tokens=8, temperature=1.0)
-    for speculation in _ways_to_ask(method):
-        for has_model in _may_have_model(METHODS[method]):
-            request = Request(id=f"warm-up-{method}", prompt=tokens, sampling=sampling, speculation=speculation)
+    sampling, method = SamplingParams(max_tokens=8, temperature=1.0), METHODS[name]
+    for speculation in _ways_to_ask(name):
+        for has_model in {method.needs_draft_model, method.runs_draft_model}:
+            request = Request(id=f"warm-up-{name}", prompt=tokens, sampling=sampling, speculation=speculation)
             store = KvStore((), 1, torch.float32, torch.device("cpu"))
             state = DraftModelState(request, store, WARM_UP_VOCABULARY) if has_model else None
-            _draft_once(start(method, request, lone_session(WARM_UP_BYTES), state), request, state)
+            _draft_once(start(name, request, lone_session(WARM_UP_BYTES), state), request, state)
 
 
 def _ways_to_ask(method: str) -> list[SpeculationParams]:
@@ -223,13 +196,6 @@ def _ways_to_ask(method: str) -> list[SpeculationParams]:
     if method == "stand":
         ways.append(SpeculationParams(method=method, verification="rejection"))
     return ways
-
-
-def _may_have_model(method: Method) -> tuple[bool, ...]:
-    """Whether a draft model takes part, each way that there is."""
-    if method.needs_draft_model:
-        return (True,)
-    return (False, True) if method.runs_draft_model else (False,)
 
 
 def _draft_once(drafter: Drafter, request: Request, state: DraftModelState | None) -> None:

@@ -11,11 +11,9 @@ from dataclasses import replace
 import numpy as np
 
 from decoding.core.request import Request
-from decoding.core.speculation_params import SpeculationParams
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, IntArray, Verdict
 from decoding.costs.price import DraftBudget
-from decoding.drafting.fields import check_field, one_of
 from decoding.drafting.harvest import teach_prompt, teach_tree
 from decoding.drafting.sources import DraftingStores
 from decoding.drafting.stand.growth import fill_tree
@@ -69,14 +67,3 @@ class StandDrafter:
     def slots_of(self, verdict: Verdict) -> list[int]:
         """The static tree's slots on the path just accepted, root left out."""
         return [int(slot) for slot in self._slots[verdict.path[1:]]]
-
-
-def check(speculation: SpeculationParams) -> None:
-    """Raise RequestRejected for a way of drawing or verifying that there is not, or not together."""
-    verification, candidates = speculation.verification, speculation.candidates
-    check_field("verification", verification in (MATCH, REJECTION), one_of(MATCH, REJECTION), verification)
-    is_fit = verification == MATCH or speculation.method == "stand"
-    check_field("verification", is_fit, f"{MATCH} where the method is not stand", verification)
-    check_field("candidates", candidates in (None, *CANDIDATES), one_of(*CANDIDATES), candidates)
-    is_fit = verification == MATCH or candidates in (None, "independent")
-    check_field("candidates", is_fit, f"independent where verification is {REJECTION}", candidates)
