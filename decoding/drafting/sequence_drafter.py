@@ -147,11 +147,8 @@ class SequenceDrafter:
         """The drafted tree is verified and the request extended; top: a row for each node."""
         if self._reviser is None:
             self.active.drafter.observe(tree, verdict, top)
-            return
-        outcome = self._reviser.outcome(verdict, top)
-        self.active.drafter.observe(outcome.tree, outcome.verdict, outcome.top)
-        if outcome.rest is not None:
-            self.observe_prefill(outcome.start, outcome.rest)
+        else:
+            self._reviser.show(self.active.drafter, verdict, top)
 
     def take_cost(self) -> DraftCost:
         """What the draft model took for it since this was last asked."""

@@ -6,26 +6,14 @@ Knows no method. Invariant: the method is shown the tree it proposed, less what 
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
 
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, Verdict, root_only
+from decoding.drafting.drafter import Drafter
 from decoding.drafting.revision.revision import Revision
 from decoding.errors import BrokenGrammar
 from decoding.sampling.grammar.matcher import GrammarMatcher
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """A step as the method that drafted sees it: its own nodes, the path as far as it goes along them, and the rest
-    of the path as plain text from position `start` on."""
-
-    tree: DraftTree
-    verdict: Verdict
-    top: TopTokens | None
-    start: int = 0
-    rest: TopTokens | None = None
 
 
 class Reviser:
@@ -46,18 +34,17 @@ class Reviser:
         revision, may_force = Revision(proposed), self._request.speculation.may_use("grammar")
         with contextlib.suppress(BrokenGrammar):  # further than the reply itself may ever come
             revision.obey(self._matcher.copy(), max_nodes if may_force else 0)
-        tree, self._own = revision.tree(proposed)
+        tree, self._own = revision.tree()
         return tree
 
-    def outcome(self, verdict: Verdict, top: TopTokens | None) -> Outcome:
-        """What the method is to see of the step. top: of all rows of the revised tree."""
+    def show(self, drafter: Drafter, verdict: Verdict, top: TopTokens | None) -> None:
+        """Let the method that drafted observe the step: its own nodes, the path as far as it goes along them, and the
+        rest of the path as plain text. top: of all rows of the revised tree."""
         num_own, path = len(self._own), verdict.path
         num_along = int((path < num_own).sum())  # own nodes come first, and under another node there are none
-        own_top = top and TopTokens(top.ids[:num_own], top.probabilities[:num_own])
         own_verdict = Verdict(path[:num_along], verdict.tokens[:num_along])
+        drafter.observe(self._own, own_verdict, None if top is None else top.rows(0, num_own))
         start = self._num_tokens - 1 + num_along
         others = path[num_along:][: max(self._request.num_tokens - start, 0)]  # a stop may have cut the run
-        if top is None or len(others) == 0:
-            return Outcome(self._own, own_verdict, own_top)
-        rest = TopTokens(top.ids[others], top.probabilities[others])
-        return Outcome(self._own, own_verdict, own_top, start, rest)
+        if top is not None and len(others):
+            drafter.observe_prefill(start, TopTokens(top.ids[others], top.probabilities[others]))

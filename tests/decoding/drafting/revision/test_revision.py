@@ -37,7 +37,7 @@ def test_a_chain_is_merged_where_it_is_known_and_put_in_where_it_is_not() -> Non
     revision = Revision(proposed)
     revision.force(0, [1, 2, 5, 6])
     revision.force(0, [1, 2, 5, 7])
-    tree, own = revision.tree(proposed)
+    tree, own = revision.tree()
     tree.check_integrity()
     assert len(tree) == len(paths_of(tree)) == 7
     assert {(1, 2, 3), (1, 2, 5, 6), (1, 2, 5, 7)} <= paths_of(tree)
@@ -55,7 +55,7 @@ def test_random_trees_lose_exactly_what_the_grammar_forbids() -> None:
         proposed = _random_tree(rng, text[start:])
         revision = Revision(proposed)
         revision.obey(state, budget=40)
-        tree, own = revision.tree(proposed)
+        tree, own = revision.tree()
         tree.check_integrity()
         assert tree.num_drafted <= 40
         expected = {path for path in paths_of(proposed) if _is_allowed(state, path)}
@@ -105,5 +105,5 @@ def test_forced_tokens_stay_within_the_budget() -> None:
     for budget in (0, 1, 3):
         revision = Revision(proposed)
         revision.obey(GRAMMAR.new_matcher(), budget)
-        tree, _ = revision.tree(proposed)
+        tree, _ = revision.tree()
         assert tree.num_drafted == budget
