@@ -35,9 +35,7 @@ def _teach(ngrams: NgramStore, tokens: IntArray, tree: DraftTree, path: IntArray
 
 def tree_contexts(tokens: IntArray, tree: DraftTree) -> IntArray:
     """int32 [n, 4]: the last tokens of the path to each node; `tokens` ends with the root."""
-    contexts = np.empty((len(tree), LONGEST_NGRAM), np.int32)
-    _fill_contexts(tokens, tree.tokens, tree.parents, contexts)
-    return contexts
+    return _contexts_of(tokens, tree.tokens, tree.parents)
 
 
 @nb.njit(cache=True, forceinline=True)
@@ -55,9 +53,11 @@ def path_context(tokens: IntArray, node_tokens: IntArray, parents: IntArray, nod
 
 
 @nb.njit(cache=True)
-def _fill_contexts(tokens: IntArray, node_tokens: IntArray, parents: IntArray, contexts: IntArray) -> None:
+def _contexts_of(tokens: IntArray, node_tokens: IntArray, parents: IntArray) -> IntArray:
+    contexts = np.empty((len(node_tokens), LONGEST_NGRAM), np.int32)
     for node in range(len(node_tokens)):
         path_context(tokens, node_tokens, parents, node, contexts[node])
+    return contexts
 
 
 @nb.njit(cache=True)
@@ -70,7 +70,6 @@ def _harvest(
 ) -> None:
     """tree: tokens and parents of its nodes; path: those that are firm; laws: ids and probabilities, [n, k] each, of
     what followed them."""
-    contexts, is_firm = np.empty((len(tree[0]), LONGEST_NGRAM), np.int32), np.zeros(len(tree[0]), np.bool_)
-    _fill_contexts(tokens, tree[0], tree[1], contexts)
+    is_firm = np.zeros(len(tree[0]), np.bool_)
     is_firm[path] = True
-    harvest_rows(table, contexts, laws[0], laws[1], is_firm)
+    harvest_rows(table, _contexts_of(tokens, tree[0], tree[1]), laws[0], laws[1], is_firm)

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from decoding.drafting.draft_model.state import DraftModelState
 from decoding.drafting.one_tree.foresight import Foresight
 from decoding.drafting.stand.static_tree import StaticTree
-from decoding.stores.judge import Judge
-from decoding.stores.ngram import NgramStore
-from decoding.stores.suffixes import SuffixIndex
+from decoding.stores.session import Session
 
-
-class DraftingStores(Protocol):
-    """The part of a session that drafters share across its requests."""
-
-    @property
-    def ngrams(self) -> NgramStore: ...
-
-    def judges(self, is_sampled: bool) -> tuple[Judge, Judge]: ...
-
-    @property
-    def replies(self) -> SuffixIndex: ...
+DraftingStores = Session  # what drafters share across its requests
 
 
 class Sources(NamedTuple):

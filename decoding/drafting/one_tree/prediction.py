@@ -24,8 +24,6 @@ MAX_EDITS = 4  # replacements that begin with one token
 PROVEN = 2  # tokens in a row that prove a place
 ANYWHERE = 4  # tokens in a row that find a place however far away
 WINDOW = 40  # tokens beyond the break in which fewer will do
-MAX_GUESSES = 3
-
 GUESS_LEN = 8  # most tokens drafted from a place that is not proven
 
 _REASON_OF_RUN = (GUESSED, MATCHED_ONE, MATCHED_ONE, *[MATCHED_THREE] * 4)  # of a longer one MATCHED_MORE
@@ -84,7 +82,12 @@ class Prediction:
     def follow(self, reply: IntArray) -> None:
         """Take in what is new of the reply, int32 [r]: the same one as before, grown at its end."""
         for token in reply[len(self._reply) :].tolist():
-            self._note(token)
+            is_expected = token == next(self._upcoming(self._place), None)
+            self._reply.append(token)
+            if is_expected:
+                self._advance()
+            else:
+                self._lose(token)
 
     @property
     def is_followed(self) -> bool:
@@ -101,25 +104,12 @@ class Prediction:
             tokens = list(islice(self._upcoming(place), max_tokens if self.is_followed else min(max_tokens, GUESS_LEN)))
             if not tokens:
                 continue
-            run, first = (self._run, self._reason) if place == self._place else (0, GUESSED)
-            found.append((tokens, [first, *(_reason_of(run + depth) for depth in range(1, len(tokens)))]))
+            run = self._run if place == self._place else 0
+            reasons = [_reason_of(run + depth) for depth in range(len(tokens))]
+            if place == self._place and self._is_searched:
+                reasons[0] = SEARCHED
+            found.append((tokens, reasons))
         return found
-
-    @property
-    def _reason(self) -> int:
-        """Why the token is expected that comes next."""
-        return SEARCHED if self._is_searched else _reason_of(self._run)
-
-    def _note(self, token: int) -> None:
-        place, expected = self._place, self._expected(self._place)
-        self._reply.append(token)
-        if token == expected:
-            self._advance()
-        else:
-            self._lose(place, token)
-
-    def _expected(self, place: Place) -> int | None:
-        return next(self._upcoming(place), None)
 
     def _upcoming(self, place: Place) -> Iterator[int]:
         """The tokens from a place on, replacements made."""
@@ -176,8 +166,9 @@ class Prediction:
             others = [edit for edit in self._edits.get(old[0], []) if edit.old != old]
             self._edits[old[0]] = [Edit(old, new), *others][:MAX_EDITS]
 
-    def _lose(self, place: Place, token: int) -> None:
+    def _lose(self, token: int) -> None:
         """A token came that was not expected: find the place again, or guess."""
+        place = self._place
         edit = None if place.pending else self._edit_at(place.position)
         if edit is not None:
             edit.balance -= 1
@@ -200,8 +191,7 @@ class Prediction:
         if self._break is None or self._run > 1:
             return [self._place]
         position = self._break.position
-        places = [self._place, Place(position), Place(min(position + 1, len(self._ids)))]
-        return list(dict.fromkeys(places))[:MAX_GUESSES]
+        return list(dict.fromkeys((self._place, Place(position), Place(min(position + 1, len(self._ids))))))
 
 
 def warm_up() -> None:

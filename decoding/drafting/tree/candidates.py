@@ -84,36 +84,27 @@ def temper(table: Expected, entry: int, law: DraftLaw, shares: NDArray[np.float6
     return how many. At temperature 0 they stay those of temperature 1."""
     exponent = 1.0 / law.temperature if law.temperature > 0.0 else 1.0
     first = np.float64(table.probabilities[entry, 0])
-    total = 0.0
     size = 0
     while size < NUM_SUCCESSORS and table.probabilities[entry, size] > 0.0:
         ratio = np.float64(table.probabilities[entry, size]) / first
         shares[node, size] = ratio if exponent == 1.0 else math.exp(math.log(ratio) * exponent)
-        total += shares[node, size]
         size += 1
     if law.temperature > 0.0:
-        size = _filtered(shares, node, size, total, law)
-        total = 0.0
-        for slot in range(size):
-            total += shares[node, slot]
-    for slot in range(size):
-        shares[node, slot] /= total
+        size = _num_kept(shares[node, :size], law)
+    shares[node, :size] /= shares[node, :size].sum()
     return size
 
 
 @nb.njit(cache=True, forceinline=True)
-def _filtered(shares: NDArray[np.float64], node: int, size: int, total: float, law: DraftLaw) -> int:
-    """How many of the node's falling `shares`, which begin with 1, top-k, then top-p, then min-p keep."""
+def _num_kept(shares: NDArray[np.float64], law: DraftLaw) -> int:
+    """How many of the falling `shares`, which begin with 1, top-k, then top-p, then min-p keep."""
     if law.top_k > 0:
-        size = min(size, law.top_k)
-        total = 0.0
-        for slot in range(size):
-            total += shares[node, slot]
-    before, kept = 0.0, 0
-    while kept < size and shares[node, kept] > 0.0 and shares[node, kept] >= law.min_p:
+        shares = shares[: law.top_k]
+    total, before, kept = shares.sum(), 0.0, 0
+    while kept < len(shares) and shares[kept] > 0.0 and shares[kept] >= law.min_p:
         if law.top_p < 1.0 and before >= law.top_p * total:
             break
-        before += shares[node, kept]
+        before += shares[kept]
         kept += 1
     return kept
 
