@@ -19,7 +19,7 @@ from decoding.drafting.drafter import Drafter
 from decoding.drafting.one_tree.foresight import Foresight
 from decoding.drafting.one_tree.one_tree import OneTree
 from decoding.drafting.one_tree.prediction import Prediction
-from decoding.drafting.revision.reviser import Reviser
+from decoding.drafting.revision import Reviser
 from decoding.sampling.grammar.matcher import GrammarMatcher
 from decoding.stores.judge import ASKED, FOUND
 from decoding.stores.session import Session

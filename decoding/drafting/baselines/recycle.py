@@ -1,6 +1,7 @@
 """Token Recycling: a fixed tree filled from the last successors seen of each token.
 
-Owns the template and the drafter. Invariant: the template lists parents first, and any prefix of it is a tree.
+Owns the drafter. The tree is the published one of 80 nodes, "2.2.2", ordered so that its first nodes are its best; it
+comes with STAND, which drafts along it by default.
 """
 
 from __future__ import annotations
@@ -15,48 +16,13 @@ from decoding.core.tree import DraftTree, Source, Verdict
 from decoding.costs.price import DraftBudget
 from decoding.drafting.harvest import teach_prompt, teach_tree
 from decoding.drafting.sources import DraftingStores
+from decoding.drafting.stand.static_tree import shipped_tree
 from decoding.drafting.tree.growth import Limits, limits_of
 from decoding.drafting.tree.nodes import Nodes, allocate, put_node, put_root, to_tree
 from decoding.stores.ngram import find_successors
 from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS, SuccessorArrays
 
 _ADJACENCY = np.int64(Source.ADJACENCY)
-
-# Children of each node of the 80-node tree "2.2.2", level by level; trailing nodes of a level have none.
-_CHILDREN = (
-    (8,),
-    (8, 4, 3, 2, 1, 1, 1, 1),
-    (8, 3, 2, 1, 1, 1, 1, 1, 2, 1, 0, 0, 1, 0, 0, 1, 0, 1, 1),
-    (5, 2, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 1, 1),
-    (3, 1, 1, 0, 0, 1, 0, 0, 0, 0, 1, 0, 1),
-    (2, 0, 0, 1),
-)
-
-
-def best_first_template() -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """(parents, ranks), int32 [81]: the published tree ordered so that its first nodes are its best.
-
-    A node's weight is the product over its path of 1 / (1 + rank) / 2, so a parent always precedes its
-    children. Node 0 is the root, with parent -1; ranks count successors from 0.
-    """
-    parents, ranks, weights = [-1], [0], [1.0]
-    level = [0]
-    for counts in _CHILDREN:
-        below = []
-        for node, count in zip(level, counts, strict=False):
-            for rank in range(count):
-                below.append(len(parents))
-                parents.append(node)
-                ranks.append(rank)
-                weights.append(weights[node] / (1 + rank) / 2)
-        level = below
-    order = sorted(range(len(parents)), key=lambda node: -weights[node])  # stable: ties stay breadth-first
-    place = {node: index for index, node in enumerate(order)}
-    sorted_parents = [-1] + [place[parents[node]] for node in order[1:]]
-    return np.array(sorted_parents, np.int32), np.array([ranks[node] for node in order], np.int32)
-
-
-_PARENTS, _RANKS = best_first_template()
 
 
 class RecycleDrafter:
@@ -71,6 +37,7 @@ class RecycleDrafter:
     def __init__(self, request: Request, session: DraftingStores) -> None:
         self._request = request
         self._ngrams = session.ngrams
+        self._template = shipped_tree("general").arrays()
         self._num_tokens = 0
 
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
@@ -79,7 +46,7 @@ class RecycleDrafter:
     def propose(self, budget: DraftBudget) -> DraftTree:
         self._num_tokens = self._request.num_tokens
         limits = limits_of(budget, self._request.speculation.max_depth)
-        return to_tree(*fill_template(self._ngrams.arrays, int(self._request.tokens[-1]), limits, _PARENTS, _RANKS))
+        return to_tree(*fill_template(self._ngrams.arrays, int(self._request.tokens[-1]), limits, *self._template))
 
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
         teach_tree(self._ngrams, self._request.tokens[: self._num_tokens], tree, verdict, top)

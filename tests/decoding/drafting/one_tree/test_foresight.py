@@ -23,7 +23,7 @@ from tests.decoding.drafting.one_tree.growing import (
     teach,
     verify,
 )
-from tests.decoding.drafting.revision.test_revision import GRAMMAR
+from tests.decoding.drafting.test_revision import GRAMMAR
 
 PREDICTED = list(range(100, 160))
 

@@ -9,7 +9,7 @@ import numpy as np
 from decoding.config import EngineConfig
 from decoding.core.grammar import Grammar
 from decoding.core.tree import DraftTree, Source, chain
-from decoding.drafting.revision.revision import Revision
+from decoding.drafting.revision import Revision
 from decoding.sampling.grammar.builder import GrammarBuilder
 from decoding.sampling.grammar.matcher import GrammarMatcher
 from tests.asking import encode
