@@ -96,36 +96,26 @@ class Drafting:
         drafter = SequenceDrafter(request, session, prediction, matcher)
         method = request.speculation.method
         if start_drafter is None and not self._has_kernels(method):
-            drafter.active = self._active(drafter, Choice(PLAIN, "waiting", f"{method} is still being compiled"), None)
+            self._begin(drafter, Choice(PLAIN, "waiting", f"{method} is still being compiled"))
         else:
-            drafter.active = self._requested(drafter, start_drafter)
+            self._begin(drafter, _requested(request), start_drafter)
         return drafter
-
-    def _requested(self, drafter: SequenceDrafter, start_drafter: StartDrafter | None = None) -> ActiveMethod:
-        choice = Choice(drafter.request.speculation.method, "requested", "requested")
-        return self._active(drafter, choice, self.draft_model, start_drafter)
 
     def propose_batch(self, requests: Sequence[DraftRequest]) -> Proposals:
         """Draft for all sequences of a step at once. A budget of no nodes is a plain step: the root alone."""
-        for request in requests:
-            self._end_wait(request.drafter)
+        for drafter in (request.drafter for request in requests):
+            if drafter.is_waiting and self._has_kernels(drafter.request.speculation.method):
+                self._begin(drafter, _requested(drafter.request))
         grown, refusals = self._grow(requests)
         trees = [_tree(*each) for each in zip(requests, grown, strict=True)]
         costs = [request.drafter.take_cost() for request in requests]
         return Proposals(trees, costs, refusals)
 
-    def _end_wait(self, drafter: SequenceDrafter) -> None:
-        """Let the method begin that was being compiled, if it is compiled by now."""
-        if drafter.is_waiting and self._has_kernels(drafter.request.speculation.method):
-            drafter.active = self._requested(drafter)
-
     def _grow(self, requests: Sequence[DraftRequest]) -> tuple[list[DraftTree | None], list[str]]:
         """The draft model's trees, None for the others; whom it can do no more for another method drafts for."""
         asked = [_growth(request) for request in requests]
         asking = [growth for growth in asked if growth is not None]
-        if self.draft_model is None or not asking:
-            return [None] * len(requests), []
-        answers = iter(self.draft_model.propose_batch(asking))
+        answers = iter(self.draft_model.propose_batch(asking) if self.draft_model is not None and asking else ())
         grown: list[DraftTree | None] = []
         refusals = []
         for request, growth in zip(requests, asked, strict=True):
@@ -143,21 +133,20 @@ class Drafting:
             self._warned.add(fallback.reason)
             logger.warning("Request %s drafts without the draft model: %s.", drafter.request.id, fallback.sentence)
         reason = f"{drafter.active.name} was given up: {fallback.sentence}"
-        drafter.active = self._active(drafter, Choice(AUTO, "fallback", reason), None)
+        self._begin(drafter, Choice(AUTO, "fallback", reason))
 
-    def _active(
-        self,
-        drafter: SequenceDrafter,
-        choice: Choice,
-        draft_model: Proposer | None,
-        start_drafter: StartDrafter | None = None,
-    ) -> ActiveMethod:
-        """A method that drafts for a sequence from here on, with the draft model if there is one for it."""
-        method, request = METHODS[choice.method], drafter.request
+    def _begin(self, drafter: SequenceDrafter, choice: Choice, start_drafter: StartDrafter | None = None) -> None:
+        """Let a method draft for a sequence from here on; with the draft model if there is one for it, and it can."""
+        method, request, state = METHODS[choice.method], drafter.request, None
         runs_model = method.runs_draft_model and request.speculation.may_use("draft_model")
-        state = draft_model.open(request) if draft_model is not None and runs_model else None
+        if self.draft_model is not None and runs_model and choice.kind != "fallback":
+            state = self.draft_model.open(request)
         own = (start_drafter or method.start)(request, Sources(drafter.session, state, self._tree, drafter.foresight))
-        return ActiveMethod(choice=choice, drafter=own, default_nodes=method.default_nodes, state=state)
+        drafter.active = ActiveMethod(choice=choice, drafter=own, default_nodes=method.default_nodes, state=state)
+
+
+def _requested(request: Request) -> Choice:
+    return Choice(request.speculation.method, "requested", "requested")
 
 
 def _growth(request: DraftRequest) -> GrowthRequest | None:
@@ -169,9 +158,7 @@ def _growth(request: DraftRequest) -> GrowthRequest | None:
         is_asked = request.drafter.reads_ahead
     else:
         is_asked = budget.max_nodes > 0 and (state.grower is None or state.grower.wants_model(budget))
-    if not is_asked:
-        return None
-    return GrowthRequest(state, request.table, request.end, budget)
+    return GrowthRequest(state, request.table, request.end, budget) if is_asked else None
 
 
 def _tree(request: DraftRequest, grown: DraftTree | None) -> DraftTree | None:

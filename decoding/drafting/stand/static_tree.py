@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from importlib import resources
 from pathlib import Path
 
 import msgspec
@@ -70,25 +69,21 @@ def write_tree(path: Path, tree: StaticTree) -> None:
 @cache
 def shipped_tree(name: str) -> StaticTree:
     """A tree that comes with the package: "general" or "gosling"."""
-    text = resources.files("decoding.drafting.stand").joinpath("trees", f"{name}.json").read_bytes()
-    return msgspec.json.decode(text, type=StaticTree)
+    return read_tree(str(Path(__file__).with_name("trees") / f"{name}.json"))
 
 
 def initial_tree() -> StaticTree:
     """The tree that tuning starts from: STAND, Algorithm 1, 625 nodes in 20 levels with ceilings throughout."""
-    parents, ranks, num_children = [-1], [0], [0]
+    parents, ranks, widths = [-1], [0], {-1: 0}
     level = [0]
     for depth in range(20):
         below: list[int] = []
         for index, node in enumerate(level):
-            siblings = num_children[parents[node]] if node else 0
-            width = _children_of(depth, ranks[node], siblings)
-            num_children[node] = max(width, 3) if index == 0 else width
-            for rank in range(num_children[node]):
-                below.append(len(parents))
-                parents.append(node)
-                ranks.append(rank)
-                num_children.append(0)
+            width = _children_of(depth, ranks[node], siblings=widths[parents[node]])
+            widths[node] = max(width, 3) if index == 0 else width
+            below += range(len(parents), len(parents) + widths[node])
+            parents += [node] * widths[node]
+            ranks += range(widths[node])
         level = below
     return StaticTree(made={"by": "STAND, Algorithm 1"}, parents=parents, ranks=ranks)
 
