@@ -16,7 +16,7 @@ from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import TRACE_STEPS, TRACE_TREES, SpeculationParams
 from decoding.core.top_tokens import TopTokens
-from decoding.core.tree import Source, root_only
+from decoding.core.tree import DraftTree, Source, root_only
 from decoding.costs.price import DraftBudget
 from decoding.drafting.baselines.isotropic import IsotropicDrafter
 from decoding.drafting.baselines.lookup import LookupDrafter
@@ -209,16 +209,15 @@ def _draft_once(drafter: Drafter, request: Request, state: DraftModelState | Non
         num_rows = 1
         while (asked := state.grower.grow(_made_up_top(num_rows))) is not None:
             num_rows = len(asked.tokens)
-    tree = drafter.propose(budget)
-    logits_RV = torch.zeros(len(tree), WARM_UP_VOCABULARY)
-    verdict = verdict_on(tree, logits_RV, request, None)
+    _verify(drafter, drafter.propose(budget), request)
+    _verify(drafter, root_only(int(request.tokens[-1])), request)  # a step without a tree of its own
+    drafter.propose(budget)
+
+
+def _verify(drafter: Drafter, tree: DraftTree, request: Request) -> None:
+    verdict = verdict_on(tree, torch.zeros(len(tree), WARM_UP_VOCABULARY), request, None)
     request.extend(verdict.tokens[:1])
     drafter.observe(tree, verdict, _made_up_top(len(tree)))
-    root = root_only(int(request.tokens[-1]))
-    verdict = verdict_on(root, logits_RV[:1], request, None)
-    request.extend(verdict.tokens)
-    drafter.observe(root, verdict, _made_up_top(1))  # a step without a tree of its own
-    drafter.propose(budget)
 
 
 def _made_up_top(num_rows: int) -> TopTokens:

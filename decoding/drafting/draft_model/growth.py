@@ -144,7 +144,9 @@ def _with_children(nodes: Nodes, run: IntArray, top: Top, growing: Growing) -> N
         mass = min(1.0, top.probabilities[row].sum()) if law.temperature == 0 else 1.0  # shares are of the candidates
         probabilities = nodes[parent]["probability"] * mass * shares
         chances = nodes[parent]["chance"] * mass / weights.sum() * weights
-        for rank in range(min(_breadth(mass * shares.max(), rules), size)):
+        confidence = mass * shares.max()
+        breadth = rules.b_mid if confidence >= rules.tau_low else rules.b_max
+        for rank in range(min(rules.b_min if confidence >= rules.tau_high else breadth, size)):
             token, probability, chance = candidates.ids[0, rank], probabilities[rank], chances[rank]
             if probability >= rules.tau and chance >= growing.min_chance and token < growing.vocab_size:
                 child = grown[num_nodes]
@@ -152,14 +154,6 @@ def _with_children(nodes: Nodes, run: IntArray, top: Top, growing: Growing) -> N
                 child["probability"], child["chance"] = probability, chance
                 num_nodes += 1
     return grown[:num_nodes]
-
-
-@nb.njit(cache=True)
-def _breadth(confidence: float, rules: Rules) -> int:
-    """How many children a node may have."""
-    if confidence >= rules.tau_high:
-        return rules.b_min
-    return rules.b_mid if confidence >= rules.tau_low else rules.b_max
 
 
 @nb.njit(cache=True)

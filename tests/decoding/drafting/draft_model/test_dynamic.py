@@ -202,6 +202,13 @@ def test_a_late_likely_path_takes_the_room_of_earlier_unlikely_siblings() -> Non
     assert (21,) in paths_of(tree_of(drafter_of(rules), law))
 
 
+def test_probabilities_that_sum_to_more_than_one_make_no_child_likelier_than_its_parent() -> None:
+    law: Law = lambda _path: [(5, float(np.nextafter(np.float32(1), np.float32(2))))]  # noqa: E731
+    rules = linear_rules(SpeculationParams(method="linear"))
+    for budget in (1, 3):
+        assert paths_of(tree_of(drafter_of(rules), law, DraftBudget(budget))) == [(5,) * (1 + n) for n in range(budget)]
+
+
 def test_no_node_is_worth_less_than_its_price() -> None:
     law = random_law(1)
     cheap, dear = (tree_of(drafter_of(OPEN), law, DraftBudget(64, NodePrice(price))) for price in (0.0, 0.2))
