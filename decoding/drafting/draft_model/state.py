@@ -63,12 +63,13 @@ class DraftCost(NamedTuple):
 @dataclass(slots=True, eq=False)
 class DraftModelState:
     """One sequence's part of the draft model. vocab_size: of the tokens that target and draft model both have;
-    keeps_trees: whether the rows of a tree stay as they are once they are accepted."""
+    reads_tokens_alone: whether its rows are made of nothing else, so that those of a tree stay as they are once they
+    are accepted, and one may be run in a forward with its parent's."""
 
     request: Request
     store: KvStore
     vocab_size: int
-    keeps_trees: bool = True
+    reads_tokens_alone: bool = True
     grower: Grower | None = None
     rows: KvRows | None = None
     _cost: DraftCost = DraftCost()  # noqa: RUF009
@@ -101,7 +102,7 @@ class DraftModelState:
 
     def keep(self, rows: IntArray) -> None:
         """Keep these rows of the tree just grown: those of the accepted path, ascending."""
-        if self.keeps_trees and self.rows is not None and len(rows):
+        if self.reads_tokens_alone and self.rows is not None and len(rows):
             self.store.commit(self.rows, rows)
 
     def forget_rows(self) -> None:

@@ -78,7 +78,7 @@ class HeadDrafting:
 
     def open(self, request: Request) -> DraftModelState:
         """What is kept of a new sequence."""
-        return DraftModelState(request, self.store, self.model.vocab_size, keeps_trees=False)
+        return DraftModelState(request, self.store, self.model.vocab_size, reads_tokens_alone=False)
 
     @property
     def num_bytes(self) -> int:

@@ -85,12 +85,14 @@ class Room(NamedTuple):
 
 class Sides(NamedTuple):
     """Who takes part. uses_*: the context, n-grams of one or two tokens, and of three or four; vocab_size: of the
-    tokens that the draft model shares with the target; max_depth: of a tree."""
+    tokens that the draft model shares with the target; runs_ahead: whether it runs a row in one forward with its
+    parent's; max_depth: of a tree."""
 
     uses_context: bool
     uses_short: bool
     uses_long: bool
     vocab_size: int
+    runs_ahead: bool
     max_depth: int
 
 
@@ -183,7 +185,7 @@ def _example() -> Desk:
     return new_desk(
         np.zeros(1, np.int32),
         draft_law(sampling, COUPLED),
-        Sides(True, True, True, 1, 1),
+        Sides(True, True, True, 1, True, 1),
         Levels(judge, judge, judge),
         (ContextIndex(1, SHORTEST_COPIED).arrays, SuffixIndex(0).arrays, NgramStore(0).arrays),
     )

@@ -217,7 +217,8 @@ def _ask(at: int, budget: DraftBudget, node: int, left: Rounds) -> float:
         known = _best_chance(desk, node)
         promise += chain_gain(score * (1.0 - known) * help, known, budget.price) - budget.row_price
         likely, score = likely * known, score * known
-        if likely < _LIKELY or likely * budget.round_price <= budget.row_price:
+        is_worth_it = likely >= _LIKELY and likely * budget.round_price > budget.row_price
+        if not (desk.sides.runs_ahead and is_worth_it):
             break
         if nodes.depths[node] >= min(left.most_depth, desk.sides.max_depth - 1) or ahead == len(nodes.tokens):
             break

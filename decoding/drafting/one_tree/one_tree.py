@@ -224,6 +224,7 @@ class OneTree:
             Source.ADJACENCY in families,
             Source.NGRAM in families,
             0 if self._state is None else self._state.vocab_size,
+            self._state is not None and self._state.reads_tokens_alone,
             _ANY_DEPTH if depth is None else depth,
         )
         desk = new_desk(request.buffer, draft_law(request.sampling, COUPLED), sides, self._levels, self._arrays)

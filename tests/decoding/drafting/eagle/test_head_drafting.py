@@ -20,12 +20,13 @@ from decoding.cache.batch import StepBatch
 from decoding.cache.block_pool import BLOCK_LEN
 from decoding.core.request import Request
 from decoding.core.tree import DraftTree
-from decoding.costs.price import DraftBudget
+from decoding.costs.price import DraftBudget, NodePrice
 from decoding.drafting.draft_model.dynamic import ModelDrafter, linear_rules
 from decoding.drafting.drafter import Drafter
 from decoding.drafting.eagle import head_model
 from decoding.drafting.eagle.head_model import HeadModel
 from decoding.drafting.eagle.network import Attend, EagleHead
+from decoding.drafting.one_tree.one_tree import OneTree
 from decoding.drafting.sources import Sources
 from decoding.engine.engine import Engine
 from tests.heads import features_of, fields_of, new_head, trained_head
@@ -169,6 +170,33 @@ def test_every_chain_is_what_the_plain_network_says(model_type: str) -> None:
     drafted, plain = desk.num_checked()
     assert drafted > 60
     assert plain <= 6  # in the step that runs the prompt, whose features nobody knows yet
+
+
+class Priced(OneTree):
+    """Drafts at a price, as where nobody asks for nodes, and always asks the head."""
+
+    price = DraftBudget(16, NodePrice(0.001), round_price=0.05, row_price=0.0001)
+
+    def wants_model(self, budget: DraftBudget) -> bool:  # noqa: ARG002
+        return True
+
+    def begin(self, budget: DraftBudget, most_rows: int, most_depth: int) -> None:  # noqa: ARG002
+        super().begin(self.price, most_rows, most_depth)
+
+
+def test_one_tree_runs_no_row_of_a_head_ahead_of_what_its_parent_comes_to() -> None:
+    desk, prompt = Desk(), np.tile(prompt_of(6, 4), 8)
+    sampling = replace(GREEDY, max_tokens=60, ignore_eos=True)
+    plain, drafted = (
+        request_of("plain", prompt, sampling),
+        request_of("drafted", prompt, sampling, "auto", max_nodes=16),
+    )
+    desk.engine.add(plain)
+    desk.engine.add(drafted, Priced)
+    stats, _ = finish(desk.engine)
+    assert drafted.output.tolist() == plain.output.tolist()
+    assert len(plain.output) == 60
+    assert stats["drafted"].counts.drafted > 0
 
 
 def test_a_prompt_in_pieces_beside_others_is_followed() -> None:
