@@ -1,7 +1,7 @@
 """How likely a token is, by the classes of what sources say of it: chances by class, and weights that mix them.
 
 Owns the numbers and how they are learned, one token that came at a time. A class's chance is a running rate; what the
-sources say together is mixed in the logistic domain, with weights for each way in which they take sides (Mattern, 2012;
+sources say together is mixed in the logistic domain, with weights for each combination of their stances (Mattern, 2012;
 the mixing of the PAQ compressors). Knows nothing of trees, stores or tokens.
 Invariant: `stretch[k]` is the logit of `chances[k]`.
 """
@@ -30,12 +30,12 @@ FOUND, ASKED, EARNED, NUM_LOOKS = range(4)  # see `Judge.looks`
 _MEASURED = Path(__file__).parent / "judge.json"
 _LEAST = 1e-4  # that a chance may be, and that it may lack to 1
 _MOST_STRETCH = 12.0
-NUM_SIDES = 3 ** (NUM_SOURCES - 1)  # ways in which the sources take sides
+NUM_STANCES = 3 ** (NUM_SOURCES - 1)  # combinations of them
 
 
 class Judge(NamedTuple):
     """One level's view. chances, stretch: float32 [K], by class; tried: float32 [K], observations that a chance rests
-    on, at most `most_tried`; weights: float32 [3^S, 1 + S], of the bias and of each source, by the sides they take.
+    on, at most `most_tried`; weights: float32 [3^S, 1 + S], of the bias and of each source, by the stances they take.
     hope: float32 [2], how often the target's token is one of the likeliest after a node that the draft model ran, and
     of how many observations; help: likewise, where what the stores thought likeliest did not come. looks: float32 [4],
     of those for a tree the shares that found one and that asked the draft model, the tokens that one earned beyond its
@@ -82,7 +82,7 @@ def new_judge(chances: NDArray[np.float32], weights: NDArray[np.float32], trust:
     """One that starts with measured numbers."""
     chances = np.clip(chances, _LEAST, 1 - _LEAST).astype(np.float32)
     assert chances.shape == (NUM_CLASSES,), chances.shape
-    assert weights.shape == (NUM_SIDES, NUM_SOURCES), weights.shape
+    assert weights.shape == (NUM_STANCES, NUM_SOURCES), weights.shape
     stretch = np.log(chances / (1 - chances)).astype(np.float32)
     tried = np.full(NUM_CLASSES, trust, np.float32)
     hope, help = (np.array((first, HOPE_TRUST), np.float32) for first in (FIRST_HOPE, FIRST_HELP))
@@ -92,10 +92,10 @@ def new_judge(chances: NDArray[np.float32], weights: NDArray[np.float32], trust:
 
 def meant_judge() -> Judge:
     """One that has nothing to go by but what the classes mean."""
-    weights = np.zeros((NUM_SIDES, NUM_SOURCES), np.float32)
-    for sides in range(1, NUM_SIDES):
-        sources = [source for source in range(1, NUM_SOURCES) if sides // 3 ** (source - 1) % 3]
-        weights[sides, sources] = len(sources) ** -0.5
+    weights = np.zeros((NUM_STANCES, NUM_SOURCES), np.float32)
+    for stances in range(1, NUM_STANCES):
+        sources = [source for source in range(1, NUM_SOURCES) if stances // 3 ** (source - 1) % 3]
+        weights[stances, sources] = len(sources) ** -0.5
     return new_judge(meant_chances(), weights, 16.0)
 
 
@@ -116,36 +116,36 @@ def _own(measured: Judge) -> Judge:
 
 
 @nb.njit(cache=True, forceinline=True)
-def sides_of(classes: NDArray[np.int16]) -> int:
-    """What sides the sources take: digits of base 3, 0 of one that is silent, 1 of one that names other tokens, 2 of
-    one that names this one."""
-    sides = 0
+def stances_of(classes: NDArray[np.int16]) -> int:
+    """The sources' stances on a token: digits of base 3, 0 of one that is silent, 1 of one that names other tokens, 2
+    of one that names this one."""
+    stances = 0
     for source in range(NUM_SOURCES - 1, 0, -1):
         kind = classes[source]
-        sides = 3 * sides + (0 if kind == SILENT else 1 + is_named(kind))
-    return sides
+        stances = 3 * stances + (0 if kind == SILENT else 1 + is_named(kind))
+    return stances
 
 
 @nb.njit(cache=True, forceinline=True)
-def chance_of(judge: Judge, sides: int, classes: NDArray[np.int16]) -> float:
+def chance_of(judge: Judge, stances: int, classes: NDArray[np.int16]) -> float:
     """Of a token of which the sources say `classes`, int16 [1 + S]."""
-    mixed = judge.weights[sides, 0]
+    mixed = judge.weights[stances, 0]
     for source in range(1, NUM_SOURCES):
         if classes[source] != SILENT:
-            mixed += judge.weights[sides, source] * judge.stretch[classes[source]]
+            mixed += judge.weights[stances, source] * judge.stretch[classes[source]]
     return 1.0 / (1.0 + math.exp(-min(max(mixed, -_MOST_STRETCH), _MOST_STRETCH)))
 
 
 @nb.njit(cache=True)
-def learn_token(judge: Judge, sides: int, classes: NDArray[np.int16], came: bool) -> None:
+def learn_token(judge: Judge, stances: int, classes: NDArray[np.int16], came: bool) -> None:
     """A token of which the sources said `classes` came, or did not."""
-    error = came - chance_of(judge, sides, classes)
-    judge.weights[sides, 0] += judge.pace * error
+    error = came - chance_of(judge, stances, classes)
+    judge.weights[stances, 0] += judge.pace * error
     for source in range(1, NUM_SOURCES):
         kind = classes[source]
         if kind == SILENT:
             continue
-        judge.weights[sides, source] += judge.pace * error * judge.stretch[kind]
+        judge.weights[stances, source] += judge.pace * error * judge.stretch[kind]
         judge.tried[kind] = min(judge.tried[kind] + 1, judge.most_tried)
         chance = judge.chances[kind] + (came - judge.chances[kind]) / judge.tried[kind]
         judge.chances[kind] = min(max(chance, _LEAST), 1 - _LEAST)

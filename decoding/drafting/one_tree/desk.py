@@ -31,6 +31,7 @@ MOST_CANDIDATES = MOST_FORESEEN + 1 + 3 * NUM_SUCCESSORS
 _FIRST_NODES = 258  # as many as a tree of 64 is chosen from
 NUM_KNOWN, NUM_NODES, IS_UNJUDGED, NUM_KEPT, LAST_KEPT, NUM_SAID, NUM_ASKED = range(7)  # see `Desk.counts`
 FOUND, NUM_SHARED, IS_AGREED, IS_REPLY = range(4)  # see `Heard.matches`
+ROOT_ROW, NO_ROW = -1, -2  # see `Room.rows`
 
 
 class Heard(NamedTuple):
@@ -75,7 +76,7 @@ class ModelRows(NamedTuple):
 
 class Room(NamedTuple):
     """For a tree of n nodes and what is opened ahead of it. rows: int32 [n], the draft model's row that ran each node,
-    -1 for the root's own, -2 for none."""
+    `ROOT_ROW` for the root's own, `NO_ROW` for none."""
 
     buffers: Buffers
     heard: Heard

@@ -20,8 +20,8 @@ from decoding.core.ranking import places_of_best, ranked
 from decoding.core.tree import IntArray, Source
 from decoding.costs.price import DraftBudget, chain_gain, price_at, price_of
 from decoding.drafting.draft_model.growth import Rounds, Top
-from decoding.drafting.one_tree.desk import NUM_ASKED, NUM_KNOWN, NUM_NODES, NUM_SAID, Desk, read_desk
-from decoding.drafting.one_tree.opening import NO_ROW, open_node
+from decoding.drafting.one_tree.desk import NO_ROW, NUM_ASKED, NUM_KNOWN, NUM_NODES, NUM_SAID, ROOT_ROW, Desk, read_desk
+from decoding.drafting.one_tree.opening import open_node
 from decoding.drafting.tree.frontier import peek, pop, push
 from decoding.drafting.tree.nodes import best_nodes, part_of, put_node, put_root
 from decoding.stores.context import index_more
@@ -31,7 +31,6 @@ for reckon in (price_at, price_of, chain_gain):
     register_jitable(reckon)
 _BEST = np.int64(0)  # the first rank
 _ROOT = np.int64(0)
-_ROOT_ROW = -1
 _LIKELY = 0.3  # that the tree comes to a row that is run ahead of it
 _NOWHERE = np.int64(-1)  # in place of a depth
 NO_ROUNDS = Rounds(0, -1)
@@ -76,7 +75,7 @@ def grow_on(at: int, budget: DraftBudget, left: Rounds, top: Top) -> int:
     room.run.top.ids[first : counts[NUM_SAID]] = top.ids
     room.run.top.probabilities[first : counts[NUM_SAID]] = top.probabilities
     if first == 0:
-        room.rows[0] = _ROOT_ROW
+        room.rows[0] = ROOT_ROW
     for node in range(counts[NUM_NODES]):
         if room.rows[node] + 1 >= first:
             open_node(at, np.int64(node))

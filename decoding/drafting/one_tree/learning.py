@@ -9,11 +9,11 @@ import numba as nb
 import numpy as np
 
 from decoding.core.tree import IntArray
-from decoding.drafting.one_tree.desk import IS_UNJUDGED, LAST_KEPT, NUM_KEPT, NUM_KNOWN, read_desk
+from decoding.drafting.one_tree.desk import IS_UNJUDGED, LAST_KEPT, NO_ROW, NUM_KEPT, NUM_KNOWN, read_desk
 from decoding.drafting.one_tree.grower import plant
-from decoding.drafting.one_tree.opening import NO_ROW, open_node
+from decoding.drafting.one_tree.opening import open_node
 from decoding.stores.evidence import NUM_SOURCES
-from decoding.stores.judge import learn_look, learn_model, learn_token, sides_of
+from decoding.stores.judge import learn_look, learn_model, learn_token, stances_of
 from decoding.stores.suffixes import append_all
 
 _LIKELY = 2  # candidates of a node
@@ -80,7 +80,7 @@ def _judge(at: int, path: IntArray, came: IntArray) -> None:
             desk.foretold[source] += heard.firsts[node, source] == token
         for slot in range(heard.sizes[node]):
             classes = heard.classes[node, slot]
-            is_it, sides = heard.ids[node, slot] == token, sides_of(classes)
-            learn_token(levels.request, sides, classes, is_it)
-            learn_token(levels.session, sides, classes, is_it)
-            learn_token(levels.server, sides, classes, is_it)
+            is_it, stances = heard.ids[node, slot] == token, stances_of(classes)
+            learn_token(levels.request, stances, classes, is_it)
+            learn_token(levels.session, stances, classes, is_it)
+            learn_token(levels.server, stances, classes, is_it)

@@ -18,6 +18,7 @@ from decoding.drafting.one_tree.desk import (
     IS_AGREED,
     IS_REPLY,
     MOST_FORESEEN,
+    NO_ROW,
     NUM_KNOWN,
     NUM_SHARED,
     Desk,
@@ -42,13 +43,12 @@ from decoding.stores.evidence import (
     other_foreseen_class,
     weight_step,
 )
-from decoding.stores.judge import chance_of, sides_of
+from decoding.stores.judge import chance_of, stances_of
 from decoding.stores.ngram import LONGEST_NGRAM, find_longest, find_successors
 from decoding.stores.successor_table import NO_TOKEN
 from decoding.stores.suffixes import find_longest as find_longest_reply
 from decoding.stores.suffixes import next_position, place_of
 
-NO_ROW = -2  # of a node that the draft model was not run on
 _EVERY_CHAIN = (1 << MOST_FORESEEN) - 1
 _NUM_SEEN = 4
 _SHORTEST = LONGEST_NGRAM - 1
@@ -245,7 +245,7 @@ def _weigh(desk: Desk, node: int, others: NDArray[np.int16]) -> None:
         for source in range(1, NUM_SOURCES):
             if classes[source] == SILENT:
                 classes[source] = others[source]
-        chance = chance_of(judge, sides_of(classes), classes)
+        chance = chance_of(judge, stances_of(classes), classes)
         heard.chances[node, slot] = chance
         place = slot
         while place > 0 and heard.chances[node, heard.order[node, place - 1]] < chance:

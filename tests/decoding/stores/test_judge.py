@@ -23,7 +23,7 @@ from decoding.stores.evidence import (
     weight_step,
 )
 from decoding.stores.judge import (
-    NUM_SIDES,
+    NUM_STANCES,
     Judge,
     below,
     chance_of,
@@ -31,7 +31,7 @@ from decoding.stores.judge import (
     meant_judge,
     measured_judges,
     new_judge,
-    sides_of,
+    stances_of,
 )
 from decoding.stores.session_store import SessionLimits, SessionStore
 
@@ -56,13 +56,13 @@ def not_named(source: int, weight: float, kind: int = 0) -> int:
 
 def chance(judge: Judge, **said: int) -> float:
     classes = classes_of(**said)
-    return float(chance_of(judge, sides_of(classes), classes))
+    return float(chance_of(judge, stances_of(classes), classes))
 
 
 def learn(judge: Judge, came: bool, times: int = 1, **said: int) -> None:
     classes = classes_of(**said)
     for _ in range(times):
-        learn_token(judge, sides_of(classes), classes, came)
+        learn_token(judge, stances_of(classes), classes, came)
 
 
 COPIED, OTHER_COPIED = copied_class(6, False, True, 0.3), other_copied_class(6)
@@ -71,9 +71,9 @@ SUCCESSOR, NAMED = named(ADJACENCY, 0.8, 1), named(NGRAM, 0.8, 2)
 
 def test_each_source_is_silent_against_a_token_or_for_it() -> None:
     place = 3 ** (CONTEXT - 1)
-    assert sides_of(classes_of()) == 0
-    assert sides_of(classes_of(context=OTHER_COPIED)) == place
-    assert sides_of(classes_of(context=COPIED)) == 2 * place
+    assert stances_of(classes_of()) == 0
+    assert stances_of(classes_of(context=OTHER_COPIED)) == place
+    assert stances_of(classes_of(context=COPIED)) == 2 * place
     everyone = classes_of(
         context=COPIED,
         adjacency=SUCCESSOR,
@@ -81,7 +81,7 @@ def test_each_source_is_silent_against_a_token_or_for_it() -> None:
         model=named(MODEL, 0.9),
         prediction=foreseen_class(FORCED, 0.0),
     )
-    assert sides_of(everyone) == NUM_SIDES - 1
+    assert stances_of(everyone) == NUM_STANCES - 1
 
 
 def test_by_its_meaning_alone_one_source_is_believed_as_it_says() -> None:
@@ -166,8 +166,8 @@ def test_numbers_stay_within_their_bounds_whatever_comes() -> None:
         classes = random.integers(-1, NUM_CLASSES, NUM_SOURCES).astype(np.int16)
         classes[0] = SILENT
         came = bool(random.random() < 0.2)
-        learn_token(judge, sides_of(classes), classes, came)
-        assert 0 < chance_of(judge, sides_of(classes), classes) < 1
+        learn_token(judge, stances_of(classes), classes, came)
+        assert 0 < chance_of(judge, stances_of(classes), classes) < 1
     assert [array.nbytes for array in judge if isinstance(array, np.ndarray)] == sizes
     assert judge.tried.max() <= 64
     assert 0 < judge.chances.min() <= judge.chances.max() < 1
@@ -179,10 +179,10 @@ def test_numbers_stay_within_their_bounds_whatever_comes() -> None:
 def test_chances_of_never_and_always_are_kept_learnable() -> None:
     chances = np.zeros(NUM_CLASSES, np.float32)
     chances[::2] = 1.0
-    judge = new_judge(chances, np.ones((NUM_SIDES, NUM_SOURCES), np.float32), 16.0)
+    judge = new_judge(chances, np.ones((NUM_STANCES, NUM_SOURCES), np.float32), 16.0)
     assert np.isfinite(judge.stretch).all()
     with pytest.raises(AssertionError):
-        new_judge(chances[1:], np.ones((NUM_SIDES, NUM_SOURCES), np.float32), 16.0)
+        new_judge(chances[1:], np.ones((NUM_STANCES, NUM_SOURCES), np.float32), 16.0)
 
 
 def test_a_servers_judge_starts_as_measured_and_is_its_own() -> None:
