@@ -14,6 +14,7 @@ from decoding.core.request import Request
 from decoding.core.tree import DraftTree, root_only
 from decoding.costs.price import DraftBudget
 from decoding.drafting.draft_model.state import DraftCost, Fallback, GrowthRequest, Proposer
+from decoding.drafting.one_tree.desk import Desks
 from decoding.drafting.one_tree.prediction import Prediction
 from decoding.drafting.registry import AUTO, METHODS, PLAIN, StartDrafter, available
 from decoding.drafting.sequence_drafter import ActiveMethod, Choice, SequenceDrafter
@@ -74,6 +75,7 @@ class Drafting:
         self._has_kernels = has_kernels
         self._tree = tree
         self._warned: set[str] = set()
+        self._desks = Desks()
 
     def check(self, method: str) -> None:
         """Raise RequestRejected for a method that needs the draft model that is not there."""
@@ -141,7 +143,8 @@ class Drafting:
         runs_model = method.runs_draft_model and request.speculation.may_use("draft_model")
         if self.draft_model is not None and runs_model and choice.kind != "fallback":
             state = self.draft_model.open(request)
-        own = (start_drafter or method.start)(request, Sources(drafter.session, state, self._tree, drafter.foresight))
+        sources = Sources(drafter.session, state, self._tree, drafter.foresight, self._desks)
+        own = (start_drafter or method.start)(request, sources)
         drafter.active = ActiveMethod(choice=choice, drafter=own, default_nodes=method.default_nodes, state=state)
 
 

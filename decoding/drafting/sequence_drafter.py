@@ -129,11 +129,11 @@ class SequenceDrafter:
         own, _ = self.session.judges(self.request.sampling.temperature > 0)
         return own.looks
 
-    @property
-    def foretold(self) -> dict[str, int]:
-        """By source, how many of the reply's tokens it had thought likeliest; of one tree's sources alone."""
+    def close(self) -> dict[str, int]:
+        """The request is through: by source, how many of the reply's tokens it had thought likeliest; of one tree's
+        sources alone."""
         drafter = self.active.drafter
-        return drafter.foretold if isinstance(drafter, OneTree) else {}
+        return drafter.close() if isinstance(drafter, OneTree) else {}
 
     def finish(self, proposed: DraftTree, budget: DraftBudget) -> DraftTree:
         """The tree to verify, of the one that the method proposed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from decoding.drafting.draft_model.state import DraftModelState
+from decoding.drafting.one_tree.desk import Desks
 from decoding.drafting.one_tree.foresight import Foresight
 from decoding.drafting.stand.static_tree import StaticTree
 from decoding.stores.session import Session
@@ -14,9 +15,10 @@ DraftingStores = Session  # what drafters share across its requests
 
 class Sources(NamedTuple):
     """The session's stores, the sequence's part of the draft model where the method needs one, the static tree
-    that the server was started with, if any, and what the request itself knows of its reply."""
+    that the server was started with, if any, what the request itself knows of its reply, and where one tree grows."""
 
     stores: DraftingStores
     state: DraftModelState | None = None
     tree: StaticTree | None = None
     foresight: Foresight | None = None
+    desks: Desks = Desks()

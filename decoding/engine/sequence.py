@@ -165,7 +165,7 @@ class Sequence:
         """The statistics, all told."""
         choice, stats = self.drafter.active.choice, self.stats
         stats.method, stats.choice, stats.reason = choice.method, choice.kind, choice.reason
-        stats.foretold_by_source = self.drafter.foretold
+        stats.foretold_by_source = self.drafter.close()
         if self.prediction is not None:
             self.prediction.follow(self.request.output)
             stats.accepted_prediction_tokens = self.prediction.num_found

@@ -60,13 +60,26 @@ class Levels(NamedTuple):
     server: Judge
 
 
+def arrays_of(judge: Judge) -> tuple[NDArray[np.float32], ...]:
+    """All that it has learned."""
+    return judge.chances, judge.stretch, judge.tried, judge.weights, judge.hope, judge.help, judge.looks
+
+
 def below(judge: Judge, most_tried: float, pace: float, trust: float) -> Judge:
     """A judge that starts with another's view, which counts for at most `trust` observations."""
-    tried = np.minimum(judge.tried, np.float32(trust))
-    hope, help = (np.array((rate[0], HOPE_TRUST), np.float32) for rate in (judge.hope, judge.help))
-    looks = np.array((*judge.looks[:NUM_LOOKS], LOOKS_TRUST), np.float32)
-    numbers = judge.chances.copy(), judge.stretch.copy(), tried, judge.weights.copy()
-    return Judge(*numbers, hope, help, looks, most_tried, pace)
+    chances, stretch, tried, weights, hope, help, looks = map(np.empty_like, arrays_of(judge))
+    own = Judge(chances, stretch, tried, weights, hope, help, looks, most_tried, pace)
+    start_over(own, judge, trust)
+    return own
+
+
+def start_over(own: Judge, above: Judge, trust: float) -> None:
+    """Let a judge forget what it learned, and start with another's view like one that is `below` it."""
+    for array, known in zip(arrays_of(own), arrays_of(above), strict=True):
+        array[...] = known
+    np.minimum(own.tried, np.float32(trust), out=own.tried)
+    own.hope[1] = own.help[1] = HOPE_TRUST
+    own.looks[NUM_LOOKS] = LOOKS_TRUST
 
 
 def is_sound(judge: Judge) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoding.core.session_info import SessionState
-from decoding.stores.judge import Judge, below, is_sound, measured_judges
+from decoding.stores.judge import Judge, arrays_of, below, is_sound, measured_judges
 from decoding.stores.ngram import NgramStore
 from decoding.stores.suffixes import SuffixIndex
 
@@ -105,7 +105,7 @@ class Session:
         }
         for name, judge in zip(JUDGES, self._judges, strict=True):
             if judge is not None:
-                arrays[name] = [each for each in judge if isinstance(each, np.ndarray)]
+                arrays[name] = arrays_of(judge)
         return arrays
 
 

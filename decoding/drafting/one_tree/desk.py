@@ -12,15 +12,16 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
+from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.tree import IntArray
 from decoding.drafting.draft_model.growth import Top
-from decoding.drafting.tree.by_address import Layout
+from decoding.drafting.tree.by_address import Kept, Layout
 from decoding.drafting.tree.candidates import COUPLED, DraftLaw, draft_law
 from decoding.drafting.tree.growth import Buffers, allocate
 from decoding.stores.context import MAX_SUFFIX, ContextArrays, ContextIndex
 from decoding.stores.evidence import NUM_SOURCES
-from decoding.stores.judge import Levels, meant_judge
+from decoding.stores.judge import Judge, Levels, below, meant_judge, start_over
 from decoding.stores.ngram import LONGEST_NGRAM, NgramStore
 from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS, SuccessorArrays
 from decoding.stores.suffixes import NOWHERE, SuffixArrays, SuffixIndex
@@ -32,6 +33,10 @@ _FIRST_NODES = 258  # as many as a tree of 64 is chosen from
 NUM_KNOWN, NUM_NODES, IS_UNJUDGED, NUM_KEPT, LAST_KEPT, NUM_SAID, NUM_ASKED = range(7)  # see `Desk.counts`
 FOUND, NUM_SHARED, IS_AGREED, IS_REPLY = range(4)  # see `Heard.matches`
 ROOT_ROW, NO_ROW = -1, -2  # see `Room.rows`
+_MOST_FREE = 64  # desks, of a quarter of a megabyte each
+_FIRST_COUNTS = (0, 1, 0, 0, NOWHERE, 0, 0)
+_MEANT = meant_judge()
+_TRIED, _TRUST, _PACE = 64.0, 32.0, 0.01  # of a request's judge
 
 
 class Heard(NamedTuple):
@@ -106,6 +111,14 @@ class Foreseen(NamedTuple):
     reasons: NDArray[np.int8]
 
 
+class Stores(NamedTuple):
+    """Arrays of the request's context index, and of its session's replies and n-grams."""
+
+    context: ContextArrays
+    replies: SuffixArrays
+    ngrams: SuccessorArrays
+
+
 class Desk(NamedTuple):
     """tokens: int32 [T], the request's, with room for all that may come. counts: int64 [7]: tokens up to the root of
     the tree under way, and its nodes; 1 while the root is opened and the token after it not judged; tokens that are
@@ -119,9 +132,7 @@ class Desk(NamedTuple):
     foreseen: Foreseen
     room: Room
     scratch: Scratch
-    context: ContextArrays
-    replies: SuffixArrays
-    ngrams: SuccessorArrays
+    stores: Stores
     levels: Levels
     law: DraftLaw
     sides: Sides
@@ -144,18 +155,11 @@ def new_room(num_nodes: int) -> Room:
     return Room(allocate(num_nodes), heard, np.zeros(num_nodes, np.int32), run)
 
 
-def new_desk(
-    tokens: IntArray,
-    law: DraftLaw,
-    sides: Sides,
-    levels: Levels,
-    stores: tuple[ContextArrays, SuffixArrays, SuccessorArrays],
-) -> Desk:
-    """stores: the request's context index, the session's replies and its n-grams."""
-    context, replies, ngrams = stores
+def _blank() -> Desk:
+    """A desk of no request."""
     return Desk(
-        tokens=tokens,
-        counts=np.array((0, 1, 0, 0, NOWHERE, 0, 0), np.int64),
+        tokens=np.zeros(1, np.int32),
+        counts=np.zeros(len(_FIRST_COUNTS), np.int64),
         foretold=np.zeros(NUM_SOURCES, np.int64),
         foreseen=Foreseen(
             np.zeros(MOST_FORESEEN, np.int32),
@@ -171,42 +175,52 @@ def new_desk(
             np.zeros(MAX_SUFFIX, np.int32),
             np.zeros(LONGEST_NGRAM, np.int32),
         ),
-        context=context,
-        replies=replies,
-        ngrams=ngrams,
-        levels=levels,
-        law=law,
-        sides=sides,
+        stores=Stores(ContextIndex(1, SHORTEST_COPIED).arrays, SuffixIndex(0).arrays, NgramStore(0).arrays),
+        levels=Levels(below(_MEANT, _TRIED, _PACE, _TRUST), _MEANT, _MEANT),
+        law=draft_law(SamplingParams(max_tokens=1), COUPLED),
+        sides=Sides(True, True, True, 1, True, 1),
     )
 
 
-def _example() -> Desk:
-    judge = meant_judge()
-    sampling = SamplingParams(max_tokens=1)
-    return new_desk(
-        np.zeros(1, np.int32),
-        draft_law(sampling, COUPLED),
-        Sides(True, True, True, 1, True, 1),
-        Levels(judge, judge, judge),
-        (ContextIndex(1, SHORTEST_COPIED).arrays, SuffixIndex(0).arrays, NgramStore(0).arrays),
-    )
-
-
-LAYOUT = Layout(_example())
+_BLANK = _blank()
+LAYOUT = Layout(_BLANK)
 read_desk, _write_desk = LAYOUT.read, LAYOUT.write
 
 
 @nb.njit(cache=True)
-def write_desk(at: int, desk: Desk) -> None:
+def _write(at: int, desk: Desk) -> None:
     _write_desk(at, desk)
 
 
-_write_context, _write_replies, _write_ngrams = map(LAYOUT.write_field, ("context", "replies", "ngrams"))
+_write_stores = LAYOUT.write_field("stores")
 
 
 @nb.njit(cache=True)
-def write_stores(at: int, context: ContextArrays, replies: SuffixArrays, ngrams: SuccessorArrays) -> None:
+def write_stores(at: int, stores: Stores) -> None:
     """In place of those that are kept."""
-    _write_context(at, context)
-    _write_replies(at, replies)
-    _write_ngrams(at, ngrams)
+    _write_stores(at, stores)
+
+
+class Desks:
+    """Desks for requests. That of a request that is through is given to the next: its arrays lie in memory already,
+    where fresh ones would take longer than all else that starting takes."""
+
+    def __init__(self) -> None:
+        self._free: list[Kept[Desk]] = []
+
+    def take(self, request: Request, sides: Sides, judges: tuple[Judge, Judge], stores: Stores) -> Kept[Desk]:
+        """judges: the session's, with whose view the request begins, and the server's."""
+        kept = self._free.pop() if self._free else Kept(LAYOUT, _write, _blank())
+        desk, (session, server) = kept.record, judges
+        start_over(desk.levels.request, session, _TRUST)
+        desk.counts[:], desk.foretold[:], desk.foreseen.sizes[:] = _FIRST_COUNTS, 0, 0
+        levels, law = Levels(desk.levels.request, session, server), draft_law(request.sampling, COUPLED)
+        kept.keep(desk._replace(tokens=request.buffer, stores=stores, levels=levels, law=law, sides=sides))
+        return kept
+
+    def give_back(self, desk: Kept[Desk]) -> None:
+        """Its request is through, and nothing of it stays."""
+        if len(self._free) < _MOST_FREE:
+            levels = _BLANK.levels._replace(request=desk.record.levels.request)
+            desk.record = desk.record._replace(tokens=_BLANK.tokens, stores=_BLANK.stores, levels=levels)
+            self._free.append(desk)

@@ -43,7 +43,7 @@ def plant(at: int, num_known: int) -> None:
     """A tree of the root alone, the last of so many tokens, not opened yet."""
     desk = read_desk(at)
     desk.counts[NUM_KNOWN], desk.counts[NUM_NODES] = num_known, 1
-    index_more(desk.context, desk.tokens[:num_known])
+    index_more(desk.stores.context, desk.tokens[:num_known])
     room = desk.room
     room.buffers.heap[0] = 0
     desk.counts[NUM_SAID] = desk.counts[NUM_ASKED] = 0

@@ -18,26 +18,20 @@ from decoding.drafting.draft_model.growth import Rounds, Top
 from decoding.drafting.draft_model.state import DraftRows
 from decoding.drafting.harvest import teach_prompt, teach_tree
 from decoding.drafting.one_tree.desk import (
-    LAYOUT,
     LONGEST_FORESEEN,
     NUM_KEPT,
     SHORTEST_COPIED,
-    Desk,
     Sides,
-    new_desk,
+    Stores,
     new_room,
-    write_desk,
     write_stores,
 )
 from decoding.drafting.one_tree.grower import NO_ROUNDS, best_part, grow_from_stores, grow_on, plant
 from decoding.drafting.one_tree.learning import learn_text, learn_tree, look
 from decoding.drafting.sources import Sources
-from decoding.drafting.tree.by_address import Kept
-from decoding.drafting.tree.candidates import COUPLED, draft_law
-from decoding.stores.context import ContextArrays, ContextIndex
-from decoding.stores.judge import EARNED, Levels, below
-from decoding.stores.successor_table import NUM_SUCCESSORS, SuccessorArrays
-from decoding.stores.suffixes import SuffixArrays
+from decoding.stores.context import ContextIndex
+from decoding.stores.judge import EARNED
+from decoding.stores.successor_table import NUM_SUCCESSORS
 
 FAMILIES = frozenset({Source.CONTEXT, Source.ADJACENCY, Source.NGRAM, Source.DRAFT_MODEL})
 _ROOT: IntArray = np.zeros(1, np.int32)
@@ -45,7 +39,7 @@ _OVERGROWTH = 4  # nodes to choose from, for each that is wanted
 _ANY_DEPTH = np.iinfo(np.int32).max
 _PROMPT_END = 8  # tokens of the prompt that are kept with the reply, so that its first ones are found
 _TOKENS_AHEAD = 32  # that there is room for at once
-_LONGEST_NAP = 16  # steps
+_LEAST_EARNED = 0.005  # tokens: what looks may cost for each token that comes, where they earn nothing
 _READING = 128  # tokens at most for which what the draft model has to read is of use
 
 
@@ -63,12 +57,14 @@ class OneTree:
         self._state = sources.state if Source.DRAFT_MODEL in families else None
         if self._state is not None:
             self._state.grow_with(self)
-        session, server = sources.stores.judges(request.sampling.temperature > 0)
         self._foresight = sources.foresight
-        self._levels = Levels(below(session, 64.0, 0.01, 32.0), session, server)
         self._index = ContextIndex(request.max_total, SHORTEST_COPIED)
         self._index.reserve(request.tokens)
-        self._desk = self._new_desk()
+        judges = sources.stores.judges(request.sampling.temperature > 0)
+        self._desks = sources.desks
+        self._desk = self._desks.take(request, self._sides, judges, self._stores)
+        self._desk.record.counts[NUM_KEPT] = max(0, len(request.prompt) - _PROMPT_END)
+        self._judge = self._desk.record.levels.request
         self._at = self._desk.address
         self._budget = NOTHING
         self._rounds = NO_ROUNDS
@@ -92,9 +88,8 @@ class OneTree:
         foresight, num_tokens = self._foresight, self._request.num_tokens
         if num_tokens < self._wake_at and not (foresight is not None and foresight.is_awake):
             return NOTHING_SEEN
-        hope, earned = self._levels.request.hope[0], self._levels.request.looks[EARNED]
-        nap = _LONGEST_NAP if price >= _LONGEST_NAP * earned else int(price / earned)
-        self._wake_at = num_tokens + 1 + nap  # unless there is a tree
+        hope, earned = self._judge.hope[0], self._judge.looks[EARNED]
+        self._wake_at = num_tokens + 1 + int(price / max(earned, _LEAST_EARNED))  # unless there is a tree
         started = time.perf_counter()
         chance = self._look()
         return Outlook(chance, 0.0 if self._state is None else float(hope), time.perf_counter() - started)
@@ -107,7 +102,7 @@ class OneTree:
         enough to be worth what it has to read before."""
         if budget.round_price == 0:
             return True
-        hope = float(self._levels.request.hope[0])
+        hope = float(self._judge.hope[0])
         promise = chain_gain(hope, hope, budget.model_price)
         least = budget.least_gain + budget.row_price * self._reading
         return promise > least and promise > self._grow_from_stores(budget)
@@ -162,6 +157,12 @@ class OneTree:
             asked |= {Source.PREDICTION}
         return {source.name.lower(): int(self._desk.record.foretold[source]) for source in sorted(asked)}
 
+    def close(self) -> dict[str, int]:
+        """The request is through: `foretold`, and its desk is for others."""
+        foretold = self.foretold
+        self._desks.give_back(self._desk)
+        return foretold
+
     @property
     def _reading(self) -> float:
         """Tokens that the draft model has to read before it drafts, for each that they may yet be of use for."""
@@ -207,19 +208,19 @@ class OneTree:
 
     def _renew(self) -> None:
         """The index and the stores, which the session's other requests share, may have new arrays."""
-        desk, (context, replies, ngrams) = self._desk.record, self._arrays
-        if desk.context is not context or desk.replies is not replies or desk.ngrams is not ngrams:
-            write_stores(self._at, context, replies, ngrams)
-            self._desk.record = desk._replace(context=context, replies=replies, ngrams=ngrams)
+        kept, stores = self._desk.record.stores, self._stores
+        if kept.context is not stores.context or kept.replies is not stores.replies or kept.ngrams is not stores.ngrams:
+            write_stores(self._at, stores)
+            self._desk.record = self._desk.record._replace(stores=stores)
 
     @property
-    def _arrays(self) -> tuple[ContextArrays, SuffixArrays, SuccessorArrays]:
-        """Of the index and the stores."""
-        return self._index.arrays, self._replies.arrays, self._ngrams.arrays
+    def _stores(self) -> Stores:
+        return Stores(self._index.arrays, self._replies.arrays, self._ngrams.arrays)
 
-    def _new_desk(self) -> Kept[Desk]:
-        request, families, depth = self._request, self._families, self._request.speculation.max_depth
-        sides = Sides(
+    @property
+    def _sides(self) -> Sides:
+        families, depth = self._families, self._request.speculation.max_depth
+        return Sides(
             Source.CONTEXT in families,
             Source.ADJACENCY in families,
             Source.NGRAM in families,
@@ -227,6 +228,3 @@ class OneTree:
             self._state is not None and self._state.reads_tokens_alone,
             _ANY_DEPTH if depth is None else depth,
         )
-        desk = new_desk(request.buffer, draft_law(request.sampling, COUPLED), sides, self._levels, self._arrays)
-        desk.counts[NUM_KEPT] = max(0, len(request.prompt) - _PROMPT_END)
-        return Kept(LAYOUT, write_desk, desk)

@@ -73,15 +73,15 @@ def open_node(at: int, node: np.int64) -> None:
     context = desk.scratch.context
     path_context(tokens, nodes.tokens, nodes.parents, node, context)
     if sides.uses_long:
-        entry, ngram = find_longest(desk.ngrams, context, _SHORTEST)
+        entry, ngram = find_longest(desk.stores.ngrams, context, _SHORTEST)
         if entry >= 0:
-            seen = min(desk.ngrams.seen[entry], _NUM_SEEN - 1)
+            seen = min(desk.stores.ngrams.seen[entry], _NUM_SEEN - 1)
             kind = (ngram - _SHORTEST) * _NUM_SEEN + seen
-            _hear_list(at, desk.ngrams, np.int64(entry), (node, position, NGRAM, np.int64(kind)), others)
+            _hear_list(at, desk.stores.ngrams, np.int64(entry), (node, position, NGRAM, np.int64(kind)), others)
     if sides.uses_short:
-        entry, tier = find_successors(desk.ngrams, context[LONGEST_NGRAM - 2], context[LONGEST_NGRAM - 1])
+        entry, tier = find_successors(desk.stores.ngrams, context[LONGEST_NGRAM - 2], context[LONGEST_NGRAM - 1])
         if entry >= 0:
-            _hear_list(at, desk.ngrams, np.int64(entry), (node, position, ADJACENCY, np.int64(tier)), others)
+            _hear_list(at, desk.stores.ngrams, np.int64(entry), (node, position, ADJACENCY, np.int64(tier)), others)
     row = desk.room.rows[node]
     if row != NO_ROW:
         _hear_list(at, desk.room.run.top, np.int64(row + 1), (node, position, MODEL, np.int64(0)), others)
@@ -150,9 +150,9 @@ def _find_copy(desk: Desk, node: int, tokens: IntArray) -> None:
     nodes, match, path = desk.room.buffers.nodes, desk.room.heard.matches[node], desk.scratch.path
     path_context(tokens, nodes.tokens, nodes.parents, node, path)
     query = path[len(path) - min(len(path), len(tokens) + nodes.depths[node]) :]
-    found, num_shared, _, consensus = find_match(desk.context, tokens, query)
+    found, num_shared, _, consensus = find_match(desk.stores.context, tokens, query)
     is_agreed, is_reply = (consensus & BY_OCCURRENCES) != 0, False
-    in_replies, num_shared_there = find_longest_reply(desk.replies, query)
+    in_replies, num_shared_there = find_longest_reply(desk.stores.replies, query)
     if num_shared_there > num_shared:
         is_agreed = found >= 0 and _next(desk, tokens, found, 0)[1] == _next(desk, tokens, in_replies, 1)[1]
         found, num_shared, is_reply = in_replies, num_shared_there, True
@@ -163,8 +163,10 @@ def _find_copy(desk: Desk, node: int, tokens: IntArray) -> None:
 def _next(desk: Desk, tokens: IntArray, position: int, is_reply: int) -> tuple[int, int]:
     """The position after one in the text or in the session's replies, and its token; -1 for none."""
     if is_reply:
-        after = next_position(desk.replies, position)
-        return (after, desk.replies.tokens[place_of(desk.replies, after)]) if after >= 0 else (-1, NO_TOKEN)
+        after = next_position(desk.stores.replies, position)
+        return (
+            (after, desk.stores.replies.tokens[place_of(desk.stores.replies, after)]) if after >= 0 else (-1, NO_TOKEN)
+        )
     return (position + 1, tokens[position + 1]) if position + 1 < len(tokens) else (-1, NO_TOKEN)
 
 

@@ -52,6 +52,11 @@ def teach(session: Session, laws: dict[tuple[int, ...], dict[int, float]]) -> No
         session.ngrams.harvest(padded, ids, weights)
 
 
+def no_layers() -> KvStore:
+    """Of a draft model that has nothing to keep."""
+    return KvStore([], 1, torch.float32, torch.device("cpu"))
+
+
 def drafter_of(
     session: Session,
     request: Request,
@@ -59,9 +64,8 @@ def drafter_of(
     has_model: bool = False,
     foresight: Foresight | None = None,
 ) -> OneTree:
-    """has_model: whether there is a draft model; it has no layers, so that there is nothing to keep."""
-    empty = KvStore([], 1, torch.float32, torch.device("cpu"))
-    state = DraftModelState(request, empty, SHARED_VOCAB) if has_model else None
+    """has_model: whether there is a draft model."""
+    state = DraftModelState(request, no_layers(), SHARED_VOCAB) if has_model else None
     return OneTree(request, Sources(session, state, foresight=foresight), families)
 
 
