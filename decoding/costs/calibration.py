@@ -16,6 +16,7 @@ from decoding.costs.curve import CostCurve, fit_cost_curve
 ROUNDS = 8
 SECONDS_LIMIT = 2.0  # after which no further round is begun at start; two always are
 LATER_ROUNDS = 16
+BURST = 0.002  # seconds: a small forward after a large one takes half as long again, which steps that are alike do not
 LONGEST_LATER = 0.2  # seconds of one forward: a request that comes just then waits for it
 
 Measure = Callable[[int, int], float]  # seconds of a forward of so many rows at such a context
@@ -74,7 +75,10 @@ class Calibration:
         self._num_later = 0
 
     def _time(self, size: tuple[int, int]) -> None:
-        seconds = self._measure(*size)
+        seconds = spent = self._measure(*size)
+        while spent < BURST:
+            again = self._measure(*size)
+            seconds, spent = min(seconds, again), spent + again
         known = float("inf") if size in self._outdated else self._quickest.get(size, float("inf"))
         self._quickest[size] = min(known, seconds)
         self._quickest_ever[size] = min(self._quickest_ever.get(size, float("inf")), seconds)

@@ -22,14 +22,15 @@ class CostCurve:
     """Seconds of one step: base + few_row for each of the first `few` rows + row for each other + key * (rows summed
     over their context lengths) + request * requests.
 
-    draft: seconds beside the forward for each tree, beyond its nodes'; of a draft model's forward, growing. head: the
-    part of `row` that goes into its logits, which rows of a prompt can do without; harvest: what a row takes more whose
-    likeliest tokens the stores learn.
+    look: seconds beside the forward of each look for a tree, with what a forward behind it takes longer; draft: of each
+    tree, beyond its nodes'; of a draft model's forward, growing. head: the part of `row` that goes into its logits,
+    which rows of a prompt can do without; harvest: what a row takes more whose likeliest tokens the stores learn.
     """
 
     base: float
     row: float
     key: float
+    look: float = 0.0
     draft: float = 0.0
     head: float = 0.0
     request: float = 0.0

@@ -113,12 +113,10 @@ def chain_gain(chance: float, hope: float, price: NodePrice) -> float:
 
 class Outlook(NamedTuple):
     """What a drafter knows of a tree before it grows any. chance: of the likeliest next token; hope: that the token
-    after one that the draft model was run on is among those it thinks likeliest, 0 where it takes no part; seconds:
-    that looking took, 0 where nobody looked."""
+    after one that the draft model was run on is among those it thinks likeliest, 0 where it takes no part."""
 
     chance: float
     hope: float
-    seconds: float = 0.0
 
 
 UNKNOWN = Outlook(1.0, 1.0)  # of a drafter that looks for nothing before it drafts
@@ -164,7 +162,6 @@ def node_price(
 HARVEST_TOKENS = 2  # that a reply of some hundred is given sooner by so, for what the logits take
 MOST_ROW_PRICE = 0.015  # tokens: where learning from a row costs more, copies are enough
 MOST_HARVEST = 1 << 20
-LOOK_SECONDS = 3e-5  # until the first looks are timed
 READING = Pace(1.0, 1.0)  # of a request whose prompt is being read, once it decodes
 TINY = 1e-9  # seconds
 MOST_SURPRISE = 2.0  # of one step: another process may have had the machine
@@ -206,7 +203,6 @@ class Pricing:
     def __init__(self, most_nodes: int, costs: Curves) -> None:
         self._most_nodes = most_nodes
         self._step_factor = self._chain_factor = 1.0  # of what the curve says
-        self._look_factor = 1.0  # of `LOOK_SECONDS`
         self._rate = 1 / costs.curve.step_seconds([1], [0])  # tokens a second of the latest step
         self._num_requests = 1  # in it
         self._costs = costs
@@ -267,10 +263,7 @@ class Pricing:
             return NOTHING_SEEN
         if demand.max_nodes is not None:
             return UNKNOWN if demand.max_nodes > 0 else NOTHING_SEEN
-        outlook = demand.look(self._rate * self._look_factor * LOOK_SECONDS)
-        if outlook.seconds > 0:
-            self._look_factor = _follow(self._look_factor, outlook.seconds / (self._look_factor * LOOK_SECONDS))
-        return outlook
+        return demand.look(self._rate * self._costs.curve.look)
 
     def _num_asking(self, demands: Sequence[Demand], outlooks: Sequence[Outlook]) -> int:
         """How many sequences share the draft model's forwards: those to which it is still worth it when they do."""

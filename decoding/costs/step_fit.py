@@ -22,10 +22,11 @@ _KEPT = 0.9  # of what none of the steps had, at each fit: a slow moment must no
 
 
 class StepKind(NamedTuple):
-    """What a step has beside its forward. requests: that decode in it; trees: that were grown for them; nodes: that
-    were drafted; harvested: rows that stores learn from; rounds: of the draft model, counted for each sequence."""
+    """What a step has beside its forward. requests: that decode in it; looks: for trees; trees: that were grown; nodes:
+    that were drafted; harvested: rows that stores learn from; rounds: of the draft model, counted for each sequence."""
 
     requests: int
+    looks: int = 0
     trees: int = 0
     nodes: int = 0
     harvested: int = 0
@@ -37,6 +38,7 @@ class Beside(NamedTuple):
 
     step: float = 0.0
     request: float = 0.0
+    look: float = 0.0
     tree: float = 0.0
     node: float = 0.0
     harvest: float = 0.0

@@ -106,6 +106,11 @@ class SequenceDrafter:
         except Exception:
             return UNKNOWN
 
+    @property
+    def has_looked(self) -> bool:
+        """Whether it has looked for a tree at the last token."""
+        return isinstance(self.active.drafter, OneTree) and self.active.drafter.has_looked
+
     def harvest_share(self, harvests: bool) -> float:
         """How much of what rows of the prompt may bring they bring here: all to a method that lives by them; else, if
         they are worth it at all, as much as of the session's looks find a tree."""

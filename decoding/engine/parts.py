@@ -31,7 +31,8 @@ def drafted_parts(
         start = task.sequence.num_committed
         chunk = task.sequence.request.tokens[start : start + task.chunk_len]
         budget = task.budget.max_nodes if task.budget else 0
-        parts.append(SequencePart(task.sequence, start, chunk, tree, cost, budget, harvest_rows(task)))
+        has_looked = task.sequence.drafter.has_looked
+        parts.append(SequencePart(task.sequence, start, chunk, tree, cost, budget, harvest_rows(task), has_looked))
     return parts, proposals
 
 
@@ -39,6 +40,7 @@ def step_kind(parts: Sequence[SequencePart]) -> StepKind:
     """What these parts, none of which brings a prompt, have beside their forward."""
     return StepKind(
         requests=len(parts),
+        looks=sum(part.has_looked for part in parts),
         trees=sum(part.budget > 0 for part in parts),
         nodes=sum(part.num_tokens - 1 for part in parts),
         harvested=sum(part.num_tokens for part in parts if part.num_top > 0),

@@ -177,7 +177,7 @@ class Sequence:
 class SequencePart:
     """chunk: prompt tokens in a chain from position `start` on; tree: its root follows the chunk, None where the prompt
     goes on in the next step. cost: the draft model's; budget: the nodes the tree was allowed; harvest_rows: how many of
-    the prompt's last rows are worth being learnt from."""
+    the prompt's last rows are worth being learnt from; has_looked: whether there was a look for a tree."""
 
     sequence: Sequence
     start: int
@@ -186,6 +186,7 @@ class SequencePart:
     cost: DraftCost
     budget: int
     harvest_rows: int
+    has_looked: bool
 
     @property
     def num_tokens(self) -> int:

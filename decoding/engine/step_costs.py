@@ -104,6 +104,7 @@ class StepCosts(Curves):
             base=forward.base + beside.step,
             row=forward.row + beside.node,
             few_row=forward.few_row + beside.node,
+            look=beside.look,
             draft=beside.tree,
             request=beside.request,
             harvest=beside.harvest,

@@ -63,6 +63,7 @@ def _measured(most_nodes: int, has_draft_model: bool) -> Iterator[tuple[Speculat
     yield plain, NUM_TOGETHER
     if most_nodes == 0:
         return
+    yield SpeculationParams(), 1
     yield SpeculationParams(max_nodes=few, sources=frozenset(("prediction", "context"))), 1
     yield SpeculationParams(max_nodes=many, sources=frozenset(("prediction", "context"))), 1
     yield SpeculationParams(max_nodes=many, sources=frozenset(("prediction", "context", "adjacency", "ngram"))), 1

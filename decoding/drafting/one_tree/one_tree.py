@@ -6,8 +6,6 @@ Owns a request's context index, its judge and the tree under way. The draft mode
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 
 from decoding.core.request import Request
@@ -90,9 +88,12 @@ class OneTree:
             return NOTHING_SEEN
         hope, earned = self._judge.hope[0], self._judge.looks[EARNED]
         self._wake_at = num_tokens + 1 + int(price / max(earned, _LEAST_EARNED))  # unless there is a tree
-        started = time.perf_counter()
-        chance = self._look()
-        return Outlook(chance, 0.0 if self._state is None else float(hope), time.perf_counter() - started)
+        return Outlook(self._look(), 0.0 if self._state is None else float(hope))
+
+    @property
+    def has_looked(self) -> bool:
+        """Whether it has looked at the last token."""
+        return self._num_seen == self._request.num_tokens
 
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
         teach_prompt(self._ngrams, self._request.tokens, start, top)

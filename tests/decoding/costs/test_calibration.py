@@ -6,12 +6,12 @@ from itertools import count
 
 import pytest
 
-from decoding.costs.calibration import LATER_ROUNDS, LONGEST_LATER, ROUNDS, Calibration
+from decoding.costs.calibration import BURST, LATER_ROUNDS, LONGEST_LATER, ROUNDS, Calibration
 from decoding.engine.engine import Engine
 from decoding.model.timing import ROWS
 from tests.decoding.engine.test_engine import SAMPLED, new_engine, prompt_of, reply, request_of
 
-BASE, ROW = 1e-3, 1e-4
+BASE, ROW = 2 * BURST, 1e-4
 SIZES = [(rows, context) for context in (8, 512) for rows in ROWS]
 
 
@@ -50,6 +50,18 @@ def test_a_busy_start_is_forgotten_while_nobody_waits_and_then_it_is_enough() ->
     for _ in range(2 * LATER_ROUNDS * len(SIZES)):
         calibration.refine()
     assert machine.num_measured == (ROUNDS + LATER_ROUNDS) * len(SIZES)
+
+
+def test_a_forward_that_is_slow_behind_another_size_alone_is_timed_among_its_like() -> None:
+    last = [0]
+
+    def measure(rows: int, _context: int) -> float:
+        last.append(rows)
+        return BURST / 10 + ROW * rows + (BURST / 5 if last[-2] != rows else 0.0)
+
+    curve = Calibration(SIZES, measure).curve
+    assert curve.step_seconds([1], [0]) == pytest.approx(BURST / 10 + ROW, rel=0.1)
+    assert last.count(64) == 2 * ROUNDS  # which alone takes longer than a burst
 
 
 def test_when_forwards_run_in_another_way_later_times_replace_quicker_ones() -> None:

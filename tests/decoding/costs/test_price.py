@@ -214,22 +214,20 @@ def test_a_chain_gains_what_its_best_beginning_does(chance: float, hope: float, 
 
 
 def test_nothing_is_grown_where_nothing_can_be_worth_its_price_and_what_looking_costs_is_told() -> None:
-    curve, told = CostCurve(1.0, 0.1, 0.0, draft=0.1), []
+    curve, told = CostCurve(1.0, 0.1, 0.0, look=0.02, draft=0.1), []
 
     def seeing(chance: float, hope: float) -> Demand:
         def look(price: float) -> Outlook:
             told.append(price)
-            return Outlook(chance, hope, 2e-4)
+            return Outlook(chance, hope)
 
         return demand(None)._replace(runs_draft_model=True, look=look)
 
     pricing = Pricing(64, Curves(curve, CostCurve(0.1, 0.001, 0.0)))
     sizes = [pricing.budgets([seeing(*each)])[0].max_nodes for each in ((0.05, 0.0), (0.9, 0.0), (0.05, 0.95))]
     assert sizes == [0, 64, 64]
-    for _ in range(30):
-        pricing.budgets([seeing(0.05, 0.0)])
-    assert told[0] < told[1] < told[2]
-    assert told[-1] == pytest.approx(2e-4 * pricing.budgets([demand(None)])[0].price.usual / 0.1, rel=0.01)
+    rate = pricing.budgets([demand(None)])[0].price.usual / curve.row
+    assert told == pytest.approx([curve.look * rate] * 3)
 
 
 def hoping(hope: float) -> Demand:

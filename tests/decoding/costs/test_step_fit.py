@@ -9,15 +9,17 @@ import pytest
 
 from decoding.costs.step_fit import EVERY, Beside, StepFit, StepKind
 
-TRUTH = Beside(step=4e-4, request=1e-4, tree=2e-4, node=5e-5, harvest=2e-5, round=1e-4)
+TRUTH = Beside(step=4e-4, request=1e-4, look=5e-5, tree=2e-4, node=5e-5, harvest=2e-5, round=1e-4)
 FORWARD = 2e-3
 
 
 def some_kind(random: np.random.Generator) -> StepKind:
     requests = int(random.integers(1, 9))
-    trees = int(random.integers(0, requests + 1))
+    looks = int(random.integers(0, requests + 1))
+    trees = int(random.integers(0, looks + 1))
     nodes = trees * int(random.integers(1, 12))
-    return StepKind(requests, trees, nodes, int(random.integers(0, 2)) * (nodes + trees), int(random.integers(0, 3)))
+    harvested = int(random.integers(0, 2)) * (nodes + trees)
+    return StepKind(requests, looks, trees, nodes, harvested, int(random.integers(0, 3)))
 
 
 def learned(fit: StepFit, seconds: Callable[[StepKind], float], num_steps: int) -> Beside:

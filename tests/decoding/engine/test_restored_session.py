@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from decoding.core.stats import DraftCounts
-from decoding.costs import price
 from decoding.costs.curve import CostCurve
 from decoding.engine.engine import Engine
 from tests.decoding.engine.test_engine import GREEDY, finish, new_engine, prompt_of, request_of
@@ -27,7 +26,6 @@ def counts_of(engine: Engine, session: str, seed: int) -> DraftCounts:
 
 def test_a_request_drafts_after_a_restart_what_it_would_have_drafted_before(monkeypatch: pytest.MonkeyPatch) -> None:
     here, there = new_engine(), new_engine()
-    monkeypatch.setattr(price, "LOOK_SECONDS", 1e-12)
     for engine in (here, there):  # which learn from their steps otherwise
         monkeypatch.setattr(engine.costs, "curve", COSTS)
         monkeypatch.setattr(engine.costs, "learn", lambda: None)
