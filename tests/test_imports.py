@@ -61,8 +61,8 @@ DECODING = {
         files replicas schedule texts/arithmetic texts/function_forms texts/plots texts/sources
         texts/split texts/words texts/functions texts/programs texts/stories texts/chat
         texts/word_problems texts/corpus texts/prompts tokenizer export tokens evaluate train recipe
-        card gosling tune_tree heads/options heads/prompts tune_judge heads/answers heads/roll heads/trees heads/rewards
-        heads/ttt heads/target heads/gto heads/lessons heads/fresh_head heads/trainer heads/acceptance
+        card gosling first_tree tune_tree heads/options heads/prompts tune_judge heads/answers heads/roll heads/trees
+        heads/rewards heads/ttt heads/target heads/gto heads/lessons heads/fresh_head heads/trainer heads/acceptance
         heads/curves heads/train_head
     """,
     "bench": """
