@@ -33,11 +33,6 @@ def _teach(ngrams: NgramStore, tokens: IntArray, tree: DraftTree, path: IntArray
     _harvest(ngrams.arrays, tokens, (tree.tokens, tree.parents), path, (top.ids, top.probabilities))
 
 
-def tree_contexts(tokens: IntArray, tree: DraftTree) -> IntArray:
-    """int32 [n, 4]: the last tokens of the path to each node; `tokens` ends with the root."""
-    return _contexts_of(tokens, tree.tokens, tree.parents)
-
-
 @nb.njit(cache=True, forceinline=True)
 def path_context(tokens: IntArray, node_tokens: IntArray, parents: IntArray, node: int, context: IntArray) -> None:
     """Write the last tokens of the path to `node` into `context`, oldest first, -1 before the sequence's start."""
@@ -53,7 +48,8 @@ def path_context(tokens: IntArray, node_tokens: IntArray, parents: IntArray, nod
 
 
 @nb.njit(cache=True)
-def _contexts_of(tokens: IntArray, node_tokens: IntArray, parents: IntArray) -> IntArray:
+def contexts_of(tokens: IntArray, node_tokens: IntArray, parents: IntArray) -> IntArray:
+    """int32 [n, 4]: the last tokens of the path to each node of a tree; `tokens` ends with the root."""
     contexts = np.empty((len(node_tokens), LONGEST_NGRAM), np.int32)
     for node in range(len(node_tokens)):
         path_context(tokens, node_tokens, parents, node, contexts[node])
@@ -72,4 +68,4 @@ def _harvest(
     what followed them."""
     is_firm = np.zeros(len(tree[0]), np.bool_)
     is_firm[path] = True
-    harvest_rows(table, _contexts_of(tokens, tree[0], tree[1]), laws[0], laws[1], is_firm)
+    harvest_rows(table, contexts_of(tokens, tree[0], tree[1]), laws[0], laws[1], is_firm)

@@ -30,14 +30,14 @@ from decoding.drafting.draft_model.state import DraftModelState
 from decoding.drafting.drafter import Drafter
 from decoding.drafting.eagle.eagle_tree import NUM_NODES, eagle_rules
 from decoding.drafting.one_tree.one_tree import FAMILIES, OneTree
-from decoding.drafting.sources import DraftingStores, Sources
+from decoding.drafting.sources import Sources
 from decoding.drafting.spine import spine
 from decoding.drafting.spine.spine import SpineDrafter
 from decoding.drafting.stand.stand import MATCH, REJECTION, StandDrafter
 from decoding.drafting.tree.candidates import CANDIDATES
 from decoding.errors import RequestRejected
 from decoding.sampling.sampler import verdict_on
-from decoding.stores.session import lone_session
+from decoding.stores.session import Session, lone_session
 from decoding.stores.successor_table import NUM_SUCCESSORS
 
 StartDrafter = Callable[[Request, Sources], Drafter]  # makes one request's drafter
@@ -57,7 +57,7 @@ class Method:
     runs_draft_model: bool = False
 
 
-def _of_stores(new: Callable[[Request, DraftingStores], Drafter]) -> StartDrafter:
+def _of_stores(new: Callable[[Request, Session], Drafter]) -> StartDrafter:
     return lambda request, sources: new(request, sources.stores)
 
 
@@ -124,7 +124,7 @@ def available(has_draft_model: bool) -> list[str]:
     return [name for name, method in METHODS.items() if has_draft_model or not method.needs_draft_model]
 
 
-def start(method: str, request: Request, stores: DraftingStores, state: DraftModelState | None = None) -> Drafter:
+def start(method: str, request: Request, stores: Session, state: DraftModelState | None = None) -> Drafter:
     """A new drafter of a registered `method` for one request."""
     return METHODS[method].start(request, Sources(stores, state))
 

@@ -11,11 +11,11 @@ from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, Source, Verdict
 from decoding.costs.price import DraftBudget
 from decoding.drafting.harvest import teach_prompt, teach_tree
-from decoding.drafting.sources import DraftingStores
 from decoding.drafting.spine.paper_tree import SpineShape, build_spine_tree
 from decoding.drafting.tree.growth import limits_of
 from decoding.drafting.tree.nodes import to_tree
 from decoding.stores.context import BY_LENGTHS, BY_OCCURRENCES, MAX_CHAIN, ContextIndex
+from decoding.stores.session import Session
 from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS
 
 ABLATIONS = ("branches", "bigram", "bypass", "context_match")
@@ -34,7 +34,7 @@ class SpineDrafter:
 
     num_top = NUM_SUCCESSORS
 
-    def __init__(self, request: Request, session: DraftingStores) -> None:
+    def __init__(self, request: Request, session: Session) -> None:
         self._request = request
         self._ngrams = session.ngrams
         self._index = ContextIndex(request.max_total)

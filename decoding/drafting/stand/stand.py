@@ -15,12 +15,12 @@ from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, IntArray, Verdict
 from decoding.costs.price import DraftBudget
 from decoding.drafting.harvest import teach_prompt, teach_tree
-from decoding.drafting.sources import DraftingStores
 from decoding.drafting.stand.growth import fill_tree
 from decoding.drafting.stand.static_tree import StaticTree, shipped_tree
 from decoding.drafting.tree.candidates import CANDIDATES, draft_law, laws_of
 from decoding.drafting.tree.growth import limits_of
 from decoding.drafting.tree.nodes import to_tree
+from decoding.stores.session import Session
 from decoding.stores.successor_table import NUM_SUCCESSORS
 
 MATCH, REJECTION = "match", "rejection"
@@ -37,7 +37,7 @@ class StandDrafter:
 
     num_top = NUM_SUCCESSORS
 
-    def __init__(self, request: Request, session: DraftingStores, tree: StaticTree | None = None) -> None:
+    def __init__(self, request: Request, session: Session, tree: StaticTree | None = None) -> None:
         self._request = request
         self._ngrams = session.ngrams
         speculation = request.speculation
