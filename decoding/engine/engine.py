@@ -280,8 +280,8 @@ class Engine:
         parts, proposals = drafted_parts(tasks, self._drafting, isolation, harvest_rows)
         for reason in proposals.refusals:
             tally.note_refusal(reason)
-        tally.end_draft(proposals.model_seconds)
-        self.costs.note_draft(proposals.model_seconds, proposals.num_forwards, proposals.num_rows)
+        tally.end_draft(proposals.cost.seconds)
+        self.costs.note_draft(*proposals.cost)
         return parts
 
     def _learn_prompt(self, part: SequencePart) -> None:

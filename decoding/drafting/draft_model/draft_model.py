@@ -21,8 +21,7 @@ from decoding.cache.stamped import FilledBlocks
 from decoding.config import BUNDLED_MODEL, EngineConfig
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
-from decoding.core.tree import DraftTree
-from decoding.drafting.draft_model.state import DraftModelState, Fallback, GrowthRequest, next_segment, proposal
+from decoding.drafting.draft_model.state import DraftModelState, Fallback, GrowthRequest, next_segment
 from decoding.drafting.draft_model.vocabulary import check_same_vocabulary
 from decoding.model.checkpoint import BUNDLED_FOLDER
 from decoding.model.device.runner import Progress
@@ -53,17 +52,17 @@ class DraftModel:
         """Of the weights and of its part of all slots."""
         return self.model.num_bytes + self.store.num_blocks * BLOCK_LEN * self.model.bytes_per_slot
 
-    def propose_batch(self, requests: Sequence[GrowthRequest]) -> list[DraftTree | Fallback | None]:
-        """Bring every sequence up to date and grow the trees of those that are; None where there is no budget.
+    def grow_batch(self, requests: Sequence[GrowthRequest]) -> dict[DraftModelState, Fallback]:
+        """Bring every sequence up to date and grow the trees of those that are; which ones it can do no more for.
 
-        One packed forward for what the draft model has not seen, then one for each depth of the trees. A sequence with
-        more than `most_rows` to catch up on gets a tree of its root alone.
+        One packed forward for what the draft model has not seen, then one for each depth of the trees. Of a sequence
+        with more than `most_rows` to catch up on no tree is begun.
         """
         fallbacks = {request.state: found for request in requests if (found := self._fallback(request)) is not None}
         growing = self._catch_up([each for each in requests if each.state not in fallbacks])
         while growing:
             growing = self._round(growing, fallbacks)
-        return [fallbacks.get(request.state) or proposal(request) for request in requests]
+        return fallbacks
 
     def _fallback(self, request: GrowthRequest) -> Fallback | None:
         state, longest = request.state, self.model.max_model_len

@@ -17,7 +17,7 @@ from decoding.cache.block_pool import BlockTable
 from decoding.cache.kv_store import KvRows, KvStore
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
-from decoding.core.tree import DraftTree, IntArray
+from decoding.core.tree import IntArray
 from decoding.costs.price import DraftBudget
 
 LONG_READ = 16  # rows of a forward; a step adds no more than a path and a bonus token
@@ -41,9 +41,6 @@ class Grower(Protocol):
 
     def grow(self, top: TopTokens) -> DraftRows | None:
         """Take in what follows the rows asked for last (at first: the root), and ask for more, or for none."""
-
-    def propose(self, budget: DraftBudget) -> DraftTree:
-        """The best of what has grown; the root alone where nothing was begun."""
 
 
 class DraftCost(NamedTuple):
@@ -132,15 +129,12 @@ class Fallback:
 class Proposer(Protocol):
     """What drafts for all sequences together: a draft model or a head."""
 
-    @property
-    def num_bytes(self) -> int:
-        """Of the weights and of its part of all slots."""
-
     def open(self, request: Request) -> DraftModelState:
         """What is kept of a new sequence."""
 
-    def propose_batch(self, requests: Sequence[GrowthRequest]) -> list[DraftTree | Fallback | None]:
-        """Bring every sequence up to date and grow its tree; None where there is no budget."""
+    def grow_batch(self, requests: Sequence[GrowthRequest]) -> dict[DraftModelState, Fallback]:
+        """Bring every sequence up to date and grow the trees of those that are and have a budget, for their growers to
+        propose; which ones it can do nothing more for."""
 
 
 def next_segment(state: DraftModelState, top: TopTokens, whose: str) -> Segment | Fallback | None:
@@ -154,10 +148,3 @@ def next_segment(state: DraftModelState, top: TopTokens, whose: str) -> Segment 
     if wanted is None:
         return None
     return Segment(state.rows, wanted.tokens, wanted.parents, "all", len(wanted.parents) - len(wanted.tokens))
-
-
-def proposal(request: GrowthRequest) -> DraftTree | None:
-    """The tree that has grown for a request, None where there is none to grow."""
-    if request.budget is None or request.state.grower is None:
-        return None
-    return request.state.grower.propose(request.budget)

@@ -25,8 +25,8 @@ from decoding.cache.kv_store import KvStore, slots_of
 from decoding.cache.stamped import FilledBlocks
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
-from decoding.core.tree import DraftTree, IntArray
-from decoding.drafting.draft_model.state import DraftModelState, Fallback, GrowthRequest, next_segment, proposal
+from decoding.core.tree import IntArray
+from decoding.drafting.draft_model.state import DraftModelState, Fallback, GrowthRequest, next_segment
 from decoding.drafting.eagle.head_model import HeadModel
 from decoding.sampling.top_tokens import top_tokens
 from decoding.stores.successor_table import NUM_SUCCESSORS
@@ -92,18 +92,18 @@ class HeadDrafting:
         if sum(len(each.slots) for each in self._unfused) >= FUSED_TOGETHER:
             self._fuse()
 
-    def propose_batch(self, requests: Sequence[GrowthRequest]) -> list[DraftTree | Fallback | None]:
-        """Bring every sequence up to date and grow the trees of those that are; None where there is no budget.
+    def grow_batch(self, requests: Sequence[GrowthRequest]) -> dict[DraftModelState, Fallback]:
+        """Bring every sequence up to date and grow the trees of those that are; which ones it can do no more for.
 
-        One packed forward for the rows that the target has made possible, then one for each depth of the trees. A
-        sequence whose last token but one the target has not run yet gets a tree of its root alone.
+        One packed forward for the rows that the target has made possible, then one for each depth of the trees. Of a
+        sequence whose last token but one the target has not run yet no tree is begun.
         """
         self._fuse()
         fallbacks: dict[DraftModelState, Fallback] = {}
         growing = self._catch_up(requests)
         while growing:
             growing = self._round(growing, fallbacks)
-        return [fallbacks.get(request.state) or proposal(request) for request in requests]
+        return fallbacks
 
     def _fuse(self) -> None:
         """Let what was kept be read, but for rows whose block somebody else has been given since."""
