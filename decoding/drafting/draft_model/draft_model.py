@@ -21,7 +21,7 @@ from decoding.cache.stamped import FilledBlocks
 from decoding.config import BUNDLED_MODEL, EngineConfig
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
-from decoding.drafting.draft_model.state import DraftModelState, Fallback, GrowthRequest, next_segment
+from decoding.drafting.draft_model.state import DraftModelState, Fallback, GrowthRequest, grow_in_rounds
 from decoding.drafting.draft_model.vocabulary import check_same_vocabulary
 from decoding.model.checkpoint import BUNDLED_FOLDER
 from decoding.model.device.runner import Progress
@@ -59,10 +59,8 @@ class DraftModel:
         with more than `most_rows` to catch up on no tree is begun.
         """
         fallbacks = {request.state: found for request in requests if (found := self._fallback(request)) is not None}
-        growing = self._catch_up([each for each in requests if each.state not in fallbacks])
-        while growing:
-            growing = self._round(growing, fallbacks)
-        return fallbacks
+        ready = self._catch_up([each for each in requests if each.state not in fallbacks])
+        return fallbacks | grow_in_rounds(ready, self._forward, "draft model")
 
     def _fallback(self, request: GrowthRequest) -> Fallback | None:
         state, longest = request.state, self.model.max_model_len
@@ -76,7 +74,7 @@ class DraftModel:
     def _catch_up(self, requests: Sequence[GrowthRequest]) -> list[tuple[DraftModelState, TopTokens]]:
         """Forward what the draft model has not seen; what it says after the root of each sequence that is through."""
         unseen = [(request, segment) for request in requests if len((segment := self._unseen(request)).tokens)]
-        tops = self._forward([request.state for request, _ in unseen], [segment for _, segment in unseen])
+        tops = self._forward([(request.state, segment) for request, segment in unseen])
         ready = []
         for (request, segment), top in zip(unseen, tops, strict=True):
             state = request.state
@@ -97,31 +95,17 @@ class DraftModel:
         is_through = end == request.end and request.budget is not None
         return Segment(rows, request.state.request.tokens[rows.length : end], None, "last" if is_through else "none")
 
-    def _round(
-        self, growing: Sequence[tuple[DraftModelState, TopTokens]], fallbacks: dict[DraftModelState, Fallback]
-    ) -> list[tuple[DraftModelState, TopTokens]]:
-        """Let every tree grow by a depth and forward the rows they ask for; those that go on growing."""
-        states, segments = [], []
-        for state, top in growing:
-            asked = next_segment(state, top, "draft model")
-            if isinstance(asked, Fallback):
-                fallbacks[state] = asked
-            elif asked is not None:
-                states.append(state)
-                segments.append(asked)
-        return list(zip(states, self._forward(states, segments), strict=True))
-
-    def _forward(self, states: Sequence[DraftModelState], segments: Sequence[Segment]) -> list[TopTokens]:
+    def _forward(self, asked: Sequence[tuple[DraftModelState, Segment]]) -> list[TopTokens]:
         """One packed forward, paid by the sequences; the likeliest tokens after each segment's logit rows."""
-        if not segments:
+        if not asked:
             return []
         started = time.perf_counter()
-        batch = pack(segments, self.store)
+        batch = pack([segment for _, segment in asked], self.store)
         top = top_tokens(self._runner.launch(batch).logits_RV, NUM_SUCCESSORS)
         seconds = time.perf_counter() - started
-        for state, segment in zip(states, segments, strict=True):
+        for state, segment in asked:
             state.note_forward(seconds * len(segment.tokens) / batch.num_tokens, len(segment.tokens))
-        return [TopTokens(top.ids[a:b], top.probabilities[a:b]) for a, b in pairwise(batch.logit_offsets.tolist())]
+        return [top.rows(*borders) for borders in pairwise(batch.logit_offsets.tolist())]
 
 
 def load_draft_model(config: EngineConfig, progress: Progress) -> TargetModel | None:

@@ -6,7 +6,7 @@ the target's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -126,6 +126,9 @@ class Fallback:
     sentence: str
 
 
+ForwardRows = Callable[[Sequence[tuple[DraftModelState, Segment]]], list[TopTokens]]  # what follows each segment's rows
+
+
 class Proposer(Protocol):
     """What drafts for all sequences together: a draft model or a head."""
 
@@ -137,14 +140,23 @@ class Proposer(Protocol):
         propose; which ones it can do nothing more for."""
 
 
-def next_segment(state: DraftModelState, top: TopTokens, whose: str) -> Segment | Fallback | None:
-    """Let a tree grow by what follows its last rows; the rows that it asks for next, None where it is grown. whose: who
-    said it."""
-    if not np.isfinite(top.probabilities).all():
-        return Fallback("nan", f"the {whose} gave numbers that are not finite")
-    assert state.grower is not None
-    assert state.rows is not None
-    wanted = state.grower.grow(top)
-    if wanted is None:
-        return None
-    return Segment(state.rows, wanted.tokens, wanted.parents, "all", len(wanted.parents) - len(wanted.tokens))
+def grow_in_rounds(
+    growing: Sequence[tuple[DraftModelState, TopTokens]], forward: ForwardRows, whose: str
+) -> dict[DraftModelState, Fallback]:
+    """Let trees grow by what follows their last rows, at first their roots, and run the rows that they ask for, all
+    together, until none asks; those that were told what is no number. whose: who told them."""
+    fallbacks = {}
+    while growing:
+        asked = []
+        for state, top in growing:
+            if not np.isfinite(top.probabilities).all():
+                fallbacks[state] = Fallback("nan", f"the {whose} gave numbers that are not finite")
+                continue
+            assert state.grower is not None
+            assert state.rows is not None
+            rows = state.grower.grow(top)
+            if rows is not None:
+                num_written = len(rows.parents) - len(rows.tokens)
+                asked.append((state, Segment(state.rows, rows.tokens, rows.parents, "all", num_written)))
+        growing = list(zip([state for state, _ in asked], forward(asked), strict=True))
+    return fallbacks
