@@ -7,7 +7,6 @@ are `one_tree`'s. Invariant: a node's children are its first candidates, none le
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
 
 import numba as nb
 import numpy as np
@@ -66,11 +65,9 @@ class StandDrafter:
         tokens = self._request.tokens
         self._num_tokens = len(tokens)
         limits = limits_of(budget, self._request.speculation.max_depth)
-        nodes, candidates, self._slots, num_nodes = fill_tree(
-            self._ngrams.arrays, tokens, limits, self._law, self._tree
-        )
-        tree = to_tree(nodes, num_nodes)
-        return replace(tree, draws=laws_of(candidates, num_nodes)) if self._rejects else tree
+        nodes, candidates, self._slots = fill_tree(self._ngrams.arrays, tokens, limits, self._law, self._tree)
+        tree = to_tree(nodes, len(self._slots))
+        return replace(tree, draws=laws_of(candidates, len(tree))) if self._rejects else tree
 
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
         teach_tree(self._ngrams, self._request.tokens[: self._num_tokens], tree, verdict, top)
@@ -80,21 +77,13 @@ class StandDrafter:
         return [int(slot) for slot in self._slots[verdict.path[1:]]]
 
 
-class Filled(NamedTuple):
-    """A tree of `num_nodes`, what may follow each, and int32 [n] its own slot of the static tree."""
-
-    nodes: Nodes
-    candidates: Candidates
-    slots: IntArray
-    num_nodes: int
-
-
 @nb.njit(cache=True)
 def fill_tree(
     table: SuccessorArrays, tokens: IntArray, limits: Limits, law: DraftLaw, static: tuple[IntArray, IntArray]
-) -> Filled:
-    """Take the static tree's slots in order, leaving out those that have no candidate. static: parents and ranks, of
-    which a node's lower ones come first."""
+) -> tuple[Nodes, Candidates, IntArray]:
+    """Take the static tree's slots in order, leaving out those that have no candidate: the nodes, what may follow each,
+    and int32 [n] its own slot, of as many as there are. static: parents and ranks, of which a node's lower ones come
+    first."""
     parents, ranks = static
     room = min(len(parents), limits.max_nodes + 1)
     nodes, candidates, slots = allocate(room), allocate_candidates(room), np.zeros(room, np.int32)
@@ -114,4 +103,4 @@ def fill_tree(
         place = (num_nodes, len(tokens) + nodes.depths[num_nodes], len(tokens))
         rank_candidates(table, entry, law, place, candidates)
         num_nodes += 1
-    return Filled(nodes, candidates, slots, num_nodes)
+    return nodes, candidates, slots[:num_nodes]
