@@ -112,13 +112,13 @@ class Drafting:
         if fallback.reason not in self._warned:
             self._warned.add(fallback.reason)
             logger.warning("Request %s drafts without the draft model: %s.", drafter.request.id, fallback.sentence)
-        reason = f"{drafter.active.name} was given up: {fallback.sentence}"
+        reason = f"{drafter.active.choice.method} was given up: {fallback.sentence}"
         self._begin(drafter, Choice(AUTO, "fallback", reason))
 
     def _begin(self, drafter: SequenceDrafter, choice: Choice, start_drafter: StartDrafter | None = None) -> None:
         """Let a method draft for a sequence from here on; with the draft model if there is one for it, and it can."""
         method, request, state = METHODS[choice.method], drafter.request, None
-        runs_model = method.runs_draft_model and request.speculation.may_use("draft_model")
+        runs_model = method.draft_model != "unused" and request.speculation.may_use("draft_model")
         if self.draft_model is not None and runs_model and choice.kind != "fallback":
             state = self.draft_model.open(request)
         own = (start_drafter or method.start)(request, Sources(drafter.session, state, self._tree, drafter.foresight))

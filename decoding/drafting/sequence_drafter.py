@@ -45,10 +45,6 @@ class ActiveMethod:
     state: DraftModelState | None = None
     pace: Pace = field(default_factory=Pace)
 
-    @property
-    def name(self) -> str:
-        return self.choice.method
-
 
 class SequenceDrafter:
     """request: whose; session: what drafting remembers of its caller; prediction, matcher: None where the request has

@@ -297,7 +297,7 @@ class Engine:
         if verdict is None or part.tree is None:
             sequence.note_chunk()
             return
-        context, method = request.num_tokens, sequence.drafter.active.name
+        context, method = request.num_tokens, sequence.drafter.active.choice.method
         outcome = outcome_of(part.tree, verdict)
         num_emitted = sequence.commit(part.tree, verdict, outcome, part.cost)
         tally.add(Emission(method, context, num_emitted, part.budget), outcome)

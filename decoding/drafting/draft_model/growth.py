@@ -30,7 +30,7 @@ Nodes = NDArray[np.void]  # of `_NODE`
 
 
 class Rules(NamedTuple):
-    """How a tree grows, in the paper's terms (DynaTree, section 3.3).
+    """How a tree grows, in the paper's terms and by default with its numbers (DynaTree, section 3.3).
 
     b_min, b_mid, b_max: children of a node whose best candidate has at least probability tau_high, at least
     tau_low, or less. A node at depth d of path probability p is expanded if d < d_max, p >= rho_stop, and d < d_base or
