@@ -46,9 +46,8 @@ DECODING = {
         eagle/head_model eagle/head_drafting revision stand/static_tree
         tree/by_address tree/candidates tree/frontier tree/nodes tree/growth draft_model/growth one_tree/desk
         one_tree/prediction one_tree/foresight sources harvest baselines/isotropic baselines/recycle
-        baselines/suffix draft_model/dynamic eagle/eagle_tree spine/paper_tree
-        spine/spine stand/stand one_tree/opening one_tree/grower one_tree/learning
-        one_tree/one_tree sequence_drafter registry drafting
+        baselines/suffix draft_model/dynamic eagle/eagle_tree spine/spine stand/stand
+        one_tree/opening one_tree/grower one_tree/learning one_tree/one_tree sequence_drafter registry drafting
     """,
     "engine": """
         compiling/groups compiling/compiler compiling/kernels compiling/__main__
