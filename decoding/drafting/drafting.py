@@ -85,7 +85,8 @@ class Drafting:
         start_drafter: StartDrafter | None = None,
     ) -> SequenceDrafter:
         """What drafts for a new sequence. start_drafter: makes its drafter instead of the method's."""
-        drafter, choice = SequenceDrafter(request, session, prediction, matcher), _requested(request)
+        drafter = SequenceDrafter(request, session, prediction, matcher)
+        choice = Choice(request.speculation.method)
         if start_drafter is None and not self._has_kernels(choice.method):
             choice = Choice(PLAIN, "waiting", f"{choice.method} is still being compiled")
         self._begin(drafter, choice, start_drafter)
@@ -96,7 +97,7 @@ class Drafting:
         drafters = [request.drafter for request in requests]
         for drafter in drafters:
             if drafter.is_waiting and self._has_kernels(drafter.request.speculation.method):
-                self._begin(drafter, _requested(drafter.request))
+                self._begin(drafter, Choice(drafter.request.speculation.method))
         asked = [growth for request in requests if (growth := _growth(request)) is not None]
         fallbacks = self.draft_model.grow_batch(asked) if self.draft_model is not None and asked else {}
         for drafter in drafters:
@@ -123,10 +124,6 @@ class Drafting:
             state = self.draft_model.open(request)
         own = (start_drafter or method.start)(request, Sources(drafter.session, state, self._tree, drafter.foresight))
         drafter.active = ActiveMethod(choice=choice, drafter=own, default_nodes=method.default_nodes, state=state)
-
-
-def _requested(request: Request) -> Choice:
-    return Choice(request.speculation.method, "requested", "requested")
 
 
 def _growth(request: DraftRequest) -> GrowthRequest | None:

@@ -31,8 +31,8 @@ class Choice:
     reason: a sentence."""
 
     method: str
-    kind: str
-    reason: str
+    kind: str = "requested"
+    reason: str = "requested"
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
