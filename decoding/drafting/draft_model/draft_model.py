@@ -7,12 +7,9 @@ Invariant: a state's committed rows are the first tokens of its sequence, and no
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-
-import numpy as np
 
 from decoding.cache.batch import Segment, pack
 from decoding.cache.block_pool import BLOCK_LEN, BlockPool
@@ -59,8 +56,9 @@ class DraftModel:
         with more than `most_rows` to catch up on no tree is begun.
         """
         fallbacks = {request.state: found for request in requests if (found := self._fallback(request)) is not None}
-        ready = self._catch_up([each for each in requests if each.state not in fallbacks])
-        return fallbacks | grow_in_rounds(ready, self._forward, "draft model")
+        unseen = [(each, self._unseen(each)) for each in requests if each.state not in fallbacks]
+        longest = self.model.max_model_len
+        return fallbacks | grow_in_rounds(unseen, self._forward, lambda each: longest - each.end, "draft model")
 
     def _fallback(self, request: GrowthRequest) -> Fallback | None:
         state, longest = request.state, self.model.max_model_len
@@ -70,19 +68,6 @@ class DraftModel:
         if len(unseen) and unseen.max() >= self.model.vocab_size:
             return Fallback("vocabulary", f"the draft model knows no token {unseen.max()}")
         return None
-
-    def _catch_up(self, requests: Sequence[GrowthRequest]) -> list[tuple[DraftModelState, TopTokens]]:
-        """Forward what the draft model has not seen; what it says after the root of each sequence that is through."""
-        unseen = [(request, segment) for request in requests if len((segment := self._unseen(request)).tokens)]
-        tops = self._forward([(request.state, segment) for request, segment in unseen])
-        ready = []
-        for (request, segment), top in zip(unseen, tops, strict=True):
-            state = request.state
-            self.store.commit(segment.rows, np.arange(len(segment.tokens), dtype=np.int32))
-            if segment.logits == "last" and request.budget is not None and state.grower is not None:
-                state.grower.begin(request.budget, segment.rows.room, self.model.max_model_len - request.end)
-                ready.append((state, top))
-        return ready
 
     def _unseen(self, request: GrowthRequest) -> Segment:
         """The next tokens to read, but for those in blocks that are filled, be it by another sequence of this step."""
@@ -96,15 +81,9 @@ class DraftModel:
         return Segment(rows, request.state.request.tokens[rows.length : end], None, "last" if is_through else "none")
 
     def _forward(self, asked: Sequence[tuple[DraftModelState, Segment]]) -> list[TopTokens]:
-        """One packed forward, paid by the sequences; the likeliest tokens after each segment's logit rows."""
-        if not asked:
-            return []
-        started = time.perf_counter()
+        """One packed forward: the likeliest tokens after each segment's logit rows."""
         batch = pack([segment for _, segment in asked], self.store)
         top = top_tokens(self._runner.launch(batch).logits_RV, NUM_SUCCESSORS)
-        seconds = time.perf_counter() - started
-        for state, segment in asked:
-            state.note_forward(seconds * len(segment.tokens) / batch.num_tokens, len(segment.tokens))
         return [top.rows(*borders) for borders in pairwise(batch.logit_offsets.tolist())]
 
 

@@ -6,6 +6,7 @@ the target's.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -141,10 +142,22 @@ class Proposer(Protocol):
 
 
 def grow_in_rounds(
-    growing: Sequence[tuple[DraftModelState, TopTokens]], forward: ForwardRows, whose: str
+    unseen: Sequence[tuple[GrowthRequest, Segment]],
+    forward: ForwardRows,
+    most_depth: Callable[[GrowthRequest], int],
+    whose: str,
 ) -> dict[DraftModelState, Fallback]:
-    """Let trees grow by what follows their last rows, at first their roots, and run the rows that they ask for, all
-    together, until none asks; those that were told what is no number. whose: who told them."""
+    """Run what was not run yet of each sequence; then let the trees of those that are through to their root grow by
+    what follows it and the rows that they ask for, all together, until none asks. Which ones were told what is no
+    number. most_depth: of a tree's rows; whose: who told them."""
+    unseen = [(request, segment) for request, segment in unseen if len(segment.tokens)]
+    tops, growing = _run(forward, [(request.state, segment) for request, segment in unseen]), []
+    for (request, segment), top in zip(unseen, tops, strict=True):
+        state = request.state
+        state.store.commit(segment.rows, np.arange(len(segment.tokens), dtype=np.int32))
+        if segment.logits == "last" and request.budget is not None and state.grower is not None:
+            state.grower.begin(request.budget, segment.rows.room, most_depth(request))
+            growing.append((state, top))
     fallbacks = {}
     while growing:
         asked = []
@@ -158,5 +171,17 @@ def grow_in_rounds(
             if rows is not None:
                 num_written = len(rows.parents) - len(rows.tokens)
                 asked.append((state, Segment(state.rows, rows.tokens, rows.parents, "all", num_written)))
-        growing = list(zip([state for state, _ in asked], forward(asked), strict=True))
+        growing = list(zip([state for state, _ in asked], _run(forward, asked), strict=True))
     return fallbacks
+
+
+def _run(forward: ForwardRows, asked: Sequence[tuple[DraftModelState, Segment]]) -> list[TopTokens]:
+    """A forward, if there is anything to run, paid by the sequences according to their rows."""
+    if not asked:
+        return []
+    started = time.perf_counter()
+    tops = forward(asked)
+    seconds, num_rows = time.perf_counter() - started, sum(len(segment.tokens) for _, segment in asked)
+    for state, segment in asked:
+        state.note_forward(seconds * len(segment.tokens) / num_rows, len(segment.tokens))
+    return tops

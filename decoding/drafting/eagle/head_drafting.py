@@ -9,7 +9,6 @@ row is the latest one's: the others' drafts may suffer, their replies cannot.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
@@ -27,7 +26,7 @@ from decoding.cache.stamped import FilledBlocks
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import IntArray
-from decoding.drafting.draft_model.state import DraftModelState, Fallback, ForwardRows, GrowthRequest, grow_in_rounds
+from decoding.drafting.draft_model.state import DraftModelState, Fallback, GrowthRequest, grow_in_rounds
 from decoding.drafting.eagle.head_model import HeadModel
 from decoding.sampling.top_tokens import top_tokens
 from decoding.stores.successor_table import NUM_SUCCESSORS
@@ -83,8 +82,8 @@ class HeadDrafting:
         sequence whose last token but one the target has not run yet no tree is begun.
         """
         self._fuse()
-        forward = partial(self._forward, {})
-        return grow_in_rounds(self._catch_up(requests, forward), forward, "head")
+        unseen, longest = [(each, self._unseen(each)) for each in requests], self.model.max_model_len
+        return grow_in_rounds(unseen, partial(self._forward, {}), lambda _: longest, "head")
 
     def _fuse(self) -> None:
         """Let what was kept be read, but for rows whose block somebody else has been given since."""
@@ -99,21 +98,6 @@ class HeadDrafting:
             slots_K, features_KF = slots_K[is_held], features_KF[torch.from_numpy(is_held).to(features_KF.device)]
         if len(slots_K):
             self._features.write(slots_K, self.model.fuse(features_KF))
-
-    def _catch_up(
-        self, requests: Sequence[GrowthRequest], forward: ForwardRows
-    ) -> list[tuple[DraftModelState, TopTokens]]:
-        """Run what can be run of each sequence; what the head says after the root of each that is through."""
-        unseen = [(request, segment) for request in requests if len((segment := self._unseen(request)).tokens)]
-        tops = forward([(request.state, segment) for request, segment in unseen])
-        ready = []
-        for (request, segment), top in zip(unseen, tops, strict=True):
-            state = request.state
-            self.store.commit(segment.rows, np.arange(len(segment.tokens), dtype=np.int32))
-            if segment.logits == "last" and request.budget is not None and state.grower is not None:
-                state.grower.begin(request.budget, segment.rows.room, self.model.max_model_len)
-                ready.append((state, top))
-        return ready
 
     def _unseen(self, request: GrowthRequest) -> Segment:
         """The next rows to run, but for those in blocks that are filled, be it by another sequence of this step.
@@ -135,21 +119,15 @@ class HeadDrafting:
     def _forward(
         self, trees: dict[DraftModelState, torch.Tensor], asked: Sequence[tuple[DraftModelState, Segment]]
     ) -> list[TopTokens]:
-        """One packed forward, paid by the sequences; the likeliest tokens after each segment's logit rows.
-
-        trees: [T, E] of each, what its root and its rows came to, so far and from here on."""
-        if not asked:
-            return []
-        started = time.perf_counter()
+        """One packed forward: the likeliest tokens after each segment's logit rows. trees: [T, E] of each, what its
+        root and its rows came to, so far and from here on."""
         batch = pack([segment for _, segment in asked], self.store)
         hidden_ME = torch.cat([self._given(segment, trees.get(state)) for state, segment in asked])
         hidden_RE, logits_RW = self._runner.run(batch, hidden_ME)
         top = top_tokens(logits_RW, NUM_SUCCESSORS)
         top = TopTokens(self.model.target_ids[top.ids], top.probabilities)
-        seconds = time.perf_counter() - started
         tops = []
-        for (state, segment), (first, end) in zip(asked, pairwise(batch.logit_offsets.tolist()), strict=True):
-            state.note_forward(seconds * len(segment.tokens) / batch.num_tokens, len(segment.tokens))
+        for (state, _), (first, end) in zip(asked, pairwise(batch.logit_offsets.tolist()), strict=True):
             before_TE = trees.get(state, hidden_RE[:0])
             trees[state] = torch.cat((before_TE, hidden_RE[first:end]))
             tops.append(top.rows(first, end))
