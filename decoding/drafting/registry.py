@@ -58,10 +58,6 @@ class Method:
     draft_model: Literal["unused", "optional", "needed"] = "unused"
 
 
-def _of_stores(new: Callable[[Request, Session], Drafter]) -> StartDrafter:
-    return lambda request, sources: new(request, sources.stores)
-
-
 def _spine(request: Request, sources: Sources) -> Drafter:
     if request.speculation.without:
         return SpineDrafter(request, sources.stores)
@@ -108,9 +104,9 @@ METHODS: dict[str, Method] = {
     "fixed": Method(_by_rules(fixed_rules), 60, "needed"),
     "linear": Method(_by_rules(linear_rules), 60, "needed"),
     "eagle": Method(_by_rules(eagle_rules), NUM_NODES, "needed"),
-    "recycle": Method(_of_stores(RecycleDrafter), 80),
-    "isotropic": Method(_of_stores(IsotropicDrafter), 60),
-    "suffix": Method(_of_stores(SuffixDrafter), 64),
+    "recycle": Method(lambda request, sources: RecycleDrafter(request, sources.stores), 80),
+    "isotropic": Method(lambda request, sources: IsotropicDrafter(request, sources.stores), 60),
+    "suffix": Method(lambda request, sources: SuffixDrafter(request, sources.stores), 64),
     "lookup": Method(lambda request, _: LookupDrafter(request), 10),
     PLAIN: Method(lambda request, _: NoDrafter(request), 0),
 }
