@@ -1,4 +1,4 @@
-"""The draft model: what it remembers of each sequence, and the rounds in which trees grow, all together.
+"""The draft model: what it remembers of each sequence, and the forwards by which trees grow, all together.
 
 Owns the draft model, its keys and values in the target's blocks, and each sequence's state. Knows nothing of how a
 tree grows: growers do.

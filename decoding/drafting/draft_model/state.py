@@ -1,7 +1,7 @@
-"""What the draft model keeps of one sequence, and what passes between it and the tree that grows there.
+"""What the draft model keeps of one sequence, what passes between it and the tree that grows there, and the rounds.
 
-Knows nothing of models. Invariant: the committed rows are the first tokens of the sequence, in the blocks that hold
-the target's.
+Knows nothing of models: a forward is given. Invariant: the committed rows are the first tokens of the sequence, in the
+blocks that hold the target's.
 """
 
 from __future__ import annotations

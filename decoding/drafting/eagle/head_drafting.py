@@ -1,4 +1,4 @@
-"""Drafting with a head: which of a sequence's rows it has run, and the rounds in which trees grow, all together.
+"""Drafting with a head: which of a sequence's rows it has run, and the forwards by which trees grow, all together.
 
 Owns the head's keys and values in the target's blocks and what the target computed of each token. Row i of the head is
 of token i and the one that follows it, so a tree's rows begin in the place of its root. Rows of trees are run again

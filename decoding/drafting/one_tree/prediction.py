@@ -110,18 +110,16 @@ class Prediction:
 
     def _upcoming(self, place: Place) -> Iterator[int]:
         """The tokens from a place on, replacements made."""
-        position, pending = place.position, place.pending
-        while True:
-            yield from pending
-            pending = ()
-            if position >= len(self._ids):
-                return
+        yield from place.pending
+        position = place.position
+        while position < len(self._ids):
             edit = self._edit_at(position)
-            if edit is not None:
-                position, pending = position + len(edit.old), edit.new
-            else:
+            if edit is None:
                 yield self._ids[position]
                 position += 1
+            else:
+                yield from edit.new
+                position += len(edit.old)
 
     def _edit_at(self, position: int) -> Edit | None:
         """The latest replacement that fits the prediction at a position and has not failed more than it came."""
