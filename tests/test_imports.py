@@ -46,9 +46,8 @@ DECODING = {
         eagle/head_model eagle/head_drafting revision stand/static_tree
         tree/by_address tree/candidates tree/frontier tree/nodes tree/growth draft_model/growth one_tree/desk
         one_tree/prediction one_tree/foresight sources harvest baselines/isotropic baselines/recycle
-        baselines/suffix draft_model/dynamic eagle/eagle_tree spine/paper_tree
-        spine/spine stand/growth stand/stand one_tree/opening one_tree/grower one_tree/learning
-        one_tree/one_tree sequence_drafter registry drafting
+        baselines/suffix draft_model/dynamic eagle/eagle_tree spine/spine stand/stand
+        one_tree/opening one_tree/grower one_tree/learning one_tree/one_tree sequence_drafter registry drafting
     """,
     "engine": """
         compiling/groups compiling/compiler compiling/kernels compiling/__main__
@@ -61,8 +60,8 @@ DECODING = {
         files replicas schedule texts/arithmetic texts/function_forms texts/plots texts/sources
         texts/split texts/words texts/functions texts/programs texts/stories texts/chat
         texts/word_problems texts/corpus texts/prompts tokenizer export tokens evaluate train recipe
-        card gosling tune_tree heads/options heads/prompts tune_judge heads/answers heads/roll heads/trees heads/rewards
-        heads/ttt heads/target heads/gto heads/lessons heads/fresh_head heads/trainer heads/acceptance
+        card gosling first_tree tune_tree heads/options heads/prompts tune_judge heads/answers heads/roll heads/trees
+        heads/rewards heads/ttt heads/target heads/gto heads/lessons heads/fresh_head heads/trainer heads/acceptance
         heads/curves heads/train_head
     """,
     "bench": """

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from decoding.cache.block_pool import BlockTable
 from decoding.core.request import Request
-from decoding.core.tree import DraftTree, root_only
+from decoding.core.tree import DraftTree
 from decoding.costs.price import DraftBudget
 from decoding.drafting.draft_model.state import DraftCost, Fallback, GrowthRequest, Proposer
 from decoding.drafting.one_tree.desk import Desks
@@ -48,19 +48,11 @@ class Proposals:
     refusals: list[str]
 
     @property
-    def model_seconds(self) -> float:
-        """Of all draft forwards."""
-        return sum(cost.seconds for cost in self.costs)
-
-    @property
-    def num_forwards(self) -> int:
-        """Of the draft model, each of all sequences that asked for it."""
-        return max((cost.num_forwards for cost in self.costs), default=0)
-
-    @property
-    def num_rows(self) -> int:
-        """Of all draft forwards."""
-        return sum(cost.num_rows for cost in self.costs)
+    def cost(self) -> DraftCost:
+        """Of the step: the seconds and rows of all, in forwards that the sequences share."""
+        num_forwards = max((cost.num_forwards for cost in self.costs), default=0)
+        num_rows = sum(cost.num_rows for cost in self.costs)
+        return DraftCost(sum(cost.seconds for cost in self.costs), num_forwards, num_rows)
 
 
 class Drafting:
@@ -96,60 +88,45 @@ class Drafting:
     ) -> SequenceDrafter:
         """What drafts for a new sequence. start_drafter: makes its drafter instead of the method's."""
         drafter = SequenceDrafter(request, session, prediction, matcher)
-        method = request.speculation.method
-        if start_drafter is None and not self._has_kernels(method):
-            self._begin(drafter, Choice(PLAIN, "waiting", f"{method} is still being compiled"))
-        else:
-            self._begin(drafter, _requested(request), start_drafter)
+        choice = Choice(request.speculation.method)
+        if start_drafter is None and not self._has_kernels(choice.method):
+            choice = Choice(PLAIN, "waiting", f"{choice.method} is still being compiled")
+        self._begin(drafter, choice, start_drafter)
         return drafter
 
     def propose_batch(self, requests: Sequence[DraftRequest]) -> Proposals:
         """Draft for all sequences of a step at once. A budget of no nodes is a plain step: the root alone."""
-        for drafter in (request.drafter for request in requests):
+        drafters = [request.drafter for request in requests]
+        for drafter in drafters:
             if drafter.is_waiting and self._has_kernels(drafter.request.speculation.method):
-                self._begin(drafter, _requested(drafter.request))
-        grown, refusals = self._grow(requests)
-        trees = [_tree(*each) for each in zip(requests, grown, strict=True)]
-        costs = [request.drafter.take_cost() for request in requests]
-        return Proposals(trees, costs, refusals)
-
-    def _grow(self, requests: Sequence[DraftRequest]) -> tuple[list[DraftTree | None], list[str]]:
-        """The draft model's trees, None for the others; whom it can do no more for another method drafts for."""
-        asked = [_growth(request) for request in requests]
-        asking = [growth for growth in asked if growth is not None]
-        answers = iter(self.draft_model.propose_batch(asking) if self.draft_model is not None and asking else ())
-        grown: list[DraftTree | None] = []
-        refusals = []
-        for request, growth in zip(requests, asked, strict=True):
-            answer = None if growth is None else next(answers)
-            if isinstance(answer, Fallback):
-                refusals.append(answer.reason)
-                self._fall_back(request.drafter, answer)
-                answer = None
-            grown.append(answer)
-        return grown, refusals
+                self._begin(drafter, Choice(drafter.request.speculation.method))
+        asked = [growth for request in requests if (growth := _growth(request)) is not None]
+        fallbacks = self.draft_model.grow_batch(asked) if self.draft_model is not None and asked else {}
+        for drafter in drafters:
+            state = drafter.active.state
+            if state is not None and state in fallbacks:
+                self._fall_back(drafter, fallbacks[state])
+        trees = [None if each.budget is None else each.drafter.propose(each.budget) for each in requests]
+        costs = [drafter.take_cost() for drafter in drafters]
+        return Proposals(trees, costs, [fallback.reason for fallback in fallbacks.values()])
 
     def _fall_back(self, drafter: SequenceDrafter, fallback: Fallback) -> None:
         """Go on without the draft model. The first fall-back of each kind is logged."""
         if fallback.reason not in self._warned:
             self._warned.add(fallback.reason)
             logger.warning("Request %s drafts without the draft model: %s.", drafter.request.id, fallback.sentence)
-        reason = f"{drafter.active.name} was given up: {fallback.sentence}"
+        reason = f"{drafter.active.choice.method} was given up: {fallback.sentence}"
         self._begin(drafter, Choice(AUTO, "fallback", reason))
 
     def _begin(self, drafter: SequenceDrafter, choice: Choice, start_drafter: StartDrafter | None = None) -> None:
         """Let a method draft for a sequence from here on; with the draft model if there is one for it, and it can."""
         method, request, state = METHODS[choice.method], drafter.request, None
-        runs_model = method.runs_draft_model and request.speculation.may_use("draft_model")
+        runs_model = method.draft_model != "unused" and request.speculation.may_use("draft_model")
         if self.draft_model is not None and runs_model and choice.kind != "fallback":
             state = self.draft_model.open(request)
         sources = Sources(drafter.session, state, self._tree, drafter.foresight, self._desks)
         own = (start_drafter or method.start)(request, sources)
         drafter.active = ActiveMethod(choice=choice, drafter=own, default_nodes=method.default_nodes, state=state)
-
-
-def _requested(request: Request) -> Choice:
-    return Choice(request.speculation.method, "requested", "requested")
 
 
 def _growth(request: DraftRequest) -> GrowthRequest | None:
@@ -162,12 +139,3 @@ def _growth(request: DraftRequest) -> GrowthRequest | None:
     else:
         is_asked = budget.max_nodes > 0 and (state.grower is None or state.grower.wants_model(budget))
     return GrowthRequest(state, request.table, request.end, budget) if is_asked else None
-
-
-def _tree(request: DraftRequest, grown: DraftTree | None) -> DraftTree | None:
-    budget, drafter = request.budget, request.drafter
-    if budget is None:
-        return None
-    if budget.max_nodes == 0:
-        return root_only(int(drafter.request.tokens[-1]))
-    return drafter.finish(drafter.active.drafter.propose(budget) if grown is None else grown, budget)

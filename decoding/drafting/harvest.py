@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import numba as nb
 import numpy as np
-from numpy.typing import NDArray
 
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, IntArray, Source, Verdict, chain
-from decoding.stores.ngram import LONGEST_NGRAM, NgramStore, harvest_rows
-from decoding.stores.successor_table import NO_TOKEN, SuccessorArrays
+from decoding.stores.ngram import LONGEST_NGRAM, NgramStore
+from decoding.stores.successor_table import NO_TOKEN
 
 
 def teach_prompt(ngrams: NgramStore, tokens: IntArray, start: int, top: TopTokens | None) -> None:
@@ -29,13 +28,9 @@ def teach_tree(ngrams: NgramStore, tokens: IntArray, tree: DraftTree, verdict: V
 
 
 def _teach(ngrams: NgramStore, tokens: IntArray, tree: DraftTree, path: IntArray, top: TopTokens) -> None:
-    ngrams.reserve(LONGEST_NGRAM * len(tree))
-    _harvest(ngrams.arrays, tokens, (tree.tokens, tree.parents), path, (top.ids, top.probabilities))
-
-
-def tree_contexts(tokens: IntArray, tree: DraftTree) -> IntArray:
-    """int32 [n, 4]: the last tokens of the path to each node; `tokens` ends with the root."""
-    return _contexts_of(tokens, tree.tokens, tree.parents)
+    is_firm = np.zeros(len(tree), np.bool_)
+    is_firm[path] = True
+    ngrams.harvest(contexts_of(tokens, tree.tokens, tree.parents), top.ids, top.probabilities, is_firm)
 
 
 @nb.njit(cache=True, forceinline=True)
@@ -53,23 +48,9 @@ def path_context(tokens: IntArray, node_tokens: IntArray, parents: IntArray, nod
 
 
 @nb.njit(cache=True)
-def _contexts_of(tokens: IntArray, node_tokens: IntArray, parents: IntArray) -> IntArray:
+def contexts_of(tokens: IntArray, node_tokens: IntArray, parents: IntArray) -> IntArray:
+    """int32 [n, 4]: the last tokens of the path to each node of a tree; `tokens` ends with the root."""
     contexts = np.empty((len(node_tokens), LONGEST_NGRAM), np.int32)
     for node in range(len(node_tokens)):
         path_context(tokens, node_tokens, parents, node, contexts[node])
     return contexts
-
-
-@nb.njit(cache=True)
-def _harvest(
-    table: SuccessorArrays,
-    tokens: IntArray,
-    tree: tuple[IntArray, IntArray],
-    path: IntArray,
-    laws: tuple[IntArray, NDArray[np.float32]],
-) -> None:
-    """tree: tokens and parents of its nodes; path: those that are firm; laws: ids and probabilities, [n, k] each, of
-    what followed them."""
-    is_firm = np.zeros(len(tree[0]), np.bool_)
-    is_firm[path] = True
-    harvest_rows(table, _contexts_of(tokens, tree[0], tree[1]), laws[0], laws[1], is_firm)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import product
+from typing import Literal
 
 import numpy as np
 import torch
@@ -30,14 +32,14 @@ from decoding.drafting.draft_model.state import DraftModelState
 from decoding.drafting.drafter import Drafter
 from decoding.drafting.eagle.eagle_tree import NUM_NODES, eagle_rules
 from decoding.drafting.one_tree.one_tree import FAMILIES, OneTree
-from decoding.drafting.sources import DraftingStores, Sources
+from decoding.drafting.sources import Sources
 from decoding.drafting.spine import spine
 from decoding.drafting.spine.spine import SpineDrafter
 from decoding.drafting.stand.stand import MATCH, REJECTION, StandDrafter
 from decoding.drafting.tree.candidates import CANDIDATES
 from decoding.errors import RequestRejected
 from decoding.sampling.sampler import verdict_on
-from decoding.stores.session import lone_session
+from decoding.stores.session import Session, lone_session
 from decoding.stores.successor_table import NUM_SUCCESSORS
 
 StartDrafter = Callable[[Request, Sources], Drafter]  # makes one request's drafter
@@ -48,17 +50,12 @@ class Method:
     """A registered method: `start` makes one request's drafter from the request and what it may draw on.
 
     default_nodes: the budget of a request that names none; None where the drafter itself weighs each node's
-    chance against its price. runs_draft_model: whether it drafts with the draft model where there is one.
+    chance against its price. draft_model: "optional" where it drafts with one if there is one.
     """
 
     start: StartDrafter
     default_nodes: int | None = None
-    needs_draft_model: bool = False
-    runs_draft_model: bool = False
-
-
-def _of_stores(new: Callable[[Request, DraftingStores], Drafter]) -> StartDrafter:
-    return lambda request, sources: new(request, sources.stores)
+    draft_model: Literal["unused", "optional", "needed"] = "unused"
 
 
 def _spine(request: Request, sources: Sources) -> Drafter:
@@ -90,10 +87,6 @@ def _by_rules(rules: Callable[[SpeculationParams], Rules], history: History | No
     return start
 
 
-def _of_model(start: StartDrafter, default_nodes: int | None) -> Method:
-    return Method(start, default_nodes, needs_draft_model=True, runs_draft_model=True)
-
-
 AUTO, PLAIN = "auto", "none"
 BEST_FIRST = "best_first"  # left out, a method draws its paper's own shape
 SPINE = frozenset((Source.CONTEXT, Source.ADJACENCY))
@@ -104,16 +97,16 @@ WARM_UP_BYTES = 2**16  # of a session small enough to grow while warming up
 GROWN = (AUTO, "spine", "stand", "dynamic")  # by the one grower
 
 METHODS: dict[str, Method] = {
-    AUTO: Method(OneTree, runs_draft_model=True),
+    AUTO: Method(OneTree, draft_model="optional"),
     "spine": Method(_spine),
     "stand": Method(_stand),
-    "dynamic": _of_model(_dynamic, None),
-    "fixed": _of_model(_by_rules(fixed_rules), 60),
-    "linear": _of_model(_by_rules(linear_rules), 60),
-    "eagle": _of_model(_by_rules(eagle_rules), NUM_NODES),
-    "recycle": Method(_of_stores(RecycleDrafter), 80),
-    "isotropic": Method(_of_stores(IsotropicDrafter), 60),
-    "suffix": Method(_of_stores(SuffixDrafter), 64),
+    "dynamic": Method(_dynamic, draft_model="needed"),
+    "fixed": Method(_by_rules(fixed_rules), 60, "needed"),
+    "linear": Method(_by_rules(linear_rules), 60, "needed"),
+    "eagle": Method(_by_rules(eagle_rules), NUM_NODES, "needed"),
+    "recycle": Method(lambda request, sources: RecycleDrafter(request, sources.stores), 80),
+    "isotropic": Method(lambda request, sources: IsotropicDrafter(request, sources.stores), 60),
+    "suffix": Method(lambda request, sources: SuffixDrafter(request, sources.stores), 64),
     "lookup": Method(lambda request, _: LookupDrafter(request), 10),
     PLAIN: Method(lambda request, _: NoDrafter(request), 0),
 }
@@ -121,10 +114,10 @@ METHODS: dict[str, Method] = {
 
 def available(has_draft_model: bool) -> list[str]:
     """The methods that can be had with or without a draft model."""
-    return [name for name, method in METHODS.items() if has_draft_model or not method.needs_draft_model]
+    return [name for name, method in METHODS.items() if has_draft_model or method.draft_model != "needed"]
 
 
-def start(method: str, request: Request, stores: DraftingStores, state: DraftModelState | None = None) -> Drafter:
+def start(method: str, request: Request, stores: Session, state: DraftModelState | None = None) -> Drafter:
     """A new drafter of a registered `method` for one request."""
     return METHODS[method].start(request, Sources(stores, state))
 
@@ -179,23 +172,17 @@ def warm_up(name: str) -> None:
     Cached on disk between starts.
     """
     tokens = np.concatenate((np.arange(600, dtype=np.int32), np.tile(np.arange(7, dtype=np.int32), 6)))
-    sampling, method = SamplingParams(max_tokens=8, temperature=1.0), METHODS[name]
-    for speculation in _ways_to_ask(name):
-        for has_model in {method.needs_draft_model, method.runs_draft_model}:
-            request = Request(id=f"warm-up-{name}", prompt=tokens, sampling=sampling, speculation=speculation)
-            store = KvStore((), 1, torch.float32, torch.device("cpu"))
-            state = DraftModelState(request, store, WARM_UP_VOCABULARY) if has_model else None
-            _draft_once(start(name, request, lone_session(WARM_UP_BYTES), state), request, state)
-
-
-def _ways_to_ask(method: str) -> list[SpeculationParams]:
-    """For all that a method may call."""
-    ways = [SpeculationParams(method=method)]
-    if method in GROWN:
-        ways.append(SpeculationParams(method=method, without=frozenset((BEST_FIRST,))))
-    if method == "stand":
-        ways.append(SpeculationParams(method=method, verification="rejection"))
-    return ways
+    sampling, ways = SamplingParams(max_tokens=8, temperature=1.0), [SpeculationParams(method=name)]
+    if name in GROWN:
+        ways.append(SpeculationParams(method=name, without=frozenset((BEST_FIRST,))))
+    if name == "stand":
+        ways.append(SpeculationParams(method=name, verification=REJECTION))
+    has_model = {"unused": (False,), "optional": (False, True), "needed": (True,)}[METHODS[name].draft_model]
+    for speculation, runs_model in product(ways, has_model):
+        request = Request(id=f"warm-up-{name}", prompt=tokens, sampling=sampling, speculation=speculation)
+        store = KvStore((), 1, torch.float32, torch.device("cpu"))
+        state = DraftModelState(request, store, WARM_UP_VOCABULARY) if runs_model else None
+        _draft_once(start(name, request, lone_session(WARM_UP_BYTES), state), request, state)
 
 
 def _draft_once(drafter: Drafter, request: Request, state: DraftModelState | None) -> None:

@@ -28,7 +28,6 @@ class Revision:
         self._tokens: list[int] = proposed.tokens.tolist()
         self._parents: list[int] = proposed.parents.tolist()
         self._cut: set[int] = set()  # nodes that are taken out, with all below
-        self._last: set[int] = set()  # nodes that stay, with nothing below
         self._children: list[dict[int, int]] = [{} for _ in self._tokens]
         for node in range(1, len(self._tokens)):
             self._children[self._parents[node]][self._tokens[node]] = node
@@ -63,8 +62,8 @@ class Revision:
                 token, child = waiting.pop(0)
                 if matcher.try_consume(token):
                     path.append((child, list(self._children[child].items())))
-                else:  # an end token stays where the reply may end
-                    (self._last if matcher.may_end_with(token) else self._cut).add(child)
+                else:  # an end token stays where the reply may end, with nothing below
+                    self._cut.update(self._children[child].values() if matcher.may_end_with(token) else (child,))
                 continue
             if len(set(self._children[node].values()) - self._cut) <= 1 and (tokens := matcher.forced()):
                 forced.append((node, tokens))
@@ -75,10 +74,9 @@ class Revision:
 
     def _kept(self) -> NDArray[np.int64]:
         """The nodes that are left, ascending."""
-        is_kept, may_go_on = [True], [True]
+        is_kept = [True]
         for node in range(1, len(self._tokens)):
-            is_kept.append(may_go_on[self._parents[node]] and node not in self._cut)
-            may_go_on.append(is_kept[node] and node not in self._last)
+            is_kept.append(is_kept[self._parents[node]] and node not in self._cut)
         return np.flatnonzero(is_kept)
 
     def tree(self) -> tuple[DraftTree, DraftTree]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
-from decoding.core.tree import DraftTree, Verdict
+from decoding.core.tree import DraftTree, Verdict, root_only
 from decoding.costs.price import UNKNOWN, Demand, DraftBudget, Outlook, Pace
 from decoding.drafting.draft_model.state import DraftCost, DraftModelState
 from decoding.drafting.drafter import Drafter
@@ -31,8 +31,8 @@ class Choice:
     reason: a sentence."""
 
     method: str
-    kind: str
-    reason: str
+    kind: str = "requested"
+    reason: str = "requested"
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -44,10 +44,6 @@ class ActiveMethod:
     default_nodes: int | None
     state: DraftModelState | None = None
     pace: Pace = field(default_factory=Pace)
-
-    @property
-    def name(self) -> str:
-        return self.choice.method
 
 
 class SequenceDrafter:
@@ -140,8 +136,11 @@ class SequenceDrafter:
         drafter = self.active.drafter
         return drafter.close() if isinstance(drafter, OneTree) else {}
 
-    def finish(self, proposed: DraftTree, budget: DraftBudget) -> DraftTree:
-        """The tree to verify, of the one that the method proposed."""
+    def propose(self, budget: DraftBudget) -> DraftTree:
+        """The tree to verify; the root alone where the budget is no nodes."""
+        if budget.max_nodes == 0:
+            return root_only(int(self.request.tokens[-1]))
+        proposed = self.active.drafter.propose(budget)
         return proposed if self._reviser is None else self._reviser.revise(proposed, budget.max_nodes)
 
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:

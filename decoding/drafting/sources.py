@@ -10,14 +10,12 @@ from decoding.drafting.one_tree.foresight import Foresight
 from decoding.drafting.stand.static_tree import StaticTree
 from decoding.stores.session import Session
 
-DraftingStores = Session  # what drafters share across its requests
-
 
 class Sources(NamedTuple):
     """The session's stores, the sequence's part of the draft model where the method needs one, the static tree
     that the server was started with, if any, what the request itself knows of its reply, and where one tree grows."""
 
-    stores: DraftingStores
+    stores: Session
     state: DraftModelState | None = None
     tree: StaticTree | None = None
     foresight: Foresight | None = None

@@ -283,8 +283,8 @@ class Engine:
         parts, proposals = drafted_parts(tasks, self._drafting, isolation, harvest_rows)
         for reason in proposals.refusals:
             tally.note_refusal(reason)
-        tally.end_draft(proposals.model_seconds)
-        self.costs.note_draft(proposals.model_seconds, proposals.num_forwards, proposals.num_rows)
+        tally.end_draft(proposals.cost.seconds)
+        self.costs.note_draft(*proposals.cost)
         return parts
 
     def _learn_prompt(self, part: SequencePart) -> None:
@@ -300,7 +300,7 @@ class Engine:
         if verdict is None or part.tree is None:
             sequence.note_chunk()
             return
-        context, method = request.num_tokens, sequence.drafter.active.name
+        context, method = request.num_tokens, sequence.drafter.active.choice.method
         outcome = outcome_of(part.tree, verdict)
         num_emitted = sequence.commit(part.tree, verdict, outcome, part.cost)
         tally.add(Emission(method, context, num_emitted, part.budget), outcome)

@@ -149,7 +149,7 @@ class Sequence:
         stats.emitted += num_emitted
         stats.decode_seconds = now - self.first_token
         stats.draft_model_seconds += cost.seconds
-        method = self.drafter.active.name
+        method = self.drafter.active.choice.method
         stats.steps_by_method[method] = stats.steps_by_method.get(method, 0) + 1
         if outcome is not None:
             stats.counts.count(outcome)

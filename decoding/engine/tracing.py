@@ -23,7 +23,7 @@ def trace_step(
     sources = [*tree.sources[verdict.path[1:]].tolist(), int(Source.BONUS)]
     return StepTrace(
         number=sequence.stats.target_forwards,
-        method=sequence.drafter.active.name,
+        method=sequence.drafter.active.choice.method,
         drafted=tree.num_drafted,
         accepted=verdict.num_accepted,
         sources=[SOURCE_NAMES[source] for source in sources[:num_emitted]],

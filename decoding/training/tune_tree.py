@@ -28,9 +28,10 @@ from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, Verdict
 from decoding.costs.price import DraftBudget
 from decoding.drafting.stand.stand import StandDrafter
-from decoding.drafting.stand.static_tree import StaticTree, initial_tree, pruned, write_tree
+from decoding.drafting.stand.static_tree import StaticTree, write_tree
 from decoding.engine.engine import Engine
 from decoding.model.checkpoint import resolve
+from decoding.training.first_tree import initial_tree, pruned
 from decoding.training.texts.prompts import held_out_prompts
 
 PROMPT_SEED = 2  # prompts that no benchmark asks

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from decoding.config import EngineConfig
-from decoding.drafting.stand.static_tree import initial_tree
 from decoding.engine.engine import Engine
 from decoding.model.target_model import TargetModel
+from decoding.training.first_tree import initial_tree
 from decoding.training.tune_tree import Counts, Plan, conclude, count_sample, load_counts, read_prompts
 from tests.models import tiny
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from decoding.bench.contestant import EngineContestant
 from decoding.core.request import Request
 from decoding.core.speculation_params import SpeculationParams
-from decoding.drafting.draft_model.dynamic import PAPER as PAPER_RULES
 from decoding.drafting.draft_model.dynamic import History, ModelDrafter
 from decoding.drafting.draft_model.growth import Rules
 from decoding.drafting.drafter import Drafter
@@ -24,7 +23,7 @@ NONE, AUTO, AGAIN = "none", "auto", "none, again"
 LINEAR, FIXED, DYNAMIC, PAPER = "linear", "fixed", "dynamic", "dynamic, paper's rules"
 FIXED_CUT = "fixed, its likeliest nodes"
 
-
+PAPER_RULES = Rules()
 PAPER_HISTORY = History(window=10, aim=0.7, depth_step=1.0, confidence_step=0.05)
 PAPER_BUDGETS = (8, 16, 60)
 MOST_NODES = 60  # of a tree whose size is left to its rules

@@ -24,8 +24,8 @@ from decoding.core.speculation_params import SpeculationParams
 from decoding.core.step_result import Retired
 from decoding.drafting.drafter import Drafter
 from decoding.drafting.registry import StartDrafter
-from decoding.drafting.sources import DraftingStores
 from decoding.engine.engine import Engine
+from decoding.stores.session import Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ class Contender:
     label: str
     speculation: SpeculationParams
     is_cold: bool = False
-    drafter: Callable[[Request, DraftingStores], Drafter] | None = None
-    new_stores: Callable[[], DraftingStores] | None = None
+    drafter: Callable[[Request, Session], Drafter] | None = None
+    new_stores: Callable[[], Session] | None = None
 
 
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):

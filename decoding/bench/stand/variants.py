@@ -15,11 +15,10 @@ from decoding.core.request import Request
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, Verdict
-from decoding.drafting.harvest import tree_contexts
-from decoding.drafting.sources import DraftingStores
+from decoding.drafting.harvest import contexts_of
 from decoding.drafting.stand.stand import StandDrafter
 from decoding.drafting.stand.static_tree import StaticTree, shipped_tree
-from decoding.stores.session import lone_session
+from decoding.stores.session import Session, lone_session
 
 STAND = "stand"
 STORE_BYTES = 16 * 2**20
@@ -33,7 +32,7 @@ class AcceptedOnly(StandDrafter):
         if top is None:
             return
         path = verdict.path
-        contexts = tree_contexts(self._request.tokens[: self._num_tokens], tree)[path]
+        contexts = contexts_of(self._request.tokens[: self._num_tokens], tree.tokens, tree.parents)[path]
         self._ngrams.harvest(contexts, top.ids[path], top.probabilities[path])
 
 
@@ -43,14 +42,14 @@ class AllAlike(StandDrafter):
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:  # noqa: ARG002
         if top is None:
             return
-        contexts = tree_contexts(self._request.tokens[: self._num_tokens], tree)
+        contexts = contexts_of(self._request.tokens[: self._num_tokens], tree.tokens, tree.parents)
         self._ngrams.harvest(contexts, top.ids, top.probabilities)
 
 
 class AsSampled(StandDrafter):
     """Keeps probabilities at the request's temperature instead of 1, and does not temper them again."""
 
-    def __init__(self, request: Request, session: DraftingStores, tree: StaticTree | None = None) -> None:
+    def __init__(self, request: Request, session: Session, tree: StaticTree | None = None) -> None:
         super().__init__(request, session, tree)
         self._exponent = 1.0 / request.sampling.temperature
         self._law = self._law._replace(temperature=1.0)

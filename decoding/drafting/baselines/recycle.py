@@ -15,11 +15,11 @@ from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, Source, Verdict
 from decoding.costs.price import DraftBudget
 from decoding.drafting.harvest import teach_prompt, teach_tree
-from decoding.drafting.sources import DraftingStores
 from decoding.drafting.stand.static_tree import shipped_tree
 from decoding.drafting.tree.growth import Limits, limits_of
 from decoding.drafting.tree.nodes import Nodes, allocate, put_node, put_root, to_tree
 from decoding.stores.ngram import find_successors
+from decoding.stores.session import Session
 from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS, SuccessorArrays
 
 _ADJACENCY = np.int64(Source.ADJACENCY)
@@ -34,7 +34,7 @@ class RecycleDrafter:
 
     num_top = NUM_SUCCESSORS
 
-    def __init__(self, request: Request, session: DraftingStores) -> None:
+    def __init__(self, request: Request, session: Session) -> None:
         self._request = request
         self._ngrams = session.ngrams
         self._template = shipped_tree("general").arrays()

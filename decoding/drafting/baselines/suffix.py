@@ -17,9 +17,9 @@ from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, Source, Verdict
 from decoding.costs.price import DraftBudget
-from decoding.drafting.sources import DraftingStores
 from decoding.drafting.tree.growth import Limits, limits_of
 from decoding.drafting.tree.nodes import Nodes, allocate, put_node, put_root, to_tree
+from decoding.stores.session import Session
 from decoding.stores.suffixes import (
     MAX_MATCH,
     NOWHERE,
@@ -49,7 +49,7 @@ class SuffixDrafter:
 
     num_top = 0
 
-    def __init__(self, request: Request, session: DraftingStores) -> None:
+    def __init__(self, request: Request, session: Session) -> None:
         self._request = request
         self._replies = session.replies
         self._own = SuffixIndex(_MOST_BYTES)

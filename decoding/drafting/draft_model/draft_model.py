@@ -1,4 +1,4 @@
-"""The draft model: what it remembers of each sequence, and the rounds in which trees grow, all together.
+"""The draft model: what it remembers of each sequence, and the forwards by which trees grow, all together.
 
 Owns the draft model, its keys and values in the target's blocks, and each sequence's state. Knows nothing of how a
 tree grows: growers do.
@@ -7,12 +7,9 @@ Invariant: a state's committed rows are the first tokens of its sequence, and no
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-
-import numpy as np
 
 from decoding.cache.batch import Segment, pack
 from decoding.cache.block_pool import BLOCK_LEN, BlockPool
@@ -21,8 +18,7 @@ from decoding.cache.stamped import FilledBlocks
 from decoding.config import BUNDLED_MODEL, EngineConfig
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
-from decoding.core.tree import DraftTree
-from decoding.drafting.draft_model.state import DraftModelState, Fallback, GrowthRequest, next_segment, proposal
+from decoding.drafting.draft_model.state import DraftModelState, Fallback, GrowthRequest, grow_in_rounds
 from decoding.drafting.draft_model.vocabulary import check_same_vocabulary
 from decoding.model.checkpoint import BUNDLED_FOLDER
 from decoding.model.device.runner import Progress
@@ -53,17 +49,16 @@ class DraftModel:
         """Of the weights and of its part of all slots."""
         return self.model.num_bytes + self.store.num_blocks * BLOCK_LEN * self.model.bytes_per_slot
 
-    def propose_batch(self, requests: Sequence[GrowthRequest]) -> list[DraftTree | Fallback | None]:
-        """Bring every sequence up to date and grow the trees of those that are; None where there is no budget.
+    def grow_batch(self, requests: Sequence[GrowthRequest]) -> dict[DraftModelState, Fallback]:
+        """Bring every sequence up to date and grow the trees of those that are; which ones it can do no more for.
 
-        One packed forward for what the draft model has not seen, then one for each depth of the trees. A sequence with
-        more than `most_rows` to catch up on gets a tree of its root alone.
+        One packed forward for what the draft model has not seen, then one for each depth of the trees. Of a sequence
+        with more than `most_rows` to catch up on no tree is begun.
         """
         fallbacks = {request.state: found for request in requests if (found := self._fallback(request)) is not None}
-        growing = self._catch_up([each for each in requests if each.state not in fallbacks])
-        while growing:
-            growing = self._round(growing, fallbacks)
-        return [fallbacks.get(request.state) or proposal(request) for request in requests]
+        unseen = [(each, self._unseen(each)) for each in requests if each.state not in fallbacks]
+        longest = self.model.max_model_len
+        return fallbacks | grow_in_rounds(unseen, self._forward, lambda each: longest - each.end, "draft model")
 
     def _fallback(self, request: GrowthRequest) -> Fallback | None:
         state, longest = request.state, self.model.max_model_len
@@ -73,19 +68,6 @@ class DraftModel:
         if len(unseen) and unseen.max() >= self.model.vocab_size:
             return Fallback("vocabulary", f"the draft model knows no token {unseen.max()}")
         return None
-
-    def _catch_up(self, requests: Sequence[GrowthRequest]) -> list[tuple[DraftModelState, TopTokens]]:
-        """Forward what the draft model has not seen; what it says after the root of each sequence that is through."""
-        unseen = [(request, segment) for request in requests if len((segment := self._unseen(request)).tokens)]
-        tops = self._forward([request.state for request, _ in unseen], [segment for _, segment in unseen])
-        ready = []
-        for (request, segment), top in zip(unseen, tops, strict=True):
-            state = request.state
-            self.store.commit(segment.rows, np.arange(len(segment.tokens), dtype=np.int32))
-            if segment.logits == "last" and request.budget is not None and state.grower is not None:
-                state.grower.begin(request.budget, segment.rows.room, self.model.max_model_len - request.end)
-                ready.append((state, top))
-        return ready
 
     def _unseen(self, request: GrowthRequest) -> Segment:
         """The next tokens to read, but for those in blocks that are filled, be it by another sequence of this step."""
@@ -98,31 +80,11 @@ class DraftModel:
         is_through = end == request.end and request.budget is not None
         return Segment(rows, request.state.request.tokens[rows.length : end], None, "last" if is_through else "none")
 
-    def _round(
-        self, growing: Sequence[tuple[DraftModelState, TopTokens]], fallbacks: dict[DraftModelState, Fallback]
-    ) -> list[tuple[DraftModelState, TopTokens]]:
-        """Let every tree grow by a depth and forward the rows they ask for; those that go on growing."""
-        states, segments = [], []
-        for state, top in growing:
-            asked = next_segment(state, top, "draft model")
-            if isinstance(asked, Fallback):
-                fallbacks[state] = asked
-            elif asked is not None:
-                states.append(state)
-                segments.append(asked)
-        return list(zip(states, self._forward(states, segments), strict=True))
-
-    def _forward(self, states: Sequence[DraftModelState], segments: Sequence[Segment]) -> list[TopTokens]:
-        """One packed forward, paid by the sequences; the likeliest tokens after each segment's logit rows."""
-        if not segments:
-            return []
-        started = time.perf_counter()
-        batch = pack(segments, self.store)
+    def _forward(self, asked: Sequence[tuple[DraftModelState, Segment]]) -> list[TopTokens]:
+        """One packed forward: the likeliest tokens after each segment's logit rows."""
+        batch = pack([segment for _, segment in asked], self.store)
         top = top_tokens(self._runner.launch(batch).logits_RV, NUM_SUCCESSORS)
-        seconds = time.perf_counter() - started
-        for state, segment in zip(states, segments, strict=True):
-            state.note_forward(seconds * len(segment.tokens) / batch.num_tokens, len(segment.tokens))
-        return [TopTokens(top.ids[a:b], top.probabilities[a:b]) for a, b in pairwise(batch.logit_offsets.tolist())]
+        return [top.rows(*borders) for borders in pairwise(batch.logit_offsets.tolist())]
 
 
 def load_draft_model(config: EngineConfig, progress: Progress) -> TargetModel | None:

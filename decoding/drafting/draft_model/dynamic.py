@@ -22,8 +22,6 @@ from decoding.drafting.draft_model.state import DraftModelState, DraftRows
 
 ABLATIONS = ("breadth", "depth", "history")
 
-PAPER = Rules()
-
 LINEAR_LENGTH = 8  # K of the paper's linear baseline
 FIXED_DEPTH = 5
 FIXED_TAU = 0.05
@@ -56,7 +54,7 @@ def dynamic_rules(speculation: SpeculationParams) -> Rules:
 
     `without` leaves out "breadth" (two children everywhere) or "depth" (no gate, base depth).
     """
-    rules = PAPER
+    rules = Rules()
     if "breadth" in speculation.without:
         rules = rules._replace(b_min=rules.b_mid, b_max=rules.b_mid)
     if "depth" in speculation.without:

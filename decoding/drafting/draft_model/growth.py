@@ -30,7 +30,7 @@ Nodes = NDArray[np.void]  # of `_NODE`
 
 
 class Rules(NamedTuple):
-    """How a tree grows, in the paper's terms (DynaTree, section 3.3).
+    """How a tree grows, in the paper's terms and by default with its numbers (DynaTree, section 3.3).
 
     b_min, b_mid, b_max: children of a node whose best candidate has at least probability tau_high, at least
     tau_low, or less. A node at depth d of path probability p is expanded if d < d_max, p >= rho_stop, and d < d_base or
@@ -97,10 +97,12 @@ class ModelTree:
 
     def grow(self, top: TopTokens) -> DraftRows | None:
         """Take in what follows the nodes that were run last, at first the root; those to run next, None for none."""
-        said, num_rows = Top(top.ids, top.probabilities), len(self._row_parents)
-        self._nodes, self._run = nodes, run = _grow_depth(self._nodes, self._run, said, num_rows, self._growing)
+        said, first, num_rows = Top(top.ids, top.probabilities), len(self._nodes), len(self._row_parents)
+        self._nodes = nodes = _with_children(self._nodes, self._run, said, self._growing)
+        self._run = run = _chosen(nodes, first, num_rows, self._growing)
         if len(run) == 0:
             return None
+        nodes["row"][run] = np.arange(num_rows, num_rows + len(run))
         parents = nodes["row"][nodes["parent"][run]]  # the root's children follow the committed tokens: -1
         self._row_parents = np.concatenate((self._row_parents, parents))
         return DraftRows(nodes["token"][run], self._row_parents)
@@ -113,19 +115,6 @@ class ModelTree:
         sources = np.full(len(kept), Source.DRAFT_MODEL, np.int8)
         parents[0], sources[0] = -1, Source.ROOT
         return DraftTree(nodes["token"].copy(), parents, sources), nodes["row"]
-
-
-@nb.njit(cache=True)
-def _grow_depth(nodes: Nodes, run: IntArray, top: Top, num_rows: int, growing: Growing) -> tuple[Nodes, IntArray]:
-    """Take in what row i of `top` says after node run[i]: all nodes now, and which of them to run next.
-
-    num_rows: of all draft forwards of the tree so far.
-    """
-    grown = _with_children(nodes, run, top, growing)
-    chosen = _chosen(grown, len(nodes), num_rows, growing)
-    for place, node in enumerate(chosen):
-        grown[node]["row"] = num_rows + place
-    return grown, chosen
 
 
 @nb.njit(cache=True)
@@ -158,7 +147,8 @@ def _with_children(nodes: Nodes, run: IntArray, top: Top, growing: Growing) -> N
 
 @nb.njit(cache=True)
 def _chosen(nodes: Nodes, first: int, num_rows: int, growing: Growing) -> IntArray:
-    """Those of the nodes from `first` on that the draft model is to be run on next, ascending; often none."""
+    """Those of the nodes from `first` on that the draft model is to be run on next, ascending; often none. num_rows: of
+    all draft forwards of the tree so far."""
     rules, rounds, chances = growing.rules, growing.rounds, nodes["chance"].copy()
     found, count = np.empty(len(nodes) - first, np.int32), 0
     for node in places_of_best(chances, 1 + growing.max_nodes):

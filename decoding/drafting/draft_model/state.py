@@ -1,12 +1,13 @@
-"""What the draft model keeps of one sequence, and what passes between it and the tree that grows there.
+"""What the draft model keeps of one sequence, what passes between it and the tree that grows there, and the rounds.
 
-Knows nothing of models. Invariant: the committed rows are the first tokens of the sequence, in the blocks that hold
-the target's.
+Knows nothing of models: a forward is given. Invariant: the committed rows are the first tokens of the sequence, in the
+blocks that hold the target's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -17,7 +18,7 @@ from decoding.cache.block_pool import BlockTable
 from decoding.cache.kv_store import KvRows, KvStore
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
-from decoding.core.tree import DraftTree, IntArray
+from decoding.core.tree import IntArray
 from decoding.costs.price import DraftBudget
 
 LONG_READ = 16  # rows of a forward; a step adds no more than a path and a bonus token
@@ -41,9 +42,6 @@ class Grower(Protocol):
 
     def grow(self, top: TopTokens) -> DraftRows | None:
         """Take in what follows the rows asked for last (at first: the root), and ask for more, or for none."""
-
-    def propose(self, budget: DraftBudget) -> DraftTree:
-        """The best of what has grown; the root alone where nothing was begun."""
 
 
 class DraftCost(NamedTuple):
@@ -129,35 +127,61 @@ class Fallback:
     sentence: str
 
 
+ForwardRows = Callable[[Sequence[tuple[DraftModelState, Segment]]], list[TopTokens]]  # what follows each segment's rows
+
+
 class Proposer(Protocol):
     """What drafts for all sequences together: a draft model or a head."""
-
-    @property
-    def num_bytes(self) -> int:
-        """Of the weights and of its part of all slots."""
 
     def open(self, request: Request) -> DraftModelState:
         """What is kept of a new sequence."""
 
-    def propose_batch(self, requests: Sequence[GrowthRequest]) -> list[DraftTree | Fallback | None]:
-        """Bring every sequence up to date and grow its tree; None where there is no budget."""
+    def grow_batch(self, requests: Sequence[GrowthRequest]) -> dict[DraftModelState, Fallback]:
+        """Bring every sequence up to date and grow the trees of those that are and have a budget, for their growers to
+        propose; which ones it can do nothing more for."""
 
 
-def next_segment(state: DraftModelState, top: TopTokens, whose: str) -> Segment | Fallback | None:
-    """Let a tree grow by what follows its last rows; the rows that it asks for next, None where it is grown. whose: who
-    said it."""
-    if not np.isfinite(top.probabilities).all():
-        return Fallback("nan", f"the {whose} gave numbers that are not finite")
-    assert state.grower is not None
-    assert state.rows is not None
-    wanted = state.grower.grow(top)
-    if wanted is None:
-        return None
-    return Segment(state.rows, wanted.tokens, wanted.parents, "all", len(wanted.parents) - len(wanted.tokens))
+def grow_in_rounds(
+    unseen: Sequence[tuple[GrowthRequest, Segment]],
+    forward: ForwardRows,
+    most_depth: Callable[[GrowthRequest], int],
+    whose: str,
+) -> dict[DraftModelState, Fallback]:
+    """Run what was not run yet of each sequence; then let the trees of those that are through to their root grow by
+    what follows it and the rows that they ask for, all together, until none asks. Which ones were told what is no
+    number. most_depth: of a tree's rows; whose: who told them."""
+    unseen = [(request, segment) for request, segment in unseen if len(segment.tokens)]
+    tops, growing = _run(forward, [(request.state, segment) for request, segment in unseen]), []
+    for (request, segment), top in zip(unseen, tops, strict=True):
+        state = request.state
+        state.store.commit(segment.rows, np.arange(len(segment.tokens), dtype=np.int32))
+        if segment.logits == "last" and request.budget is not None and state.grower is not None:
+            state.grower.begin(request.budget, segment.rows.room, most_depth(request))
+            growing.append((state, top))
+    fallbacks = {}
+    while growing:
+        asked = []
+        for state, top in growing:
+            if not np.isfinite(top.probabilities).all():
+                fallbacks[state] = Fallback("nan", f"the {whose} gave numbers that are not finite")
+                continue
+            assert state.grower is not None
+            assert state.rows is not None
+            rows = state.grower.grow(top)
+            if rows is not None:
+                num_written = len(rows.parents) - len(rows.tokens)
+                asked.append((state, Segment(state.rows, rows.tokens, rows.parents, "all", num_written)))
+        growing = list(zip([state for state, _ in asked], _run(forward, asked), strict=True))
+    return fallbacks
 
 
-def proposal(request: GrowthRequest) -> DraftTree | None:
-    """The tree that has grown for a request, None where there is none to grow."""
-    if request.budget is None or request.state.grower is None:
-        return None
-    return request.state.grower.propose(request.budget)
+def _run(forward: ForwardRows, asked: Sequence[tuple[DraftModelState, Segment]]) -> list[TopTokens]:
+    """A forward, if there is anything to run, paid by the sequences according to their rows."""
+    if not asked:
+        return []
+    started = time.perf_counter()
+    tops = forward(asked)
+    seconds, num_rows = time.perf_counter() - started, sum(len(segment.tokens) for _, segment in asked)
+    for state, segment in asked:
+        state.note_forward(seconds * len(segment.tokens) / num_rows, len(segment.tokens))
+    return tops

@@ -1,4 +1,4 @@
-"""Drafting with a head: which of a sequence's rows it has run, and the rounds in which trees grow, all together.
+"""Drafting with a head: which of a sequence's rows it has run, and the forwards by which trees grow, all together.
 
 Owns the head's keys and values in the target's blocks and what the target computed of each token. Row i of the head is
 of token i and the one that follows it, so a tree's rows begin in the place of its root. Rows of trees are run again
@@ -9,8 +9,8 @@ row is the latest one's: the others' drafts may suffer, their replies cannot.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -25,8 +25,8 @@ from decoding.cache.kv_store import KvStore, slots_of
 from decoding.cache.stamped import FilledBlocks
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
-from decoding.core.tree import DraftTree, IntArray
-from decoding.drafting.draft_model.state import DraftModelState, Fallback, GrowthRequest, next_segment, proposal
+from decoding.core.tree import IntArray
+from decoding.drafting.draft_model.state import DraftModelState, Fallback, GrowthRequest, grow_in_rounds
 from decoding.drafting.eagle.head_model import HeadModel
 from decoding.sampling.top_tokens import top_tokens
 from decoding.stores.successor_table import NUM_SUCCESSORS
@@ -36,23 +36,6 @@ from decoding.stores.successor_table import NUM_SUCCESSORS
 
 
 FUSED_TOGETHER = 64  # rows: a step that drafts without the head then need not fetch its weights
-
-
-class Growing(NamedTuple):
-    """A tree under way. top: what follows the rows asked for last; hidden_TE: of the root and of all rows so far."""
-
-    state: DraftModelState
-    top: TopTokens
-    hidden_TE: torch.Tensor
-
-
-class Asked(NamedTuple):
-    """Rows to run for a sequence; hidden_ME: what goes into them; before_TE: of the tree's earlier rows."""
-
-    state: DraftModelState
-    segment: Segment
-    hidden_ME: torch.Tensor
-    before_TE: torch.Tensor
 
 
 class Unfused(NamedTuple):
@@ -92,18 +75,15 @@ class HeadDrafting:
         if sum(len(each.slots) for each in self._unfused) >= FUSED_TOGETHER:
             self._fuse()
 
-    def propose_batch(self, requests: Sequence[GrowthRequest]) -> list[DraftTree | Fallback | None]:
-        """Bring every sequence up to date and grow the trees of those that are; None where there is no budget.
+    def grow_batch(self, requests: Sequence[GrowthRequest]) -> dict[DraftModelState, Fallback]:
+        """Bring every sequence up to date and grow the trees of those that are; which ones it can do no more for.
 
-        One packed forward for the rows that the target has made possible, then one for each depth of the trees. A
-        sequence whose last token but one the target has not run yet gets a tree of its root alone.
+        One packed forward for the rows that the target has made possible, then one for each depth of the trees. Of a
+        sequence whose last token but one the target has not run yet no tree is begun.
         """
         self._fuse()
-        fallbacks: dict[DraftModelState, Fallback] = {}
-        growing = self._catch_up(requests)
-        while growing:
-            growing = self._round(growing, fallbacks)
-        return [fallbacks.get(request.state) or proposal(request) for request in requests]
+        unseen, longest = [(each, self._unseen(each)) for each in requests], self.model.max_model_len
+        return grow_in_rounds(unseen, partial(self._forward, {}), lambda _: longest, "head")
 
     def _fuse(self) -> None:
         """Let what was kept be read, but for rows whose block somebody else has been given since."""
@@ -119,21 +99,7 @@ class HeadDrafting:
         if len(slots_K):
             self._features.write(slots_K, self.model.fuse(features_KF))
 
-    def _catch_up(self, requests: Sequence[GrowthRequest]) -> list[Growing]:
-        """Run what can be run of each sequence; those that are through to their root."""
-        asked = [each for request in requests if (each := self._unseen(request)) is not None]
-        results = self._forward(asked)
-        ready = []
-        budgets = {request.state: request.budget for request in requests}
-        for (state, segment, _, _), growing in zip(asked, results, strict=True):
-            self.store.commit(segment.rows, np.arange(len(segment.tokens), dtype=np.int32))
-            budget = budgets[state]
-            if segment.logits == "last" and budget is not None and state.grower is not None:
-                state.grower.begin(budget, segment.rows.room, self.model.max_model_len)
-                ready.append(growing)
-        return ready
-
-    def _unseen(self, request: GrowthRequest) -> Asked | None:
+    def _unseen(self, request: GrowthRequest) -> Segment:
         """The next rows to run, but for those in blocks that are filled, be it by another sequence of this step.
 
         The last row of the last of these is run again: the token after it may be another.
@@ -145,43 +111,34 @@ class HeadDrafting:
             rows.length += BLOCK_LEN - rows.length % BLOCK_LEN
         rows.length -= rows.length > before
         slots = slots_of(blocks, np.arange(rows.length, min(last, rows.length + self._most_rows)))
-        slots = slots[: self._features.num_known(slots)]
-        end = rows.length + len(slots)
-        if len(slots) == 0:
-            return None
+        end = rows.length + self._features.num_known(slots)
         self._filled.note(blocks[: end // BLOCK_LEN])
         is_through = end == last and request.budget is not None
-        segment = Segment(rows, tokens[rows.length + 1 : end + 1], None, "last" if is_through else "none")
-        hidden_ME = self._features.read(slots)
-        return Asked(request.state, segment, hidden_ME, hidden_ME[:0])
+        return Segment(rows, tokens[rows.length + 1 : end + 1], None, "last" if is_through else "none")
 
-    def _round(self, growing: Sequence[Growing], fallbacks: dict[DraftModelState, Fallback]) -> list[Growing]:
-        """Let every tree grow by a depth and run the rows they ask for; those that go on growing."""
-        asked = []
-        for state, top, hidden_TE in growing:
-            segment = next_segment(state, top, "head")
-            if isinstance(segment, Fallback):
-                fallbacks[state] = segment
-            elif segment is not None:
-                assert segment.parents is not None
-                parents: IntArray = segment.parents[segment.num_written :] + np.int32(1)  # the root's come first
-                hidden_ME = hidden_TE[torch.from_numpy(parents).to(hidden_TE.device, torch.int64)]
-                asked.append(Asked(state, segment, hidden_ME, hidden_TE))
-        return self._forward(asked)
-
-    def _forward(self, asked: Sequence[Asked]) -> list[Growing]:
-        """One packed forward, paid by the sequences: what each one's rows came to."""
-        if not asked:
-            return []
-        started = time.perf_counter()
-        batch = pack([each.segment for each in asked], self.store)
-        hidden_RE, logits_RW = self._runner.run(batch, torch.cat([each.hidden_ME for each in asked]))
+    def _forward(
+        self, trees: dict[DraftModelState, torch.Tensor], asked: Sequence[tuple[DraftModelState, Segment]]
+    ) -> list[TopTokens]:
+        """One packed forward: the likeliest tokens after each segment's logit rows. trees: [T, E] of each, what its
+        root and its rows came to, so far and from here on."""
+        batch = pack([segment for _, segment in asked], self.store)
+        hidden_ME = torch.cat([self._given(segment, trees.get(state)) for state, segment in asked])
+        hidden_RE, logits_RW = self._runner.run(batch, hidden_ME)
         top = top_tokens(logits_RW, NUM_SUCCESSORS)
         top = TopTokens(self.model.target_ids[top.ids], top.probabilities)
-        seconds = time.perf_counter() - started
-        grown = []
-        for each, (first, end) in zip(asked, pairwise(batch.logit_offsets.tolist()), strict=True):
-            num_rows = len(each.segment.tokens)
-            each.state.note_forward(seconds * num_rows / batch.num_tokens, num_rows)
-            grown.append(Growing(each.state, top.rows(first, end), torch.cat((each.before_TE, hidden_RE[first:end]))))
-        return grown
+        tops = []
+        for (state, _), (first, end) in zip(asked, pairwise(batch.logit_offsets.tolist()), strict=True):
+            before_TE = trees.get(state, hidden_RE[:0])
+            trees[state] = torch.cat((before_TE, hidden_RE[first:end]))
+            tops.append(top.rows(first, end))
+        return tops
+
+    def _given(self, segment: Segment, hidden_TE: torch.Tensor | None) -> torch.Tensor:
+        """[M, E]: what goes into a segment's rows, of a tree what their parents came to, else what the target did."""
+        if hidden_TE is None:
+            first = segment.rows.length
+            slots = slots_of(segment.rows.table.blocks, np.arange(first, first + len(segment.tokens)))
+            return self._features.read(slots)
+        assert segment.parents is not None
+        parents: IntArray = segment.parents[segment.num_written :] + np.int32(1)  # the root's come first
+        return hidden_TE[torch.from_numpy(parents).to(hidden_TE.device, torch.int64)]

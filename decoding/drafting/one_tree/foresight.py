@@ -33,12 +33,10 @@ class Foresight:
     @property
     def is_awake(self) -> bool:
         """Whether a tree may be worth it at any step: the reply follows the prediction, or has a grammar."""
-        if self._matcher is not None:
-            return True
-        if self._prediction is None:
-            return False
-        self._prediction.follow(self._request.output)
-        return self._prediction.is_followed
+        if self._matcher is None and self._prediction is not None:
+            self._prediction.follow(self._request.output)
+            return self._prediction.is_followed
+        return self._matcher is not None
 
     def write(self, foreseen: Foreseen, max_tokens: int) -> None:
         """Chains of at most so many tokens that may come after the last one, the likeliest first."""

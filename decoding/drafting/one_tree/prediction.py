@@ -26,7 +26,8 @@ ANYWHERE = 4  # tokens in a row that find a place however far away
 WINDOW = 40  # tokens beyond the break in which fewer will do
 GUESS_LEN = 8  # most tokens drafted from a place that is not proven
 
-_REASON_OF_RUN = (GUESSED, MATCHED_ONE, MATCHED_ONE, *[MATCHED_THREE] * 4)  # of a longer one MATCHED_MORE
+_REASON_OF_RUN = (GUESSED, MATCHED_ONE, MATCHED_ONE, *[MATCHED_THREE] * 4, MATCHED_MORE)  # of longer ones as well
+_LONGEST_RUN = len(_REASON_OF_RUN) - 1  # that is told apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +53,6 @@ class _Break:
 
     position: int
     num_reply: int
-
-
-def _reason_of(run: int) -> int:
-    return _REASON_OF_RUN[run] if run < len(_REASON_OF_RUN) else MATCHED_MORE
 
 
 class Prediction:
@@ -105,7 +102,7 @@ class Prediction:
             if not tokens:
                 continue
             run = self._run if place == self._place else 0
-            reasons = [_reason_of(run + depth) for depth in range(len(tokens))]
+            reasons = [_REASON_OF_RUN[min(run + depth, _LONGEST_RUN)] for depth in range(len(tokens))]
             if place == self._place and self._is_searched:
                 reasons[0] = SEARCHED
             found.append((tokens, reasons))
@@ -113,18 +110,16 @@ class Prediction:
 
     def _upcoming(self, place: Place) -> Iterator[int]:
         """The tokens from a place on, replacements made."""
-        position, pending = place.position, place.pending
-        while True:
-            yield from pending
-            pending = ()
-            if position >= len(self._ids):
-                return
+        yield from place.pending
+        position = place.position
+        while position < len(self._ids):
             edit = self._edit_at(position)
-            if edit is not None:
-                position, pending = position + len(edit.old), edit.new
-            else:
+            if edit is None:
                 yield self._ids[position]
                 position += 1
+            else:
+                yield from edit.new
+                position += len(edit.old)
 
     def _edit_at(self, position: int) -> Edit | None:
         """The latest replacement that fits the prediction at a position and has not failed more than it came."""

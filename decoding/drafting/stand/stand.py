@@ -1,29 +1,39 @@
 """STAND's own trees: a static tree filled from the n-gram store, candidates drawn with the target's own noise.
 
-Owns what one request's drafting remembers: its buffers. Trees that are grown by estimated chances instead are
-`one_tree`'s.
+Owns what one request's drafting remembers, and the compiled builder. Trees that are grown by estimated chances instead
+are `one_tree`'s. Invariant: a node's children are its first candidates, none left out, in index order.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import numba as nb
 import numpy as np
 
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
-from decoding.core.tree import DraftTree, IntArray, Verdict
+from decoding.core.tree import DraftTree, IntArray, Source, Verdict
 from decoding.costs.price import DraftBudget
-from decoding.drafting.harvest import teach_prompt, teach_tree
-from decoding.drafting.sources import DraftingStores
-from decoding.drafting.stand.growth import fill_tree
+from decoding.drafting.harvest import path_context, teach_prompt, teach_tree
 from decoding.drafting.stand.static_tree import StaticTree, shipped_tree
-from decoding.drafting.tree.candidates import CANDIDATES, draft_law, laws_of
-from decoding.drafting.tree.growth import limits_of
-from decoding.drafting.tree.nodes import to_tree
-from decoding.stores.successor_table import NUM_SUCCESSORS
+from decoding.drafting.tree.candidates import (
+    CANDIDATES,
+    Candidates,
+    DraftLaw,
+    allocate_candidates,
+    draft_law,
+    laws_of,
+    rank_candidates,
+)
+from decoding.drafting.tree.growth import Limits, limits_of
+from decoding.drafting.tree.nodes import Nodes, allocate, put_node, put_root, to_tree
+from decoding.stores.ngram import LONGEST_NGRAM, find_longest
+from decoding.stores.session import Session
+from decoding.stores.successor_table import NUM_SUCCESSORS, SuccessorArrays
 
 MATCH, REJECTION = "match", "rejection"
+_NGRAM = np.int64(Source.NGRAM)
 
 
 class StandDrafter:
@@ -37,7 +47,7 @@ class StandDrafter:
 
     num_top = NUM_SUCCESSORS
 
-    def __init__(self, request: Request, session: DraftingStores, tree: StaticTree | None = None) -> None:
+    def __init__(self, request: Request, session: Session, tree: StaticTree | None = None) -> None:
         self._request = request
         self._ngrams = session.ngrams
         speculation = request.speculation
@@ -55,11 +65,9 @@ class StandDrafter:
         tokens = self._request.tokens
         self._num_tokens = len(tokens)
         limits = limits_of(budget, self._request.speculation.max_depth)
-        nodes, candidates, self._slots, num_nodes = fill_tree(
-            self._ngrams.arrays, tokens, limits, self._law, self._tree
-        )
-        tree = to_tree(nodes, num_nodes)
-        return replace(tree, draws=laws_of(candidates, num_nodes)) if self._rejects else tree
+        nodes, candidates, self._slots = fill_tree(self._ngrams.arrays, tokens, limits, self._law, self._tree)
+        tree = to_tree(nodes, len(self._slots))
+        return replace(tree, draws=laws_of(candidates, len(tree))) if self._rejects else tree
 
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
         teach_tree(self._ngrams, self._request.tokens[: self._num_tokens], tree, verdict, top)
@@ -67,3 +75,32 @@ class StandDrafter:
     def slots_of(self, verdict: Verdict) -> list[int]:
         """The static tree's slots on the path just accepted, root left out."""
         return [int(slot) for slot in self._slots[verdict.path[1:]]]
+
+
+@nb.njit(cache=True)
+def fill_tree(
+    table: SuccessorArrays, tokens: IntArray, limits: Limits, law: DraftLaw, static: tuple[IntArray, IntArray]
+) -> tuple[Nodes, Candidates, IntArray]:
+    """Take the static tree's slots in order, leaving out those that have no candidate: the nodes, what may follow each,
+    and int32 [n] its own slot, of as many as there are. static: parents and ranks, of which a node's lower ones come
+    first."""
+    parents, ranks = static
+    room = min(len(parents), limits.max_nodes + 1)
+    nodes, candidates, slots = allocate(room), allocate_candidates(room), np.zeros(room, np.int32)
+    places, context = np.full(room, -1, np.int32), np.empty(LONGEST_NGRAM, np.int32)
+    num_nodes = 0
+    for slot in range(room):
+        if slot == 0:
+            put_root(nodes, tokens[len(tokens) - 1])
+        else:
+            parent, rank = places[parents[slot]], ranks[slot]
+            if parent < 0 or nodes.depths[parent] >= limits.max_depth or rank >= candidates.sizes[parent]:
+                continue
+            put_node(nodes, num_nodes, parent, candidates.ids[parent, rank], _NGRAM, 1.0)
+        places[slot], slots[num_nodes] = num_nodes, slot
+        path_context(tokens, nodes.tokens, nodes.parents, num_nodes, context)
+        entry, _ = find_longest(table, context)
+        place = (num_nodes, len(tokens) + nodes.depths[num_nodes], len(tokens))
+        rank_candidates(table, entry, law, place, candidates)
+        num_nodes += 1
+    return nodes, candidates, slots[:num_nodes]

@@ -35,6 +35,28 @@ def _unowned(context: Any, builder: Any, kind: types.Type, value: Any) -> Any:
     return value
 
 
+def _writer(record: types.Type, field: str | None = None) -> Any:
+    """For compiled code: write(address, value) of a record that is kept there, or of one of its fields."""
+    number = None if field is None else record.fields.index(field)
+    kind = record if number is None else record.types[number]
+
+    @intrinsic
+    def write(_context: Any, address: Any, value: Any) -> Any:
+        if value != kind:
+            raise TypingError(f"{field or 'a record'} of {value} cannot be kept as {kind}")
+
+        def codegen(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+            place = builder.inttoptr(values[0], context.get_value_type(record).as_pointer())
+            if number is not None:
+                place = cgutils.gep_inbounds(builder, place, 0, number)
+            builder.store(_unowned(context, builder, kind, values[1]), place)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, kind), codegen
+
+    return write
+
+
 class Layout:
     """Of a named tuple of arrays, numbers and such tuples. For compiled code: read(address), the record that is kept
     there, and write(address, record); `write_field` makes one for a field alone. num_words: of eight bytes, that a
@@ -51,40 +73,13 @@ class Layout:
 
             return kind(types.int64), codegen
 
-        @intrinsic
-        def write(_context: Any, address: Any, record: Any) -> Any:
-            if record != kind:
-                raise TypingError(f"a record of {record} cannot be kept as one of {kind}")
-
-            def codegen(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
-                place = builder.inttoptr(values[0], context.get_value_type(kind).as_pointer())
-                builder.store(_unowned(context, builder, kind, values[1]), place)
-                return context.get_dummy_value()
-
-            return types.void(types.int64, kind), codegen
-
-        self.read, self.write, self._kind = read, write, kind
+        self.read, self.write, self._kind = read, _writer(kind), kind
         context = cpu_target.target_context
         self.num_words = (context.get_abi_sizeof(context.get_value_type(kind)) + 7) // 8
 
     def write_field(self, name: str) -> Any:
         """For compiled code: write(address, value) of this field of the record that is kept there."""
-        place, record = self._kind.fields.index(name), self._kind
-
-        @intrinsic
-        def write(_context: Any, address: Any, value: Any) -> Any:
-            if value != record.types[place]:
-                raise TypingError(f"{name} of {value} cannot be kept as {record.types[place]}")
-
-            def codegen(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
-                whole = builder.inttoptr(values[0], context.get_value_type(record).as_pointer())
-                part = cgutils.gep_inbounds(builder, whole, 0, place)
-                builder.store(_unowned(context, builder, value, values[1]), part)
-                return context.get_dummy_value()
-
-            return types.void(types.int64, value), codegen
-
-        return write
+        return _writer(self._kind, name)
 
 
 class Kept(Generic[Record]):

@@ -19,7 +19,7 @@ def drafting(method: str, has_model: bool = False) -> SequenceDrafter:
         state = drafter_of(session, request, has_model=True)._state
         assert isinstance(state, DraftModelState)
     own = registry.METHODS[method].start(request, Sources(session, state))
-    drafter.active = ActiveMethod(choice=Choice(method, "requested", ""), drafter=own, default_nodes=None, state=state)
+    drafter.active = ActiveMethod(choice=Choice(method), drafter=own, default_nodes=None, state=state)
     return drafter
 
 

@@ -157,9 +157,10 @@ def test_a_drafter(gosling: Engine, method: str, after: int) -> None:
 @pytest.mark.parametrize("method", ["begin", "grow", "propose"])
 def test_a_tree_that_a_draft_model_grows(gosling: Engine, method: str) -> None:
     def break_it(sequence: Sequence) -> None:
-        state = sequence.drafter.active.state
-        assert state is not None
-        state.grower = Faulty(state.grower, method, 2)  # type: ignore[assignment]
+        active = sequence.drafter.active
+        assert active.state is not None
+        assert active.state.grower is active.drafter
+        active.state.grower = active.drafter = Faulty(active.drafter, method, 2)  # type: ignore[assignment]
 
     victim = request_of(gosling, "victim", VICTIM_SEED, "dynamic", ignore_eos=True)
     check_end(gosling, run_beside_a_stream(gosling, victim, break_it), victim, "drafter")

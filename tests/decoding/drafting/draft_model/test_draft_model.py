@@ -68,6 +68,7 @@ class Desk:
         self.pool = BlockPool(128, PrefixIndex())
         self.draft_model = DraftModel(self.model, self.pool, most_rows, VOCAB_SIZE)
         self.tables: dict[DraftModelState, BlockTable] = {}
+        self.drafters: dict[DraftModelState, ModelDrafter] = {}
         self.model.batches.clear()
 
     @property
@@ -78,7 +79,8 @@ class Desk:
     def drafter(self, request: Request, rules: Rules) -> tuple[ModelDrafter, DraftModelState]:
         state = self.draft_model.open(request)
         self.tables[state] = self.pool.open()
-        return ModelDrafter(request, state, rules), state
+        self.drafters[state] = ModelDrafter(request, state, rules)
+        return self.drafters[state], state
 
     def chain(self, request: Request, length: int) -> tuple[ModelDrafter, DraftModelState]:
         return self.drafter(request, linear_rules(SpeculationParams(method="linear", max_depth=length)))
@@ -87,16 +89,16 @@ class Desk:
         """The trees of one step."""
         for state in states:
             self._make_room(state, state.request.num_tokens)
-        trees = self.draft_model.propose_batch(
-            [GrowthRequest(state, self.tables[state], state.request.num_tokens, DraftBudget(24)) for state in states]
-        )
+        budget = DraftBudget(24)
+        growths = [GrowthRequest(state, self.tables[state], state.request.num_tokens, budget) for state in states]
+        assert not self.draft_model.grow_batch(growths)
         self.pool.check_integrity()
-        return [tree for tree in trees if isinstance(tree, DraftTree)]
+        return [self.drafters[state].propose(budget) for state in states]
 
     def follow(self, state: DraftModelState, end: int) -> None:
         """A step in which the prompt goes on after `end`."""
         self._make_room(state, end)
-        assert self.draft_model.propose_batch([GrowthRequest(state, self.tables[state], end, None)]) == [None]
+        assert not self.draft_model.grow_batch([GrowthRequest(state, self.tables[state], end, None)])
 
     def release(self, state: DraftModelState) -> None:
         """The request gives its blocks back; they can be found by its tokens."""

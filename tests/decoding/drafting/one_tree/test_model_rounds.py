@@ -156,12 +156,10 @@ class OneTreeDesk(Desk):
     def step(self, drafter: OneTree, state: DraftModelState, budget: DraftBudget) -> DraftTree:
         """As `Drafting` does: the draft model is left out where it is not wanted."""
         self._make_room(state, state.request.num_tokens)
-        if not drafter.wants_model(budget):
-            return drafter.propose(budget)
-        growth = GrowthRequest(state, self.tables[state], state.request.num_tokens, budget)
-        [tree] = self.draft_model.propose_batch([growth])
-        assert isinstance(tree, DraftTree)
-        return tree
+        if drafter.wants_model(budget):
+            growth = GrowthRequest(state, self.tables[state], state.request.num_tokens, budget)
+            assert not self.draft_model.grow_batch([growth])
+        return drafter.propose(budget)
 
 
 WITH_MODEL, WITHOUT_MODEL = DraftBudget(12), DraftBudget(12, NodePrice(0.0), 50.0)

@@ -1,4 +1,4 @@
-"""Static trees: the paper's first one, how it is pruned, and the files."""
+"""Static trees: what is one, the files, and drafting along them."""
 
 from __future__ import annotations
 
@@ -13,39 +13,9 @@ from decoding.core.speculation_params import SpeculationParams
 from decoding.costs.price import DraftBudget
 from decoding.drafting.registry import METHODS
 from decoding.drafting.sources import Sources
-from decoding.drafting.stand.static_tree import StaticTree, initial_tree, pruned, read_tree, shipped_tree, write_tree
+from decoding.drafting.stand.static_tree import StaticTree, read_tree, shipped_tree, write_tree
 from decoding.errors import ConfigError
 from decoding.stores.session_store import SessionLimits, SessionStore
-
-
-def test_the_first_tree_has_the_papers_size_depth_and_levels() -> None:
-    tree = initial_tree()
-    assert (len(tree), tree.depth()) == (625, 20)
-    depths = np.zeros(len(tree), int)
-    for slot in range(1, len(tree)):
-        depths[slot] = depths[tree.parents[slot]] + 1
-    assert np.bincount(depths)[:9].tolist() == [1, 8, 24, 64, 141, 170, 68, 39, 14]
-    assert set(np.bincount(depths)[9:].tolist()) == {8}
-
-
-def test_pruning_keeps_the_most_accepted_slots_and_every_prefix_is_a_tree() -> None:
-    tree = initial_tree()
-    random = np.random.default_rng(0)
-    counts = random.geometric(0.02, len(tree)).tolist()
-    kept = pruned(tree, counts, 80, {"by": "test"})
-    assert len(kept) == 81
-    for size in (2, 10, 50):  # the constructor checks that it is a tree
-        StaticTree(made={}, parents=kept.parents[:size], ranks=kept.ranks[:size])
-    assert sum(kept.counts[1:]) > 80 * np.mean(counts)
-
-
-def test_with_worth_that_falls_along_paths_pruning_is_taking_the_best() -> None:
-    tree = initial_tree()
-    worth = [10**9]
-    for slot in range(1, len(tree)):
-        worth.append(worth[tree.parents[slot]] // (2 + tree.ranks[slot]))
-    kept = pruned(tree, worth, 40, {})
-    assert kept.counts[1:] == sorted(worth[1:], reverse=True)[:40]
 
 
 @pytest.mark.parametrize(
@@ -58,8 +28,9 @@ def test_what_is_no_tree_is_refused(parents: list[int], ranks: list[int]) -> Non
 
 
 def test_a_tree_survives_its_file(tmp_path: Path) -> None:
-    write_tree(tmp_path / "tree.json", initial_tree())
-    assert read_tree(str(tmp_path / "tree.json")) == initial_tree()
+    tree = StaticTree(made={"by": "test"}, parents=[-1, 0, 0, 1], ranks=[0, 0, 1, 0], counts=[0, 5, 3, 2])
+    write_tree(tmp_path / "tree.json", tree)
+    assert read_tree(str(tmp_path / "tree.json")) == tree
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"made": {}, "parents": [-1, 0, 0], "ranks": [0, 0, 2]}'])
