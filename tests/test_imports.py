@@ -44,7 +44,7 @@ DECODING = {
         drafter baselines/lookup baselines/none draft_model/state draft_model/vocabulary
         draft_model/draft_model eagle/head_config eagle/network eagle/checkpoint eagle/fused_head eagle/head_graphs
         eagle/head_model eagle/head_drafting revision stand/static_tree
-        tree/by_address tree/candidates tree/frontier tree/nodes tree/growth draft_model/growth one_tree/desk
+        tree/by_address tree/candidates tree/frontier tree/nodes tree/limits draft_model/growth one_tree/desk
         one_tree/prediction one_tree/foresight sources harvest baselines/isotropic baselines/recycle
         baselines/suffix draft_model/dynamic eagle/eagle_tree spine/spine stand/stand
         one_tree/opening one_tree/grower one_tree/learning one_tree/one_tree sequence_drafter registry drafting

@@ -23,8 +23,9 @@ from decoding.stores.evidence import NUM_CLASSES, NUM_SOURCES, SILENT, is_named,
 SERVER_TRIED, SERVER_TRUST, SERVER_PACE = 4096.0, 256.0, 0.0005  # see `Judge`; trust: in what was measured elsewhere
 FIRST_HOPE, FIRST_HELP = 0.85, 0.5
 HOPE_PACE = 2.0  # times that of the weights
-HOPE_TRUST = LOOKS_TRUST = 16.0  # observations that what a level starts from counts for
-LOOKS_PACE = 2.0  # times that of the weights
+HOPE_TRUST = 16.0
+LOOKS_TRUST = 2.0
+LOOKS_PACE = 5.0  # times that of the weights
 FORGETTING = 0.5  # likewise
 FOUND, ASKED, EARNED, NUM_LOOKS = range(4)  # see `Judge.looks`
 _MEASURED = Path(__file__).parent / "judge.json"

@@ -14,7 +14,7 @@ from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, Source, Verdict
 from decoding.costs.price import DraftBudget
 from decoding.drafting.harvest import teach_prompt, teach_tree
-from decoding.drafting.tree.growth import Limits, limits_of
+from decoding.drafting.tree.limits import Limits, limits_of
 from decoding.drafting.tree.nodes import Nodes, allocate, put_node, put_root, to_tree
 from decoding.stores.ngram import find_successors
 from decoding.stores.session import Session

@@ -16,9 +16,10 @@ from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.tree import IntArray
 from decoding.drafting.draft_model.growth import Top
+from decoding.drafting.tree import frontier, nodes
 from decoding.drafting.tree.by_address import Kept, Layout
 from decoding.drafting.tree.candidates import COUPLED, DraftLaw, draft_law
-from decoding.drafting.tree.growth import Buffers, allocate
+from decoding.drafting.tree.nodes import Nodes
 from decoding.stores.context import MAX_SUFFIX, ContextArrays, ContextIndex
 from decoding.stores.evidence import NUM_SOURCES
 from decoding.stores.judge import Judge, Levels, below, meant_judge, start_over
@@ -80,10 +81,11 @@ class ModelRows(NamedTuple):
 
 
 class Room(NamedTuple):
-    """For a tree of n nodes and what is opened ahead of it. rows: int32 [n], the draft model's row that ran each node,
-    `ROOT_ROW` for the root's own, `NO_ROW` for none."""
+    """For a tree of n nodes and what is opened ahead of it. heap: `frontier`'s; rows: int32 [n], the draft model's row
+    that ran each node, `ROOT_ROW` for the root's own, `NO_ROW` for none."""
 
-    buffers: Buffers
+    nodes: Nodes
+    heap: NDArray[np.int64]
     heard: Heard
     rows: IntArray
     run: ModelRows
@@ -152,7 +154,8 @@ def new_room(num_nodes: int) -> Room:
     )
     top = Top(np.zeros((num_nodes, NUM_SUCCESSORS), np.int32), np.zeros((num_nodes, NUM_SUCCESSORS), np.float32))
     run = ModelRows(np.zeros(num_nodes, np.int32), np.zeros(num_nodes, np.int32), top)
-    return Room(allocate(num_nodes), heard, np.zeros(num_nodes, np.int32), run)
+    tree, heap = nodes.allocate(num_nodes), frontier.allocate(num_nodes)
+    return Room(tree, heap, heard, np.zeros(num_nodes, np.int32), run)
 
 
 def _blank() -> Desk:

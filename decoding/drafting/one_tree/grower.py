@@ -45,9 +45,9 @@ def plant(at: int, num_known: int) -> None:
     desk.counts[NUM_KNOWN], desk.counts[NUM_NODES] = num_known, 1
     index_more(desk.stores.context, desk.tokens[:num_known])
     room = desk.room
-    room.buffers.heap[0] = 0
+    room.heap[0] = 0
     desk.counts[NUM_SAID] = desk.counts[NUM_ASKED] = 0
-    put_root(room.buffers.nodes, desk.tokens[num_known - 1])
+    put_root(room.nodes, desk.tokens[num_known - 1])
     room.heard.sizes[0] = -1
     room.rows[0] = NO_ROW
 
@@ -57,11 +57,11 @@ def grow_from_stores(at: int, budget: DraftBudget) -> float:
     """The whole tree without the draft model, from a root that is opened; what it promises beyond the price of its
     nodes."""
     desk = read_desk(at)
-    desk.room.buffers.heap[0], desk.counts[NUM_NODES] = 0, 1
+    desk.room.heap[0], desk.counts[NUM_NODES] = 0, 1
     _offer(desk, budget, _ROOT, _BEST)
     _grow(at, budget, NO_ROUNDS)
     kept = np.arange(desk.counts[NUM_NODES]).astype(np.int32)
-    return _gain_of(desk.room.buffers.nodes.scores, kept, budget)
+    return _gain_of(desk.room.nodes.scores, kept, budget)
 
 
 @nb.njit(cache=True)
@@ -90,7 +90,7 @@ def best_part(
     """What the likeliest nodes within the budget promise beyond their price; which they are, ascending, and their
     tokens, parents, sources and names. spent: what drafting has cost so far, in tokens."""
     desk = read_desk(at)
-    nodes = desk.room.buffers.nodes
+    nodes = desk.room.nodes
     kept = _worth_their_rate(
         nodes.scores, best_nodes(nodes.scores, desk.counts[NUM_NODES], budget.max_nodes), budget, spent
     )
@@ -139,7 +139,7 @@ def _add_likeliest(at: int, budget: DraftBudget, most_depth: int, waiting: IntAr
     most_depth: of a node that it may be run on."""
     desk = read_desk(at)
     room, counts = desk.room, desk.counts
-    nodes, heap = room.buffers.nodes, room.buffers.heap
+    nodes, heap = room.nodes, room.heap
     num_waiting = 0
     least = _least_score(nodes.scores, counts[NUM_NODES], budget.max_nodes, 0.0)
     while heap[0] > 0 and counts[NUM_NODES] < len(nodes.tokens):
@@ -165,7 +165,7 @@ def _add_likeliest(at: int, budget: DraftBudget, most_depth: int, waiting: IntAr
 @nb.njit(cache=True, forceinline=True)
 def _row_ahead(desk: Desk, node: int) -> int:
     """The row that ran a node before it was there, if one did."""
-    run, nodes = desk.room.run, desk.room.buffers.nodes
+    run, nodes = desk.room.run, desk.room.nodes
     parent = desk.room.rows[nodes.parents[node]]
     for row in range(desk.counts[NUM_SAID] - 1):
         if run.parents[row] == parent and run.tokens[row] == nodes.tokens[node]:
@@ -183,7 +183,7 @@ def _choose(at: int, budget: DraftBudget, waiting: IntArray, left: Rounds) -> No
     so many of them as there are rows left is passed over.
     """
     desk = read_desk(at)
-    scores, counts, before = desk.room.buffers.nodes.scores, desk.counts, desk.counts[NUM_ASKED]
+    scores, counts, before = desk.room.nodes.scores, desk.counts, desk.counts[NUM_ASKED]
     hope, order = np.float64(desk.levels.request.hope[0]), ranked(scores[waiting])
     promise, count = 0.0, 0
     while count < len(order):
@@ -208,7 +208,7 @@ def _ask(at: int, budget: DraftBudget, node: int, left: Rounds) -> float:
     Where the stores are wrong it finds a token once in so many times, and their chain goes on from there.
     """
     desk = read_desk(at)
-    room, nodes, help = desk.room, desk.room.buffers.nodes, np.float64(desk.levels.request.help[0])
+    room, nodes, help = desk.room, desk.room.nodes, np.float64(desk.levels.request.help[0])
     likely, score, promise = 1.0, np.float64(nodes.scores[node]), 0.0
     ahead = np.int64(desk.counts[NUM_NODES])  # behind the tree's own
     for _ in range((left.most_rows + 1) // 2):  # the others are for what the tree comes to
@@ -231,7 +231,7 @@ def _ask(at: int, budget: DraftBudget, node: int, left: Rounds) -> float:
 @nb.njit(cache=True, forceinline=True)
 def _add_row(desk: Desk, node: int) -> None:
     """Ask for one more row, on a node."""
-    nodes, run, rows, row = desk.room.buffers.nodes, desk.room.run, desk.room.rows, desk.counts[NUM_ASKED]
+    nodes, run, rows, row = desk.room.nodes, desk.room.run, desk.room.rows, desk.counts[NUM_ASKED]
     run.tokens[row], run.parents[row], rows[node] = nodes.tokens[node], rows[nodes.parents[node]], row
     desk.counts[NUM_ASKED] += 1
 
@@ -263,17 +263,17 @@ def _least_score(scores: NDArray[np.float32], num_nodes: int, budget: int, least
 @nb.njit(cache=True, forceinline=True)
 def _offer(desk: Desk, budget: DraftBudget, node: int, rank: int) -> None:
     """Put a node's candidate of this rank among those that may join the tree."""
-    heard, nodes = desk.room.heard, desk.room.buffers.nodes
+    heard, nodes = desk.room.heard, desk.room.nodes
     if rank < heard.sizes[node] and nodes.depths[node] < desk.sides.max_depth:
         chance = nodes.scores[node] * heard.chances[node, heard.order[node, rank]]
         if chance >= price_at(budget.price, 0):
-            push(desk.room.buffers.heap, chance, node, rank)
+            push(desk.room.heap, chance, node, rank)
 
 
 @nb.njit(cache=True, forceinline=True)
 def _put(desk: Desk, node: int, parent: int, rank: int, chance: float) -> None:
     """Make a candidate of `parent` node number `node`, of the source that speaks most for it."""
-    heard, nodes, stretch = desk.room.heard, desk.room.buffers.nodes, desk.levels.request.stretch
+    heard, nodes, stretch = desk.room.heard, desk.room.nodes, desk.levels.request.stretch
     slot = heard.order[parent, rank]
     best, classes, naming = 0, heard.classes[parent, slot], 0
     for source in range(1, NUM_SOURCES):

@@ -27,6 +27,7 @@ from decoding.drafting.one_tree.desk import (
 from decoding.drafting.one_tree.grower import NO_ROUNDS, best_part, grow_from_stores, grow_on, plant
 from decoding.drafting.one_tree.learning import learn_text, learn_tree, look
 from decoding.drafting.sources import Sources
+from decoding.drafting.tree.limits import ANY_DEPTH
 from decoding.stores.context import ContextIndex
 from decoding.stores.judge import EARNED
 from decoding.stores.successor_table import NUM_SUCCESSORS
@@ -34,7 +35,6 @@ from decoding.stores.successor_table import NUM_SUCCESSORS
 FAMILIES = frozenset({Source.CONTEXT, Source.ADJACENCY, Source.NGRAM, Source.DRAFT_MODEL})
 _ROOT: IntArray = np.zeros(1, np.int32)
 _OVERGROWTH = 4  # nodes to choose from, for each that is wanted
-_ANY_DEPTH = np.iinfo(np.int32).max
 _PROMPT_END = 8  # tokens of the prompt that are kept with the reply, so that its first ones are found
 _TOKENS_AHEAD = 32  # that there is room for at once
 _LEAST_EARNED = 0.005  # tokens: what looks may cost for each token that comes, where they earn nothing
@@ -138,14 +138,14 @@ class OneTree:
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
         if not self._is_under_way:
             return
-        self._is_under_way = False
-        self._wake_at = 0
+        self._is_under_way, self._wake_at = False, 0
         verified, path = tree.of_nodes(self._kept), verdict.path
         if self._state is not None and self._num_rows:
             rows = self._desk.record.room.rows[verified[path[1:]]]
             self._state.keep(rows[rows >= 0])
         earned = float(verdict.num_accepted - price_of(self._budget.price, tree.num_drafted) - self._paid)
-        learn_tree(self._at, verified, path, verdict.tokens, earned)
+        num_came = self._request.num_tokens - self._num_seen  # a stop may have cut the run
+        learn_tree(self._at, verified, path[:num_came], verdict.tokens, earned)
         teach_tree(self._ngrams, self._request.tokens[: self._num_seen], tree, verdict, top)
 
     @property
@@ -200,15 +200,12 @@ class OneTree:
         self._is_under_way = True
 
     def _reserve(self, num_tokens: int) -> None:
-        """Make room for so many of the request's tokens, in its index and in the store."""
+        """Make room for so many of the request's tokens, in its index and in the stores. These, which the session's
+        other requests share, may have new arrays."""
         if num_tokens > self._room_until:
             self._room_until = min(num_tokens + _TOKENS_AHEAD, self._request.max_total)
             self._index.reserve(self._request.buffer[: self._room_until])
             self._replies.reserve(_PROMPT_END + _TOKENS_AHEAD)
-        self._renew()
-
-    def _renew(self) -> None:
-        """The index and the stores, which the session's other requests share, may have new arrays."""
         kept, stores = self._desk.record.stores, self._stores
         if kept.context is not stores.context or kept.replies is not stores.replies or kept.ngrams is not stores.ngrams:
             write_stores(self._at, stores)
@@ -227,5 +224,5 @@ class OneTree:
             Source.NGRAM in families,
             0 if self._state is None else self._state.vocab_size,
             self._state is not None and self._state.reads_tokens_alone,
-            _ANY_DEPTH if depth is None else depth,
+            ANY_DEPTH if depth is None else depth,
         )

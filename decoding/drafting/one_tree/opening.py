@@ -61,7 +61,7 @@ def open_node(at: int, node: np.int64) -> None:
     Here and below integers are of one width and no constants, since numba compiles a function for each kind.
     """
     desk = read_desk(at)
-    heard, nodes, sides = desk.room.heard, desk.room.buffers.nodes, desk.sides
+    heard, nodes, sides = desk.room.heard, desk.room.nodes, desk.sides
     heard.sizes[node] = 0
     heard.firsts[node] = NO_TOKEN
     others = np.full(NUM_SOURCES, SILENT, np.int16)  # what each source says of tokens it does not name
@@ -93,7 +93,7 @@ def open_node(at: int, node: np.int64) -> None:
 @nb.njit(cache=True, forceinline=True)
 def _hear_foreseen(desk: Desk, node: int, position: int, others: NDArray[np.int16]) -> None:
     """What the request's grammar and prediction go on with, where the path has followed them so far."""
-    heard, nodes, foreseen = desk.room.heard, desk.room.buffers.nodes, desk.foreseen
+    heard, nodes, foreseen = desk.room.heard, desk.room.nodes, desk.foreseen
     depth, parent = nodes.depths[node], nodes.parents[node]
     followed = heard.follows[parent] if node > 0 else _EVERY_CHAIN
     heard.follows[node] = 0
@@ -132,7 +132,7 @@ def _hear_context(desk: Desk, node: int, position: int, others: NDArray[np.int16
 @nb.njit(cache=True, forceinline=True)
 def _copy_goes_on(desk: Desk, node: int, tokens: IntArray) -> bool:
     """Whether the node is what its parent's match went on with, and that goes on; its own match is the next place."""
-    heard, nodes = desk.room.heard, desk.room.buffers.nodes
+    heard, nodes = desk.room.heard, desk.room.nodes
     match, before = heard.matches[node], heard.matches[nodes.parents[node]]
     if node == 0 or before[FOUND] < 0:
         return False
@@ -147,7 +147,7 @@ def _copy_goes_on(desk: Desk, node: int, tokens: IntArray) -> bool:
 @nb.njit(cache=True, forceinline=True)
 def _find_copy(desk: Desk, node: int, tokens: IntArray) -> None:
     """Look the path up, in the session's replies only for what shares more tokens than the text."""
-    nodes, match, path = desk.room.buffers.nodes, desk.room.heard.matches[node], desk.scratch.path
+    nodes, match, path = desk.room.nodes, desk.room.heard.matches[node], desk.scratch.path
     path_context(tokens, nodes.tokens, nodes.parents, node, path)
     query = path[len(path) - min(len(path), len(tokens) + nodes.depths[node]) :]
     found, num_shared, _, consensus = find_match(desk.stores.context, tokens, query)

@@ -17,7 +17,7 @@ from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, IntArray, Source, Verdict
 from decoding.costs.price import DraftBudget
 from decoding.drafting.harvest import teach_prompt, teach_tree
-from decoding.drafting.tree.growth import Limits, limits_of
+from decoding.drafting.tree.limits import Limits, limits_of
 from decoding.drafting.tree.nodes import Nodes, allocate, put_node, put_root, to_tree
 from decoding.stores.context import BY_LENGTHS, BY_OCCURRENCES, MAX_CHAIN, ContextIndex
 from decoding.stores.ngram import find_successors

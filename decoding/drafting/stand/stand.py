@@ -26,7 +26,7 @@ from decoding.drafting.tree.candidates import (
     laws_of,
     rank_candidates,
 )
-from decoding.drafting.tree.growth import Limits, limits_of
+from decoding.drafting.tree.limits import Limits, limits_of
 from decoding.drafting.tree.nodes import Nodes, allocate, put_node, put_root, to_tree
 from decoding.stores.ngram import LONGEST_NGRAM, find_longest
 from decoding.stores.session import Session
