@@ -41,7 +41,7 @@ DECODING = {
         device/launch top_tokens logprobs reference sampler host_sampler device/device_sampler step_sampler
     """,
     "drafting": """
-        drafter baselines/lookup baselines/none draft_model/state draft_model/vocabulary
+        drafter baselines/lookup baselines/none draft_model/state draft_model/rounds draft_model/vocabulary
         draft_model/draft_model eagle/head_config eagle/network eagle/checkpoint eagle/fused_head eagle/head_graphs
         eagle/head_model eagle/head_drafting revision stand/static_tree
         tree/by_address tree/candidates tree/frontier tree/nodes tree/limits draft_model/growth one_tree/desk
@@ -50,7 +50,7 @@ DECODING = {
         one_tree/opening one_tree/grower one_tree/learning one_tree/one_tree sequence_drafter registry drafting
     """,
     "engine": """
-        compiling/groups compiling/compiler compiling/kernels compiling/__main__
+        compiling/drafters compiling/groups compiling/compiler compiling/kernels compiling/__main__
         limits admission fault sharing/fair_queue sequence kept_places intake sharing/step_plan scheduler isolation
         parts step_costs tally tracing warm_up engine
     """,

@@ -18,7 +18,8 @@ from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.top_tokens import TopTokens
 from decoding.costs.price import DraftBudget
-from decoding.drafting.registry import available, start, warm_up
+from decoding.drafting.registry import available, start
+from decoding.engine.compiling.drafters import warm_up
 from decoding.sampling.verify import walk
 from decoding.stores.session import lone_session
 from decoding.stores.successor_table import NUM_SUCCESSORS

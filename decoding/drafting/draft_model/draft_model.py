@@ -18,7 +18,8 @@ from decoding.cache.stamped import FilledBlocks
 from decoding.config import BUNDLED_MODEL, EngineConfig
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
-from decoding.drafting.draft_model.state import DraftModelState, Fallback, GrowthRequest, grow_in_rounds
+from decoding.drafting.draft_model.rounds import grow_in_rounds
+from decoding.drafting.draft_model.state import DraftModelState, Fallback, GrowthRequest
 from decoding.drafting.draft_model.vocabulary import check_same_vocabulary
 from decoding.model.checkpoint import BUNDLED_FOLDER
 from decoding.model.device.runner import Progress

@@ -1,19 +1,15 @@
-"""What the draft model keeps of one sequence, what passes between it and the tree that grows there, and the rounds.
+"""What the draft model keeps of one sequence, and what passes between it and the tree that grows there.
 
-Knows nothing of models: a forward is given. Invariant: the committed rows are the first tokens of the sequence, in the
-blocks that hold the target's.
+Knows nothing of models. Invariant: the committed rows are the first tokens of the sequence, in the blocks that hold
+the target's.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-import numpy as np
-
-from decoding.cache.batch import Segment
 from decoding.cache.block_pool import BlockTable
 from decoding.cache.kv_store import KvRows, KvStore
 from decoding.core.request import Request
@@ -127,9 +123,6 @@ class Fallback:
     sentence: str
 
 
-ForwardRows = Callable[[Sequence[tuple[DraftModelState, Segment]]], list[TopTokens]]  # what follows each segment's rows
-
-
 class Proposer(Protocol):
     """What drafts for all sequences together: a draft model or a head."""
 
@@ -139,49 +132,3 @@ class Proposer(Protocol):
     def grow_batch(self, requests: Sequence[GrowthRequest]) -> dict[DraftModelState, Fallback]:
         """Bring every sequence up to date and grow the trees of those that are and have a budget, for their growers to
         propose; which ones it can do nothing more for."""
-
-
-def grow_in_rounds(
-    unseen: Sequence[tuple[GrowthRequest, Segment]],
-    forward: ForwardRows,
-    most_depth: Callable[[GrowthRequest], int],
-    whose: str,
-) -> dict[DraftModelState, Fallback]:
-    """Run what was not run yet of each sequence; then let the trees of those that are through to their root grow by
-    what follows it and the rows that they ask for, all together, until none asks. Which ones were told what is no
-    number. most_depth: of a tree's rows; whose: who told them."""
-    unseen = [(request, segment) for request, segment in unseen if len(segment.tokens)]
-    tops, growing = _run(forward, [(request.state, segment) for request, segment in unseen]), []
-    for (request, segment), top in zip(unseen, tops, strict=True):
-        state = request.state
-        state.store.commit(segment.rows, np.arange(len(segment.tokens), dtype=np.int32))
-        if segment.logits == "last" and request.budget is not None and state.grower is not None:
-            state.grower.begin(request.budget, segment.rows.room, most_depth(request))
-            growing.append((state, top))
-    fallbacks = {}
-    while growing:
-        asked = []
-        for state, top in growing:
-            if not np.isfinite(top.probabilities).all():
-                fallbacks[state] = Fallback("nan", f"the {whose} gave numbers that are not finite")
-                continue
-            assert state.grower is not None
-            assert state.rows is not None
-            rows = state.grower.grow(top)
-            if rows is not None:
-                num_written = len(rows.parents) - len(rows.tokens)
-                asked.append((state, Segment(state.rows, rows.tokens, rows.parents, "all", num_written)))
-        growing = list(zip([state for state, _ in asked], _run(forward, asked), strict=True))
-    return fallbacks
-
-
-def _run(forward: ForwardRows, asked: Sequence[tuple[DraftModelState, Segment]]) -> list[TopTokens]:
-    """A forward, if there is anything to run, paid by the sequences according to their rows."""
-    if not asked:
-        return []
-    started = time.perf_counter()
-    tops = forward(asked)
-    seconds, num_rows = time.perf_counter() - started, sum(len(segment.tokens) for _, segment in asked)
-    for state, segment in asked:
-        state.note_forward(seconds * len(segment.tokens) / num_rows, len(segment.tokens))
-    return tops

@@ -26,7 +26,8 @@ from decoding.cache.stamped import FilledBlocks
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import IntArray
-from decoding.drafting.draft_model.state import DraftModelState, Fallback, GrowthRequest, grow_in_rounds
+from decoding.drafting.draft_model.rounds import grow_in_rounds
+from decoding.drafting.draft_model.state import DraftModelState, Fallback, GrowthRequest
 from decoding.drafting.eagle.head_model import HeadModel
 from decoding.sampling.top_tokens import top_tokens
 from decoding.stores.successor_table import NUM_SUCCESSORS

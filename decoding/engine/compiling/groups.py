@@ -29,6 +29,6 @@ def run_group(name: str) -> None:
         for module in (sampler, top_tokens, logprobs, logits_processors, prediction):
             module.warm_up()
     else:
-        from decoding.drafting import registry
+        from decoding.engine.compiling import drafters
 
-        registry.warm_up(name)
+        drafters.warm_up(name)

@@ -1,0 +1,63 @@
+"""The rounds in which the trees of all sequences grow together, by what a draft model or a head says.
+
+Knows nothing of models: a forward is given. Invariant: no row of a tree is run twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from decoding.cache.batch import Segment
+from decoding.core.top_tokens import TopTokens
+from decoding.drafting.draft_model.state import DraftModelState, Fallback, GrowthRequest
+
+ForwardRows = Callable[[Sequence[tuple[DraftModelState, Segment]]], list[TopTokens]]  # what follows each segment's rows
+
+
+def grow_in_rounds(
+    unseen: Sequence[tuple[GrowthRequest, Segment]],
+    forward: ForwardRows,
+    most_depth: Callable[[GrowthRequest], int],
+    whose: str,
+) -> dict[DraftModelState, Fallback]:
+    """Run what was not run yet of each sequence; then let the trees of those that are through to their root grow by
+    what follows it and the rows that they ask for, all together, until none asks. Which ones were told what is no
+    number. most_depth: of a tree's rows; whose: who told them."""
+    unseen = [(request, segment) for request, segment in unseen if len(segment.tokens)]
+    tops, growing = _run(forward, [(request.state, segment) for request, segment in unseen]), []
+    for (request, segment), top in zip(unseen, tops, strict=True):
+        state = request.state
+        state.store.commit(segment.rows, np.arange(len(segment.tokens), dtype=np.int32))
+        if segment.logits == "last" and request.budget is not None and state.grower is not None:
+            state.grower.begin(request.budget, segment.rows.room, most_depth(request))
+            growing.append((state, top))
+    fallbacks = {}
+    while growing:
+        asked = []
+        for state, top in growing:
+            if not np.isfinite(top.probabilities).all():
+                fallbacks[state] = Fallback("nan", f"the {whose} gave numbers that are not finite")
+                continue
+            assert state.grower is not None
+            assert state.rows is not None
+            rows = state.grower.grow(top)
+            if rows is not None:
+                num_written = len(rows.parents) - len(rows.tokens)
+                asked.append((state, Segment(state.rows, rows.tokens, rows.parents, "all", num_written)))
+        growing = list(zip([state for state, _ in asked], _run(forward, asked), strict=True))
+    return fallbacks
+
+
+def _run(forward: ForwardRows, asked: Sequence[tuple[DraftModelState, Segment]]) -> list[TopTokens]:
+    """A forward, if there is anything to run, paid by the sequences according to their rows."""
+    if not asked:
+        return []
+    started = time.perf_counter()
+    tops = forward(asked)
+    seconds, num_rows = time.perf_counter() - started, sum(len(segment.tokens) for _, segment in asked)
+    for state, segment in asked:
+        state.note_forward(seconds * len(segment.tokens) / num_rows, len(segment.tokens))
+    return tops
