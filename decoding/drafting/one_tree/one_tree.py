@@ -162,6 +162,7 @@ class OneTree:
         """The request is through: `foretold`, and its desk is for others."""
         foretold = self.foretold
         self._desks.give_back(self._desk)
+        del self._desk, self._at  # which are another's from here on
         return foretold
 
     @property

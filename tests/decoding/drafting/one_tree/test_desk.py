@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from decoding.core.request import Request
 from decoding.costs.price import DraftBudget
 from decoding.drafting.draft_model.state import DraftModelState
@@ -52,3 +54,5 @@ def test_a_desk_that_is_left_holds_nothing_of_its_request() -> None:
     assert record.tokens is not request.buffer
     assert not any(kept is each for kept in (*record.stores, *record.levels) for each in own)
     assert start(request_of(SECOND), desks)._desk is desk
+    with pytest.raises(AttributeError):
+        drafter.look(0.0)  # at what is another's desk now
