@@ -37,7 +37,7 @@ _ROOT: IntArray = np.zeros(1, np.int32)
 _OVERGROWTH = 4  # nodes to choose from, for each that is wanted
 _PROMPT_END = 8  # tokens of the prompt that are kept with the reply, so that its first ones are found
 _TOKENS_AHEAD = 32  # that there is room for at once
-_LEAST_EARNED = 0.005  # tokens: what looks may cost for each token that comes, where they earn nothing
+_LONGEST_NAP = 16  # tokens
 _READING = 128  # tokens at most for which what the draft model has to read is of use
 
 
@@ -87,7 +87,8 @@ class OneTree:
         if num_tokens < self._wake_at and not (foresight is not None and foresight.is_awake):
             return NOTHING_SEEN
         hope, earned = self._judge.hope[0], self._judge.looks[EARNED]
-        self._wake_at = num_tokens + 1 + int(price / max(earned, _LEAST_EARNED))  # unless there is a tree
+        nap = _LONGEST_NAP if price >= _LONGEST_NAP * earned else int(price / earned)
+        self._wake_at = num_tokens + 1 + nap  # unless there is a tree
         return Outlook(self._look(), 0.0 if self._state is None else float(hope))
 
     @property
