@@ -130,11 +130,16 @@ class SequenceDrafter:
         own, _ = self.session.judges(self.request.sampling.temperature > 0)
         return own.looks
 
-    def close(self) -> dict[str, int]:
-        """The request is through: by source, how many of the reply's tokens it had thought likeliest; of one tree's
-        sources alone."""
+    @property
+    def foretold(self) -> dict[str, int]:
+        """By source, how many of the reply's tokens it had thought likeliest; of one tree's sources alone."""
         drafter = self.active.drafter
-        return drafter.close() if isinstance(drafter, OneTree) else {}
+        return drafter.foretold if isinstance(drafter, OneTree) else {}
+
+    def close(self) -> None:
+        """The request is through."""
+        if isinstance(self.active.drafter, OneTree):
+            self.active.drafter.close()
 
     def propose(self, budget: DraftBudget) -> DraftTree:
         """The tree to verify; the root alone where the budget is no nodes."""

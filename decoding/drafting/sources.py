@@ -13,10 +13,11 @@ from decoding.stores.session import Session
 
 class Sources(NamedTuple):
     """The session's stores, the sequence's part of the draft model where the method needs one, the static tree
-    that the server was started with, if any, what the request itself knows of its reply, and where one tree grows."""
+    that the server was started with, if any, what the request itself knows of its reply, and the desks
+    that one tree may have one of."""
 
     stores: Session
     state: DraftModelState | None = None
     tree: StaticTree | None = None
     foresight: Foresight | None = None
-    desks: Desks = Desks()
+    desks: Desks | None = None

@@ -33,7 +33,7 @@ from decoding.engine.kept_places import kept_places
 from decoding.engine.limits import limits_for
 from decoding.engine.parts import drafted_parts, step_kind
 from decoding.engine.scheduler import Scheduler, Task
-from decoding.engine.sequence import RunPart, Sequence, SequencePart, VerifiedPart
+from decoding.engine.sequence import RunPart, SequencePart, VerifiedPart
 from decoding.engine.step_costs import StepCosts
 from decoding.engine.tally import Emission, StepTally, outcome_of
 from decoding.engine.tracing import trace_step
@@ -187,7 +187,9 @@ class Engine:
         """Stop a request and free its blocks at once; None if it is not, or no longer, here."""
         sequence = self._scheduler.retire(request_id)
         if sequence is not None:
-            return sequence.end(FinishReason.ABORT)
+            retired = sequence.end(FinishReason.ABORT)
+            sequence.drafter.close()
+            return retired
         request = self._intake.drop(request_id)
         if request is None:
             return None
@@ -247,7 +249,7 @@ class Engine:
         self._unlearnt = [part for part in parts if part.tree is None]
         tally.end_phase("commit")
         isolation.each(verified, VerifiedPart.observe)
-        isolation.each(verified, lambda each: self._end(each.sequence, result))
+        isolation.each(verified, VerifiedPart.leave)
         tally.end_phase("observe")
         self._note_costs(parts, tally.seconds)
         self.sessions.note_use(part.sequence.drafter.session for part in parts)
@@ -311,13 +313,9 @@ class Engine:
             result.scored.append(PromptScored(request.id, sequence.prompt_logprobs))
         tokens = verdict.tokens[:num_emitted].tolist()
         result.emitted.append(Emitted(request.id, tokens, drawn.logprobs and drawn.logprobs[:num_emitted]))
-
-    def _end(self, sequence: Sequence, result: StepResult) -> None:
-        """Retire a sequence whose reply is whole."""
-        reason = sequence.request.finish_reason
-        if reason is not None:
-            self._scheduler.retire(sequence.request.id)
-            result.retired.append(sequence.end(reason))
+        if request.finish_reason is not None:
+            result.retired.append(sequence.end(request.finish_reason))
+            self._scheduler.retire(request.id)
 
     def _note_costs(self, parts: list[SequencePart], seconds: float) -> None:
         """Let the next steps be planned, and drafted for, by how long this one took."""

@@ -48,7 +48,5 @@ class Isolation:
         return given
 
     def retire_failed(self, scheduler: Scheduler) -> list[Broken]:
-        """Free what the failed ones hold; how each ends."""
-        for sequence in self._broken:
-            scheduler.retire(sequence.request.id)
-        return list(self._broken.values())
+        """Free what the failed ones hold; how each ends, but for those that had ended before they failed."""
+        return [end for end in self._broken.values() if scheduler.retire(end.request_id) is not None]

@@ -165,7 +165,7 @@ class Sequence:
         """The statistics, all told."""
         choice, stats = self.drafter.active.choice, self.stats
         stats.method, stats.choice, stats.reason = choice.method, choice.kind, choice.reason
-        stats.foretold_by_source = self.drafter.close()
+        stats.foretold_by_source = self.drafter.foretold
         if self.prediction is not None:
             self.prediction.follow(self.request.output)
             stats.accepted_prediction_tokens = self.prediction.num_found
@@ -315,3 +315,8 @@ class VerifiedPart(NamedTuple):
         elif top is not None:
             top = top.rows(len(top) - len(part.tree), len(top)).likeliest(drafter.num_top)
         drafter.observe(part.tree, verdict, top)
+
+    def leave(self) -> None:
+        """If that was the sequence's last step, what it drafted with is for others."""
+        if self.sequence.request.finish_reason is not None:
+            self.sequence.drafter.close()

@@ -56,8 +56,8 @@ def run_measured(engine: Stepping, model: TargetModel, most_nodes: int, has_draf
 
 
 def _measured(most_nodes: int, has_draft_model: bool) -> Iterator[tuple[SpeculationParams, int]]:
-    """How to draft, and for how many at once. A prediction drafts whatever the model says; without the stores' sources
-    no row is learned from."""
+    """How to draft, and for how many at once. A plain call looks for trees; a prediction drafts whatever the model
+    says; without the stores' sources no row is learned from."""
     plain, many, few = SpeculationParams(method="none"), min(8, most_nodes), min(2, most_nodes)
     yield plain, 1
     yield plain, NUM_TOGETHER

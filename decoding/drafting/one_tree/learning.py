@@ -45,9 +45,8 @@ def learn_text(at: int, num_known: int) -> None:
         _judge(at, np.zeros(1, np.int32), desk.tokens[root : root + 1])
         learn_look(desk.levels, False, desk.room.rows[0] != NO_ROW, 0.0)
     if counts[NUM_KEPT] < num_known and desk.sides.uses_context:
-        counts[LAST_KEPT] = append_all(
-            desk.stores.replies, desk.tokens[counts[NUM_KEPT] : num_known], counts[LAST_KEPT]
-        )
+        fresh = desk.tokens[counts[NUM_KEPT] : num_known]
+        counts[LAST_KEPT] = append_all(desk.stores.replies, fresh, counts[LAST_KEPT])
         counts[NUM_KEPT] = num_known
 
 

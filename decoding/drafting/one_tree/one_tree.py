@@ -19,6 +19,7 @@ from decoding.drafting.one_tree.desk import (
     LONGEST_FORESEEN,
     NUM_KEPT,
     SHORTEST_COPIED,
+    Desks,
     Sides,
     Stores,
     new_room,
@@ -59,7 +60,7 @@ class OneTree:
         self._index = ContextIndex(request.max_total, SHORTEST_COPIED)
         self._index.reserve(request.tokens)
         judges = sources.stores.judges(request.sampling.temperature > 0)
-        self._desks = sources.desks
+        self._desks = sources.desks or Desks()
         self._desk = self._desks.take(request, self._sides, judges, self._stores)
         self._desk.record.counts[NUM_KEPT] = max(0, len(request.prompt) - _PROMPT_END)
         self._judge = self._desk.record.levels.request
@@ -145,8 +146,7 @@ class OneTree:
             rows = self._desk.record.room.rows[verified[path[1:]]]
             self._state.keep(rows[rows >= 0])
         earned = float(verdict.num_accepted - price_of(self._budget.price, tree.num_drafted) - self._paid)
-        num_came = self._request.num_tokens - self._num_seen  # a stop may have cut the run
-        learn_tree(self._at, verified, path[:num_came], verdict.tokens, earned)
+        learn_tree(self._at, verified, path, verdict.tokens, earned)
         teach_tree(self._ngrams, self._request.tokens[: self._num_seen], tree, verdict, top)
 
     @property
@@ -159,12 +159,10 @@ class OneTree:
             asked |= {Source.PREDICTION}
         return {source.name.lower(): int(self._desk.record.foretold[source]) for source in sorted(asked)}
 
-    def close(self) -> dict[str, int]:
-        """The request is through: `foretold`, and its desk is for others."""
-        foretold = self.foretold
+    def close(self) -> None:
+        """The request is through, and its desk is for others."""
         self._desks.give_back(self._desk)
         del self._desk, self._at  # which are another's from here on
-        return foretold
 
     @property
     def _reading(self) -> float:

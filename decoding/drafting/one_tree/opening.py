@@ -163,10 +163,9 @@ def _find_copy(desk: Desk, node: int, tokens: IntArray) -> None:
 def _next(desk: Desk, tokens: IntArray, position: int, is_reply: int) -> tuple[int, int]:
     """The position after one in the text or in the session's replies, and its token; -1 for none."""
     if is_reply:
-        after = next_position(desk.stores.replies, position)
-        return (
-            (after, desk.stores.replies.tokens[place_of(desk.stores.replies, after)]) if after >= 0 else (-1, NO_TOKEN)
-        )
+        replies = desk.stores.replies
+        after = next_position(replies, position)
+        return (after, replies.tokens[place_of(replies, after)]) if after >= 0 else (-1, NO_TOKEN)
     return (position + 1, tokens[position + 1]) if position + 1 < len(tokens) else (-1, NO_TOKEN)
 
 

@@ -9,17 +9,18 @@ import pytest
 
 from decoding.costs.step_fit import EVERY, Beside, StepFit, StepKind
 
-TRUTH = Beside(step=4e-4, request=1e-4, look=5e-5, tree=2e-4, node=5e-5, harvest=2e-5, round=1e-4)
+TRUTH = Beside(step=4e-4, request=1e-4, look=1e-4, tree=2e-4, node=5e-5, harvest=2e-5, round=1e-4)
 FORWARD = 2e-3
 
 
 def some_kind(random: np.random.Generator) -> StepKind:
     requests = int(random.integers(1, 9))
-    looks = int(random.integers(0, requests + 1))
-    trees = int(random.integers(0, looks + 1))
+    trees = int(random.integers(0, requests + 1))
     nodes = trees * int(random.integers(1, 12))
     harvested = int(random.integers(0, 2)) * (nodes + trees)
-    return StepKind(requests, looks, trees, nodes, harvested, int(random.integers(0, 3)))
+    rounds = int(random.integers(0, 3))
+    looks = max(trees, int(random.integers(0, 2)) * requests)  # where there is no tree, all look, or none
+    return StepKind(requests, looks, trees, nodes, harvested, rounds)
 
 
 def learned(fit: StepFit, seconds: Callable[[StepKind], float], num_steps: int) -> Beside:
@@ -36,7 +37,7 @@ def true_seconds(kind: StepKind) -> float:
 
 
 def test_it_is_learned_from_the_first_steps() -> None:
-    assert learned(StepFit(Beside()), true_seconds, 8 * EVERY) == pytest.approx(TRUTH, rel=0.35)
+    assert learned(StepFit(Beside()), true_seconds, 4 * EVERY) == pytest.approx(TRUTH, rel=0.35)
 
 
 def test_slow_steps_move_little() -> None:
@@ -46,7 +47,7 @@ def test_slow_steps_move_little() -> None:
         is_slow = random.random() < 0.15
         return true_seconds(kind) * (10.0 if is_slow else random.uniform(0.95, 1.05))
 
-    assert learned(StepFit(TRUTH), seconds, 8 * EVERY) == pytest.approx(TRUTH, rel=0.3)
+    assert learned(StepFit(TRUTH), seconds, 8 * EVERY) == pytest.approx(TRUTH, rel=0.25)
 
 
 def test_on_a_machine_that_is_slow_for_long_all_is_dearer_alike() -> None:

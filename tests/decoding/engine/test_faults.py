@@ -154,6 +154,33 @@ def test_a_drafter(gosling: Engine, method: str, after: int) -> None:
     check_end(gosling, run_beside_a_stream(gosling, victim, start_drafter=start), victim, "drafter")
 
 
+def test_a_reply_that_is_whole_stays_so_where_it_cannot_be_learned_from(gosling: Engine) -> None:
+    num_met = 0
+
+    def start(request: Request, sources: Sources) -> Drafter:
+        drafter = registry.METHODS["spine"].start(request, sources)
+
+        def observe(*_: object) -> None:
+            nonlocal num_met
+            if request.finish_reason is not None:
+                num_met += 1
+                raise RuntimeError("too late to matter")
+
+        drafter.observe = observe  # type: ignore[method-assign]
+        return drafter
+
+    for place in range(12):
+        request = request_of(gosling, f"whole-{place}", place, "spine", ignore_eos=True)
+        gosling.add(request, start)
+        ended: list[str] = []
+        while gosling.has_work:
+            result = gosling.step()
+            assert not result.broken
+            ended += [each.request_id for each in result.retired]
+        assert ended == [request.id]
+    assert num_met > 0
+
+
 @pytest.mark.parametrize("method", ["begin", "grow", "propose"])
 def test_a_tree_that_a_draft_model_grows(gosling: Engine, method: str) -> None:
     def break_it(sequence: Sequence) -> None:
