@@ -41,14 +41,14 @@ def test_at_start_threads_are_chosen_first_and_the_curve_is_timed_on_them() -> N
 def test_while_nobody_waits_a_change_of_threads_has_every_size_timed_anew() -> None:
     model, choice = scripted_model()
     timing = Timing(model)
-    num_sizes = 2 * len(ROWS)
-    for _ in range(LATER_ROUNDS * num_sizes):
+    enough = 2 * LATER_ROUNDS * 2 * len(ROWS)  # twice what it takes: trials of threads come between
+    for _ in range(enough):
         timing.refine()
     choice.seen.clear()
     timing.refine()
     assert not choice.seen, "it was measured often enough"
     choice.is_busy = True
-    for _ in range(NUM_IDLE + LATER_ROUNDS * num_sizes):
+    for _ in range(NUM_IDLE + enough):
         timing.refine()
     assert choice.chosen == 1
     timed = [count for count, num_rows in choice.seen if num_rows == max(ROWS)]
