@@ -161,10 +161,11 @@ def test_the_report_says_what_every_source_of_one_tree_foretold(real: RunningSer
 
 
 def test_a_client_that_leaves_frees_its_slots(real: RunningServer) -> None:
-    body = {"prompt": PROMPT, "max_tokens": 700, "ignore_eos": True, "stream": True, "n": 3}
+    body = {"prompt": PROMPT, "max_tokens": 700, "ignore_eos": True, "stream": True, "n": 16}
     with real.http.stream("POST", "/v1/completions", json=body) as reply:
         pieces = reply.iter_raw()  # kept: dropping it would close the connection
         next(pieces)
+        wait_until(lambda: real.metric("gander_running") > 0, 5)  # or 0 might be from before
     wait_until(lambda: real.service.client.num_open == 0, 5)
     wait_until(lambda: real.metric("gander_running") == 0, 5)
 
