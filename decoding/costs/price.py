@@ -156,11 +156,12 @@ def node_price(
     return NodePrice(rate * (curve.row + more), rate * (curve.few_row + more), num_spare)
 
 
-# On the bundled model's workloads stores that learn from the prompt make replies a tenth shorter in steps (tau 3.28
-# against 2.88 on code, 1.91 and 1.68, 1.30 and 1.24, 1.83 and 1.60), of which its last 128 rows bring three quarters. A
-# row's likeliest tokens and what is learned from them take twice as long again as its logits.
+# Where there is no draft model stores that learn from the prompt make replies shorter in steps, of which its last 128
+# rows bring three quarters. A row's likeliest tokens and what is learned from them take twice as long again as its
+# logits.
 HARVEST_TOKENS = 2  # that a reply of some hundred is given sooner by so, for what the logits take
-MOST_ROW_PRICE = 0.015  # tokens: where learning from a row costs more, copies are enough
+ROW_WORTH = 0.015  # tokens: where learning from a row costs more, copies are enough
+DEAR_NODE = 0.4  # tokens: such nodes are drafted where they are likely, and rows teach what else might come
 MOST_HARVEST = 1 << 20
 READING = Pace(1.0, 1.0)  # of a request whose prompt is being read, once it decodes
 TINY = 1e-9  # seconds
@@ -214,8 +215,9 @@ class Pricing:
 
     @property
     def harvests(self) -> bool:
-        """Whether a tree's rows are worth being learned from at the present rate."""
-        return self._rate * self._costs.curve.harvest <= MOST_ROW_PRICE
+        """Whether a tree's rows are worth being learned from at the present rate: less, the dearer nodes are."""
+        curve = self._costs.curve
+        return self._rate * curve.harvest <= ROW_WORTH * (1 - self._rate * curve.row / DEAR_NODE)
 
     def harvest_rows(self, share: float) -> int:
         """How many of a prompt's last rows are worth their logits to drafting. share: of the steps that have trees."""

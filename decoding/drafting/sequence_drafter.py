@@ -109,10 +109,10 @@ class SequenceDrafter:
 
     def harvest_share(self, harvests: bool) -> float:
         """How much of what rows of the prompt may bring they bring here: all to a method that lives by them; else, if
-        they are worth it at all, as much as of the session's looks find a tree."""
+        they are worth it at all, as much as of the session's looks find a tree. A draft model knows more than they."""
         if self.num_top > 0 and not self.weighs_rows:
             return 1.0
-        return float(self._looks[FOUND]) if harvests else 0.0
+        return float(self._looks[FOUND]) if harvests and self.active.state is None else 0.0
 
     @property
     def weighs_rows(self) -> bool:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from random import Random
 
@@ -19,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tokenizers import Tokenizer
 
 from decoding.bench import scripts
+from decoding.bench.auto.given_clock import GIVEN, GivenClock, GivenEngine
 from decoding.bench.auto.plot import plot_load
 from decoding.bench.auto.runs import Setting, measure_run
 from decoding.bench.auto.tables import Measured, render
@@ -29,7 +31,7 @@ from decoding.bench.tables.report import command_line, replace_section
 from decoding.bench.targets import load_random, load_widened
 from decoding.bench.variant import NONE
 from decoding.bench.workload import PromptChoice
-from decoding.config import EngineConfig
+from decoding.config import BUNDLED_MODEL, EngineConfig
 from decoding.drafting.draft_model.draft_model import load_draft_model
 from decoding.drafting.registry import AUTO
 from decoding.engine.engine import Engine
@@ -57,10 +59,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--prompts", type=int, default=3, help="of each workload that has prompts")
     add("--max-tokens", type=int, default=64, help="most new tokens of a reply")
     add("--threads", type=int, default=1)
-    add("--processor-time", action="store_true", help="count processor time, for a machine that has other work")
+    clocks = "processor: for a machine with other work; given: steps take what is given for them, without noise"
+    add("--clock", choices=("wall", "processor", "given"), default="wall", help=clocks)
     add("--again", action="store_true", help="measure anew what is on disk")
     add("--out", type=Path, default=Path("auto.json"), help="runs are kept here, tables and picture beside it")
-    return parser.parse_args(argv)
+    chosen = parser.parse_args(argv)
+    if chosen.clock == "given" and not (chosen.model == BUNDLED_MODEL and chosen.widened in GIVEN):
+        parser.error(f"--clock given: costs are given for {BUNDLED_MODEL}, --widened {' or '.join(map(str, GIVEN))}")
+    return chosen
 
 
 class OneTreeComparison:
@@ -79,7 +85,8 @@ class OneTreeComparison:
             session_bytes_per_key=MOST_SESSION_BYTES,
             session_bytes_in_all=MOST_SESSION_BYTES,
         )
-        self.clock = time.process_time if chosen.processor_time else time.perf_counter
+        clocks: dict[str, Callable[[], float]] = {"processor": time.process_time, "given": GivenClock()}
+        self.clock = clocks.get(chosen.clock, time.perf_counter)
         name = Path(chosen.model).name
         self.target = f"{name} widened to {chosen.widened}M parameters" if chosen.widened else name
         self.measured: list[Measured] = []
@@ -89,6 +96,10 @@ class OneTreeComparison:
 
     def run(self) -> int:
         """Measure what is missing; 1 if some method did not give the tokens of `none`."""
+        with self.clock if isinstance(self.clock, GivenClock) else nullcontext():
+            return self._run()
+
+    def _run(self) -> int:
         known = set(map(_setting, self.measured))
         missing = [
             (script, temperature, at_once)
@@ -131,13 +142,19 @@ class OneTreeComparison:
     def _engine(self, is_random: bool) -> Engine:
         """The engine of the target or of random weights, loaded once."""
         if is_random not in self._engines:
-            num_parameters = 1_000_000 * self.chosen.widened
-            model = load_random(self.config) if is_random else load_widened(self.config, num_parameters)
-            engine = Engine(model, self.config, silent, load_draft_model(self.config, silent))
+            self._engines[is_random] = engine = self._new_engine(is_random)
             for _ in range(CALIBRATION_ROUNDS):
                 engine.on_idle()
-            self._engines[is_random] = engine
         return self._engines[is_random]
+
+    def _new_engine(self, is_random: bool) -> Engine:
+        config, clock, millions = self.config, self.clock, self.chosen.widened
+        draft_model = load_draft_model(config, silent)
+        if isinstance(clock, GivenClock):  # a wide model would say the same, later
+            model = load_random(config) if is_random else load_widened(config, 0)
+            return GivenEngine(model, config, draft_model, GIVEN[millions], clock)
+        model = load_random(config) if is_random else load_widened(config, 1_000_000 * millions)
+        return Engine(model, config, silent, draft_model)
 
     def _keep(self, measured: Measured) -> None:
         self.measured = [each for each in self.measured if _setting(each) != _setting(measured)] + [measured]

@@ -205,7 +205,8 @@ def _ask(at: int, budget: DraftBudget, node: int, left: Rounds) -> float:
     """Ask for a row on a node, and in the same round on what the stores go on with, while the tree is likely to come
     there; what the draft model promises there beyond the stores and the price of its rows, in tokens.
 
-    Where the stores are wrong it finds a token once in so many times, and their chain goes on from there.
+    Where the stores are right it bears them out, and their chain is as good as sure; where they are wrong it finds the
+    token once in so many times, and their chain goes on from there.
     """
     desk = read_desk(at)
     room, nodes, help = desk.room, desk.room.nodes, np.float64(desk.levels.request.help[0])
@@ -214,7 +215,9 @@ def _ask(at: int, budget: DraftBudget, node: int, left: Rounds) -> float:
     for _ in range((left.most_rows + 1) // 2):  # the others are for what the tree comes to
         _add_row(desk, node)
         known = _best_chance(desk, node)
-        promise += chain_gain(score * (1.0 - known) * help, known, budget.price) - budget.row_price
+        told = known * chain_gain(score, known, budget.price)
+        told += (1.0 - known) * chain_gain(score * help, known, budget.price)
+        promise += told - chain_gain(score * known, known, budget.price) - budget.row_price
         likely, score = likely * known, score * known
         is_worth_it = likely >= _LIKELY and likely * budget.round_price > budget.row_price
         if not (desk.sides.runs_ahead and is_worth_it):

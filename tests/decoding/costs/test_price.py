@@ -7,9 +7,10 @@ import pytest
 
 from decoding.costs.curve import LEAST_ROW_SHARE, CostCurve, Curves, fit_cost_curve
 from decoding.costs.price import (
+    DEAR_NODE,
     HARVEST_TOKENS,
     MOST_HARVEST,
-    MOST_ROW_PRICE,
+    ROW_WORTH,
     Demand,
     NodePrice,
     Outlook,
@@ -196,13 +197,17 @@ def test_as_many_of_a_prompts_rows_are_harvested_as_cost_what_they_bring() -> No
 
 
 def test_rows_are_learned_from_where_that_is_little_of_a_step() -> None:
-    for harvest, harvests in ((0.9 * MOST_ROW_PRICE, True), (1.1 * MOST_ROW_PRICE, False)):
-        pricing = Pricing(8, Curves(CostCurve(0.5, 0.5, 0.0, harvest=harvest)))
+    row = 0.1
+    most = ROW_WORTH * (1 - row / DEAR_NODE)
+    for harvest, harvests in ((0.9 * most, True), (1.1 * most, False)):
+        pricing = Pricing(8, Curves(CostCurve(1 - row, row, 0.0, harvest=harvest)))
         asked = demand(None, emitted=1.0, rows=1.0)
         assert pricing.harvests == harvests
         (budget,) = pricing.budgets([asked])
-        assert (budget.harvests, budget.price.usual) == (harvests, pytest.approx(0.5 + harvests * harvest))
+        assert (budget.harvests, budget.price.usual) == (harvests, pytest.approx(row + harvests * harvest))
         assert pricing.budgets([asked._replace(harvests=not harvests)])[0].harvests != harvests
+    dear = Pricing(8, Curves(CostCurve(1 - DEAR_NODE, 1.01 * DEAR_NODE, 0.0, harvest=1e-9)))
+    assert not dear.harvests, "only what is likely is drafted at such prices"
 
 
 @pytest.mark.parametrize("chance", [0.1, 0.4, 0.9])

@@ -32,6 +32,11 @@ def test_a_prompt_brings_auto_as_much_as_looks_find_trees_and_others_all(share: 
         assert drafter.harvest_share(False) == (0.0 if is_weighed else 1.0)
 
 
+def test_where_there_is_a_draft_model_a_prompt_brings_auto_nothing() -> None:
+    assert drafting("auto").harvest_share(True) > 0
+    assert drafting("auto", has_model=True).harvest_share(True) == 0
+
+
 def test_the_draft_model_reads_ahead_where_most_looks_ask_it() -> None:
     for share in (0.2, 0.8):
         drafter = drafting("auto", has_model=True)

@@ -54,6 +54,16 @@ def test_dear_rows_are_fewer() -> None:
     assert counts[0] > counts[1] > counts[2] == 0
 
 
+def test_where_nodes_are_dear_the_draft_model_is_asked_which_of_the_stores_are_worth_it() -> None:
+    """What they do not know is too rare to be worth a node; which of what they name will come is worth a round."""
+    for round_price, is_asked in ((0.05, True), (0.5, False)):
+        session = new_session()
+        teach(session, {(20,): {21: 0.5, 50: 0.3}})
+        drafter = drafter_of(session, request_of([3, 9]), has_model=True)
+        _, rounds = grow(drafter, chain_law(0.95), DraftBudget(8, NodePrice(0.5), round_price))
+        assert bool(rounds) == is_asked
+
+
 def test_never_more_rows_than_there_is_room_for_nor_deeper_than_the_model_reads() -> None:
     for most_rows, most_depth in ((0, 8), (1, 8), (5, 8), (16, 0), (16, 2)):
         drafter = drafter_of(new_session(), request_of([3, 9]), MODEL_ONLY, has_model=True)
