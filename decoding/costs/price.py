@@ -161,7 +161,7 @@ def node_price(
 # logits.
 HARVEST_TOKENS = 2  # that a reply of some hundred is given sooner by so, for what the logits take
 ROW_WORTH = 0.015  # tokens: where learning from a row costs more, copies are enough
-DEAR_NODE = 0.4  # tokens: such nodes are drafted where they are likely, and rows teach what else might come
+DEAR_NODE = 0.4  # tokens: at such a price only likely nodes are drafted, and rows teach what else might come
 MOST_HARVEST = 1 << 20
 READING = Pace(1.0, 1.0)  # of a request whose prompt is being read, once it decodes
 TINY = 1e-9  # seconds

@@ -11,6 +11,7 @@ from operator import mul
 from typing import NamedTuple
 from unittest.mock import patch
 
+from decoding.bench.variant import NONE
 from decoding.cache.batch import StepBatch
 from decoding.config import EngineConfig
 from decoding.core.request import Request
@@ -94,7 +95,7 @@ class GivenEngine(Engine):
 
     def add(self, request: Request, start_drafter: StartDrafter | None = None) -> None:
         super().add(request, start_drafter)
-        if request.speculation.method != "none":
+        if request.speculation.method != NONE:
             self._clock.move(self._given.start)
 
     def _draft(self, tasks: list[Task], tally: StepTally, isolation: Isolation) -> list[SequencePart]:
