@@ -76,15 +76,14 @@ def test_replies_are_as_if_nothing_had_been_whenever_their_worker_is_killed(real
 
 
 def test_two_workers_give_the_replies_of_one_also_where_one_of_them_is_killed(real: RunningServer) -> None:
-    bodies = [body | {"stream": number % 2 == 0, "max_tokens": 120} for number, body in enumerate(ASKED.values())]
+    bodies = [body | {"stream": number % 2 == 0, "max_tokens": 240} for number, body in enumerate(ASKED.values())]
     settings = ServerSettings(drain_seconds=2, workers=2)
     with running_server(settings, WORKER_COMMAND) as pair, ThreadPoolExecutor(len(bodies)) as pool:
         expected = list(pool.map(lambda body: ask(real, body), bodies))
         workers = pair.service.client.workers
+        wait_until(lambda: all(worker.status.state == "ready" for worker in workers), PATIENCE)
         replies = [pool.submit(ask, pair, body) for body in bodies]
-        wait_until(
-            lambda: all(any(ticket.num_tokens > 20 for ticket in worker.requests) for worker in workers), PATIENCE
-        )
+        wait_until(lambda: any(ticket.num_tokens > 20 for ticket in workers[1].requests), PATIENCE)
         os.kill(pair.get("/health").json()["workers"][1]["worker_pid"], signal.SIGKILL)
         assert [reply.result(PATIENCE) for reply in replies] == expected
         assert (workers[0].status.restarts, pair.get("/ready").status_code) == (0, 200)
