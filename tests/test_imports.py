@@ -75,7 +75,8 @@ DECODING = {
         peers/children/child peers/children/gander_peer peers/children/transformers_peer
         peers/children/llama_cpp_peer peers/children/openvino_peer peers/folders peers/gate
         peers/peer_process peers/rounds peers/tables peers/__main__
-        auto/runs auto/tables auto/plot auto/__main__ gpu/cost_model gpu/calculated gpu/contestants gpu/__main__
+        auto/given_clock auto/runs auto/tables auto/plot auto/__main__
+        gpu/cost_model gpu/calculated gpu/contestants gpu/__main__
         sampling/cases sampling/compilation sampling/__main__
         __main__
     """,
