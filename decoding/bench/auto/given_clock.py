@@ -37,7 +37,8 @@ class GivenCosts(NamedTuple):
     start: float
 
 
-# Of one thread of an EPYC of 2025 with AVX-512, bfloat16, by millions of parameters that gosling is widened to.
+# By millions of parameters that gosling is widened to: rounded from fits on one thread of an EPYC of 2025 with AVX-512,
+# bfloat16; those of a busy day are scaled to what the same forwards took on a quiet one.
 _GOSLING = CostCurve(base=2.7e-4, row=3.8e-5, key=3e-8, head=4e-6, few=4, few_row=4e-6)
 _WIDENED = CostCurve(base=7.2e-3, row=6.8e-4, key=1.2e-7, head=1e-5, few=6, few_row=7e-5)
 _DRAFT = CostCurve(base=1.6e-4, row=8e-6, key=7e-9, head=2e-6, few=4, few_row=2e-6)  # of gosling's, behind a forward

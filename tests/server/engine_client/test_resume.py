@@ -83,7 +83,9 @@ def test_two_workers_give_the_replies_of_one_also_where_one_of_them_is_killed(re
         workers = pair.service.client.workers
         wait_until(lambda: all(worker.status.state == "ready" for worker in workers), PATIENCE)
         replies = [pool.submit(ask, pair, body) for body in bodies]
-        wait_until(lambda: any(ticket.num_tokens > 20 for ticket in workers[1].requests), PATIENCE)
+        wait_until(
+            lambda: all(any(ticket.num_tokens > 20 for ticket in worker.requests) for worker in workers), PATIENCE
+        )
         os.kill(pair.get("/health").json()["workers"][1]["worker_pid"], signal.SIGKILL)
         assert [reply.result(PATIENCE) for reply in replies] == expected
         assert (workers[0].status.restarts, pair.get("/ready").status_code) == (0, 200)
