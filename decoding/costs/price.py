@@ -111,20 +111,22 @@ def chain_gain(chance: float, hope: float, price: NodePrice) -> float:
     return gain
 
 
-class Outlook(NamedTuple):
-    """What a drafter knows of a tree before it grows any. chance: of the likeliest next token; hope: that the token
-    after one that the draft model was run on is among those it thinks likeliest, 0 where it takes no part."""
+class Stakes(NamedTuple):
+    """Of a look for a tree, in tokens. price: of looking; node: of the tree's nodes; model: what one of the draft
+    model's promises beyond its price; least_gain: what a tree must."""
 
-    chance: float
-    hope: float
-
-
-UNKNOWN = Outlook(1.0, 1.0)  # of a drafter that looks for nothing before it drafts
-NOTHING_SEEN = Outlook(0.0, 0.0)
+    price: float = 0.0
+    node: NodePrice = FREE
+    model: float = 0.0
+    least_gain: float = 0.0
 
 
-def unknown(price: float) -> Outlook:  # noqa: ARG001
-    return UNKNOWN
+NO_STAKES = Stakes()
+
+
+def sure(stakes: Stakes) -> float:  # noqa: ARG001
+    """The look of a drafter that looks for nothing before it drafts."""
+    return 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +175,9 @@ LEAST_FACTOR = 0.1
 class Demand(NamedTuple):
     """What one decoding sequence asks of a step. max_nodes: of a budget asked for, None where each node is weighed
     against its price; context: its tokens so far; tokens_left: that it may yet have; harvests: whether its rows are
-    learned from, None where that is weighed against its price. look: what is to be had of a tree, before any is grown,
-    told what looking costs in tokens."""
+    learned from, None where that is weighed against its price. hope: that the token after one that the draft model was
+    run on is among those it thinks likeliest. look: how likely the likeliest next token is, before any tree is grown;
+    None where looking is not worth its price."""
 
     max_nodes: int | None
     context: int
@@ -182,7 +185,8 @@ class Demand(NamedTuple):
     pace: Pace
     runs_draft_model: bool = False
     harvests: bool | None = None
-    look: Callable[[float], Outlook] = unknown
+    hope: float = 1.0
+    look: Callable[[Stakes], float | None] = sure
 
 
 class Prices(NamedTuple):
@@ -193,9 +197,9 @@ class Prices(NamedTuple):
     row: float = 0.0
 
 
-def _model_gain(outlook: Outlook, prices: Prices) -> float:
+def _model_gain(hope: float, prices: Prices) -> float:
     """What a tree of the draft model's promises beyond its nodes, rounds and rows."""
-    return chain_gain(outlook.hope, outlook.hope, prices.node.plus(prices.round + prices.row))
+    return chain_gain(hope, hope, prices.node.plus(prices.round + prices.row))
 
 
 class Pricing:
@@ -252,27 +256,40 @@ class Pricing:
         paces = [*(demand.pace for demand in demands), *(READING for _ in reading)]
         rate = present_rate(self._costs.curve, paces, [*(demand.context for demand in demands), *reading])
         self._rate = rate.tokens_a_second
-        outlooks = [self._outlook(demand) for demand in demands]
         self._num_requests = len(paces)
-        num_asking, whole = self._num_asking(demands, outlooks), sum(rate.emitted)
-        own = zip(demands, outlooks, rate.emitted, rate.rows, strict=False)
+        stakes = self._stakes(demands)
+        chances = [self._chance(demand, stakes) for demand in demands]
+        num_asking, whole = self._num_asking(demands, chances), sum(rate.emitted)
+        own = zip(demands, chances, rate.emitted, rate.rows, strict=False)
         return [
-            self._budget(demand, outlook, num_asking, (whole, emitted, rows)) for demand, outlook, emitted, rows in own
+            self._budget(demand, chance, num_asking, (whole, emitted, rows)) for demand, chance, emitted, rows in own
         ]
 
-    def _outlook(self, demand: Demand) -> Outlook:
-        if demand.tokens_left <= 1:  # one token to go: nothing to draft for
-            return NOTHING_SEEN
-        if demand.max_nodes is not None:
-            return UNKNOWN if demand.max_nodes > 0 else NOTHING_SEEN
-        return demand.look(self._rate * self._costs.curve.look)
+    def _stakes(self, demands: Sequence[Demand]) -> Stakes:
+        """Of looks for a tree, where nodes and the draft model cost least."""
+        context, hope = min(demand.context for demand in demands), max(demand.hope for demand in demands)
+        runs_model = any(demand.runs_draft_model for demand in demands)
+        best = demands[0]._replace(context=context, runs_draft_model=runs_model, harvests=False)
+        prices = self._prices(best, len(demands))
+        model = _model_gain(hope, prices) if self._runs_model(best) else 0.0
+        return Stakes(self._rate * self._costs.curve.look, prices.node, model, self._least_gain)
 
-    def _num_asking(self, demands: Sequence[Demand], outlooks: Sequence[Outlook]) -> int:
+    def _chance(self, demand: Demand, stakes: Stakes) -> float | None:
+        """Of the likeliest next token; None where nothing is drafted: nobody looks where the surest token would not be
+        worth a tree."""
+        if demand.tokens_left <= 1:  # one token to go: nothing to draft for
+            return None
+        if demand.max_nodes is not None:
+            return 1.0 if demand.max_nodes > 0 else None
+        most = max(chain_gain(1.0, CONTINUES, stakes.node), stakes.model)
+        return demand.look(stakes) if most > stakes.least_gain else None
+
+    def _num_asking(self, demands: Sequence[Demand], chances: Sequence[float | None]) -> int:
         """How many sequences share the draft model's forwards: those to which it is still worth it when they do."""
-        pairs, least = zip(demands, outlooks, strict=True), self._least_gain
-        asking = [each for each in pairs if each[1].hope > 0 and self._runs_model(each[0])]
+        pairs, least = zip(demands, chances, strict=True), self._least_gain
+        asking = [demand for demand, chance in pairs if chance is not None and self._runs_model(demand)]
         while True:
-            worth = [each for each in asking if _model_gain(each[1], self._prices(each[0], len(asking))) > least]
+            worth = [each for each in asking if _model_gain(each.hope, self._prices(each, len(asking))) > least]
             if len(worth) == len(asking):
                 return len(asking)
             asking = worth
@@ -299,18 +316,18 @@ class Pricing:
         return Prices(node, rate * (draft.base / num_asking + draft.draft), row)
 
     def _budget(
-        self, demand: Demand, outlook: Outlook, num_asking: int, expected: tuple[float, float, float]
+        self, demand: Demand, chance: float | None, num_asking: int, expected: tuple[float, float, float]
     ) -> DraftBudget:
         """Whoever weighs its nodes itself is told their price. num_asking: sequences that share the draft model's
         forwards; expected: tokens of all at this rate, its own, its own rows."""
         if demand.max_nodes is not None and demand.tokens_left > 1:
             return DraftBudget(min(demand.max_nodes, self._most_nodes))
-        if outlook is NOTHING_SEEN:
+        if chance is None:
             return NOTHING
         prices = self._prices(demand, num_asking)
-        promise = chain_gain(outlook.chance, CONTINUES, prices.node)
+        promise = chain_gain(chance, CONTINUES, prices.node)
         if self._runs_model(demand):
-            promise = max(promise, _model_gain(outlook, prices))
+            promise = max(promise, _model_gain(demand.hope, prices))
         if promise <= self._least_gain:
             return NOTHING
         whole, emitted, rows = expected

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, Verdict, root_only
-from decoding.costs.price import UNKNOWN, Demand, DraftBudget, Outlook, Pace
+from decoding.costs.price import Demand, DraftBudget, Pace, Stakes, sure
 from decoding.drafting.draft_model.state import DraftCost, DraftModelState
 from decoding.drafting.drafter import Drafter
 from decoding.drafting.one_tree.foresight import Foresight
@@ -82,6 +82,7 @@ class SequenceDrafter:
             pace=active.pace,
             runs_draft_model=active.state is not None,
             harvests=None if self.weighs_rows else self.num_top > 0,
+            hope=active.drafter.hope if isinstance(active.drafter, OneTree) else 1.0,
             look=self._look,
         )
 
@@ -94,13 +95,14 @@ class SequenceDrafter:
     def _tokens_left(self) -> int:
         return self.request.max_total - self.request.num_tokens
 
-    def _look(self, price: float) -> Outlook:
-        """What is to be had of a tree. Where that cannot be said, drafting will fail likewise, and end this request."""
+    def _look(self, stakes: Stakes) -> float | None:
+        """What a look for a tree brings. Where that cannot be said, drafting will fail likewise, and end this
+        request."""
         drafter = self.active.drafter
         try:
-            return drafter.look(price) if isinstance(drafter, OneTree) else UNKNOWN
+            return drafter.look(stakes) if isinstance(drafter, OneTree) else sure(stakes)
         except Exception:
-            return UNKNOWN
+            return sure(stakes)
 
     @property
     def has_looked(self) -> bool:

@@ -27,7 +27,8 @@ HOPE_TRUST = 16.0
 LOOKS_TRUST = 4.0
 LOOKS_PACE = 5.0  # times that of the weights
 FORGETTING = 0.5  # likewise
-FOUND, ASKED, EARNED, NUM_LOOKS = range(4)  # see `Judge.looks`
+FOUND, ASKED, PROMISED, EARNED, NUM_LOOKS = range(5)  # see `Judge.looks`
+NUM_STEPS = 16  # see `Judge.seen`
 _MEASURED = Path(__file__).parent / "judge.json"
 _LEAST = 1e-4  # that a chance may be, and that it may lack to 1
 _MOST_STRETCH = 12.0
@@ -38,9 +39,10 @@ class Judge(NamedTuple):
     """One level's view. chances, stretch: float32 [K], by class; tried: float32 [K], observations that a chance rests
     on, at most `most_tried`; weights: float32 [3^S, 1 + S], of the bias and of each source, by the stances they take.
     hope: float32 [2], how often the target's token is one of the likeliest after a node that the draft model ran, and
-    of how many observations; help: likewise, where what the stores thought likeliest did not come. looks: float32 [4],
-    of those for a tree the shares that found one and that asked the draft model, the tokens that one earned beyond its
-    price, and of how many looks. pace: how far an example moves the weights."""
+    of how many observations; help: likewise, where what the stores thought likeliest did not come. looks: float32 [5],
+    of those for a tree the shares that found one and that asked the draft model, the tokens beyond its price that one
+    promised and that it earned, and of how many looks; seen: float32 [16], how often the likeliest token's chance was
+    in each sixteenth. pace: how far an example moves the weights."""
 
     chances: NDArray[np.float32]
     stretch: NDArray[np.float32]
@@ -49,6 +51,7 @@ class Judge(NamedTuple):
     hope: NDArray[np.float32]
     help: NDArray[np.float32]
     looks: NDArray[np.float32]
+    seen: NDArray[np.float32]
     most_tried: float
     pace: float
 
@@ -63,13 +66,13 @@ class Levels(NamedTuple):
 
 def arrays_of(judge: Judge) -> tuple[NDArray[np.float32], ...]:
     """All that it has learned."""
-    return judge.chances, judge.stretch, judge.tried, judge.weights, judge.hope, judge.help, judge.looks
+    return judge.chances, judge.stretch, judge.tried, judge.weights, judge.hope, judge.help, judge.looks, judge.seen
 
 
 def below(judge: Judge, most_tried: float, pace: float, trust: float) -> Judge:
     """A judge that starts with another's view, which counts for at most `trust` observations."""
-    chances, stretch, tried, weights, hope, help, looks = map(np.empty_like, arrays_of(judge))
-    own = Judge(chances, stretch, tried, weights, hope, help, looks, most_tried, pace)
+    chances, stretch, tried, weights, hope, help, looks, seen = map(np.empty_like, arrays_of(judge))
+    own = Judge(chances, stretch, tried, weights, hope, help, looks, seen, most_tried, pace)
     start_over(own, judge, trust)
     return own
 
@@ -85,8 +88,8 @@ def start_over(own: Judge, above: Judge, trust: float) -> None:
 
 def is_sound(judge: Judge) -> bool:
     """Whether its numbers, which came from outside, can be ones that were learned."""
-    chances = np.concatenate((judge.chances, judge.hope[:1], judge.help[:1], judge.looks[:EARNED]))
-    counts = np.concatenate((judge.tried, judge.hope[1:], judge.help[1:], judge.looks[NUM_LOOKS:]))
+    chances = np.concatenate((judge.chances, judge.hope[:1], judge.help[:1], judge.looks[:PROMISED], judge.seen))
+    counts = np.concatenate((judge.tried, judge.hope[1:], judge.help[1:], judge.looks[[PROMISED, NUM_LOOKS]]))
     are_finite = all(np.isfinite(each).all() for each in (judge.stretch, judge.weights, judge.looks))
     are_within = np.all((chances >= 0) & (chances <= 1)) and np.all(counts >= 0)
     return bool(are_finite and are_within)
@@ -100,8 +103,10 @@ def new_judge(chances: NDArray[np.float32], weights: NDArray[np.float32], trust:
     stretch = np.log(chances / (1 - chances)).astype(np.float32)
     tried = np.full(NUM_CLASSES, trust, np.float32)
     hope, help = (np.array((first, HOPE_TRUST), np.float32) for first in (FIRST_HOPE, FIRST_HELP))
-    looks = np.array((1.0, 0.5, 1.0, LOOKS_TRUST), np.float32)
-    return Judge(chances, stretch, tried, weights.astype(np.float32), hope, help, looks, SERVER_TRIED, SERVER_PACE)
+    looks, seen = np.array((1.0, 0.5, 1.0, 1.0, LOOKS_TRUST), np.float32), np.full(NUM_STEPS, 1 / NUM_STEPS, np.float32)
+    return Judge(
+        chances, stretch, tried, weights.astype(np.float32), hope, help, looks, seen, SERVER_TRIED, SERVER_PACE
+    )
 
 
 def meant_judge() -> Judge:
@@ -167,18 +172,36 @@ def learn_token(judge: Judge, stances: int, classes: NDArray[np.int16], came: bo
 
 
 @nb.njit(cache=True)
-def learn_look(levels: Levels, found_tree: bool, asked_model: bool, earned: float) -> None:
-    """A look for a tree led to one or not, asked the draft model or not, and earned so many tokens beyond its price.
-    Where the draft model is not asked, what was thought of it long ago counts less and less."""
+def learn_chance(levels: Levels, chance: float, promised: float) -> None:
+    """A look for a tree found that the likeliest next token is so likely, which promises so many tokens beyond their
+    price."""
+    step = min(int(chance * NUM_STEPS), NUM_STEPS - 1)
     for judge in levels:
         judge.looks[NUM_LOOKS] += 1
-        share = max(LOOKS_PACE * judge.pace, 1 / judge.looks[NUM_LOOKS])
+        share = _share(judge)
+        judge.looks[PROMISED] += share * (promised - judge.looks[PROMISED])
+        for other in range(NUM_STEPS):
+            judge.seen[other] += share * ((other == step) - judge.seen[other])
+
+
+@nb.njit(cache=True)
+def learn_look(levels: Levels, found_tree: bool, asked_model: bool, earned: float) -> None:
+    """The look led to a tree or not, asked the draft model or not, and earned so many tokens beyond their price. Where
+    the draft model is not asked, what was thought of it long ago counts less and less."""
+    for judge in levels:
+        share = _share(judge)
         judge.looks[FOUND] += share * (found_tree - judge.looks[FOUND])
         judge.looks[ASKED] += share * (asked_model - judge.looks[ASKED])
         judge.looks[EARNED] += share * (earned - judge.looks[EARNED])
     if not asked_model:
         _regain(levels.request, levels.session)
         _regain(levels.session, levels.server)
+
+
+@nb.njit(cache=True, forceinline=True)
+def _share(judge: Judge) -> float:
+    """That the latest look has of what is known of looks."""
+    return float(max(LOOKS_PACE * judge.pace, 1 / judge.looks[NUM_LOOKS]))
 
 
 @nb.njit(cache=True, forceinline=True)

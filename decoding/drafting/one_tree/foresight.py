@@ -31,12 +31,13 @@ class Foresight:
         return self._prediction is not None
 
     @property
-    def is_awake(self) -> bool:
-        """Whether a tree may be worth it at any step: the reply follows the prediction, or has a grammar."""
-        if self._matcher is None and self._prediction is not None:
-            self._prediction.follow(self._request.output)
-            return self._prediction.is_followed
-        return self._matcher is not None
+    def wakes(self) -> bool:
+        """Whether nobody is to sleep now: the reply has come to follow the prediction, or has a grammar."""
+        if self._matcher is not None or self._prediction is None:
+            return self._matcher is not None
+        was_followed = self._prediction.is_followed
+        self._prediction.follow(self._request.output)
+        return self._prediction.is_followed and not was_followed
 
     def write(self, foreseen: Foreseen, max_tokens: int) -> None:
         """Chains of at most so many tokens that may come after the last one, the likeliest first."""

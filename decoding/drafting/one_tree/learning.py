@@ -9,28 +9,61 @@ import numba as nb
 import numpy as np
 
 from decoding.core.tree import IntArray
+from decoding.costs.price import CONTINUES, Stakes, chain_gain
 from decoding.drafting.one_tree.desk import IS_UNJUDGED, LAST_KEPT, NO_ROW, NUM_KEPT, NUM_KNOWN, read_desk
 from decoding.drafting.one_tree.grower import plant
 from decoding.drafting.one_tree.opening import open_node
 from decoding.stores.evidence import NUM_SOURCES
-from decoding.stores.judge import learn_look, learn_model, learn_token, stances_of
+from decoding.stores.judge import (
+    EARNED,
+    NUM_STEPS,
+    PROMISED,
+    Judge,
+    learn_chance,
+    learn_look,
+    learn_model,
+    learn_token,
+    stances_of,
+)
 from decoding.stores.suffixes import append_all
 
 _LIKELY = 2  # candidates of a node
 _ROOT = np.int64(0)
+_TINY = 1e-9  # tokens
 
 
 @nb.njit(cache=True)
-def look(at: int, num_known: int) -> float:
-    """Learn from the text so far, plant a tree at its last token and ask the stores what follows; how likely the
-    likeliest is."""
+def look(at: int, num_known: int, stakes: Stakes) -> tuple[float, float]:
+    """Learn from the text so far, plant a tree at its last token and ask the stores what follows. How likely the
+    likeliest is; what looks like this one earn, in tokens."""
     learn_text(at, num_known)
     plant(at, num_known)
     desk = read_desk(at)
     open_node(at, _ROOT)
     desk.counts[IS_UNJUDGED] = 1
     heard = desk.room.heard
-    return float(heard.chances[0, heard.order[0, 0]]) if heard.sizes[0] > 0 else 0.0
+    chance = float(heard.chances[0, heard.order[0, 0]]) if heard.sizes[0] > 0 else 0.0
+    learn_chance(desk.levels, chance, max(0.0, _gain(chance, stakes)))
+    return chance, _worth(desk.levels.request, stakes)
+
+
+@nb.njit(cache=True, forceinline=True)
+def _gain(chance: float, stakes: Stakes) -> float:
+    """What a tree promises, beyond what it must, where the likeliest token is so likely."""
+    return max(chain_gain(chance, CONTINUES, stakes.node), stakes.model) - stakes.least_gain
+
+
+@nb.njit(cache=True, forceinline=True)
+def _worth(judge: Judge, stakes: Stakes) -> float:
+    """What a look earns, in tokens: by how likely tokens looks have found and what such promise now, as far as they
+    have kept it."""
+    promised = 0.0
+    for step in range(NUM_STEPS - 1, -1, -1):
+        gain = _gain((step + 0.5) / NUM_STEPS, stakes)
+        if gain <= 0:
+            break
+        promised += judge.seen[step] * gain
+    return promised * judge.looks[EARNED] / max(judge.looks[PROMISED], _TINY)
 
 
 @nb.njit(cache=True)

@@ -6,12 +6,14 @@ Owns a request's context index, its judge and the tree under way. The draft mode
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, IntArray, Source, Verdict, root_only
-from decoding.costs.price import NOTHING, NOTHING_SEEN, DraftBudget, Outlook, chain_gain, price_of
+from decoding.costs.price import NO_STAKES, NOTHING, DraftBudget, Stakes, chain_gain, price_of
 from decoding.drafting.draft_model.growth import Rounds, Top
 from decoding.drafting.draft_model.state import DraftRows
 from decoding.drafting.harvest import teach_prompt, teach_tree
@@ -30,7 +32,6 @@ from decoding.drafting.one_tree.learning import learn_text, learn_tree, look
 from decoding.drafting.sources import Sources
 from decoding.drafting.tree.limits import ANY_DEPTH
 from decoding.stores.context import ContextIndex
-from decoding.stores.judge import EARNED
 from decoding.stores.successor_table import NUM_SUCCESSORS
 
 FAMILIES = frozenset({Source.CONTEXT, Source.ADJACENCY, Source.NGRAM, Source.DRAFT_MODEL})
@@ -38,7 +39,7 @@ _ROOT: IntArray = np.zeros(1, np.int32)
 _OVERGROWTH = 4  # nodes to choose from, for each that is wanted
 _PROMPT_END = 8  # tokens of the prompt that are kept with the reply, so that its first ones are found
 _TOKENS_AHEAD = 32  # that there is room for at once
-_LONGEST_NAP = 16  # tokens
+_LEAST_WORTH = 0.01  # tokens: what looks are taken to earn at the least, and cost at the most for each token
 _READING = 128  # tokens at most for which what the draft model has to read is of use
 
 
@@ -74,23 +75,26 @@ class OneTree:
         self._num_seen = 0  # tokens at the last look
         self._room_until = 0  # tokens
         self._chance = 0.0
-        self._wake_at = 0  # tokens: until there are so many nobody looks
+        self._worth = math.inf  # tokens, of the next look: whoever has found a tree looks at once
 
     @property
     def num_top(self) -> int:
         """How many of the target's likeliest tokens are wanted of each row."""
         return NUM_SUCCESSORS if self._has_stores and self._budget.harvests else 0
 
-    def look(self, price: float) -> Outlook:
-        """What is to be had of a tree, before any is grown; so rarely that looking, which costs `price` tokens, costs
-        what it earns."""
-        foresight, num_tokens = self._foresight, self._request.num_tokens
-        if num_tokens < self._wake_at and not (foresight is not None and foresight.is_awake):
-            return NOTHING_SEEN
-        hope, earned = self._judge.hope[0], self._judge.looks[EARNED]
-        nap = _LONGEST_NAP if price >= _LONGEST_NAP * earned else int(price / earned)
-        self._wake_at = num_tokens + 1 + nap  # unless there is a tree
-        return Outlook(self._look(), 0.0 if self._state is None else float(hope))
+    @property
+    def hope(self) -> float:
+        """That the token after one that the draft model was run on is among those it thinks likeliest."""
+        return float(self._judge.hope[0])
+
+    def look(self, stakes: Stakes) -> float | None:
+        """How likely the likeliest next token is, by what the stores say, before any tree is grown; None, so often that
+        looking costs no more than it earns."""
+        foresight, num_passed = self._foresight, self._request.num_tokens - self._num_seen
+        if num_passed * self._worth <= stakes.price and not (foresight is not None and foresight.wakes):
+            return None
+        self._look(stakes)
+        return self._chance
 
     @property
     def has_looked(self) -> bool:
@@ -105,8 +109,7 @@ class OneTree:
         enough to be worth what it has to read before."""
         if budget.round_price == 0:
             return True
-        hope = float(self._judge.hope[0])
-        promise = chain_gain(hope, hope, budget.model_price)
+        promise = chain_gain(self.hope, self.hope, budget.model_price)
         least = budget.least_gain + budget.row_price * self._reading
         return promise > least and promise > self._grow_from_stores(budget)
 
@@ -140,7 +143,7 @@ class OneTree:
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
         if not self._is_under_way:
             return
-        self._is_under_way, self._wake_at = False, 0
+        self._is_under_way, self._worth = False, math.inf
         verified, path = tree.of_nodes(self._kept), verdict.path
         if self._state is not None and self._num_rows:
             rows = self._desk.record.room.rows[verified[path[1:]]]
@@ -171,16 +174,16 @@ class OneTree:
         num_left = self._request.max_total - self._request.num_tokens
         return self._state.num_unread / min(num_left, _READING)
 
-    def _look(self) -> float:
-        """How likely the likeliest next token is, by what the stores say; learned from what came meanwhile."""
+    def _look(self, stakes: Stakes = NO_STAKES) -> None:
+        """How likely the likeliest next token is, by what the stores say, and what a look is worth; learned from what
+        came meanwhile."""
         num_tokens = self._request.num_tokens
         if num_tokens != self._num_seen:
             self._reserve(num_tokens)
             if self._foresight is not None:
                 self._foresight.write(self._desk.record.foreseen, LONGEST_FORESEEN)
-            self._chance = look(self._at, num_tokens)
-            self._num_seen = num_tokens
-        return self._chance
+            self._chance, worth = look(self._at, num_tokens, stakes)
+            self._num_seen, self._worth = num_tokens, max(worth, _LEAST_WORTH)
 
     def _grow_from_stores(self, budget: DraftBudget) -> float:
         """A tree without the draft model; what it promises beyond the price of its nodes."""

@@ -13,9 +13,9 @@ from decoding.costs.price import (
     ROW_WORTH,
     Demand,
     NodePrice,
-    Outlook,
     Pace,
     Pricing,
+    Stakes,
     chain_gain,
     fitted,
     node_price,
@@ -218,38 +218,49 @@ def test_a_chain_gains_what_its_best_beginning_does(chance: float, hope: float, 
     assert chain_gain(chance, hope, NodePrice(price)) == pytest.approx(max(0.0, np.cumsum(nodes).max()))
 
 
+def seeing(chance: float, hope: float, told: list[Stakes] | None = None) -> Demand:
+    def look(stakes: Stakes) -> float:
+        if told is not None:
+            told.append(stakes)
+        return chance
+
+    return demand(None)._replace(runs_draft_model=True, hope=hope, look=look)
+
+
 def test_nothing_is_grown_where_nothing_can_be_worth_its_price_and_what_looking_costs_is_told() -> None:
-    curve, told = CostCurve(1.0, 0.1, 0.0, look=0.02, draft=0.1), []
-
-    def seeing(chance: float, hope: float) -> Demand:
-        def look(price: float) -> Outlook:
-            told.append(price)
-            return Outlook(chance, hope)
-
-        return demand(None)._replace(runs_draft_model=True, look=look)
-
+    curve, told = CostCurve(1.0, 0.1, 0.0, look=0.02, draft=0.1), list[Stakes]()
     pricing = Pricing(64, Curves(curve, CostCurve(0.1, 0.001, 0.0)))
-    sizes = [pricing.budgets([seeing(*each)])[0].max_nodes for each in ((0.05, 0.0), (0.9, 0.0), (0.05, 0.95))]
-    assert sizes == [0, 64, 64]
+    demands = [seeing(*each, told) for each in ((0.05, 0.0), (0.9, 0.0), (0.05, 0.95))]
+    assert [pricing.budgets([each])[0].max_nodes for each in demands] == [0, 64, 64]
     rate = pricing.budgets([demand(None)])[0].price.usual / curve.row
-    assert told == pytest.approx([curve.look * rate] * 3)
+    assert [stakes.price for stakes in told] == pytest.approx([curve.look * rate] * 3)
+    assert [stakes.least_gain for stakes in told] == pytest.approx([curve.draft * rate] * 3)
+    assert [stakes.model > 0 for stakes in told] == [False, False, True]
 
 
-def hoping(hope: float) -> Demand:
-    return demand(None)._replace(runs_draft_model=True, look=lambda _: Outlook(0.9, hope))
+@pytest.mark.parametrize("num_requests", [1, 4, 16, 64])
+@pytest.mark.parametrize("hope", [0.2, 0.9])
+def test_nobody_looks_where_the_surest_token_would_not_be_worth_a_tree(num_requests: int, hope: float) -> None:
+    told = list[Stakes]()
+    pricing = Pricing(64, Curves(CostCurve(1.0, 0.05, 1e-6, draft=0.2), CostCurve(0.2, 0.001, 0.0)))
+    asked = [seeing(1.0, hope, told)._replace(context=100 * place) for place in range(num_requests)]
+    budgets = pricing.budgets(asked)
+    assert len(told) in (0, num_requests)
+    assert (len(told) > 0) == any(budget.max_nodes > 0 for budget in budgets)
+    assert (len(told) > 0) == (num_requests < 16)
 
 
 def test_the_draft_models_forwards_are_shared_by_those_alone_to_whom_they_are_worth_it() -> None:
     pricing = Pricing(64, Curves(CostCurve(1.0, 0.05, 0.0), CostCurve(0.1, 0.001, 0.0)))
-    few = pricing.budgets([hoping(0.95), *[hoping(0.05)] * 3])
-    all_four = pricing.budgets([hoping(0.95)] * 4)
+    few = pricing.budgets([seeing(0.9, 0.95), *[seeing(0.9, 0.05)] * 3])
+    all_four = pricing.budgets([seeing(0.9, 0.95)] * 4)
     assert few[0].round_price == pytest.approx(4 * all_four[0].round_price)
     assert few[1].round_price == few[0].round_price  # to be had by who asks after all
 
 
 def test_a_forward_of_the_draft_model_may_be_worth_it_only_to_many() -> None:
     pricing = Pricing(64, Curves(CostCurve(1.0, 0.005, 0.0), CostCurve(0.5, 0.001, 0.0)))
-    asked = demand(None)._replace(runs_draft_model=True, look=lambda _: Outlook(0.0, 0.9))
+    asked = seeing(0.0, 0.9)
     assert [each.max_nodes for each in pricing.budgets([asked])] == [0]
     assert [each.max_nodes for each in pricing.budgets([asked] * 32)] == [64] * 32
 

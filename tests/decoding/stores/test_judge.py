@@ -23,10 +23,17 @@ from decoding.stores.evidence import (
     weight_step,
 )
 from decoding.stores.judge import (
+    EARNED,
+    FOUND,
     NUM_STANCES,
+    NUM_STEPS,
+    PROMISED,
     Judge,
+    Levels,
     below,
     chance_of,
+    learn_chance,
+    learn_look,
     learn_token,
     meant_judge,
     measured_judges,
@@ -208,3 +215,21 @@ def test_sessions_start_from_the_server_and_tenants_share_nothing_but_counts_of_
     learn(own, True, 500, ngram=NAMED)
     late = store.open("bob", "another").judges(False)[0]
     assert chance(late, ngram=NAMED) == chance(server, ngram=NAMED) < chance(own, ngram=NAMED)
+
+
+def test_looks_tell_how_likely_tokens_they_find_and_what_that_promised_and_earned() -> None:
+    server = meant_judge()
+    session = below(server, 1000.0, 0.002, 32.0)
+    levels = Levels(below(session, 64.0, 0.01, 32.0), session, server)
+    draw = np.random.default_rng(5)
+    for _ in range(4000):
+        found = draw.random() < 0.25
+        chance = 0.97 if found else draw.random() / 4
+        learn_chance(levels, chance, 2.0 * found)
+        learn_look(levels, found, False, 1.5 * found)
+    for judge in levels:
+        assert judge.seen.sum() == pytest.approx(1.0, abs=1e-4)
+        assert judge.seen[NUM_STEPS - 1] == pytest.approx(0.25, abs=0.15)
+        assert judge.seen[: NUM_STEPS // 4].sum() == pytest.approx(0.75, abs=0.15)
+        assert judge.looks[PROMISED] == pytest.approx(2.0 * judge.looks[FOUND], rel=1e-3)
+        assert judge.looks[EARNED] == pytest.approx(1.5 * judge.looks[FOUND], rel=1e-3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from decoding.core.request import Request
-from decoding.costs.price import DraftBudget
+from decoding.costs.price import NO_STAKES, DraftBudget
 from decoding.drafting.draft_model.state import DraftModelState
 from decoding.drafting.one_tree.desk import Desks
 from decoding.drafting.one_tree.one_tree import OneTree
@@ -56,4 +56,4 @@ def test_a_desk_that_is_left_holds_nothing_of_its_request() -> None:
     assert not any(kept is each for kept in (*record.stores, *record.levels) for each in own)
     assert start(request_of(SECOND), desks)._desk is desk
     with pytest.raises(AttributeError):
-        drafter.look(0.0)  # at what is another's desk now
+        drafter.look(NO_STAKES)  # at what is another's desk now

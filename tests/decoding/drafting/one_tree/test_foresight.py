@@ -6,9 +6,9 @@ import numpy as np
 
 from decoding.core.request import Request
 from decoding.core.tree import Source
-from decoding.costs.price import DraftBudget, NodePrice
+from decoding.costs.price import DraftBudget, NodePrice, Stakes
 from decoding.drafting.one_tree.foresight import Foresight
-from decoding.drafting.one_tree.one_tree import NOTHING_SEEN, OneTree
+from decoding.drafting.one_tree.one_tree import OneTree
 from decoding.drafting.one_tree.prediction import Prediction
 from decoding.stores.judge import measured_judges
 from decoding.stores.session import Session
@@ -26,6 +26,7 @@ from tests.decoding.drafting.one_tree.growing import (
 from tests.decoding.drafting.test_revision import GRAMMAR
 
 PREDICTED = list(range(100, 160))
+DEAR = Stakes(1.0, NodePrice(0.1, 0.1), least_gain=3.0)
 
 
 def predicting(
@@ -78,17 +79,22 @@ def test_a_useless_prediction_is_soon_not_drafted_and_a_right_one_more_and_more(
     assert max(right[1:4]) == 12
 
 
-def test_a_nap_ends_where_the_reply_follows_the_prediction() -> None:
+def test_a_nap_ends_where_the_reply_comes_to_follow_the_prediction_and_is_no_shorter_then() -> None:
     session, request = new_session(), request_of([1, 2])
     drafter, _ = predicting(session, request)
     dear, steps = DraftBudget(8, NodePrice(0.1), least_gain=4.0), 0
-    while drafter.look(1.0) is not NOTHING_SEEN and steps < 100:
+    while drafter.look(DEAR) is not None and steps < 100:
         verify(drafter, request, drafter.propose(dear), lambda _, steps=steps: 500 + steps)  # type: ignore[misc]
         steps += 1
     assert 0 < steps < 100
     say(request, PREDICTED[10:15])
-    assert drafter.look(1.0).chance > 0.5
+    assert (drafter.look(DEAR) or 0.0) > 0.5
     assert drafter.propose(dear).num_drafted == 8
+    looks = []
+    for token in PREDICTED[15:35]:
+        say(request, [token])
+        looks.append(drafter.look(DEAR) is not None)
+    assert sum(looks) < len(looks) / 2
 
 
 def test_with_temperature_the_predicted_token_is_drafted_by_its_luck_too() -> None:
@@ -132,7 +138,7 @@ def test_a_request_with_a_grammar_looks_at_every_step() -> None:
     request = request_of(encode("a name: ").tolist())
     drafter = drafter_of(new_session(), request, foresight=Foresight(request, None, GRAMMAR.new_matcher()))
     for token in range(40):
-        assert drafter.look(1.0) is not NOTHING_SEEN
+        assert drafter.look(DEAR) is not None
         say(request, [token])
 
 

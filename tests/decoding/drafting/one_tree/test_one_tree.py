@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from decoding.core.tree import Source
-from decoding.costs.price import DraftBudget, NodePrice
-from decoding.drafting.one_tree.one_tree import NOTHING_SEEN
+from decoding.costs.price import NO_STAKES, DraftBudget, NodePrice, Stakes
 from decoding.sampling.noise import gumbel
 from decoding.stores.judge import meant_judge, measured_judges
 from decoding.stores.session import Session
@@ -375,9 +374,9 @@ def test_a_request_that_finds_nothing_looks_rarely_and_one_that_does_at_every_st
         session, request = new_session(), request_of([0], sources=["adjacency"])
         teach(session, law)
         drafter = drafter_of(session, request)
-        looked = []
+        looked, stakes = [], Stakes(0.2, NodePrice(0.1, 0.1), least_gain=0.5)
         for _ in range(200):
-            looked.append(drafter.look(0.2) is not NOTHING_SEEN)
+            looked.append(drafter.look(stakes) is not None)
             if looked[-1]:
                 tree = drafter.propose(DraftBudget(4, NodePrice(0.1), least_gain=0.5))
                 verify(drafter, request, tree, lambda token, added=added: (token + added) % 50)  # type: ignore[misc]
@@ -388,16 +387,40 @@ def test_a_request_that_finds_nothing_looks_rarely_and_one_that_does_at_every_st
         assert sum(looked[100:]) >= (3 if added == 7 else 100), "looks again all the same"
 
 
+def test_what_looks_have_found_tells_what_they_are_worth_at_any_price() -> None:
+    session, request = new_session(), request_of([0], sources=["adjacency"])
+    teach(session, {(token,): {token + 1: 0.5} for token in range(49)})
+    drafter = drafter_of(session, request)
+
+    def following(token: int) -> int:
+        return (token + 1 + token % 2) % 50  # what is drafted comes every other time
+
+    def looks(stakes: Stakes) -> int:
+        count = 0
+        for _ in range(12):
+            if drafter.look(stakes) is not None:
+                count += 1
+                budget = DraftBudget(4, stakes.node, least_gain=stakes.least_gain)
+                verify(drafter, request, drafter.propose(budget), following)
+            else:
+                request.extend(np.array([following(int(request.tokens[-1]))], np.int32))
+        return count
+
+    cheap, dear = Stakes(0.05, NodePrice(0.1, 0.1), least_gain=0.05), Stakes(0.5, NodePrice(0.5, 0.5), least_gain=0.7)
+    assert [looks(cheap), looks(dear)] == [12, 1]
+    assert looks(cheap) >= 10, "nobody sleeps on when prices fall"
+
+
 def test_a_text_is_learned_from_while_nothing_is_drafted() -> None:
     session = new_session()
     request = request_of([30, 31, 32])
     drafter = drafter_of(session, request)
     for token in range(40):
-        drafter.look(1.0)
+        drafter.look(NO_STAKES)
         request.extend(np.array([token], np.int32))
     assert drafter.foretold["ngram"] == 0
     again = drafter_of(session, request_of([9, 10, 11, 12]))
-    again.look(1.0)
+    again.look(NO_STAKES)
     assert paths_of(again.propose(DraftBudget(3)))[:2] == [(13,), (13, 14)]
     assert again.propose(DraftBudget(3)).named_by(1) == [Source.CONTEXT]
 
@@ -408,9 +431,9 @@ def test_earlier_replies_of_the_session_are_copied_also_while_they_come() -> Non
     drafter = drafter_of(session, first)
     reply = list(range(20))
     for token in reply:
-        drafter.look(0.0)
+        drafter.look(NO_STAKES)
         first.extend(np.array([token], np.int32))
-    drafter.look(0.0)
+    drafter.look(NO_STAKES)
     meanwhile = drafter_of(session, request_of(prompt, sources=["context"])).propose(DraftBudget(30))
     assert paths_of(meanwhile)[-1] == tuple(reply), "the prompt's end finds the reply's beginning"
     assert drafter.foretold["context"] == 0
