@@ -124,6 +124,11 @@ class Stakes(NamedTuple):
 NO_STAKES = Stakes()
 
 
+def tree_gain(chance: float, stakes: Stakes) -> float:
+    """What a tree promises, beyond what it must, where the likeliest token is so likely. Kernels compile it, too."""
+    return max(chain_gain(chance, CONTINUES, stakes.node), stakes.model) - stakes.least_gain
+
+
 def sure(stakes: Stakes) -> float:  # noqa: ARG001
     """The look of a drafter that looks for nothing before it drafts."""
     return 1.0
@@ -257,7 +262,7 @@ class Pricing:
         rate = present_rate(self._costs.curve, paces, [*(demand.context for demand in demands), *reading])
         self._rate = rate.tokens_a_second
         self._num_requests = len(paces)
-        stakes = self._stakes(demands)
+        stakes = self._best_stakes(demands)
         chances = [self._chance(demand, stakes) for demand in demands]
         num_asking, whole = self._num_asking(demands, chances), sum(rate.emitted)
         own = zip(demands, chances, rate.emitted, rate.rows, strict=False)
@@ -265,13 +270,18 @@ class Pricing:
             self._budget(demand, chance, num_asking, (whole, emitted, rows)) for demand, chance, emitted, rows in own
         ]
 
-    def _stakes(self, demands: Sequence[Demand]) -> Stakes:
+    def _best_stakes(self, demands: Sequence[Demand]) -> Stakes:
         """Of looks for a tree, where nodes and the draft model cost least."""
-        context, hope = min(demand.context for demand in demands), max(demand.hope for demand in demands)
-        runs_model = any(demand.runs_draft_model for demand in demands)
-        best = demands[0]._replace(context=context, runs_draft_model=runs_model, harvests=False)
-        prices = self._prices(best, len(demands))
-        model = _model_gain(hope, prices) if self._runs_model(best) else 0.0
+        best = demands[0]._replace(
+            context=min(demand.context for demand in demands),
+            runs_draft_model=any(demand.runs_draft_model for demand in demands),
+            harvests=False,
+            hope=max(demand.hope for demand in demands),
+        )
+        return self._stakes(best, self._prices(best, len(demands)))
+
+    def _stakes(self, demand: Demand, prices: Prices) -> Stakes:
+        model = _model_gain(demand.hope, prices) if self._runs_model(demand) else 0.0
         return Stakes(self._rate * self._costs.curve.look, prices.node, model, self._least_gain)
 
     def _chance(self, demand: Demand, stakes: Stakes) -> float | None:
@@ -281,8 +291,7 @@ class Pricing:
             return None
         if demand.max_nodes is not None:
             return 1.0 if demand.max_nodes > 0 else None
-        most = max(chain_gain(1.0, CONTINUES, stakes.node), stakes.model)
-        return demand.look(stakes) if most > stakes.least_gain else None
+        return demand.look(stakes) if tree_gain(1.0, stakes) > 0 else None
 
     def _num_asking(self, demands: Sequence[Demand], chances: Sequence[float | None]) -> int:
         """How many sequences share the draft model's forwards: those to which it is still worth it when they do."""
@@ -325,10 +334,7 @@ class Pricing:
         if chance is None:
             return NOTHING
         prices = self._prices(demand, num_asking)
-        promise = chain_gain(chance, CONTINUES, prices.node)
-        if self._runs_model(demand):
-            promise = max(promise, _model_gain(demand.hope, prices))
-        if promise <= self._least_gain:
+        if tree_gain(chance, self._stakes(demand, prices)) <= 0:
             return NOTHING
         whole, emitted, rows = expected
         others, fixed = whole - emitted, whole - price_of(prices.node, rows - 1)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import numba as nb
 import numpy as np
+from numba.extending import register_jitable
 
 from decoding.core.tree import IntArray
-from decoding.costs.price import CONTINUES, Stakes, chain_gain
+from decoding.costs.price import Stakes, tree_gain
 from decoding.drafting.one_tree.desk import IS_UNJUDGED, LAST_KEPT, NO_ROW, NUM_KEPT, NUM_KNOWN, read_desk
 from decoding.drafting.one_tree.grower import plant
 from decoding.drafting.one_tree.opening import open_node
@@ -27,6 +28,7 @@ from decoding.stores.judge import (
 )
 from decoding.stores.suffixes import append_all
 
+register_jitable(tree_gain)
 _LIKELY = 2  # candidates of a node
 _ROOT = np.int64(0)
 _TINY = 1e-9  # tokens
@@ -43,14 +45,8 @@ def look(at: int, num_known: int, stakes: Stakes) -> tuple[float, float]:
     desk.counts[IS_UNJUDGED] = 1
     heard = desk.room.heard
     chance = float(heard.chances[0, heard.order[0, 0]]) if heard.sizes[0] > 0 else 0.0
-    learn_chance(desk.levels, chance, max(0.0, _gain(chance, stakes)))
+    learn_chance(desk.levels, chance, max(0.0, tree_gain(chance, stakes)))
     return chance, _worth(desk.levels.request, stakes)
-
-
-@nb.njit(cache=True, forceinline=True)
-def _gain(chance: float, stakes: Stakes) -> float:
-    """What a tree promises, beyond what it must, where the likeliest token is so likely."""
-    return max(chain_gain(chance, CONTINUES, stakes.node), stakes.model) - stakes.least_gain
 
 
 @nb.njit(cache=True, forceinline=True)
@@ -59,7 +55,7 @@ def _worth(judge: Judge, stakes: Stakes) -> float:
     have kept it."""
     promised = 0.0
     for step in range(NUM_STEPS - 1, -1, -1):
-        gain = _gain((step + 0.5) / NUM_STEPS, stakes)
+        gain = tree_gain((step + 0.5) / NUM_STEPS, stakes)
         if gain <= 0:
             break
         promised += judge.seen[step] * gain

@@ -12,7 +12,7 @@ import msgspec
 
 from decoding.core.session_info import SessionState
 
-MARK = b"gander session 7\n"  # the number changes with the form, and with what the numbers in it mean
+MARK = b"gander session 8\n"  # the number changes with the form, and with what the numbers in it mean
 NO_PLACE = ""  # of one on its way to another server
 DIGEST_BYTES = hashlib.sha256().digest_size
 
