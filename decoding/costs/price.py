@@ -112,10 +112,9 @@ def chain_gain(chance: float, hope: float, price: NodePrice) -> float:
 
 
 class Stakes(NamedTuple):
-    """Of a look for a tree, in tokens. price: of looking; node: of the tree's nodes; model: what one of the draft
-    model's promises beyond its price; least_gain: what a tree must."""
+    """Of a look for a tree, in tokens. node: price of the tree's nodes; model: what one of the draft model's promises
+    beyond its price; least_gain: what a tree must."""
 
-    price: float = 0.0
     node: NodePrice = FREE
     model: float = 0.0
     least_gain: float = 0.0
@@ -127,6 +126,10 @@ NO_STAKES = Stakes()
 def tree_gain(chance: float, stakes: Stakes) -> float:
     """What a tree promises, beyond what it must, where the likeliest token is so likely. Kernels compile it, too."""
     return max(chain_gain(chance, CONTINUES, stakes.node), stakes.model) - stakes.least_gain
+
+
+def always(price: float) -> bool:  # noqa: ARG001
+    return True
 
 
 def sure(stakes: Stakes) -> float:  # noqa: ARG001
@@ -181,8 +184,8 @@ class Demand(NamedTuple):
     """What one decoding sequence asks of a step. max_nodes: of a budget asked for, None where each node is weighed
     against its price; context: its tokens so far; tokens_left: that it may yet have; harvests: whether its rows are
     learned from, None where that is weighed against its price. hope: that the token after one that the draft model was
-    run on is among those it thinks likeliest. look: how likely the likeliest next token is, before any tree is grown;
-    None where looking is not worth its price."""
+    run on is among those it thinks likeliest. is_awake: whether to look for a tree, told what that costs in tokens;
+    look: how likely the likeliest next token is, before any tree is grown."""
 
     max_nodes: int | None
     context: int
@@ -191,7 +194,8 @@ class Demand(NamedTuple):
     runs_draft_model: bool = False
     harvests: bool | None = None
     hope: float = 1.0
-    look: Callable[[Stakes], float | None] = sure
+    is_awake: Callable[[float], bool] = always
+    look: Callable[[Stakes], float] = sure
 
 
 class Prices(NamedTuple):
@@ -262,13 +266,24 @@ class Pricing:
         rate = present_rate(self._costs.curve, paces, [*(demand.context for demand in demands), *reading])
         self._rate = rate.tokens_a_second
         self._num_requests = len(paces)
-        stakes = self._best_stakes(demands)
-        chances = [self._chance(demand, stakes) for demand in demands]
+        chances = self._chances(demands)
         num_asking, whole = self._num_asking(demands, chances), sum(rate.emitted)
         own = zip(demands, chances, rate.emitted, rate.rows, strict=False)
         return [
             self._budget(demand, chance, num_asking, (whole, emitted, rows)) for demand, chance, emitted, rows in own
         ]
+
+    def _chances(self, demands: Sequence[Demand]) -> list[float | None]:
+        """Of each one's likeliest next token; None where nothing is drafted. Nobody looks where the surest token would
+        not be worth a tree."""
+        look_price = self._rate * self._costs.curve.look
+        awake = [each.max_nodes is None and each.tokens_left > 1 and each.is_awake(look_price) for each in demands]
+        asked = [1.0 if each.max_nodes and each.tokens_left > 1 else None for each in demands]
+        stakes = self._best_stakes(demands) if any(awake) else None
+        if stakes is None or tree_gain(1.0, stakes) <= 0:
+            return asked
+        found = zip(demands, awake, asked, strict=True)
+        return [each.look(stakes) if is_awake else chance for each, is_awake, chance in found]
 
     def _best_stakes(self, demands: Sequence[Demand]) -> Stakes:
         """Of looks for a tree, where nodes and the draft model cost least."""
@@ -282,16 +297,7 @@ class Pricing:
 
     def _stakes(self, demand: Demand, prices: Prices) -> Stakes:
         model = _model_gain(demand.hope, prices) if self._runs_model(demand) else 0.0
-        return Stakes(self._rate * self._costs.curve.look, prices.node, model, self._least_gain)
-
-    def _chance(self, demand: Demand, stakes: Stakes) -> float | None:
-        """Of the likeliest next token; None where nothing is drafted: nobody looks where the surest token would not be
-        worth a tree."""
-        if demand.tokens_left <= 1:  # one token to go: nothing to draft for
-            return None
-        if demand.max_nodes is not None:
-            return 1.0 if demand.max_nodes > 0 else None
-        return demand.look(stakes) if tree_gain(1.0, stakes) > 0 else None
+        return Stakes(prices.node, model, self._least_gain)
 
     def _num_asking(self, demands: Sequence[Demand], chances: Sequence[float | None]) -> int:
         """How many sequences share the draft model's forwards: those to which it is still worth it when they do."""

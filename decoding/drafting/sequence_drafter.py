@@ -83,6 +83,7 @@ class SequenceDrafter:
             runs_draft_model=active.state is not None,
             harvests=None if self.weighs_rows else self.num_top > 0,
             hope=active.drafter.hope if isinstance(active.drafter, OneTree) else 1.0,
+            is_awake=self._is_awake,
             look=self._look,
         )
 
@@ -95,9 +96,16 @@ class SequenceDrafter:
     def _tokens_left(self) -> int:
         return self.request.max_total - self.request.num_tokens
 
-    def _look(self, stakes: Stakes) -> float | None:
-        """What a look for a tree brings. Where that cannot be said, drafting will fail likewise, and end this
-        request."""
+    def _is_awake(self, look_price: float) -> bool:
+        """Whether to look for a tree. Where that cannot be said, drafting will fail likewise, and end this request."""
+        drafter = self.active.drafter
+        try:
+            return not isinstance(drafter, OneTree) or drafter.is_awake(look_price)
+        except Exception:
+            return True
+
+    def _look(self, stakes: Stakes) -> float:
+        """What a look for a tree brings, or fails likewise."""
         drafter = self.active.drafter
         try:
             return drafter.look(stakes) if isinstance(drafter, OneTree) else sure(stakes)

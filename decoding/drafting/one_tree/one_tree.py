@@ -87,12 +87,13 @@ class OneTree:
         """That the token after one that the draft model was run on is among those it thinks likeliest."""
         return float(self._judge.hope[0])
 
-    def look(self, stakes: Stakes) -> float | None:
-        """How likely the likeliest next token is, by what the stores say, before any tree is grown; None, so often that
-        looking costs no more than it earns."""
+    def is_awake(self, look_price: float) -> bool:
+        """Whether to look for a tree: so rarely that looks cost no more than they earn."""
         foresight, num_passed = self._foresight, self._request.num_tokens - self._num_seen
-        if num_passed * self._worth <= stakes.price and not (foresight is not None and foresight.wakes):
-            return None
+        return num_passed * self._worth > look_price or (foresight is not None and foresight.wakes)
+
+    def look(self, stakes: Stakes) -> float:
+        """How likely the likeliest next token is, by what the stores say, before any tree is grown."""
         self._look(stakes)
         return self._chance
 

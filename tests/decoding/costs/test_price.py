@@ -227,15 +227,28 @@ def seeing(chance: float, hope: float, told: list[Stakes] | None = None) -> Dema
     return demand(None)._replace(runs_draft_model=True, hope=hope, look=look)
 
 
-def test_nothing_is_grown_where_nothing_can_be_worth_its_price_and_what_looking_costs_is_told() -> None:
+def test_nothing_is_grown_where_nothing_can_be_worth_its_price_and_looks_are_told_the_stakes() -> None:
     curve, told = CostCurve(1.0, 0.1, 0.0, look=0.02, draft=0.1), list[Stakes]()
     pricing = Pricing(64, Curves(curve, CostCurve(0.1, 0.001, 0.0)))
     demands = [seeing(*each, told) for each in ((0.05, 0.0), (0.9, 0.0), (0.05, 0.95))]
     assert [pricing.budgets([each])[0].max_nodes for each in demands] == [0, 64, 64]
     rate = pricing.budgets([demand(None)])[0].price.usual / curve.row
-    assert [stakes.price for stakes in told] == pytest.approx([curve.look * rate] * 3)
     assert [stakes.least_gain for stakes in told] == pytest.approx([curve.draft * rate] * 3)
     assert [stakes.model > 0 for stakes in told] == [False, False, True]
+
+
+def test_who_sleeps_does_not_look_and_is_told_what_it_costs() -> None:
+    curve, told, prices = CostCurve(1.0, 0.1, 0.0, look=0.02), list[Stakes](), list[float]()
+
+    def is_awake(price: float) -> bool:
+        prices.append(price)
+        return len(prices) % 2 == 0
+
+    pricing = Pricing(64, Curves(curve))
+    budgets = pricing.budgets([seeing(0.9, 0.0, told)._replace(is_awake=is_awake)] * 4)
+    assert [budget.max_nodes for budget in budgets] == [0, 64, 0, 64]
+    assert len(told) == 2
+    assert prices == pytest.approx([curve.look * budgets[1].price.usual / curve.row] * 4)
 
 
 @pytest.mark.parametrize("num_requests", [1, 4, 16, 64])

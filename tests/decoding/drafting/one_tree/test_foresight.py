@@ -26,7 +26,7 @@ from tests.decoding.drafting.one_tree.growing import (
 from tests.decoding.drafting.test_revision import GRAMMAR
 
 PREDICTED = list(range(100, 160))
-DEAR = Stakes(1.0, NodePrice(0.1, 0.1), least_gain=3.0)
+DEAR = Stakes(NodePrice(0.1, 0.1), least_gain=3.0)
 
 
 def predicting(
@@ -83,17 +83,21 @@ def test_a_nap_ends_where_the_reply_comes_to_follow_the_prediction_and_is_no_sho
     session, request = new_session(), request_of([1, 2])
     drafter, _ = predicting(session, request)
     dear, steps = DraftBudget(8, NodePrice(0.1), least_gain=4.0), 0
-    while drafter.look(DEAR) is not None and steps < 100:
+    while drafter.is_awake(1.0) and steps < 100:
+        drafter.look(DEAR)
         verify(drafter, request, drafter.propose(dear), lambda _, steps=steps: 500 + steps)  # type: ignore[misc]
         steps += 1
     assert 0 < steps < 100
     say(request, PREDICTED[10:15])
-    assert (drafter.look(DEAR) or 0.0) > 0.5
+    assert drafter.is_awake(1.0)
+    assert drafter.look(DEAR) > 0.5
     assert drafter.propose(dear).num_drafted == 8
     looks = []
     for token in PREDICTED[15:35]:
         say(request, [token])
-        looks.append(drafter.look(DEAR) is not None)
+        looks.append(drafter.is_awake(1.0))
+        if looks[-1]:
+            drafter.look(DEAR)
     assert sum(looks) < len(looks) / 2
 
 
@@ -138,7 +142,8 @@ def test_a_request_with_a_grammar_looks_at_every_step() -> None:
     request = request_of(encode("a name: ").tolist())
     drafter = drafter_of(new_session(), request, foresight=Foresight(request, None, GRAMMAR.new_matcher()))
     for token in range(40):
-        assert drafter.look(DEAR) is not None
+        assert drafter.is_awake(1.0)
+        drafter.look(DEAR)
         say(request, [token])
 
 

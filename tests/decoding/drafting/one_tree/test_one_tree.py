@@ -374,10 +374,11 @@ def test_a_request_that_finds_nothing_looks_rarely_and_one_that_does_at_every_st
         session, request = new_session(), request_of([0], sources=["adjacency"])
         teach(session, law)
         drafter = drafter_of(session, request)
-        looked, stakes = [], Stakes(0.2, NodePrice(0.1, 0.1), least_gain=0.5)
+        looked, stakes = [], Stakes(NodePrice(0.1, 0.1), least_gain=0.5)
         for _ in range(200):
-            looked.append(drafter.look(stakes) is not None)
+            looked.append(drafter.is_awake(0.2))
             if looked[-1]:
+                drafter.look(stakes)
                 tree = drafter.propose(DraftBudget(4, NodePrice(0.1), least_gain=0.5))
                 verify(drafter, request, tree, lambda token, added=added: (token + added) % 50)  # type: ignore[misc]
             else:
@@ -395,10 +396,11 @@ def test_what_looks_have_found_tells_what_they_are_worth_at_any_price() -> None:
     def following(token: int) -> int:
         return (token + 1 + token % 2) % 50  # what is drafted comes every other time
 
-    def looks(stakes: Stakes) -> int:
+    def looks(price: float, stakes: Stakes) -> int:
         count = 0
         for _ in range(12):
-            if drafter.look(stakes) is not None:
+            if drafter.is_awake(price):
+                drafter.look(stakes)
                 count += 1
                 budget = DraftBudget(4, stakes.node, least_gain=stakes.least_gain)
                 verify(drafter, request, drafter.propose(budget), following)
@@ -406,9 +408,9 @@ def test_what_looks_have_found_tells_what_they_are_worth_at_any_price() -> None:
                 request.extend(np.array([following(int(request.tokens[-1]))], np.int32))
         return count
 
-    cheap, dear = Stakes(0.05, NodePrice(0.1, 0.1), least_gain=0.05), Stakes(0.5, NodePrice(0.5, 0.5), least_gain=0.7)
-    assert [looks(cheap), looks(dear)] == [12, 1]
-    assert looks(cheap) >= 10, "nobody sleeps on when prices fall"
+    cheap, dear = Stakes(NodePrice(0.1, 0.1), least_gain=0.05), Stakes(NodePrice(0.5, 0.5), least_gain=0.7)
+    assert [looks(0.05, cheap), looks(0.5, dear)] == [12, 1]
+    assert looks(0.05, cheap) >= 10, "nobody sleeps on when prices fall"
 
 
 def test_a_text_is_learned_from_while_nothing_is_drafted() -> None:
