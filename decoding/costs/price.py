@@ -303,11 +303,12 @@ class Pricing:
         """How many sequences share the draft model's forwards: those to which it is still worth it when they do."""
         pairs, least = zip(demands, chances, strict=True), self._least_gain
         asking = [demand for demand, chance in pairs if chance is not None and self._runs_model(demand)]
-        while True:
+        while len(asking) > 1:
             worth = [each for each in asking if _model_gain(each.hope, self._prices(each, len(asking))) > least]
             if len(worth) == len(asking):
-                return len(asking)
+                break
             asking = worth
+        return len(asking)
 
     def _runs_model(self, demand: Demand) -> bool:
         return demand.runs_draft_model and self._costs.draft_curve is not None
