@@ -32,6 +32,7 @@ NUM_STEPS = 16  # see `Judge.seen`
 _MEASURED = Path(__file__).parent / "judge.json"
 _LEAST = 1e-4  # that a chance may be, and that it may lack to 1
 _MOST_STRETCH = 12.0
+_TINY = 1e-9  # tokens
 NUM_STANCES = 3 ** (NUM_SOURCES - 1)  # combinations of them
 
 
@@ -196,6 +197,12 @@ def learn_look(levels: Levels, found_tree: bool, asked_model: bool, earned: floa
     if not asked_model:
         _regain(levels.request, levels.session)
         _regain(levels.session, levels.server)
+
+
+@nb.njit(cache=True, forceinline=True)
+def kept(judge: Judge) -> float:
+    """How much looks have earned of what they promised."""
+    return float(judge.looks[EARNED] / max(judge.looks[PROMISED], _TINY))
 
 
 @nb.njit(cache=True, forceinline=True)

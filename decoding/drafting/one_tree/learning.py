@@ -15,23 +15,12 @@ from decoding.drafting.one_tree.desk import IS_UNJUDGED, LAST_KEPT, NO_ROW, NUM_
 from decoding.drafting.one_tree.grower import plant
 from decoding.drafting.one_tree.opening import open_node
 from decoding.stores.evidence import NUM_SOURCES
-from decoding.stores.judge import (
-    EARNED,
-    NUM_STEPS,
-    PROMISED,
-    Judge,
-    learn_chance,
-    learn_look,
-    learn_model,
-    learn_token,
-    stances_of,
-)
+from decoding.stores.judge import NUM_STEPS, Judge, kept, learn_chance, learn_look, learn_model, learn_token, stances_of
 from decoding.stores.suffixes import append_all
 
 register_jitable(tree_gain)
 _LIKELY = 2  # candidates of a node
 _ROOT = np.int64(0)
-_TINY = 1e-9  # tokens
 
 
 @nb.njit(cache=True)
@@ -59,7 +48,7 @@ def _worth(judge: Judge, stakes: Stakes) -> float:
         if gain <= 0:
             break
         promised += judge.seen[step] * gain
-    return promised * judge.looks[EARNED] / max(judge.looks[PROMISED], _TINY)
+    return promised * kept(judge)
 
 
 @nb.njit(cache=True)

@@ -92,9 +92,16 @@ class OneTree:
         foresight, num_passed = self._foresight, self._request.num_tokens - self._num_seen
         return num_passed * self._worth > look_price or (foresight is not None and foresight.wakes)
 
-    def look(self, stakes: Stakes) -> float:
-        """How likely the likeliest next token is, by what the stores say, before any tree is grown."""
-        self._look(stakes)
+    def look(self, stakes: Stakes = NO_STAKES) -> float:
+        """How likely the likeliest next token is, by what the stores say, before any tree is grown; what came meanwhile
+        is learned from."""
+        num_tokens = self._request.num_tokens
+        if num_tokens != self._num_seen:
+            self._reserve(num_tokens)
+            if self._foresight is not None:
+                self._foresight.write(self._desk.record.foreseen, LONGEST_FORESEEN)
+            self._chance, worth = look(self._at, num_tokens, stakes)
+            self._num_seen, self._worth = num_tokens, max(worth, _LEAST_WORTH)
         return self._chance
 
     @property
@@ -175,17 +182,6 @@ class OneTree:
         num_left = self._request.max_total - self._request.num_tokens
         return self._state.num_unread / min(num_left, _READING)
 
-    def _look(self, stakes: Stakes = NO_STAKES) -> None:
-        """How likely the likeliest next token is, by what the stores say, and what a look is worth; learned from what
-        came meanwhile."""
-        num_tokens = self._request.num_tokens
-        if num_tokens != self._num_seen:
-            self._reserve(num_tokens)
-            if self._foresight is not None:
-                self._foresight.write(self._desk.record.foreseen, LONGEST_FORESEEN)
-            self._chance, worth = look(self._at, num_tokens, stakes)
-            self._num_seen, self._worth = num_tokens, max(worth, _LEAST_WORTH)
-
     def _grow_from_stores(self, budget: DraftBudget) -> float:
         """A tree without the draft model; what it promises beyond the price of its nodes."""
         self._set_out(budget)
@@ -193,13 +189,13 @@ class OneTree:
 
     def _set_out(self, budget: DraftBudget, rounds: Rounds = NO_ROUNDS) -> None:
         """A tree is about to grow."""
-        self._look()
+        self.look()
         self._budget, self._rounds = budget, rounds
         num_nodes = 2 + _OVERGROWTH * budget.max_nodes
         if num_nodes > len(self._desk.record.room.rows):
             self._desk.keep(self._desk.record._replace(room=new_room(num_nodes)))
             self._num_seen = 0  # the root is in the old one
-            self._look()
+            self.look()
         self._num_rows, self._spent = 0, 0.0
         self._is_under_way = True
 
