@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import mul
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +40,7 @@ class CostCurve:
 
     def step_seconds(self, rows: Sequence[float], contexts: Sequence[int]) -> float:
         """A step in which request i brings rows[i] rows at contexts[i] committed tokens."""
-        keys = sum(map(mul, rows, contexts))
+        keys = sum(count * context for count, context in zip(rows, contexts, strict=True))
         return self.base + self.request * len(rows) + self.rows_seconds(sum(rows)) + self.key * keys
 
     def rows_seconds(self, num_rows: float) -> float:
