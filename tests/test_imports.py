@@ -20,7 +20,7 @@ DECODING = {
         grammar kernel_cache layer parent ranking sampling_params session_info speculation_params request stats
         step_trace token_logprobs step_result top_tokens tree
     """,
-    "costs": "curve calibration step_fit price",
+    "costs": "curve calibration step_fit price pricing",
     "stores": "context successor_table blend ngram suffixes evidence judge session session_store",
     "cache": "prefix_index block_pool kv_store kv_cache stamped top_token_store feature_store batch step_tensors",
     "attention": """

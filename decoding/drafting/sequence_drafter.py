@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, Verdict, root_only
-from decoding.costs.price import Demand, DraftBudget, Pace, Stakes, sure
+from decoding.costs.price import DraftBudget, Stakes
+from decoding.costs.pricing import Demand, Pace, sure
 from decoding.drafting.draft_model.state import DraftCost, DraftModelState
 from decoding.drafting.drafter import Drafter
 from decoding.drafting.one_tree.foresight import Foresight

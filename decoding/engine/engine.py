@@ -18,7 +18,7 @@ from decoding.config import EngineConfig
 from decoding.core.request import FinishReason, Request
 from decoding.core.stats import EngineStats, RequestStats
 from decoding.core.step_result import Emitted, PromptScored, Retired, StepResult
-from decoding.costs.price import Pricing
+from decoding.costs.pricing import Pricing
 from decoding.drafting.draft_model.draft_model import DraftModel, load_draft_model
 from decoding.drafting.drafting import Drafting
 from decoding.drafting.eagle.head_drafting import HeadDrafting

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from math import isfinite
 
 from decoding.cache.block_pool import BLOCK_LEN, BlockPool, BlockTable, num_blocks_for
-from decoding.costs.price import DraftBudget, Pricing, fitted
+from decoding.costs.price import DraftBudget
+from decoding.costs.pricing import Pricing, fitted
 from decoding.engine.limits import Limits
 from decoding.engine.sequence import Sequence
 from decoding.engine.sharing.fair_queue import FairQueue

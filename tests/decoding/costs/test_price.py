@@ -6,22 +6,18 @@ import numpy as np
 import pytest
 
 from decoding.costs.curve import LEAST_ROW_SHARE, CostCurve, Curves, fit_cost_curve
-from decoding.costs.price import (
+from decoding.costs.price import NodePrice, Stakes, chain_gain, price_at, price_of
+from decoding.costs.pricing import (
     DEAR_NODE,
     HARVEST_TOKENS,
     MOST_HARVEST,
     ROW_WORTH,
     Demand,
-    NodePrice,
     Pace,
     Pricing,
-    Stakes,
-    chain_gain,
     fitted,
     node_price,
     present_rate,
-    price_at,
-    price_of,
 )
 
 
