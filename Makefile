@@ -8,13 +8,21 @@ ARGS ?=
 DATA ?=
 TORCH_INDEX_URL ?=
 
-.PHONY: serve test check bench bench-gpu clean
+.PHONY: serve test test-slow test-all check bench bench-gpu clean
 
 serve: $(VENV)/.installed
 	$(BIN)/gander serve $(MODEL) $(ARGS)
 
+# What a change may break, in minutes: kernels are compiled first, for both of the processes that test side by side.
+# `test-slow` has the rest, one test after another: soaks, tables, benchmarks, clusters.
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m tests.kernels
+	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile $(ARGS)
+
+test-slow: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m slow $(ARGS)
+
+test-all: test test-slow
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

@@ -1,6 +1,6 @@
-"""Frozen start-up configuration. "auto" values are resolved by functions that return a new configuration.
+"""The engine's start-up configuration, frozen. Functions that resolve an "auto" value return a new configuration.
 
-Knows nothing of flags or the environment: `server.config` reads those.
+This file does not know flags or the environment: `server.config` reads those.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ Attention = Literal["auto", "exact", "sdpa", "reference", "padded", "triton"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Weights = Literal["auto", "int8"]
 
-BLOCK_LEN = 16  # tokens of a block of the cache: the keys that fill a vector, see `decoding.attention.lanes`
+BLOCK_LEN = 16  # tokens in a block of the KV cache: the keys that fill one vector, see `decoding.attention.lanes`
 BUNDLED_MODEL = "gosling"
 
 
@@ -20,20 +20,23 @@ BUNDLED_MODEL = "gosling"
 class EngineConfig:
     """Everything the engine needs to start.
 
-    model: a hub name, a folder, or "gosling" for the bundled model. weights: "int8" rounds those of linear layers to
-    a byte each; "auto" leaves them in `dtype`. max_running, max_batch_rows: most requests in, and
-    most rows of, one packed forward, prefill included; None takes what suits the machine. max_step_ms: by how much
-    prompts may delay a step of those that decode. kv_slots: tokens of room in the KV cache; None takes `kv_memory`: a
-    share of the free memory, bytes if above 1; None is 0.5 on a CPU and 0.85 on a GPU. prefix_cache: run what prompts
-    have in common once. max_nodes: the largest budget a request may ask for. session_bytes: each store of one session;
-    session_bytes_per_key, session_bytes_in_all: beyond them the key, or the one that holds most, loses its least
-    recently used sessions; session_ttl: seconds. threads: None takes the quickest number.
-    graphs: on a GPU capture forwards of a few sizes at start and replay them; compile: and compile them before.
-    tree: the file of a static tree that the stand method drafts along, instead of growing its own.
-    workers: processes that serve this model on this machine; this one is number `place` of them. Each has a GPU of its
-    own; on a CPU they share the cores and the memory of the cache, and everywhere that of sessions.
-    draft_model: a hub name or folder, "none", or "auto": the bundled model's own draft with it, else none. draft_head:
-    of an EAGLE-3 head that drafts instead, a hub name or folder.
+    model: a hub name, a folder, or "gosling" for the bundled model.
+    weights: "int8" rounds the weights of linear layers to one byte each; "auto" leaves them in `dtype`.
+    max_running, max_batch_rows: the most requests and the most tokens of one packed forward, prefill included; None
+    takes what suits the machine. max_step_ms: the most milliseconds that prompts may add to a step in which others
+    decode. kv_slots: the tokens that the KV cache holds; None derives them from `kv_memory`, which is a share of the
+    free memory, or bytes if above 1; None is 0.5 on a CPU and 0.85 on a GPU. prefix_cache: run the tokens that prompts
+    have in common once. max_nodes: the largest draft budget that a request may ask for.
+    session_bytes: the most bytes of each store of one session. session_bytes_per_key, session_bytes_in_all: the most
+    bytes of all sessions of one key, and of all keys; the key over its bound, or else the key that holds most, loses
+    its least recently used sessions. session_ttl: seconds that an idle session is kept.
+    threads: None takes the quickest number. graphs: on a GPU, capture forwards of a few sizes at start and replay them.
+    compile: compile the forwards before they are captured.
+    tree: a file with a static tree for the stand method, which then grows none of its own.
+    workers: the processes that serve this model on this machine; this one is number `place`. Each has its own GPU; on a
+    CPU they share the cores and the cache's memory; they always share the memory of sessions.
+    draft_model: a hub name or folder, "none", or "auto", which takes the bundled model's own draft model for the
+    bundled model and none for others. draft_head: a hub name or folder of an EAGLE-3 head, which drafts instead.
     """
 
     model: str = BUNDLED_MODEL

@@ -5,8 +5,8 @@ GanderError
 ├── ModelRefused         a model that cannot be served, with the reason
 ├── RequestRejected      a request that cannot be served; `param` names the field at fault
 └── BrokenSequence       a request that cannot go on, while all others can
-    ├── BrokenLogits     the model gave it numbers that no token can be drawn from
-    └── BrokenGrammar    its grammar met the limits of what a reply may cost
+    ├── BrokenLogits     its logits are not finite, so that no token can be drawn
+    └── BrokenGrammar    its grammar matcher reached its limits
 """
 
 
@@ -42,7 +42,7 @@ class BrokenSequence(GanderError):
 
 
 class BrokenLogits(BrokenSequence):
-    """The model gave NaN or infinity, or minus infinity for every token. position: of the token to draw."""
+    """The logits hold NaN or infinity, or are minus infinity for every token. position: of the token to draw."""
 
     code = "broken_logits"
 
@@ -51,7 +51,7 @@ class BrokenLogits(BrokenSequence):
 
 
 class BrokenGrammar(BrokenSequence):
-    """A matcher's limits are met, or a token came that its grammar forbids. reason: llguidance's."""
+    """A grammar matcher reached its limits, or was given a token that it forbids. reason: llguidance's message."""
 
     code = "broken_grammar"
 

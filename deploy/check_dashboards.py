@@ -1,9 +1,9 @@
-"""Evaluates every query of every dashboard, and every rule, on a real Prometheus that scrapes a real server under load.
+"""Checks every query of every dashboard, and every rule, on a real Prometheus that scrapes a real server under load.
 
     python -m deploy.check_dashboards [--seconds 25] [--picture docs/dashboard.png]
 
-A query that is refused, returns nothing or only NaN is a fault; so is a rule that is not healthy, that records nothing
-or that names a metric there is not. Ends with status 1 if there is any. Needs Debian's `prometheus`.
+A query fails if it is refused, or returns nothing or only NaN; a rule fails if it is not healthy, records nothing or
+names a metric that does not exist. The exit status is 1 if one fails. Needs Debian's `prometheus`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ METRIC_NAME = re.compile(r"\b(?:gander_\w+|vllm:\w+|\w+:gander_\w+:\w+|up)\b")
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """What was scraped: between `start` and `end`, seconds since 1970. asked: what the load consisted of."""
+    """A stack after its load. start, end: the time of the load, in seconds since 1970; asked: what the load asked."""
 
     prometheus: Prometheus
     start: float
@@ -40,7 +40,7 @@ class Live:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """problem: None for a query that answers; found: what it answers."""
+    """problem: None for a query that returned numbers; found: what it returned."""
 
     name: str
     expr: str
@@ -50,7 +50,7 @@ class Verdict:
 
 @contextmanager
 def loaded_stack(seconds: float) -> Iterator[Live]:
-    """Server and Prometheus, after `seconds` of load and the scrapes and evaluations that follow."""
+    """Run a server and a Prometheus. The block begins after `seconds` of load and the scrapes that follow it."""
     with running_gander(SERVER_FLAGS) as url, running_prometheus(url.removeprefix("http://")) as prometheus:
         time.sleep(2 * SCRAPE_SECONDS)  # a counter's increase can only be seen from a scrape before it
         start = time.time()
@@ -89,7 +89,7 @@ def check_rules(live: Live) -> list[Verdict]:
 
 
 def _recorded(rule: Mapping[str, Any]) -> str:
-    """The series that a recording rule writes."""
+    """The selector of the series that a recording rule writes."""
     labels = ",".join(f'{name}="{value}"' for name, value in rule.get("labels", {}).items())
     return f"{rule['name']}{{{labels}}}"
 
@@ -113,7 +113,7 @@ def _numbers(series: Sequence[Series]) -> list[float]:
 
 
 def report(verdicts: Sequence[Verdict]) -> str:
-    """A line for each verdict; the query too where it is a fault."""
+    """A line for each verdict, with the query where it failed."""
     lines = []
     for verdict in verdicts:
         lines.append(f"{'FAULT' if verdict.problem else 'ok   '} {verdict.name}: {verdict.problem or verdict.found}")

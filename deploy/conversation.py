@@ -1,4 +1,4 @@
-"""Streamed completions of sessions through a router, as a client sees them. Knows nothing of Ray."""
+"""A client that streams completions of many sessions through a router. Knows nothing of Ray."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMES = ("mean", "median", "total", "smallest", "largest", "middle", "variance",
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """length: of the reply, in tokens; is_named: the router is told the session, by its header."""
+    """One request. length: the reply's, in tokens; is_named: a header tells the router the session."""
 
     session: str
     prompt: str
@@ -43,7 +43,7 @@ class Ask:
 
 @dataclass(slots=True)
 class Streamed:
-    """What has come of a reply. end: "end", an error's code, or how the connection was lost."""
+    """What a client has received of a reply. end: "end", an error's code, or how the connection was lost."""
 
     text: str = ""
     end: str = "cut short"
@@ -66,18 +66,18 @@ class Streamed:
 
 
 def prompt_of(number: int) -> str:
-    """Of more than one block of the cache."""
+    """A prompt that is longer than one block of the cache."""
     name = NAMES[number % len(NAMES)]
     return f'def {name}_{number}(values):\n    """Return the {name} of a list of numbers, which may be empty."""\n    '
 
 
 def new_asks(count: int, length: int) -> list[Ask]:
-    """One of each of so many sessions that nobody knows yet."""
+    """One request for each of so many new sessions."""
     return [Ask(uuid.uuid4().hex, prompt_of(number), number, length) for number in range(count)]
 
 
 async def run(client: httpx.AsyncClient, asked: Ask, reply: Streamed) -> None:
-    """Take a reply as it comes, to its end."""
+    """Read a reply as it comes, to its end."""
     headers = {SESSION_HEADER: asked.session} if asked.is_named else {}
     try:
         async with client.stream("POST", "/v1/completions", json=asked.body, headers=headers) as response:
@@ -95,7 +95,7 @@ async def run(client: httpx.AsyncClient, asked: Ask, reply: Streamed) -> None:
 async def converse(
     client: httpx.AsyncClient, number: int, session: str, lengths: Sequence[int], is_named: bool = True
 ) -> list[Streamed]:
-    """A conversation whose turns have replies of these lengths, each asked with all that came before."""
+    """Hold a conversation whose replies have these lengths; each request has all that came before."""
     prompt, replies = prompt_of(number), []
     for turn, length in enumerate(lengths):
         reply = Streamed()

@@ -1,6 +1,6 @@
-"""Ray Serve on this machine alone, for measurements and tests: a cluster of its own, which ends with the block.
+"""A Ray Serve cluster on this machine alone, for measurements and tests. It ends with the block.
 
-Knows configurations and replicas, nothing of what they answer. Wants the extra `ray`.
+Knows configurations and replicas, nothing of what they answer. Needs the extra `ray`.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from ray.dashboard.modules.serve.sdk import ServeSubmissionClient
 
 from server.ray.config_file import GANDER
 
-ADDRESS = "127.0.0.2"  # in the place of 127.0.0.1 Ray puts the machine's address in its network
-NUM_CPUS = 8  # that replicas may ask for, whatever there are
+ADDRESS = "127.0.0.2"  # because Ray replaces 127.0.0.1 by the machine's address in its network
+NUM_CPUS = 8  # what replicas may reserve, however many CPUs there are
 OBJECT_BYTES = 100_000_000
-START_SECONDS = 600.0  # of replicas; the first start on a machine compiles
+START_SECONDS = 600.0  # long, because the first start on a machine compiles kernels
 LOOK_SECONDS = 0.5
-SETTINGS = {"model": "gosling", "threads": 1, "standby": False}  # of replicas that share a small machine
+SETTINGS = {"model": "gosling", "threads": 1, "standby": False}  # for replicas that share a small machine
 
 
 class LocalRay:
-    """dashboard: its address, where `serve deploy` sends what it deploys."""
+    """A running cluster. dashboard: the address to which `serve deploy` sends configurations."""
 
     def __init__(self, dashboard: str) -> None:
         self._client = ServeSubmissionClient(dashboard)
         self.url = f"http://127.0.0.1:{_free_port()}"
 
     def deploy(self, config: Mapping[str, Any]) -> None:
-        """As `serve deploy` does, on a port of this cluster's own; returns once all replicas are as they should be.
-        Raises TimeoutError if they never are."""
+        """Deploy a configuration as `serve deploy` does, on this cluster's port; return once all replicas are running.
+        Raises TimeoutError if they do not come to run."""
         host, port = self.url.removeprefix("http://").split(":")
         self._client.deploy_applications(dict(config) | {"http_options": {"host": host, "port": int(port)}})
         end = time.monotonic() + START_SECONDS
-        time.sleep(LOOK_SECONDS)  # until the controller has begun
+        time.sleep(LOOK_SECONDS)  # the controller needs a moment to begin
         while not self._is_as_deployed():
             if time.monotonic() > end:
                 raise TimeoutError(f"Ray Serve has not deployed: {self._client.get_serve_details()}")
             time.sleep(LOOK_SECONDS)
 
     def replica_pids(self) -> list[int]:
-        """Process ids of the replicas that run."""
+        """Process ids of the running replicas."""
         replicas = self._application()["deployments"][GANDER]["replicas"]
         return [each["pid"] for each in replicas if each["state"] == "RUNNING"]
 
@@ -52,7 +52,7 @@ class LocalRay:
         return bool(self._application()["status"] == "RUNNING")
 
     def _application(self) -> dict[str, Any]:
-        """As Ray tells of it, with its deployments."""
+        """The application's status and its deployments, as Ray reports them."""
         (application,) = self._client.get_serve_details()["applications"].values()
         assert isinstance(application, dict)
         return application

@@ -1,9 +1,9 @@
-"""What it is worth that a session goes back to its replica: `python -m deploy.measure_affinity --rounds 3`.
+"""Measures what is gained when a session returns to its replica: `python -m deploy.measure_affinity --rounds 3`.
 
-Starts Ray Serve with the bundled model, one thread a replica, and lets conversations of three turns run at once through
-one replica, through two that are told sessions by their header, and through two that are not, by turns. Shown, of each
-round: tokens a second; and of turns after the first, which can gain nothing, the share of prompt tokens that were
-cached and of reply tokens that the session's stores had foretold, so that they were drafted and accepted.
+Starts Ray Serve with the bundled model, one thread a replica. Conversations of three turns run at once through one
+replica, through two with sessions named in a header, and through two without, in turn. It prints, for each round,
+tokens a second; and for turns after the first, which cannot gain, the share of prompt tokens that were cached and the
+share of reply tokens that were accepted drafts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ WAYS = {
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """rate: tokens a second; cached, foretold: shares."""
+    """rate: tokens a second; cached: share of prompt tokens from the cache; foretold: share of reply tokens that were
+    accepted drafts. Both shares are of turns after the first."""
 
     rate: float
     cached: float
@@ -40,7 +41,7 @@ class Round:
 
 
 async def measured(url: str, sessions: int, is_named: bool) -> Round:
-    """All conversations at once."""
+    """Run all conversations at once."""
     async with httpx.AsyncClient(base_url=url, timeout=600, limits=httpx.Limits(max_connections=sessions)) as client:
         started = time.perf_counter()
         conversations = await asyncio.gather(

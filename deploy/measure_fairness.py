@@ -1,8 +1,8 @@
-"""What a flood of one key does to another: `python -m deploy.measure_fairness [FLAGS OF gander serve]`.
+"""Measures how one key's flood slows another key: `python -m deploy.measure_fairness [FLAGS OF gander serve]`.
 
-Key A has four calls of 64 sampled choices of 200 tokens open all the time. Key B asks for one token, 150 times: alone,
-then beside the flood, in turns. Shown: B's milliseconds; the exit status is 1 where the p99 of the second are more than
-three times those of the first.
+Key A always has four calls open, each for 64 sampled choices of 200 tokens. Key B asks for one token, 150 times: alone,
+then beside the flood, in turns. It prints B's milliseconds; the exit status is 1 where B's p99 beside the flood is more
+than three times its p99 alone.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from server.bench.started_servers import running_gander
 ROUNDS = 2
 NUM_ASKED, PAUSE_SECONDS = 150, 0.02
 NUM_CALLS, NUM_CHOICES, REPLY_TOKENS = 4, 64, 200
-FLOOD_SECONDS = 3.0  # until all choices are under way
+FLOOD_SECONDS = 3.0  # enough for all choices to have begun
 MOST_RATIO = 3.0
 
 
 class Clients:
-    """Of both keys, at one server."""
+    """Clients of both keys, for one server."""
 
     def __init__(self, http: httpx.AsyncClient) -> None:
         self._http = http
         self._num_asked = 0
 
     async def ask(self, count: int) -> list[float]:
-        """Milliseconds of so many one-token requests of key B, each with a prompt of its own."""
+        """Send so many one-token requests of key B, each with its own prompt. Returns their milliseconds."""
         times = []
         for _ in range(count):
             self._num_asked += 1
@@ -47,7 +47,7 @@ class Clients:
 
     @asynccontextmanager
     async def flood(self) -> AsyncIterator[None]:
-        """Key A's calls run from now on to the end of the block."""
+        """Keep key A's calls running until the block ends."""
         calls = [asyncio.create_task(self._flood(number)) for number in range(NUM_CALLS)]
         try:
             await asyncio.sleep(FLOOD_SECONDS)
@@ -77,7 +77,7 @@ def shown(times: Sequence[float]) -> str:
 
 
 async def measure(url: str) -> float:
-    """Show a table; the largest ratio in it."""
+    """Print a table, and return the largest ratio in it."""
     ratios = []
     async with httpx.AsyncClient(base_url=url, timeout=600, limits=httpx.Limits(max_connections=None)) as http:
         clients = Clients(http)

@@ -1,9 +1,8 @@
-"""What metrics cost a step, against what the step takes: `python -m deploy.measure_metrics`.
+"""Measures what metrics cost a step, beside what the step takes: `python -m deploy.measure_metrics`.
 
-Counted: in the worker the tally, the step's statistics and, as often as it makes one, a report with the engine's
-gauges; in the server the report's decoding, adding it up, and a scrape every 15 seconds. All is timed in one run on the
-bundled model, in place, around real steps. Shown: the median step, and the median over reports of the mean cost of
-their steps.
+It counts, in the worker: the tally, the step's statistics and the reports with the engine's gauges; in the server:
+decoding and adding up the reports, and a scrape every 15 seconds. All is timed in one run on the bundled model, around
+real steps. It prints the median step, and the median over reports of the mean cost of their steps.
 """
 
 from __future__ import annotations
@@ -26,11 +25,13 @@ from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.stats import DraftOutcome, StepStats
 from decoding.core.tree import DraftTree, Verdict
-from decoding.costs.curve import CostCurve
+from decoding.costs.price import CostCurve
 from decoding.engine import engine as engine_module
 from decoding.engine.engine import Engine
 from decoding.engine.scheduler import Reuse
-from decoding.engine.tally import Emission, StepTally, outcome_of
+from decoding.engine.sequence_step import SequenceStep
+from decoding.engine.start import load_engine
+from decoding.engine.tally import StepTally, outcome_of
 from decoding.model.checkpoint import BUNDLED_FOLDER
 from decoding.worker.messages import Batch, StepReport
 from decoding.worker.worker import REPORT_SECONDS
@@ -47,7 +48,7 @@ T = TypeVar("T")
 
 
 class Stopwatch:
-    """Seconds spent in what it is asked to run, its own cost taken off: that of running nothing, at the same place."""
+    """Adds up the seconds of the functions that it runs, less its own cost, which it measures by running nothing."""
 
     def __init__(self) -> None:
         self._seconds = self._blank_seconds = 0.0
@@ -69,7 +70,7 @@ class Stopwatch:
         self._seconds, self._runs = seconds, runs
 
     def take(self) -> float:
-        """The seconds since they were last taken."""
+        """The seconds since the last call of `take`."""
         blank = self._blank_seconds / self._blanks if self._blanks else 0.0
         seconds, self._seconds, runs, self._runs = self._seconds, 0.0, self._runs, 0
         return seconds - runs * blank
@@ -80,15 +81,15 @@ def _nothing() -> None:
 
 
 class TimedTally(StepTally):
-    """A tally that says what it costs."""
+    """A tally whose cost is measured."""
 
     watch = Stopwatch()
 
     def end_phase(self, name: str) -> None:
         self.watch.run(super().end_phase, name)
 
-    def add(self, emission: Emission, outcome: DraftOutcome | None) -> None:
-        self.watch.run(super().add, emission, outcome)
+    def add(self, step: SequenceStep, context: int, outcome: DraftOutcome | None) -> None:
+        self.watch.run(super().add, step, context, outcome)
 
     def stats(self, num_rows: int, num_prefill_rows: int, reuse: Reuse, curve: CostCurve) -> StepStats:
         return self.watch.run(super().stats, num_rows, num_prefill_rows, reuse, curve)
@@ -99,7 +100,8 @@ def timed_outcome_of(tree: DraftTree, verdict: Verdict) -> DraftOutcome | None:
 
 
 def measure(engine: Engine, num_running: int) -> tuple[list[float], list[float], Metrics]:
-    """Seconds of each decode step; what metrics took of a step, for each report; with so many requests at a time."""
+    """Run so many requests at a time. Returns the seconds of each decode step, and, for each report, the seconds that
+    metrics took of a step."""
     encoder, decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Batch)
     metrics, watch = Metrics("gosling"), TimedTally.watch
     steps, costs, told = [], [], list[StepStats]()
@@ -140,7 +142,7 @@ def _request(engine: Engine, name: str, number: int) -> Request:
 
 
 def scrape_seconds(metrics: Metrics) -> float:
-    """Of one scrape: everything in the registry as text."""
+    """The seconds of one scrape, which writes everything in the registry as text."""
     seconds = []
     for _ in range(SCRAPES):
         started = time.perf_counter()
@@ -150,7 +152,7 @@ def scrape_seconds(metrics: Metrics) -> float:
 
 
 def main() -> int:
-    engine = Engine.load(EngineConfig())
+    engine = load_engine(EngineConfig())
     with patch.multiple(engine_module, StepTally=TimedTally, outcome_of=timed_outcome_of):
         for num_running in NUM_RUNNING:
             steps, costs, metrics = measure(engine, num_running)

@@ -1,9 +1,9 @@
-"""A server of its own under everything at once, on 127.0.0.1: `python -m deploy.soak --seconds 600 --clients 64`.
+"""Stress-tests a server of its own on 127.0.0.1: `python -m deploy.soak --seconds 600 --clients 64`.
 
-Clients of two keys ask for replies that are known, leave midway, send bodies that are wrong and bombs, while the worker
-is killed and stopped by turns; the last part of the time is quiet. Every request must end in exactly one way, every
-reply must be the one it always is, no block may be left held, and memory may not go on growing in the quiet part.
-Writes a table; the exit status is 1 if something failed.
+Clients of two keys ask for known replies, disconnect midway, and send invalid and malicious bodies, while the worker is
+killed and stopped in turn; the last part of the time is without kills. Every request must end in exactly one way, every
+reply must be the one it always is, no block may be left held, and memory may not keep growing in the last part.
+Prints a table; the exit status is 1 if something failed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from server.bench.started_servers import running_gander
 KEYS = ("alice", "bob")
 ADMIN = "admin"
 FLAGS = ("--api-keys", ",".join(KEYS), "--admin-keys", ADMIN, "--trust-request-chat-template")
-SMALL = ("--kv-slots", "40000", "--session-bytes", "1048576")  # so that what is bounded is soon full
+SMALL = ("--kv-slots", "40000", "--session-bytes", "1048576")  # small bounds, which are soon reached
 STORMY = 0.5  # share of the time in which the worker is killed and stopped
 MOST_GROWTH = 10.0  # MiB a minute, of the worker and of the server
 SHARES = {"reply": 0.80, "leave": 0.10, "mistake": 0.08, "bomb": 0.02}
@@ -42,19 +42,19 @@ def bodies_by_name() -> dict[str, list[Ask]]:
 
 @dataclass(slots=True)
 class Soak:
-    """Of one server. bodies: what is asked, by the names of SHARES; expected: the text of each reply, by its body."""
+    """The soak of one server. bodies: requests by the names in SHARES; expected: each reply's text, by its body."""
 
     url: str
     bodies: dict[str, list[Ask]] = field(default_factory=bodies_by_name)
     expected: dict[bytes, str] = field(default_factory=dict)
-    ends: Counter[tuple[str, str]] = field(default_factory=Counter)  # by what was asked and how it ended
+    ends: Counter[tuple[str, str]] = field(default_factory=Counter)  # requests by their kind and how they ended
     faults: list[str] = field(default_factory=list)
     stormy_gaps: list[float] = field(default_factory=list)
     quiet_gaps: list[float] = field(default_factory=list)
     quiet_since: float = float("inf")
 
     async def learn(self) -> None:
-        """Every reply once, undisturbed."""
+        """Ask for every known reply once, while nothing disturbs the server."""
         for asked in self.bodies["reply"]:
             end, _ = await ask(self._address(KEYS[0]), asked)
             if end.kind != WHOLE:
@@ -62,7 +62,7 @@ class Soak:
             self.expected[asked.body] = end.text
 
     async def client(self, number: int, until_time: float) -> None:
-        """One after the other until the time is over."""
+        """Send one request after the other until the time is over."""
         choices, address = random.Random(number), self._address(KEYS[number % len(KEYS)])
         while time.perf_counter() < until_time:
             (name,) = choices.choices(list(SHARES), list(SHARES.values()))
@@ -83,7 +83,7 @@ class Soak:
             (self.quiet_gaps if is_quiet else self.stormy_gaps).extend(reply.gaps)
 
     async def run(self, seconds: float, num_clients: int, pause: float) -> bool:
-        """Whether nothing failed. pause: seconds between two blows."""
+        """Run the soak. Returns whether nothing failed. pause: mean seconds between two kills or stops."""
         await self.learn()
         admin = self._address(ADMIN)
         chaos, memory = Chaos(admin, random.Random(16)), Memory(admin)
@@ -124,7 +124,7 @@ class Soak:
             sys.stdout.write(f"FAULT: {fault}\n")
 
     async def _held_slots(self) -> int:
-        """Once the worker had time to report."""
+        """The slots that requests hold, after the worker has had time to report them."""
         held = -1
         for _ in range(40):
             pieces: list[bytes] = []
@@ -152,7 +152,7 @@ def _quantiles(seconds: Sequence[float]) -> str:
 
 
 def _course(samples: Samples) -> str:
-    """How it went with memory."""
+    """A line that tells how memory changed."""
     growth = slope(samples)
     if growth is None:
         return "too short to tell"

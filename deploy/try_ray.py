@@ -1,7 +1,7 @@
-"""What clients see while Ray Serve scales, drains, is full and loses a replica: `python -m deploy.try_ray`.
+"""Shows what clients see while Ray Serve scales, drains, is full and loses a replica: `python -m deploy.try_ray`.
 
-Starts Ray Serve with the bundled model, one thread a replica, tries each under streams and says how they ended. The
-configuration is that of `gander ray-config`, but for what each trial names.
+Starts Ray Serve with the bundled model, one thread a replica, does each while streams run, and prints how they ended.
+The configuration is that of `gander ray-config`, with the changes that each trial names.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def config(least: int, most: int, settings: Mapping[str, Any] = SETTINGS) -> dic
 
 
 def replicas_of(written: Mapping[str, Any]) -> dict[str, Any]:
-    """The replicas' options, to be changed."""
+    """The replicas' options in a configuration, for changing them."""
     (application,) = written["applications"]
     (found,) = [each for each in application["deployments"] if each["name"] == GANDER]
     assert isinstance(found, dict)
@@ -41,7 +41,7 @@ def replicas_of(written: Mapping[str, Any]) -> dict[str, Any]:
 
 @asynccontextmanager
 async def streams_of(client: httpx.AsyncClient, asks: Sequence[Ask]) -> AsyncIterator[list[Streamed]]:
-    """All of them at once: the block runs once each has begun, and when it is left each has ended."""
+    """Run all streams at once. The block begins when each has begun; it is left when each has ended."""
     replies = [Streamed() for _ in asks]
     running = asyncio.gather(*(run(client, asked, reply) for asked, reply in zip(asks, replies, strict=True)))
     while not running.done() and not all(reply.text for reply in replies):
@@ -77,7 +77,7 @@ async def scale(ray: LocalRay, client: httpx.AsyncClient) -> str:
 
 
 async def drain(ray: LocalRay, client: httpx.AsyncClient) -> str:
-    """One replica fewer, then all of them replaced, front and replicas, since their settings change."""
+    """Remove one replica; then change the settings, so that Ray replaces front and replicas."""
     await asyncio.to_thread(ray.deploy, config(2, 2))
     lines = []
     for name, written in (
@@ -106,7 +106,7 @@ async def fill(ray: LocalRay, client: httpx.AsyncClient) -> str:
 
 
 async def burst(client: httpx.AsyncClient, count: int) -> list[httpx.Response]:
-    """Replies so long that none has ended before the last request has come."""
+    """Send more requests than fit, for replies so long that none ends before the last request has come."""
     body = {"prompt": "def mean(values):\n", "max_tokens": STREAM_TOKENS, "ignore_eos": True}
     return await asyncio.gather(*(client.post("/v1/completions", json=body) for _ in range(count)))
 

@@ -1,6 +1,6 @@
-"""The FastAPI application: middleware, routes, error handlers, and the life of the service behind them.
+"""The FastAPI application: it wires middleware, routes and error handlers, and starts and stops the service.
 
-Owns the wiring only. The port is open while the model loads: routes that need the engine answer 503 until then.
+The port is open while the model loads: routes that need the engine answer 503 until then.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from server.http.unknown_fields import UnknownFieldsMiddleware
 from server.metrics.metrics import Metrics
 from server.service import Service
 
-STORES_OF_A_SESSION = 2  # that are bounded by --session-bytes
+STORES_OF_A_SESSION = 2  # stores that --session-bytes bounds, each by itself
 HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
 GENERATING = "/v1/chat/completions, /v1/completions, /v1/responses and /v1/messages"
-# Parts of other servers' API that people look for here, after /v1/.
+# The parts of OpenAI's API below /v1/ that this server does not have: they get a 404 that says so.
 NOT_SERVED = frozenset(
     {"audio", "batches", "embeddings", "files", "fine_tuning", "images", "moderations", "rerank", "score"}
 )
@@ -71,7 +71,7 @@ def create_service(
 
 
 def create_app(service: Service) -> FastAPI:
-    """The application serves as soon as its lifespan has started, and stops `service` with it."""
+    """The application starts `service` when its lifespan begins, and closes it when the lifespan ends."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:  # noqa: ARG001
@@ -92,7 +92,7 @@ def create_app(service: Service) -> FastAPI:
 
 
 def _add_middleware(app: FastAPI, service: Service) -> None:
-    """The last added is the outermost."""
+    """Each middleware wraps those added before it, so the last one added sees a request first."""
     settings, on_error = service.settings, service.metrics.on_error
     if settings.unknown_fields == "ignore":
         app.add_middleware(UnknownFieldsMiddleware)

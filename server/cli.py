@@ -1,7 +1,7 @@
-"""The `gander` command: serve, bench, tune-tree, train-head, ray-config, version. Flags are made from settings, each
-defined once.
+"""The `gander` command: serve, bench, tune-tree, train-head, ray-config, version.
 
-Owns the command line only; heavy modules are imported by the command that needs them.
+The flags of `serve` are made from `ServerSettings`, which defines each once. Every command imports the heavy modules
+that it needs itself, so that the others start quickly.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from server.config import ENGINE_OPTIONS, ServerSettings
 from server.http.keys import is_hashed
 
 app = typer.Typer(help="An OpenAI-compatible server with tree speculative decoding.", no_args_is_help=True)
-ALIASES = {"workers": "--data-parallel-size"}  # vLLM's names of settings
-SECRETS = ("api_keys", "admin_keys")  # settings
+ALIASES = {"workers": "--data-parallel-size"}  # what vLLM calls a setting
+SERVER_BENCHES = {"serve": "server.bench.__main__", "pretrained": "server.bench.pretrained.__main__"}
+SECRETS = ("api_keys", "admin_keys")  # settings that hold keys
 PASS_THROUGH = {
     "allow_extra_args": True,
-    "allow_interspersed_args": False,  # or `--` would be lost
+    "allow_interspersed_args": False,  # else click would drop `--`
     "ignore_unknown_options": True,
     "help_option_names": [],
 }
@@ -45,7 +46,7 @@ def serve(**options: Any) -> None:
 
 
 def _checked(given: Mapping[str, Any]) -> ServerSettings:
-    """Ends the command with a line for each setting that is wrong."""
+    """Build the settings; where some are wrong, print a line for each and exit with status 2."""
     try:
         return ServerSettings(**given)
     except ValidationError as error:
@@ -56,7 +57,7 @@ def _checked(given: Mapping[str, Any]) -> ServerSettings:
 
 
 def _hide_keys(given: Mapping[str, Any]) -> None:
-    """Warn of keys that were given as flags; those in the environment are not for the processes that are started."""
+    """Remove keys from the environment, which child processes inherit, and warn of keys that were given as flags."""
     for name in SECRETS:
         os.environ.pop(f"GANDER_{name.upper()}", None)
         if name in given and not all(is_hashed(key.strip()) for key in given[name].split(",")):
@@ -70,7 +71,7 @@ def _hide_keys(given: Mapping[str, Any]) -> None:
 
 
 def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
-    """The typer parameter of one setting; absent means: leave it to the environment or the default."""
+    """The typer parameter of one setting. Its default is None: the environment or the setting's default then holds."""
     default = "" if field.default is None else f" (default {field.default})"
     text = f"{field.description}{default} [env: GANDER_{name.upper()}]"
     if name == "model":
@@ -97,10 +98,12 @@ app.command("serve")(_with_settings_flags(serve))
 
 @app.command("bench", context_settings=PASS_THROUGH)
 def bench(context: typer.Context) -> None:
-    """Measure the engine; the arguments are those of `python -m decoding.bench`. `bench serve` measures a server."""
-    is_serve = context.args[:1] == ["serve"]
-    module = importlib.import_module("server.bench.__main__" if is_serve else "decoding.bench.__main__")
-    raise typer.Exit(module.main(context.args[is_serve:]))
+    """Measure the engine; the arguments are those of `python -m decoding.bench`. `bench serve` measures a server,
+    `bench pretrained` the speed-ups of a running one."""
+    name, *rest = context.args or [""]
+    module = SERVER_BENCHES.get(name)
+    main = importlib.import_module(module or "decoding.bench.__main__").main
+    raise typer.Exit(main(rest if module else context.args))
 
 
 @app.command("tune-tree", context_settings=PASS_THROUGH)

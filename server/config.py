@@ -1,7 +1,7 @@
-"""Start-up settings: every one is a flag of `gander serve` and a GANDER_* variable.
+"""Start-up settings: each is a flag of `gander serve` and a GANDER_* variable.
 
-Owns names, defaults and bounds. The engine's own options keep the engine's names, so that
-`engine_config` can copy them; it knows nothing of what they mean.
+Owns names, defaults and bounds. The engine's options have the same names here as in `EngineConfig`, so that
+`engine_config` copies them without knowing what they mean.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from server.http.unknown_fields import UnknownFields
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
-ENGINE = EngineConfig()  # its defaults are ours
+ENGINE = EngineConfig()  # the settings take their defaults from here
 ENGINE_OPTIONS = frozenset(option.name for option in fields(EngineConfig)) - {"place"}
 BYTES = {"": 1, "b": 1} | {
     letter + mark: base**power
@@ -47,7 +47,8 @@ class ServerSettings(BaseSettings):
     device: str = Field(default=ENGINE.device, description="auto, cpu, cuda or cuda:N")
     dtype: Dtype = Field(default=ENGINE.dtype, description="Number format of the weights")
     weights: Weights = Field(
-        default=ENGINE.weights, description="int8: linear layers keep a byte per weight (a CPU with VNNI); auto: dtype"
+        default=ENGINE.weights,
+        description="int8: linear layers store a byte per weight (needs a CPU with VNNI); auto: they use --dtype",
     )
     attention: Attention = Field(
         default=ENGINE.attention, description="Tree attention kernel; exact is the default on a CPU, triton on a GPU"
@@ -58,36 +59,36 @@ class ServerSettings(BaseSettings):
     max_running: int | None = Field(
         default=ENGINE.max_running,
         ge=1,
-        description="Most requests decoded at the same time; by default what suits the machine",
+        description="Most requests that run at the same time; by default what suits the machine",
     )
     max_waiting: int = Field(
-        default=ENGINE.max_waiting, ge=0, description="Most requests waiting; more are answered 429"
+        default=ENGINE.max_waiting, ge=0, description="Most requests that may wait; a further one is answered 429"
     )
     max_waiting_per_key: int | None = Field(
-        default=None, ge=0, description="Most requests waiting of one API key; by default as many as of all"
+        default=None, ge=0, description="Most waiting requests of one API key; by default --max-waiting"
     )
     max_waiting_tokens: int | None = Field(
-        default=None, ge=1, description="Most tokens of waiting prompts; by default no limit"
+        default=None, ge=1, description="Most prompt tokens of all waiting requests together; by default no limit"
     )
     max_waiting_tokens_per_key: int | None = Field(
-        default=None, ge=1, description="Most tokens of waiting prompts of one API key; by default no limit"
+        default=None, ge=1, description="Most prompt tokens of one API key's waiting requests; by default no limit"
     )
     max_queue_seconds: float | None = Field(
         default=None,
         gt=0,
         allow_inf_nan=False,
-        description="Longest wait for a reply's first token, after which it is answered 408; by default no limit",
+        description="Seconds a request may wait for its first token before it is answered 408; by default no limit",
     )
     max_batch_rows: int | None = Field(
         default=ENGINE.max_batch_rows,
         ge=1,
-        description="Most rows of one packed forward, prefill included; by default what suits the machine",
+        description="Most tokens of one forward, drafted and prompt tokens together; by default what suits the machine",
     )
     max_step_ms: float = Field(
         default=ENGINE.max_step_ms,
         gt=0,
         allow_inf_nan=False,
-        description="Milliseconds by which prompts may delay a step of the replies that are being written",
+        description="Milliseconds by which prefill may lengthen a step while replies are being written",
     )
     kv_slots: int | None = Field(
         default=ENGINE.kv_slots, ge=1, description="Room in the KV cache, in tokens; by default what --kv-memory holds"
@@ -98,13 +99,14 @@ class ServerSettings(BaseSettings):
         "by default 0.5 on a CPU and 0.85 on a GPU",
     )
     graphs: bool = Field(
-        default=ENGINE.graphs, description="On a GPU, capture forwards of a few sizes at start and replay them"
+        default=ENGINE.graphs,
+        description="On a GPU, capture CUDA graphs for a few batch sizes at start and replay them",
     )
     compile: bool = Field(
         default=ENGINE.compile, description="Compile captured forwards, which takes minutes at start; GPU only"
     )
     prefix_cache: bool = Field(
-        default=ENGINE.prefix_cache, description="Run once what prompts have in common; it changes no reply"
+        default=ENGINE.prefix_cache, description="Run a prefix that prompts share only once; replies stay the same"
     )
     max_nodes: int = Field(default=ENGINE.max_nodes, ge=0, description="Largest draft tree a request may ask for")
     session_bytes: int = Field(
@@ -113,17 +115,17 @@ class ServerSettings(BaseSettings):
     session_bytes_per_key: int = Field(
         default=ENGINE.session_bytes_per_key,
         ge=SMALLEST_CACHE,
-        description="Most bytes that the sessions of one key may take; beyond them its least recently used ones go",
+        description="Most bytes that the sessions of one key may take; above, its least recently used ones are dropped",
     )
     session_bytes_in_all: int = Field(
         default=ENGINE.session_bytes_in_all,
         ge=SMALLEST_CACHE,
-        description="Most bytes that all sessions may take; beyond them the key that holds most loses its oldest ones",
+        description="Most bytes that all sessions may take; above, the key that holds most loses its oldest ones",
     )
     session_ttl: float = Field(default=ENGINE.session_ttl, gt=0, description="Seconds an unused session is kept")
     sessions_dir: str | None = Field(
         default=None,
-        description="Folder where sessions are kept over restarts, within the same bounds; by default they are not",
+        description="Folder that keeps sessions across restarts, within the same bounds; by default restarts lose them",
     )
     tree: str | None = Field(default=ENGINE.tree, description="Static draft tree of the stand method, a JSON file")
     draft_model: str = Field(
@@ -135,42 +137,46 @@ class ServerSettings(BaseSettings):
         description="EAGLE-3 head that drafts instead of a draft model: a name or a folder",
     )
     threads: int | None = Field(
-        default=ENGINE.threads, ge=1, description="CPU threads of each worker; by default as many as are quickest"
+        default=ENGINE.threads, ge=1, description="CPU threads of each worker; by default the number measured quickest"
     )
     workers: int = Field(
         default=ENGINE.workers,
         ge=1,
         le=256,
-        description="Processes that serve a copy of the model each: on a GPU of its own, or with its part of the CPU",
+        description="Worker processes, each with a copy of the model: on a GPU of its own, or on its share of the CPU",
     )
     tensor_parallel_size: int = Field(
-        default=1, description="vLLM's name; 1 here: each GPU has a copy of the whole model, see --workers"
+        default=1, description="Accepted for vLLM's sake, and must be 1: each GPU has the whole model, see --workers"
     )
 
     host: str = Field(default="127.0.0.1", description="Address to listen on")
     port: int = Field(default=8000, ge=0, le=65535, description="Port to listen on; 0 picks a free one")
     served_model_name: str | None = Field(
-        default=None, description="Names clients may use, apart by commas; by default the model's own"
+        default=None, description="Names clients may use, separated by commas; by default the model's own"
     )
     max_body_bytes: int = Field(default=4 * 2**20, ge=1024, description="Largest request body, in bytes")
     max_connections: int = Field(
-        default=4096, ge=2, description="Most open connections; fewer where the process may not have the descriptors"
+        default=4096, ge=2, description="Most open connections; fewer where the limit on file descriptors is lower"
     )
     max_connections_per_address: int | None = Field(
         default=None, ge=1, description="Most open connections of one client address; by default half of all"
     )
-    max_head_bytes: int = Field(default=32768, ge=1024, description="Longest head of a request: its path and headers")
-    head_seconds: float = Field(default=10.0, gt=0, description="Longest time for a request's head to arrive")
-    body_seconds: float = Field(default=60.0, gt=0, description="Longest time for a request's body to arrive")
+    max_head_bytes: int = Field(
+        default=32768, ge=1024, description="Largest head of a request (its path and headers), in bytes"
+    )
+    head_seconds: float = Field(default=10.0, gt=0, description="Seconds within which a request's head must arrive")
+    body_seconds: float = Field(default=60.0, gt=0, description="Seconds within which a request's body must arrive")
     max_body_parts: int = Field(
-        default=65536, ge=1, description="Most objects, lists and members of objects in one request body"
+        default=65536, ge=1, description="Most objects, lists and object members in the JSON of one request body"
     )
     max_choices: int = Field(default=128, ge=1, description="Largest n of one request")
     max_prompts: int = Field(default=256, ge=1, description="Most prompts of one request")
     max_stop_strings: int = Field(default=16, ge=0, description="Most stop strings of one request")
-    max_reply_tokens: int | None = Field(default=None, ge=1, description="Largest max_tokens; by default all the room")
+    max_reply_tokens: int | None = Field(
+        default=None, ge=1, description="Largest max_tokens of a request; by default what --max-model-len leaves"
+    )
     max_logprobs: int = Field(
-        default=20, ge=0, le=MAX_LOGPROBS, description="Most likely tokens told of at each token (top_logprobs)"
+        default=20, ge=0, le=MAX_LOGPROBS, description="Largest top_logprobs: alternatives reported for each token"
     )
     max_bad_words: int = Field(default=128, ge=0, description="Most bad_words of one request")
     max_biased_tokens: int = Field(default=1024, ge=0, description="Most entries of logit_bias of one request")
@@ -179,58 +185,59 @@ class ServerSettings(BaseSettings):
     response_store_bytes: int = Field(
         default=16 * 2**20,
         ge=0,
-        description="Most bytes of responses kept in memory for each API key, to be gone on from; 0 keeps none",
+        description="Bytes of memory per API key for responses that later calls may continue; 0 keeps none",
     )
-    chat_template: str | None = Field(default=None, description="File of a chat template to use for the model's own")
+    chat_template: str | None = Field(default=None, description="File of a chat template that replaces the model's own")
     trust_request_chat_template: bool = Field(
-        default=False, description="Let requests bring their own chat template: a program, run in a sandbox"
+        default=False, description="Let requests bring their own chat template, a Jinja program that runs in a sandbox"
     )
     tool_parser: Literal["auto", "hermes", "llama3", "mistral"] = Field(
-        default="auto", description="How the model writes tool calls; auto reads it off the chat template"
+        default="auto", description="Format in which the model writes tool calls; auto tells it from the chat template"
     )
     reasoning_parser: Literal["auto", "think", "none"] = Field(
-        default="auto", description="Split what stands between <think> marks; auto reads it off the chat template"
+        default="auto",
+        description="think: report text between <think> marks apart, as reasoning; auto decides by the chat template",
     )
     unknown_fields: UnknownFields = Field(
         default="refuse",
-        description="refuse: answer 400 for a field nobody knows; ignore: leave it out, log its name once",
+        description="refuse: answer 400 to a body with an unknown field; ignore: drop the field and log its name once",
     )
     api_keys: str | None = Field(
-        default=None, description="API keys, apart by commas, each as it is or as sha256:HEX; none: open to all"
+        default=None, description="API keys, separated by commas, each as it is or as sha256:HEX; none: open to all"
     )
     api_key_file: str | None = Field(
-        default=None, description="File of API keys, one a line, read again when it changes; admin KEY for an admin's"
+        default=None, description="File of API keys, one a line, read again when it changes; 'admin KEY' is an admin's"
     )
     admin_keys: str | None = Field(default=None, description="API keys that also may see /metrics and all sessions")
-    open_metrics: bool = Field(default=False, description="Leave /metrics open where there are API keys")
+    open_metrics: bool = Field(default=False, description="Serve /metrics without a key where there are API keys")
     otlp_endpoint: str | None = Field(
         default=None,
-        description="Where an OpenTelemetry collector takes the spans of requests, such as "
+        description="Address to which an OpenTelemetry collector wants the spans of requests, such as "
         "http://127.0.0.1:4318/v1/traces; needs gander[otel]",
     )
     cors_origins: str | None = Field(
-        default=None, description="Web origins that may call this server, apart by commas; * for all"
+        default=None, description="Web origins that may call this server, separated by commas; * for all"
     )
     keep_alive_seconds: float = Field(
-        default=15.0, gt=0, description="Seconds of silence before a stream carries a comment line"
+        default=15.0, gt=0, description="Seconds of silence after which a stream gets a comment line"
     )
     coalesce_ms: float = Field(
         default=0.0,
         ge=0,
         allow_inf_nan=False,
-        description="Milliseconds between two chunks of a stream, each padded, so that who listens in learns little of "
-        "the tokens in it; 0 sends tokens as they come",
+        description="Milliseconds between two chunks of a stream, each padded, so that encrypted packets tell who "
+        "watches them little about the tokens; 0 sends tokens as they come",
     )
     standby: bool = Field(
-        default=True, description="Keep a process waiting, some 300 MB, from which a worker that died is soon replaced"
+        default=True, description="Keep a spare process (some 300 MB), from which a worker that died is soon replaced"
     )
     worker_timeout: float = Field(
-        default=30.0, gt=0, description="Seconds without a word after which a worker is killed and replaced"
+        default=30.0, gt=0, description="Seconds without a message after which a worker is killed and replaced"
     )
     drain_delay: float = Field(
         default=5.0,
         ge=0,
-        description="Seconds after SIGTERM in which the listener still answers, 503, so that routers notice",
+        description="Seconds after SIGTERM during which the port still answers 503, so that routers notice",
     )
     drain_seconds: float = Field(default=30.0, ge=0, description="Longest wait for running replies when stopping")
     log_level: LogLevel = Field(default="info", description="Least severe log lines shown")
@@ -238,7 +245,7 @@ class ServerSettings(BaseSettings):
     @field_validator("api_keys", "admin_keys")
     @classmethod
     def _hash_keys(cls, keys: str | None) -> str | None:
-        """Settings are shown and logged; keys must not be. None at all would leave the server open to everybody."""
+        """Hash the keys, because settings are shown and logged. An empty list is an error: it would open the server."""
         if keys is None:
             return None
         named = [hashed(key.strip()) for key in keys.split(",") if key.strip()]
@@ -263,7 +270,7 @@ class ServerSettings(BaseSettings):
 
     @property
     def model_names(self) -> tuple[str, ...]:
-        """The ids under which the model is served."""
+        """The ids under which the model is served: those given, else the folder's name or the hub name."""
         given = (name.strip() for name in (self.served_model_name or "").split(","))
         folder = Path(self.model)
         own = folder.resolve().name if folder.is_dir() else self.model
@@ -271,20 +278,21 @@ class ServerSettings(BaseSettings):
 
     @property
     def model_name(self) -> str:
-        """The first of them, which logs and metrics use."""
+        """The first of `model_names`, which logs and metrics use."""
         return self.model_names[0]
 
     def engine_config(self) -> EngineConfig:
-        """What the worker is started with."""
+        """The configuration with which a worker is started."""
         options = {name: getattr(self, name) for name in ENGINE_OPTIONS}
         options["kv_memory"] = None if self.kv_memory is None else amount_of(self.kv_memory)
         return EngineConfig(**options)
 
 
 def amount_of(text: str) -> float:
-    """A share of the free memory (0.5) as it is, or bytes with or without a unit (8GiB, 500MB, 8000000000) in bytes.
+    """Read an amount of memory: a share of what is free (0.5), or bytes with or without a unit (8GiB, 8000000000).
 
-    Without a unit up to 1 is a share. Raises PydanticCustomError for anything else, and for less than a mebibyte.
+    A number up to 1 without a unit is a share, and is returned as it is. Raises PydanticCustomError for anything else,
+    and for less than a mebibyte.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)\s*([a-z]*)", text.strip().lower(), re.ASCII)
     number, unit = match.groups() if match is not None else ("0", "")

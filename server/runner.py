@@ -1,7 +1,7 @@
 """Runs the server process from open port to exit status: uvicorn, signals, start-up report, draining.
 
-A stop has three parts: readiness ends, the port closes (after SIGTERM a while later, for routers), what runs comes to
-its end. Owns the process; knows nothing of requests. The invariant: when `run` returns, the worker process is gone.
+A stop has three parts: /ready answers 503, the port closes (after SIGTERM a while later, so that routers notice), the
+running requests finish. Invariant: when `run` returns, no worker process is left.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from server.service import Service
 
 LOG = logging.getLogger("gander.server")
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-SWITCH_SECONDS = 0.001  # that threads at work on large bodies may keep the event loop waiting, each time
-ACCEPTED_AT_ONCE = 8  # connections, of those that wait
+SWITCH_SECONDS = 0.001  # how long a thread that works on a large body may hold the interpreter's lock at a time
+ACCEPTED_AT_ONCE = 8  # connections accepted in one go
 BACKLOG = 2048  # connections that may wait to be accepted
 DRAIN_MARGIN = 2.0  # seconds for cut-off replies to reach their clients
 EXAMPLE = {"prompt": "def fibonacci(n):\n", "max_tokens": 64, "stream": True}
 
 
 def run(settings: ServerSettings, command: Sequence[str] = WORKER_COMMAND) -> int:
-    """Serve until a signal or until the model turns out not to be servable; the exit status."""
+    """Serve until a signal arrives, or until the model turns out not to be servable. Returns the exit status."""
     logging.basicConfig(level=settings.log_level.upper(), format=LOG_FORMAT)
     quieten()
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -85,7 +85,7 @@ async def _serve(settings: ServerSettings, command: Sequence[str]) -> int:
 
 
 def http_config(service: Service) -> uvicorn.Config:
-    """How uvicorn serves the application, within the settings' bounds on connections."""
+    """uvicorn's configuration for the application, with the settings' bounds on connections."""
     settings = service.settings
     most = connections_there_is_room_for(settings.max_connections)
     limits = ConnectionLimits(
@@ -98,7 +98,7 @@ def http_config(service: Service) -> uvicorn.Config:
     book = ConnectionBook(limits, service.metrics.on_error)
     return uvicorn.Config(
         create_app(service),
-        loop="asyncio",  # what is tested, whatever else is installed
+        loop="asyncio",  # the loop that the tests use, also where uvloop is installed
         http=partial(GuardedProtocol, book),  # type: ignore[arg-type]
         ws="none",
         backlog=ACCEPTED_AT_ONCE,
@@ -106,7 +106,7 @@ def http_config(service: Service) -> uvicorn.Config:
         log_level="warning",
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=int(settings.drain_seconds + DRAIN_MARGIN) + 1,  # from the closing of the port on
+        timeout_graceful_shutdown=int(settings.drain_seconds + DRAIN_MARGIN) + 1,  # counted from the port's closing
     )
 
 
@@ -124,8 +124,8 @@ def _listen(settings: ServerSettings) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """Differs from uvicorn's: a signal drains and a second one ends at once, the exit status is ours, a failed engine
-    stops it, many may wait."""
+    """uvicorn's server with other rules for its end: the first signal drains, a second one stops at once, a failed
+    engine stops it too, and `run` chooses the exit status."""
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
@@ -135,14 +135,16 @@ class _Server(uvicorn.Server):
         self._num_signals = 0
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """uvicorn has one number for those that may wait and those accepted in one go, which each take a descriptor."""
+        """Listen again with a longer backlog. uvicorn uses its `backlog` also as the number of connections to accept in
+        one go; that number stays small, because each takes a file descriptor before it can be refused."""
         await super().startup(sockets)
         for listener in sockets or ():
             listener.listen(BACKLOG)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
-        """Without raising them again at the end, which would turn an orderly stop into a death by signal."""
+        """Handle SIGINT and SIGTERM. Unlike uvicorn's, it does not raise them again at the end: the process would then
+        die by the signal after an orderly stop."""
         before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
@@ -157,7 +159,8 @@ class _Server(uvicorn.Server):
         )
 
     def _drain(self, number: int) -> None:
-        """A person at the keyboard, unlike a router, need not be told that nothing more is taken."""
+        """Begin to drain, and close the port: on SIGTERM after `drain_delay`, so that routers see 503 first; on SIGINT,
+        which a person sends, at once."""
         service = self._service
         delay = service.settings.drain_delay if number == signal.SIGTERM else 0.0
         LOG.info("Stopping: %d requests may still finish.", service.client.num_open)
@@ -178,7 +181,8 @@ class _Server(uvicorn.Server):
             self.should_exit = True
 
     def settle_if_ready(self, status: EngineStatus) -> None:
-        """What is there now stays: the garbage collector, which holds up everything, need not look at it again."""
+        """Freeze all objects that exist when the engine is first ready: they live as long as the process, and each full
+        garbage collection, which stops the event loop, would visit them again."""
         if status.state == "ready" and not self._is_settled:
             self._is_settled = True
             gc.collect()
@@ -186,7 +190,7 @@ class _Server(uvicorn.Server):
 
 
 class _StartupReport:
-    """What a person sees while the server starts: the worker's sentences, then the address and a first command."""
+    """Prints the worker's progress while the server starts, then the address and a first command to try."""
 
     def __init__(self, console: Console, service: Service, url: str) -> None:
         self._console = console
@@ -199,7 +203,7 @@ class _StartupReport:
         )
 
     def show(self, status: EngineStatus) -> None:
-        """Each sentence once; the address when requests can come."""
+        """Print each new sentence of progress once, and the address when the server becomes ready."""
         if status.state == "ready" and self._last != "ready":
             self._last = "ready"
             self._show_ready()
@@ -215,7 +219,7 @@ class _StartupReport:
             self._show_compiling(status)
 
     def _show_compiling(self, status: EngineStatus) -> None:
-        """What there is still to come, or that it has."""
+        """Print what is still to be compiled, or that everything is."""
         if status.compiling:
             self._say(f"Still to be compiled, and plain until then: {', '.join(status.compiling)}.")
         elif self._num_compiling:

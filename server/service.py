@@ -1,6 +1,6 @@
-"""What the routes share: settings, the engine's client, the tokenizer, the metrics; and whether they can serve.
+"""What all routes share: settings, the engine's client, tokenizer, chat template, metrics; and whether they can serve.
 
-Owns the start-up of both halves (worker and tokenizer), which happens behind an already open port.
+Owns the start of the workers and the loading of the tokenizer, which both happen while the port is already open.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
 LOG = logging.getLogger("gander.service")
-RETRY_AFTER = 2  # seconds; a start takes about that many times a few
+RETRY_AFTER = 2  # seconds that a client is told to wait while the engine starts
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
@@ -53,7 +53,7 @@ class Service:
     loading_error: str | None = None
     created: int = 0
     pool: WorkPool = field(default_factory=WorkPool)
-    templates: WorkPool = field(default_factory=WorkPool)  # for what clients' own take to render
+    templates: WorkPool = field(default_factory=WorkPool)  # renders the chat templates that requests bring
     _loading: asyncio.Task[None] | None = None
     _listeners: list[OnStatus] = field(default_factory=list)
 
@@ -84,7 +84,7 @@ class Service:
 
     @property
     def status(self) -> EngineStatus:
-        """The engine's, unless the tokenizer or the template holds things up."""
+        """The engine's status; "failed" or "loading" where tokenizer or chat template failed or are not loaded yet."""
         status = self.client.status
         if self.loading_error is not None:
             return replace(status, state="failed", sentence=self.loading_error)
@@ -93,18 +93,18 @@ class Service:
         return status
 
     async def read(self, request: Request, model: type[M]) -> M:
-        """The request's body. Raises ApiError that names the field at fault."""
+        """The request's body as a `model`. Raises an ApiError that names the field at fault."""
         return await read_body(request, model, self.pool, self.settings.max_body_parts)
 
     async def work_on(self, request: Request, work: Callable[[], T], chat_template: str | None = None) -> T:
-        """What `work` makes of a request whose body was read; beside the event loop where the body is large, or brings
-        a chat template, which takes its time in threads of its own."""
+        """Run `work` on a request whose body was read, and return its result. Where the body is large it runs in a
+        thread; where the body brings a chat template, in a thread of a pool of its own, because that may take long."""
         if chat_template is not None:
             return await self.templates.run_beside(work)
         return await self.pool.run(len(await request.body()), work)
 
     def require_ready(self) -> ServedModel:
-        """Raises ApiError 503 unless requests can be served now."""
+        """The served model. Raises ApiError 503 unless requests can be served now."""
         status, engine = self.status, self.client.ready
         if status.state != "ready" or self.tokenizer is None or engine is None:
             message = f"The engine is not ready: {status.sentence}."
@@ -112,7 +112,7 @@ class Service:
         return ServedModel(self.settings.model_name, self.tokenizer, self.chat_template, engine, self.settings)
 
     def require_name(self, name: str | None) -> None:
-        """Raises ApiError 404 for a model that is not the served one, by any of its names; None is."""
+        """Raises ApiError 404 for a name that is none of the served model's; None is always right."""
         names = self.settings.model_names
         if name is not None and name not in names:
             served = ", ".join(f"'{each}'" for each in names)
@@ -120,7 +120,7 @@ class Service:
             raise ApiError(404, message, "model", "model_not_found")
 
     def require_model(self, name: str | None) -> ServedModel:
-        """The model a body names, to be used now, by that name. Raises ApiError 503 or 404, as above."""
+        """The model under the name that a body gives. Raises ApiError 503 (not ready) or 404 (another model's name)."""
         model = self.require_ready()
         self.require_name(name)
         return model if name is None else replace(model, name=name)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from decoding.core.events import Finished, PromptLogprobs, Tokens
 from decoding.core.request import FinishReason, Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
@@ -66,16 +67,16 @@ def ask(
     reply = Reply()
     while engine.has_work:
         result = engine.step()
-        for scored in result.scored:
+        for scored in result.of(PromptLogprobs):
             assert reply.prompt_logprobs is None
             assert not reply.tokens
             reply.prompt_logprobs = scored.logprobs
-        for emitted in result.emitted:
-            reply.tokens += emitted.tokens
+        for emitted in result.of(Tokens):
+            reply.tokens += emitted.token_ids
             if emitted.logprobs is not None:
-                assert len(emitted.logprobs) == len(emitted.tokens)
+                assert len(emitted.logprobs) == len(emitted.token_ids)
                 reply.logprobs = [*(reply.logprobs or []), *emitted.logprobs]
-        for retired in result.retired:
-            reply.reason, reply.stats = retired.reason, retired.stats
+        for finished in result.of(Finished):
+            reply.reason, reply.stats = finished.reason, finished.stats
     assert [*resumed, *reply.tokens] == request.output.tolist()
     return reply

@@ -1,10 +1,17 @@
-"""Triton's kernels run in its interpreter, on the CPU, where there is no GPU."""
+"""Triton's kernels run in its interpreter where there is no GPU; torch uses one thread where a test asks for no more.
+
+By default torch's threads spin at a barrier, and beside another busy process every tiny forward of a test waits there
+for a thread that has lost its core: the same tests then take ten times as long. Threads without work sleep instead.
+"""
 
 from __future__ import annotations
 
 import os
 
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when torch is imported, here and in processes of tests
+
 import torch
 
+torch.set_num_threads(1)
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported, and when a kernel is defined

@@ -30,7 +30,9 @@ from typing import Any
 import msgspec
 import zmq
 
+from decoding.core.events import Failed, Finished, PromptLogprobs, Rejected, Tokens, Traced
 from decoding.core.parent import end_with
+from decoding.core.request import FinishReason
 from decoding.core.session_info import SessionInfo, SessionState
 from decoding.core.stats import DraftCounts, EngineStats, MethodCounts, NodeHistogram, RequestStats, StepStats
 from decoding.core.step_trace import NodeTrace, StepTrace
@@ -44,17 +46,13 @@ from decoding.worker.messages import (
     CopySession,
     DeleteSession,
     Drain,
-    Failed,
-    Finished,
     FromWorker,
     HandedOver,
     HandOver,
     ListSessions,
     LoadFailed,
     LoadProgress,
-    PromptLogprobs,
     Ready,
-    Rejected,
     RestoreSession,
     SessionCopied,
     SessionDeleted,
@@ -63,10 +61,9 @@ from decoding.worker.messages import (
     Sessions,
     StepReport,
     Submit,
-    Tokens,
     ToWorker,
-    Traced,
 )
+from decoding.worker.running_file import RunningFile
 
 END_TOKEN = 256
 VOCAB_SIZE = 257
@@ -127,7 +124,8 @@ class Running:
                 )
             ]
         token_ids: list[int] = []
-        reason, stop_token = "", None
+        reason: FinishReason | None = None
+        stop_token = None
         while len(token_ids) < script.get("per_step", 3) and not reason:
             token = next(self.tokens)
             token_ids.append(token)
@@ -154,14 +152,14 @@ class Running:
         request_id = self.submit.request_id
         return Traced(request_id=request_id, trace=trace, seconds=0.5, plain_seconds=1.0, prefill_rows=0)
 
-    def _end(self, token: int, num_tokens: int) -> tuple[str, int | None]:
+    def _end(self, token: int, num_tokens: int) -> tuple[FinishReason | None, int | None]:
         sampling = self.submit.sampling
         stop_ids = {*sampling.stop_token_ids} | (set() if sampling.ignore_eos else {END_TOKEN})
         if token in stop_ids and num_tokens > sampling.min_tokens:
-            return "stop", token
-        return ("length" if num_tokens == sampling.max_tokens else ""), None
+            return FinishReason.STOP, token
+        return (FinishReason.LENGTH if num_tokens == sampling.max_tokens else None), None
 
-    def finished(self, reason: str, stop_token_id: int | None = None) -> Finished:
+    def finished(self, reason: FinishReason, stop_token_id: int | None = None) -> Finished:
         accepted = self.emitted - len(self.submit.resumed) - self.steps
         counts = DraftCounts(
             drafts=self.steps,
@@ -184,6 +182,7 @@ class Running:
             counts=counts,
             foretold_by_source={"context": accepted, "ngram": 1},
             queue_seconds=0.001,
+            decode_seconds=0.01 * self.steps,
             accepted_prediction_tokens=min(len(self.submit.prediction), 2),
             rejected_prediction_tokens=max(len(self.submit.prediction) - 2, 0),
         )
@@ -208,7 +207,8 @@ def read_script(prompt: list[int]) -> dict[str, Any]:
 
 
 class FakeWorker:
-    def __init__(self, inbox: str, outbox: str, parent: int, config: dict[str, Any]) -> None:
+    def __init__(self, inbox: str, outbox: str, running: int, parent: int, config: dict[str, Any]) -> None:
+        self._file = RunningFile(running)
         self._context = zmq.Context()
         self._inbox, self._outbox = self._context.socket(zmq.PULL), self._context.socket(zmq.PUSH)
         self._inbox.connect(inbox)
@@ -295,7 +295,7 @@ class FakeWorker:
                 case Abort():
                     aborted = self._running.pop(message.request_id, None)
                     if aborted is not None:
-                        self._send([aborted.finished("abort")])
+                        self._send([aborted.finished(FinishReason.ABORT)])
                 case ListSessions():
                     self._send([Sessions(id=message.id, sessions=list(self._infos(message.tenant)))])
                 case DeleteSession():
@@ -339,6 +339,7 @@ class FakeWorker:
                 )
 
     def _step(self) -> None:
+        self._file.write([*self._running])
         time.sleep(max(running.script.get("delay", 0.0) for running in self._running.values()))
         messages: list[FromWorker] = []
         requests = len(self._running)
@@ -403,13 +404,15 @@ class FakeWorker:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    for flag in ("--inbox", "--outbox", "--parent"):
+    for flag in ("--inbox", "--outbox"):
         parser.add_argument(flag, required=True)
+    for flag in ("--running", "--parent"):
+        parser.add_argument(flag, required=True, type=int)
     arguments = parser.parse_args()
-    end_with(int(arguments.parent))
+    end_with(arguments.parent)
     line = sys.stdin.readline()
     if line:
-        FakeWorker(arguments.inbox, arguments.outbox, int(arguments.parent), json.loads(line)).run()
+        FakeWorker(**vars(arguments), config=json.loads(line)).run()
 
 
 if __name__ == "__main__":

@@ -9,10 +9,11 @@ from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, Source, Verdict
 from decoding.costs.price import DraftBudget
+from decoding.drafting.drafter import FixedBudgetDrafter
 from decoding.stores.successor_table import NUM_SUCCESSORS
 
 
-class ScriptedDrafter:
+class ScriptedDrafter(FixedBudgetDrafter):
     """Knows the reply and drafts it, each token right with probability `accuracy`, with wrong siblings beside.
 
     reply: int32, the tokens plain decoding gives. The tree is a chain of the (sometimes altered) reply whose
@@ -24,7 +25,7 @@ class ScriptedDrafter:
     def __init__(
         self, request: Request, reply: NDArray[np.int32], vocab_size: int, accuracy: float = 0.8, seed: int = 0
     ) -> None:
-        self._request = request
+        super().__init__(request)
         self._reply = reply
         self._vocab_size = vocab_size
         self._accuracy = accuracy

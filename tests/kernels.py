@@ -1,14 +1,31 @@
-"""Kernels that this checkout has compiled, for another copy of its sources: compiling takes a minute."""
+"""Kernels: all of this checkout, compiled before tests that run side by side would each compile them, and lent to
+another copy of its sources. Compiling takes a minute or two.
+
+`python -m tests.kernels` compiles what is not in the cache.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 from pathlib import Path
+from threading import enumerate as running_threads
 
 from numba.core.caching import UserProvidedCacheLocator
 
+from decoding.config import EngineConfig
 from decoding.core.kernel_cache import PACKAGE, VARIABLE, completed_name, folder_name, is_complete
+from decoding.engine.compiling.compiler import Compiler
+from decoding.engine.compiling.kernels import Kernels
+from decoding.engine.start import load_engine
+
+
+def compile_all() -> None:
+    """As the first start of a worker does: the model's kernels here, the others in a process beside."""
+    load_engine(EngineConfig(max_model_len=256, threads=1), kernels=Kernels(Compiler()))
+    for thread in running_threads():
+        if thread.name == "kernels":
+            thread.join()
 
 
 def lend_kernels(package: Path, base: Path) -> None:
@@ -35,3 +52,7 @@ def lend_kernels(package: Path, base: Path) -> None:
 def _folder_of(room: Path) -> str:
     name: str = UserProvidedCacheLocator.get_suitable_cache_subpath(str(room / "any.py"))
     return name
+
+
+if __name__ == "__main__" and not is_complete():
+    compile_all()

@@ -8,11 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoding.config import EngineConfig
+from decoding.core.events import Finished
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.stats import RequestStats, StepStats
 from decoding.engine.engine import Engine
+from decoding.engine.start import start_engine
 from decoding.model.target_model import TargetModel
 from tests.models import VOCAB_SIZE, correlated, tiny
 
@@ -33,7 +35,7 @@ def draft_of(model_type: str, max_model_len: int | None = 400) -> TargetModel:
 
 
 def engine_of(model_type: str) -> Engine:
-    return Engine(target_of(model_type), CONFIG, draft_model=draft_of(model_type))
+    return start_engine(target_of(model_type), CONFIG, draft_model=draft_of(model_type))
 
 
 def prompt_of(length: int, seed: int = 0, vocab_size: int = VOCAB_SIZE) -> NDArray[np.int32]:
@@ -55,7 +57,7 @@ def finish(engine: Engine) -> tuple[dict[str, RequestStats], list[StepStats]]:
             break
         result = engine.step()
         engine.pool.check_integrity()
-        ended.update({retired.request_id: retired.stats for retired in result.retired})
+        ended.update({finished.request_id: finished.stats for finished in result.of(Finished)})
         steps += [result.stats] if result.stats else []
     assert not engine.has_work
     assert engine.pool.num_held == 0

@@ -18,13 +18,13 @@ DECODING = {
     "": "errors config",
     "core": """
         grammar kernel_cache layer parent ranking sampling_params session_info speculation_params request stats
-        step_trace token_logprobs step_result top_tokens tree
+        step_trace token_logprobs events top_tokens tree
     """,
-    "costs": "curve calibration step_fit price pricing",
-    "stores": "context successor_table blend ngram suffixes evidence judge session session_store",
+    "costs": "price calibration pricing",
+    "stores": "context successor_table blend ngram suffixes evidence acceptance_model session session_store",
     "cache": "prefix_index block_pool kv_store kv_cache stamped top_token_store feature_store batch step_tensors",
     "attention": """
-        backend lanes team program products step_table tile_scratch exact_kernel exact reference sdpa padded
+        backend lanes program products step_table tile_scratch exact_kernel exact reference sdpa padded
         triton/work triton/kernels triton/tiles triton/constants triton/triton_attention
     """,
     "model": """
@@ -38,31 +38,31 @@ DECODING = {
         grammar/source grammar/trial grammar/matcher grammar/builder grammar/compiler grammar/__main__
         logits_kernel logits_row law logits_processors noise verify cpu_sampler rejection asked
         device/availability device/places device/scan device/draw device/walk device/edit device/tree_edits device/plan
-        device/launch top_tokens logprobs reference sampler host_sampler device/device_sampler step_sampler
+        device/launch top_tokens logprobs reference sampler device/device_sampler step_sampler
     """,
     "drafting": """
         drafter baselines/lookup baselines/none draft_model/state draft_model/rounds draft_model/vocabulary
         draft_model/draft_model eagle/head_config eagle/network eagle/checkpoint eagle/fused_head eagle/head_graphs
-        eagle/head_model eagle/head_drafting revision stand/static_tree
-        tree/by_address tree/candidates tree/frontier tree/nodes tree/limits draft_model/growth one_tree/desk
-        one_tree/prediction one_tree/foresight sources harvest baselines/isotropic baselines/recycle
+        eagle/head_model eagle/head_drafting grammar stand/static_tree
+        tree/by_address tree/candidates tree/frontier tree/nodes tree/limits draft_model/growth one_tree/buffers
+        one_tree/prediction sources baselines/isotropic baselines/recycle
         baselines/suffix draft_model/dynamic eagle/eagle_tree spine/spine stand/stand
-        one_tree/opening one_tree/grower one_tree/learning one_tree/one_tree sequence_drafter registry drafting
+        one_tree/opening one_tree/grower one_tree/probe one_tree/one_tree sequence_drafter registry drafting
     """,
     "engine": """
         compiling/drafters compiling/groups compiling/compiler compiling/kernels compiling/__main__
-        limits admission fault sharing/fair_queue sequence kept_places intake sharing/step_plan scheduler isolation
-        parts step_costs tally tracing warm_up engine
+        limits fault sharing/fair_queue sequence intake sequence_step sharing/step_plan scheduler isolation
+        step_costs tally tracing step_result resources engine warm_up start
     """,
-    "worker": "allocator arguments messages heart worker __main__",
+    "worker": "allocator arguments messages running_file heart worker __main__",
     "audit": "tiny_configs audit __main__",
     "training": """
         files replicas schedule texts/arithmetic texts/function_forms texts/plots texts/sources
         texts/split texts/words texts/functions texts/programs texts/stories texts/chat
         texts/word_problems texts/corpus texts/prompts tokenizer export tokens evaluate train recipe
-        card gosling first_tree tune_tree heads/options heads/prompts tune_judge heads/answers heads/roll heads/trees
-        heads/rewards heads/ttt heads/target heads/gto heads/lessons heads/fresh_head heads/trainer heads/acceptance
-        heads/curves heads/train_head
+        card gosling first_tree tune_tree heads/options heads/prompts tune_acceptance heads/answers heads/roll
+        heads/trees heads/rewards heads/ttt heads/target heads/gto heads/lessons heads/fresh_head heads/trainer
+        heads/acceptance heads/curves heads/train_head
     """,
     "bench": """
         counts contestant drafting generate machine variant workload profile scripts targets draft_trees/memory
@@ -75,7 +75,7 @@ DECODING = {
         peers/children/child peers/children/gander_peer peers/children/transformers_peer
         peers/children/llama_cpp_peer peers/children/openvino_peer peers/folders peers/gate
         peers/peer_process peers/rounds peers/tables peers/__main__
-        auto/given_clock auto/runs auto/tables auto/plot auto/__main__
+        auto/runs auto/tables auto/plot auto/__main__
         gpu/cost_model gpu/calculated gpu/contestants gpu/__main__
         sampling/cases sampling/compilation sampling/__main__
         __main__
@@ -92,7 +92,7 @@ SERVER = {
         responses anthropic_replies anthropic
     """,
     "engine_client": """
-        replies open_requests worker_requests queue_gate deadlines sessions/desk sessions/kept_sessions
+        replies open_requests worker_requests queue_gate deadlines sessions/session_questions sessions/kept_sessions
         sessions/session_file sessions/session_folder sessions/session_keeper status summary worker_process standby
         supervisor router all_sessions client
     """,
@@ -117,6 +117,8 @@ SERVER = {
     "bench": """
         errors options connection call measured_server conversations closed_loop figures late_prompt report
         started_servers bench __main__
+        pretrained/prompts pretrained/options pretrained/figures pretrained/rounds pretrained/tables pretrained/pages
+        pretrained/__main__
     """,
     "applications": "app",
     "ray": "config_file http_call front application",

@@ -1,4 +1,4 @@
 """Attention over a packed batch of trees: backends behind one signature.
 
-Knows batches and the cache they are in; nothing of requests or drafting.
+Knows batches and the KV cache; nothing of requests or drafting.
 """

@@ -1,8 +1,8 @@
-"""What an attention backend is: `prepare` once per step, `attend` once per layer.
+"""The protocol of attention backends: `prepare` once per step, `attend` once per layer.
 
-Every backend stores the step's keys and values in the store and lets each row attend to its request's
+Every backend writes the step's keys and values to the store and lets each token attend to its request's
 committed tokens, its ancestors in the segment's tree and itself, within the layer's window and chunk.
-Invariant: a row's result depends on its own path alone (up to rounding; bit for bit in `exact`).
+Invariant: a token's result depends only on its own path (up to rounding; bit for bit in `exact`).
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from decoding.core.tree import IntArray
 class AttentionBackend(Protocol):
     """Shapes: query [1, H, N, D], key [1, K, N, D], value [1, K, N, V], after rotary embedding; result [1, N, H, V].
 
-    N may exceed the batch's rows: the rows beyond are padding, are not stored, and their result is finite.
+    N may exceed the batch's tokens: the rest is padding, which is not stored and whose result is finite.
     """
 
     def prepare(self, batch: StepBatch) -> Any:
-        """Whatever is common to all layers of the step."""
+        """Compute what all layers of the step share."""
 
     def attend(
         self, layer: LayerSpec, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, plan: Any
     ) -> torch.Tensor:
-        """Store the rows' keys and values, then attend."""
+        """Store the tokens' keys and values, then attend."""
 
 
 @runtime_checkable
 class StaticAttention(Protocol):
-    """A backend whose plan is a step's tensors and nothing else, so that what it queues for one step fits all others
-    of as many rows: forwards through it may be captured and replayed."""
+    """A backend that reads a step only from its tensors, so that a forward captured in one step can be replayed in any
+    other step of as many padded tokens."""
 
     def prepare(self, batch: StepBatch) -> StepTensors: ...
 
@@ -46,16 +46,16 @@ class StaticAttention(Protocol):
     ) -> torch.Tensor: ...
 
     def share_out(self, batch: StepBatch) -> IntArray:
-        """int32: what the step's `work_W` is filled with."""
+        """int32: the step's work list, for `work_W`."""
         ...
 
     def most_work(self, num_rows: int, most_keys: int) -> int:
-        """How many numbers that may be for so many padded rows, of segments of up to so many keys."""
+        """The longest work list of a step of `num_rows` padded tokens whose segments have up to `most_keys` keys."""
         ...
 
 
 def visible_keys(batch: StepBatch, segment: int, window: int, chunk: int) -> NDArray[np.bool_]:
-    """bool [n, L+w+n]: which of the segment's keys (committed, then its tree's rows) each of its new rows may see."""
+    """bool [n, L+w+n]: which of the segment's keys (committed, then its tree's) each of its tokens may see."""
     first, end = batch.tree_offsets[segment], batch.tree_offsets[segment + 1]
     tree_size, prefix_len, num_written = end - first, batch.prefix_lens[segment], batch.num_written[segment]
     tree_positions = batch.positions_P[first:end]

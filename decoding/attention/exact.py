@@ -1,8 +1,8 @@
-"""Exact attention on the CPU: a row gets the same bits alone, in a batch and in a tree, wherever its slots are.
+"""Exact attention on the CPU: a token's result has the same bits alone, in a batch and in a tree, in any slots.
 
-Every (row, head) is a lane of its own (see `lanes`): it meets its keys in logical order, committed tokens
-then ancestors, finds the largest score, and then sums. Keys that only other lanes see weigh exactly 0 in it.
-Knows nothing of models. Invariant: no lane's arithmetic depends on its neighbours, on blocks or on threads.
+Every (token, head) pair is computed by itself: it takes its keys in logical order (committed tokens, then ancestors),
+finds the largest score, then sums. Keys that only other tokens see weigh exactly 0. In this file and in its kernels a
+row is a token of the step. Invariant: a pair's arithmetic does not depend on other pairs, on blocks or on threads.
 """
 
 from __future__ import annotations
@@ -42,21 +42,35 @@ from decoding.attention.exact_kernel import (
     WRITE_SLOTS,
     attend,
 )
-from decoding.attention.products import NUM_BLOCKS, SOME
-from decoding.attention.step_table import StepTable, Table, make_segments, make_tiles
-from decoding.attention.team import Team, compiled
+from decoding.attention.products import NUM_BLOCKS, SOME, TILE_ROWS
+from decoding.attention.program import Team, compiled
+from decoding.attention.step_table import (
+    FIRST_BLOCK,
+    FIRST_NODE,
+    FIRST_ROW,
+    IS_CHAIN,
+    NUM_ROWS,
+    NUM_WRITTEN,
+    PREFIX_LEN,
+    TILE_FIRST,
+    TILE_PAIRS,
+    TILE_SEGMENT,
+    StepTable,
+    Table,
+)
 from decoding.attention.tile_scratch import scratch_words
 from decoding.cache.batch import StepBatch
 from decoding.cache.kv_store import KvStore
 from decoding.core.layer import LayerSpec
+from decoding.core.tree import IntArray
 
-# Shape suffixes: H query heads, K kv heads, N model rows, D key width, V value width.
-PARALLEL_WORK = 1 << 19  # multiply-adds below which waking another thread costs more than it saves
+# Shape suffixes: H query heads, K kv heads, N tokens and padding, D key width, V value width.
+PARALLEL_WORK = 1 << 19  # with fewer multiply-adds, waking another thread costs more than it saves
 COUNTING_BLOCKS = np.arange(NUM_BLOCKS, dtype=np.int32)
 
 
 class LayerArrays(NamedTuple):
-    """What the kernel must know of a layer."""
+    """One layer's constants for the kernel."""
 
     integers: Table
     numbers: NDArray[np.float32]
@@ -64,7 +78,7 @@ class LayerArrays(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LayerTables:
-    """Of a model's layers over one store. fields: [layers, 4], where a call finds the arrays of each."""
+    """The constants of all layers over one store. fields: [layers, 4], the addresses by which a call finds them."""
 
     arrays: list[LayerArrays]
     fields: Table
@@ -72,7 +86,8 @@ class LayerTables:
 
 @dataclass(frozen=True, slots=True)
 class ExactPlan:
-    """fields: of the running call, written anew for each layer; steps: a step's, by the layer's group."""
+    """One step. fields: the running call's, rewritten for each layer. steps: by query heads per kv head, the tiles and
+    the fields that all such layers share."""
 
     batch: StepBatch
     layers: LayerTables
@@ -83,16 +98,16 @@ class ExactPlan:
     steps: dict[int, tuple[Table, Table]] = field(default_factory=dict)
 
     def write(self, layers: int | slice, group: int, fields: Table) -> None:
-        """Fill the fields of a layer's call, or of several layers' side by side, but for what the model hands over.
+        """Fill the fields of one layer's call, or of several layers', except the addresses that the model passes.
 
-        group: query heads to a kv head, the same in these layers.
+        group: query heads per kv head, the same in these layers.
         """
         fields[..., COUNTER:QUERY_HEAD] = 0
         fields[..., LAYER:SEGMENTS] = self.layers.fields[layers]
         fields[..., SEGMENTS:NUM_FIELDS] = self._step(group)
 
     def _step(self, group: int) -> Table:
-        """For the layers that have `group` query heads to a kv head; addresses are of arrays that the plan keeps."""
+        """The fields that layers of `group` query heads per kv head share. The plan keeps the arrays they point to."""
         known = self.steps.get(group)
         if known is None:
             batch, tiles = self.batch, make_tiles(self.segments, group)
@@ -103,13 +118,13 @@ class ExactPlan:
 
 
 class ExactAttention:
-    """Needs a `KvStore` of float32 or bfloat16. Tables that depend on layer and store alone are made once."""
+    """Needs a `KvStore` of float32 or bfloat16. Tables that depend only on layer and store are made once."""
 
     def __init__(self, layers: Sequence[LayerSpec]) -> None:
         self._specs = layers
         self._store: KvStore | None = None
         self._layers = LayerTables([], np.empty((0, 4), np.int64))
-        self._scratch = np.empty((1, 0), np.float32)
+        self._most_keys, self._scratch = 0, np.empty((0, 0), np.float32)
         self._team = Team(attend)
 
     def prepare(self, batch: StepBatch) -> ExactPlan:
@@ -145,25 +160,87 @@ class ExactAttention:
         return out_1NHV
 
     def _rooms(self, num_keys: int) -> NDArray[np.float32]:
-        """float32 [threads, words], kept from step to step and grown by halves."""
-        words = max(scratch_words(num_keys, spec.key_dim, spec.value_dim) for spec in self._specs)
+        """float32 [threads, words], kept between steps. It grows with the most keys of a step, half as many more each
+        time."""
         num_threads = torch.get_num_threads()
-        if self._scratch.shape[1] < words or len(self._scratch) < num_threads:
-            self._scratch = np.zeros((num_threads, words + words // 2), np.float32)
+        if num_keys > self._most_keys or num_threads > len(self._scratch):
+            self._most_keys = num_keys + num_keys // 2
+            words = max(scratch_words(self._most_keys, spec.key_dim, spec.value_dim) for spec in self._specs)
+            self._scratch = np.zeros((num_threads, words), np.float32)
         return self._scratch
 
 
 def warm_up() -> None:
-    """Compile what attends, or load it from numba's cache, so that no request has to wait."""
+    """Compile the kernels, or load them from numba's cache, so that no request waits for it."""
     compiled(attend)
     segments, numbers, words = np.zeros((0, 7), np.int64), np.zeros(0, np.int32), np.zeros(0, np.int64)
     step = StepTable(segments, make_tiles(segments, 1), numbers, words, numbers, words)
     _step_fields(step, np.zeros((1, scratch_words(1, 1, 1)), np.float32))
 
 
+class SegmentColumns(NamedTuple):
+    """Fields of a `StepBatch`, under the same names."""
+
+    table_offsets: IntArray
+    prefix_lens: IntArray
+    offsets: IntArray
+    is_chain: NDArray[np.bool_]
+    tree_offsets: IntArray
+    num_written: IntArray
+
+
+def make_segments(batch: StepBatch) -> tuple[Table, int]:
+    """The segments, int64 [B, 7] with the columns above; and the most keys that a segment has."""
+    return _fill_segments(
+        SegmentColumns(
+            batch.table_offsets,
+            batch.prefix_lens,
+            batch.offsets,
+            batch.is_chain,
+            batch.tree_offsets,
+            batch.num_written,
+        )
+    )
+
+
+@nb.njit(cache=True)
+def _fill_segments(columns: SegmentColumns) -> tuple[Table, int]:
+    num_segments, num_keys = len(columns.prefix_lens), 0
+    segments = np.empty((num_segments, 7), np.int64)
+    for segment in range(num_segments):
+        segments[segment, FIRST_BLOCK] = columns.table_offsets[segment]
+        segments[segment, PREFIX_LEN] = columns.prefix_lens[segment]
+        segments[segment, FIRST_ROW] = columns.offsets[segment]
+        segments[segment, NUM_ROWS] = columns.offsets[segment + 1] - columns.offsets[segment]
+        segments[segment, IS_CHAIN] = columns.is_chain[segment]
+        segments[segment, FIRST_NODE] = columns.tree_offsets[segment]
+        segments[segment, NUM_WRITTEN] = columns.num_written[segment]
+        tree_size = columns.tree_offsets[segment + 1] - columns.tree_offsets[segment]
+        num_keys = max(num_keys, columns.prefix_lens[segment] + tree_size)
+    return segments, num_keys
+
+
+@nb.njit(cache=True)
+def make_tiles(segments: Table, group: int) -> Table:
+    """int64 [T, 3]: tiles of all (row, head) pairs of every segment, for one kv head."""
+    num_tiles = 0
+    for segment in range(len(segments)):
+        num_tiles += (segments[segment, NUM_ROWS] * group + TILE_ROWS - 1) // TILE_ROWS
+    tiles = np.empty((num_tiles, 3), np.int64)
+    tile = 0
+    for segment in range(len(segments)):
+        num_pairs = segments[segment, NUM_ROWS] * group
+        for first in range(0, num_pairs, TILE_ROWS):
+            tiles[tile, TILE_SEGMENT] = segment
+            tiles[tile, TILE_FIRST] = first
+            tiles[tile, TILE_PAIRS] = min(TILE_ROWS, num_pairs - first)
+            tile += 1
+    return tiles
+
+
 @nb.njit(cache=True)
 def _step_fields(step: StepTable, scratch: NDArray[np.float32]) -> Table:
-    """Those that say where a step's arrays are, and how many rows they have."""
+    """The fields with the addresses and lengths of a step's arrays."""
     fields = np.empty(NUM_FIELDS, np.int64)
     fields[SEGMENTS], fields[NUM_SEGMENTS] = step.segments.ctypes.data, len(step.segments)
     fields[TILES], fields[NUM_TILES] = step.tiles.ctypes.data, len(step.tiles)

@@ -1,8 +1,8 @@
-"""The compiled half of exact attention: store a step's keys and values, then attend, in one call per layer.
+"""The compiled half of exact attention: one call per layer stores a step's keys and values, then attends.
 
-Integer tables say where everything lies; the constants below and in `step_table` name their columns. Addresses and
-steps are in bytes. A tile's scores stay in scratch, one row of keys for each (row, head) pair.
-Invariant: a pair adds its keys one by one in logical order, so neither tiles, blocks nor threads can change it.
+Integer tables hold addresses and sizes; the constants below and in `step_table` name their columns. Addresses and
+steps are in bytes. A row is a token. A tile's scores lie in scratch, one line for each (row, head) pair.
+Invariant: a pair adds its keys one by one in logical order, so tiles, blocks and threads cannot change its result.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ Table = NDArray[np.int64]
 
 
 class LayerTable(NamedTuple):
-    """One layer of one store. numbers: scaling, soft-cap, then one sink per query head if it has any.
+    """One layer of one store. numbers: scaling, soft-cap, then one sink per query head if the layer has sinks.
 
-    counting: int32, 0, 1, .. up to `NUM_BLOCKS`, the table of staged blocks.
+    counting: int32, 0, 1, .. `NUM_BLOCKS` - 1, the block table of staged blocks.
     """
 
     integers: Table
@@ -47,19 +47,19 @@ class LayerTable(NamedTuple):
     counting: IntArray
 
 
-# A layer: addresses of its keys [B, H, D, 16] and values [B, H, 16, V], sizes, masks. ITEM_SIZE is 4 for float32,
-# 2 for bfloat16.
+# Columns of a layer: addresses of its keys [B, H, D, 16] and values [B, H, 16, V], sizes, masks. ITEM_SIZE is 4 for
+# float32, 2 for bfloat16.
 KEYS, VALUES, NUM_KV_HEADS, GROUP, KEY_DIM, VALUE_DIM, ITEM_SIZE, WINDOW, CHUNK, HAS_SINKS = range(10)
 SCALING, SOFTCAP, FIRST_SINK = range(3)
-# A call's fields, each an int64: addresses of what the model hands over, and steps from head to head and from row to
-# row, in bytes; OUT is [N, H, V], contiguous. Then what threads share, which begins at 0, the layer, and the step.
+# A call's fields, each an int64: addresses of the model's tensors, with their steps from head to head and from row to
+# row, in bytes; OUT is [N, H, V], contiguous. Then the threads' shared counters (from 0), the layer, the step.
 QUERY, OUT, _NUM_ROWS, COUNTER, STORED, ROOMS_TAKEN = range(6)
 QUERY_HEAD, QUERY_ROW, KEY, KEY_HEAD, KEY_ROW, VALUE, VALUE_HEAD, VALUE_ROW = range(6, 14)
 LAYER, LAYER_NUMBERS, NUM_SINKS, COUNTING = range(14, 18)
 SEGMENTS, NUM_SEGMENTS, TILES, NUM_TILES, TABLES, NUM_TABLE_BLOCKS, WRITE_SLOTS, NUM_SLOTS = range(18, 26)
 PARENTS, POSITIONS, NUM_NODES, SCRATCH, ROOM_WORDS = range(26, 31)
 NUM_FIELDS = 31
-HEAD_STEPS = {QUERY: QUERY_HEAD, KEY: KEY_HEAD, VALUE: VALUE_HEAD}  # the steps from row to row follow
+HEAD_STEPS = {QUERY: QUERY_HEAD, KEY: KEY_HEAD, VALUE: VALUE_HEAD}  # each is followed by the step from row to row
 
 
 @nb.njit(cache=True)
@@ -69,7 +69,7 @@ def _address(array: Any) -> Any:
 
 @nb.njit(cache=True)
 def _store_head(call: Table, layer: Table, write_slots_M: Table, head: int) -> None:
-    """Write the step's rows of one kv head to their slots."""
+    """Write the step's keys and values of one kv head to their slots."""
     item, key_dim, value_dim = layer[ITEM_SIZE], layer[KEY_DIM], layer[VALUE_DIM]
     for row in range(len(write_slots_M)):
         block, place = divmod(write_slots_M[row], BLOCK_LEN)
@@ -94,7 +94,7 @@ def _first_visible(layer: Table, position: int) -> int:
 
 @nb.njit(cache=True)
 def _load_queries(call: Table, layer: Table, tile: Table, first_row: int, head: int, queries: Floats) -> None:
-    """queries [TILE_ROWS, D padded]: zeros where a kernel takes more rows than there are."""
+    """Load queries [TILE_ROWS, D padded], with zeros for the pairs by which a kernel's group exceeds the tile."""
     group, width, step = layer[GROUP], layer[KEY_DIM], round_up(layer[KEY_DIM], LANES)
     for place in range(round_up(tile[TILE_PAIRS], SOME)):
         pair, target = tile[TILE_FIRST] + place, _address(queries) + 4 * place * step
@@ -104,14 +104,14 @@ def _load_queries(call: Table, layer: Table, tile: Table, first_row: int, head: 
             fill(queries, place * step, (place + 1) * step, np.float32(0))
         elif layer[ITEM_SIZE] == 4:
             lanes.copy_bytes(target, source, 4 * width)
-        else:  # from a copy in the row's second half, since whole vectors are read
+        else:  # widen from a copy in the line's second half, since whole vectors are read
             lanes.copy_bytes(target + 2 * step, source, 2 * width)
             lanes.widen(target + 2 * step, target, step // LANES, target)
 
 
 @nb.njit(cache=True)
 def _save(call: Table, layer: Table, tile: Table, first_row: int, head: int, sums: Floats) -> None:
-    """Divide the weighted sums by the weights' totals and write them where the model wants them."""
+    """Divide the weighted sums by the weights' totals and write them to the result."""
     group, width, item = layer[GROUP], layer[VALUE_DIM], layer[ITEM_SIZE]
     padded, step = sum_widths(width)
     for place in range(tile[TILE_PAIRS]):
@@ -125,7 +125,7 @@ def _save(call: Table, layer: Table, tile: Table, first_row: int, head: int, sum
 
 @nb.njit(cache=True)
 def _key_range(layer: Table, step: StepTable, tile: Table) -> tuple[int, int]:
-    """The keys that some row of the tile may see, counted from the request's first, from the first's block on."""
+    """The range of the request's keys that holds all that the tile's rows may see, from the start of a block."""
     segment = step.segments[tile[TILE_SEGMENT]]
     first = segment[NUM_WRITTEN] + tile[TILE_FIRST] // layer[GROUP]
     last = segment[NUM_WRITTEN] + (tile[TILE_FIRST] + tile[TILE_PAIRS] - 1) // layer[GROUP]
@@ -140,12 +140,12 @@ def _key_range(layer: Table, step: StepTable, tile: Table) -> tuple[int, int]:
 
 @nb.njit(cache=True)
 def _mask(layer: Table, step: StepTable, tile: Table, keys: tuple[int, int], scores: Floats) -> None:
-    """Hide from each pair what its row may not see, and what lies beyond the last key in its block."""
+    """Set to minus infinity the scores of keys that a pair's row may not see, and of slots after the last key."""
     segment, (start, end) = step.segments[tile[TILE_SEGMENT]], keys
     prefix_len, first_node = segment[PREFIX_LEN], segment[FIRST_NODE]
     width, count = score_width(end - start), round_up(end - start, LANES)
     for pair in range(tile[TILE_PAIRS]):
-        zero = pair * width - start  # where the request's first key would be
+        zero = pair * width - start  # the place of the request's key 0 in this pair's scores
         node = segment[NUM_WRITTEN] + (tile[TILE_FIRST] + pair) // layer[GROUP]
         low = _first_visible(layer, step.positions_P[first_node + node])
         fill(scores, zero + prefix_len + node + 1, zero + start + count, NEVER)
@@ -153,7 +153,7 @@ def _mask(layer: Table, step: StepTable, tile: Table, keys: tuple[int, int], sco
             fill(scores, zero + start, zero + low, NEVER)
             continue
         fill(scores, zero + start, zero + min(low, prefix_len), NEVER)
-        for other in range(node, -1, -1):  # climb to the root, hiding all between a node and its parent
+        for other in range(node, -1, -1):  # climb to the root and hide all nodes between a node and its parent
             is_seen = other == node and step.positions_P[first_node + other] >= low
             if other == node:
                 node = step.parents_P[first_node + other]
@@ -163,7 +163,7 @@ def _mask(layer: Table, step: StepTable, tile: Table, keys: tuple[int, int], sco
 
 @nb.njit(cache=True)
 def _weigh(table: LayerTable, tile: Table, head: int, keys: tuple[int, int], scores: Floats, sums: Floats) -> None:
-    """Turn scores into weights relative to the largest; sums begin with nothing, totals with the sink's weight."""
+    """Turn scores into weights exp(score - largest); start sums at 0, and totals at the sink's weight."""
     group, (start, end) = table.integers[GROUP], keys
     padded, width = sum_widths(table.integers[VALUE_DIM])
     num_vectors, step = round_up(end - start, LANES) // LANES, 4 * score_width(end - start)
@@ -188,7 +188,7 @@ def _block_address(table: IntArray, source: Blocks, place: int) -> Any:
 
 @nb.njit(cache=True)
 def _ahead_address(table: IntArray, source: Blocks, place: int) -> Any:
-    """Of the block at a place, or of what is read next where that is beyond the last."""
+    """The address to prefetch for a place: its block's, or beyond the last block, that of the plane read next."""
     if place <= source.last:
         return _block_address(table, source, place)
     return source.then + np.int64(table[min(place - source.last - 1, source.last)]) * source.then_step
@@ -196,7 +196,7 @@ def _ahead_address(table: IntArray, source: Blocks, place: int) -> Any:
 
 @nb.njit(cache=True)
 def _stage(table: IntArray, first: int, layer: LayerTable, source: Blocks, width: int, room: Floats) -> Blocks:
-    """Copies of the next few blocks as float32, whose rows may be read a little beyond their ends."""
+    """Copy up to `NUM_BLOCKS` blocks as float32 to `room`, where kernels may read a little beyond a row's end."""
     size = BLOCK_LEN * width
     count = min(len(table) - first, NUM_BLOCKS)
     for place in range(count):
@@ -212,7 +212,7 @@ def _stage(table: IntArray, first: int, layer: LayerTable, source: Blocks, width
 
 @nb.njit(cache=True)
 def _plane(layer: Table, plane: int, head: int) -> tuple[int, int]:
-    """Where a head's part of block 0 begins in a plane [B, H, 16 x width], and bytes from block to block."""
+    """The address of a head's part of block 0 in a plane [B, H, 16 x width], and the bytes from block to block."""
     width = layer[KEY_DIM] if plane == KEYS else layer[VALUE_DIM]
     size = BLOCK_LEN * width * layer[ITEM_SIZE]
     return layer[plane] + head * size, layer[NUM_KV_HEADS] * size
@@ -220,21 +220,21 @@ def _plane(layer: Table, plane: int, head: int) -> tuple[int, int]:
 
 @nb.njit(cache=True)
 def _head_blocks(table: IntArray, width: int, part: tuple[int, int], then: tuple[int, int]) -> Blocks:
-    """One head's part of a plane of that width, and what is read after it. The rows' step is that of float32, staged or
-    not."""
+    """One head's part of a plane. part, then: of this plane and of the one read after it, as from `_plane`. width: of
+    the plane; the step between rows is that of float32, as bfloat16 is staged first."""
     return Blocks(_address(table), len(table) - 1, part[0], part[1], 4 * width, then[0], then[1])
 
 
 @nb.njit(cache=True)
 def _columns(blocks: Blocks, first: int) -> Blocks:
-    """The same of float32 rows from a column on."""
+    """The same blocks of float32, from column `first` on."""
     base, then = blocks.base + 4 * first, blocks.then + 4 * first
     return Blocks(blocks.table, blocks.last, base, blocks.block_step, blocks.row_step, then, blocks.then_step)
 
 
 @nb.njit(cache=True)
 def _score(layer: LayerTable, table: IntArray, tile: Table, head: int, rooms: Rooms, score_step: int) -> None:
-    """Scores of every key in the blocks of `table`, and of a few beyond, which nobody reads."""
+    """Score every key in the blocks of `table`. A few scores beyond them are written but never read."""
     width = layer.integers[KEY_DIM]
     values = _plane(layer.integers, VALUES, head)
     source = _head_blocks(table, width, _plane(layer.integers, KEYS, head), values)
@@ -262,7 +262,8 @@ def _score(layer: LayerTable, table: IntArray, tile: Table, head: int, rooms: Ro
 def _add_values(
     layer: LayerTable, table: IntArray, tile: Table, heads: tuple[int, int], rooms: Rooms, keys: tuple[int, int]
 ) -> None:
-    """sums [TILE_ROWS, V padded]: the values of `count` keys, weighted and added in order. heads: this and the next."""
+    """Add to sums [TILE_ROWS, V padded] the weighted values, key by key. heads: this one and the thread's next.
+    keys: the number of keys, and the bytes from one pair's scores to the next's."""
     width = layer.integers[VALUE_DIM]
     padded, sum_width = sum_widths(width)
     count, score_step = keys
@@ -294,7 +295,7 @@ def _add_values(
 
 @nb.njit(cache=True)
 def _attend_tile(call: Table, table: LayerTable, step: StepTable, task: tuple[int, int, int], scratch: Floats) -> None:
-    """task: the number of a tile, a kv head, and the head that the thread takes next."""
+    """Attend with one tile. task: the tile's number, a kv head, and the head that the thread takes next."""
     layer, (number, head, next_head) = table.integers, task
     tile = step.tiles[number]
     segment = step.segments[tile[TILE_SEGMENT]]
@@ -317,10 +318,10 @@ def _attend_tile(call: Table, table: LayerTable, step: StepTable, task: tuple[in
 
 @nb.njit(inline="always")
 def _attend(call: Table) -> None:
-    """A thread's share: heads to store, then tiles of heads, those of most keys first.
+    """One thread's share: heads to store, then tiles of heads, from the last tile to the first.
 
-    A thread takes whatever is next, so that one which the system keeps waiting holds up few: one tile ahead, whose keys
-    it asks for while it works. All rows are stored before any attends.
+    Threads draw tickets from a shared counter, so that a thread which loses its core delays little. A thread draws its
+    next ticket one tile early and prefetches those keys. All keys and values are stored before any tile attends.
     """
     table, step = _layer_of(call), _step_of(call)
     num_heads, num_tiles = table.integers[NUM_KV_HEADS], len(step.tiles)
@@ -363,5 +364,5 @@ def _step_of(call: Table) -> StepTable:
 
 
 def attend(fields: Any) -> None:
-    """One thread's share of storing a step's rows of a layer and attending."""
+    """One thread's share of a layer's call. fields: address of the call's fields."""
     _attend(nb.carray(fields, NUM_FIELDS))

@@ -1,10 +1,10 @@
 # ruff: noqa: ARG001 - an intrinsic receives the types of its arguments, which the signature fixes anyway
-"""Vector primitives of the exact kernels: sixteen lanes, each the private arithmetic of one number of the result.
+"""Vector primitives of the exact kernels: sixteen lanes, each of which computes one number of the result.
 
-Emitted as LLVM vector instructions, so that speed does not hang on the auto-vectoriser and rounding not on
-any optimiser: no fast-math, every sum runs in the order of its loop, one fused multiply-add per step.
-Addresses are integers; callers vouch for them. A "lane array" is float32 [n, 16] in memory.
-Invariant: what a lane computes does not depend on what the others hold.
+They are emitted as LLVM vector instructions, so that speed does not depend on the auto-vectoriser and rounding on no
+optimiser: no fast-math, every sum runs in the order of its loop, one fused multiply-add per step.
+Addresses are integers, which nothing checks. A "lane array" is float32 [n, 16] in memory.
+Invariant: a lane's result does not depend on the other lanes' content.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ Value = Any
 
 
 def has_feature(name: str) -> bool:
-    """Whether the processor that kernels are compiled for has it: this one, unless numba's settings name another."""
+    """Whether the processor that kernels are compiled for has a feature: this one, unless numba's settings name
+    another."""
     if config.CPU_FEATURES is not None:
         return f"+{name}" in config.CPU_FEATURES.split(",")
     return bool(get_host_cpu_features().get(name))
@@ -66,7 +67,7 @@ def emit_least(builder: Builder, one: Value, other: Value) -> Value:
 
 
 def emit_prefetch(builder: Builder, address: Value) -> None:
-    """Ask for the line of an address to be brought near; never faults."""
+    """Prefetch the cache line of an address; never faults."""
     pointer = ir.IntType(8).as_pointer()
     kind = ir.FunctionType(ir.VoidType(), [pointer, INT, INT, INT])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
@@ -76,13 +77,13 @@ def emit_prefetch(builder: Builder, address: Value) -> None:
 
 @contextmanager
 def emit_rolled_loop(builder: Builder, count: Value) -> Iterator[Any]:
-    """A loop of so many turns that LLVM leaves as it is: unrolled, it would ask for lines of memory in bursts."""
+    """A loop of `count` turns that LLVM must not unroll: unrolled, it would prefetch in bursts."""
     with cgutils.for_range(builder, count, intp=count.type) as loop:
         yield loop
     module = builder.module
-    wish = module.add_metadata([ir.MetaDataString(module, "llvm.loop.unroll.disable")])
+    no_unrolling = module.add_metadata([ir.MetaDataString(module, "llvm.loop.unroll.disable")])
     identity = ir.MDValue(module, [], name=str(len(module.metadata)))
-    identity.operands = (identity, wish)
+    identity.operands = (identity, no_unrolling)
     _, (_, last_block) = loop.index.incomings
     last_block.terminator.set_metadata("llvm.loop", identity)
 
@@ -123,7 +124,7 @@ def emit_exp(builder: Builder, x: Value) -> Value:
 def _score_kernel(num_keys: int) -> Any:
     """scores[k] = scale * <query, key k> for `num_keys` keys, `key_step` bytes apart; the sum runs over width.
 
-    query: address of a lane array, a query to a lane; keys: addresses of float32.
+    query: address of a lane array, one query in each lane; keys: addresses of float32.
     """
 
     def score(_context: Any, query: Any, key: Any, key_step: Any, width: Any, scale: Any, scores: Any) -> Any:
@@ -188,7 +189,7 @@ def weigh(_context: Any, scores: Any, count: Any, maximum: Any) -> Any:
 
 @intrinsic
 def exp(_context: Any, number: Any) -> Any:
-    """As a lane of `weigh` computes it."""
+    """exp(number), with the bits that a lane of `weigh` gives."""
 
     def codegen(_context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
         return builder.extract_element(emit_exp(builder, emit_splat(builder, values[0])), ir.Constant(INT, 0))
@@ -251,7 +252,7 @@ def narrow(_context: Any, source: Any, count: Any, target: Any) -> Any:
 
 @intrinsic
 def widen(_context: Any, source: Any, ahead: Any, count: Any, target: Any) -> Any:
-    """Write `count` * LANES bfloat16 numbers at `source` as float32 at `target`; ask for as many at `ahead`."""
+    """Write `count` * LANES bfloat16 numbers at `source` as float32 to `target`; prefetch as many at `ahead`."""
 
     def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
         source, ahead, count, target = values
@@ -302,7 +303,7 @@ load_half, store_half = _scalar_access(types.uint16, ir.IntType(16))
 
 @intrinsic
 def raise_counter(_context: Any, counter: Any, amount: Any) -> Any:
-    """Add to the int64 at an address, which threads share; what it was before. Orders all other reads and writes."""
+    """Add atomically to the int64 at an address and return its old value; acquire and release ordering."""
 
     def codegen(_context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
         pointer = builder.inttoptr(values[0], ir.IntType(64).as_pointer())
@@ -313,7 +314,7 @@ def raise_counter(_context: Any, counter: Any, amount: Any) -> Any:
 
 @intrinsic
 def pointer(_context: Any, address: Any, tag: Any) -> Any:
-    """An address as a pointer to such numbers as `tag`."""
+    """An address as a pointer to numbers of the type of `tag`."""
 
     def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
         return builder.inttoptr(values[0], context.get_value_type(types.CPointer(tag)))

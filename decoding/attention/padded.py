@@ -1,7 +1,7 @@
-"""Attention over a step's tensors in plain operations of fixed shapes: what a captured forward may contain.
+"""Attention over a step's tensors in plain torch operations of fixed shapes, which can be captured.
 
-Every row meets every key that a request can have, and a mask. Slow for long contexts, on any device, every feature;
-what kernels over `StepTensors` are compared with.
+Each token is multiplied with as many keys as a request can have, then masked. Supports every feature and device, slow
+for long contexts; the reference for kernels over `StepTensors`.
 Invariant: nothing here depends on a number that the host has read.
 """
 
@@ -16,7 +16,7 @@ from decoding.cache.step_tensors import StepBuffers, StepTensors, room_of
 from decoding.core.layer import LayerSpec
 from decoding.core.tree import IntArray
 
-# Shape suffixes: T padded rows, K keys that a row could have, H query heads, G = H / kv heads, N kv heads, D key width,
+# Shape suffixes: T padded tokens, K the most keys of a token, H query heads, G = H / kv heads, N kv heads, D key width,
 # V value width.
 
 _NO_WORK: IntArray = np.empty(0, np.int32)
@@ -29,7 +29,7 @@ class PaddedAttention:
         return StepBuffers(batch.store, room_of(batch), self.share_out).stage(batch, batch.num_tokens)
 
     def share_out(self, _batch: StepBatch) -> IntArray:
-        """Rows are not shared out."""
+        """Empty: there is no work list."""
         return _NO_WORK
 
     def most_work(self, _num_rows: int, _most_keys: int) -> int:
@@ -52,7 +52,7 @@ class PaddedAttention:
         wide = torch.promote_types(query_HTD.dtype, torch.float32)
         keys_TKND = keys_BNDS[blocks_TK, :, :, places_TK].to(wide)
         values_TKNV = values_BNSV[blocks_TK, :, places_TK].to(wide)
-        values_TKNV = values_TKNV.masked_fill(~visible_TK[:, :, None, None], 0.0)  # what was never written may be NaN
+        values_TKNV = values_TKNV.masked_fill(~visible_TK[:, :, None, None], 0.0)  # unwritten slots may hold NaN
         query_TNGD = query_HTD.to(wide).transpose(0, 1).reshape(-1, layer.num_kv_heads, layer.group, layer.key_dim)
         scores_TNGK = torch.einsum("tngd,tknd->tngk", query_TNGD, keys_TKND) * layer.scaling
         weights_TNGK = _weights(layer, scores_TNGK, visible_TK[:, None, None])
@@ -61,7 +61,8 @@ class PaddedAttention:
 
 
 def _keys(layer: LayerSpec, step: StepTensors) -> tuple[torch.Tensor, torch.Tensor]:
-    """Which of its segment's keys each row sees, bool [T, K], and their slots, int64 [T, K]: any for those unseen."""
+    """Which of its segment's keys each token sees, bool [T, K], and the keys' slots, int64 [T, K], arbitrary if
+    unseen."""
     segments_T1 = step.row_segments_T.clamp(min=0).long()[:, None]
     rows_T1 = torch.arange(len(step.ids_T), device=segments_T1.device)[:, None]
     nodes_T1 = step.num_written_B[segments_T1] + rows_T1 - step.first_rows_B[segments_T1]
@@ -83,7 +84,7 @@ def _keys(layer: LayerSpec, step: StepTensors) -> tuple[torch.Tensor, torch.Tens
 
 
 def _weights(layer: LayerSpec, scores_TNGK: torch.Tensor, visible_T11K: torch.Tensor) -> torch.Tensor:
-    """Softmax over what is visible; zeros for a row that sees nothing."""
+    """Softmax over the visible keys; zeros for a token that sees none."""
     if layer.softcap:
         scores_TNGK = layer.softcap * torch.tanh(scores_TNGK / layer.softcap)
     scores_TNGK = scores_TNGK.masked_fill(~visible_T11K, torch.finfo(scores_TNGK.dtype).min)

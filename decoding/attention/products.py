@@ -1,8 +1,8 @@
 # ruff: noqa: ARG001 - an intrinsic receives the types of its arguments, which the signature fixes anyway
 """The two products of exact attention over the cache's blocks: queries with keys, weights with values.
 
-Each kernel makes a few rows times a few vectors of sixteen numbers, all in registers. What differs between kernels
-is how many numbers are under way at a time; addresses are integers, in bytes, as in `lanes`.
+Each kernel computes a few rows by a few vectors of sixteen numbers, all in registers; kernels differ only in how many.
+A row belongs to a (token, head) pair. Addresses are integers, as in `lanes`.
 Invariant: a number of the result is one sum, a fused multiply-add per step, in order of width or of keys.
 """
 
@@ -37,20 +37,21 @@ from decoding.attention.lanes import (
 )
 from decoding.cache.block_pool import BLOCK_LEN
 
-TILE_ROWS = 32  # (row, head) pairs that share a pass over keys and values
-NUM_BLOCKS = 4  # blocks of keys at a time for one row, and blocks staged at a time
-AHEAD = 4  # blocks of values between the one that is read and the one that is asked for
-# Rows at a time where a tile has more than one, blocks of keys and vectors of value columns at a time for so many
-# rows: their sums must fit the processor's registers, 32 of sixteen numbers or 16 of eight.
+TILE_ROWS = 32  # the most (token, head) pairs that share a pass over keys and values
+NUM_BLOCKS = 4  # blocks of keys that a kernel for one row takes at a time, and blocks staged at a time
+AHEAD = 4  # blocks of values between the one that is read and the one that is prefetched
+# What the kernels for several rows take at a time: rows, blocks of keys, and vectors of value columns. Their sums must
+# fit the processor's registers: 32 of sixteen numbers or 16 of eight.
 SOME = SOME_BLOCKS = WIDE = 4 if has_feature("avx512f") else 2
-NARROW = 2  # vectors of the last columns
+NARROW = 2  # vectors of value columns at a time, where fewer than `WIDE` are left
 
 
 class Blocks(NamedTuple):
-    """One head's keys or values. table: int32 numbers of blocks, at places up to `last`; base: where block 0 would be.
+    """One head's keys or values. table: address of int32 block numbers, at places up to `last`. base: address of block
+    0.
 
-    then, then_step: the same of what is read after the last block, which is asked for ahead. Steps are bytes from one
-    block or row to the next.
+    then, then_step: `base` and `block_step` of the plane that is read next, for prefetching beyond the last block.
+    Steps are the bytes from one block or row to the next.
     """
 
     table: int
@@ -63,14 +64,15 @@ class Blocks(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """float32 rows: where the first begins, bytes from one to the next."""
+    """float32 rows: the first one's address, and the bytes from one to the next."""
 
     start: int
     step: int
 
 
 class Sums(NamedTuple):
-    """Rows of weighted sums, and where the first row's total of weights is, as far from the next as the rows are."""
+    """Rows of weighted sums, as in `Rows`. totals: address of the first row's sum of weights; `step` leads to the
+    next."""
 
     start: int
     step: int
@@ -78,7 +80,7 @@ class Sums(NamedTuple):
 
 
 def _emit_step(builder: Builder, sums: list[list[Value]], factors: list[Value], vectors: list[Value]) -> None:
-    """sums[r][v] += factor r * vector v; sums are slots, vectors addresses."""
+    """sums[r][v] += factors[r] * vectors[v]. sums: stack slots; vectors: addresses."""
     loaded = [emit_load(builder, vector, VECTOR) for vector in vectors]
     for row, factor in zip(sums, factors, strict=True):
         for slot, vector in zip(row, loaded, strict=True):
@@ -86,12 +88,12 @@ def _emit_step(builder: Builder, sums: list[list[Value]], factors: list[Value], 
 
 
 def _emit_factor(builder: Builder, address: Value) -> Value:
-    """The float32 at an address, in all lanes."""
+    """The float32 at an address, copied to all lanes."""
     return emit_splat(builder, emit_load(builder, address, FLOAT))
 
 
 def _emit_block(builder: Builder, blocks: list[Value], place: Value) -> Value:
-    """The address of the block that stands at `place` in the table, which is the last one's beyond it."""
+    """The address of the block at `place` in the table; of the last block if `place` is beyond it."""
     table, last, base, block_step = blocks[:4]
     place = emit_least(builder, place, last)
     number = builder.sext(emit_load(builder, emit_address(builder, table, place, 4), INT), base.type)
@@ -99,7 +101,7 @@ def _emit_block(builder: Builder, blocks: list[Value], place: Value) -> Value:
 
 
 def _emit_ahead(builder: Builder, blocks: list[Value], place: Value) -> Value:
-    """The same to ask for, where what is read next stands beyond the last."""
+    """The address to prefetch for `place`: beyond the last block it is in the plane that is read next."""
     table, last, base, block_step, _, then, then_step = blocks
     is_next = builder.icmp_signed(">", place, last)
     place = builder.select(is_next, emit_offset(builder, builder.sub(place, last), -1), place)
@@ -112,16 +114,13 @@ def _emit_starts(builder: Builder, rows: list[Value], num_rows: int) -> list[Val
 
 
 def _emit_targets(builder: Builder, rows: list[Value], num_rows: int, num_vectors: int) -> list[list[Value]]:
-    """Addresses of vectors that lie side by side in each row."""
+    """The addresses of the first `num_vectors` vectors of each row."""
     starts = _emit_starts(builder, rows, num_rows)
     return [[emit_offset(builder, start, VECTOR_BYTES * place) for place in range(num_vectors)] for start in starts]
 
 
 def _score_kernel(num_rows: int, num_blocks: int) -> Any:
-    """scores[r, 16 b + k] = scale * <query r, key k of block b>, for blocks `first`, `first` + 1 .. of the table.
-
-    A block: float32 [width, 16].
-    """
+    """scores[r, 16 b + k] = scale * <query r, key k of block first + b>. A block is float32 [width, 16]."""
 
     def score(_context: Any, queries: Any, blocks: Any, first: Any, width: Any, scale: Any, scores: Any) -> Any:
         def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
@@ -151,10 +150,8 @@ def _score_kernel(num_rows: int, num_blocks: int) -> Any:
 
 
 def _value_kernel(num_rows: int, num_vectors: int) -> Any:
-    """sums[r, c] += weight[r, k] * value[k, c], for 16 `num_vectors` columns and `count` keys from block `first` on.
-
-    The weights themselves are added up beside it.
-    """
+    """sums[r, c] += weight[r, k] * value[k, c], for 16 * `num_vectors` columns and `count` keys from block `first` on;
+    totals[r] += weight[r, k]."""
 
     def accumulate(_context: Any, weights: Any, blocks: Any, first: Any, count: Any, sums: Any) -> Any:
         def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:

@@ -1,4 +1,4 @@
-"""Reference attention: every row on its own, textbook softmax in float64, every feature. Slow and obviously right."""
+"""Reference attention: each token alone, textbook softmax in float64, every feature. Slow and obviously right."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from decoding.attention.backend import visible_keys
 from decoding.cache.batch import StepBatch
 from decoding.core.layer import LayerSpec
 
-# Shape suffixes: H query heads, K kv heads, N model rows, T keys of a row, D key width, V value width.
+# Shape suffixes: H query heads, K kv heads, N tokens and padding, T keys of a token, D key width, V value width.
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class ReferencePlan:
 
 
 class ReferenceAttention:
-    """On any device, in any dtype."""
+    """Runs on any device, in any dtype."""
 
     def prepare(self, batch: StepBatch) -> ReferencePlan:
         return ReferencePlan(batch, torch.from_numpy(batch.write_slots_M))
@@ -52,7 +52,7 @@ class ReferenceAttention:
 def _attend_row(
     layer: LayerSpec, query_HD: torch.Tensor, keys_KTD: torch.Tensor, values_KTV: torch.Tensor
 ) -> torch.Tensor:
-    """[H, V]: one row over exactly the keys that it sees."""
+    """[H, V]: one token's result over exactly the keys that it sees."""
     keys_HTD = keys_KTD.double().repeat_interleave(layer.group, 0)
     values_HTV = values_KTV.double().repeat_interleave(layer.group, 0)
     scores_HT = torch.einsum("hd,htd->ht", query_HD.double(), keys_HTD) * layer.scaling

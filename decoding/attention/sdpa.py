@@ -1,7 +1,7 @@
 """Attention through torch's scaled_dot_product_attention, one call per request.
 
-Knows nothing of exactness: rounding depends on how many rows a request brings.
-Invariant: masks are built once per step and (window, chunk), never per layer.
+Not exact: rounding depends on how many tokens a request has in the step.
+Invariant: masks are built once per step and (window, chunk, group), never per layer.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from decoding.cache.batch import StepBatch
 from decoding.cache.block_pool import num_blocks_for
 from decoding.core.layer import LayerSpec
 
-# Shape suffixes: H query heads, K kv heads, G = H / K, N model rows, M batch rows, n rows of one segment, T keys.
+# Shape suffixes: H query heads, K kv heads, G = H / K, N tokens and padding, M tokens, n tokens of one segment, T keys,
+# X = G * n.
 
 
 @dataclass(frozen=True, slots=True)
 class SdpaPlan:
-    """blocks: int64, of each segment's keys. masks: bool [G * n, T] by (segment, window, chunk, G), or None where
-    every row sees every key."""
+    """blocks: int64, the blocks of each segment's keys. masks: bool [G * n, T] by (segment, window, chunk, G), or None
+    if every token sees every key."""
 
     batch: StepBatch
     write_slots_M: torch.Tensor
@@ -32,7 +33,7 @@ class SdpaPlan:
 
 
 class SdpaAttention:
-    """`device` is where the model runs; index and mask copies to it do not wait."""
+    """device: where the model runs. Indices and masks are copied to it without waiting."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -97,7 +98,7 @@ def _attend_plainly(
     values_KTV: torch.Tensor,
     mask: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Soft-cap and sinks, which the fused call lacks; softmax in at least float32."""
+    """Attend with soft-cap and sinks, which the fused call lacks; softmax in at least float32."""
     scores_KXT = query_KXD @ keys_KTD.transpose(1, 2) * layer.scaling
     if layer.softcap:
         scores_KXT = layer.softcap * torch.tanh(scores_KXT / layer.softcap)

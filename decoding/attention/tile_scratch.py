@@ -1,8 +1,8 @@
-"""Where a tile's numbers are while a thread works on it: parts of the thread's scratch, all float32.
+"""The layout of a thread's scratch, all float32, while the thread works on a tile.
 
-Rows stand for (row, head) pairs: queries [TILE_ROWS, D padded], scores [TILE_ROWS, keys padded], sums [TILE_ROWS, V
+A line for each (row, head) pair: queries [TILE_ROWS, D padded], scores [TILE_ROWS, keys padded], sums [TILE_ROWS, V
 padded, then totals].
-Invariant: what a kernel reads or writes beyond a row's numbers is still of the same scratch.
+Invariant: what a kernel reads or writes beyond a line's numbers still lies in the same scratch.
 """
 
 from __future__ import annotations
@@ -27,33 +27,34 @@ def round_up(number: int, multiple: int) -> int:
 
 @nb.njit(cache=True)
 def score_width(num_keys: int) -> int:
-    """float32 numbers of a row of scores: whole groups of blocks, and an odd number of lines, lest rows share sets."""
+    """float32 numbers per pair of scores: whole groups of blocks, plus one cache line so that pairs fall into different
+    sets of the processor's cache."""
     return round_up(num_keys, NUM_BLOCKS * BLOCK_LEN) + LANES
 
 
 @nb.njit(cache=True)
 def sum_widths(value_dim: int) -> tuple[int, int]:
-    """float32 numbers of a row of sums: without, and with the totals, one for each `WIDE` vectors of columns."""
+    """float32 numbers per pair of sums: without the totals, and with them (one total for each `WIDE` vectors)."""
     padded = round_up(value_dim, NARROW * LANES)
     return padded, padded + round_up(value_dim, WIDE * LANES) // (WIDE * LANES)
 
 
 @nb.njit(cache=True)
 def _room_sizes(key_dim: int, value_dim: int) -> tuple[int, int, int]:
-    """float32 numbers of queries, sums and staged blocks, which may be read a little beyond their ends."""
+    """float32 numbers of queries, sums and staged blocks. Kernels may read a little beyond the staged blocks."""
     sums = sum_widths(value_dim)[1] * TILE_ROWS
     return round_up(key_dim, LANES) * TILE_ROWS, sums, NUM_BLOCKS * BLOCK_LEN * max(key_dim, value_dim) + NARROW * LANES
 
 
 @nb.njit(cache=True)
 def scratch_words(num_keys: int, key_dim: int, value_dim: int) -> int:
-    """float32 numbers that one tile needs."""
+    """The float32 numbers that one tile needs."""
     queries, sums, staged = _room_sizes(key_dim, value_dim)
     return queries + sums + staged + score_width(num_keys) * TILE_ROWS
 
 
 class Rooms(NamedTuple):
-    """Parts of a thread's scratch."""
+    """The parts of a thread's scratch."""
 
     queries: Floats
     sums: Floats

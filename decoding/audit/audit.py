@@ -1,8 +1,8 @@
 """`python -m decoding.audit [TYPES...]`: which of transformers' causal language models Gander can serve.
 
 Builds a tiny random model of every type and loads it as a target, with probe and self-test, in float64. Each
-type runs in a child process of its own with a time limit, so that none can take the others down.
-Knows nothing of checkpoints. Invariant: every type asked for gets exactly one line.
+type runs in its own child process with a time limit, so that its crash affects no other.
+Knows nothing of checkpoints. Invariant: every requested type gets exactly one line.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PASSED = "passed"
 
 @dataclass(frozen=True, slots=True)
 class AuditResult:
-    """reason: "passed", or why not."""
+    """reason: "passed", or the reason for the refusal."""
 
     model_type: str
     reason: str
@@ -65,7 +65,7 @@ def audit(model_type: str) -> AuditResult:
         reason = PASSED
     except ModelRefused as refusal:
         reason = str(refusal)
-    except Exception as error:  # the types that cannot be built small fail in as many ways as there are types
+    except Exception as error:  # types that cannot be built this small raise errors of any kind
         reason = f"{type(error).__name__}: {error}"
     return AuditResult(model_type, reason.splitlines()[0] if reason else "failed", time.perf_counter() - start)
 
@@ -73,7 +73,7 @@ def audit(model_type: str) -> AuditResult:
 def audit_apart(model_type: str) -> AuditResult:
     """Try one type in a child process that ends after TIME_LIMIT seconds."""
     start = time.perf_counter()
-    context = multiprocessing.get_context("forkserver")  # children of a process without threads
+    context = multiprocessing.get_context("forkserver")  # forks from a process without threads
     context.set_forkserver_preload(["decoding.model.target_model"])
     receiver, sender = context.Pipe(duplex=False)
     child = context.Process(target=_audit_into, args=(model_type, sender), daemon=True)
@@ -115,7 +115,7 @@ def tiny_model(model_type: str) -> Any:
 
 
 def _tiny_config(model_type: str) -> Any:
-    """The small fields that the type's configuration has; fields that it rejects are left out one by one."""
+    """The type's configuration with those small values that it has a field for, without the ones that it rejects."""
     kind = CONFIG_MAPPING[model_type]
     accepted = {*inspect.signature(kind.__init__).parameters, *getattr(kind, "__annotations__", {})}
     accepted |= set(getattr(kind, "__dataclass_fields__", {}))
@@ -124,13 +124,13 @@ def _tiny_config(model_type: str) -> Any:
     for rejected in ("", "head_dim", "sliding_window", "num_key_value_heads", "initializer_range"):
         try:
             return kind(**{name: value for name, value in fields.items() if name != rejected})
-        except Exception as error:  # configurations validate with many kinds of error
+        except Exception as error:  # configurations raise many kinds of errors
             errors.append(error)
     raise errors[0]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Audit the types named, or all; print a table and the count; 0 if all named types passed."""
+    """Audit the named types, or all; print a table and the count; return 0 if all named types passed."""
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     console = Console()

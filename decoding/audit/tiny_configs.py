@@ -1,6 +1,6 @@
 """Small values for the configuration fields of transformers' causal language models, for the audit.
 
-Pure data. A field is used where a type's configuration has it.
+Pure data. A value is used if the type's configuration has the field.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The benchmark command: `python -m decoding.bench [PART]`; a PART of its own are `heads`, `replay` and others.
+"""The benchmark command: `python -m decoding.bench [PART]`. Some parts, such as `heads`, are commands of their own.
 
-Owns options, progress and the console; every measurement is in a file of its own.
-Invariant: what was measured so far is on disk before the next part starts.
+Owns options, progress and the console; each measurement has its own file.
+Invariant: all figures so far are on disk before the next part starts.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ from decoding.bench.variant import BUDGETS, drafting_methods, variants
 from decoding.bench.workload import PromptChoice, Workload, load_workloads
 from decoding.config import EngineConfig
 from decoding.engine.engine import Engine
+from decoding.engine.start import load_engine
 from decoding.model.checkpoint import resolve
 
 PARTS = ("table", "shapes")
-COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {  # with options of their own
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {  # parts with their own options
     "auto": auto.main,
     "patterns": patterns.main,
     "draft-trees": draft_trees.main,
@@ -155,7 +156,7 @@ class Bench:
     def engine(self) -> Engine:
         """The engine under measurement, loaded once."""
         if self._engine is None:
-            self._engine = Engine.load(self._config())
+            self._engine = load_engine(self._config())
         return self._engine
 
     def _config(self) -> EngineConfig:
@@ -179,7 +180,7 @@ class Bench:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the process's exit status."""
     given = sys.argv[1:] if argv is None else list(argv)
-    transformers.utils.logging.disable_progress_bar()  # it would write over ours
+    transformers.utils.logging.disable_progress_bar()  # it would overwrite ours
     if given and given[0] in COMMANDS:
         return COMMANDS[given[0]](given[1:])
     return Bench(parse(given), Console(), command_line("python -m decoding.bench", given)).run()

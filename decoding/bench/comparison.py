@@ -1,7 +1,7 @@
-"""One workload at one temperature, answered by every contestant in interleaved rounds.
+"""Runs every contestant on one workload at one temperature, in interleaved rounds.
 
-A round is one prompt, answered once by everybody in an order shuffled anew, so that a slow minute of the
-machine is everybody's. Invariant: whoever is ours gave the tokens of `none`, or is named in `differing`.
+In a round every contestant answers the same prompt once, in a new random order, so that a slow minute of the machine
+affects all of them. Invariant: each of our variants gave the tokens of `none`, or is named in `differing`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ WARM_UP_TOKENS = 16
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of every contestant, `none` first. differing: who of ours did not give the tokens of `none`.
+    """Figures of every contestant, `none` first. differing: our variants that did not give the tokens of `none`.
 
-    generate_same: prompts on which greedy `generate` gave our tokens; None when sampled, since it draws
+    generate_same: the number of prompts for which greedy `generate` gave our tokens; None when sampled, since it draws
     other noise.
     """
 
@@ -40,11 +40,11 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     generate_same: int | None
 
     def find(self, label: str, budget: int | None = None) -> Figures | None:
-        """The figures of a row, if it was run."""
+        """The figures of the row with this label and budget, if it was run."""
         return next((row for row in self.figures if (row.label, row.budget) == (label, budget)), None)
 
     def find_label(self, label: str) -> Figures | None:
-        """The figures of a row whose label says all, if it was run."""
+        """The figures of the row with this label, if it was run."""
         return next((row for row in self.figures if row.label == label), None)
 
     @property
@@ -55,7 +55,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 def contestants_of(
     engine: Engine, stock_model: object | None, variants: Sequence[Variant], is_cold: bool
 ) -> list[Contestant]:
-    """Our engine in every variant, `none` a second time to show the noise, then `generate` where there is a model."""
+    """Our engine in every variant, `none` a second time to show the noise, then `generate` if its model is given."""
     assert variants[0].label == NONE, variants[0]
     again = replace(variants[0], label=AGAIN)
     found: list[Contestant] = [
@@ -73,7 +73,7 @@ def compare(
     contestants: Sequence[Contestant],
     on_answer: Callable[[], None] = lambda: None,
 ) -> Comparison:
-    """Run all rounds. Sessions start fresh and then last over the workload, as one user's would."""
+    """Run all rounds. Each contestant's session starts empty and lasts for the whole workload, like one user's."""
     _warm_up(workload, temperature, contestants)
     replies: dict[int, list[Reply]] = {place: [] for place in range(len(contestants))}
     for number, prompt in enumerate(workload.prompts):

@@ -1,7 +1,7 @@
-"""Whatever can answer a prompt and be timed: our engine under one way of drafting.
+"""The protocol of a contestant, which answers prompts and is timed, and our engine with one method as a contestant.
 
-Owns the record of one timed reply. Knows nothing of tables; `generate` has transformers' side.
-Invariant: a reply's seconds run from the prompt's hand-over to its last token, prefill included.
+Owns the record of one timed reply. Knows nothing of tables; `generate` has transformers' contestant.
+Invariant: a reply's seconds run from the submission of the prompt to its last token, prefill included.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from decoding.core.events import Failed, Finished
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
-from decoding.core.step_result import StepResult
 from decoding.drafting.registry import StartDrafter
 from decoding.engine.engine import Engine
+from decoding.engine.step_result import StepResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One prompt to answer: int32 [p], at most `max_tokens` new tokens, past end tokens or not, noise from `seed`.
+    """One prompt to answer: int32 [p], with at most `max_tokens` new tokens; seed: of the noise.
 
-    prediction: int32, what the reply is expected to be, if anything.
+    prediction: int32, the expected reply, or empty.
     """
 
     prompt: NDArray[np.int32]
@@ -41,10 +42,10 @@ class Task:
 class Reply:
     """One answer. tokens: int32 [t], the end token included.
 
-    forwards: target forwards that verified a root, so prefill chunks before the last do not count and
-    plain decoding has one per token. drafted, accepted: nodes. first_token_seconds: of `seconds`, those before the
-    first token. draft_seconds, target_seconds: of the steps after the prompt's last, in drafting (a draft model's
-    forwards and the growing of trees) and in the target's forwards. cpu_seconds: of all threads of this process.
+    forwards: target forwards that verified a root: plain decoding has one per token, and prefill chunks before the last
+    do not count. drafted, accepted: nodes. first_token_seconds: the part of `seconds` before the first token.
+    draft_seconds, target_seconds: the parts spent on drafting (draft model and growing trees) and on the target's
+    forwards, in steps after the prompt's last. cpu_seconds: of all threads of this process.
     """
 
     tokens: NDArray[np.int32]
@@ -63,7 +64,7 @@ class Reply:
 
 
 class Contestant(Protocol):
-    """Answers tasks one at a time. `label` and `budget` name its row; `is_ours`: its tokens must equal `none`'s."""
+    """Answers tasks one at a time. label, budget: name its row. is_ours: its tokens must equal those of `none`."""
 
     label: str
     budget: int | None
@@ -77,15 +78,15 @@ _NUMBERS = count()
 
 
 def step(engine: Engine) -> StepResult:
-    """One step. Raises RuntimeError where a request of it broke, whose end a benchmark would wait for in vain."""
+    """Run one step. Raises RuntimeError if a request broke, since a benchmark would wait forever for its end."""
     result = engine.step()
-    for broken in result.broken:
-        raise RuntimeError(f"{broken.request_id}: {broken.sentence}")
+    for failed in result.of(Failed):
+        raise RuntimeError(f"{failed.request_id}: {failed.message}")
     return result
 
 
 def request_of(task: Task, request_id: str, session_id: str, speculation: SpeculationParams, engine: Engine) -> Request:
-    """The task as our engine takes it."""
+    """The task as a request to our engine."""
     return Request(
         id=request_id,
         prompt=task.prompt,
@@ -103,9 +104,9 @@ def request_of(task: Task, request_id: str, session_id: str, speculation: Specul
 
 
 class EngineContestant:
-    """Our engine with one method, in a session of its own: it learns from its own requests alone.
+    """Our engine with one method, in a session that learns from this contestant's requests only.
 
-    is_cold: a fresh session for every prompt. start_drafter: a drafter that is not in the registry.
+    is_cold: start an empty session for every prompt. start_drafter: makes a drafter that is not in the registry.
     """
 
     is_ours = True
@@ -124,12 +125,12 @@ class EngineContestant:
         self._speculation = speculation
         self._is_cold = is_cold
         self._start_drafter = start_drafter
-        self._number = next(_NUMBERS)  # its sessions are nobody else's, before or after
+        self._number = next(_NUMBERS)  # no other contestant of this process shares its sessions
         self._session = 0
         self._num_answers = 0
 
     def forget(self) -> None:
-        """Go on in a fresh session."""
+        """Continue in an empty session."""
         self._session += 1
 
     def answer(self, task: Task) -> Reply:
@@ -140,25 +141,25 @@ class EngineContestant:
         request = request_of(task, request_id, session, self._speculation, self._engine)
         started, cpu_started = time.perf_counter(), time.process_time()
         self._engine.add(request, self._start_drafter)
-        retired = None
+        finished = None
         draft_seconds = target_seconds = 0.0
-        while retired is None:
+        while finished is None:
             result = step(self._engine)
-            for ended in result.retired:
-                retired = ended
+            for ended in result.of(Finished):
+                finished = ended
             if result.stats is not None and result.stats.prefill_rows == 0:
                 phases = result.stats.phase_seconds
                 draft_seconds += phases["draft_model"] + phases["draft"]
                 target_seconds += phases["forward"]
         seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
-        counts = retired.stats.counts
+        counts = finished.stats.counts
         return Reply(
             tokens=request.output.copy(),
             seconds=seconds,
-            forwards=retired.stats.target_forwards,
+            forwards=finished.stats.target_forwards,
             drafted=counts.drafted,
             accepted=counts.accepted,
-            first_token_seconds=retired.stats.time_to_first_token,
+            first_token_seconds=finished.stats.time_to_first_token,
             draft_seconds=draft_seconds,
             target_seconds=target_seconds,
             cpu_seconds=cpu_seconds,

@@ -1,4 +1,4 @@
-"""Tokens, forwards and drafted nodes, summed over replies, and what is read off them. Pure."""
+"""Tokens, forwards and drafted nodes, summed over replies, and the ratios of these sums. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """forwards: of the target, that verified a root, counted for each reply that had a part in it."""
+    """forwards: target forwards that verified a root, counted once for each reply with a root in it."""
 
     tokens: int
     forwards: int

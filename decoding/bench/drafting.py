@@ -1,7 +1,7 @@
-"""How long drafting takes: `python -m decoding.bench.drafting`.
+"""Times drafting without a model: `python -m decoding.bench.drafting`.
 
-Owns synthetic requests whose text half repeats, and the clock. Knows nothing of models: what a tree is
-worth is measured elsewhere. Reported: microseconds of a step's proposing and observing, after warm-up.
+Owns synthetic requests whose text partly repeats, and the clock. Reports the microseconds of a step's proposing and
+observing after warm-up; what a tree is worth is measured elsewhere.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from decoding.stores.successor_table import NUM_SUCCESSORS
 VOCABULARY = 2048
 PROMPT_LEN = 1000
 WARM_UP_STEPS = 100
-SESSION_BYTES = 64 * 2**20  # what a server gives one
+SESSION_BYTES = 64 * 2**20  # the most bytes of a session
 
 
 def synthetic_text(random: np.random.Generator, length: int) -> NDArray[np.int32]:
-    """Phrases of a stock of forty, Zipf-like, with one token in eight replaced: matches, but not for ever."""
+    """Phrases from a Zipf-like stock of forty, with one token in eight replaced, so that matches are found but end."""
     stock = [random.integers(0, VOCABULARY, int(random.integers(4, 24))) for _ in range(40)]
     picks = np.minimum(random.zipf(1.5, length) - 1, len(stock) - 1)
     text = np.concatenate([stock[pick] for pick in picks])[:length].astype(np.int32)
@@ -41,14 +41,14 @@ def synthetic_text(random: np.random.Generator, length: int) -> NDArray[np.int32
 
 
 def plausible_top(random: np.random.Generator, tokens: NDArray[np.int32]) -> TopTokens:
-    """Ten successors that depend on the token, in falling probability."""
+    """Ten successors for each token, a function of the token, in falling probability."""
     ids = (tokens[:, None] * 31 + np.arange(NUM_SUCCESSORS) * 97 + 1) % VOCABULARY
     probabilities = np.sort(random.dirichlet(np.full(NUM_SUCCESSORS, 0.3), len(tokens)))[:, ::-1]
     return TopTokens(ids.astype(np.int32), np.ascontiguousarray(probabilities, np.float32))
 
 
 class Drafted:
-    """One sequence that is drafted for. num_steps: that there is text for; seed: of its text."""
+    """One sequence to draft for. num_steps: its text is long enough for so many. seed: of its text."""
 
     def __init__(self, method: str, budget: int, num_steps: int, seed: int) -> None:
         self._random = np.random.default_rng(seed)
@@ -64,13 +64,13 @@ class Drafted:
         self._drafter.observe_prefill(0, plausible_top(self._random, self._request.tokens))
 
     def propose(self) -> float:
-        """Seconds."""
+        """Propose a tree; return the seconds."""
         began = time.perf_counter()
         self._tree = self._drafter.propose(self._budget)
         return time.perf_counter() - began
 
     def observe(self) -> float:
-        """Seconds, of the tree that was proposed."""
+        """Observe the verdict on the proposed tree; return the seconds."""
         request, tree = self._request, self._tree
         top = plausible_top(self._random, tree.tokens)
         verdict = walk(tree, top.ids[:, 0].copy())
@@ -87,8 +87,8 @@ class Drafted:
 def time_method(
     method: str, budget: int, num_steps: int, at_once: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
-    """Seconds of every step's proposing and observing after warm-up, all sequences together, and drafted nodes of
-    each."""
+    """The seconds of each step's proposing and observing after warm-up, for all sequences together, and the mean number
+    of drafted nodes per sequence and step."""
     sequences = [Drafted(method, budget, num_steps + WARM_UP_STEPS, seed) for seed in range(at_once)]
     propose_seconds, observe_seconds, drafted = [], [], 0
     for _ in range(num_steps + WARM_UP_STEPS):

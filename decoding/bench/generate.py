@@ -1,6 +1,6 @@
-"""The baseline everybody has: transformers' own `generate`, plain and with prompt lookup, on the same weights.
+"""The baseline that everybody has: transformers' own `generate`, plain and with prompt lookup, on the same weights.
 
-Owns a stock model, unmodified and unpacked. Knows nothing of our engine.
+Owns an unmodified model. Knows nothing of our engine.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from decoding.bench.contestant import Reply, Task
 from decoding.model.threads import ThreadChoice, use_threads
 
-LOOKUP_TOKENS = 10  # what transformers' own guide uses
+LOOKUP_TOKENS = 10  # as in transformers' own guide
 
 
 class GenerateContestant:
-    """`model.generate` with `prompt_lookup_num_tokens=num_lookup`, or plain where that is 0.
+    """`model.generate` with `prompt_lookup_num_tokens=num_lookup`, or plain if that is 0.
 
     Greedy replies should equal ours up to rounding; sampled ones draw other noise, so rates are compared
-    per token. The model is in evaluation mode, on the CPU. threads: it runs on as many as were chosen there.
+    per token. model: in evaluation mode, on the CPU. threads: the choice whose number of threads it uses.
     """
 
     is_ours = False

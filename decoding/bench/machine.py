@@ -1,6 +1,6 @@
-"""What the figures were measured on and with: processor, threads, versions.
+"""Describes the machine that figures were measured on: processor, threads, versions.
 
-Invariant: every report carries this line, since a speed without its machine says nothing.
+Invariant: every report has this line, since a speed means nothing without its machine.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def describe_machine() -> str:
-    """One line for the head of a report."""
+    """The machine in one line for the head of a report."""
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers"))
     return f"{os.cpu_count()} x {_processor()}; Python {platform.python_version()}, {versions}"
 

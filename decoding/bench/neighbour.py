@@ -1,7 +1,7 @@
-"""What a busy process beside it does to a plain step: `python -m decoding.bench.neighbour`.
+"""Measures plain steps beside a busy process: `python -m decoding.bench.neighbour`.
 
-Owns the busy process, which spins on one core while the busy columns are measured. Means, since a step that waits for
-a thread without a core is rare and long. Knows nothing of how threads are chosen.
+Owns the busy process, which spins on one core while the busy columns are measured. Reports means, since steps that wait
+for a thread without a core are rare and long. Knows nothing of how threads are chosen.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
 from decoding.engine.engine import Engine
+from decoding.engine.start import load_engine, start_engine
 from decoding.model.target_model import TargetModel
 from decoding.model.threads import choose_threads
 
@@ -32,9 +33,9 @@ PROMPT_LEN, REPLY_LEN = 16, 128
 
 
 class NeighbourResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Milliseconds of a plain step, means: quiet, since the neighbour came, and in the second half of that time.
+    """Mean milliseconds of a plain step: alone, beside the busy process, and in the second half of that time.
 
-    threads: chosen in the quiet and beside the neighbour.
+    threads: the numbers that were chosen alone and beside the busy process.
     """
 
     model: str
@@ -46,7 +47,7 @@ class NeighbourResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure_neighbour(model: str, rule: str, engine: Engine, seconds: float) -> NeighbourResult:
-    """Plain steps for `seconds`, then as long beside a busy process."""
+    """Run plain steps for `seconds`, then as long beside a busy process."""
     _plain_steps(engine, 0.1)
     quiet, quiet_threads = np.mean(_plain_steps(engine, seconds)), engine.model.threads.chosen
     with _busy_process():
@@ -73,7 +74,7 @@ def _busy_process() -> Iterator[None]:
 
 
 def _plain_steps(engine: Engine, seconds: float) -> list[float]:
-    """Seconds of each plain step, for so long."""
+    """Run plain steps for `seconds`; the seconds of each."""
     found: list[float] = []
     while sum(found) < seconds:
         engine.add(
@@ -107,12 +108,12 @@ def render_neighbour(results: Sequence[NeighbourResult]) -> str:
 
 
 def _gosling(threads: int | None) -> Engine:
-    return Engine.load(EngineConfig(threads=threads))
+    return load_engine(EngineConfig(threads=threads))
 
 
 def _shape(threads: int | None) -> Engine:
     config = EngineConfig(max_model_len=1024, threads=threads)
-    return Engine(TargetModel.from_model(GPT2_SIZED.build("float32"), config), config)
+    return start_engine(TargetModel.from_model(GPT2_SIZED.build("float32"), config), config)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,6 +1,6 @@
-"""Where a step's time goes, phase by phase, over one workload with one way of drafting.
+"""Measures the phases of a decoding step over one workload with one way of drafting.
 
-Knows nothing of what a phase does: the engine names and times them. Steps with prompt rows are left out.
+The engine names and times the phases. Steps with prompt tokens are left out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from decoding.engine.engine import Engine
 
 
 class PhaseTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """Microseconds per decode step: the mean, and the 10th percentile, which a busy machine moves less."""
+    """Microseconds per decode step: the mean, and the 10th percentile, which a busy machine disturbs less."""
 
     label: str
     budget: int | None
@@ -31,7 +31,7 @@ class PhaseTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def profile(engine: Engine, workload: Workload, variant: Variant, temperature: float) -> PhaseTimes:
-    """Answer the workload once and sum up the engine's own step times."""
+    """Answer the workload once and collect the engine's own phase times."""
     steps: list[StepStats] = []
     for number, prompt in enumerate(workload.prompts):
         engine.add(

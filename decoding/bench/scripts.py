@@ -1,7 +1,7 @@
-"""What is replayed: prompts one by one, samples of one problem, an edit with a prediction, the turns of a chat.
+"""The scripts to replay: single prompts, samples of one problem, edits with a prediction, the turns of a chat.
 
-Knows nothing of engines or methods. Invariant: the same arguments give the same scripts, and what a script asks depends
-on the model's replies alone, which are the same whoever drafts.
+Knows nothing of engines or methods. Invariant: the same arguments give the same scripts, and a script's later prompts
+depend only on the model's replies, which are the same with every method.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ Tokens = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """tokens: int32 [p], the prompt, or where it goes on a chat what comes after the last reply; prediction: int32."""
+    """tokens: int32 [p], the prompt, or, if the turn continues a chat, its part after the last reply. prediction:
+    int32."""
 
     tokens: Tokens
     seed: int
@@ -49,8 +50,8 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """Turns of one session, in order. ignore_eos: replies go on past end tokens; is_sampled: means nothing when greedy;
-    is_random: asked of a model with random weights."""
+    """Turns of one session, in order. ignore_eos: replies continue past end tokens. is_sampled: the script makes no
+    sense at temperature 0. is_random: for a model with random weights."""
 
     name: str
     turns: tuple[Turn, ...]
@@ -61,7 +62,7 @@ class Script:
 
 
 def load_script(name: str, tokenizer: Tokenizer, choice: PromptChoice) -> Script | None:
-    """The script, or None where its file is not there or the tokenizer knows no turns."""
+    """The script; None if its file is missing or the tokenizer has no chat tokens."""
     own: dict[str, Callable[[Tokenizer, PromptChoice], Script | None]] = {
         SAMPLES: _samples,
         EDIT: _edit,
@@ -81,7 +82,7 @@ def load_script(name: str, tokenizer: Tokenizer, choice: PromptChoice) -> Script
 def load_scripts(
     names: Sequence[str], tokenizer: Tokenizer, choice: PromptChoice, say: Callable[[str], None]
 ) -> list[Script]:
-    """Those that can be had; of the others `say` is told."""
+    """The scripts that can be loaded; `say` gets a sentence about each of the others."""
     found = []
     for name in names:
         script = load_script(name, tokenizer, choice)
@@ -100,7 +101,8 @@ def _samples(tokenizer: Tokenizer, choice: PromptChoice) -> Script:
 
 
 def _edit(tokenizer: Tokenizer, choice: PromptChoice) -> Script:
-    """A program, then the beginning of the same with a name changed; the rest as it was is the prediction."""
+    """Prompts with a program and the beginning of a copy with one name changed; the unchanged rest is the
+    prediction."""
     turns = []
     for seed, exercise in enumerate(held_out_exercises("code", 4 * choice.count, PROMPT_SEED)):
         whole = exercise.prompt + exercise.reference
@@ -112,7 +114,7 @@ def _edit(tokenizer: Tokenizer, choice: PromptChoice) -> Script:
 
 
 def most_used_name(program: str) -> str:
-    """Of a program's methods, attributes and functions."""
+    """The most frequent name of a program's methods, attributes and functions."""
     names = Counter(attribute or function for attribute, function in _NAME.findall(program))
     return names.most_common(1)[0][0]
 
@@ -139,6 +141,6 @@ def _encode(tokenizer: Tokenizer, text: str) -> Tokens:
 
 
 def prompt_of(turn: Turn, before: Sequence[Tokens], most: int) -> Tokens:
-    """What a turn asks after all that came before it, prompts and replies; of that its last tokens, `most` in all."""
+    """A turn's whole prompt, cut to its last `most` tokens. before: the earlier prompts and replies of the session."""
     prompt = np.concatenate((*before, turn.tokens)) if turn.goes_on else turn.tokens
     return prompt[-most:]

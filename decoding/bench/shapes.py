@@ -1,7 +1,7 @@
-"""How fast plain decoding is against `generate`, and what verifying n rows costs, on a model of a given shape.
+"""Compares plain decoding with `generate`, and measures the cost of verifying n tokens, on a model of a given shape.
 
-Random weights: only time is measured. `python -m decoding.bench.shapes` prints the verify curve of any model. Knows
-nothing of workloads or drafters.
+Weights are random, since only time is measured. `python -m decoding.bench.shapes` prints the verify curve of any model.
+Knows nothing of workloads or drafters.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from decoding.cache.kv_cache import KvCache
 from decoding.config import EngineConfig
 from decoding.core.speculation_params import SpeculationParams
 from decoding.engine.engine import Engine
+from decoding.engine.start import start_engine
 from decoding.model.target_model import TargetModel
 
 DTYPES = ("float32", "bfloat16")
@@ -37,7 +38,7 @@ CURVE_HEAD = (
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
-    """A Llama with tied embeddings and no grouped heads."""
+    """The shape of a Llama with tied embeddings and no grouped heads."""
 
     num_layers: int
     width: int
@@ -67,7 +68,7 @@ SMALL = Shape(num_layers=2, width=64, num_heads=4, mlp_width=128, vocab_size=512
 
 
 class ShapeResult(msgspec.Struct, frozen=True, kw_only=True):
-    """context: tokens at the end of a reply, and before the verified rows. verify_ratios: t(n) / t(1) for `ROWS`."""
+    """context: tokens at the end of a reply, and before the verified tokens. verify_ratios: t(n) / t(1) for `ROWS`."""
 
     dtype: str
     parameters: int
@@ -82,7 +83,7 @@ class ShapeResult(msgspec.Struct, frozen=True, kw_only=True):
 def measure_shape(
     shape: Shape, dtype: str, context: int = 256, rounds: int = 3, on_answer: Callable[[], None] = lambda: None
 ) -> ShapeResult:
-    """Interleaved rounds of `none` and `generate`, each to `context` tokens, then the verify curve there."""
+    """Run interleaved rounds of `none` and `generate` up to `context` tokens, then measure the verify curve there."""
     num_prompt = context // 2
     prompt = np.random.default_rng(0).integers(3, shape.vocab_size, num_prompt).astype(np.int32)
     task = Task(prompt=prompt, max_tokens=context - num_prompt, temperature=0.0, seed=0)
@@ -112,13 +113,13 @@ def measure_shape(
 
 def _engine(shape: Shape, dtype: str, context: int) -> Engine:
     config = EngineConfig(max_model_len=4 * context, max_running=2, max_nodes=8)
-    return Engine(TargetModel.from_model(shape.build(dtype), config), config)
+    return start_engine(TargetModel.from_model(shape.build(dtype), config), config)
 
 
 def verify_curve(
     model: TargetModel, context: int, repeats: int = 9, clock: Callable[[], float] = time.perf_counter
 ) -> tuple[float, list[float]]:
-    """Seconds of a forward of one row at `context`, and t(n) / t(1) for `ROWS`, medians of interleaved forwards."""
+    """Seconds of a forward of one token at `context`, and t(n) / t(1) for `ROWS`: medians of interleaved forwards."""
     cache = KvCache(model.new_store(num_blocks_for(context + max(ROWS))))
     store, rows = cache.store, cache.new_rows(context + max(ROWS))
     model.forward(pack([Segment(rows, np.zeros(context, np.int32))], store))
@@ -153,7 +154,7 @@ def _curve_line(name: str, plain: float, ratios: Sequence[float]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print one model's curve. Another checkout's: `PYTHONPATH=CHECKOUT python -P shapes.py`, with this file's path."""
+    """Print one model's curve. For another checkout: `PYTHONPATH=CHECKOUT python -P` with this file's path."""
     parser = argparse.ArgumentParser(prog="python -m decoding.bench.shapes", description=__doc__)
     parser.add_argument("--model", default="gosling", help="a folder or a hub name")
     parser.add_argument("--weights", default="float32", choices=(*DTYPES, "int8"))

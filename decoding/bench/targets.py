@@ -1,7 +1,7 @@
-"""Targets to measure on: the model itself, one that costs what a bigger model does, one with random weights.
+"""Targets for measurements: the model itself, one widened to the cost of a larger model, one with random weights.
 
-A widened model computes the model's function at a larger one's price: extra decoder layers follow
-the model's own, whose output projections are zero, so each adds nothing to what it is given, bit for bit.
+A widened model computes the model's function at a larger cost: it has extra decoder layers after the model's own, whose
+output projections are zero, so that each adds exactly nothing to its input.
 Invariant: logits, hence replies and acceptance, are those of the narrow model.
 """
 
@@ -16,15 +16,15 @@ from decoding.config import EngineConfig
 from decoding.model.checkpoint import resolve
 from decoding.model.target_model import TargetModel
 
-DEFAULT_MILLIONS = 32  # parameters: enough for gosling's draft to cost an eighth of a step
-NUM_LAYERS = 12  # as many as GPT-2 small has
+DEFAULT_MILLIONS = 32  # millions of parameters, with which gosling's draft model costs an eighth of a step
+NUM_LAYERS = 12  # as in GPT-2 small
 
 
 def widen(model: PreTrainedModel, num_parameters: int) -> PreTrainedModel:
     """Add layers to a Llama-like `model`, in place, until it has `NUM_LAYERS` and about `num_parameters`.
 
-    The extra layers have attention of the model's own shape; their MLPs have the width that makes up the number.
-    Raises ValueError where the model is that large already.
+    The extra layers have attention of the model's own shape; the width of their MLPs is chosen to reach the number.
+    Raises ValueError if the model is that large already.
     """
     layers = model.model.layers
     num_extra = NUM_LAYERS - len(layers)
@@ -44,10 +44,10 @@ def widen(model: PreTrainedModel, num_parameters: int) -> PreTrainedModel:
 
 
 def widen_evenly(model: PreTrainedModel, num_parameters: int) -> PreTrainedModel:
-    """The same in a new model whose layers are all alike, as a checkpoint in a folder must be: the MLPs of the model's
-    own layers are filled up with zeros, so logits are those of the narrow model up to the order of sums.
+    """A widened new model whose layers all have the same shape, as a checkpoint in a folder requires. The MLPs of the
+    model's own layers are padded with zeros, so logits are those of the narrow model up to the order of sums.
 
-    Raises ValueError where the model is that large already.
+    Raises ValueError if the model is that large already.
     """
     own, config = model.model.layers, copy.deepcopy(model.config)
     per_layer = (num_parameters - model.num_parameters()) / NUM_LAYERS
@@ -69,7 +69,7 @@ def widen_evenly(model: PreTrainedModel, num_parameters: int) -> PreTrainedModel
 
 
 def load_random(config: EngineConfig) -> TargetModel:
-    """The architecture that `config` names with random weights: nothing that is drafted can be known."""
+    """The architecture that `config` names with random weights, whose text no drafter can predict."""
     config, folder = resolve(config)
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), attn_implementation="eager")
@@ -77,7 +77,7 @@ def load_random(config: EngineConfig) -> TargetModel:
 
 
 def load_widened(config: EngineConfig, num_parameters: int) -> TargetModel:
-    """The model that `config` names, on its device and in its dtype, widened to about `num_parameters`, if not 0."""
+    """The model that `config` names, on its device and in its dtype, widened to about `num_parameters` unless 0."""
     config, folder = resolve(config)
     dtype = getattr(torch, config.dtype)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()

@@ -1,4 +1,4 @@
-"""Every way of drafting that the table compares: registered methods, their options, and budgets.
+"""The ways of drafting that the table compares: registered methods, their options, and budgets.
 
 Knows nothing of engines. Invariant: a label and a budget name one variant.
 """
@@ -22,14 +22,14 @@ _ABLATED = {"best_first": PAPER}
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A row of the table. Labels of the spine method's ablations begin with its name."""
+    """A row of the table. The labels of the spine method's ablations begin with "spine"."""
 
     label: str
     speculation: SpeculationParams
 
 
 def variants(methods: Iterable[str], budgets: Iterable[int]) -> list[Variant]:
-    """`none`, each method and option at each budget, and `auto`, which lets the server choose its budget."""
+    """`none`, each method and option at each budget, and `auto` with the budget that the server chooses."""
     found = [Variant(NONE, SpeculationParams(method="none", max_nodes=0))]
     wanted = [shape for method in methods for shape in _shapes(method)]
     for label, options in wanted:
@@ -39,12 +39,12 @@ def variants(methods: Iterable[str], budgets: Iterable[int]) -> list[Variant]:
 
 
 def drafting_methods(methods: Iterable[str]) -> list[str]:
-    """Those of an engine's methods that draft."""
+    """The methods of an engine that draft."""
     return [method for method in methods if method != NONE]
 
 
 def _shapes(method: str) -> list[tuple[str, SpeculationParams]]:
-    """Everything a method has to show, without a budget."""
+    """The labels and parameters of a method's variants, without a budget."""
     if method == NONE:
         return []
     if method == "isotropic":

@@ -1,4 +1,4 @@
-"""What is asked: held-out prompts of the bundled model's three skills, and prompt files of others.
+"""Workloads: held-out prompts of the bundled model's three skills, and prompt files from elsewhere.
 
 Knows nothing of engines or methods. Invariant: the same arguments give the same prompts.
 """
@@ -21,14 +21,14 @@ WIKITEXT = "wikitext"
 SKILLS = ("code", "reasoning", "stories")
 NAMES = (*SKILLS, HUMANEVAL)
 FILES = {HUMANEVAL: "humaneval.jsonl", WIKITEXT: "wikitext2_valid_prompts_800c.jsonl"}
-PROMPT_SEED = 1  # the model card's own checks use the prompts of seed 0
+PROMPT_SEED = 1  # the model card's own checks use seed 0
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Prompts to be answered one after the other, int32 [p] each, with at most `max_tokens` new tokens.
+    """Prompts to answer one after the other, int32 [p] each, with at most `max_tokens` new tokens.
 
-    ignore_eos: replies go on past end tokens.
+    ignore_eos: replies continue past end tokens.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptChoice:
-    """How many prompts of at most how many tokens, and where prompt files are, if anywhere."""
+    """The number of prompts, their most tokens, and the folder of prompt files, if there is one."""
 
     count: int
     max_tokens: int
@@ -48,7 +48,7 @@ class PromptChoice:
 
 
 def load_workload(name: str, tokenizer: Tokenizer, choice: PromptChoice) -> Workload | None:
-    """The workload, or None where its file is not there. Prompts that are too long are passed over."""
+    """The workload; None if its file is missing. Prompts that are too long are skipped."""
     texts = _texts(name, choice)
     if texts is None:
         return None
@@ -60,7 +60,7 @@ def load_workload(name: str, tokenizer: Tokenizer, choice: PromptChoice) -> Work
 def load_workloads(
     names: Iterable[str], tokenizer: Tokenizer, choice: PromptChoice, tell: Callable[[str], object]
 ) -> list[Workload]:
-    """Those whose file is there; the others are told of in a sentence."""
+    """The workloads whose file exists; a sentence reports each of the others."""
     found = []
     for name in names:
         workload = load_workload(name, tokenizer, choice)

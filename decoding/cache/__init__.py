@@ -1,4 +1,4 @@
-"""Where keys and values live, and how a step's rows are laid into it.
+"""Keys and values in blocks, who holds which block, and how the tokens of a step are packed.
 
-Knows layers and rows; nothing of what the tokens mean.
+Knows layers and tokens' positions; nothing of what the tokens mean.
 """

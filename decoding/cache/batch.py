@@ -1,8 +1,8 @@
-"""One step's rows: the trees and prompt chunks of several requests, packed side by side.
+"""The packed tokens of one step: trees and prompt chunks of several requests, side by side.
 
 Pure numpy; knows nothing of models or tensors. A plain decode is a tree of one node, a prefill chunk a
 causal chain.
-Invariant: a row's position is its request's committed length plus its depth, whatever its index.
+Invariant: a token's position is its request's committed length plus its depth in the tree, whatever its index.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from decoding.cache.block_pool import BLOCK_LEN
 from decoding.cache.kv_store import KvRows, KvStore
 from decoding.core.tree import IntArray
 
-# Shape suffixes: M rows of the step, R rows that need logits, B segments (one per request), W words of ancestor bits,
-# P rows of the segments' trees: M, and those that an earlier forward of the same trees has written; T blocks of the
-# segments' tables, one table after the other.
+# Shape suffixes: M tokens of the step, R tokens that need logits, B segments (one per request), W words of ancestor
+# bits, P nodes of the segments' trees (the step's tokens, and nodes that an earlier forward of the same tree wrote),
+# T blocks of the segments' tables, one table after the other.
 LogitRows = Literal["all", "last", "none"] | int
 BITS_PER_WORD = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What one request brings to a step.
+    """One request's part of a step. rows: where its keys and values lie.
 
-    tokens: int32 [n]; parents: int32 [w + n], local to the segment, -1 for what follows the committed tokens,
-    `parents[i] < i`; None is a causal chain. num_written: w, the first rows of a tree that grows over several
-    forwards, whose keys and values the store has already. logits: which rows need logits; a number asks for that
-    many last rows.
+    tokens: int32 [n]; parents: int32 [w + n], local to the segment, -1 for a node that follows the committed tokens,
+    `parents[i] < i`; None is a causal chain. num_written: w, for a tree that grows over several forwards: the store has
+    the keys and values of its first w nodes already. logits: which tokens need logits; a number asks for that many
+    last tokens.
     """
 
     rows: KvRows
@@ -45,15 +45,16 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class StepBatch:
-    """The packed step: rows of `store`. Row i of segment b is row `offsets[b] + i`.
+    """The packed step, whose keys and values go to `store`. Token i of segment b is token `offsets[b] + i` of the step.
 
-    If b asked for all logits, that row's are at `logit_offsets[b] + i`.
+    If b asked for all logits, that token's logits are at `logit_offsets[b] + i`.
 
-    blocks_T: int32, the blocks that hold a segment's committed rows and its tree; table_offsets: int32 [B+1] into them.
-    ids_M, positions_M: int64. offsets: int32 [B+1], rows. parents_P: int32, local to the segment, and positions_P:
-    int64, of whole trees; tree_offsets: int32 [B+1] into them; num_written: int32 [B], the rows of each tree that
-    come before the step's. prefix_lens: int32 [B], committed tokens. is_chain: bool [B], every row's parent is the
-    row before. write_slots_M: int64. logit_rows_R: int64, ascending; logit_offsets: int32 [B+1] into them.
+    blocks_T: int32, the blocks that hold a segment's committed tokens and its tree; table_offsets: int32 [B+1] into
+    them. ids_M, positions_M: int64. offsets: int32 [B+1] into the tokens. parents_P (int32, local to the segment) and
+    positions_P (int64) describe whole trees; tree_offsets: int32 [B+1] into them; num_written: int32 [B], the nodes of
+    each tree that come before the step's tokens. prefix_lens: int32 [B], committed tokens. is_chain: bool [B], every
+    node's parent is the node before. write_slots_M: int64. logit_rows_R: int64, the tokens that need logits, ascending;
+    logit_offsets: int32 [B+1] into them.
     """
 
     store: KvStore
@@ -81,23 +82,23 @@ class StepBatch:
         return len(self.prefix_lens)
 
     def num_keys(self, segment: int) -> int:
-        """Committed tokens and tree rows of a segment: what its rows may see at most."""
+        """A segment's committed tokens and tree nodes: the most keys that a token of it may see."""
         tree_size = self.tree_offsets[segment + 1] - self.tree_offsets[segment]
         return int(self.prefix_lens[segment] + tree_size)
 
     def blocks(self, segment: int) -> IntArray:
-        """int32: the blocks of a segment's keys."""
+        """int32: the blocks that hold a segment's keys."""
         return self.blocks_T[self.table_offsets[segment] : self.table_offsets[segment + 1]]
 
     def ancestor_bits(self, segment: int) -> NDArray[np.uint64]:
-        """uint64 [w + n, W]: bit j of row i is set when row j of the segment's tree is i or an ancestor of i."""
+        """uint64 [w + n, W]: bit j of row i is set if node j of the segment's tree is i or an ancestor of i."""
         parents = self.parents_P[self.tree_offsets[segment] : self.tree_offsets[segment + 1]]
         bits: NDArray[np.uint64] = ancestor_bits(parents)
         return bits
 
 
 def pack(segments: Sequence[Segment], store: KvStore) -> StepBatch:
-    """Lay the segments side by side. Their tables must have room for their rows."""
+    """Pack the segments side by side. Each block table must have room for its segment's tokens."""
     assert segments
     num_segments = len(segments)
     tables = Tables(
@@ -110,15 +111,15 @@ def pack(segments: Sequence[Segment], store: KvStore) -> StepBatch:
         is_chain=np.empty(num_segments, np.bool_),
     )
     for place, segment in enumerate(segments):
-        num_rows, num_written = len(segment.tokens), segment.num_written
-        tables.offsets[place + 1] = tables.offsets[place] + num_rows
-        tables.tree_offsets[place + 1] = tables.tree_offsets[place] + num_written + num_rows
-        tables.logit_offsets[place + 1] = tables.logit_offsets[place] + _num_logits(segment.logits, num_rows)
+        num_tokens, num_written = len(segment.tokens), segment.num_written
+        tables.offsets[place + 1] = tables.offsets[place] + num_tokens
+        tables.tree_offsets[place + 1] = tables.tree_offsets[place] + num_written + num_tokens
+        tables.logit_offsets[place + 1] = tables.logit_offsets[place] + _num_logits(segment.logits, num_tokens)
         tables.table_offsets[place + 1] = tables.table_offsets[place] + segment.rows.table.num_blocks
         tables.prefix_lens[place] = segment.rows.length
         tables.num_written[place] = num_written
         tables.is_chain[place] = segment.parents is None
-        assert num_written + num_rows <= segment.rows.room, (num_written, num_rows, segment.rows)
+        assert num_written + num_tokens <= segment.rows.room, (num_written, num_tokens, segment.rows)
         assert num_written == 0 or segment.parents is not None, "a chain grows by committing it"
     ids_M = _join([segment.tokens for segment in segments]).astype(np.int64)
     parents = [segment.tokens if segment.parents is None else segment.parents for segment in segments]
@@ -126,7 +127,7 @@ def pack(segments: Sequence[Segment], store: KvStore) -> StepBatch:
     positions_M, positions_P = np.empty(len(ids_M), np.int64), np.empty(len(parents_P), np.int64)
     write_slots_M, logit_rows_R = np.empty(len(ids_M), np.int64), np.empty(tables.logit_offsets[-1], np.int64)
     blocks_T = _join([segment.rows.table.blocks for segment in segments])
-    _fill_rows(tables, Rows(blocks_T, parents_P, positions_P, positions_M, write_slots_M, logit_rows_R))
+    _fill_tokens(tables, TokenArrays(blocks_T, parents_P, positions_P, positions_M, write_slots_M, logit_rows_R))
     return StepBatch(
         store=store,
         blocks_T=blocks_T,
@@ -147,7 +148,7 @@ def pack(segments: Sequence[Segment], store: KvStore) -> StepBatch:
 
 
 class Tables(NamedTuple):
-    """What `pack` knows of each segment before its rows are filled in; fields as in `StepBatch`."""
+    """Per-segment fields of a `StepBatch`, which `pack` knows before it fills in those of tokens."""
 
     offsets: IntArray
     tree_offsets: IntArray
@@ -158,8 +159,8 @@ class Tables(NamedTuple):
     is_chain: NDArray[np.bool_]
 
 
-class Rows(NamedTuple):
-    """The arrays that `pack` fills, but for `blocks_T` and the parents of trees, which are known; as in `StepBatch`."""
+class TokenArrays(NamedTuple):
+    """Per-token fields of a `StepBatch`. Given: `blocks_T` and the parents of trees; `_fill_tokens` writes the rest."""
 
     blocks_T: IntArray
     parents_P: IntArray
@@ -169,8 +170,8 @@ class Rows(NamedTuple):
     logit_rows_R: NDArray[np.int64]
 
 
-def _num_logits(logits: LogitRows, num_rows: int) -> int:
-    return logits if isinstance(logits, int) else {"all": num_rows, "last": 1, "none": 0}[logits]
+def _num_logits(logits: LogitRows, num_tokens: int) -> int:
+    return logits if isinstance(logits, int) else {"all": num_tokens, "last": 1, "none": 0}[logits]
 
 
 def _join(arrays: list[IntArray]) -> IntArray:
@@ -178,38 +179,38 @@ def _join(arrays: list[IntArray]) -> IntArray:
 
 
 @nb.njit(cache=True)
-def _fill_rows(tables: Tables, rows: Rows) -> None:
-    """Positions, parents of chains, slots and logit rows; finds the trees that are chains."""
+def _fill_tokens(tables: Tables, arrays: TokenArrays) -> None:
+    """Fill positions, parents of chains, slots and logit rows; set `is_chain` of trees that are chains too."""
     for segment in range(len(tables.prefix_lens)):
         first, end = tables.tree_offsets[segment], tables.tree_offsets[segment + 1]
         prefix_len, num_written = tables.prefix_lens[segment], tables.num_written[segment]
         given_as_chain, chain = tables.is_chain[segment], True
         for node in range(first, end):
             if given_as_chain:
-                rows.parents_P[node] = node - first - 1
-            parent = rows.parents_P[node]
+                arrays.parents_P[node] = node - first - 1
+            parent = arrays.parents_P[node]
             chain = chain and parent == node - first - 1
-            rows.positions_P[node] = prefix_len if parent < 0 else rows.positions_P[first + parent] + 1
+            arrays.positions_P[node] = prefix_len if parent < 0 else arrays.positions_P[first + parent] + 1
         tables.is_chain[segment] = chain
-        first_row, end_row = tables.offsets[segment], tables.offsets[segment + 1]
-        for row in range(first_row, end_row):
-            rows.positions_M[row] = rows.positions_P[first + num_written + row - first_row]
-            place = prefix_len + num_written + row - first_row
-            block = np.int64(rows.blocks_T[tables.table_offsets[segment] + place // BLOCK_LEN])
-            rows.write_slots_M[row] = block * BLOCK_LEN + place % BLOCK_LEN
+        first_token, end_token = tables.offsets[segment], tables.offsets[segment + 1]
+        for token in range(first_token, end_token):
+            arrays.positions_M[token] = arrays.positions_P[first + num_written + token - first_token]
+            place = prefix_len + num_written + token - first_token
+            block = np.int64(arrays.blocks_T[tables.table_offsets[segment] + place // BLOCK_LEN])
+            arrays.write_slots_M[token] = block * BLOCK_LEN + place % BLOCK_LEN
         first_logit = tables.logit_offsets[segment]
         num_logits = tables.logit_offsets[segment + 1] - first_logit
         for place in range(num_logits):
-            rows.logit_rows_R[first_logit + place] = end_row - num_logits + place
+            arrays.logit_rows_R[first_logit + place] = end_token - num_logits + place
 
 
 @nb.njit(cache=True)
 def ancestor_bits(parents: IntArray) -> NDArray[np.uint64]:
-    """uint64 [n, W] of one segment: the tree mask, 64 rows to a word."""
-    num_rows = len(parents)
-    bits = np.zeros((num_rows, (num_rows + BITS_PER_WORD - 1) // BITS_PER_WORD), np.uint64)
-    for row in range(num_rows):
-        if parents[row] >= 0:
-            bits[row] = bits[parents[row]]
-        bits[row, row // BITS_PER_WORD] |= np.uint64(1) << np.uint64(row % BITS_PER_WORD)
+    """uint64 [n, W]: one segment's tree mask, 64 nodes to a word."""
+    num_nodes = len(parents)
+    bits = np.zeros((num_nodes, (num_nodes + BITS_PER_WORD - 1) // BITS_PER_WORD), np.uint64)
+    for node in range(num_nodes):
+        if parents[node] >= 0:
+            bits[node] = bits[parents[node]]
+        bits[node, node // BITS_PER_WORD] |= np.uint64(1) << np.uint64(node % BITS_PER_WORD)
     return bits

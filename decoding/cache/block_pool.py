@@ -1,8 +1,8 @@
-"""The block pool: the KV cache's blocks of 16 slots, who holds them, and which can be found again by their tokens.
+"""The block pool: the KV cache's blocks of 16 slots, who holds them, and which can be reused for the same tokens.
 
-Owns block tables, reference counts and the order in which blocks nobody holds are given away. No tensors: the blocks
-of every model's `KvStore` go by the same numbers.
-Invariant: a block's count is the number of tables that hold it; blocks of count 0 are free, or idle and in the index.
+Owns block tables, reference counts and the order in which unused blocks are given away. It has no tensors: the stores
+of all models number their blocks alike.
+Invariant: a block's count is the number of tables that hold it; a block of count 0 is free, or idle and in the index.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ _NO_BLOCKS: IntArray = np.empty(0, np.int32)
 
 
 def num_blocks_for(num_tokens: int) -> int:
-    """Blocks that hold so many tokens."""
+    """The number of blocks that hold `num_tokens`."""
     return -(-num_tokens // BLOCK_LEN)
 
 
 @dataclass(eq=False, slots=True)
 class BlockTable:
-    """One sequence's blocks in the order of its tokens, for all models that run it. Written by its pool alone.
+    """One sequence's blocks in the order of its tokens, for all models that run it. Only its pool writes it.
 
-    digest: of the first `num_hashed` blocks, whose tokens are known to the index; of the namespace where none is.
+    num_hashed: the first blocks whose tokens the index knows. digest: of those blocks, or the namespace if there are
+    none.
     """
 
     digest: bytes = NO_NAMESPACE
@@ -46,58 +47,58 @@ class BlockTable:
 
     @property
     def capacity(self) -> int:
-        """Tokens that there is room for."""
+        """The tokens that the blocks hold at most."""
         return self.num_blocks * BLOCK_LEN
 
     def append(self, block: int) -> None:
-        """For the pool."""
+        """Add a block at the end. Only the pool calls this."""
         if self.num_blocks == len(self._numbers):
             self._numbers = np.concatenate((self._numbers, np.empty(self.num_blocks + 4, np.int32)))
         self._numbers[self.num_blocks] = block
         self.num_blocks += 1
 
     def pop(self) -> int:
-        """For the pool."""
+        """Remove the last block and return it. Only the pool calls this."""
         self.num_blocks -= 1
         return int(self._numbers[self.num_blocks])
 
 
 class BlockPool:
-    """num_blocks: of the cache. stamps: int64 [num_blocks], another number for each time a block is given to somebody,
-    so that what is noted beside a block can be told from what was noted of its last holder."""
+    """Gives out the cache's blocks. stamps: int64 [num_blocks], raised each time a block is given to a new holder, so
+    that data stored beside a block can be told from its last holder's."""
 
     def __init__(self, num_blocks: int, index: PrefixIndex | None = None) -> None:
         self.num_blocks = num_blocks
         self.stamps: NDArray[np.int64] = np.ones(num_blocks, np.int64)
         self._index = index
         self._free = list(range(num_blocks - 1, -1, -1))
-        self._idle: OrderedDict[int, None] = OrderedDict()  # in the index, held by nobody; least recently used first
+        self._idle: OrderedDict[int, None] = OrderedDict()  # in the index, in no table; least recently used first
         self._counts: NDArray[np.int32] = np.zeros(num_blocks, np.int32)
         self._tables: set[BlockTable] = set()
 
     @property
     def num_available(self) -> int:
-        """Blocks that can be had now: free or idle."""
+        """The blocks that can be given out now: free or idle."""
         return len(self._free) + len(self._idle)
 
     @property
     def num_idle(self) -> int:
-        """Blocks that nobody holds and that may be found again."""
+        """The blocks in no table that a later prompt may reuse."""
         return len(self._idle)
 
     @property
     def num_held(self) -> int:
-        """Blocks that some table holds."""
+        """The blocks that some table holds."""
         return self.num_blocks - self.num_available
 
     def open(self, namespace: bytes = NO_NAMESPACE) -> BlockTable:
-        """An empty table. namespace: of the prompts that it may share blocks with."""
+        """A new empty table. namespace: it shares blocks only with tables of the same one."""
         table = BlockTable(namespace)
         self._tables.add(table)
         return table
 
     def resize(self, table: BlockTable, num_tokens: int) -> bool:
-        """Make the table as long as `num_tokens` need, no longer. False where there is no room: nothing has changed."""
+        """Lengthen or shorten the table to what `num_tokens` need. False, and no change, if too few blocks are left."""
         wanted = num_blocks_for(num_tokens)
         if wanted - table.num_blocks > self.num_available:
             return False
@@ -109,16 +110,16 @@ class BlockPool:
         return True
 
     def release(self, table: BlockTable) -> None:
-        """Give everything back. Blocks of the index stay findable until they are needed, those of a prompt's beginning
-        longest. The table is dead afterwards."""
+        """Give all blocks back; the table is dead afterwards. Blocks in the index stay reusable until others need the
+        room, those of a prompt's beginning longest."""
         self._tables.remove(table)
         while table.num_blocks:
             self._drop(table.pop())
         table.num_hashed = 0
 
     def find(self, table: BlockTable, tokens: IntArray) -> int:
-        """Lengthen a table of whole known blocks by those in the index that hold the next of `tokens`; the blocks
-        found."""
+        """Append the indexed blocks that hold the next of `tokens`; return how many. A table with blocks that are not
+        hashed finds none."""
         if self._index is None or table.num_hashed < table.num_blocks:
             return 0
         found = 0
@@ -133,8 +134,8 @@ class BlockPool:
         return found
 
     def publish(self, table: BlockTable, tokens: IntArray) -> None:
-        """Let the table's full blocks be found by the tokens they hold, or will after the next forward. `tokens` are
-        the sequence's first ones."""
+        """Put the table's full blocks into the index, by the tokens that they hold or will hold after the next forward.
+        tokens: the sequence's, from its first."""
         if self._index is None or len(tokens) // BLOCK_LEN == table.num_hashed:
             return
         for digest in self._digests(table, tokens):
@@ -142,7 +143,7 @@ class BlockPool:
             table.digest, table.num_hashed = digest, table.num_hashed + 1
 
     def forget(self) -> None:
-        """Nothing that nobody holds can be found any longer."""
+        """Take all idle blocks out of the index and free them."""
         while self._idle:
             block, _ = self._idle.popitem()
             assert self._index is not None, "only what the index knows is idle"
@@ -150,8 +151,8 @@ class BlockPool:
             self._free.append(block)
 
     def fork(self, table: BlockTable, num_tokens: int) -> BlockTable | None:
-        """A table that shares the full blocks of the first `num_tokens`; None where there is no room. A partly filled
-        block is its own: its rows are the caller's to copy."""
+        """A new table that shares the full blocks of the first `num_tokens`; None if no block is left. It gets a block
+        of its own for a partly filled one, whose content the caller must copy."""
         assert num_tokens <= table.capacity, (num_tokens, table.capacity)
         num_shared, rest = divmod(num_tokens, BLOCK_LEN)
         if rest and not self.num_available:
@@ -175,18 +176,18 @@ class BlockPool:
         assert not set(self._free) & set(self._idle), "a block both free and idle"
         assert sorted([*self._free, *self._idle]) == np.flatnonzero(counts == 0).tolist(), "blocks lost or held twice"
         if self._index is not None:
-            assert all(block in self._index for block in self._idle), "an idle block that cannot be found"
-            assert not any(block in self._index for block in self._free), "a free block that can be found"
+            assert all(block in self._index.digests for block in self._idle), "an idle block that cannot be found"
+            assert not any(block in self._index.digests for block in self._free), "a free block that can be found"
 
     def _digests(self, table: BlockTable, tokens: IntArray) -> Iterator[bytes]:
-        """Of the full blocks of `tokens` that follow the table's known ones."""
+        """The digests of the full blocks of `tokens` that follow the table's hashed ones."""
         digest = table.digest
         for start in range(table.num_hashed * BLOCK_LEN, len(tokens) - BLOCK_LEN + 1, BLOCK_LEN):
             digest = block_digest(digest, tokens[start : start + BLOCK_LEN])
             yield digest
 
     def _take(self) -> int:
-        """A block nobody holds: one without content first, else the one that was used longest ago."""
+        """Give out a free block, or else the least recently used idle one."""
         if self._free:
             block = self._free.pop()
         else:
@@ -205,7 +206,7 @@ class BlockPool:
         self._counts[block] -= 1
         if self._counts[block]:
             return
-        if self._index is not None and block in self._index:
+        if self._index is not None and block in self._index.digests:
             self._idle[block] = None
         else:
             self._free.append(block)

@@ -1,4 +1,4 @@
-"""A block pool with the store of one model: for whoever runs a model by itself, beside the engine."""
+"""A block pool and one model's store, for code that runs a model without the engine."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from decoding.cache.kv_store import KvRows, KvStore
 
 
 class KvCache:
-    """Room for as many sequences as `store` holds."""
+    """Gives sequences blocks of `store`."""
 
     def __init__(self, store: KvStore) -> None:
         self.store = store
         self.pool = BlockPool(store.num_blocks)
 
     def new_rows(self, num_tokens: int) -> KvRows:
-        """Room for a sequence of `num_tokens`, which must be there."""
+        """An empty sequence with room for `num_tokens`. The pool must have the blocks."""
         rows = KvRows(self.pool.open())
         has_room = self.pool.resize(rows.table, num_tokens)
         assert has_room, (num_tokens, self.pool.num_available)
         return rows
 
     def fork(self, rows: KvRows, num_tokens: int) -> KvRows:
-        """Room for `num_tokens`, which must be there, the first of them the committed rows of another sequence."""
+        """A sequence that begins with another one's committed tokens, with room for `num_tokens` in all. The pool must
+        have the blocks."""
         table = self.pool.fork(rows.table, rows.length)
         assert table is not None, (num_tokens, self.pool.num_available)
         if rows.length % BLOCK_LEN:

@@ -1,7 +1,7 @@
-"""One model's keys and values, block by block, and its rows in a sequence's block table.
+"""One model's keys and values in blocks. A row is the key and value of one token.
 
-Owns the tensors. Knows nothing of tokens, attention or who holds a block.
-Invariant: row i of a sequence lies in slot `slot_of(table, i)`, whether it is committed or of the running step.
+Owns the tensors. Knows nothing of token ids, attention or who holds a block.
+Invariant: row i of a sequence lies in slot `slots_of(blocks, i)`, whether it is committed or of the running step.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from decoding.core.tree import IntArray
 
 @dataclass(eq=False, slots=True)
 class KvRows:
-    """One model's rows of one sequence. length: committed ones; the running step's rows follow them."""
+    """One model's rows of one sequence. length: the committed rows; the running step's rows follow them."""
 
     table: BlockTable
     length: int = 0
 
     @property
     def room(self) -> int:
-        """Rows that may follow the committed ones."""
+        """How many rows may follow the committed ones."""
         return self.table.capacity - self.length
 
 
 class KvStore:
     """Keys [B, H, D, S], so that a block's 16 keys fill a vector, and values [B, H, S, V] of each layer.
 
-    Layers of equal widths and head count share tensors, so that a commit is one compiled call per such group however
-    many layers there are. On the CPU pages are touched only when written.
+    Layers with the same widths and number of heads share tensors, so that a commit is one compiled call per such group,
+    however many layers there are. On the CPU memory pages are touched only when written.
     """
 
     def __init__(self, layers: Sequence[LayerSpec], num_blocks: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -57,7 +57,7 @@ class KvStore:
             for heads, key_dim, value_dim in [shape]
         }
         bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
-        self._arrays = [  # what compiled code moves, on the CPU
+        self._arrays = [  # the same memory for the compiled commit, on the CPU
             (keys_PBHDS.view(bits).numpy(), values_PBHSV.view(bits).numpy())
             for keys_PBHDS, values_PBHSV in self._groups.values()
             if device.type == "cpu"
@@ -70,7 +70,7 @@ class KvStore:
 
     @property
     def trash_block(self) -> int:
-        """One more than anybody is given: where padding rows are written."""
+        """An extra block that no table holds: padding is written there."""
         return self.num_blocks
 
     def planes(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -85,25 +85,26 @@ class KvStore:
         values_BHSV[blocks_M, :, places_M] = value_HMV.transpose(0, 1)
 
     def gather(self, layer: int, blocks: torch.Tensor, num_rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys [H, T, D] and values [H, T, V] of the first rows of a table. blocks: int64, on the store's device."""
+        """Keys [H, T, D] and values [H, T, V] of the first `num_rows` of a table's `blocks`: int64, on the store's
+        device."""
         keys_BHDS, values_BHSV = self._planes[layer]
         keys_HTD = keys_BHDS[blocks].permute(1, 0, 3, 2).flatten(1, 2)
         values_HTV = values_BHSV[blocks].transpose(0, 1).flatten(1, 2)
         return keys_HTD[:, :num_rows], values_HTV[:, :num_rows]
 
     def commit(self, rows: KvRows, path: IntArray) -> None:
-        """Keep the rows `path` of the running step (counted from its first, ascending), drop the others."""
+        """Keep the running step's rows in `path` (ascending, counted from the step's first row); drop the others."""
         num_kept = len(path)
         assert num_kept <= rows.room, (num_kept, rows.room)
         if num_kept and path[-1] != num_kept - 1:  # ascending, so not 0, 1, .. exactly if the last is off
-            moved = int(np.argmax(path != np.arange(num_kept)))  # those before are where they belong
+            moved = int(np.argmax(path != np.arange(num_kept)))  # earlier rows lie in their place already
             source = slots_of(rows.table.blocks, path[moved:] + rows.length)
             target = slots_of(rows.table.blocks, np.arange(moved, num_kept) + rows.length)
             self._move(source, target)
         rows.length += num_kept
 
     def copy_block(self, source: int, target: int) -> None:
-        """Give one block the content of another."""
+        """Copy the content of one block to another, in all layers."""
         for keys_PBHDS, values_PBHSV in self._groups.values():
             keys_PBHDS[:, target] = keys_PBHDS[:, source]
             values_PBHSV[:, target] = values_PBHSV[:, source]
@@ -123,18 +124,18 @@ class KvStore:
 
 
 def slots_of(blocks: IntArray, rows: NDArray[Any]) -> NDArray[np.int64]:
-    """int64: where the rows of a table lie."""
+    """int64: the slots of a table's rows. rows: their indices in the sequence."""
     slots: NDArray[np.int64] = blocks[rows // BLOCK_LEN].astype(np.int64) * BLOCK_LEN + rows % BLOCK_LEN
     return slots
 
 
 def bytes_per_slot(layers: Sequence[LayerSpec], dtype: torch.dtype) -> int:
-    """Bytes of keys and values that one token takes over all layers."""
+    """The bytes of one token's keys and values in all layers."""
     return sum(layer.num_kv_heads * (layer.key_dim + layer.value_dim) for layer in layers) * dtype.itemsize
 
 
 def _storage(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Zeroed on a device, where padding rows may be read; untouched pages on the CPU."""
+    """Zeros on a device, where kernels may read padding; on the CPU untouched memory."""
     make = torch.empty if device.type == "cpu" else torch.zeros
     return make(shape, dtype=dtype, device=device)
 

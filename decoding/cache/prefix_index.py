@@ -1,4 +1,4 @@
-"""Which blocks hold the tokens of a prompt: a chain of digests, each over a block's tokens and all before them.
+"""Finds the blocks that hold a prompt's tokens by a chain of digests, each of a block's tokens and all before them.
 
 Owns the two maps between digests and blocks. Knows nothing of who uses a block or of what is in it.
 Invariant: a digest names one block and a block has at most one digest.
@@ -14,7 +14,7 @@ DIGEST_BYTES = 16
 
 
 def namespace_digest(*names: str) -> bytes:
-    """Where the chain of a prompt begins: prompts of different names share no block."""
+    """The digest that a prompt's chain starts from, so that prompts with different names share no block."""
     digest = blake2b(digest_size=DIGEST_BYTES)
     for name in names:
         encoded = name.encode()
@@ -23,32 +23,29 @@ def namespace_digest(*names: str) -> bytes:
 
 
 def block_digest(before: bytes, tokens: IntArray) -> bytes:
-    """Of a full block, after the digest of the block before it."""
+    """The digest of a full block. before: the digest of the block before it."""
     return blake2b(before + tokens.tobytes(), digest_size=DIGEST_BYTES).digest()
 
 
 class PrefixIndex:
-    """Digest to block and back."""
+    """Digest to block and back. digests: by block."""
 
     def __init__(self) -> None:
         self._blocks: dict[bytes, int] = {}
-        self._digests: dict[int, bytes] = {}
+        self.digests: dict[int, bytes] = {}
 
     def __len__(self) -> int:
         return len(self._blocks)
 
-    def __contains__(self, block: int) -> bool:
-        return block in self._digests
-
     def find(self, digest: bytes) -> int | None:
-        """The block of these tokens, if there is one."""
+        """The block with this digest, or None."""
         return self._blocks.get(digest)
 
     def add(self, digest: bytes, block: int) -> None:
-        """Let a block be found. One that holds the same tokens stays the one that is found."""
-        if digest not in self._blocks and block not in self._digests:
-            self._blocks[digest], self._digests[block] = block, digest
+        """Index a block, unless another block with the same tokens is indexed."""
+        if digest not in self._blocks and block not in self.digests:
+            self._blocks[digest], self.digests[block] = block, digest
 
     def remove(self, block: int) -> None:
-        """The block's tokens are about to be overwritten."""
-        del self._blocks[self._digests.pop(block)]
+        """Remove a block whose tokens are about to be overwritten."""
+        del self._blocks[self.digests.pop(block)]

@@ -1,6 +1,6 @@
-"""What still holds of things noted beside blocks: whether a block was given away since.
+"""Marks on slots and blocks that become invalid when the block is given to a new holder.
 
-Invariant: what counts as noted was noted since the block was last given away.
+Invariant: a valid mark was set since the block was last given away.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ from decoding.cache.block_pool import BLOCK_LEN, BlockPool
 
 
 class StampedSlots:
-    """Which slots have something noted beside them."""
+    """Marks slots that have data stored beside them."""
 
     def __init__(self, pool: BlockPool) -> None:
         self._pool = pool
-        self._stamps = np.zeros(pool.num_blocks * BLOCK_LEN, np.int64)  # of the block when the slot was noted
+        self._stamps = np.zeros(pool.num_blocks * BLOCK_LEN, np.int64)  # the block's stamp when the slot was marked
 
     def note(self, slots: NDArray[np.int64]) -> None:
-        """Something is noted beside these slots from now on."""
+        """Mark these slots."""
         self._stamps[slots] = self._pool.stamps[slots // BLOCK_LEN]
 
     def are_noted(self, slots: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """bool, one for each slot."""
+        """bool, one for each slot: whether its mark is valid."""
         noted: NDArray[np.bool_] = self._stamps[slots] == self._pool.stamps[slots // BLOCK_LEN]
         return noted
 
 
 class FilledBlocks:
-    """Which blocks hold all rows of a model that may lag behind the target."""
+    """Marks the blocks that a model has filled completely, for a model that may lag behind the target."""
 
     def __init__(self, pool: BlockPool) -> None:
         self._pool = pool
-        self._stamps = np.zeros(pool.num_blocks, np.int64)  # of the block when it was filled
+        self._stamps = np.zeros(pool.num_blocks, np.int64)  # the block's stamp when it was filled
 
     def note(self, blocks: NDArray[Any]) -> None:
-        """These blocks are filled from now on."""
+        """Mark these blocks as filled."""
         self._stamps[blocks] = self._pool.stamps[blocks]
 
     def __contains__(self, block: int) -> bool:

@@ -1,8 +1,8 @@
-"""One step's metadata where a device reads it: everything a captured forward must be told, at addresses that stay.
+"""One step's metadata on the device, at fixed addresses, so that a captured forward can read it.
 
-A step is written into one pinned block of the host and sent in one copy. Rows are padded up to a count that the caller
-chooses; so are segments, to the same count, so that shapes follow from it alone.
-Invariant: what a step needs lies in these tensors, never in Python numbers: the same operations then fit every step.
+A step is written into one pinned block on the host and sent in one copy. Tokens and segments are both padded to a
+number that the caller chooses, so that all shapes follow from that number. Invariant: a step's metadata lies in these
+tensors, never in Python numbers, so the captured operations fit every step.
 """
 
 from __future__ import annotations
@@ -21,26 +21,28 @@ from decoding.cache.block_pool import BLOCK_LEN
 from decoding.cache.kv_store import KvStore
 from decoding.core.tree import IntArray
 
-# Shape suffixes: T padded rows, B padded segments (as many), P rows of the segments' trees, C room for block tables,
+# Shape suffixes: T padded tokens, B padded segments (as many), P nodes of the segments' trees, C room for block tables,
 # W room for an attention backend's own list.
-ALIGNMENT = 4  # numbers: each part begins at a multiple of 16 bytes
+ALIGNMENT = 4  # int32 numbers: each part begins at a multiple of 16 bytes
 
 ShareOut = Callable[[StepBatch], IntArray]
 
 
 @dataclass(frozen=True, slots=True)
 class StepTensors:
-    """All int32. Row r of segment b is row i = num_written[b] + r - first_rows[b] of its tree.
+    """All int32. Token t of the step, which belongs to segment b, is node i = num_written[b] + t - first_rows[b] of b's
+    tree.
 
-    Row j of a tree is the segment's key lengths[b] + j; its key k lies in block blocks[table_offsets[b] + k // 16].
-    Row i sees what is committed, and row j of its tree where enters[j] <= enters[i] < leaves[j]: rows are numbered in
-    preorder, and j's descendants end before leaves[j].
+    Node j of a tree is the segment's key lengths[b] + j; key k lies in block blocks[table_offsets[b] + k // 16]. Node i
+    sees the committed tokens, and node j of its tree if enters[j] <= enters[i] < leaves[j]: `enters` numbers the nodes
+    in preorder, and j's descendants end before leaves[j].
 
-    row_segments_T: -1 where padding begins, whose slots are the trash block's. logit_rows_T: rows whose logits are
-    wanted, then zeros. lengths_B: committed tokens. trunk_lens_B: of a tree's leading chain that every later row
-    descends from, such as a prompt's chunk and the root. first_rows_B, table_offsets_B, tree_offsets_B: [B + 1];
-    segments of padding are empty. enters_P, leaves_P, tree_positions_P: of row j of segment b at tree_offsets[b] + j.
-    work_W: what the attention backend shares out. most_keys: that a segment can have, a multiple of 16.
+    row_segments_T: each token's segment; -1 for padding, whose slots lie in the trash block. logit_rows_T: the tokens
+    that need logits, then zeros. lengths_B: committed tokens. trunk_lens_B: the length of a tree's leading chain that
+    all later nodes descend from, such as a prompt's chunk and the root. first_rows_B, table_offsets_B, tree_offsets_B:
+    [B + 1]; segments of padding are empty. enters_P, leaves_P, tree_positions_P: node j of segment b is at
+    tree_offsets[b] + j. work_W: the attention backend's work list. most_keys: the most keys of a segment, a multiple of
+    16.
     """
 
     store: KvStore
@@ -64,8 +66,8 @@ class StepTensors:
 
 
 class HostStep(NamedTuple):
-    """The same on the host, for the code that fills it. What varies in length lies at both ends of the block, tables
-    against the rest, so that one copy brings all that is used and nothing ever moves."""
+    """The same on the host, for the code that fills it. The two parts of varying length lie at both ends of the block
+    (tables end where the rest begins), so that one copy sends all used numbers and no part ever moves."""
 
     blocks_C: IntArray
     ids_T: IntArray
@@ -86,7 +88,7 @@ class HostStep(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """What of a `StepBatch` goes into it."""
+    """The fields of a `StepBatch` that are written into a `HostStep`."""
 
     ids_M: NDArray[np.int64]
     positions_M: NDArray[np.int64]
@@ -103,8 +105,8 @@ class Packed(NamedTuple):
 
 
 class StepRoom(NamedTuple):
-    """What buffers hold at most: rows of a step and of its trees, blocks of its tables, keys of a segment, numbers of
-    shared out work."""
+    """The sizes of buffers: tokens of a step, nodes of its trees, blocks of its tables, keys of a segment, and numbers
+    of the attention backend's work list."""
 
     rows: int
     tree_rows: int
@@ -113,21 +115,22 @@ class StepRoom(NamedTuple):
     work: int = 0
 
     def holds(self, batch: StepBatch) -> bool:
-        """Whether a step fits. Its work is the backend's to foretell."""
+        """Whether a step fits, apart from its work list, whose size the backend bounds."""
         needed = room_of(batch)
         return all(count <= most for count, most in zip(needed[:-1], self[:-1], strict=True))
 
 
 def room_of(batch: StepBatch, work: int = 0) -> StepRoom:
-    """What one step needs."""
+    """The sizes that one step needs."""
     most_keys = int((batch.prefix_lens + np.diff(batch.tree_offsets)).max())
     return StepRoom(batch.num_tokens, len(batch.positions_P), len(batch.blocks_T), most_keys, work)
 
 
 class StepBuffers:
-    """Room for one step at a time. store: whose rows they are; share_out: the backend's, for `work_W`.
+    """Buffers for one step at a time. store: of the keys and values. share_out: the backend's function that makes
+    `work_W`.
 
-    On a CUDA device the host's block is pinned, and not written again before its last copy is done.
+    For a CUDA device the host's block is pinned, and is not overwritten before its last copy is done.
     """
 
     def __init__(self, store: KvStore, room: StepRoom, share_out: ShareOut) -> None:
@@ -145,7 +148,7 @@ class StepBuffers:
         self._views: dict[int, StepTensors] = {}
 
     def stage(self, batch: StepBatch, num_rows: int) -> StepTensors:
-        """Send a step on its way to the device, padded to `num_rows`. It must fit; the next one overwrites it."""
+        """Start the copy of a step to the device, padded to `num_rows`. It must fit; the next step overwrites it."""
         if self._copied is not None:
             self._copied.synchronize()
         num_blocks = _fill(self._step, _packed(batch), num_rows, self._store.trash_block * BLOCK_LEN)
@@ -158,7 +161,7 @@ class StepBuffers:
         return self.view(num_rows)
 
     def view(self, num_rows: int) -> StepTensors:
-        """The tensors of a step of so many padded rows: the same ones each time."""
+        """The tensors of a step that is padded to `num_rows`: the same tensors in each call."""
         view = self._views.get(num_rows)
         if view is None:
             parts = torch.split(self._device, self._lengths)
@@ -187,7 +190,7 @@ def _packed(batch: StepBatch) -> Packed:
 
 @nb.njit(cache=True)
 def _fill(step: HostStep, packed: Packed, num_rows: int, trash_slot: int) -> int:
-    """Write a step, and padding up to `num_rows` rows and segments; how many numbers of block tables there are."""
+    """Write a step and its padding to `num_rows` tokens and segments; return the length of its block tables."""
     num_tokens, num_segments, num_logits = len(packed.ids_M), len(packed.prefix_lens), len(packed.logit_rows_R)
     for row in range(num_rows):
         is_real = row < num_tokens
@@ -215,7 +218,7 @@ def _fill(step: HostStep, packed: Packed, num_rows: int, trash_slot: int) -> int
 
 @nb.njit(cache=True)
 def _fill_segment(step: HostStep, packed: Packed, segment: int) -> None:
-    """Whose rows they are, and the tree: its trunk, positions and preorder."""
+    """Write the segment's number for its tokens, and its tree: trunk, positions and preorder."""
     step.row_segments_T[packed.offsets[segment] : packed.offsets[segment + 1]] = segment
     first, end = packed.tree_offsets[segment], packed.tree_offsets[segment + 1]
     parents, size = packed.parents_P[first:end], end - first
@@ -227,11 +230,11 @@ def _fill_segment(step: HostStep, packed: Packed, segment: int) -> None:
         trunk = min(trunk, parents[node] + 1)
     step.trunk_lens_B[segment] = trunk
     enters, leaves = step.enters_P[first:end], step.leaves_P[first:end]
-    leaves[:] = 1  # sizes of subtrees, for now
+    leaves[:] = 1  # holds the sizes of subtrees until the last loop
     for node in range(size - 1, 0, -1):
         if parents[node] >= 0:
             leaves[parents[node]] += leaves[node]
-    following = np.empty(size + 1, np.int32)  # where the next child of each row enters; of no row, last
+    following = np.empty(size + 1, np.int32)  # the preorder number of each node's next child; last: of the next root
     following[size] = 0
     for node in range(size):
         parent = parents[node] if parents[node] >= 0 else size

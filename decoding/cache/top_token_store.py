@@ -1,7 +1,7 @@
-"""The target's top tokens after the rows of prompts, kept beside their keys and values, for those who find the block.
+"""The target's most likely next tokens at each prompt token, kept beside the token's keys and values.
 
-A row that need not be run gives no logits: who shares it learns from what the run said that made it.
-Invariant: what is read of a slot was written since its block was last given away.
+A request that reuses a block gets no logits for its tokens, so its stores learn from those of the request that ran
+them. Invariant: tokens read from a slot were written since its block was last given away.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from decoding.core.top_tokens import TopTokens
 
 
 class TopTokenStore:
-    """num_top: k of `TopTokens`. Memory is touched where it is written only."""
+    """num_top: k of `TopTokens`. Only written memory is touched."""
 
     def __init__(self, pool: BlockPool, num_top: int) -> None:
         num_slots = pool.num_blocks * BLOCK_LEN
@@ -25,17 +25,17 @@ class TopTokenStore:
 
     @staticmethod
     def bytes_per_slot(num_top: int) -> int:
-        """Of what is kept of one row."""
+        """The bytes that one token takes."""
         return 8 * num_top + 8
 
     def write(self, slots: NDArray[np.int64], top: TopTokens) -> None:
-        """Keep what follows the rows in these slots; fewer than k tokens of each are not kept."""
+        """Keep the top tokens of these slots, unless `top` has another number of them than `num_top`."""
         if top.ids.shape[1] == self._ids.shape[1]:
             self._ids[slots], self._probabilities[slots] = top.ids, top.probabilities
             self._written.note(slots)
 
     def read(self, slots: NDArray[np.int64]) -> list[tuple[int, TopTokens]]:
-        """Runs of rows of which something is kept: the place in `slots` of the first one, and what follows each."""
+        """The runs of slots that were written: the place in `slots` where a run starts, and its top tokens."""
         is_known = self._written.are_noted(slots)
         borders = np.flatnonzero(np.diff(np.concatenate(([False], is_known, [False])))).reshape(-1, 2)
         return [

@@ -1,4 +1,5 @@
-"""What everybody may know: requests and what they ask for, draft trees, what a step says of its tokens, counts.
+"""Records that every room may import: requests and their parameters, draft trees, results of a step, counts.
 
-Pure data, and where compiled kernels are kept. Imports nothing of this package but `errors`.
+Pure data, besides the folder of compiled kernels and the tie to the parent process. Imports only `errors` of this
+package.
 """

@@ -1,8 +1,8 @@
-"""Where compiled kernels are kept: a folder for each state of the sources that they are compiled from.
+"""The folder in which numba caches compiled kernels: one for each version of the sources.
 
-Numba itself looks at a kernel's own file alone, and does not see an edit to a function inlined from another one.
-Knows nothing of what the kernels do. Standard library only, and quick: every process of Gander runs it first.
-Invariant: all kernels in a folder come from the same sources.
+Numba compares only a kernel's own file, so it would keep a kernel after an edit to a function inlined from another
+file. Standard library only, and quick: every process of Gander runs this first. Invariant: all kernels in a folder were
+compiled from the same sources.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ logger = logging.getLogger(__name__)
 PACKAGE = Path(__file__).parents[1]
 VARIABLE = "NUMBA_CACHE_DIR"
 FOLDER_NAME = re.compile("gander-[0-9a-f]{16}")
-COMPLETE = "complete-"  # begins the name of the file that says so of one copy of the sources and a kind of processor
+COMPLETE = "complete-"  # prefix of the marker file that says: all kernels are here (see `completed_name`)
 ROOM_BYTES = 2**26  # more than all kernels take
-NUM_KEPT = 4  # folders, the most recently used ones
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # other errors: the file system cannot say
-SECONDS_KEPT = 86_400.0  # since a process last started with a folder, which may be running still
+NUM_KEPT = 4  # the most recently used folders stay
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # any other error: the file system cannot reserve space
+SECONDS_KEPT = 86_400.0  # a folder stays so long after a process last started with it, which may still run
 
 
 def use_kernel_cache() -> None:
-    """Have numba keep kernels in the folder of these sources, in this process and in those it starts.
+    """Point numba, in this process and its children, to the folder of the present sources.
 
-    To be called before the first kernel is defined. Where the folder cannot be written, a temporary copy serves.
+    Call it before the first kernel is defined. If the folder cannot be written, a temporary copy of it is used.
     """
     name = folder_name(PACKAGE)
     kept = None
@@ -60,24 +60,23 @@ def use_kernel_cache() -> None:
 
 
 def kernel_folder() -> Path:
-    """The folder in use; what depends on the sources as kernels do may be kept there as well."""
+    """The folder in use. Other files that are valid only for these sources may be kept there too."""
     return Path(os.environ[VARIABLE])
 
 
 def is_complete() -> bool:
-    """Whether all kernels were compiled into the folder in use, on such a processor and by this numba."""
+    """Whether all kernels were compiled into this folder, for this kind of processor and by this numba."""
     return (kernel_folder() / completed_name(PACKAGE)).exists()
 
 
 def note_complete() -> None:
-    """All kernels are there now."""
+    """Record that all kernels are in the folder."""
     with contextlib.suppress(OSError):
         (kernel_folder() / completed_name(PACKAGE)).touch()
 
 
 def completed_name(package: Path) -> str:
-    """Numba files kernels by the paths of their sources and by what the processor is and can, in the way of its
-    version."""
+    """The marker file's name: a hash of what numba files kernels by: source paths, its version, the processor."""
     parts = [str(package), platform.python_version(), version("numba"), platform.processor()]
     parts += [os.environ.get(name, "") for name in ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")]
     with contextlib.suppress(OSError):
@@ -87,16 +86,16 @@ def completed_name(package: Path) -> str:
 
 
 def base_folder(environment: Mapping[str, str]) -> Path:
-    """The operator's, else the user's. Raises RuntimeError where there is neither."""
+    """The folder that the operator names, else one in the user's cache. Raises RuntimeError if there is no home."""
     given = environment.get(VARIABLE)
     if given:
         folder = Path(given).absolute()
-        return folder.parent if FOLDER_NAME.fullmatch(folder.name) else folder  # the process before set its own
+        return folder.parent if FOLDER_NAME.fullmatch(folder.name) else folder  # a parent process has set it already
     return Path(environment.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "gander" / "kernels"
 
 
 def folder_name(package: Path) -> str:
-    """Another one after any edit that could change a kernel of `package`."""
+    """The name of the sources' folder: it changes with any edit that could change a kernel of `package`."""
     digest = hashlib.sha256()
     for name, text in sorted(sources_of_kernels(package).items()):
         digest.update(f"{name} {len(text)} ".encode() + text)
@@ -104,7 +103,7 @@ def folder_name(package: Path) -> str:
 
 
 def sources_of_kernels(package: Path) -> dict[str, bytes]:
-    """Names and texts of the files that use numba and of all they import from `package`: code and constants."""
+    """Names and texts of the files that use numba, and of all files of `package` that these import."""
     texts = {path.relative_to(package).as_posix(): path.read_bytes() for path in package.rglob("*.py")}
     found: dict[str, bytes] = {}
     waiting = [name for name, text in texts.items() if b"numba" in text]
@@ -117,7 +116,7 @@ def sources_of_kernels(package: Path) -> dict[str, bytes]:
 
 
 def _imported(text: str, package: str) -> list[str]:
-    """Files that the imports in `text` may mean: an imported name can be a module as well."""
+    """Files that the imports in `text` may refer to: an imported name may be a module or not."""
     files = []
     statement = rf"^[ \t]*(?:from|import) {package}\b([\w.]*)(?: import (\([^)]*\)|.*))?"
     for module, names in re.findall(statement, text, re.MULTILINE):
@@ -128,7 +127,7 @@ def _imported(text: str, package: str) -> list[str]:
 
 
 def _open(folder: Path) -> None:
-    """Make the folder, see that kernels can be written, and note that it is in use. Raises OSError."""
+    """Create the folder, check that kernels can be written, and mark it as used now. Raises OSError."""
     is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder) as file:
@@ -140,7 +139,7 @@ def _open(folder: Path) -> None:
 
 
 def _fill(file: IO[bytes], num_bytes: int) -> None:
-    """Raises OSError where there is no room for so much."""
+    """Reserve `num_bytes` for the file. Raises OSError if the disk is full."""
     try:
         os.posix_fallocate(file.fileno(), 0, num_bytes)
     except AttributeError:  # not on macOS
@@ -151,7 +150,7 @@ def _fill(file: IO[bytes], num_bytes: int) -> None:
 
 
 def _copy(kept: Path | None, folder: Path) -> None:
-    """Make the folder, with the kernels that are kept elsewhere as far as they can be read."""
+    """Create the folder and copy the kept kernels into it, as far as they can be read."""
     folder.mkdir()
     with contextlib.suppress(OSError):
         if kept is not None and kept.is_dir():
@@ -159,7 +158,7 @@ def _copy(kept: Path | None, folder: Path) -> None:
 
 
 def remove_old_folders(base: Path, now: float) -> None:
-    """Remove folders of earlier sources but for the last few. Another process may do the same at the same time."""
+    """Remove the folders of earlier sources, except the last few. Other processes may do so at the same time."""
     with contextlib.suppress(OSError):
         folders = [path for path in base.iterdir() if FOLDER_NAME.fullmatch(path.name)]
         folders.sort(key=lambda path: path.stat().st_mtime, reverse=True)

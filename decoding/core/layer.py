@@ -1,6 +1,6 @@
-"""What one attention layer is: the facts every store and backend needs, found by the probe at load.
+"""One attention layer's shape and mask, which the probe finds at load and every store and backend reads.
 
-Knows nothing of batches or storage. Invariant: `num_query_heads` is a multiple of `num_kv_heads`.
+Invariant: `num_query_heads` is a multiple of `num_kv_heads`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import torch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSpec:
-    """One attention layer, in the order in which a forward runs them.
+    """One attention layer. index: its place in the order in which a forward runs the layers.
 
-    window: a row at position p sees positions above p - window; 0 is unlimited. chunk: a row sees only
+    window: a token at position p sees positions above p - window; 0 is unlimited. chunk: a token sees only
     positions of its own chunk of that size; 0 is none. softcap: scores become softcap * tanh(score /
     softcap); 0 is none. sinks: [H] logits that join each softmax without a value, or None.
     """

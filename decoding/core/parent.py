@@ -1,7 +1,7 @@
-"""A process that ends with the one that started it, whatever state it is in. Standard library only, and quick.
+"""Ends a child process together with its parent. Standard library only, and quick.
 
-On Linux the kernel sees to it, also where this process is stopped or stuck; elsewhere whoever runs has to look. To the
-kernel the parent is the thread that started this process, which therefore has to live as long.
+On Linux the kernel kills the child, even one that is stopped or stuck; elsewhere the child has to ask `is_orphan`. The
+kernel takes the thread that started the child for the parent, so that thread must live as long as the child.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ PR_SET_PDEATHSIG = 1
 
 
 def end_with(parent: int) -> None:
-    """Have this process killed when `parent` is gone; end it now where that is so already.
+    """Have the kernel kill this process when `parent` ends; exit now if it has ended already.
 
-    parent: its process id, as it says itself, for it may have died before the kernel was told.
+    parent: the process id that the parent itself passed on, since it may die before the kernel is told.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -26,5 +26,5 @@ def end_with(parent: int) -> None:
 
 
 def is_orphan(parent: int) -> bool:
-    """Whether the process that started this one is another one, or gone."""
+    """Whether `parent` is no longer this process's parent, because it has ended."""
     return os.getppid() != parent

@@ -1,8 +1,7 @@
-"""The largest of some numbers, in order: one small sort for all compiled code.
+"""A small merge sort for all compiled code: the places of the largest numbers.
 
-Numba's own is quicker by a microsecond, and takes a second to compile wherever it is used.
-
-Invariant: of equal numbers the earlier comes first.
+Numba's own sort is a microsecond quicker, but takes a second to compile in each function that calls it.
+Invariant: of equal numbers the earlier one comes first.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 @nb.njit(cache=True)
 def ranked(numbers: NDArray[Any]) -> NDArray[np.int32]:
-    """int32 [n]: the places of `numbers`, the largest first; a merge sort from runs of one upwards."""
+    """int32 [n]: the places of `numbers`, largest number first. A bottom-up merge sort."""
     count = len(numbers)
     order, merged = np.empty(count, np.int32), np.empty(count, np.int32)
     for place in range(count):
@@ -40,7 +39,7 @@ def ranked(numbers: NDArray[Any]) -> NDArray[np.int32]:
 
 @nb.njit(cache=True)
 def places_of_best(numbers: NDArray[Any], num_best: int) -> NDArray[np.int32]:
-    """int32, ascending: the places of the `num_best` largest, of all if there are fewer."""
+    """int32, ascending: the places of the `num_best` largest numbers, or of all numbers if there are fewer."""
     has_all = num_best >= len(numbers)
     is_best = np.zeros(len(numbers), np.bool_)
     if not has_all:

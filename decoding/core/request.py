@@ -18,7 +18,7 @@ from decoding.errors import RequestRejected
 
 
 class FinishReason(StrEnum):
-    """Why a request ended. STOP covers end tokens and stop ids; ABORT is the caller's own doing."""
+    """Why a request ended. STOP: an end token or stop id came; ABORT: the caller cancelled it."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -29,12 +29,12 @@ class FinishReason(StrEnum):
 class Request:
     """A running generation.
 
-    prompt: int32 [p]; eos_token_ids: the model's end tokens (empty set when the model has none).
-    cache_salt: prompts of another salt, or another tenant, share nothing with this one. prediction: int32, what the
-    caller expects the reply to be; a draft, never a promise. resumed: int32, the tokens of the reply that an earlier
-    engine gave before it died: the reply goes on after them, as it would have. call_id: of the call whose requests
-    share a place in the queue, by default this request alone. weight: of the tenant against others, where room or time
-    is short; priority: lower goes first, whatever the tenant's share.
+    prompt: int32 [p]. eos_token_ids: the model's end tokens (empty if the model has none). cache_salt: prompts share
+    cached blocks only if both their salt and their tenant are the same. prediction: int32, the reply that the caller
+    expects, used only as a draft. resumed: int32, reply tokens that an earlier engine emitted before it died; the reply
+    continues after them, unchanged. call_id: requests of one call share a place in the queue; by default the request is
+    alone. weight: the tenant's share relative to others when memory or time is short. priority: lower runs first,
+    whatever the tenant's share.
     """
 
     id: str
@@ -68,7 +68,7 @@ class Request:
         assert self.finish_reason is None, (self.id, self.finish_reason)
 
     def validate(self, vocab_size: int) -> None:
-        """Raise RequestRejected naming the first field that is out of range, for a vocabulary of this size."""
+        """Raise RequestRejected that names the first field out of range for a vocabulary of this size."""
         self.sampling.validate()
         asked = self.sampling
         fields = (
@@ -98,7 +98,7 @@ class Request:
 
     @property
     def buffer(self) -> NDArray[np.int32]:
-        """int32 [max_total]: `tokens`, and room for all that may come."""
+        """int32 [max_total]: `tokens`, followed by room for the rest of the reply."""
         return self._buffer
 
     @property
@@ -115,9 +115,9 @@ class Request:
         return len(self._buffer)
 
     def extend(self, tokens: NDArray[np.int32]) -> int:
-        """Append emitted tokens up to and including the one that ends the request; return how many.
+        """Append emitted tokens up to and including the one that ends the request; return how many were appended.
 
-        A stop inside an accepted run cuts the run exactly there and sets `finish_reason`.
+        A stop token inside an accepted run cuts the run right after it and sets `finish_reason`.
         """
         for count, token in enumerate(tokens.tolist(), start=1):
             self._buffer[self.num_tokens] = token

@@ -1,4 +1,4 @@
-"""How a reply's tokens are drawn, as a caller asks for it. Declared here alone; it also crosses the socket."""
+"""The sampling parameters of a request. They are declared only here; the same record crosses the socket."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class SamplingParams:
     temperature 0 is greedy. top_k 0, top_p 1 and min_p 0 are off. Filters apply in that order, to the
     distribution at `temperature`. `seed` fixes the noise, hence the reply. Lengths are in tokens.
 
-    What comes before them changes the logits, see `LogitsProcessors`: presence and frequency penalties count the
-    reply's tokens, the repetition penalty (1 is off) also the prompt's; logit_bias is added by token id; bad_words are
-    token sequences of which the last may not follow the others; only allowed_token_ids may be drawn, if given, and
-    only what `grammar` accepts next.
+    Before the temperature, `LogitsProcessors` change the logits: presence and frequency penalties count the reply's
+    tokens, the repetition penalty (1 is off) also the prompt's; logit_bias is added by token id; bad_words are token
+    sequences whose last token may not follow the others; only allowed_token_ids (if given) and the tokens that
+    `grammar` accepts next may be drawn.
 
-    logprobs: None for none, k for the chosen token's and the k likeliest at each token; prompt_logprobs the same
-    for the prompt. Both are of the model's own distribution, see `logprobs`.
+    logprobs: k asks, at each token, for the logprobs of the chosen token and of the k most likely ones; None for none.
+    prompt_logprobs: the same for the prompt. Both are of the model's own distribution, see `logprobs`.
     """
 
     max_tokens: int
@@ -47,7 +47,7 @@ class SamplingParams:
     grammar: Grammar | None = None
 
     def validate(self) -> None:
-        """Raise RequestRejected naming the first field out of range."""
+        """Raise RequestRejected that names the first field out of range."""
         checks = (
             ("max_tokens", self.max_tokens >= 1, "at least 1"),
             ("temperature", 0.0 <= self.temperature <= 100.0, "between 0 and 100"),

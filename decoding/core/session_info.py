@@ -1,4 +1,4 @@
-"""What a caller is told of one session, and what another process takes over. Pure data; `session` fills it in."""
+"""A session as callers see it, and as another process takes it over. Pure data; `session` fills it in."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class SessionInfo(msgspec.Struct, kw_only=True, frozen=True):
-    """What drafting remembers of one session: bytes in all and by store, seconds since its last request came."""
+    """The memory that one session's stores hold, in bytes; idle_seconds: since its last request arrived."""
 
     tenant: str
     session_id: str
@@ -16,8 +16,8 @@ class SessionInfo(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class SessionState(msgspec.Struct, frozen=True):
-    """All that a session holds: token ids, counts and hashes. stores: the arrays of each store in use, in its order, as
-    they lie in memory."""
+    """All data of a session: token ids, counts and hashes. stores: by name, the raw bytes of the store's arrays, in the
+    store's own order."""
 
     tenant: str
     session_id: str

@@ -1,4 +1,4 @@
-"""How a reply is drafted, as a caller asks for it. Declared here alone; it also crosses the socket."""
+"""The drafting parameters of a request. They are declared only here; the same record crosses the socket."""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ TRACE_STEPS, TRACE_TREES = "steps", "trees"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculationParams:
-    """How to draft. Changes how fast the reply comes, never what it says.
+    """How to draft. With verification "match" this changes how fast the reply comes, never its tokens.
 
-    method: a name of the drafter registry, or "auto". max_nodes: budget, root not counted; None lets
-    the server choose from its measured cost curve. max_depth: edges from the root. `without` asks
-    for the method's shape as its paper has it and names parts of that to leave out, "best_first" none;
-    `branching` is the isotropic method's k;
-    `consensus` chooses between the paper's and the published code's definition of it. `candidates` is how
-    the stand method draws: "coupled" to the target's own noise, "independent" of it, or "deterministic"; None
-    is what the verification wants. verification: "match", the target's own tokens and so those of plain
-    decoding, or "rejection", standard speculative sampling, exact in law alone; then the words above are not true.
-    sources: what a tree may be grown from, by `Source` names in lower case; None for all that the method knows.
-    trace: whether to tell of every step, or of every step with its tree; None for neither.
+    method: a name of the drafter registry, or "auto". max_nodes: the budget, root not counted; None lets the server
+    choose from its measured cost curve. max_depth: edges from the root. without: grow the tree in the shape of the
+    method's paper and leave out the named parts; "best_first" leaves out none. branching: the isotropic method's k.
+    consensus: the paper's definition of it, or the published code's. candidates: how the stand method draws them,
+    "coupled" to the target's own noise, "independent" of it, or "deterministic"; None takes what `verification` needs.
+    verification: "match" accepts the target's own tokens, those of plain decoding; "rejection" is standard speculative
+    sampling, which keeps the distribution only. sources: `Source` names in lower case that a tree may be grown from;
+    None allows all that the method knows. trace: report every step ("steps"), also with its tree ("trees"), or None.
     """
 
     method: str = "auto"

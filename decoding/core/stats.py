@@ -1,6 +1,6 @@
-"""Raw counts of what speculation did, per step and per request. Ratios are computed where they are shown.
+"""Raw counts of speculation, per step and per request. Whoever shows a ratio computes it.
 
-Knows nothing of Prometheus. Every count is of tokens unless its name says otherwise.
+This file does not know Prometheus. A count is of tokens unless its name says otherwise.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import NamedTuple
 import msgspec
 
 NODE_BOUNDS = (0, 1, 2, 4, 8, 16, 32, 64, 128)
-REFUSAL_REASONS = ("context", "vocabulary", "nan")  # why a draft model gives a request up
+REFUSAL_REASONS = ("context", "vocabulary", "nan")  # why the draft model stops drafting for a request
 
 
 class DraftOutcome(NamedTuple):
-    """What one verified tree counts for. by source: (`Source` name in lower case, number of nodes)."""
+    """The counts of one verified tree. *_by_source: (`Source` name in lower case, number of nodes)."""
 
     drafted: int
     accepted: int
@@ -52,8 +52,8 @@ class DraftCounts(msgspec.Struct, kw_only=True):
 
 
 class NodeHistogram(msgspec.Struct, kw_only=True, array_like=True):
-    """How often trees were of which size. `numbers[i]` counts those of at most `NODE_BOUNDS[i]` nodes and more than
-    the bound before, `numbers[len(NODE_BOUNDS)]` those above all bounds; total: of all their nodes."""
+    """A histogram of tree sizes. `numbers[i]` counts the trees of at most `NODE_BOUNDS[i]` nodes and more than the
+    bound before; `numbers[len(NODE_BOUNDS)]` counts those above all bounds. total: the nodes of all trees."""
 
     numbers: dict[int, int] = {}
     total: int = 0
@@ -70,10 +70,10 @@ class NodeHistogram(msgspec.Struct, kw_only=True, array_like=True):
 
 
 class MethodCounts(DraftCounts, kw_only=True, array_like=True):
-    """What one method did in a step. Acceptance length is emitted / forwards.
+    """One method's counts in a step. Acceptance length is emitted / forwards.
 
-    forwards: root verifications, one for each request that drafted by this method; budgets: the nodes the scheduler
-    allowed them, trees: the nodes they drafted, both 0 for a plain step.
+    forwards: verified roots, one for each request that used this method. budgets: the nodes that the scheduler allowed
+    each of them. trees: the nodes that each drafted. A plain step counts as 0 in both.
     """
 
     forwards: int = 0
@@ -83,22 +83,22 @@ class MethodCounts(DraftCounts, kw_only=True, array_like=True):
 
 
 class RequestStats(msgspec.Struct, kw_only=True):
-    """What one finished request cost. Times are seconds, on the worker's monotonic clock differences.
+    """What one finished request cost. Times are seconds of the worker's monotonic clock.
 
-    cached_tokens: of the prompt, those that need not be run, since another request did. preemptions: how often it gave
-    up its room and was run again. resumed_tokens: of the reply, those that a worker gave before it died: all else here
-    is of what came after them. target_forwards counts the steps that verified a root, so acceptance length is
-    emitted / target_forwards;
-    prompt chunks that end before the root are prefill_chunks. accepted_prediction_tokens are the tokens of the
-    request's prediction that the reply contains where it was found to follow it, rejected_prediction_tokens the
-    others (OpenAI's definition): a fact of prediction and reply, whatever was drafted; together they are its length.
+    cached_tokens: prompt tokens that another request had run already. preemptions: how often the request gave up its
+    blocks and was recomputed. resumed_tokens: reply tokens that a worker emitted before it died; all other fields
+    describe what came after them. target_forwards: the steps that verified a root, so that acceptance length is
+    emitted / target_forwards. prefill_chunks: the prompt chunks that end before the root. accepted_prediction_tokens:
+    tokens of the request's prediction that the reply contains where it follows the prediction;
+    rejected_prediction_tokens: the others (OpenAI's definition). Both depend on prediction and reply alone, not on what
+    was drafted, and add up to the prediction's length.
     """
 
     method: str = ""
     choice: str = "requested"  # or "fallback", "waiting"
-    reason: str = ""  # why this method was chosen, a sentence
+    reason: str = ""  # why this method was chosen: a sentence
     steps_by_method: dict[str, int] = {}
-    foretold_by_source: dict[str, int] = {}  # tokens that each source had thought likeliest, drafted or not
+    foretold_by_source: dict[str, int] = {}  # emitted tokens that a source predicted as the most likely, drafted or not
     prompt_tokens: int
     cached_tokens: int = 0
     preemptions: int = 0
@@ -119,10 +119,10 @@ class StepStats(msgspec.Struct, kw_only=True, array_like=True):
     """One engine step, all requests together. `phase_seconds` keys: schedule draft_model draft forward sample commit
     observe.
 
-    plain_seconds: what plain decoding would have needed for the tokens of this step, from the measured
-    cost of a plain step at the same number of requests and context; 0 for a step that only prefilled.
-    prefix_queries, prefix_hits: tokens of the prompts that were started, and those of them that need not be run.
-    preemptions: sequences that gave up their place or room to others.
+    rows: the step's tokens; prefill_rows: those of prompts. plain_seconds: an estimate of what plain decoding would
+    have needed for the emitted tokens, from the measured cost of a plain step with as many requests and context; 0 for
+    a step that only prefilled. prefix_queries: tokens of the prompts that this step started; prefix_hits: those found
+    in the cache. preemptions: sequences that gave up their place or their blocks to others.
     """
 
     rows: int
@@ -131,15 +131,15 @@ class StepStats(msgspec.Struct, kw_only=True, array_like=True):
     plain_seconds: float
     phase_seconds: dict[str, float]
     counts_by_method: dict[str, MethodCounts]
-    refusals: dict[str, int] = {}  # by reason: requests the draft model could do nothing more for
+    refusals: dict[str, int] = {}  # by reason: requests that the draft model stopped drafting for
     prefix_queries: int = 0
     prefix_hits: int = 0
     preemptions: int = 0
 
 
 class EngineStats(msgspec.Struct, kw_only=True):
-    """Gauges: the engine now. slots_used: of blocks that some request holds; slots_cached: of those that nobody holds
-    and whose tokens a later prompt may find."""
+    """Gauges of the engine at present. slots_used: slots of blocks that requests hold; slots_cached: slots of blocks
+    that no request holds but whose tokens a later prompt may reuse."""
 
     running: int
     waiting: int

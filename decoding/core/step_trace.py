@@ -1,4 +1,4 @@
-"""What one step did for one request, node by node, for those who ask to see it. Pure data; `tracing` makes it."""
+"""A trace of one step of one request, node by node, for callers who ask for it. Pure data; `tracing` makes it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import msgspec
 
 
 class NodeTrace(msgspec.Struct, frozen=True):
-    """A node of the draft tree. source: `Source` in lower case; named_by: all that named the node; logprob: what the
-    target gave it after its parent.
-
-    parent: -1 for the root, which has no logprob. Log probabilities are the model's own, see `logprobs`.
+    """A node of the draft tree. parent: its index, -1 for the root. source: `Source` in lower case. named_by: all
+    sources that proposed the node. logprob: the target's for the token after the parent (the model's own, see
+    `logprobs`); None for the root.
     """
 
     token_id: int
@@ -21,9 +20,9 @@ class NodeTrace(msgspec.Struct, frozen=True):
 
 
 class StepTrace(msgspec.Struct, frozen=True, kw_only=True):
-    """number: which of the request's target forwards it was, from 1. sources: of the tokens it gave, in order.
-
-    drafted: nodes of the tree, root not counted; accepted: those on the path; tree: where trees are asked for.
+    """number: counts the request's target forwards from 1. drafted: nodes of the tree, root not counted. accepted:
+    nodes on the accepted path. sources: one for each emitted token, in order. tree: None unless the request asks for
+    trees.
     """
 
     number: int

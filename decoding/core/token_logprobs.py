@@ -1,4 +1,4 @@
-"""The log probabilities a caller is told of at one token. Pure data; `logprobs` computes it."""
+"""The log probabilities reported for one token. Pure data; `logprobs` computes it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import msgspec
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True):
-    """Natural logarithms, of the model's own distribution: temperature 1, nothing filtered, biased or forbidden.
+    """Natural logarithms of the model's own distribution: temperature 1, nothing filtered, biased or forbidden.
 
-    rank: 1 for the likeliest token; the number of likelier ones plus one. top: (id, logprob) of the likeliest,
-    best first, ties to the smaller id; the token itself is among them only if it is one of them.
+    rank: 1 plus the number of more likely tokens. top: (id, logprob) of the most likely tokens, best first, ties to the
+    smaller id; the token itself is in it only if it is one of these.
     """
 
     token_id: int

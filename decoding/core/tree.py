@@ -31,9 +31,9 @@ class Source(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """What the children of each node were drawn from, without replacement and in index order.
+    """The distribution q that the children of each node were drawn from, without replacement and in index order.
 
-    ids: int32 [n, k]; shares: float64 [n, k], q of each id after the node, 0 where `ids` means nothing.
+    ids: int32 [n, k]; shares: float64 [n, k], q of each id after the node, 0 where the id is padding.
     """
 
     ids: IntArray
@@ -45,10 +45,10 @@ class DraftTree:
     """A tree of candidate continuations.
 
     tokens, parents: int32 [n]; sources: int8 [n]. `tokens[0]` is the root token, `parents[0]` is -1.
-    Siblings have distinct tokens, so at most one child can equal the target's token. draws: given where the
-    tree is to be verified by rejection, which needs to know them. origins: int32 [n], given where nodes of the tree
-    that a drafter proposed were taken out: which ones are left. names: int32 [n], given where several sources may name
-    a node: bit `source` for each that did.
+    Siblings have distinct tokens, so at most one child can equal the target's token. draws: only for trees that are
+    verified by rejection. origins: int32 [n], only for a tree that was pruned: each node's index in the tree that the
+    drafter proposed. names: int32 [n], only where several sources may propose a node: bit `source` is set for each that
+    did.
     """
 
     tokens: IntArray
@@ -71,11 +71,11 @@ class DraftTree:
         return len(self.tokens) - 1
 
     def of_nodes(self, proposed: IntArray) -> IntArray:
-        """int32 [n]: this tree's part of what a drafter noted of each node it proposed."""
+        """int32 [n]: the drafter's notes on this tree's nodes. proposed: its notes on each node it proposed."""
         return proposed[: len(self)] if self.origins is None else proposed[self.origins]
 
     def named_by(self, node: int) -> list[Source]:
-        """The sources that named a node."""
+        """The sources that proposed a node."""
         if self.names is None or self.names[node] == 0:
             return [Source(self.sources[node])]
         return [source for source in Source if self.names[node] >> source & 1]
@@ -108,7 +108,7 @@ _ROOT_SOURCES = np.full(1, Source.ROOT, np.int8)
 
 
 def root_only(root: int) -> DraftTree:
-    """The plain decode step: nothing drafted."""
+    """The tree of a plain decode step: the root alone."""
     return DraftTree(np.array([root], np.int32), _ROOT_PARENTS, _ROOT_SOURCES)
 
 

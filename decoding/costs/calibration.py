@@ -11,7 +11,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from decoding.costs.curve import CostCurve, fit_cost_curve
+import numpy as np
+from numpy.typing import NDArray
+
+from decoding.costs.price import CostCurve
 
 ROUNDS = 8
 SECONDS_LIMIT = 2.0  # after which no further round is begun at start; two always are
@@ -19,7 +22,11 @@ LATER_ROUNDS = 16
 BURST = 0.002  # seconds: a small forward after a large one takes half as long again, which steps that are alike do not
 LONGEST_LATER = 0.2  # seconds of one forward: a request that comes just then waits for it
 
+LEAST_TOKEN_SHARE = 0.005
+FEW = (0, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128)  # tokens that may cost less than those beyond them
+
 Measure = Callable[[int, int], float]  # seconds of a forward of so many rows at such a context
+Clock = Callable[[], float]  # seconds
 
 
 class Calibration:
@@ -27,10 +34,15 @@ class Calibration:
     if they are of all and each can be timed anew while nobody waits."""
 
     def __init__(
-        self, sizes: Sequence[tuple[int, int]], measure: Measure, kept: Mapping[tuple[int, int], float] | None = None
+        self,
+        sizes: Sequence[tuple[int, int]],
+        measure: Measure,
+        kept: Mapping[tuple[int, int], float] | None = None,
+        clock: Clock = time.perf_counter,
     ) -> None:
         self._sizes = sizes
         self._measure = measure
+        self._clock = clock
         self._quickest: dict[tuple[int, int], float] = {}
         self._quickest_ever: dict[tuple[int, int], float] = {}  # in whatever way forwards were run
         self.start_over()
@@ -42,9 +54,9 @@ class Calibration:
         self.curve = self._fit()
 
     def _measure_all(self) -> None:
-        deadline = time.perf_counter() + SECONDS_LIMIT
+        deadline = self._clock() + SECONDS_LIMIT
         for round_number in range(ROUNDS):
-            if round_number >= 2 and time.perf_counter() > deadline:
+            if round_number >= 2 and self._clock() > deadline:
                 break
             for size in self._sizes:  # every round times every size, so that a busy moment spoils no size alone
                 self._time(size)
@@ -86,3 +98,34 @@ class Calibration:
 
     def _fit(self) -> CostCurve:
         return fit_cost_curve([(rows, context, seconds) for (rows, context), seconds in self._quickest.items()])
+
+
+def fit_cost_curve(samples: Sequence[tuple[int, int, float]]) -> CostCurve:
+    """Least squares on (tokens, context, seconds) samples, errors relative, no coefficient negative, with as many
+    tokens among the few as the samples speak for.
+
+    A token is never free: a measurement that says so was disturbed, and `LEAST_TOKEN_SHARE` of the base is put in.
+    """
+    tokens, contexts, seconds = (np.array(column, np.float64) for column in zip(*samples, strict=True))
+    fits = []
+    for few in FEW:
+        if few < tokens.max():
+            # Every token costs what one of the few does, and those beyond them something more.
+            terms = np.stack((np.ones_like(tokens), tokens, np.maximum(0.0, tokens - few), tokens * contexts), axis=1)
+            fits.append((*_non_negative(terms / seconds[:, None]), few))
+    (base, few_token, more, key), _, few = min(fits, key=lambda fit: fit[1])
+    few_token = max(few_token, LEAST_TOKEN_SHARE * base)
+    return CostCurve(base, few_token + more, key, few=few, few_token=few_token)
+
+
+def _non_negative(terms: NDArray[np.float64]) -> tuple[tuple[float, ...], float]:
+    """The non-negative x for which terms @ x comes nearest to ones, and how far it stays from them."""
+    used = list(range(terms.shape[1]))
+    while True:
+        solution, *_ = np.linalg.lstsq(terms[:, used], np.ones(len(terms)), rcond=None)
+        if len(used) == 1 or solution.min() >= 0:
+            break
+        used.pop(int(solution.argmin()))
+    found = np.zeros(terms.shape[1])
+    found[used] = np.maximum(solution, 0.0)
+    return tuple(found.tolist()), float(np.linalg.norm(terms @ found - 1.0))

@@ -1,14 +1,59 @@
-"""What a drafted node costs, and so what a tree is worth, in tokens.
+"""What the tokens of a step cost here: in seconds by a curve, in tokens at a rate, and so what a tree is worth.
 
-Pure arithmetic. Speculation maximises tokens per second, a ratio, which is done the way ratios are (Dinkelbach 1967):
-at a rate of r tokens a second a row of s seconds costs r * s tokens, its price, and a node pays if its chance of being
-accepted is above the price. The likeliest nodes have what rows a step has to spare, which cost less than the others.
+Pure arithmetic. A forward reads all weights once, so a few tokens take hardly longer than one; beyond them arithmetic
+takes the time, and tokens cost alike (the roofline of Williams et al., 2009).
+
+Speculation maximises tokens per second, a ratio, which is done the way ratios are (Dinkelbach 1967): at a rate of r
+tokens a second a node of s seconds costs r * s tokens, its price, and it pays if its chance of being accepted is above
+the price. The likeliest nodes have what tokens a step has to spare, which cost less than the others.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
+
+
+@dataclass(frozen=True, slots=True)
+class CostCurve:
+    """Seconds of one step: base + few_token for each of the first `few` tokens + token for each other + key * (tokens
+    summed over their context lengths).
+
+    head: the part of `token` that goes into its logits, which a prompt's tokens can do without; harvest: what a token
+    costs more when the stores learn from its logits.
+    """
+
+    base: float
+    token: float
+    key: float
+    head: float = 0.0
+    harvest: float = 0.0
+    few: int = 0
+    few_token: float = 0.0
+
+    def step_seconds(self, tokens: Sequence[float], contexts: Sequence[int]) -> float:
+        """A step in which request i brings tokens[i] tokens at contexts[i] committed ones."""
+        keys = sum(count * context for count, context in zip(tokens, contexts, strict=True))
+        return self.base + self.seconds_of_tokens(sum(tokens)) + self.key * keys
+
+    def seconds_of_tokens(self, num_tokens: float) -> float:
+        """What so many tokens take beside what every step does and the keys they read."""
+        num_few = min(num_tokens, self.few)
+        return self.few_token * num_few + self.token * (num_tokens - num_few)
+
+    def plain_seconds(self, emitted: int, contexts: Sequence[int]) -> float:
+        """Seconds plain decoding needs for `emitted` tokens at this load: one token per request a step."""
+        return emitted / len(contexts) * self.step_seconds([1] * len(contexts), contexts)
+
+
+@dataclass(slots=True)
+class Curves:
+    """curve: of a step; draft_curve: of a draft forward, where there is a draft model. Both as of now."""
+
+    curve: CostCurve
+    draft_curve: CostCurve | None = None
 
 
 class NodePrice(NamedTuple):
@@ -31,6 +76,11 @@ def price_at(price: NodePrice, place: int) -> float:
     return price.spare if place < price.num_spare else price.usual
 
 
+def first_price(price: NodePrice) -> float:
+    """Of the likeliest node."""
+    return price.spare if price.num_spare else price.usual
+
+
 def price_of(price: NodePrice, num_nodes: float) -> float:
     """Of so many nodes. Kernels compile it, too."""
     num_spare = min(num_nodes, float(price.num_spare))
@@ -42,16 +92,15 @@ class DraftBudget(NamedTuple):
     it is, so each field is always of one type.
 
     round_price, row_price: what one more forward of the draft model and each of its rows must promise, in accepted
-    tokens; least_gain: what the tree must promise beyond its nodes' price. others, fixed: tokens that the step's other
-    requests are given, and what it costs without this tree, in tokens; a tree that promises much beside them raises the
-    rate, and so the price of its own last nodes. harvests: whether rows are worth being learned from.
+    tokens. others, fixed: tokens that the step's other requests are given, and what it costs without this tree, in
+    tokens; a tree that promises much beside them raises the rate, and so the price of its own last nodes. harvests:
+    whether the stores learn from the tree's logits.
     """
 
     max_nodes: int
     price: NodePrice = FREE
     round_price: float = 0.0
     row_price: float = 0.0
-    least_gain: float = 0.0
     others: float = 0.0
     fixed: float = math.inf
     harvests: bool = True
@@ -64,34 +113,16 @@ class DraftBudget(NamedTuple):
 
 NOTHING = DraftBudget(0)
 LONGEST_CHAIN = 16  # nodes that are reckoned with
-CONTINUES = 0.75  # a chain that the stores begin goes on
 
 
-def chain_gain(chance: float, hope: float, price: NodePrice) -> float:
+def chain_gain(chance: float, hit_rate: float, price: NodePrice) -> float:
     """What a chain promises beyond its price, in tokens, as far as its nodes are worth theirs. chance: of its first
-    node; hope: of each further one, where the one before it is accepted."""
+    node; hit_rate: the chance of each further node once the one before it is accepted."""
     gain = 0.0
     for place in range(LONGEST_CHAIN):
         cost = price_at(price, place)
         if chance <= cost:
             break
         gain += chance - cost
-        chance *= hope
+        chance *= hit_rate
     return gain
-
-
-class Stakes(NamedTuple):
-    """Of a look for a tree, in tokens. node: price of the tree's nodes; model: what one of the draft model's promises
-    beyond its price; least_gain: what a tree must."""
-
-    node: NodePrice = FREE
-    model: float = 0.0
-    least_gain: float = 0.0
-
-
-NO_STAKES = Stakes()
-
-
-def tree_gain(chance: float, stakes: Stakes) -> float:
-    """What a tree promises, beyond what it must, where the likeliest token is so likely. Kernels compile it, too."""
-    return max(chain_gain(chance, CONTINUES, stakes.node), stakes.model) - stakes.least_gain

@@ -6,15 +6,14 @@ Owns the choice of methods and the draft model or head behind them. Knows nothin
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from decoding.cache.block_pool import BlockTable
 from decoding.core.request import Request
 from decoding.core.tree import DraftTree
 from decoding.costs.price import DraftBudget
-from decoding.drafting.draft_model.state import DraftCost, Fallback, GrowthRequest, Proposer
-from decoding.drafting.one_tree.desk import Desks
+from decoding.drafting.draft_model.state import DraftCost, Fallback, GrowthRequest, KeptTokens, Proposer
 from decoding.drafting.one_tree.prediction import Prediction
 from decoding.drafting.registry import AUTO, METHODS, PLAIN, StartDrafter, available
 from decoding.drafting.sequence_drafter import ActiveMethod, Choice, SequenceDrafter
@@ -27,32 +26,28 @@ from decoding.stores.session import Session
 logger = logging.getLogger("gander.engine")
 
 
-@dataclass(frozen=True, slots=True)
-class DraftRequest:
-    """One sequence's part of a step. table: its blocks; end: how many of its tokens the target will know by then;
-    budget: None where the prompt goes on, so that there is nothing to draft yet."""
+class DraftStep(Protocol):
+    """What drafting reads of a sequence's step, and fills in: `chance`, then `tree`, `cost` and `refusal`.
 
-    drafter: SequenceDrafter
-    table: BlockTable
-    end: int
+    table: its blocks; end: how many of its tokens the target will know after the step; budget: None where the prompt
+    goes on, so that there is nothing to draft yet; tree: the root alone, until one is drafted; refusal: why the
+    sequence goes on without the draft model from here on.
+    """
+
     budget: DraftBudget | None
-
-
-@dataclass(frozen=True, slots=True)
-class Proposals:
-    """trees, costs: one for each request, no tree where there was no budget; refusals: reasons of sequences that go on
-    without the draft model."""
-
-    trees: list[DraftTree | None]
-    costs: list[DraftCost]
-    refusals: list[str]
+    chance: float | None
+    tree: DraftTree | None
+    cost: DraftCost
+    refusal: str | None
 
     @property
-    def cost(self) -> DraftCost:
-        """Of the step: the seconds and rows of all, in forwards that the sequences share."""
-        num_forwards = max((cost.num_forwards for cost in self.costs), default=0)
-        num_rows = sum(cost.num_rows for cost in self.costs)
-        return DraftCost(sum(cost.seconds for cost in self.costs), num_forwards, num_rows)
+    def drafter(self) -> SequenceDrafter: ...
+
+    @property
+    def table(self) -> BlockTable: ...
+
+    @property
+    def end(self) -> int: ...
 
 
 class Drafting:
@@ -67,7 +62,6 @@ class Drafting:
         self._has_kernels = has_kernels
         self._tree = tree
         self._warned: set[str] = set()
-        self._desks = Desks()
 
     def check(self, method: str) -> None:
         """Raise RequestRejected for a method that needs the draft model that is not there."""
@@ -94,21 +88,30 @@ class Drafting:
         self._begin(drafter, choice, start_drafter)
         return drafter
 
-    def propose_batch(self, requests: Sequence[DraftRequest]) -> Proposals:
-        """Draft for all sequences of a step at once. A budget of no nodes is a plain step: the root alone."""
-        drafters = [request.drafter for request in requests]
-        for drafter in drafters:
-            if drafter.is_waiting and self._has_kernels(drafter.request.speculation.method):
-                self._begin(drafter, Choice(drafter.request.speculation.method))
-        asked = [growth for request in requests if (growth := _growth(request)) is not None]
+    def probe(self, step: DraftStep) -> None:
+        """Ask the stores how likely the likeliest next token of a sequence is; it learns what came meanwhile."""
+        drafter = step.drafter
+        if drafter.is_waiting and self._has_kernels(drafter.request.speculation.method):
+            self._begin(drafter, Choice(drafter.request.speculation.method))
+        step.chance = drafter.probe()
+
+    def propose(self, steps: Sequence[DraftStep]) -> None:
+        """Draft for all sequences of a step at once, each within its budget."""
+        asked = [growth for step in steps if (growth := _growth(step)) is not None]
         fallbacks = self.draft_model.grow_batch(asked) if self.draft_model is not None and asked else {}
-        for drafter in drafters:
-            state = drafter.active.state
-            if state is not None and state in fallbacks:
-                self._fall_back(drafter, fallbacks[state])
-        trees = [None if each.budget is None else each.drafter.propose(each.budget) for each in requests]
-        costs = [drafter.take_cost() for drafter in drafters]
-        return Proposals(trees, costs, [fallback.reason for fallback in fallbacks.values()])
+        for step in steps:
+            state = step.drafter.active.state
+            if state is not None and (fallback := fallbacks.get(state)) is not None:
+                step.refusal = fallback.reason
+                self._fall_back(step.drafter, fallback)
+            if step.budget is not None and step.budget.max_nodes > 0:
+                step.tree = step.drafter.propose(step.budget)
+            step.cost = step.drafter.take_cost()
+
+    def keep_features(self, kept: Iterable[KeptTokens]) -> None:
+        """The target's forward is through, and these tokens of it stay."""
+        if self.draft_model is not None:
+            self.draft_model.keep_features(kept)
 
     def _fall_back(self, drafter: SequenceDrafter, fallback: Fallback) -> None:
         """Go on without the draft model. The first fall-back of each kind is logged."""
@@ -124,18 +127,18 @@ class Drafting:
         runs_model = method.draft_model != "unused" and request.speculation.may_use("draft_model")
         if self.draft_model is not None and runs_model and choice.kind != "fallback":
             state = self.draft_model.open(request)
-        sources = Sources(drafter.session, state, self._tree, drafter.foresight, self._desks)
+        sources = Sources(drafter.session, state, self._tree, drafter.prediction, drafter.grammar)
         own = (start_drafter or method.start)(request, sources)
         drafter.active = ActiveMethod(choice=choice, drafter=own, default_nodes=method.default_nodes, state=state)
 
 
-def _growth(request: DraftRequest) -> GrowthRequest | None:
+def _growth(step: DraftStep) -> GrowthRequest | None:
     """What the draft model has to do for a sequence, if anything: a tree, or to follow the prompt."""
-    state, budget = request.drafter.active.state, request.budget
+    state, budget = step.drafter.active.state, step.budget
     if state is None:
         return None
     if budget is None:
-        is_asked = request.drafter.reads_ahead
+        is_asked = step.drafter.reads_ahead
     else:
-        is_asked = budget.max_nodes > 0 and (state.grower is None or state.grower.wants_model(budget))
-    return GrowthRequest(state, request.table, request.end, budget) if is_asked else None
+        is_asked = budget.max_nodes > 0 and (state.grower is None or state.grower.prepare(budget))
+    return GrowthRequest(state, step.table, step.end, budget) if is_asked else None

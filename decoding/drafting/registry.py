@@ -94,7 +94,7 @@ METHODS: dict[str, Method] = {
     "linear": Method(_by_rules(linear_rules), 60, "needed"),
     "eagle": Method(_by_rules(eagle_rules), NUM_NODES, "needed"),
     "recycle": Method(lambda request, sources: RecycleDrafter(request, sources.stores), 80),
-    "isotropic": Method(lambda request, sources: IsotropicDrafter(request, sources.stores), 60),
+    "isotropic": Method(lambda request, sources: IsotropicDrafter(request, sources.stores.ngrams), 60),
     "suffix": Method(lambda request, sources: SuffixDrafter(request, sources.stores), 64),
     "lookup": Method(lambda request, _: LookupDrafter(request), 10),
     PLAIN: Method(lambda request, _: NoDrafter(request), 0),

@@ -1,6 +1,7 @@
-"""What is told of an exception that one request met: its caller hears which part raised it, the log where.
+"""How a request ends that met an exception: its caller is told which part raised it, the log where.
 
-Knows parts by the modules they live in. Invariant: neither is told what the exception says, which may quote a prompt.
+Knows parts by the modules they live in. Invariant: neither is told what an exception says that is not our own, since
+that may quote a prompt.
 """
 
 from __future__ import annotations
@@ -8,8 +9,8 @@ from __future__ import annotations
 import logging
 import traceback
 
-from decoding.core.step_result import Broken
-from decoding.errors import BrokenSequence
+from decoding.core.events import Failed, Rejected
+from decoding.errors import BrokenSequence, RequestRejected
 
 logger = logging.getLogger("gander.engine")
 
@@ -27,14 +28,19 @@ PARTS = {
 }
 
 
-def broken_by(request_id: str, error: BaseException) -> Broken:
-    """The end of a request that met this exception."""
+def rejected_by(request_id: str, error: RequestRejected) -> Rejected:
+    """The end of a request that cannot be served."""
+    return Rejected(request_id=request_id, message=error.message, param=error.param, code=error.code)
+
+
+def failed_by(request_id: str, error: BaseException) -> Failed:
+    """The end of a request that met this exception while it ran."""
     if isinstance(error, BrokenSequence):
-        return Broken(request_id, str(error), error.code)
+        return Failed(request_id=request_id, message=str(error), code=error.code)
     sentence = f"The {part_of(error)} failed while running this request ({type(error).__name__})."
     where = "".join(traceback.format_tb(error.__traceback__))
     logger.error("Request %s ends: %s Most recent call last:\n%s", request_id, sentence, where)
-    return Broken(request_id, sentence, CODE)
+    return Failed(request_id=request_id, message=sentence, code=CODE)
 
 
 def part_of(error: BaseException) -> str:

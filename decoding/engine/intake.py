@@ -1,4 +1,5 @@
-"""From requests to sequences: at once, or when the grammar of one is compiled, so that nobody waits for it.
+"""From requests to sequences: at once, or when the grammar of one is compiled, so that nobody waits for it; and what
+an engine can never serve, or not now.
 
 Owns the requests whose grammar is being compiled. Knows nothing of steps or of how a grammar is compiled.
 """
@@ -6,19 +7,23 @@ Owns the requests whose grammar is being compiled. Knows nothing of steps or of 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass, field
 
+from decoding.config import EngineConfig
+from decoding.core.events import RequestEvent
 from decoding.core.grammar import Grammar
 from decoding.core.request import Request
-from decoding.core.step_result import Refused, StepResult
+from decoding.drafting import registry as drafters
 from decoding.drafting.drafting import Drafting
 from decoding.drafting.one_tree.prediction import Prediction
 from decoding.drafting.registry import StartDrafter
-from decoding.engine.fault import broken_by
+from decoding.engine.fault import failed_by, rejected_by
+from decoding.engine.limits import Limits
 from decoding.engine.sequence import Sequence
 from decoding.errors import RequestRejected
+from decoding.model.memory import CacheRoom
 from decoding.sampling.grammar.compiler import Compiling
 from decoding.sampling.grammar.matcher import GrammarMatcher
 from decoding.sampling.logits_processors import processors_of
@@ -38,51 +43,46 @@ class _Pending:
 
 
 class Intake:
-    """vocab_size: V of the logits; compile: returns at once."""
+    """vocab_size: V of the logits; compile: returns at once. pending: by id, the requests whose grammar is being
+    compiled."""
 
     def __init__(self, vocab_size: int, drafting: Drafting, sessions: SessionStore, compile: Compile) -> None:
         self._vocab_size = vocab_size
         self._drafting = drafting
         self._sessions = sessions
         self._compile = compile
-        self._pending: dict[str, _Pending] = {}
-
-    def __len__(self) -> int:
-        return len(self._pending)
-
-    def ids(self) -> Iterable[str]:
-        """Of the requests whose grammar is being compiled."""
-        return self._pending.keys()
+        self.pending: dict[str, _Pending] = {}
 
     def take_on(self, request: Request, start_drafter: StartDrafter | None) -> Sequence | None:
         """The sequence of a request; None for one that has to wait for its grammar."""
         grammar = request.sampling.grammar
         if grammar is None:
             return self._sequence(request, start_drafter, None, time.monotonic())
-        self._pending[request.id] = _Pending(request, start_drafter, self._compile(grammar))
+        self.pending[request.id] = _Pending(request, start_drafter, self._compile(grammar))
         return None
 
-    def take_ready(self, result: StepResult) -> list[Sequence]:
-        """The sequences whose grammar is compiled by now; who cannot be run after all is in the result."""
+    def take_ready(self, events: list[RequestEvent]) -> list[Sequence]:
+        """The sequences whose grammar is compiled by now; the end of those that cannot be run after all is added to the
+        events."""
         ready = []
-        for pending in [each for each in self._pending.values() if each.grammar.done()]:
-            request, grammar = self._pending.pop(pending.request.id).request, pending.grammar.result()
+        for pending in [each for each in self.pending.values() if each.grammar.done()]:
+            request, grammar = self.pending.pop(pending.request.id).request, pending.grammar.result()
             if isinstance(grammar, RequestRejected):
-                result.refused.append(Refused(request.id, grammar))
+                events.append(rejected_by(request.id, grammar))
                 continue
             try:
                 ready.append(self._sequence(request, pending.start_drafter, grammar.new_matcher(), pending.arrived))
             except Exception as error:
-                result.broken.append(broken_by(request.id, error))
+                events.append(failed_by(request.id, error))
         return ready
 
     def wait(self, seconds: float) -> None:
         """Until a grammar is compiled, at most so long."""
-        wait([pending.grammar for pending in self._pending.values()], seconds, FIRST_COMPLETED)
+        wait([pending.grammar for pending in self.pending.values()], seconds, FIRST_COMPLETED)
 
     def drop(self, request_id: str) -> Request | None:
         """Give up a request; None if it is not here. Its grammar is compiled all the same: others may want it."""
-        pending = self._pending.pop(request_id, None)
+        pending = self.pending.pop(request_id, None)
         return pending.request if pending else None
 
     def _sequence(
@@ -97,3 +97,30 @@ class Intake:
             prediction=prediction,
             arrived=arrived,
         )
+
+
+def check_request(request: Request, config: EngineConfig, vocab_size: int, room: CacheRoom) -> None:
+    """Raise RequestRejected, naming the field, for a request that can never be served."""
+    request.validate(vocab_size)
+    drafters.check(request.speculation)
+    max_nodes = request.speculation.max_nodes or 0
+    if max_nodes > config.max_nodes:
+        raise RequestRejected(
+            f"speculation.max_nodes is {max_nodes}, this server allows {config.max_nodes}",
+            param="speculation.max_nodes",
+        )
+    if request.max_total > room.max_model_len:
+        raise RequestRejected(
+            f"the prompt has {len(request.prompt)} tokens and max_tokens is {request.sampling.max_tokens}, "
+            f"together more than the {room.max_model_len} there is room for",
+            param="prompt",
+            code="context_length_exceeded",
+        )
+
+
+def check_queue(request: Request, in_flight: Collection[str], limits: Limits) -> None:
+    """Raise RequestRejected for an id that has not ended yet, and for one more request than may be open."""
+    if request.id in in_flight:
+        raise RequestRejected(f"a request with the id {request.id!r} has not ended yet", code="duplicate_request")
+    if len(in_flight) >= limits.max_open:
+        raise RequestRejected("the request queue is full", code="queue_full")

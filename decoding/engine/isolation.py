@@ -8,45 +8,36 @@ run, since others may have found them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol, TypeVar
 
-from decoding.core.step_result import Broken
-from decoding.engine.fault import broken_by
+from decoding.core.events import Failed
+from decoding.engine.fault import failed_by
 from decoding.engine.scheduler import Scheduler
 from decoding.engine.sequence import Sequence
-
-
-class OfSequence(Protocol):
-    """Something of one sequence's in the step."""
-
-    @property
-    def sequence(self) -> Sequence: ...
-
-
-T = TypeVar("T", bound=OfSequence)
-R = TypeVar("R")
+from decoding.engine.sequence_step import SequenceStep
 
 
 class Isolation:
     """Of one step: `each` phase of it, then `retire_failed`."""
 
     def __init__(self) -> None:
-        self._broken: dict[Sequence, Broken] = {}
+        self._broken: dict[Sequence, Failed] = {}
 
-    def each(self, items: Iterable[T], act: Callable[[T], R]) -> list[R]:
-        """What `act` gives for every item, but those whose sequence has failed before, or does so now."""
-        given = []
-        for item in items:
-            if item.sequence in self._broken:
+    def each(self, steps: Iterable[SequenceStep], act: Callable[[SequenceStep], None]) -> list[SequenceStep]:
+        """Act on every step but those whose sequence has failed before; those that did not fail now either."""
+        passed = []
+        for step in steps:
+            if step.sequence in self._broken:
                 continue
             try:
-                given.append(act(item))
+                act(step)
             except (KeyboardInterrupt, SystemExit):
                 raise
             except BaseException as error:  # a panic in llguidance is no Exception
-                self._broken[item.sequence] = broken_by(item.sequence.request.id, error)
-        return given
+                self._broken[step.sequence] = failed_by(step.sequence.request.id, error)
+            else:
+                passed.append(step)
+        return passed
 
-    def retire_failed(self, scheduler: Scheduler) -> list[Broken]:
+    def retire_failed(self, scheduler: Scheduler) -> list[Failed]:
         """Free what the failed ones hold; how each ends, but for those that had ended before they failed."""
         return [end for end in self._broken.values() if scheduler.retire(end.request_id) is not None]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from decoding.cache.block_pool import BLOCK_LEN
 from decoding.config import EngineConfig
-from decoding.costs.curve import CostCurve
+from decoding.costs.price import CostCurve
 from decoding.errors import ConfigError
 
 GPU_RUNNING, GPU_BATCH = 256, 4096
@@ -38,13 +38,13 @@ def limits_for(config: EngineConfig, curve: CostCurve, device_type: str, afforda
 
     On a CPU as many sequences as bring four fifths of the tokens a second that any number could, and as many rows
     as let a long prompt run at nearly full speed: more would only make everybody wait for longer."""
-    rows_per_base = curve.base / curve.row
+    tokens_per_base = curve.base / curve.token
     max_running, max_batch_rows = config.max_running, config.max_batch_rows
     if max_running is None:
-        by_costs = GPU_RUNNING if device_type != "cpu" else max(8, round(4 * rows_per_base))
+        by_costs = GPU_RUNNING if device_type != "cpu" else max(8, round(4 * tokens_per_base))
         max_running = max(1, min(by_costs, MOST_RUNNING, affordable_slots // TOKENS_EACH))
     if max_batch_rows is None:
-        by_costs = GPU_BATCH if device_type != "cpu" else round(rows_per_base / FIXED_SHARE)
+        by_costs = GPU_BATCH if device_type != "cpu" else round(tokens_per_base / FIXED_SHARE)
         most = GPU_BATCH if device_type != "cpu" else MOST_BATCH
         max_batch_rows = max(LEAST_BATCH, max_running + BLOCK_LEN, min(by_costs, most) // BLOCK_LEN * BLOCK_LEN)
     if max_batch_rows <= BLOCK_LEN:

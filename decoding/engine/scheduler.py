@@ -9,40 +9,20 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from math import isfinite
 
-from decoding.cache.block_pool import BLOCK_LEN, BlockPool, BlockTable, num_blocks_for
+from decoding.cache.block_pool import BLOCK_LEN, BlockPool, num_blocks_for
 from decoding.costs.price import DraftBudget
 from decoding.costs.pricing import Pricing, fitted
 from decoding.engine.limits import Limits
 from decoding.engine.sequence import Sequence
+from decoding.engine.sequence_step import SequenceStep
 from decoding.engine.sharing.fair_queue import FairQueue
 from decoding.engine.sharing.step_plan import Prompt, StepPlan, StepShares
 
 PLANNED_SHARE = 0.8  # of the seconds that prompts may delay a step by: one step in a hundred takes a fifth longer
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """One sequence's part of a step: a prefill chunk of `chunk_len` tokens, then, unless the prompt goes on in the
-    next step, the root and a tree within `budget` under it."""
-
-    sequence: Sequence
-    chunk_len: int
-    budget: DraftBudget | None
-
-    @property
-    def table(self) -> BlockTable:
-        """The blocks that it runs in."""
-        assert self.sequence.rows is not None, self.sequence.request.id
-        return self.sequence.rows.table
-
-    @property
-    def end(self) -> int:
-        """How many of the sequence's tokens the target knows after it."""
-        return self.sequence.num_committed + self.chunk_len + (self.budget is not None)
 
 
 @dataclass(slots=True)
@@ -56,7 +36,7 @@ class Reuse:
 
 
 class Scheduler:
-    """pricing: says how much each sequence may draft, and how long a prompt's tokens take."""
+    """pricing: says how long a prompt's tokens take."""
 
     def __init__(self, limits: Limits, pool: BlockPool, pricing: Pricing) -> None:
         self._limits = limits
@@ -67,6 +47,7 @@ class Scheduler:
         self._shares = StepShares(limits.max_batch_rows)
         self._num_steps = 0
         self._last_step: dict[Sequence, int] = {}  # in which each that decodes ran
+        self._plan = StepPlan(0, {})  # of the step under way
         self.reuse = Reuse()
 
     @property
@@ -75,7 +56,7 @@ class Scheduler:
 
     @property
     def num_running(self) -> int:
-        return self._queue.num_running
+        return len(self._queue.running)
 
     def add(self, sequence: Sequence) -> None:
         self._sequences[sequence.request.id] = sequence
@@ -93,36 +74,33 @@ class Scheduler:
     def all(self) -> Iterator[Sequence]:
         return iter(self._sequences.values())
 
-    def next_tasks(self) -> list[Task]:
-        """Every decoding sequence, prompts as far as they may delay those, and trees in what room is left."""
+    @property
+    def running(self) -> Collection[Sequence]:
+        return self._queue.running
+
+    def next_steps(self) -> list[SequenceStep]:
+        """Every decoding sequence, prompts as far as they may delay those, and what room is left for trees."""
         self.reuse = Reuse()
         self._num_steps += 1
         self._drop_trees()
         self._admit()
-        tokens = self._shares.tokens_of_keys(self._queue.running, self._pricing.base_rows, time.monotonic())
-        plan = StepPlan(self._limits.max_batch_rows, tokens)
+        tokens = self._shares.tokens_of_keys(self._queue.running, self._pricing.base_tokens, time.monotonic())
+        self._plan = plan = StepPlan(self._limits.max_batch_rows, tokens)
         self._plan_decoding(plan)
         self._plan_prompts(plan)
-        chunks = [Task(each, size, None) for each, size in plan.sizes.items() if each.num_pending > size]
-        drafting = [each for each, size in plan.sizes.items() if each.num_pending == size]
-        budgets = self._budgets(drafting, plan)
-        trees = [Task(each, each.num_pending - 1, budget) for each, budget in zip(drafting, budgets, strict=True)]
-        return chunks + [self._with_room(task) for task in trees]
+        steps = [SequenceStep.of(sequence, size) for sequence, size in plan.sizes.items()]
+        return sorted(steps, key=lambda step: step.tree is not None)  # prompts that go on first
 
-    def _budgets(self, sequences: list[Sequence], plan: StepPlan) -> list[DraftBudget]:
-        """What each may draft, in what each key has left of the step."""
-        now = set(sequences)
-        reading = [each.request.num_tokens for each in self._queue.running if each not in now]
-        budgets = self._pricing.budgets([each.drafter.demand for each in sequences], reading)
+    def grant(self, steps: list[SequenceStep], budgets: list[DraftBudget]) -> None:
+        """Let these steps draft what they may, in what each key has left of the step and as far as there are blocks."""
         places: defaultdict[str, list[int]] = defaultdict(list)
-        for place, sequence in enumerate(sequences):
-            places[sequence.turn.key].append(place)
+        for place, step in enumerate(steps):
+            places[step.sequence.turn.key].append(place)
         for key, own in places.items():
-            room = max(min(plan.tokens_of[key], plan.tokens_left), 0)
+            room = max(min(self._plan.tokens_of[key], self._plan.tokens_left), 0)
             for place, budget in zip(own, fitted([budgets[place] for place in own], room), strict=True):
-                budgets[place] = budget
-                plan.tokens_left -= budget.max_nodes
-        return budgets
+                self._plan.tokens_left -= budget.max_nodes
+                steps[place].budget = self._with_room(steps[place], budget)
 
     def _drop_trees(self) -> None:
         """Leave running sequences the blocks that they have tokens in: the last step's trees are done with."""
@@ -133,10 +111,10 @@ class Scheduler:
     def _admit(self) -> None:
         """Whose turn it is, as long as there is a place, and the tokens it has find room beside what is owed to those
         that run; or as long as others hold so much more that they have to make way."""
-        while (sequence := self._queue.next()) is not None:
+        while self._queue.num_waiting and (sequence := self._queue.next()) is not None:
             if not self._has_place(sequence) or not self._find_room(sequence):
                 return
-            if self._queue.num_running == self._limits.max_running:
+            if len(self._queue.running) == self._limits.max_running:
                 victim = self._victim_for_place(sequence)
                 assert victim is not None, sequence.request.id
                 self._preempt(victim)
@@ -146,7 +124,7 @@ class Scheduler:
 
     def _has_place(self, sequence: Sequence) -> bool:
         """Whether one more may run, be it for another."""
-        return self._queue.num_running < self._limits.max_running or self._victim_for_place(sequence) is not None
+        return len(self._queue.running) < self._limits.max_running or self._victim_for_place(sequence) is not None
 
     def _victim_for_place(self, sequence: Sequence) -> Sequence | None:
         return self._queue.victim(sequence, self._queue.running, lambda _: 1, 1)
@@ -155,13 +133,13 @@ class Scheduler:
         """Take over the blocks that hold its tokens; whether there is room for the rest beside what is owed to those
         that run, which others may have to make. Always, where nobody runs."""
         num_owed = sum(map(_blocks_owed, self._queue.running))
-        is_full = self._queue.num_running and self._pool.num_available <= num_owed
+        is_full = len(self._queue.running) and self._pool.num_available <= num_owed
         if is_full and self._victim_for_room(sequence, 1) is None:
             return False
         sequence.find_rows(self._pool)
         num_wanted = num_blocks_for(sequence.request.num_tokens)
         num_missing = num_wanted - sequence.num_committed // BLOCK_LEN
-        while self._queue.num_running and self._pool.num_available < max(num_missing, 1) + num_owed:
+        while len(self._queue.running) and self._pool.num_available < max(num_missing, 1) + num_owed:
             victim = self._victim_for_room(sequence, num_wanted)
             if victim is None:
                 sequence.release(self._pool)
@@ -214,7 +192,7 @@ class Scheduler:
             self.reuse.hits += sequence.note_found(sequence.find_rows(self._pool))
             size = plan.room_for(sequence)
             if (needed := self._seconds(sequence, size)) > seconds_left:
-                size = max(int(size * seconds_left / needed), BLOCK_LEN * (sequence is first))
+                size = max(int(size * seconds_left / needed), min(size, BLOCK_LEN) if sequence is first else 0)
             if size < sequence.num_pending:
                 size -= (sequence.num_committed + size) % BLOCK_LEN  # so that whole blocks can be found
             if size > 0 and self._make_room(sequence, size, plan):
@@ -222,14 +200,13 @@ class Scheduler:
                 plan.add(sequence, size)
         return seconds - seconds_left if isfinite(seconds) else 0.0
 
-    def _with_room(self, task: Task) -> Task:
-        """The task with as much of its budget as there are blocks for."""
-        assert task.budget is not None
-        table, end = task.table, task.end
-        if self._pool.resize(table, end + task.budget.max_nodes):
-            return task
+    def _with_room(self, step: SequenceStep, budget: DraftBudget) -> DraftBudget:
+        """As much of the budget as there are blocks for."""
+        table, end = step.table, step.end
+        if self._pool.resize(table, end + budget.max_nodes):
+            return budget
         self._pool.resize(table, table.capacity + self._pool.num_available * BLOCK_LEN)
-        return replace(task, budget=task.budget._replace(max_nodes=table.capacity - end))
+        return budget._replace(max_nodes=table.capacity - end)
 
     def _make_room(self, sequence: Sequence, size: int, plan: StepPlan) -> bool:
         """Blocks for the next `size` tokens, if need be of younger sequences; False where there are none to be had.
@@ -266,7 +243,7 @@ class Scheduler:
 
     def _seconds(self, sequence: Sequence, num_tokens: int) -> float:
         """What so many of its next tokens add to a step."""
-        return self._pricing.seconds_of_rows(num_tokens, sequence.num_committed, sequence.drafter.reads_ahead)
+        return self._pricing.seconds_of_chain(num_tokens, sequence.num_committed, sequence.drafter.reads_ahead)
 
 
 def _blocks_owed(sequence: Sequence) -> int:

@@ -6,12 +6,14 @@ Owns the numbers of the step under way; `RequestStats` and `StepStats` are fille
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Sequence
 
 from decoding.core.stats import DraftOutcome, MethodCounts, StepStats
 from decoding.core.tree import DraftTree, Source, Verdict
-from decoding.costs.curve import CostCurve
+from decoding.costs.price import CostCurve
 from decoding.engine.scheduler import Reuse
+from decoding.engine.sequence_step import SequenceStep
 
 SOURCE_NAMES = [source.name.lower() for source in Source]
 
@@ -27,15 +29,6 @@ def outcome_of(tree: DraftTree, verdict: Verdict) -> DraftOutcome | None:
 
 def _by_source(sources: bytes) -> list[tuple[str, int]]:
     return [(SOURCE_NAMES[source], sources.count(source)) for source in set(sources)]
-
-
-class Emission(NamedTuple):
-    """One sequence's tokens of a step, after `context` tokens, from a tree that was allowed `budget` nodes."""
-
-    method: str
-    context: int
-    num_emitted: int
-    budget: int
 
 
 class StepTally:
@@ -65,27 +58,33 @@ class StepTally:
         self._phase_seconds["forward"] += waited
         self._phase_seconds["sample"] -= waited
 
-    def end_draft(self, model_seconds: float) -> None:
-        """Close the phase of drafting, of which the draft model's forwards took `model_seconds`."""
+    def end_draft(self, steps: Sequence[SequenceStep]) -> None:
+        """Close the phase of drafting, of which the draft model's forwards took their part, and count the
+        sequences that it can do nothing more for, by reason."""
         self.end_phase("draft")
-        self._phase_seconds["draft"] -= model_seconds
-        self._phase_seconds["draft_model"] = model_seconds
+        self._phase_seconds["draft_model"] = sum(step.cost.seconds for step in steps)
+        self._phase_seconds["draft"] -= self._phase_seconds["draft_model"]
+        self._refusals = Counter(step.refusal for step in steps if step.refusal is not None)
 
-    def add(self, emission: Emission, outcome: DraftOutcome | None) -> None:
-        """Note a sequence that emitted tokens, and what its tree counts for."""
-        self._contexts.append(emission.context)
-        counts = self._counts.get(emission.method)
+    @property
+    def seconds_beside(self) -> float:
+        """Of the phases so far, without the forwards."""
+        forwards = ("forward", "draft_model")
+        return sum(seconds for name, seconds in self._phase_seconds.items() if name not in forwards)
+
+    def add(self, step: SequenceStep, context: int, outcome: DraftOutcome | None) -> None:
+        """Note a sequence that emitted tokens after `context` others, and what its tree counts for."""
+        self._contexts.append(context)
+        method = step.drafter.active.choice.method
+        counts = self._counts.get(method)
         if counts is None:
-            counts = self._counts[emission.method] = MethodCounts()
+            counts = self._counts[method] = MethodCounts()
         counts.forwards += 1
-        counts.emitted += emission.num_emitted
-        counts.budgets.add(emission.budget)
+        counts.emitted += step.num_emitted
+        counts.budgets.add(step.budget.max_nodes if step.budget else 0)
         counts.trees.add(outcome.drafted if outcome else 0)
         if outcome is not None:
             counts.count(outcome)
-
-    def note_refusal(self, reason: str) -> None:
-        self._refusals[reason] = self._refusals.get(reason, 0) + 1
 
     def stats(self, num_rows: int, num_prefill_rows: int, reuse: Reuse, curve: CostCurve) -> StepStats:
         """The finished step."""

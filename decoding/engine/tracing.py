@@ -10,24 +10,25 @@ import torch
 from decoding.core.speculation_params import TRACE_TREES
 from decoding.core.step_trace import NodeTrace, StepTrace
 from decoding.core.tree import DraftTree, Source, Verdict
-from decoding.engine.sequence import Sequence
+from decoding.engine.sequence_step import SequenceStep
 from decoding.engine.tally import SOURCE_NAMES
 from decoding.sampling.logprobs import token_logprobs
 
 
-def trace_step(
-    sequence: Sequence, tree: DraftTree, verdict: Verdict, num_emitted: int, rows_NV: torch.Tensor
-) -> StepTrace:
-    """The step just committed. rows_NV: the tree's raw logits, a row for each node."""
+def trace_step(step: SequenceStep, logits_RV: torch.Tensor) -> StepTrace:
+    """A step just committed. logits_RV: the raw logits of the whole step."""
+    tree, verdict, sequence = step.tree, step.verdict, step.sequence
+    assert tree is not None, sequence.request.id
+    assert verdict is not None, sequence.request.id
     wants_tree = sequence.request.speculation.trace == TRACE_TREES
     sources = [*tree.sources[verdict.path[1:]].tolist(), int(Source.BONUS)]
     return StepTrace(
         number=sequence.stats.target_forwards,
-        method=sequence.drafter.active.choice.method,
+        method=step.drafter.active.choice.method,
         drafted=tree.num_drafted,
         accepted=verdict.num_accepted,
-        sources=[SOURCE_NAMES[source] for source in sources[:num_emitted]],
-        tree=_nodes(tree, verdict, rows_NV) if wants_tree else None,
+        sources=[SOURCE_NAMES[source] for source in sources[: step.num_emitted]],
+        tree=_nodes(tree, verdict, step.tree_rows(logits_RV).cpu()) if wants_tree else None,
     )
 
 

@@ -1,4 +1,4 @@
 """The model: loading, checking and running one packed forward per step.
 
-Knows packed rows and attention backends; nothing of requests, trees or sampling.
+Knows packed tokens and attention backends; nothing of requests, drafting or sampling.
 """

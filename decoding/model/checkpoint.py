@@ -1,6 +1,6 @@
-"""What a checkpoint's configuration says: where it is, its dtype, lengths, end tokens, identity.
+"""Reads a checkpoint's configuration: its folder, dtype, context length, end tokens, identity.
 
-Knows nothing of attention or steps. Invariant: "auto" never leaves this file.
+Invariant: device, dtype and attention are never "auto" after `resolve`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def resolve(config: EngineConfig) -> tuple[EngineConfig, str]:
 
 
 def _type_of(device: str) -> str:
-    """Raises ConfigError for what is no device, or is not on this machine."""
+    """The device's type. Raises ConfigError if it is no device, or not on this machine."""
     try:
         wanted = torch.device(device)
     except RuntimeError as error:
@@ -57,7 +57,7 @@ def _type_of(device: str) -> str:
 
 
 def own_device(device: str, config: EngineConfig) -> str:
-    """The GPU of one of several workers. Raises ConfigError where there are fewer, or they were given one."""
+    """This worker's own GPU. Raises ConfigError if there are fewer GPUs than workers, or `device` names another one."""
     own = f"cuda:{config.place}"
     if device not in ("cuda", own):
         raise ConfigError(f"device {device!r} is one GPU and workers is {config.workers}; 'cuda' gives each its own")
@@ -75,7 +75,8 @@ def folder_of(model: str) -> str:
 
 
 def resolve_attention(attention: Attention, device_type: str, dtype: str) -> Attention:
-    """Exact where it can be, Triton's kernels on a GPU; ConfigError for what was asked for and cannot be."""
+    """The backend for "auto": exact where possible, Triton on a GPU, else sdpa. Raises ConfigError if the requested one
+    cannot run here."""
     can_be_exact = device_type == "cpu" and dtype in ("float32", "bfloat16")
     if attention == "exact" and not can_be_exact:
         raise ConfigError(
@@ -104,7 +105,7 @@ def _is_interpreted() -> bool:
 
 
 def max_model_len(config: Any, wanted: int | None) -> int:
-    """The context length to serve. Raises ConfigError naming both lengths when more is wanted than there is."""
+    """The context length to serve. Raises ConfigError with both lengths if the model supports less than `wanted`."""
     text_config = config.get_text_config()
     names = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length")
     supported = next((value for name in names if (value := getattr(text_config, name, None))), None)
@@ -116,14 +117,14 @@ def max_model_len(config: Any, wanted: int | None) -> int:
 
 
 def num_parameters(source: str, origin: dict[str, Any]) -> int:
-    """Of the checkpoint in a folder or on the hub, told by its configuration alone. origin: what else says which."""
+    """The parameters of a checkpoint, counted from its configuration alone. origin: revision and trust_remote_code."""
     config = AutoConfig.from_pretrained(source, **origin)
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(config, trust_remote_code=origin["trust_remote_code"]).num_parameters()
 
 
 def eos_token_ids(model: PreTrainedModel) -> frozenset[int]:
-    """The end tokens: the generation configuration's, or else the configuration's."""
+    """The end tokens of the generation configuration, or else of the model's configuration."""
     for source in (model.generation_config, model.config.get_text_config()):
         ids = getattr(source, "eos_token_id", None)
         if ids is not None:
@@ -132,14 +133,14 @@ def eos_token_ids(model: PreTrainedModel) -> frozenset[int]:
 
 
 def fingerprint(model: PreTrainedModel, identity: str, attention: str, weights: str) -> str:
-    """16 hex digits of everything that a seeded reply depends on. identity: of the model."""
+    """16 hex digits that hash everything a seeded reply depends on. identity: the model's."""
     versions = f"{torch.__version__} {transformers.__version__}"
     text = f"{identity} {weights} {attention} {model.device.type} {versions}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def identity(model: PreTrainedModel) -> str:
-    """16 hex digits of what the model is, on whatever machine; weights are sampled, not read whole."""
+    """16 hex digits that identify the model on any machine. The hash reads a sample of the weights."""
     digest = hashlib.sha256()
     config = model.config.to_diff_dict() | {"transformers_version": None}
     digest.update(json.dumps(config, sort_keys=True, default=str).encode())
@@ -153,7 +154,7 @@ def identity(model: PreTrainedModel) -> str:
 
 
 def freeze_rope(model: nn.Module, length: int) -> None:
-    """Fix frequencies that transformers would pick from the longest position of each packed batch."""
+    """Fix the rotary frequencies that transformers would otherwise choose anew from each batch's longest position."""
     for module in model.modules():
         rope_type = getattr(module, "rope_type", None)
         if isinstance(rope_type, str) and ("dynamic" in rope_type or rope_type == "longrope"):
@@ -163,7 +164,7 @@ def freeze_rope(model: nn.Module, length: int) -> None:
 
 
 def _freeze(module: Any, length: int) -> None:
-    """Run the module once at the longest position it will serve, then stop it from choosing again."""
+    """Run the module once at the longest position that is served, then stop it from choosing again."""
     positions = torch.tensor([[length - 1]], device=module.inv_freq.device)
     with torch.inference_mode():
         module(torch.zeros(1, 1, 1, device=module.inv_freq.device), positions)

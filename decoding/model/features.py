@@ -1,7 +1,7 @@
-"""What goes into some of a model's layers, seen while its own forward runs: what a draft head reads.
+"""Records the inputs of some of a model's layers during its forward, for draft heads to read.
 
-Hooks on unmodified modelling code. Knows nothing of heads.
-Invariant: a tap holds the features of the last forward alone.
+Uses hooks on unmodified modelling code. Knows nothing of heads.
+Invariant: a tap holds the features of the last forward only.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from decoding.errors import ModelRefused
 
 Seen = dict[int, torch.Tensor]
 
-# Shape suffixes: N model rows, K rows asked for, E model width, F all features of a row side by side.
+# Shape suffixes: L layers, N tokens and padding, K tokens asked for, E model width, F all features of a token.
 
 
 class FeatureTap:
-    """layers: ascending, counted by what goes into them; their number itself stands for what leaves the last.
+    """layers: ascending; layer i stands for its input, and i = num_layers for the last layer's output.
 
-    seen: by layer, [N, E] of the last forward. Raises ModelRefused where the layers cannot be told.
+    seen: by layer, [N, E] of the last forward. Raises ModelRefused if the model's layers cannot be found.
     """
 
     def __init__(self, model: nn.Module, num_layers: int, layers: Sequence[int]) -> None:
@@ -38,14 +38,15 @@ class FeatureTap:
                 blocks[-1].register_forward_hook(self._note_output(layer))
 
     def rows(self, rows_K: torch.Tensor) -> torch.Tensor:
-        """[K, F] of the last forward. rows_K: int64, ascending, on the model's device."""
+        """[K, F]: the features of some tokens of the last forward. rows_K: int64, ascending, on the model's device."""
         seen = [self.seen[layer] for layer in self._layers]
         if len(rows_K) < len(seen[0]):
             seen = [each_NE[rows_K] for each_NE in seen]
         return torch.cat(seen, dim=-1)
 
     def see(self, hidden_LNE: torch.Tensor) -> None:
-        """What goes into each layer, and what leaves the last, of a forward that ran without the modules."""
+        """Record a forward that did not call the modules. hidden_LNE: each layer's input, then the last one's
+        output."""
         self.seen = {layer: hidden_LNE[layer] for layer in self._layers}
 
     def _note_input(self, layer: int) -> Callable[..., None]:

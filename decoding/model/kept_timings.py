@@ -1,6 +1,6 @@
-"""What was measured of models on this machine, kept between starts: a small file for each model.
+"""Keeps the timings of models on this machine between starts: a small file for each model.
 
-Knows nothing of how it is measured. Invariant: what cannot be read or written is as if it had never been measured.
+Knows nothing of how they are measured. Invariant: a file that cannot be read or written counts as missing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class ModelTimings(msgspec.Struct, frozen=True):
-    """threads: the quickest number; head: seconds of one row's logits; quickest: (rows, context, seconds)."""
+    """threads: the quickest number. head: seconds of one token's logits. quickest: (tokens, context, seconds)."""
 
     threads: int
     head: float
@@ -31,13 +31,13 @@ Timings = TypeVar("Timings", bound=msgspec.Struct)
 
 
 class KeptTimings:
-    """folder: is there, and belongs to one state of our sources."""
+    """folder: exists, and belongs to one version of our sources."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def read(self, fingerprint: str, kind: type[Timings]) -> Timings | None:
-        """What was last written of this kind, of the model on such a machine."""
+        """The timings of this kind that were last written for the model on such a machine; None if there are none."""
         try:
             return msgspec.json.decode(self._path(fingerprint, kind).read_bytes(), type=kind)
         except (OSError, msgspec.MsgspecError):
@@ -49,7 +49,7 @@ class KeptTimings:
             handle, name = tempfile.mkstemp(dir=self._folder)
             with os.fdopen(handle, "wb") as file:
                 file.write(msgspec.json.encode(timings))
-            Path(name).replace(path)  # whole or not at all, whoever writes beside
+            Path(name).replace(path)  # atomic: another process may write the same file
         except OSError as error:
             logger.info("What a step costs here is measured again at the next start: %s", error)
 
@@ -59,7 +59,7 @@ class KeptTimings:
 
 
 def machine() -> str:
-    """The processor, and how much of it this process has."""
+    """The processor, and the number of cores that this process may use."""
     name = platform.processor()
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()

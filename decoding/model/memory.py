@@ -1,4 +1,4 @@
-"""How much memory there is, and what the KV cache may have of it. Reads the system, changes nothing."""
+"""How much memory is free, and how much of it the KV cache may take. Reads the system, changes nothing."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from decoding.config import EngineConfig
 from decoding.errors import ConfigError
 
 PAGE_BYTES = 4096
-CONTROL_GROUPS = (  # as a container sees its own: the folder, and the files of limit and usage
+CONTROL_GROUPS = (  # a container's own control group: its folder, and the files with its limit and usage
     (Path("/sys/fs/cgroup"), "memory.max", "memory.current"),
     (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes"),
 )
-CPU_SHARE, DEVICE_SHARE = 0.5, 0.85  # of the memory that the models leave
+CPU_SHARE, DEVICE_SHARE = 0.5, 0.85  # of the memory that is free after the models are loaded
 
 
 def resident_bytes() -> int:
-    """Bytes of this process that are in memory now."""
+    """The bytes of this process that are in memory now."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
 
 
 def free_bytes(device: torch.device) -> int:
-    """Bytes that can still be had on `device`: on a CPU within the process's own limits."""
+    """The free bytes of `device`; on a CPU no more than the process's own limits leave."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     for line in Path("/proc/meminfo").read_text().splitlines():
@@ -36,16 +36,19 @@ def free_bytes(device: torch.device) -> int:
 
 
 def expected_bytes(device: torch.device, later_bytes: int) -> int:
-    """What a loaded worker takes where its cache is, once that is full; what sessions remember comes on top."""
+    """The bytes that a loaded worker will take on `device` once its cache is full; its sessions come on top.
+
+    later_bytes: of cache pages, which are taken when they are written, and of code.
+    """
     if device.type == "cuda":
         return torch.cuda.memory_reserved(device)
-    return resident_bytes() + later_bytes  # of the cache, whose pages are taken when they are written, and of code
+    return resident_bytes() + later_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class CacheRoom:
-    """num_slots: a multiple of the block length. max_model_len: the longest sequence served; note: a sentence where
-    that is less than the model's own."""
+    """num_slots: a multiple of the block length. max_model_len: the longest sequence that is served. note: a sentence
+    if that is less than the model supports."""
 
     num_slots: int
     max_model_len: int
@@ -53,9 +56,10 @@ class CacheRoom:
 
 
 def affordable_slots(config: EngineConfig, device: torch.device, slot_bytes: int) -> int:
-    """Tokens that the KV cache may hold, as configured or as memory allows. slot_bytes: of one, all models together.
+    """The tokens that the KV cache may hold, as configured or as memory allows. slot_bytes: of one token, in all
+    models.
 
-    Workers on one CPU have equal parts."""
+    Workers on one CPU get equal parts."""
     num_sharers = config.workers if device.type == "cpu" else 1
     if config.kv_slots is not None:
         return config.kv_slots // num_sharers
@@ -67,9 +71,9 @@ def affordable_slots(config: EngineConfig, device: torch.device, slot_bytes: int
 
 
 def room_for(longest: int, config: EngineConfig, affordable: int, max_running: int) -> CacheRoom:
-    """What the cache is made for: no more than `max_running` sequences of the model's `longest` can use.
+    """The size of the cache: at most what `max_running` sequences of length `longest` can use.
 
-    Raises ConfigError where not even a block fits, or not the `max_model_len` that is asked for.
+    Raises ConfigError if not even one block fits, or if the configured `max_model_len` does not.
     """
     useful = -(-longest // BLOCK_LEN) * max_running * BLOCK_LEN if config.kv_slots is None else affordable
     num_slots = min(affordable, useful) // BLOCK_LEN * BLOCK_LEN
@@ -93,14 +97,14 @@ def room_for(longest: int, config: EngineConfig, affordable: int, max_running: i
 
 
 def check_weights_fit(num_bytes: int, device: torch.device) -> None:
-    """Raise ConfigError, with both numbers, where a model's weights are larger than the free memory."""
+    """Raise ConfigError, with both numbers, if a model's weights are larger than the free memory."""
     free = free_bytes(device)
     if num_bytes > free:
         raise ConfigError(f"the model's weights take {_gib(num_bytes)}, but only {_gib(free)} are free")
 
 
 def _limits_left() -> list[int]:
-    """Bytes that the process's own limits leave: its control group's and its address space's."""
+    """The bytes that each of the process's own limits leaves: its control group's, and its address space's."""
     left = []
     for folder, limit, usage in CONTROL_GROUPS:
         text = (folder / limit).read_text().strip() if (folder / limit).exists() else "max"

@@ -1,8 +1,8 @@
-"""The probe: one short forward at load that finds every attention layer's facts, and refuses what cannot be served.
+"""The probe: one short forward at load that finds every attention layer's shape and mask, and refuses some models.
 
-Some models say a layer's window only in the mask they ask for, so the probe answers mask requests with tags
-and reads them back where attention is called.
-Invariant: what passes calls the attention interface exactly once per layer.
+Some models tell a layer's window only in the mask that they request, so the probe answers mask requests with tags
+and reads the tags where attention is called.
+Invariant: a model that passes calls the attention interface exactly once per layer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PROBE_LEN = 3
 
 
 def probe(model: PreTrainedModel) -> list[tuple[nn.Module, LayerSpec]]:
-    """Every attention module with its facts, in calling order. Raises ModelRefused with the reason."""
+    """Every attention module with its `LayerSpec`, in calling order. Raises ModelRefused with the reason."""
     recorder = _Recorder()
     vocab_size = model.get_input_embeddings().weight.shape[0]
     ids_1N = torch.arange(PROBE_LEN, device=model.device)[None] % vocab_size
@@ -31,7 +31,7 @@ def probe(model: PreTrainedModel) -> list[tuple[nn.Module, LayerSpec]]:
     try:
         with observed(model, recorder), torch.inference_mode():
             model(input_ids=ids_1N, position_ids=positions_1N, use_cache=False)
-    except Exception as error:  # whatever foreign code raises, the caller wants one sentence
+    except Exception as error:  # modelling code may raise anything; the caller needs one sentence
         reason = f"its forward does not run through the attention interface ({type(error).__name__}: {error})"
         raise ModelRefused(f"{kind} cannot be served: {reason}") from error
     _check_calls(model, recorder)
@@ -56,7 +56,7 @@ def _check_calls(model: PreTrainedModel, recorder: _Recorder) -> None:
 
 
 class _Recorder:
-    """An observer that notes each layer's facts and answers with plain causal attention."""
+    """An observer that records each layer's `LayerSpec` and answers with plain causal attention."""
 
     def __init__(self) -> None:
         self.layers: list[tuple[nn.Module, LayerSpec]] = []

@@ -1,8 +1,8 @@
-"""Elementwise modules made independent of how many rows they run on, for exact arithmetic on the CPU.
+"""Makes activations and rotary embeddings independent of the number of tokens, for exact arithmetic on the CPU.
 
-torch computes the end of an array, and of each thread's share of it, by other instructions than the rest,
-which may round otherwise. Activations therefore run on whole vectors only, and rotary tables are computed once.
-Invariant: a row's result is the same bits in every batch.
+torch computes the end of an array, and of each thread's share of it, with other instructions than the rest,
+which may round differently. So activations run on whole vectors only, and rotary tables are computed once.
+Invariant: a token's result has the same bits in every batch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-# Shape suffixes: L positions in the table, M rows, D rotary width.
+# Shape suffixes: L positions in the table, D rotary width.
 UNROLLED_BYTES = 128  # torch's loops take two of the widest vectors at a time
 ELEMENTS_PER_THREAD = 32768  # torch splits longer arrays among its threads (at::internal::GRAIN_SIZE)
 FIRST_TABLE_LEN = 4096
@@ -21,7 +21,7 @@ EXACT_MODULES = (nn.ReLU, nn.Identity)
 
 
 class RowSafeActivation(nn.Module):
-    """Stands for an elementwise activation."""
+    """Replaces an elementwise activation module."""
 
     def __init__(self, activation: nn.Module) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class RowSafeActivation(nn.Module):
 
 
 class RotaryTable(nn.Module):
-    """Stands for a rotary embedding whose cosines and sines depend on the position alone."""
+    """Replaces a rotary embedding whose cosines and sines depend on the position alone."""
 
     def __init__(self, rotary: nn.Module) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class RotaryTable(nn.Module):
         length = max(FIRST_TABLE_LEN, 2 * (int(position_ids.max()) + 1))
         positions_1L = torch.arange(length, device=position_ids.device)[None]
         cos_1LD, sin_1LD = self.rotary(hidden, positions_1L, *layer_type, **named)
-        if tables is not None:  # what was handed out stays as it was
+        if tables is not None:  # positions that were used before keep their bits
             known = len(tables[0])
             cos_1LD[0, :known], sin_1LD[0, :known] = tables
         self._tables[key] = (cos_1LD[0], sin_1LD[0])
@@ -71,17 +71,17 @@ class RotaryTable(nn.Module):
 
 
 def safe_length(count: int, unit: int) -> int:
-    """The least length, at least `count`, of which every thread gets whole units of so many elements."""
+    """The least length of at least `count` that gives every thread a whole number of units. unit: in elements."""
     num_threads = min(torch.get_num_threads(), -(-count // ELEMENTS_PER_THREAD)) or 1
     step = unit * num_threads
     padded = -(-count // step) * step
     if min(torch.get_num_threads(), -(-padded // ELEMENTS_PER_THREAD)) > num_threads:
-        return safe_length(padded, unit)  # the padding brought in another thread
+        return safe_length(padded, unit)  # the padding makes torch use another thread
     return padded
 
 
 def make_row_safe(model: nn.Module) -> None:
-    """Wrap the activations and rotary embeddings of `model` that this file knows how to."""
+    """Replace the activations and rotary embeddings of `model` that are of a known kind."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if _is_activation(child):
@@ -96,7 +96,7 @@ def _is_activation(module: nn.Module) -> bool:
 
 
 def _is_rotary(module: nn.Module) -> bool:
-    """A rotary embedding by transformers' conventions: cosines and sines apart, one row per position."""
+    """Whether a module is a rotary embedding with transformers' interface: (cosines, sines), a row per position."""
     rope_type = getattr(module, "rope_type", None)
     if not type(module).__name__.endswith("RotaryEmbedding") or not isinstance(rope_type, str | dict):
         return False
@@ -106,7 +106,7 @@ def _is_rotary(module: nn.Module) -> bool:
         try:
             with torch.inference_mode():
                 tables = module(hidden, positions, *kind)
-        except (TypeError, AttributeError, RuntimeError):  # another convention: leave it alone
+        except (TypeError, AttributeError, RuntimeError):  # it has another interface
             return False
         if not (isinstance(tables, tuple) and len(tables) == 2 and all(t.shape[:-1] == (1, 2) for t in tables)):
             return False

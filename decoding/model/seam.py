@@ -1,9 +1,9 @@
 """The seam into transformers: the attention function that unmodified modelling code calls.
 
-Knows which module is which layer of which model; knows nothing of weights or requests. The name "gander"
-is registered as an attention implementation but not as a mask implementation, so that transformers builds
-no mask and no cache; so is "gander_traced", in which a compiler sees one opaque operation. "gander_probe" is registered
-in both: the model then tells each layer's mask itself.
+Knows which module is which layer of which model; knows nothing of weights or requests. "gander" is registered as an
+attention implementation but not as a mask implementation, so that transformers builds no mask and no cache; so is
+"gander_traced", which a compiler sees as one opaque operation. "gander_probe" is registered as both, so that the probe
+sees each layer's mask request.
 Invariant: a module is bound to at most one seam, and every model has its own, so models can alternate.
 """
 
@@ -27,7 +27,7 @@ SERVING, TRACED, PROBING = "gander", "gander_traced", "gander_probe"
 
 
 class MaskTag(NamedTuple):
-    """What a probed model asks of the mask interface, instead of a mask. kind: full, sliding or chunked."""
+    """Takes the place of a mask in a probed model. kind: full, sliding or chunked; size: of the window or chunk."""
 
     kind: str
     size: int
@@ -62,7 +62,7 @@ class Seam:
 
     @contextmanager
     def running(self, plan: Any) -> Iterator[None]:
-        """Attention calls of this model belong to the backend's plan of a step inside the block."""
+        """Inside the block, attention calls of this model use `plan`, the backend's plan of a step."""
         self._plan = plan
         outer = _RUNNING.set(self)
         try:
@@ -72,7 +72,7 @@ class Seam:
             _RUNNING.reset(outer)
 
     def check_traceable(self) -> None:
-        """Raises ModelRefused where a traced model could not say which of its layers attends."""
+        """Raise ModelRefused if a traced model could not tell which of its layers attends."""
         if not self._is_numbered:
             raise ModelRefused("the model cannot be compiled: its attention layers have no numbers of their own")
 
@@ -82,7 +82,7 @@ class Seam:
         return self._plan
 
     def spec_of(self, module: nn.Module) -> LayerSpec | None:
-        """The facts of one of its layers."""
+        """The `LayerSpec` of a module of this model; None for any other module."""
         seam, layer = _BOUND.get(module, (None, None))
         return layer if seam is self else None
 
@@ -117,7 +117,7 @@ def set_implementation(model: PreTrainedModel, name: str) -> None:
 
 @contextmanager
 def observed(model: PreTrainedModel, observer: Observer) -> Iterator[None]:
-    """Hand every attention call of `model` to `observer` inside the block."""
+    """Inside the block, pass every attention call of `model` to `observer`."""
     modules = list(model.modules())
     for module in modules:
         _OBSERVED[module] = observer
@@ -130,7 +130,7 @@ def observed(model: PreTrainedModel, observer: Observer) -> Iterator[None]:
 
 
 def _configs(model: PreTrainedModel) -> list[Any]:
-    """Every configuration object that some module of the model reads: sub-models have their own."""
+    """Every configuration object that a module of the model reads; sub-models have their own."""
     found = {id(module.config): module.config for module in model.modules() if hasattr(module, "config")}
     return [config for config in found.values() if hasattr(config, "_attn_implementation")]
 
@@ -149,8 +149,8 @@ def _serve(
 
 @torch.library.custom_op("gander::attend", mutates_args=())
 def _attend_opaquely(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, number: int) -> torch.Tensor:
-    """Attention of the layer of that number in the running model. A compiler need not know of the cache: whatever reads
-    it comes later, since every layer needs what the one before it gave."""
+    """Attention of the running model's layer `number`. The compiler may ignore that it writes the cache: later layers
+    read it, and they depend on this one's output, so the order cannot change."""
     return _RUNNING.get().attend_numbered(number, query, key, value)
 
 
@@ -182,7 +182,7 @@ def _observe(
 
 
 def _tag_mask(mask_function: Any = None, local_size: int | None = None, **_: Any) -> MaskTag:
-    """Tell a sliding window from a chunk by asking the mask about two positions.
+    """Tell a sliding window from a chunk by asking the mask function about two positions.
 
     Position `size` sees position 1 through a window of that size, and not from the next chunk.
     """

@@ -1,8 +1,8 @@
-"""The self-test: a small tree against one-token-at-a-time decoding, and against the model's own forward.
+"""The self-test: compares a small tree with decoding one token at a time, and with the model's own forward.
 
-It runs at load, on short prompts, and covers prefill in chunks, two requests in one step, a tree, a commit of
-a path that is not contiguous, a second tree on top, and as long a chain as the model's size leaves time for.
-Invariant: a model that passes gives every tree row the logits of its root-to-node path.
+It runs at load on short prompts and covers prefill in chunks, two requests in one step, a tree, the commit of
+a path that is not contiguous, a second tree on top, and a chain as long as the model's size leaves time for.
+Invariant: a model that passes gives every tree node the logits of its root-to-node path.
 """
 
 from __future__ import annotations
@@ -21,23 +21,19 @@ from decoding.cache.kv_store import KvRows, KvStore
 from decoding.core.tree import IntArray
 from decoding.errors import ModelRefused
 
-# Shape suffixes: R rows, V vocabulary.
+# Shape suffixes: R tokens that need logits, V vocabulary.
 PROMPT_LEN, OTHER_LEN, CHUNK = 11, 4, 6
-ROOM = 32  # tokens of the longest of these sequences, with its tree
+ROOM = 32  # the most tokens of these sequences, tree included
 FIRST_TREE: IntArray = np.array([-1, 0, 0, 1, 2, 2], np.int32)
 FIRST_PATH: IntArray = np.array([0, 2, 4], np.int32)
 SECOND_TREE: IntArray = np.array([-1, 0, 0, 2], np.int32)
 PIECES = (1, 2, 3, 5, 7, 16, 33)
-LONG_PIECES = (
-    16,
-    128,
-    304,
-    64,
-)  # 512 rows; only the last piece's go through the head, which may cost as much as all layers
-LONG_WORK = 1 << 39  # parameters times rows of a forward, about a second on two cores; no long pieces above it
-# Largest allowed difference, as a share of the largest logit. A wrong mask or position is of order one.
+# 512 tokens, of which only the last piece goes through the head, which may cost as much as all layers.
+LONG_PIECES = (16, 128, 304, 64)
+LONG_WORK = 1 << 39  # parameters times tokens, about a second on two cores; larger models skip the long pieces
+# The largest allowed difference, as a share of the largest logit. A wrong mask or position causes one of order one.
 TOLERANCES = {torch.float64: 1e-5, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
-INT8_TOLERANCE = 0.3  # where a number that is rounded otherwise takes its row a whole step of an integer away
+INT8_TOLERANCE = 0.3  # with int8 a small difference can move an activation by a whole integer step
 
 
 class Runnable(Protocol):
@@ -56,9 +52,9 @@ class Testable(Runnable, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SelfTestReport:
-    """is_exact: rows were the same bits in trees, chunks of any size and one by one.
+    """is_exact: logits had the same bits in trees, in chunks of any size and one token at a time.
 
-    difference: the largest one from the model's own forward, as a share of the largest logit.
+    difference: the largest difference from the model's own forward, as a share of the largest logit.
     """
 
     is_exact: bool
@@ -67,7 +63,7 @@ class SelfTestReport:
 
 @dataclass(frozen=True, slots=True)
 class SelfTestCase:
-    """prompt, two trees' tokens, and another request's prompt: all short."""
+    """A short prompt, another request's prompt, and the tokens of two trees."""
 
     prompt: IntArray
     other: IntArray
@@ -76,7 +72,7 @@ class SelfTestCase:
 
     @property
     def committed(self) -> IntArray:
-        """What is in the cache when the second tree runs."""
+        """The tokens that are in the cache when the second tree runs."""
         return np.concatenate([self.prompt, self.first[FIRST_PATH]])
 
 
@@ -87,15 +83,15 @@ def self_test_case(vocab_size: int) -> SelfTestCase:
 
 
 def path_sequences(case: SelfTestCase) -> list[IntArray]:
-    """The whole sequence up to every node of both trees, for the model's own forward."""
+    """The whole sequence up to each node of both trees, for the model's own forward."""
     first = [np.concatenate([case.prompt, path]) for path in _paths(case.first, FIRST_TREE)]
     return first + [np.concatenate([case.committed, path]) for path in _paths(case.second, SECOND_TREE)]
 
 
 def self_test(model: Testable, case: SelfTestCase, own: Sequence[torch.Tensor]) -> SelfTestReport:
-    """Raises ModelRefused when a tree row's logits are not those of its path.
+    """Compare tree decoding with both references. Raises ModelRefused if a node's logits are not those of its path.
 
-    own: [V] each, the model's own logits at the end of `path_sequences(case)`.
+    own: [V] each, the model's own logits at the end of each of `path_sequences(case)`.
     """
     tree = _decode_trees(model, case)
     difference = _check(model, tree, own, "the model's own forward over its path")
@@ -107,7 +103,7 @@ def self_test(model: Testable, case: SelfTestCase, own: Sequence[torch.Tensor]) 
 
 
 def trial_steps(model: Runnable, case: SelfTestCase) -> list[StepBatch]:
-    """A lone row after the prompt, and a tree."""
+    """Two steps after the prompt: a single token, and a tree."""
     cache = _new_cache(model, ROOM)
     rows = cache.new_rows(ROOM)
     _prefill(model, cache.store, rows, case.prompt)
@@ -115,7 +111,7 @@ def trial_steps(model: Runnable, case: SelfTestCase) -> list[StepBatch]:
 
 
 def long_chain(model: Testable, num_rows: int = sum(PIECES), num_logits: int = sum(PIECES)) -> StepBatch:
-    """A chain from the first position on, in a cache of its own, with logits of its last rows."""
+    """A step with a chain from position 0, in its own cache, with logits of the last `num_logits` tokens."""
     cache = _new_cache(model, num_rows)
     return pack([Segment(cache.new_rows(num_rows), _chain_tokens(model, num_rows), None, num_logits)], cache.store)
 
@@ -125,7 +121,7 @@ def _chain_tokens(model: Testable, num_rows: int) -> IntArray:
 
 
 def _is_row_invariant(model: Testable) -> bool:
-    """Whether a chain gives the same bits whatever pieces it is run in."""
+    """Whether a chain gives the same bits in one forward and in pieces."""
     if not _is_same_in_pieces(model, PIECES, sum(PIECES)):
         return False
     most_rows = min(model.max_model_len, LONG_WORK // model.num_parameters)
@@ -133,7 +129,7 @@ def _is_row_invariant(model: Testable) -> bool:
 
 
 def _is_same_in_pieces(model: Testable, sizes: Sequence[int], num_compared: int) -> bool:
-    """Whether the last `num_compared` rows of a chain have the same logits in one forward and in several."""
+    """Whether the last `num_compared` tokens of a chain have the same logits in one forward and in pieces."""
     num_rows = sum(sizes)
     tokens, whole_RV = _chain_tokens(model, num_rows), model.forward(long_chain(model, num_rows, num_compared))
     cache = _new_cache(model, num_rows)
@@ -161,7 +157,7 @@ def _check(model: Testable, actual: Sequence[torch.Tensor], expected: Sequence[t
 
 
 def _decode_trees(model: Testable, case: SelfTestCase) -> list[torch.Tensor]:
-    """Logits of both trees' rows, the first one sharing its step with another request."""
+    """Logits of both trees' nodes. The first tree shares its step with another request."""
     cache = _new_cache(model, ROOM, ROOM)
     store, ours, others = cache.store, cache.new_rows(ROOM), cache.new_rows(ROOM)
     _prefill(model, store, ours, case.prompt)
@@ -173,7 +169,7 @@ def _decode_trees(model: Testable, case: SelfTestCase) -> list[torch.Tensor]:
 
 
 def _decode_paths(model: Testable, prompt: IntArray, paths: Sequence[IntArray]) -> list[torch.Tensor]:
-    """Logits at the end of each path, one token at a time. A path extends an earlier one by a token."""
+    """Logits at the end of each path, one token at a time. Each path extends an earlier path by one token."""
     cache = _new_cache(model, *[ROOM] * (len(paths) + 1))
     trunk = cache.new_rows(ROOM)
     _prefill(model, cache.store, trunk, prompt)
@@ -204,5 +200,5 @@ def _prefill(model: Runnable, store: KvStore, rows: KvRows, prompt: IntArray) ->
 
 
 def _new_cache(model: Runnable, *rooms: int) -> KvCache:
-    """For sequences of so many tokens."""
+    """A cache for one sequence of each of these lengths."""
     return KvCache(model.new_store(sum(map(num_blocks_for, rooms))))

@@ -1,13 +1,14 @@
 """The target (or draft) model: loading, checking, and one packed forward per step.
 
-Knows nothing of requests, sampling or trees beyond their packed rows. Modelling code stays unmodified; the
-seam answers its attention calls and linear layers are prepacked on the CPU.
-Invariant: what has been constructed passed the probe and the self-test.
+Knows nothing of requests, sampling or trees beyond their packed tokens. Modelling code stays unmodified: the
+seam answers its attention calls, and on the CPU linear layers are prepacked.
+Invariant: a model that was constructed has passed the probe and the self-test.
 """
 
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -70,23 +71,23 @@ from decoding.model.self_test import (
 from decoding.model.threads import ThreadChoice, choose_threads, use_threads
 from decoding.model.weights import first_line, load_weights
 
-# Shape suffixes: M rows of the step, R rows that need logits, T padded rows, V vocabulary, E model width.
+# Shape suffixes: M tokens of the step, R tokens that need logits, T padded tokens, V vocabulary, E model width.
 
 
 class TargetModel:
-    """A causal language model behind packed rows.
+    """A causal language model that runs packed steps.
 
-    `is_exact`: a row's logits were the same bits alone, batched and in a tree on this machine.
-    `fingerprint`: changes whenever the same seed might give another reply; `identity` only with the model.
-    `taps`: on its features.
+    is_exact: on this machine a token's logits had the same bits alone, batched and in a tree.
+    fingerprint: changes whenever the same seed might give another reply; identity: changes only with the model.
+    taps: record its features for draft heads.
     """
 
     def __init__(
         self, model: PreTrainedModel, config: EngineConfig, progress: Progress, capture: Capture | None = None
     ) -> None:
-        """`model` is taken over: in evaluation mode, on its device and in its dtype. `config` is resolved.
+        """model: in evaluation mode, on its device and in its dtype; its modules will be replaced. config: resolved.
 
-        capture: what notes its forwards; None where they are to run as they come."""
+        capture: captures its forwards; None runs them operation by operation."""
         is_on_cpu = model.device.type == "cpu"
         self.threads = choose_threads(config.threads, model.num_parameters(), is_on_cpu, config.workers)
         use_threads(self.threads.chosen)
@@ -117,7 +118,7 @@ class TargetModel:
         self._seam = Seam(layers, new_backend(self.attention, self.layers, self.dtype, self.device))
         set_implementation(model, SERVING)
         self._is_packed, self._few_rows = False, 0
-        self._forward: Any = model  # or what stands for it
+        self._forward: Any = model  # or a `Stack` that replaces it
         self._linears: AbstractContextManager[Any] = nullcontext()
         if capture is None and can_pack(self.device, self.dtype):
             progress("Packing linear layers", 0.7)
@@ -137,9 +138,9 @@ class TargetModel:
         config, folder = resolve(config)
         progress(f"Loading {config.model}", 0.0)
         if torch.device(config.device).type == "cuda":
-            torch.cuda.set_device(torch.device(config.device).index or 0)  # Triton launches its kernels on this one
+            torch.cuda.set_device(torch.device(config.device).index or 0)  # Triton launches its kernels here
         dtype = getattr(torch, config.dtype)
-        if config.weights == "int8":  # to say so before the weights are read
+        if config.weights == "int8":  # fail before the weights are read
             check_int8(torch.device(config.device), dtype)
         origin = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
         try:
@@ -152,7 +153,7 @@ class TargetModel:
 
     @classmethod
     def from_model(cls, model: PreTrainedModel, config: EngineConfig, capture: Capture | None = None) -> TargetModel:
-        """Take over a model in memory: its own device and dtype count, not the configuration's."""
+        """Wrap a model in memory, on its own device and in its own dtype, whatever the configuration says."""
         name = str(model.dtype).removeprefix("torch.")
         attention = resolve_attention(config.attention, model.device.type, name)
         return cls(model.eval(), replace(config, attention=attention), silent, capture)
@@ -163,7 +164,7 @@ class TargetModel:
         self.num_bytes = rounded_bytes + sum(each.nbytes for each in self._model.parameters())
 
     def _prepare_for_cpu(self, case: SelfTestCase) -> None:
-        """Swap modules for faster ones that treat every row alike."""
+        """Replace modules by faster ones whose result for a token does not depend on other tokens."""
         pack_linears(self._model)
         self._few_rows = num_few_rows(self._model)
         fuse_activations(self._model, self.dtype)
@@ -176,7 +177,7 @@ class TargetModel:
             self._fuse(trial_steps(self, case))
 
     def _fuse(self, trials: Sequence[StepBatch]) -> None:
-        """Have layers, and if possible all that is around them, run in fewer calls, where bits stay as they are."""
+        """Fuse layers, and if possible the whole forward, into single calls, where that leaves all bits the same."""
         fuse_layers(self._model, self._seam, self._run, trials)
         expected = [self._run(batch) for batch in trials]
         self._forward = stack_of(self._model, self.taps) or self._model
@@ -184,7 +185,7 @@ class TargetModel:
             self._forward = self._model
 
     def _is_same_on_any_threads(self) -> bool:
-        """Whether the number of threads leaves every bit of a chain's logits as it is."""
+        """Whether a chain's logits have the same bits on any number of threads."""
         batch, logits = long_chain(self), []
         for count in self.threads.candidates:
             use_threads(count)
@@ -192,13 +193,13 @@ class TargetModel:
         return all(torch.equal(logits_RV, logits[0]) for logits_RV in logits)
 
     def _stay_with_these_threads(self) -> None:
-        """Their number is part of what a reply depends on, on this processor."""
+        """Fix the number of threads and add it to the fingerprint: replies depend on it on this processor."""
         count = self.threads.chosen
         self.threads = ThreadChoice([count], count)
         self.fingerprint = hashlib.sha256(f"{self.fingerprint} {count}".encode()).hexdigest()[:16]
 
     def code_bytes(self, most_rows: int) -> int:
-        """What the libraries will keep of code for forwards of up to so many rows."""
+        """The bytes of code that oneDNN will keep for forwards of up to `most_rows` tokens."""
         return code_bytes(num_packed_shapes(self._model), self._few_rows, most_rows)
 
     @property
@@ -212,21 +213,21 @@ class TargetModel:
         return weight_VE
 
     def tap(self, layers: Sequence[int]) -> FeatureTap:
-        """What goes into these layers, from the next forward on. Raises ModelRefused where they cannot be told."""
+        """Record these layers' inputs from the next forward on. Raises ModelRefused if the layers cannot be found."""
         tap = FeatureTap(self._model, len(self.layers), layers)
         self.taps.append(tap)
         return tap
 
     def new_store(self, num_blocks: int) -> KvStore:
-        """Keys and values of so many blocks, empty."""
+        """An empty store of `num_blocks` blocks."""
         return KvStore(self.layers, num_blocks, self.dtype, self.device)
 
     def runner_over(
         self, store: KvStore, most_keys: int, most_rows: int = BUCKETS[-1], progress: Progress = silent
     ) -> Runner:
-        """What runs steps over an empty store the quickest way there is: the model itself, or captured forwards.
+        """A runner of captured forwards over an empty store; the model itself if they cannot be captured.
 
-        most_keys: of a segment; most_rows: that captured forwards need to have.
+        most_keys: the most keys of a segment. most_rows: the most tokens of a captured forward.
         """
         attention = self._seam.backend
         if self._capture is None or not isinstance(attention, StaticAttention):
@@ -236,17 +237,21 @@ class TargetModel:
         return runner if runner.try_capture(self._capture, progress) else self
 
     def launch(self, batch: StepBatch) -> Forward:
-        """A step's forward, each operation as it comes, over any store."""
+        """Run a step's forward operation by operation, over any store."""
         use_threads(self.threads.count)
-        stopwatch = self._new_stopwatch()
+        if self.device.type != "cpu":
+            stopwatch = self._new_stopwatch()
+            logits_RV = self._run(batch)
+            stopwatch.stop()
+            return Forward(logits_RV, stopwatch.seconds)
+        started = time.perf_counter()
         logits_RV = self._run(batch)
-        stopwatch.stop()
-        if self.device.type == "cpu":
-            self.threads.observe(batch.num_tokens, stopwatch.seconds())
-        return Forward(logits_RV, stopwatch)
+        seconds = time.perf_counter() - started
+        self.threads.observe(batch.num_tokens, seconds)
+        return Forward(logits_RV, lambda: seconds)
 
     def forward(self, batch: StepBatch) -> torch.Tensor:
-        """float32 [R, V]: logits of the rows `batch.logit_rows_R`. Stores all rows' keys and values."""
+        """float32 [R, V]: logits of the tokens `batch.logit_rows_R`. Stores all tokens' keys and values."""
         return self.launch(batch).logits_RV
 
     def _run(self, batch: StepBatch) -> torch.Tensor:
@@ -261,16 +266,16 @@ class TargetModel:
                 use_cache=False,
                 logits_to_keep=rows_R.to(self.device, non_blocking=True),
             ).logits
-        if logits_1RV.shape[1] != len(rows_R):  # a model that does not know `logits_to_keep` gives all rows
+        if logits_1RV.shape[1] != len(rows_R):  # a model without `logits_to_keep` gives logits of all tokens
             logits_1RV = logits_1RV[:, rows_R]
         return logits_1RV[0, :num_logits].float().contiguous()
 
     def run_static(self, step: StepTensors) -> torch.Tensor:
-        """[T, V]: logits of the rows `logit_rows_T`, in the model's dtype. Reads nothing back to the host."""
+        """[T, V]: logits of the tokens `logit_rows_T`, in the model's dtype. Copies nothing to the host."""
         return self._static.run(step)
 
     def _compile(self, progress: Progress) -> None:
-        """Let captured forwards be compiled ones, or say why they are not."""
+        """Compile the forwards that will be captured, or report why they stay eager."""
         progress("Compiling the model", 0.95)
         attention, batch = self._seam.backend, long_chain(self)
         try:
@@ -281,11 +286,12 @@ class TargetModel:
             progress(f"The model runs as it is: {refused}", 0.95)
 
     def _padded(self, numbers_M: torch.Tensor) -> torch.Tensor:
-        return padded(numbers_M, self._few_rows) if self._is_packed else numbers_M
+        is_run_by_onednn = self._is_packed and len(numbers_M) > self._few_rows
+        return padded(numbers_M, self._few_rows) if is_run_by_onednn else numbers_M
 
 
 def _eager_logits(model: PreTrainedModel, tokens: NDArray[np.int32]) -> torch.Tensor:
-    """float32 [V]: what the model's own forward says after `tokens`, by its own attention."""
+    """float32 [V]: the logits after `tokens` by the model's own forward with its eager attention."""
     ids_1M = torch.from_numpy(tokens.astype(np.int64))[None].to(model.device)
     with torch.inference_mode(), implementation(model, "eager"):
         logits_1MV: torch.Tensor = model(input_ids=ids_1M, use_cache=False).logits
@@ -295,9 +301,9 @@ def _eager_logits(model: PreTrainedModel, tokens: NDArray[np.int32]) -> torch.Te
 def new_backend(
     attention: Attention, layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device
 ) -> AttentionBackend:
-    """What attends for a model of these layers. attention: not "auto"."""
+    """The attention backend for a model of these layers. attention: not "auto"."""
     if attention == "triton":
-        from decoding.attention.triton.triton_attention import TritonAttention  # here, where there must be a Triton
+        from decoding.attention.triton.triton_attention import TritonAttention  # Triton may not be installed elsewhere
 
         return TritonAttention(layers, dtype, device)
     if attention == "exact":

@@ -1,8 +1,9 @@
-"""How many threads a model's forwards use: measured at start, while nobody waits, and under load.
+"""Chooses the number of threads for a model's forwards by measuring: at start, while the engine is idle, and under
+load.
 
-Beside a busy process most steps on several threads are as quick as ever, and a few wait a hundred times as long at a
-barrier for a thread that has lost its core. So a number of threads is judged by its mean: minimum and median hide it.
-Knows nothing of models or clocks. Invariant: torch's operations and numba's loops obey the same number.
+Beside a busy process most steps on several threads take as long as before, but a few take a hundred times as long,
+waiting at a barrier for a thread that lost its core. Mean times show that; minimum and median would hide it.
+Knows nothing of models or clocks. Invariant: torch's operations and numba's loops use the same number.
 """
 
 from __future__ import annotations
@@ -13,27 +14,27 @@ from collections.abc import Callable, Sequence
 import numba as nb
 import torch
 
-PARAMETERS_PER_THREAD = 10_000_000  # a smaller share is done before a second thread has woken up
+PARAMETERS_PER_THREAD = 10_000_000  # one thread finishes a smaller share before a second one has woken up
 WINDOW_SECONDS = 10.0  # of forwards between two trials
-DOUBT_SECONDS = 1.0  # the same after a change, which may have been luck
-TRIAL_SECONDS, TRIAL_STEPS = 0.1, 16  # the least length of a trial, by what its steps usually take
-LONG_TRIAL_SECONDS = 2.0  # which fewer steps are enough for
-WORTH = 0.9  # another number must take less than this of the present one's time
-LOSS_SHARE = 0.01  # of all time that lost trials may cost
-NUM_IDLE = 1024  # moments without work between two trials
-IDLE_SECONDS = 0.02  # of forwards in such a moment
+DOUBT_SECONDS = 1.0  # the same after a change, which may have been due to noise
+TRIAL_SECONDS, TRIAL_STEPS = 0.1, 16  # a trial lasts at least so many seconds, counted in usual times, and steps
+LONG_TRIAL_SECONDS = 2.0  # after so many seconds a trial may have fewer steps
+WORTH = 0.9  # another number of threads must take less than this share of the present one's time
+LOSS_SHARE = 0.01  # the share of all time that failed trials may cost
+NUM_IDLE = 1024  # idle moments between two trials
+IDLE_SECONDS = 0.02  # of forwards in an idle moment
 
-Step = Callable[[], float]  # runs a forward that the choice observes; its seconds
+Step = Callable[[], float]  # runs a forward, which is passed to `observe`, and returns its seconds
 
 
 class ThreadChoice:
-    """One model's number of threads. Every so often the next few steps run on the next smaller or larger number.
+    """One model's number of threads. From time to time a few steps run on the next smaller or larger number, a trial.
 
-    A trial is compared with what steps of the same sizes have taken on average since the last one.
+    A trial's seconds are compared with the mean seconds of steps of the same sizes since the last trial.
     """
 
     def __init__(self, candidates: Sequence[int], first: int) -> None:
-        """candidates: numbers of threads, ascending; first: one of them, the choice until something was measured."""
+        """candidates: numbers of threads, ascending. first: one of them, chosen until a trial wins."""
         assert first in candidates, (first, candidates)
         self._candidates = list(candidates)
         self._place = self._candidates.index(first)
@@ -52,24 +53,24 @@ class ThreadChoice:
 
     @property
     def count(self) -> int:
-        """For the next forward: the chosen number, or the one on trial."""
+        """The number of threads for the next forward: the chosen number, or the one on trial."""
         return self._candidates[self._place + self._direction] if self._is_trial else self.chosen
 
     def begin_with(self, count: int) -> None:
-        """Choose a number that was found the quickest earlier, if it is one of the candidates."""
+        """Choose `count`, the quickest number at an earlier start, if it is a candidate."""
         if count in self._candidates:
             self._place = self._candidates.index(count)
             self._begin_window(WINDOW_SECONDS)
 
     def limit(self, count: int) -> None:
-        """Never use more than `count` threads, nor more than the fewest there are to choose from."""
+        """Drop the candidates above `count`, except the smallest if all are."""
         chosen = min(self.chosen, count)
         self._candidates = [each for each in self._candidates if each <= count] or self._candidates[:1]
         self._place = max(place for place, each in enumerate(self._candidates) if place == 0 or each <= chosen)
         self._begin_window(WINDOW_SECONDS)
 
     def observe(self, num_rows: int, seconds: float) -> None:
-        """Take note of a forward on `count` threads."""
+        """Record a forward of `num_rows` tokens on `count` threads."""
         if len(self._candidates) == 1:
             return
         size = round(4 * math.log2(num_rows))
@@ -97,7 +98,7 @@ class ThreadChoice:
             num_lost = num_lost + 1 if self.chosen == before else 0
 
     def refine(self, step: Step) -> bool:
-        """While nobody waits: go on with a trial, or begin one if the last is long ago; whether there was one."""
+        """While the engine is idle: continue a trial, or begin one if the last is long ago; return whether one ran."""
         if len(self._candidates) == 1:
             return False
         self._num_idle += 1
@@ -115,11 +116,11 @@ class ThreadChoice:
         return seconds >= least and (self._num_steps >= TRIAL_STEPS or seconds >= LONG_TRIAL_SECONDS)
 
     def _begin_window(self, seconds: float) -> None:
-        """Watch the chosen number, for so many seconds of forwards."""
+        """Measure the chosen number for `seconds` of forwards; then a trial begins."""
         self._window = seconds
         self._is_trial = False
         self._seconds, self._num_steps = 0.0, 0
-        self._usual: dict[int, tuple[float, int]] = {}  # seconds and steps by size, a fifth wide
+        self._usual: dict[int, tuple[float, int]] = {}  # seconds and steps by size class, each a fifth wide
 
     def _begin_trial(self) -> None:
         if not 0 <= self._place + self._direction < len(self._candidates):
@@ -138,8 +139,8 @@ class ThreadChoice:
 
 
 def choose_threads(count: int | None, num_parameters: int, can_change: bool, num_workers: int = 1) -> ThreadChoice:
-    """`count` if given, else a choice that starts with what the model's size is worth, within one worker's part of the
-    cores."""
+    """A fixed `count` if given; else a choice within one worker's part of the cores, which starts at a number that
+    suits the model's size."""
     if count is not None:
         return ThreadChoice([count], count)
     num_cores = max(1, int(nb.config.NUMBA_NUM_THREADS) // num_workers)
@@ -150,10 +151,11 @@ def choose_threads(count: int | None, num_parameters: int, can_change: bool, num
 
 
 def use_threads(count: int) -> None:
-    """Use `count` threads from here on, in this thread's work. Costs a microsecond, so that two models can take turns.
+    """Use `count` threads for the work of this thread from now on. It takes a microsecond, so two models can take
+    turns.
 
-    Numba's OpenMP layer would reset torch's own count at every start of its pool, and its waiting threads would spin
-    beside torch's; its work queue does neither.
+    Numba's OpenMP layer would reset torch's number whenever its pool starts, and its waiting threads would spin beside
+    torch's; numba's "workqueue" does neither.
     """
     nb.config.THREADING_LAYER = "workqueue"
     if torch.get_num_threads() != count:

@@ -1,6 +1,6 @@
-"""What a model's forwards cost here: on how many threads they run, and how long chains of several sizes take then.
+"""Measures a model's forwards on this machine: the quickest number of threads, and the seconds of chains by size.
 
-Knows nothing of requests. Invariant: the curve is timed on the chosen number of threads, never on one on trial.
+Knows nothing of requests. Invariant: the cost curve is timed on the chosen number of threads, never during a trial.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from decoding.cache.batch import LogitRows, Segment, pack
 from decoding.cache.block_pool import num_blocks_for
 from decoding.cache.kv_cache import KvCache
 from decoding.cache.kv_store import KvRows, KvStore
-from decoding.costs.calibration import LONGEST_LATER, Calibration
-from decoding.costs.curve import CostCurve
+from decoding.costs.calibration import LONGEST_LATER, Calibration, Clock
+from decoding.costs.price import CostCurve
 from decoding.model.device.runner import Runner
 from decoding.model.kept_timings import KeptTimings, ModelTimings
 from decoding.model.threads import ThreadChoice
@@ -25,12 +25,12 @@ from decoding.model.threads import ThreadChoice
 ROWS = (1, 2, 4, 6, 8, 12, 16, 32, 64)
 SHORT_CONTEXT, LONG_CONTEXT = 8, 512
 HEAD_ROUNDS = 5
-MOST_HEAD = 0.8  # of what a row costs: a measurement that says more was disturbed
-STEP_ROWS = (1, 16)  # a plain step and one with a tree: what threads are chosen by
+MOST_HEAD = 0.8  # the head's largest share of a token's cost: a larger measurement was disturbed
+STEP_ROWS = (1, 16)  # threads are chosen by these steps: a plain one and one with a tree
 
 
 class Timed(Protocol):
-    """What runs packed rows."""
+    """A model that can be timed."""
 
     fingerprint: str
     threads: ThreadChoice
@@ -43,9 +43,10 @@ class Timed(Protocol):
 
 
 class Chains:
-    """A few prompts in a cache of their own, and forwards of more rows after them."""
+    """A few prompts in a cache of their own, and forwards of chains after them."""
 
-    def __init__(self, model: Timed, contexts: tuple[int, ...], most_rows: int) -> None:
+    def __init__(self, model: Timed, contexts: tuple[int, ...], most_rows: int, clock: Clock) -> None:
+        self._clock = clock
         self._vocab_size = model.vocab_size
         cache = KvCache(model.new_store(sum(num_blocks_for(context + most_rows) for context in contexts)))
         self._store = cache.store
@@ -57,27 +58,27 @@ class Chains:
             self._store.commit(rows, np.arange(context, dtype=np.int32))
 
     def seconds(self, num_rows: int, context: int, logits: LogitRows = "all") -> float:
-        """Of a forward of a chain that is not kept."""
+        """The seconds of a forward of `num_rows` tokens after `context`. The tokens are not committed."""
         tokens = np.arange(num_rows, dtype=np.int32) % self._vocab_size
-        started = time.perf_counter()
+        started = self._clock()
         forward = self._runner.launch(pack([Segment(self._rows[context], tokens, None, logits)], self._store))
-        forward.stopwatch.seconds()  # waits for a device to finish
-        return time.perf_counter() - started
+        forward.seconds()  # waits for a device to finish
+        return self._clock() - started
 
 
 class Timing:
-    """One model's threads and costs, measured at start, or taken from an earlier start, and on while nobody waits.
+    """One model's threads and costs: measured at start or read from an earlier start, and refined while idle.
 
-    kept: where they are kept between starts; None for nowhere.
+    kept: stores them between starts; None stores nothing.
     """
 
-    def __init__(self, model: Timed, kept: KeptTimings | None = None) -> None:
-        self._kept = kept
+    def __init__(self, model: Timed, kept: KeptTimings | None = None, clock: Clock = time.perf_counter) -> None:
+        self._kept, self._clock = kept, clock
         self._fingerprint = f"{model.fingerprint} {model.max_model_len} {model.threads.candidates}"
         self._threads = model.threads
         self._contexts = (SHORT_CONTEXT, min(LONG_CONTEXT, model.max_model_len // 2))
         self._model = model
-        self._steps = Chains(model, (SHORT_CONTEXT,), max(STEP_ROWS))
+        self._steps = Chains(model, (SHORT_CONTEXT,), max(STEP_ROWS), clock)
         self._step_rows = cycle(STEP_ROWS)
         known = kept.read(self._fingerprint, ModelTimings) if kept is not None else None
         if known is None:
@@ -87,24 +88,24 @@ class Timing:
         self._num_threads = self._threads.chosen
         self._chains: Chains | None = None
         quickest = {(rows, context): seconds for rows, context, seconds in known.quickest} if known else None
-        self._calibration = Calibration(self._sizes(), self._seconds, quickest)
+        self._calibration = Calibration(self._sizes(), self._seconds, quickest, clock)
         self._head = self._head_seconds() if known is None else known.head
         self._keep()
 
     @property
     def curve(self) -> CostCurve:
         curve = self._calibration.curve
-        return replace(curve, head=min(self._head, MOST_HEAD * curve.row))
+        return replace(curve, head=min(self._head, MOST_HEAD * curve.token))
 
     def refine(self) -> None:
-        """Measure on, for a moment."""
+        """Continue to measure for a moment."""
         if min(self._calibration.quickest.values()) <= LONGEST_LATER and self._threads.refine(self._step):
             return
         if self._threads.chosen != self._num_threads:
             self._num_threads = self._threads.chosen
             self._calibration.start_over()
         if self._calibration.refine():
-            self._chains = None  # and the slots it holds
+            self._chains = None  # frees its slots
             self._keep()
 
     def _keep(self) -> None:
@@ -113,7 +114,7 @@ class Timing:
             self._kept.write(self._fingerprint, ModelTimings(self._num_threads, self._head, quickest))
 
     def _head_seconds(self) -> float:
-        """Of one row's logits: what rows take with them that they do not take without."""
+        """The seconds of one token's logits: the difference between forwards with all logits and with the last only."""
         num_rows, rounds = max(STEP_ROWS), range(HEAD_ROUNDS)
         kinds: tuple[LogitRows, ...] = ("all", "last")
         times = [[self._steps.seconds(num_rows, SHORT_CONTEXT, kind) for kind in kinds] for _ in rounds]
@@ -125,9 +126,9 @@ class Timing:
 
     def _seconds(self, num_rows: int, context: int) -> float:
         while self._threads.count != self._threads.chosen:
-            self._step()  # until the trial is over
+            self._step()  # finish the trial first
         if self._chains is None:
-            self._chains = Chains(self._model, self._contexts, max(ROWS))
+            self._chains = Chains(self._model, self._contexts, max(ROWS), self._clock)
         return self._chains.seconds(num_rows, context)
 
     def _sizes(self) -> list[tuple[int, int]]:

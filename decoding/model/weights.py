@@ -1,6 +1,6 @@
-"""A checkpoint's weights, all of them and none but numbers, or one sentence that says what is wrong with the folder.
+"""Loads a checkpoint's weights and checks that they are complete and finite, or says in one sentence what is wrong.
 
-Knows nothing of what is done with a model. Invariant: no parameter of what is loaded was drawn at random.
+Invariant: every parameter of a loaded model comes from the files, none from random initialisation.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from transformers.utils import is_accelerate_available
 
 from decoding.errors import ConfigError
 
-NAMED = 3  # tensors in a sentence
+NAMED = 3  # the most tensors that a sentence names
 
 
 def load_weights(source: str, dtype: torch.dtype, origin: dict[str, Any], device: torch.device) -> PreTrainedModel:
-    """The model in a folder or on the hub, with eager attention, on `device`: straight from the files where accelerate
-    is installed, else by way of the host's memory. origin: what else says which. Raises ConfigError after
-    "model ... cannot be loaded: "."""
+    """Load a model from a folder or the hub, with eager attention, to `device`: directly if accelerate is installed,
+    else through the host's memory. origin: revision and trust_remote_code. Raises ConfigError with a message that
+    continues "model ... cannot be loaded: "."""
     goes_straight = device.type != "cpu" and is_accelerate_available()
     try:
         model, found = AutoModelForCausalLM.from_pretrained(
@@ -51,14 +51,14 @@ def load_weights(source: str, dtype: torch.dtype, origin: dict[str, Any], device
 
 
 def check_numbers(model: nn.Module) -> None:
-    """Raises ConfigError for weights that are not finite numbers. Reads all of them once."""
+    """Raise ConfigError if weights are not finite numbers. Reads all of them once."""
     broken = [name for name, weight in model.named_parameters() if not _is_finite(weight.detach())]
     if broken:
         raise ConfigError(f"its weights are not all finite numbers: {_listed(broken)}")
 
 
 def first_line(error: Exception) -> str:
-    """Of what an exception says; the libraries' go on for paragraphs."""
+    """The first line of an exception's message; libraries write paragraphs."""
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 

@@ -1,4 +1,4 @@
 """From logits to the target's own tokens: law, noise, samplers, processors, grammars, and the one accept rule.
 
-Knows rows and trees; nothing of models, drafters or steps.
+A row is the logits after one token. Knows rows and trees; nothing of models, drafters or steps.
 """

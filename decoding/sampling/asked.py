@@ -1,4 +1,4 @@
-"""What one sequence asks of its rows of a step's logits, and what it is told. Pure data."""
+"""A sequence's request to the sampler of a step, and the answer. Pure data."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from decoding.core.request import Request
 from decoding.core.token_logprobs import TokenLogprobs
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, IntArray, Verdict
+from decoding.sampling.law import Law
 from decoding.sampling.logits_processors import LogitsProcessors
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """first, num_rows: its rows; the last follow the tree's nodes. tree: None where no token is drawn yet. processors:
-    up to date with the reply, None for a request that asks for nothing of its logits. num_top: likeliest tokens wanted
-    of each row, 0 for none. prompt_tokens: int32, those whose log probabilities are wanted, of which the first follows
-    row `first + first_scored`.
+    """law: of the request. first, num_rows: the sequence's rows of logits, the last of which belong to the nodes of the
+    tree. tree: None if no token is to be drawn yet. processors: up to date with the reply; None if the request changes
+    no logits. num_top: how many of the most likely tokens of each row are wanted. prompt_tokens: int32, the prompt
+    tokens whose log probabilities are wanted; the first of them follows row `first + first_scored`.
     """
 
     request: Request
+    law: Law
     first: int
     num_rows: int
     tree: DraftTree | None
@@ -30,24 +32,24 @@ class Asked:
 
     @property
     def first_of_tree(self) -> int:
-        """The row that follows the root."""
+        """The row of the tree's root."""
         return self.first + self.num_rows - (0 if self.tree is None else len(self.tree))
 
     @property
     def num_logprobs(self) -> int | None:
-        """How many likeliest tokens' log probabilities are told with those of the drawn tokens; None for neither."""
+        """How many of the most likely tokens get logprobs at each drawn token; None if no logprobs are wanted."""
         return None if self.tree is None else self.request.sampling.logprobs
 
     @property
     def num_prompt_logprobs(self) -> int:
-        """The same of the prompt's tokens."""
+        """How many of the most likely tokens get logprobs at each prompt token."""
         return self.request.sampling.prompt_logprobs or 0
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """verdict: None without a tree; top: a row for each of the sequence's, None if not asked for; logprobs: of the
-    verdict's tokens; prompt_logprobs: of `prompt_tokens`."""
+    """verdict: None without a tree. top: one row for each of the sequence's rows, None if not wanted. logprobs: of the
+    verdict's tokens, None if not wanted. prompt_logprobs: of `prompt_tokens`."""
 
     verdict: Verdict | None
     top: TopTokens | None

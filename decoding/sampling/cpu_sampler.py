@@ -1,7 +1,7 @@
-"""The target's own token on the CPU: argmax(log p + g) over one row, compiled, and such tokens along a tree.
+"""Draws the target's own token on the CPU, argmax(log p + g) over one row, and such tokens along a tree; compiled.
 
-p is the row's distribution by the request's `law`, g is `noise`, absent at temperature 0.
-`reference` says the same in tensors. Invariant: a token depends on row, law and position.
+p is the row's distribution under the request's `law`; g is `noise`, absent at temperature 0. `reference` computes the
+same in tensor operations. Invariant: a token depends only on row, law and position.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CHUNK = 256  # tokens whose noise is drawn at once
 
 
 class CpuSampler:
-    """Of one sequence in one step. position: of the token that comes next, in prompt and reply."""
+    """Draws for one sequence in one step. position: of the next token, counted from the prompt's first."""
 
     def __init__(self, law: Law, position: int) -> None:
         self._law = law
@@ -67,7 +67,7 @@ def draw_token(row: NDArray[np.float32], law: Law, position: int) -> int:
 
 @nb.njit(cache=True)
 def _draw_among(row: NDArray[np.float32], best: np.float32, kept: NDArray[np.int64], law: Law, position: int) -> int:
-    """Noise for the kept tokens only, however large the vocabulary."""
+    """Draw among the kept tokens; noise is computed for them only."""
     floor = math.log(law.min_p) if law.min_p > 0.0 else -np.inf
     winner, most = kept[0], -np.inf
     for token in kept:
@@ -81,7 +81,8 @@ def _draw_among(row: NDArray[np.float32], best: np.float32, kept: NDArray[np.int
 
 @nb.njit(cache=True)
 def _draw_from_all(row: NDArray[np.float32], best: np.float32, law: Law, position: int) -> int:
-    """Noise for all chunks but those in which no token can win; its two logarithms for the few tokens that may."""
+    """Draw among all tokens. Chunks in which no token can win are skipped; elsewhere a cheap bound of the noise rules
+    out most tokens, so that its two logarithms are computed for few."""
     floor = math.log(law.min_p) if law.min_p > 0.0 else -np.inf
     winner = first_at_least(row, best)
     most = gumbel(law.seed, position, winner)
@@ -115,7 +116,7 @@ def _bound_scores(
     bounds: NDArray[np.float32],
     most: np.float32,
 ) -> bool:
-    """Fill in the most that each token's score can be; whether any can be `most`."""
+    """Fill `bounds` with an upper bound of each token's score; return whether any reaches `most`."""
     count = 0
     for place in range(len(chunk)):
         bounds[place] = (chunk[place] - best) * per_temperature + noise_bound(words[place])

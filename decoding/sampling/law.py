@@ -1,4 +1,4 @@
-"""The law a request's tokens are drawn by, as compiled code reads it, and which tokens of a row it keeps.
+"""The law that a request's tokens are drawn by, as a record for compiled code, and the tokens of a row that it keeps.
 
 p is a row's distribution at the temperature, cut by top-k, then top-p (over what top-k kept), then min-p; ties go to
 the smaller id. Knows nothing of noise or trees.
@@ -16,11 +16,11 @@ from decoding.core.ranking import ranked
 from decoding.core.sampling_params import SamplingParams
 from decoding.sampling.logits_row import mass, num_at_least, tokens_at_least
 
-SIGNIFICANT_GAP = 8.0  # nats below the best at which the search for a nucleus starts
+SIGNIFICANT_GAP = 8.0  # the search for a nucleus starts with tokens within so many nats of the best
 
 
 class Law(NamedTuple):
-    """As in `SamplingParams`."""
+    """Fields as in `SamplingParams`."""
 
     temperature: float
     top_k: int
@@ -30,7 +30,7 @@ class Law(NamedTuple):
 
 
 def law_of(asked: SamplingParams) -> Law:
-    """Each number in the one type that compiled code is compiled for, however the caller wrote it."""
+    """The law of a request, with every number in the type that the kernels are compiled for."""
     return Law(float(asked.temperature), asked.top_k, float(asked.top_p), float(asked.min_p), np.uint64(asked.seed))
 
 
@@ -38,7 +38,7 @@ def law_of(asked: SamplingParams) -> Law:
 def nucleus(row: NDArray[np.float32], best: np.float32, law: Law) -> NDArray[np.int64]:
     """The tokens that top-k and then top-p keep, most likely first. best: the row's highest.
 
-    Only tokens within a gap of the best are sorted; the gap grows until they surely suffice.
+    Only tokens within a gap of the best are sorted; the gap grows until these are enough.
     """
     limit = law.top_k if law.top_k > 0 else len(row)
     mass_of_all = mass(row, best, np.float32(1.0 / law.temperature)) if law.top_k == 0 else 0.0
@@ -52,7 +52,7 @@ def nucleus(row: NDArray[np.float32], best: np.float32, law: Law) -> NDArray[np.
             if law.top_p >= 1.0:
                 return order
             weights = np.exp((row[order].astype(np.float64) - np.float64(best)) / law.temperature)
-            is_part = law.top_k == 0 and not everything  # then the tail counts too
+            is_part = law.top_k == 0 and not everything  # then the tail's mass counts too
             needed = law.top_p * (mass_of_all if is_part else weights.sum())
             before = 0.0
             for rank in range(len(order)):
@@ -62,7 +62,7 @@ def nucleus(row: NDArray[np.float32], best: np.float32, law: Law) -> NDArray[np.
             if before >= needed or everything or law.top_k > 0:
                 return order
         if gap == widest:
-            widest *= 2.0  # in quarters, to sort few; at once where that is all, for then all are summed in their order
+            widest *= 2.0  # grow in four steps, to sort few; in one if it holds all, which are then summed in order
             has_all = num_at_least(row, _value_below(best, widest, law)) == len(row)
             step = gap if has_all else gap / 4
         gap += step

@@ -1,7 +1,7 @@
-"""The compiled part of `logits_processors`: one row of logits changed for one place in a reply.
+"""The compiled part of `logits_processors`: changes one row of logits.
 
-Knows nothing of requests. `logits_processors.reference_process` says the same in tensors.
-Invariant: arithmetic is float64, rounded to float32 once per token, so that both say the same bits.
+Knows nothing of requests. `logits_processors.reference_process` computes the same in tensor operations.
+Invariant: arithmetic is float64, rounded to float32 once per token and change, so that both give the same bits.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-# V vocabulary, S tokens seen, B biased tokens, W words of a bit mask, A tokens of all bad words together
+# Shape suffixes: V vocabulary, S tokens seen, B biased tokens, W words of a bit mask, A tokens of all bad words
 
 
-Mask = NDArray[np.uint32]  # [W], bit `token % 32` of word `token // 32` is set for a token that may come
+Mask = NDArray[np.uint32]  # [W], bit `token % 32` of word `token // 32` is set for an allowed token
 
 
 class Penalties(NamedTuple):
-    """As in `SamplingParams`."""
+    """The penalties of `SamplingParams`."""
 
     presence: float
     frequency: float
@@ -27,7 +27,7 @@ class Penalties(NamedTuple):
 
 
 class BadWords(NamedTuple):
-    """Token sequences end to end. tokens_A: int32; ends: int64 [n], where each one ends in it."""
+    """Token sequences, concatenated. tokens_A: int32; ends: int64 [n], where each sequence ends in it."""
 
     tokens_A: NDArray[np.int32]
     ends: NDArray[np.int64]
@@ -35,8 +35,8 @@ class BadWords(NamedTuple):
 
 @nb.njit(cache=True)
 def penalise(row: NDArray[np.float32], seen_S: NDArray[np.int32], counts_V: NDArray[np.int32], by: Penalties) -> None:
-    """Lower what was seen: logits divided (negative ones multiplied) by repetition, then less frequency x count, then
-    less presence where the count is not 0. seen_S: distinct tokens; counts_V: occurrences in the reply."""
+    """Penalise seen tokens: divide positive logits by repetition and multiply others by it; then, if the count is not
+    0, subtract frequency * count and presence. seen_S: distinct tokens. counts_V: occurrences in the reply."""
     for token in seen_S:
         value = np.float64(row[token])
         value = value / by.repetition if value > 0.0 else value * by.repetition
@@ -59,7 +59,7 @@ def forbid_unset(row: NDArray[np.float32], mask_W: Mask) -> None:
     for word in range((len(row) + 31) // 32):
         bits = mask_W[word]
         first, end = 32 * word, min(32 * word + 32, len(row))
-        if bits == np.uint32(0):  # most words of most grammars
+        if bits == np.uint32(0):  # the usual case with grammars
             row[first:end] = -np.inf
         elif bits != np.uint32(0xFFFFFFFF):
             for token in range(first, end):

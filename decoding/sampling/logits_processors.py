@@ -1,9 +1,10 @@
-"""What a request asks of the logits before its token is drawn, at one place of its reply after another.
+"""Changes a request's logits before each token is drawn: penalties, bias, allowed tokens, grammar, bad words,
+min_tokens.
 
-Owns what that depends on: counts of tokens seen, the end of the text, the grammar's state. Knows nothing of trees.
-In order: penalties, logit_bias, allowed_token_ids and grammar, bad words and min_tokens. Where all of them together
-leave no token, bad words and min_tokens give way, then allowed_token_ids: a grammar is never broken.
-Invariant: the state is that of the request's reply, or of it and the part of the accepted path walked so far.
+They apply in this order. If they leave no token, bad words and min_tokens are dropped, then allowed_token_ids, but
+never the grammar. Owns their state: counts of seen tokens, the end of the text, the grammar's matcher. Knows nothing of
+trees. Invariant: the state is that of the request's reply, or of the reply plus the part of the accepted path walked so
+far.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from decoding.sampling.grammar.matcher import GrammarMatcher
 from decoding.sampling.logits_kernel import BadWords, Penalties, add_bias, forbid_bad_words, forbid_unset, penalise
 from decoding.sampling.logits_row import checked_highest
 
-# V vocabulary, R rows, W words of a bit mask, E entries
+# Shape suffixes: V vocabulary, W words of a bit mask, E entries
 
 
 class Entries(NamedTuple):
-    """What a row is changed by at some tokens, each once: occurrences in the reply, -1 for a token that no penalty is
-    for, and what is added, minus infinity for a token that may not follow."""
+    """Changes of a row at some distinct tokens. counts_E: occurrences in the reply, -1 if no penalty applies. biases_E:
+    what is added, minus infinity for a forbidden token."""
 
     tokens_E: NDArray[np.int64]
     counts_E: NDArray[np.int64]
@@ -37,9 +38,10 @@ class Entries(NamedTuple):
 
 
 class LogitsProcessors:
-    """What one request asks of its logits: `note` each token of the reply, `row` for the next one.
+    """One request's logits processors: `note` takes each token of the reply, `row` changes the next token's logits.
 
-    vocab_size: V of the rows. matcher: of the request's grammar, at its start. What the reply holds already is noted.
+    vocab_size: V of the rows. matcher: of the request's grammar, at its start. Tokens that the reply holds already are
+    noted at once.
     """
 
     def __init__(self, request: Request, vocab_size: int, matcher: GrammarMatcher | None = None) -> None:
@@ -61,16 +63,16 @@ class LogitsProcessors:
 
     @property
     def is_needed(self) -> bool:
-        """Whether rows change at all from here on; False for good once only min_tokens was asked and reached."""
+        """Whether later rows can change. False, and it stays so, once min_tokens was the only option and is reached."""
         return changes_logits(self._request.sampling) or self.num_noted < self._request.sampling.min_tokens
 
     def catch_up(self) -> None:
-        """Note what the request's reply holds beyond the last call: the token drawn after the accepted path."""
+        """Note the reply's tokens that are not noted yet, such as the token drawn after the accepted path."""
         for token in self._request.output[self.num_noted :].tolist():
             self.note(token)
 
     def note(self, token: int) -> None:
-        """The reply goes on with `token`."""
+        """Update the state for the reply's next token."""
         self.num_noted += 1
         if len(self._counts_V):
             self._counts_V[token] += 1
@@ -81,8 +83,8 @@ class LogitsProcessors:
             self.matcher.consume(token)
 
     def row(self, logits_V: NDArray[np.float32]) -> NDArray[np.float32]:
-        """float32 [V]: a changed copy of the logits of the token that comes next. Raises BrokenLogits."""
-        checked_highest(logits_V, len(self._request.prompt) + self.num_noted)  # masks would hide what is broken
+        """float32 [V]: a changed copy of the next token's logits. Raises BrokenLogits."""
+        checked_highest(logits_V, len(self._request.prompt) + self.num_noted)  # masks would hide NaN and infinity
         row = logits_V.copy()
         if len(self._counts_V):
             penalise(row, self._seen.ids, self._counts_V, self.penalties)
@@ -104,7 +106,7 @@ class LogitsProcessors:
         return row
 
     def entries(self) -> Entries:
-        """What penalties and bias change of a row, wherever in the tree it is."""
+        """The changes by penalties and bias that are the same for every row of a tree."""
         tokens_E = np.union1d(self._seen.ids, self._bias_ids).astype(np.int64)
         counts_E = np.full(len(tokens_E), -1, np.int64)
         if len(self._counts_V):
@@ -114,9 +116,10 @@ class LogitsProcessors:
         return Entries(tokens_E, counts_E, biases_E)
 
     def entries_after(self, path: Sequence[int]) -> Entries:
-        """What is changed in another way, or besides, after drafted tokens: at these, and at those that may not follow.
+        """The changes that differ from `entries` after the drafted tokens `path`: at these tokens, and at forbidden
+        ones.
 
-        Of bad words, min_tokens and the masks none gives way: a row of which nothing is left is the caller's to see.
+        No option is dropped here: the caller must handle a row in which no token is left.
         """
         forbidden = self._forbidden_after(path)
         tokens = sorted({*(path if len(self._counts_V) else ()), *forbidden})
@@ -143,7 +146,7 @@ class LogitsProcessors:
 
 
 class _Distinct:
-    """Token ids, each once, in an array that grows."""
+    """A set of token ids in an array that grows."""
 
     def __init__(self, vocab_size: int, start: NDArray[np.int32]) -> None:
         first = np.unique(start)
@@ -157,7 +160,7 @@ class _Distinct:
         return self._ids[: self._count]
 
     def holds(self, tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """bool, for each token."""
+        """bool, for each token: whether it is in the set."""
         return self._is_in_V[tokens]
 
     def add(self, token: int) -> None:
@@ -175,19 +178,19 @@ def has_penalties(asked: SamplingParams) -> bool:
 
 
 def changes_logits(asked: SamplingParams) -> bool:
-    """Whether rows are processed wherever they are in the reply; min_tokens alone does not count."""
+    """Whether all rows of a reply are processed. min_tokens does not count: it concerns only the first ones."""
     return bool(has_penalties(asked) or asked.logit_bias or asked.bad_words or asked.allowed_token_ids or asked.grammar)
 
 
 def processors_of(request: Request, vocab_size: int, matcher: GrammarMatcher | None) -> LogitsProcessors | None:
-    """Those of a request, None for one that asks for none and so pays for none."""
+    """A request's logits processors; None if it uses no option that changes logits."""
     if not changes_logits(request.sampling) and request.sampling.min_tokens == 0:
         return None
     return LogitsProcessors(request, vocab_size, matcher)
 
 
 def warm_up() -> None:
-    """Compile what rows go through, by one row of each kind; cached on disk between starts."""
+    """Compile the kernels by processing one row of each kind, or load them from numba's cache."""
     asked = SamplingParams(max_tokens=1, presence_penalty=1.0, logit_bias={1: 1.0}, bad_words=((1, 2),))
     speculation = SpeculationParams()
     for sampling in (asked, replace(asked, allowed_token_ids=(2, 3))):
@@ -211,7 +214,7 @@ def _bad_words(words: tuple[tuple[int, ...], ...]) -> BadWords:
 def reference_process(
     logits_V: torch.Tensor, request: Request, reply: list[int], grammar_W: NDArray[np.uint32] | None
 ) -> torch.Tensor:
-    """float32 [V]: what `LogitsProcessors.row` gives after the tokens of `reply`, in plain tensor operations.
+    """float32 [V]: the result of `LogitsProcessors.row` after the tokens of `reply`, in plain tensor operations.
 
     grammar_W: the grammar's mask after `reply`, if the request has one.
     """
@@ -249,7 +252,7 @@ def reference_process(
 
 
 def _from_bits(mask_W: NDArray[np.uint32] | None, vocab_size: int) -> torch.Tensor:
-    """bool [V]; all True for no mask."""
+    """bool [V]; all True if there is no mask."""
     if mask_W is None:
         return torch.ones(vocab_size, dtype=torch.bool)
     return torch.from_numpy(np.unpackbits(mask_W.view(np.uint8), bitorder="little")[:vocab_size].astype(np.bool_))

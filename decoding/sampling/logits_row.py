@@ -1,7 +1,7 @@
-"""One row of logits in compiled loops: its highest value, where that is, and the sum of its exponentials.
+"""Compiled loops over one row of logits: its highest value and its place, and the sum of its exponentials.
 
-Knows nothing of laws or requests. Invariant: no loop's order of summation depends on how many rows there are, so a
-row is a row anywhere.
+Knows nothing of laws or requests. Invariant: no loop's order of summation depends on the number of rows, so a row gives
+the same bits in any step.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from decoding.errors import BrokenLogits
 
-EXPONENT_FLOOR = np.float32(-87.0)  # exp of less is not a normal float32
+EXPONENT_FLOOR = np.float32(-87.0)  # below it exp is not a normal float32
 MASS_BLOCK = 1024
 SEARCH_BLOCK = 256
 ALL_BUT_SIGN = np.int32(0x7FFFFFFF)
@@ -21,7 +21,7 @@ KEY_OF_INFINITY, KEY_OF_MINUS_INFINITY = np.int32(0x7F800000), np.int32(0x807FFF
 
 @nb.njit(cache=True, inline="always", fastmath={"contract", "nnan"})
 def exp(x: np.float32) -> np.float32:
-    """exp(x) for x <= 0, float32, branch-free so that loops over it become vector code."""
+    """exp(x) for x <= 0, float32, without branches so that loops over it are vectorised."""
     y = max(x, EXPONENT_FLOOR) * np.float32(1.4426950408889634)
     whole = np.floor(y + np.float32(0.5))
     r = (y - whole) * np.float32(0.6931471805599453)
@@ -37,13 +37,13 @@ def exp(x: np.float32) -> np.float32:
 
 @nb.njit(cache=True, inline="always")
 def key_of(bits: np.int32) -> np.int32:
-    """An integer in the order of the float32 that has these bits: its own inverse, with the NaNs at both ends."""
+    """An integer that sorts like the float32 with these bits, NaNs at both ends. The function is its own inverse."""
     return np.int32(bits ^ ((bits >> np.int32(31)) & ALL_BUT_SIGN))
 
 
 @nb.njit(cache=True)
 def highest_key(bits: NDArray[np.int32]) -> np.int32:
-    """The highest `key_of`, at least that of minus infinity."""
+    """The highest `key_of` of a row; at least that of minus infinity."""
     most = KEY_OF_MINUS_INFINITY
     for token in range(len(bits)):
         most = max(most, key_of(bits[token]))
@@ -52,9 +52,9 @@ def highest_key(bits: NDArray[np.int32]) -> np.int32:
 
 @nb.njit(cache=True)
 def highest(row: NDArray[np.float32]) -> np.float32:
-    """The highest value; NaN where one is NaN or infinite, or all are minus infinity.
+    """The highest value; NaN if one is NaN or plus infinity, or if all are minus infinity.
 
-    One pass over integers becomes vector code, where a maximum of floats does not.
+    The loop compares integers since a maximum of floats would not be vectorised.
     """
     bits = row.view(np.int32)
     most, least = KEY_OF_MINUS_INFINITY, KEY_OF_INFINITY
@@ -68,7 +68,7 @@ def highest(row: NDArray[np.float32]) -> np.float32:
 
 @nb.njit(cache=True)
 def checked_highest(row: NDArray[np.float32], position: int) -> np.float32:
-    """`highest` of a row that a token can be drawn from. Raises BrokenLogits for any other; position: the token's."""
+    """`highest`, but raises BrokenLogits if no token can be drawn from the row. position: of that token."""
     best = highest(row)
     if np.isnan(best):
         raise BrokenLogits(position)
@@ -77,7 +77,7 @@ def checked_highest(row: NDArray[np.float32], position: int) -> np.float32:
 
 @nb.njit(cache=True)
 def first_at_least(row: NDArray[np.float32], value: np.float32) -> int:
-    """The first token whose value is no less; one is."""
+    """The first token whose value is at least `value`; there must be one."""
     token = 0
     while num_at_least(row[token : token + SEARCH_BLOCK], value) == 0:
         token += SEARCH_BLOCK
@@ -88,8 +88,8 @@ def first_at_least(row: NDArray[np.float32], value: np.float32) -> int:
 
 @nb.njit(cache=True)
 def tokens_at_least(row: NDArray[np.float32], value: np.float32) -> NDArray[np.int64]:
-    """All tokens whose values are no less, in order."""
-    tokens = np.empty(num_at_least(row, value) + 1, np.int64)  # one more is written to, and not kept
+    """All tokens whose value is at least `value`, in order."""
+    tokens = np.empty(num_at_least(row, value) + 1, np.int64)  # the last place is written to but not returned
     found = 0
     for start in range(0, len(row), SEARCH_BLOCK):
         block = row[start : start + SEARCH_BLOCK]
@@ -102,7 +102,7 @@ def tokens_at_least(row: NDArray[np.float32], value: np.float32) -> NDArray[np.i
 
 @nb.njit(cache=True)
 def num_at_least(block: NDArray[np.float32], value: np.float32) -> int:
-    """Counted to the end, which is vector code where a search is not."""
+    """How many values are at least `value`. A count is vectorised, unlike a search."""
     count = 0
     for token in range(len(block)):
         count += block[token] >= value
@@ -111,7 +111,7 @@ def num_at_least(block: NDArray[np.float32], value: np.float32) -> int:
 
 @nb.njit(cache=True)
 def mass(row: NDArray[np.float32], best: np.float32, scale: np.float32) -> float:
-    """Sum of exp((row - best) * scale), in float64 over blocks that are summed in float32."""
+    """The sum of exp((row - best) * scale): float64 over blocks that are summed in float32."""
     total = 0.0
     for start in range(0, len(row), MASS_BLOCK):
         total += np.float64(_block_mass(row[start : start + MASS_BLOCK], best, scale))
@@ -120,7 +120,7 @@ def mass(row: NDArray[np.float32], best: np.float32, scale: np.float32) -> float
 
 @nb.njit(cache=True, fastmath={"contract", "nnan", "nsz", "reassoc"})
 def _block_mass(block: NDArray[np.float32], best: np.float32, scale: np.float32) -> np.float32:
-    """A slice of its own: a loop from another start than zero does not become vector code."""
+    """A function on a slice, since a loop that does not start at zero is not vectorised."""
     total = np.float32(0.0)
     for token in range(len(block)):
         total += exp((block[token] - best) * scale)

@@ -1,7 +1,7 @@
-"""Log probabilities of drawn tokens, and of prompts, from raw rows of logits.
+"""Log probabilities of drawn tokens and of prompt tokens, from raw logits.
 
-Of the model's own distribution: log-softmax at temperature 1, before penalties, bias, filters and grammar, so that
-they say what the model thinks and not what it was told. Invariant: a row's values depend on that row alone.
+They are of the model's own distribution: log-softmax at temperature 1, before penalties, bias, filters and grammar.
+Invariant: a row's values depend on that row alone.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from decoding.sampling.top_tokens import top_tokens
 
 
 def token_logprobs(rows_RV: torch.Tensor, tokens: IntArray, num_top: int) -> list[TokenLogprobs]:
-    """For each row, what it says of its token and of the `num_top` likeliest; float32 rows on the host, int32 [R]
-    tokens.
+    """The logprobs of each row's token and of its `num_top` most likely tokens. rows_RV: float32, on the host; tokens:
+    int32 [R].
 
-    Differences of logits are taken in float64; the normaliser is that of `top_tokens`.
+    Differences of logits are float64; the normaliser is that of `top_tokens`.
     """
     if len(tokens) == 0:
         return []
@@ -46,7 +46,7 @@ def told(
     ids_RK: IntArray,
     top_logprobs_RK: NDArray[np.float64],
 ) -> list[TokenLogprobs]:
-    """The records of tokens, each with the likeliest ones of its row."""
+    """The records of tokens, each with the most likely tokens of its row."""
     columns = tokens.tolist(), logprobs_R.tolist(), ranks, ids_RK.tolist(), top_logprobs_RK.tolist()
     return [
         TokenLogprobs(token, logprob, rank, list(zip(ids, top_logprobs, strict=True)))
@@ -55,12 +55,12 @@ def told(
 
 
 def warm_up() -> None:
-    """Compile what a token's own log probability takes."""
+    """Compile the kernel of `token_logprobs` for num_top 0."""
     _own_logprobs(np.zeros((1, 1), np.float32), np.zeros(1, np.int32))
 
 
 def _own_logprobs(rows_RV: NDArray[np.float32], tokens: IntArray) -> list[TokenLogprobs]:
-    """The same in one compiled call, since the step waits for it."""
+    """`token_logprobs` for num_top 0, in one compiled call, since the step waits for it."""
     logprobs_R, ranks_R = np.empty(len(tokens), np.float64), np.empty(len(tokens), np.int64)
     _fill(rows_RV, tokens, logprobs_R, ranks_R)
     return [

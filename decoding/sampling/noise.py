@@ -1,8 +1,8 @@
 """Gumbel noise as a pure function of (seed, position, token), shared by drafter and target.
 
-Counter-based (Philox4x32-10, Salmon et al. 2011): no state, any element alone, the same bits on every
-device. The counter is (token // 4, position, stream, step), the key is the 64-bit seed, and a token takes word
-`token % 4`. Stream 0, step 0 is the target's own noise; the others are for draws that must not depend on it.
+Counter-based (Philox4x32-10, Salmon et al. 2011): it has no state, any element can be computed alone, and every device
+gives the same bits. The counter is (token // 4, position, stream, step), the key is the 64-bit seed, and a token takes
+word `token % 4`. Stream 0, step 0 is the target's own noise; the others are for draws that must not depend on it.
 A uniform is (word + 1/2) / 2**32, so noise lies in [-3.14, MAX_NOISE] and is never infinite.
 """
 
@@ -27,8 +27,8 @@ _W0, _W1 = np.uint64(_WEYL[0]), np.uint64(_WEYL[1])
 _LOW = np.uint64(_MASK)
 _HALF = np.uint64(32)
 
-_NATS_PER_BIT = np.float32(math.log(2.0) * 2.0**-23)  # of a float32's bits, read as an integer
-_MARGIN = 1e-3  # for what float32 rounds, here and in the scores that a bound is added to
+_NATS_PER_BIT = np.float32(math.log(2.0) * 2.0**-23)  # for one unit of a float32's bits, read as an integer
+_MARGIN = 1e-3  # covers float32 rounding, here and in the scores that a bound is added to
 _BOUND_OF_NO_BITS = np.float32((31 + 127) * math.log(2.0) + _MARGIN)
 
 
@@ -54,9 +54,9 @@ def gumbel_of_word(word: np.uint64) -> float:
 
 @nb.njit(cache=True, inline="always")
 def noise_bound(word: np.uint32) -> np.float32:
-    """At least `gumbel_of_word`, and where that is high little more, without a logarithm.
+    """An upper bound of `gumbel_of_word` without a logarithm; it is close where the noise is high.
 
-    -log(-log u) <= -log(1 - u), and the bits of a float are its binary logarithm less at most 0.09 (Mitchell 1962).
+    -log(-log u) <= -log(1 - u), and a float's bits give its binary logarithm, too low by at most 0.09 (Mitchell 1962).
     """
     left = np.float32(np.int32(~word >> np.uint32(1)))  # (1 - u) * 2**31, rounded down
     return _BOUND_OF_NO_BITS - np.float32(left.view(np.int32)) * _NATS_PER_BIT
@@ -64,7 +64,7 @@ def noise_bound(word: np.uint32) -> np.float32:
 
 @nb.njit(cache=True)
 def fill_words(words: NDArray[np.uint32], seed: np.uint64, position: int, block: int) -> None:
-    """The words of tokens from 4 * block onwards, a multiple of four, for the target's own noise; vector code."""
+    """Fill in the words of tokens from 4 * block on for the target's own noise. len(words): a multiple of four."""
     for place in range(len(words) // 4):
         four = philox_words(seed, position, block + place)
         for word in range(4):
@@ -73,14 +73,15 @@ def fill_words(words: NDArray[np.uint32], seed: np.uint64, position: int, block:
 
 @nb.njit(cache=True)
 def gumbel(seed: np.uint64, position: int, token: int, stream: int = 0, step: int = 0) -> float:
-    """Noise of one token at one absolute position, float64."""
+    """The noise of one token at one absolute position, float64."""
     words = philox_words(seed, position, token >> 2, stream, step)
     return gumbel_of_word(words[token & 3])
 
 
 @nb.njit(cache=True)
 def exponential(seed: np.uint64, position: int, token: int) -> float:
-    """The target's own noise as an exponential variate: exp(-noise). The token of least variate over share is drawn."""
+    """The target's own noise as an exponential variate, exp(-noise). The token of least variate / probability is
+    drawn."""
     return -math.log((np.float64(philox_words(seed, position, token >> 2)[token & 3]) + 0.5) * 2.0**-32)
 
 

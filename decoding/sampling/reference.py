@@ -1,6 +1,6 @@
-"""The target's own token in plain tensor operations: slow, and what the tests hold the other samplers against.
+"""Draws the target's own token in plain tensor operations: slow; the reference for tests of the other samplers.
 
-Says what `cpu_sampler` says.
+Gives the same tokens as `cpu_sampler`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from decoding.errors import BrokenLogits
 from decoding.sampling.law import Law
 from decoding.sampling.noise import gumbel_rows
 
-# V vocabulary
+# Shape suffix: V vocabulary
 
 
 class ReferenceSampler:
-    """Of one sequence in one step. position: of the token that comes next, in prompt and reply."""
+    """Draws for one sequence in one step. position: of the next token, counted from the prompt's first."""
 
     def __init__(self, law: Law, position: int) -> None:
         self._law = law
@@ -39,10 +39,10 @@ def reference_draw_token(logits_V: torch.Tensor, law: Law, position: int) -> int
 
 
 def _scores(logits_V: torch.Tensor, law: Law, position: int) -> torch.Tensor:
-    """float64 [V]: log p + g, minus infinity for what the law leaves out."""
+    """float64 [V]: log p + g up to a constant; minus infinity for tokens that the law drops."""
     device, vocab_size = logits_V.device, len(logits_V)
     numbers = torch.tensor((law.temperature, law.top_p, law.min_p), dtype=torch.float64)
-    temperature, top_p, min_p = numbers.to(device)  # since some devices divide by a host's number in another way
+    temperature, top_p, min_p = numbers.to(device)  # some devices round a division by a host's number differently
     scaled_V = logits_V.double() / temperature
     scaled_V -= scaled_V.max()
     sorted_V, order_V = torch.sort(scaled_V, descending=True, stable=True)

@@ -1,7 +1,7 @@
 """Verification by rejection: standard speculative sampling over children drawn without replacement.
 
-The other way to draw the token after a node, for comparison with the literature: exact in law, but a reply
-depends on what was drafted. The walk follows its tokens as it does the target's own.
+An alternative way to draw the token after a node, for comparison with the literature: the distribution is exact, but a
+reply depends on the drafts. The walk follows these tokens like the target's own.
 Invariant: a node's children are tested in index order, the order in which they were drawn from q.
 """
 
@@ -20,21 +20,21 @@ from decoding.sampling.law import Law, nucleus
 from decoding.sampling.logits_row import checked_highest
 from decoding.sampling.noise import uniform
 
-ACCEPT_STREAM, LAST_STREAM = 2, 3  # noise of the tests, and of the token drawn when all of them failed
+ACCEPT_STREAM, LAST_STREAM = 2, 3  # noise streams of the tests, and of the token drawn when all tests fail
 
 
 class Place(NamedTuple):
-    """Where noise is drawn. position: of the token after the root; node: of the tree."""
+    """The place that noise is drawn for. position: of the token after the root; node: of the tree."""
 
     position: int
     node: int
 
 
 class RejectionSampler:
-    """Of one sequence in one step. tree: brings the `draws` of its children; position: of the token after its root.
+    """Draws for one sequence in one step. tree: with `draws`. position: of the token after its root.
 
-    Child x is taken if p(x) > r q(x); else p becomes norm(max(p - q, 0)) and q loses x; when no child is taken the
-    token is drawn from what is left of p (Leviathan et al. 2023; without replacement: Sequoia, section 3.2).
+    Child x is accepted if p(x) > r q(x); else p becomes norm(max(p - q, 0)) and x is removed from q. If no child is
+    accepted, the token is drawn from the rest of p (Leviathan et al. 2023; without replacement: Sequoia, section 3.2).
     """
 
     def __init__(self, tree: DraftTree, law: Law, position: int) -> None:
@@ -57,7 +57,7 @@ class RejectionSampler:
 
 @nb.njit(cache=True)
 def target_law(row: NDArray[np.float32], best: np.float32, law: Law) -> NDArray[np.float64]:
-    """float64 [V]: the row's distribution under a law with a temperature above 0. best: the row's highest."""
+    """float64 [V]: the row's distribution under a law with a temperature above 0. best: the row's highest value."""
     p_V = np.zeros(len(row), np.float64)
     floor = math.log(law.min_p) if law.min_p > 0.0 else -np.inf
     kept = nucleus(row, best, law) if law.top_k > 0 or law.top_p < 1.0 else np.arange(len(row))
@@ -79,7 +79,7 @@ def _emit(
     seed: np.uint64,
     place: Place,
 ) -> int:
-    """The first child that passes its test, or a draw from what the tests leave of p. Uses up p_V and shares."""
+    """The first child that passes its test, or else a draw from the rest of p. Overwrites p_V and shares."""
     total = 1.0  # p_V sums to `total`, shares to `left`: both stay unnormalised
     for index in range(len(children)):
         token = children[index]
@@ -96,14 +96,14 @@ def _emit(
                 p_V[ids[other]] -= taken
                 total -= taken
         shares[slot] = 0.0
-        if total < 1e-14:  # p was q but for rounding, so nothing was to be rejected
+        if total < 1e-14:  # p equals q up to rounding, so the child should not have been rejected
             return int(token)
     return int(_draw_from(p_V, total, uniform(seed, place.position, 0, LAST_STREAM, place.node)))
 
 
 @nb.njit(cache=True)
 def _draw_from(p_V: NDArray[np.float64], total: float, share: float) -> int:
-    """A token with chance p_V / total, by a uniform number in (0, 1)."""
+    """Draw a token with probability p_V / total. share: a uniform number in (0, 1)."""
     target = share * total
     last, before = 0, 0.0
     for token in range(len(p_V)):

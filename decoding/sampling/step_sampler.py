@@ -1,4 +1,4 @@
-"""Which sampler answers a step: where the logits are if it can, else on the host. The engine does not ask which."""
+"""Chooses a step's sampler: on the device of the logits if it has kernels, else on the host. Both look alike."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import torch
 
 from decoding.sampling.asked import Asked, Drawn
 from decoding.sampling.device.availability import has_kernels
-from decoding.sampling.host_sampler import HostSampler
+from decoding.sampling.sampler import HostSampler
 
 
 class Drawing(Protocol):
-    """A step's answers, maybe still to be computed."""
+    """A step's answers, which may still be in computation."""
 
     def collect(self, place: int, /) -> Drawn:
-        """What the sequence in this place is told. Raises BrokenSequence, for that sequence alone."""
+        """The answer for the sequence at this place. Raises BrokenSequence, for that sequence alone."""
         ...
 
 
 class StepSampler(Protocol):
     def launch(self, logits_RV: torch.Tensor, asked: Sequence[Asked], /) -> Drawing:
-        """Begin with all that is asked of a step's raw logits, float32 and contiguous, without waiting for them."""
+        """Start to answer all sequences from a step's raw logits, float32 and contiguous, without waiting for them."""
         ...
 
 
 def sampler_on(device: torch.device) -> StepSampler:
-    """Without Triton the logits are copied to the host."""
+    """The sampler for logits on this device. Without Triton they are copied to the host."""
     if not has_kernels(device):
         return HostSampler()
     from decoding.sampling.device.device_sampler import DeviceSampler

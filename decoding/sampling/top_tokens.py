@@ -1,4 +1,4 @@
-"""A row's most likely tokens with their probabilities at temperature 1, from raw logits: what drafters harvest."""
+"""A row's most likely tokens with their probabilities at temperature 1, from raw logits. Drafters learn from them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from decoding.core.top_tokens import TopTokens
 from decoding.sampling.device.availability import has_kernels
 from decoding.sampling.logits_row import KEY_OF_MINUS_INFINITY, highest_key, key_of, mass
 
-# R rows, V vocabulary, K most likely tokens
-BLOCK = 64  # tokens of which most blocks hold none of the best: one comparison then does for all
-PARALLEL_LOGITS = 1 << 19  # of all rows, below which waking another thread costs more than it saves
+# Shape suffixes: R rows, V vocabulary, K most likely tokens
+BLOCK = 64  # most blocks of so many tokens hold none of the best, so that one comparison skips them
+PARALLEL_LOGITS = 1 << 19  # with fewer logits in all rows, waking another thread costs more than it saves
 Floats = NDArray[np.float32]
 
 
@@ -25,7 +25,11 @@ def top_tokens(logits_RV: torch.Tensor, num_top: int) -> TopTokens:
         from decoding.sampling.device.launch import likeliest
 
         return likeliest(logits_RV, num_top)
-    logits_RV = logits_RV.cpu()
+    return top_tokens_on_host(logits_RV.cpu(), num_top)
+
+
+def top_tokens_on_host(logits_RV: torch.Tensor, num_top: int) -> TopTokens:
+    """The same of logits that are on the host."""
     num_top = min(num_top, logits_RV.shape[1])
     ids = np.empty((len(logits_RV), num_top), np.int32)
     probabilities = np.empty((len(logits_RV), num_top), np.float32)
@@ -36,7 +40,7 @@ def top_tokens(logits_RV: torch.Tensor, num_top: int) -> TopTokens:
 
 
 def warm_up() -> None:
-    """Compile what few rows and many rows go through."""
+    """Compile the kernels for few rows and for many."""
     nothing = np.zeros((0, 1), np.float32)
     for fill in (_fill, _fill_parallel):
         fill(nothing, np.zeros((0, 1), np.int32), nothing)
@@ -56,7 +60,7 @@ def _fill_parallel(logits_RV: Floats, ids_RK: NDArray[np.int32], probabilities_R
 
 @nb.njit(cache=True)
 def _fill_row(row: Floats, ids: NDArray[np.int32], probabilities: Floats) -> None:
-    """One row's tokens in order, of equal ones the lowest id first."""
+    """Fill in one row's most likely tokens in order, of equal ones the lowest id first."""
     last = len(ids) - 1
     values = np.full(last + 1, -np.inf, np.float32)
     ids[:] = 0

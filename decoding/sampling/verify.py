@@ -1,7 +1,7 @@
 """The one accept rule of every drafter: follow the target's own tokens through the draft tree.
 
-Knows nothing of how a token is drawn. Invariant: a row is drawn from when the walk stands on its node and never
-otherwise, so sampling costs the accepted path and not the tree.
+Knows nothing of how a token is drawn. Invariant: a token is drawn only from the rows of nodes that the walk reaches, so
+sampling costs as much as the accepted path, not the tree.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NO_NODE = -1
 
 
 class Sampler(Protocol):
-    """What draws the tokens of one sequence in one step, along one path from the root: each draw is one position on."""
+    """Draws the tokens of one sequence in one step along one path from the root; each draw is one position further."""
 
     def draw(self, logits_V: torch.Tensor, node: int, /) -> int:
         """The token after a node, from the node's row. Raises BrokenLogits."""
@@ -28,8 +28,8 @@ class Sampler(Protocol):
 def verify(tree: DraftTree, logits_NV: torch.Tensor, sampler: Sampler) -> Verdict:
     """Accept the longest path on which each node is the token drawn at its parent.
 
-    logits_NV: float32, contiguous, the tree's rows. Lossless for any tree: the tokens returned depend on what is drawn
-    along the path only (goose, Algorithm 3, without source priority: siblings are distinct, so at most one child
+    logits_NV: float32, contiguous, the rows of the tree's nodes. Lossless for any tree: the tokens depend only on the
+    draws along the path (goose, Algorithm 3, without source priority: siblings are distinct, so at most one child
     matches). Raises BrokenLogits.
     """
     path, tokens = [], []
@@ -44,7 +44,7 @@ def verify(tree: DraftTree, logits_NV: torch.Tensor, sampler: Sampler) -> Verdic
 
 @nb.njit(cache=True)
 def child_of(tokens: IntArray, parents: IntArray, node: int, token: int) -> int:
-    """The child of a node that drafts this token, or NO_NODE; children follow their parent."""
+    """The child of a node that drafts this token, or NO_NODE. Children have higher indices than their parent."""
     for child in range(node + 1, len(tokens)):
         if parents[child] == node and tokens[child] == token:
             return child
@@ -52,7 +52,7 @@ def child_of(tokens: IntArray, parents: IntArray, node: int, token: int) -> int:
 
 
 def walk(tree: DraftTree, tokens: IntArray) -> Verdict:
-    """`verify` where the target's own tokens are known already. tokens: int32 [n], the one after each node."""
+    """`verify` with known target tokens. tokens: int32 [n], the target's own token after each node."""
     return verify(tree, torch.empty(len(tree), 0), _Known(tokens))
 
 

@@ -1,6 +1,6 @@
 """What speaks for a token that may come next, source by source, as classes.
 
-Owns the numbering of the classes. What a class is worth is learned: `judge`. Knows nothing of trees.
+Owns the numbering of the classes. What a class is worth is learned: `acceptance_model`. Knows nothing of trees.
 Invariant: a class belongs to one source, and says either how the source names the token or that it names others.
 """
 

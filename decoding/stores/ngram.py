@@ -1,7 +1,8 @@
 """The n-gram store of STAND: what the target thought came after the last 1 to 4 tokens, averaged over every sight.
 
-Owns its keys, how much a new row counts, and which n-gram answers. Knows nothing of trees: the caller brings each
-row's last tokens. One table, shared by a session's requests, holds the four tables of the paper.
+Owns its keys, how much a new row counts, and which n-gram answers. The tokens before a row of a tree are those of its
+path, by parent links and never by flat order; a prompt is a chain. One table, shared by a session's requests, holds the
+four tables of the paper.
 Invariant: an entry's probabilities are above zero and sum to at most one.
 """
 
@@ -11,8 +12,11 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
+from decoding.core.top_tokens import TopTokens
+from decoding.core.tree import DraftTree, IntArray, Source, Verdict, chain
 from decoding.stores.blend import allocate_merged, blend
 from decoding.stores.successor_table import (
+    ENTRIES,
     NO_TOKEN,
     SuccessorArrays,
     SuccessorTable,
@@ -40,6 +44,22 @@ class NgramStore(SuccessorTable):
     def __init__(self, max_bytes: int) -> None:
         super().__init__(max_bytes, _FIRST_SETS)
 
+    def teach_prompt(self, tokens: IntArray, start: int, top: TopTokens | None) -> None:
+        """Harvest a chunk of the prompt: row i of `top` follows position `start + i` of `tokens`."""
+        if top is not None:
+            text = chain(int(tokens[start]), tokens[start + 1 : start + len(top.ids)], Source.ROOT)
+            self._teach(tokens[: start + 1], text, np.arange(len(text.tokens), dtype=np.int32), top)
+
+    def teach_tree(self, tokens: IntArray, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
+        """Harvest every row of a verified tree, the rejected ones as less firm; `tokens` ends with the root."""
+        if top is not None:
+            self._teach(tokens, tree, verdict.path, top)
+
+    def _teach(self, tokens: IntArray, tree: DraftTree, path: IntArray, top: TopTokens) -> None:
+        is_firm = np.zeros(len(tree.tokens), np.bool_)
+        is_firm[path] = True
+        self.harvest(contexts_of(tokens, tree.tokens, tree.parents), top.ids, top.probabilities, is_firm)
+
     def harvest(
         self,
         contexts: NDArray[np.int32],
@@ -53,7 +73,9 @@ class NgramStore(SuccessorTable):
         top_ids, top_probabilities: [r, k], most likely first; k beyond 10 is cut. is_firm: bool [r], whether the
         path is part of the text (None: all are); other rows speak for a 4-gram only until a firm one does.
         """
-        self.reserve(LONGEST_NGRAM * len(contexts))
+        num_new = LONGEST_NGRAM * len(contexts)
+        if self.arrays.counters[ENTRIES:].sum() + num_new > self.most_used:
+            self.reserve(num_new)
         is_firm = np.ones(len(contexts), np.bool_) if is_firm is None else is_firm
         harvest_rows(self.arrays, contexts, top_ids, top_probabilities, is_firm)
 
@@ -67,6 +89,29 @@ class NgramStore(SuccessorTable):
         super().check_integrity()
         assert np.all((self.arrays.ids == NO_TOKEN) == (self.arrays.probabilities == 0)), "a successor of no weight"
         assert np.all(self.arrays.probabilities.sum(axis=1) < 1 + 1e-4), "more than all"
+
+
+@nb.njit(cache=True, forceinline=True)
+def path_context(tokens: IntArray, node_tokens: IntArray, parents: IntArray, node: int, context: IntArray) -> None:
+    """Write the last tokens of the path to `node` into `context`, oldest first, -1 before the sequence's start."""
+    slot = len(context) - 1
+    while node > 0 and slot >= 0:
+        context[slot] = node_tokens[node]
+        node = parents[node]
+        slot -= 1
+    last = len(tokens) - 1 - slot
+    while slot >= 0:
+        context[slot] = tokens[last + slot] if last + slot >= 0 else NO_TOKEN
+        slot -= 1
+
+
+@nb.njit(cache=True)
+def contexts_of(tokens: IntArray, node_tokens: IntArray, parents: IntArray) -> IntArray:
+    """int32 [n, 4]: the last tokens of the path to each node of a tree; `tokens` ends with the root."""
+    contexts = np.empty((len(node_tokens), LONGEST_NGRAM), np.int32)
+    for node in range(len(node_tokens)):
+        path_context(tokens, node_tokens, parents, node, contexts[node])
+    return contexts
 
 
 @nb.njit(cache=True, forceinline=True)

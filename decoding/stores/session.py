@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoding.core.session_info import SessionState
-from decoding.stores.judge import Judge, arrays_of, below, is_sound, measured_judges
+from decoding.stores.acceptance_model import AcceptanceModel, arrays_of, below, is_sound, measured_models
 from decoding.stores.ngram import NgramStore
 from decoding.stores.suffixes import SuffixIndex
 
 SESSION_TRIED, SESSION_TRUST = 512.0, 32.0  # observations that a chance rests on: at most, and at first
-SESSION_PACE = 0.01
+SESSION_LEARNING_RATE = 0.01
 NUM_STORES = 2  # that are bounded, `ngrams` and `replies`
-JUDGES = ("greedy", "sampled")
+MODELS = ("greedy", "sampled")
 KEY_BYTES, TOKEN_BYTES = 8, 4
 
 
@@ -29,16 +29,16 @@ KEY_BYTES, TOKEN_BYTES = 8, 4
 class Session:
     """The store of one session; running requests hold on to it even after it left the `SessionStore`.
 
-    max_bytes: of the store, which exists from its first use on. server_judges: of greedy and of sampled requests,
+    max_bytes: of the store, which exists from its first use on. server_models: of greedy and of sampled requests,
     shared by all sessions; this one's own begin with their view.
     """
 
     tenant: str
     id: str
     max_bytes: int
-    server_judges: tuple[Judge, Judge]
+    server_models: tuple[AcceptanceModel, AcceptanceModel]
     last_used: float = 0.0
-    _judges: list[Judge | None] = field(default_factory=lambda: [None, None], repr=False)
+    _models: list[AcceptanceModel | None] = field(default_factory=lambda: [None, None], repr=False)
     _ngrams: NgramStore | None = field(default=None, repr=False)
     _replies: SuffixIndex | None = field(default=None, repr=False)
 
@@ -54,11 +54,11 @@ class Session:
             self._replies = SuffixIndex(self.max_bytes)
         return self._replies
 
-    def judges(self, is_sampled: bool) -> tuple[Judge, Judge]:
+    def acceptance_models(self, is_sampled: bool) -> tuple[AcceptanceModel, AcceptanceModel]:
         """The session's and the server's, of requests of this kind."""
-        server, own = self.server_judges[is_sampled], self._judges[is_sampled]
+        server, own = self.server_models[is_sampled], self._models[is_sampled]
         if own is None:
-            own = self._judges[is_sampled] = below(server, SESSION_TRIED, SESSION_PACE, SESSION_TRUST)
+            own = self._models[is_sampled] = below(server, SESSION_TRIED, SESSION_LEARNING_RATE, SESSION_TRUST)
         return own, server
 
     @property
@@ -84,8 +84,8 @@ class Session:
         if "replies" in state.stores:  # sized by its first array, the tokens
             self.replies.reserve(len(state.stores["replies"][0]) // TOKEN_BYTES)
         for is_sampled in (False, True):
-            if JUDGES[is_sampled] in state.stores:
-                self.judges(is_sampled)
+            if MODELS[is_sampled] in state.stores:
+                self.acceptance_models(is_sampled)
         for name, arrays in self._arrays().items():
             for array, held in zip(arrays, state.stores[name], strict=True):
                 array[...] = np.frombuffer(held, array.dtype).reshape(array.shape)
@@ -94,8 +94,8 @@ class Session:
 
     def _is_sound(self, vocab_size: int) -> bool:
         stores = [store for store in (self._ngrams, self._replies) if store is not None]
-        judges = [judge for judge in self._judges if judge is not None]
-        return all(store.is_sound(vocab_size) for store in stores) and all(map(is_sound, judges))
+        models = [model for model in self._models if model is not None]
+        return all(store.is_sound(vocab_size) for store in stores) and all(map(is_sound, models))
 
     def _arrays(self) -> dict[str, Sequence[NDArray[Any]]]:
         """Of each store in use."""
@@ -103,12 +103,12 @@ class Session:
         arrays: dict[str, Sequence[NDArray[Any]]] = {
             name: store.arrays for name, store in stores.items() if store is not None
         }
-        for name, judge in zip(JUDGES, self._judges, strict=True):
-            if judge is not None:
-                arrays[name] = arrays_of(judge)
+        for name, model in zip(MODELS, self._models, strict=True):
+            if model is not None:
+                arrays[name] = arrays_of(model)
         return arrays
 
 
 def lone_session(max_bytes: int) -> Session:
     """One of no server, for drafters that run without an engine."""
-    return Session("", "", max_bytes, measured_judges())
+    return Session("", "", max_bytes, measured_models())

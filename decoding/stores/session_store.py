@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from decoding.core.session_info import SessionInfo, SessionState
-from decoding.stores.judge import measured_judges
+from decoding.stores.acceptance_model import measured_models
 from decoding.stores.session import NUM_STORES, Session
 
-ENTRY_BYTES = 24576  # that a session counts beside its stores: its judges and names
+ENTRY_BYTES = 24576  # that a session counts beside its stores: its acceptance models and names
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class SessionStore:
     def __init__(self, limits: SessionLimits, clock: Callable[[], float] = time.monotonic) -> None:
         self._limits = limits
         self._clock = clock
-        self.judges = measured_judges()  # of greedy and of sampled requests
+        self.acceptance_models = measured_models()  # of greedy and of sampled requests
         self._tenants: dict[str, _Tenant] = {}
         self._num_bytes = 0
         self._changed: dict[tuple[str, str], None] = {}  # since their state was last taken, the first that was first
@@ -85,12 +85,12 @@ class SessionStore:
     @contextmanager
     def apart(self) -> Iterator[None]:
         """Sessions opened meanwhile are nobody's, and are gone afterwards with all that was learned from them."""
-        kept = self.judges, self._tenants, self._num_bytes, self._changed
-        self.judges, self._tenants, self._num_bytes, self._changed = measured_judges(), {}, 0, {}
+        kept = self.acceptance_models, self._tenants, self._num_bytes, self._changed
+        self.acceptance_models, self._tenants, self._num_bytes, self._changed = measured_models(), {}, 0, {}
         try:
             yield
         finally:
-            self.judges, self._tenants, self._num_bytes, self._changed = kept
+            self.acceptance_models, self._tenants, self._num_bytes, self._changed = kept
 
     def __len__(self) -> int:
         return sum(len(tenant.sessions) for tenant in self._tenants.values())
@@ -105,7 +105,7 @@ class SessionStore:
         held = self._tenants.setdefault(tenant, _Tenant())
         session = held.sessions.get(session_id)
         if session is None:
-            session = Session(tenant, session_id, self._limits.store_bytes, self.judges)
+            session = Session(tenant, session_id, self._limits.store_bytes, self.acceptance_models)
         self._note(held, session)
         return session
 

@@ -21,7 +21,7 @@ _NUM_WAYS = 8  # one set's keys fill a cache line
 _MAX_LOAD = 0.5  # beyond this share of used entries the table grows while it may
 _FREE = np.uint64(0)
 
-_CLOCK, _ENTRIES = 0, 1  # counters[_ENTRIES + tier]
+_CLOCK, ENTRIES = 0, 1  # counters[ENTRIES + tier]
 
 
 class SuccessorArrays(NamedTuple):
@@ -52,6 +52,11 @@ class SuccessorTable:
         self._bytes_per_entry = 8 + 8 + 4 + NUM_SUCCESSORS * (4 + 4)
         self._max_sets = max(1, max_bytes // (self._bytes_per_entry * _NUM_WAYS))
         self.arrays = _allocate(min(first_sets, self._max_sets))
+        self.most_used = self._most_used()  # entries, beyond which it grows, or has grown as far as it may
+
+    def _most_used(self) -> float:
+        num_sets = len(self.arrays.keys)
+        return _MAX_LOAD * num_sets * _NUM_WAYS if num_sets < self._max_sets else float("inf")
 
     @property
     def num_bytes(self) -> int:
@@ -60,7 +65,7 @@ class SuccessorTable:
     @property
     def num_entries(self) -> tuple[int, ...]:
         """By tier."""
-        return tuple(self.arrays.counters[_ENTRIES:].tolist())
+        return tuple(self.arrays.counters[ENTRIES:].tolist())
 
     def reserve(self, num_new: int) -> None:
         """Grow until `num_new` more entries keep the load low, or the byte limit is reached."""
@@ -72,6 +77,7 @@ class SuccessorTable:
             larger = _allocate(num_sets)
             _move(self.arrays, larger)
             self.arrays = larger
+            self.most_used = self._most_used()
 
     def successors_of(self, entry: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """Copies of an entry's tokens and probabilities, most likely first; both empty for entry -1."""
@@ -166,8 +172,8 @@ def _claim(table: SuccessorArrays, key: np.uint64, stamp: int) -> int:
         if table.stamps[row, way] < table.stamps[row, victim]:
             victim = way
     if table.keys[row, victim] != _FREE:
-        table.counters[_ENTRIES + _tier_of(table.keys[row, victim])] -= 1
-    table.counters[_ENTRIES + _tier_of(key)] += 1
+        table.counters[ENTRIES + _tier_of(table.keys[row, victim])] -= 1
+    table.counters[ENTRIES + _tier_of(key)] += 1
     table.keys[row, victim] = key
     table.stamps[row, victim] = stamp
     return row * _NUM_WAYS + victim

@@ -1,4 +1,4 @@
-"""How the bundled model was made, and how a static tree is tuned.
+"""Makes the bundled model, trains draft heads, and tunes static trees.
 
 Not the engine; only benchmarks import this, for prompts that no training saw.
 """

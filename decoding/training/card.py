@@ -18,7 +18,7 @@ from decoding.training.recipe import Recipe
 
 @dataclass(frozen=True)
 class ModelAccount:
-    """What there is to tell about one of the two models."""
+    """The facts about one of the two models."""
 
     num_parameters: int
     num_steps: int
@@ -27,7 +27,7 @@ class ModelAccount:
     losses: dict[str, float]
 
     def to_dict(self) -> dict[str, Any]:
-        """For the evaluation file."""
+        """The facts for the evaluation file."""
         return {
             "parameters": self.num_parameters,
             "steps": self.num_steps,
@@ -39,7 +39,7 @@ class ModelAccount:
 
 @dataclass(frozen=True)
 class Account:
-    """What there is to tell about a finished run."""
+    """The facts about a finished run."""
 
     recipe: Recipe
     seed: int
@@ -68,7 +68,7 @@ def write_account(account: Account, folder: Path) -> None:
 
 
 def versions() -> dict[str, str]:
-    """The programs that a repetition needs."""
+    """The versions of the programs that a repetition of the run needs."""
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,

@@ -1,6 +1,6 @@
-"""Owns the held-out checks: a loss for each skill, and for each skill whether what the model writes is right.
+"""Owns the held-out checks: a loss for each skill, and for each skill whether the model's replies are right.
 
-Does not know how the model was trained. Invariant: greedy, so the same weights give the same scores.
+Does not know how the model was trained. Invariant: replies are greedy, so the same weights give the same scores.
 """
 
 import ast
@@ -24,7 +24,7 @@ LOOP_WORDS = 8
 
 @dataclass(frozen=True)
 class Completion:
-    """What the model wrote, without the end token, and whether it ended by itself."""
+    """The model's text, without the end token, and whether it ended by itself."""
 
     text: str
     is_ended: bool
@@ -148,14 +148,14 @@ def _line_share(exercise: Exercise, done: Completion) -> float:
 
 
 def has_loop(text: str) -> bool:
-    """Whether any run of `LOOP_WORDS` words is there twice."""
+    """Whether any run of `LOOP_WORDS` words occurs twice."""
     words = text.split()
     runs = [tuple(words[start : start + LOOP_WORDS]) for start in range(len(words) - LOOP_WORDS + 1)]
     return len(set(runs)) < len(runs)
 
 
 def is_consistent(prompt: str, text: str) -> bool:
-    """Whether the text names only people and animals that the prompt names (or, where it names one, one more)."""
+    """Whether the text names only people and animals that the prompt names, or one more if the prompt names one."""
     for known in (frozenset(GIRLS + BOYS), frozenset(ANIMALS)):
         told, asked = (set(re.findall(r"[A-Za-z]+", part)) & known for part in (text, prompt))
         if len(told | asked) > 2:
@@ -164,7 +164,7 @@ def is_consistent(prompt: str, text: str) -> bool:
 
 
 def agreement(target: LlamaForCausalLM, draft: LlamaForCausalLM, tokenizer: Tokenizer, count: int) -> dict[str, float]:
-    """By skill, the share of the target's greedy tokens that are the draft's first choice at the same place."""
+    """By skill, the share of the target's greedy tokens that are also the draft's most likely token at that place."""
     shares: dict[str, float] = {}
     for skill in SKILLS:
         prompts = [exercise.prompt for exercise in held_out_exercises(skill, count)]

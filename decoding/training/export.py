@@ -30,7 +30,7 @@ def export_model(model: LlamaForCausalLM, tokenizer: Tokenizer, folder: Path) ->
 
 
 def load_exported(folder: Path, device: torch.device) -> LlamaForCausalLM:
-    """The exported model, its rounded weights in 32-bit floats, ready to be evaluated."""
+    """The exported model for evaluation: its rounded weights as 32-bit floats."""
     model = LlamaForCausalLM.from_pretrained(str(folder), dtype=torch.float32)
     return model.to(device).eval()
 

@@ -1,4 +1,4 @@
-"""Owns the one way files of a run are written: beside their place first, then moved over it in one step."""
+"""Owns the one way to write files of a run: to a temporary file first, which then replaces the old one in one step."""
 
 import os
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 @contextmanager
 def replace_file(path: Path) -> Iterator[BinaryIO]:
-    """Opens a file that takes the place of `path` only when all of it is written; a kill leaves the old one."""
+    """Opens a file that replaces `path` only once it is complete; a killed process leaves the old file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".part")
     with temporary.open("wb") as file:

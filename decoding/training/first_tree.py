@@ -1,4 +1,4 @@
-"""The tree that STAND's tuning starts from, and what is kept of it once its slots are counted.
+"""The tree that STAND's tuning starts from, and its pruning by the counts of its slots.
 
 Owns the paper's shape (STAND, Algorithm 1). Knows nothing of how slots are counted.
 """
@@ -39,11 +39,12 @@ def _children_of(depth: int, order: int, siblings: int) -> int:
 def pruned(tree: StaticTree, counts: list[int], num_nodes: int, made: dict[str, str | int | float]) -> StaticTree:
     """The `num_nodes` most accepted nodes of `tree` that form a tree, most accepted first, root not counted.
 
-    counts[slot]: how often the slot was on an accepted path. A slot waits for its parent and its lower ranks.
+    counts[slot]: how often the slot was on an accepted path. A slot comes after its parent and its siblings of lower
+    rank.
     """
     previous = {(parent, rank): slot for slot, (parent, rank) in enumerate(zip(tree.parents, tree.ranks, strict=True))}
     worth = list(counts)
-    for slot in range(len(tree) - 1, 0, -1):  # a slot is worth at least what needs it
+    for slot in range(len(tree) - 1, 0, -1):  # a slot is worth at least as much as the slots that depend on it
         parent, rank = tree.parents[slot], tree.ranks[slot]
         for needed in (parent, previous.get((parent, rank - 1), 0)):
             worth[needed] = max(worth[needed], worth[slot])

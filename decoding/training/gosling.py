@@ -1,6 +1,6 @@
 """Owns the command that makes Gosling: corpus, tokenizer, target, draft, checks, model folder.
 
-Does not know how each part works. Invariant: every part left in the work folder is whole, so the command can be killed
+Does not know how each part works. Invariant: every part in the work folder is complete, so the command can be killed
 at any time and started again.
 """
 
@@ -29,7 +29,7 @@ DRAFT_FOLDER = "draft"
 
 @dataclass(frozen=True)
 class Workplace:
-    """Where a run reads and writes, what it computes on, and whom it tells."""
+    """A run's folders, seed, device and console."""
 
     out: Path
     work: Path
@@ -39,7 +39,7 @@ class Workplace:
 
 
 def prepare_tokenizer(place: Workplace) -> Tokenizer:
-    """The tokenizer of the work folder, trained if there is none."""
+    """The tokenizer of the work folder; trained if it is missing."""
     path = place.work / "tokenizer.json"
     if not path.exists():
         place.console.print("Training the tokenizer.")
@@ -51,7 +51,7 @@ def prepare_tokenizer(place: Workplace) -> Tokenizer:
 def prepare_corpus(
     place: Workplace, tokenizer: Tokenizer, name: str, num_tokens: int, shares: Shares
 ) -> TokenisedCorpus:
-    """The named tokenised corpus of the work folder, made if there is none."""
+    """The named tokenised corpus of the work folder; made if it is missing."""
     path = place.work / f"{name}.npz"
     if not path.exists():
         place.console.print(f"Making the {name} of {num_tokens:,} tokens.")
@@ -60,7 +60,7 @@ def prepare_corpus(
 
 
 def run_trainer(place: Workplace, trainer: Trainer, name: str) -> None:
-    """Takes the steps that are left, with a progress bar."""
+    """Takes the remaining steps, with a progress bar."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=place.console) as bars:
         bar = bars.add_task(name, total=trainer.plan.num_steps, completed=trainer.progress.step)
@@ -70,7 +70,7 @@ def run_trainer(place: Workplace, trainer: Trainer, name: str) -> None:
 
 
 def fresh_model(place: Workplace, shape: Shape) -> LlamaForCausalLM:
-    """A model of the seed on the run's device."""
+    """A new model with weights from the seed, on the run's device."""
     return make_model(shape, place.seed).to(place.device)
 
 
@@ -98,7 +98,7 @@ def train_target(place: Workplace, recipe: Recipe, tokenizer: Tokenizer, corpus:
 
 
 def make_gosling(place: Workplace, recipe: Recipe) -> Account:
-    """Makes all of it and writes the model folder."""
+    """Makes all parts and writes the model folder."""
     tokenizer = prepare_tokenizer(place)
     corpus = prepare_corpus(place, tokenizer, "corpus", recipe.corpus_tokens, recipe.shares)
     runs = train_target(place, recipe, tokenizer, corpus)
@@ -116,7 +116,7 @@ def make_gosling(place: Workplace, recipe: Recipe) -> Account:
 def check_folder(
     place: Workplace, recipe: Recipe, tokenizer: Tokenizer, target: list[Trainer], draft: list[Trainer]
 ) -> Account:
-    """Evaluates the written weights, which are rounded, not the trained ones."""
+    """Evaluates the written weights, which are rounded, instead of the trained ones."""
     model = load_exported(place.out, place.device)
     small = load_exported(place.out / DRAFT_FOLDER, place.device)
     counts = (recipe.num_problems, recipe.num_other_prompts)
@@ -134,7 +134,7 @@ def check_folder(
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto` is the GPU where there is one."""
+    """The device by its name; `auto` is the GPU if there is one."""
     return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
 
 

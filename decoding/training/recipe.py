@@ -1,6 +1,6 @@
-"""Owns the numbers that made the bundled model: sizes, steps and rates.
+"""Owns the hyperparameters that made the bundled model: sizes, steps and rates.
 
-Does not know how they are carried out. Invariant: with the same recipe, seed and machine the weights are the same.
+Does not know how they are applied. Invariant: with the same recipe, seed and machine the weights are the same.
 """
 
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ from decoding.training.train import Shape
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything a run needs besides its folders and its seed.
+    """All settings of a run besides its folders and its seed.
 
-    The target learns the corpus, then practises on a second mixture that is rich in arithmetic.
+    The target learns the corpus, then a second mixture that is rich in arithmetic (its practice).
     """
 
     corpus_tokens: int

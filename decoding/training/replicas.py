@@ -1,10 +1,10 @@
-"""Owns the threads that compute a step's gradients side by side.
+"""Owns the threads that compute a step's gradients in parallel.
 
 Does not know what is computed. Invariant: gradients are summed in the order of the micro-batches, each computed on one
 thread, so a step does not depend on which thread was faster.
 
-One core for each micro-batch wants one barrier in a step; sharing each product between cores wants one in every
-operation, which is slow where other programs want the cores too.
+One core per micro-batch needs one barrier per step; dividing each product among cores needs one per operation, which is
+slow if other programs use the cores too.
 """
 
 import copy
@@ -29,7 +29,7 @@ class Replicas:
         self._threads = ThreadPoolExecutor(count, initializer=_use_one_core) if count > 1 else None
 
     def accumulate(self, loss: Loss, inputs: Tensor, targets: Tensor) -> float:
-        """Sums `loss` over equal parts of the rows, leaves its gradients in the first model, returns the sum."""
+        """Sums `loss` over equal parts of the rows, adds the gradients up in the first model, and returns the sum."""
         parts = list(zip(self.models, inputs.chunk(len(self.models)), targets.chunk(len(self.models)), strict=False))
         if self._threads is None:
             return sum(_backward(loss, *part) for part in parts)

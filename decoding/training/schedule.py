@@ -1,7 +1,7 @@
-"""Owns the plan of a run: how many steps, and how long the rows and how large the rates are when.
+"""Owns the plan of a run: the number of steps, and the row length and learning rate at each step.
 
-Does not know models or data. Invariant: until the decay starts nothing depends on `num_steps`, so that a run can be
-lengthened.
+Does not know models or data. Invariant: until the decay starts nothing depends on `num_steps`, so a run can be
+extended.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Stage:
-    """What holds from a step on: tokens in a row, tokens in a step, and the share of the plan's rates."""
+    """The settings from a step on: tokens in a row, tokens in a step, and the share of the plan's rates."""
 
     first_step: int
     row_len: int
@@ -38,7 +38,7 @@ class Plan:
         assert self.stages[0].first_step == 0, self.stages
 
     def stage(self, step: int) -> Stage:
-        """What holds at a step."""
+        """The stage that a step belongs to."""
         return [stage for stage in self.stages if stage.first_step <= step][-1]
 
     def rate_factor(self, step: int) -> float:

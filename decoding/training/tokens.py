@@ -20,7 +20,7 @@ Shares = Mapping[Source, float]
 
 @dataclass(frozen=True)
 class TokenisedCorpus:
-    """Documents end to end: `tokens`, where the loss counts, and where each document starts (one extra at the end)."""
+    """Concatenated documents: `tokens`, where the loss counts, and each document's start (plus the end of the last)."""
 
     tokens: np.ndarray
     is_learned: np.ndarray
@@ -42,7 +42,7 @@ class Batch:
 
 
 def encode_document(document: Document, tokenizer: Tokenizer) -> tuple[list[int], list[bool]]:
-    """Token ids with the end of text, and for each whether its loss counts."""
+    """Token ids with the end-of-text token, and for each whether its loss counts."""
     token_ids: list[int] = []
     is_learned: list[bool] = []
     for segment in document.segments:
@@ -83,7 +83,8 @@ def _encoded(source: Source, tokenizer: Tokenizer, seed: int) -> Iterator[tuple[
 
 
 def pack_batch(corpus: TokenisedCorpus, cursor: int, num_rows: int, row_len: int) -> Batch:
-    """Fills `num_rows` rows; every row starts with a document, and the document that does not fit is cut at its end."""
+    """Fills `num_rows` rows. Every row starts with a new document; the row's last document is cut if it does not
+    fit."""
     inputs = np.zeros((num_rows, row_len), dtype=np.int64)
     targets = np.full((num_rows, row_len), -100, dtype=np.int64)
     for row in range(num_rows):

@@ -40,7 +40,7 @@ class Shape:
 
 @dataclass
 class Progress:
-    """Where a run stands; the trainer alone writes it."""
+    """A run's progress. Only the trainer writes it."""
 
     step: int = 0
     cursor: int = 0
@@ -50,7 +50,7 @@ class Progress:
 
 
 def make_model(shape: Shape, seed: int) -> LlamaForCausalLM:
-    """A fresh model in 32-bit floats with the weights of the seed."""
+    """A new model in 32-bit floats with weights from the seed."""
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=shape.vocabulary,

@@ -1,8 +1,8 @@
 """Tunes STAND's static draft tree: `gander tune-tree --model M --data FILE --samples 30 --nodes 80`.
 
-Owns the count of which slots of the paper's 625-node tree lie on accepted paths (STAND, section 4.2), kept on
-disk after every sample, so that a run that was stopped goes on. Invariant: a sample's counts depend on the sample
-alone, its trajectories sharing a session of their own.
+Counts how often each slot of the paper's 625-node tree lies on an accepted path (STAND, section 4.2). The counts are
+written to disk after every sample, so that a stopped run can continue. Invariant: a sample's counts depend on the
+sample alone, since its trajectories share a session of their own.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -26,20 +26,21 @@ from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, Verdict
-from decoding.costs.price import DraftBudget
 from decoding.drafting.stand.stand import StandDrafter
 from decoding.drafting.stand.static_tree import StaticTree, write_tree
 from decoding.engine.engine import Engine
+from decoding.engine.start import load_engine
 from decoding.model.checkpoint import resolve
+from decoding.stores.session import Session
 from decoding.training.first_tree import initial_tree, pruned
 from decoding.training.texts.prompts import held_out_prompts
 
-PROMPT_SEED = 2  # prompts that no benchmark asks
-FIELDS = ("prompt", "question", "problem")  # where a line of JSON may keep its prompt
+PROMPT_SEED = 2  # no benchmark uses the prompts of this seed
+FIELDS = ("prompt", "question", "problem")  # fields of a JSON line that may hold the prompt
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is tuned on. Counts of another plan are not gone on with."""
+    """The settings of a tuning run. Counts of another plan are discarded."""
 
     model: str
     data: str
@@ -50,7 +51,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counts(msgspec.Struct, kw_only=True):
-    """So far: samples done, how often each slot was accepted, tokens and forwards."""
+    """Counts so far: samples, acceptances of each slot, tokens and forwards."""
 
     plan: Plan
     samples: int = 0
@@ -59,28 +60,23 @@ class Counts(msgspec.Struct, kw_only=True):
     forwards: int = 0
 
 
-class CountingDrafter:
-    """A STAND drafter over the whole first tree that counts its accepted slots into `counts`."""
+class CountingDrafter(StandDrafter):
+    """Counts its accepted slots of the whole first tree into `counts`."""
 
-    def __init__(self, drafter: StandDrafter, counts: Counts) -> None:
-        self.num_top = drafter.num_top
-        self._drafter = drafter
+    def __init__(self, request: Request, session: Session, tree: StaticTree, counts: Counts) -> None:
+        super().__init__(request, session, tree)
         self._counts = counts
-        self.observe_prefill: Callable[[int, TopTokens | None], None] = drafter.observe_prefill
-
-    def propose(self, budget: DraftBudget) -> DraftTree:
-        return self._drafter.propose(budget)
 
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
         self._counts.forwards += 1
         self._counts.tokens += len(verdict.tokens)
-        for slot in self._drafter.slots_of(verdict):
+        for slot in self.slots_of(verdict):
             self._counts.slots[slot] += 1
-        self._drafter.observe(tree, verdict, top)
+        super().observe(tree, verdict, top)
 
 
 def count_sample(engine: Engine, tree: StaticTree, prompt: NDArray[np.int32], counts: Counts) -> None:
-    """Decode one prompt's trajectories, one after the other in a session of their own."""
+    """Decode one prompt's trajectories one after the other, in a session of their own."""
     number, plan = counts.samples, counts.plan
     shape = SpeculationParams(method="stand", max_nodes=len(tree) - 1, without=frozenset(("best_first",)))
     for trajectory in range(plan.trajectories):
@@ -93,14 +89,14 @@ def count_sample(engine: Engine, tree: StaticTree, prompt: NDArray[np.int32], co
             eos_token_ids=engine.model.eos_token_ids,
             session_id=f"tune-{number}",
         )
-        engine.add(request, lambda asked, sources: CountingDrafter(StandDrafter(asked, sources.stores, tree), counts))
+        engine.add(request, lambda asked, sources: CountingDrafter(asked, sources.stores, tree, counts))
         while engine.has_work:
             engine.step()
     counts.samples += 1
 
 
 def conclude(tree: StaticTree, counts: Counts, num_nodes: int) -> StaticTree:
-    """The best `num_nodes` nodes, with how they were found."""
+    """The tree of the best `num_nodes` nodes, with a record of how it was made."""
     made: dict[str, str | int | float] = {
         "by": "gander tune-tree",
         **msgspec.structs.asdict(counts.plan),
@@ -111,7 +107,7 @@ def conclude(tree: StaticTree, counts: Counts, num_nodes: int) -> StaticTree:
 
 
 def read_prompts(data: Path | None, count: int) -> list[str]:
-    """`count` prompts: of a file of JSON lines or plain lines, or the bundled model's own reasoning problems."""
+    """`count` prompts from a file of JSON lines or plain lines, or the bundled model's own reasoning problems."""
     if data is None:
         return held_out_prompts("reasoning", count, PROMPT_SEED)
     prompts = []
@@ -122,7 +118,7 @@ def read_prompts(data: Path | None, count: int) -> list[str]:
 
 
 def load_counts(path: Path, plan: Plan, num_slots: int) -> Counts:
-    """What an earlier run of the same plan left, or a fresh start."""
+    """The counts of an earlier run of the same plan, or empty counts."""
     if path.is_file():
         counts = msgspec.json.decode(path.read_bytes(), type=Counts)
         if counts.plan == plan:
@@ -145,7 +141,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Tune, keep the counts beside the tree for other sizes, and write the tree."""
+    """Tune and write the tree, and beside it the counts, from which trees of other sizes can be made."""
     chosen = parse(argv)
     plan = Plan(
         model=Path(chosen.model).name,
@@ -160,7 +156,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     config = EngineConfig(prefix_cache=False, model=chosen.model, max_nodes=len(tree), max_batch_rows=2 * len(tree))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     if counts.samples < plan.samples:
-        engine = Engine.load(config)
+        engine = load_engine(config)
         tokenizer = Tokenizer.from_file(str(Path(resolve(config)[1]) / "tokenizer.json"))
         room = engine.model.max_model_len - plan.max_tokens
         prompts = [tokenizer.encode(text).ids[:room] for text in read_prompts(chosen.data, plan.samples)]

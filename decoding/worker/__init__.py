@@ -1,4 +1,4 @@
-"""The worker process: messages in, engine steps, messages out.
+"""The worker process: it takes messages in, runs the engine's steps and sends messages out.
 
-The messages are all the server knows of it.
+The server knows of it only the messages and the file of what runs.
 """

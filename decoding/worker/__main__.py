@@ -1,5 +1,8 @@
-"""`python -m decoding.worker`: the process the server starts. It imports and loads kernels, and a model as soon as a
-line on its standard input tells it which, an EngineConfig as JSON: so it can be started before it is needed."""
+"""`python -m decoding.worker`: the process that the server starts.
+
+It imports everything and loads kernels, then waits for a line on its standard input, an EngineConfig as JSON, and loads
+the model that this names. So the server can start it before it is needed.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,10 @@ from decoding.worker.arguments import read_arguments
 
 if __name__ == "__main__":
     arguments = read_arguments()
-    end_with(arguments.parent)  # first of all: what follows imports for seconds
+    end_with(arguments.parent)  # first of all, since what follows imports for seconds
     settle_allocator()  # before there are threads
-    gc.disable()  # what is imported stays: to look through it again and again takes a quarter of the time
-    compiler = None if is_complete() else Compiler()  # beside what follows
+    gc.disable()  # imported objects stay; looking through them again and again takes a quarter of the time
+    compiler = None if is_complete() else Compiler()  # compiles beside what follows
     from decoding.engine.compiling.kernels import Kernels
     from decoding.worker.worker import run
 
@@ -31,4 +34,4 @@ if __name__ == "__main__":
     status = run(arguments, line, kernels) if line else 0
     logging.shutdown()
     sys.stderr.flush()
-    os._exit(status)  # taking a model apart object by object takes seconds, and nobody is left to see it
+    os._exit(status)  # taking a model apart object by object takes seconds and serves nobody

@@ -1,4 +1,7 @@
-"""What the server starts a worker with. Standard library only: it is read before anything slow is imported."""
+"""The arguments that the server starts a worker with.
+
+Uses the standard library only, since it is read before anything slow is imported.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class WorkerArguments:
-    """inbox, outbox: addresses of sockets; parent: process id of the server."""
+    """inbox and outbox are addresses of sockets, running is the descriptor of the `RunningFile`, parent is the process
+    id of the server."""
 
     inbox: str
     outbox: str
+    running: int
     parent: int
 
 
@@ -19,5 +24,6 @@ def read_arguments() -> WorkerArguments:
     parser = argparse.ArgumentParser(description="Gander's worker process; started by the server.")
     parser.add_argument("--inbox", required=True)
     parser.add_argument("--outbox", required=True)
+    parser.add_argument("--running", required=True, type=int, help="descriptor of the file that names what runs")
     parser.add_argument("--parent", required=True, type=int, help="process id of the server")
     return WorkerArguments(**vars(parser.parse_args()))

@@ -1,6 +1,7 @@
-"""The worker's pulse: a word every second, said beside the loop, so that a long step does not look like a hung process.
+"""The worker's heartbeat: a thread tells the server every second that the process lives, so that a long step does not
+look like a hung process.
 
-Owns a socket and a thread of its own. Knows of the loop only when its present round began.
+Owns a socket and a thread of its own. Knows of the worker's loop only when its present round began.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ BEAT_SECONDS = 1.0
 
 
 class Heart:
-    """Beats from `start` to `stop`. context, outbox: where the server listens."""
+    """Beats from `start` to `stop`. The server listens at the address `outbox`."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], outbox: str) -> None:
         self._context = context
@@ -30,7 +31,7 @@ class Heart:
         self._thread.start()
 
     def note_round(self) -> None:
-        """The worker's loop begins a round."""
+        """Note that the worker's loop begins a round now."""
         self._round_started = time.monotonic()
 
     def stop(self) -> None:

@@ -1,26 +1,28 @@
-"""What crosses the socket between server and worker. The only coupling between the two processes.
+"""The messages between server and worker. Beside the file of what runs they are all that the two processes share.
 
-Every submitted request is answered by zero or more `Tokens` and exactly one of `Finished`,
-`Rejected`, `Failed`. An aborted request is answered by `Finished` with reason "abort". Questions about
-sessions carry an `id` that their answer repeats.
+Every submitted request is answered by zero or more `Tokens` and exactly one of `Finished`, `Rejected`, `Failed` (see
+`decoding.core.events`). An aborted request is answered by `Finished` with the reason "abort". A question about sessions
+carries an `id` that its answer repeats.
 """
 
 from __future__ import annotations
 
 import msgspec
 
+from decoding.core.events import RequestEvent
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.session_info import SessionInfo, SessionState
 from decoding.core.speculation_params import SpeculationParams
-from decoding.core.stats import EngineStats, RequestStats, StepStats
-from decoding.core.step_trace import StepTrace
-from decoding.core.token_logprobs import TokenLogprobs
+from decoding.core.stats import EngineStats, StepStats
 
 
 class Submit(msgspec.Struct, kw_only=True, frozen=True, tag=True):
-    """prediction: token ids of the text the reply is expected to be, as far as it is known. resumed: the tokens of the
-    reply that a worker gave before it died; the reply goes on after them. call_id: of the HTTP call; weight: of the
-    tenant against others; priority: lower goes first."""
+    """Run a request.
+
+    prediction holds the token ids of the text that the caller expects the reply to be. resumed holds the tokens of the
+    reply that a worker gave before it died; the reply goes on after them. call_id names the HTTP call. weight is the
+    tenant's against others; a request of lower priority goes first.
+    """
 
     request_id: str
     prompt: list[int]
@@ -37,24 +39,24 @@ class Submit(msgspec.Struct, kw_only=True, frozen=True, tag=True):
 
 
 class Abort(msgspec.Struct, kw_only=True, frozen=True, tag=True):
-    """Free a request's slots by the next step. Unknown or finished ids are ignored."""
+    """End a request and free its slots by the next step. Unknown and finished ids are ignored."""
 
     request_id: str
 
 
 class Drain(msgspec.Struct, kw_only=True, frozen=True, tag=True):
-    """Finish what runs, then leave: the worker process exits with status 0."""
+    """Finish the requests that run, then leave: the worker process exits with status 0."""
 
 
 class ListSessions(msgspec.Struct, kw_only=True, frozen=True, tag=True):
-    """Answered by `Sessions`. tenant: whose; None for everybody's."""
+    """List a tenant's sessions, or everybody's where tenant is None. Answered by `Sessions`."""
 
     id: str
     tenant: str | None
 
 
 class DeleteSession(msgspec.Struct, kw_only=True, frozen=True, tag=True):
-    """Forget what drafting remembers of a session; answered by `SessionDeleted`. Running requests are not touched."""
+    """Forget what drafting remembers of a session. Running requests go on. Answered by `SessionDeleted`."""
 
     id: str
     tenant: str
@@ -62,7 +64,7 @@ class DeleteSession(msgspec.Struct, kw_only=True, frozen=True, tag=True):
 
 
 class CopySession(msgspec.Struct, kw_only=True, frozen=True, tag=True):
-    """Answered by `SessionCopied`."""
+    """Tell all that drafting remembers of a session. Answered by `SessionCopied`."""
 
     id: str
     tenant: str
@@ -70,7 +72,7 @@ class CopySession(msgspec.Struct, kw_only=True, frozen=True, tag=True):
 
 
 class RestoreSession(msgspec.Struct, kw_only=True, frozen=True, tag=True):
-    """Go on with what drafting remembered of a session elsewhere; one that is there already stays as it is. Answered by
+    """Take over what another process remembered of a session, unless this one has the session already. Answered by
     `SessionRestored`."""
 
     id: str = ""
@@ -78,16 +80,17 @@ class RestoreSession(msgspec.Struct, kw_only=True, frozen=True, tag=True):
 
 
 class HandOver(msgspec.Struct, kw_only=True, frozen=True, tag=True):
-    """Tell at once of every session that was used since it was last told of; answered by `HandedOver` after them."""
+    """Send at once a `SessionKept` of every session that was used since its last one. `HandedOver` follows them."""
 
     id: str
 
 
 class Ready(msgspec.Struct, kw_only=True, frozen=True, tag=True):
-    """First message of a worker: the model is loaded, tested and warm.
+    """The model is loaded, tested and warm, and requests may come.
 
-    max_model_len: longest prompt and reply together; model_context_len: what the model itself could; context_note: a
-    sentence where the first is less. expected_bytes: once the cache is full, sessions apart.
+    max_model_len is the most tokens of a prompt and its reply together, model_context_len the most that the model
+    itself takes, and context_note a sentence that says why the first is less, if it is. expected_bytes is what the
+    process takes once the cache is full, without sessions.
     """
 
     model: str
@@ -103,26 +106,26 @@ class Ready(msgspec.Struct, kw_only=True, frozen=True, tag=True):
     methods: list[str]
     max_nodes: int
     dtype: str
-    weights: str  # int8, or the dtype
+    weights: str  # "int8", or the dtype
     device: str
     attention: str
-    is_exact: bool  # rows proven independent of batch and tree on this machine
+    is_exact: bool  # on this machine a token's logits were proven not to depend on batch and tree
     load_seconds: float
     parameters: int
     fingerprint: str  # changes whenever the same seed might give another reply
-    identity: str  # of the model, on whatever machine
+    identity: str  # of the model, the same on every machine
 
 
 class LoadProgress(msgspec.Struct, kw_only=True, frozen=True, tag=True):
-    """Start-up news, a sentence each, before `Ready`. fraction is between 0 and 1."""
+    """One sentence of news of the start-up. Comes before `Ready`. fraction is between 0 and 1."""
 
     sentence: str
     fraction: float
 
 
 class Compiling(msgspec.Struct, kw_only=True, frozen=True, tag=True):
-    """The methods whose requests still run plain, since what they call is being compiled. Comes before `Ready` if there
-    are any, and whenever there are fewer, none at last."""
+    """The drafting methods whose kernels are still being compiled; their requests run plain. Comes before `Ready` if
+    there are any, then whenever there are fewer, until there is none."""
 
     methods: list[str]
 
@@ -134,119 +137,71 @@ class LoadFailed(msgspec.Struct, kw_only=True, frozen=True, tag=True):
 
 
 class Broke(msgspec.Struct, kw_only=True, frozen=True, tag=True):
-    """Last word of a worker that cannot go on: it exits, and its requests are for another one to go on with."""
+    """The last message of a worker that cannot go on. It exits, and another one has to go on with its requests."""
 
     error: str
 
 
-class Tokens(msgspec.Struct, kw_only=True, frozen=True, tag=True):
-    """Tokens emitted for one request by one step, in order. logprobs: one for each, where the request asks for them."""
-
-    request_id: str
-    token_ids: list[int]
-    logprobs: list[TokenLogprobs] | None = None
-
-
-class Traced(msgspec.Struct, kw_only=True, frozen=True, tag=True):
-    """What a step did for a request that asks to be told; comes before that step's `Tokens`.
-
-    Of the whole step, all requests together, as in `StepStats`: seconds, plain_seconds, prefill_rows.
-    """
-
-    request_id: str
-    trace: StepTrace
-    seconds: float
-    plain_seconds: float
-    prefill_rows: int
-
-
-class PromptLogprobs(msgspec.Struct, kw_only=True, frozen=True, tag=True):
-    """One for each prompt token, None for the first, which follows nothing. Comes once, before the first `Tokens`."""
-
-    request_id: str
-    logprobs: list[TokenLogprobs | None]
-
-
-class Finished(msgspec.Struct, kw_only=True, frozen=True, tag=True):
-    """reason: "stop", "length" or "abort"; stop_token_id: the token that stopped it, if one did."""
-
-    request_id: str
-    reason: str
-    stats: RequestStats
-    stop_token_id: int | None = None
-
-
-class Rejected(msgspec.Struct, kw_only=True, frozen=True, tag=True):
-    """The request was never run; `param` names the OpenAI field at fault."""
-
-    request_id: str
-    message: str
-    param: str | None
-    code: str
-
-
-class Failed(msgspec.Struct, kw_only=True, frozen=True, tag=True):
-    """The request could not go on. code: of what its caller may be told, with the message; None for what only our
-    log is for."""
-
-    request_id: str
-    message: str
-    code: str | None = None
-
-
 class Sessions(msgspec.Struct, kw_only=True, frozen=True, tag=True):
-    """Least recently used first."""
+    """The answer to `ListSessions`, least recently used first."""
 
     id: str
     sessions: list[SessionInfo]
 
 
 class SessionDeleted(msgspec.Struct, kw_only=True, frozen=True, tag=True):
+    """The answer to `DeleteSession`: whether there was such a session."""
+
     id: str
     found: bool
 
 
 class SessionCopied(msgspec.Struct, kw_only=True, frozen=True, tag=True):
-    """state: None, where there is no such session."""
+    """The answer to `CopySession`. state is None where there is no such session."""
 
     id: str
     state: SessionState | None
 
 
 class SessionRestored(msgspec.Struct, kw_only=True, frozen=True, tag=True):
-    """problem: why it could not be, a clause."""
+    """The answer to `RestoreSession`. problem is a clause that says why the session could not be taken over, if so."""
 
     id: str
     problem: str | None
 
 
 class HandedOver(msgspec.Struct, kw_only=True, frozen=True, tag=True):
+    """The answer to `HandOver`, after all that it asked for."""
+
     id: str
 
 
 class Beat(msgspec.Struct, kw_only=True, frozen=True, tag=True):
-    """The process lives; comes every second, from its start on. busy_seconds: how long its loop has been at its present
-    round, 0 before `Ready`."""
+    """The process lives. Comes every second from its start on. busy_seconds is how long its loop has been at its
+    present round, and 0 before `Ready`."""
 
     busy_seconds: float
 
 
 class SessionKept(msgspec.Struct, kw_only=True, frozen=True, tag=True):
-    """What drafting remembers of a session, for the next worker. Comes now and then for each that was used."""
+    """A copy of what drafting remembers of a session, for the next worker. Comes now and then for each session that was
+    used."""
 
     state: SessionState
 
 
 class SessionForgotten(msgspec.Struct, kw_only=True, frozen=True, tag=True):
-    """The next worker need not remember it either."""
+    """This worker forgot the session, and the next one need not remember it either."""
 
     tenant: str
     session_id: str
 
 
 class StepReport(msgspec.Struct, kw_only=True, frozen=True, tag=True):
-    """The steps since the last report, none while the worker idles, and the engine now. Comes now and then, since a
-    report for every step would cost more than the step's own counting."""
+    """The counts of the steps since the last report (none while the worker idles), and the engine as it is now.
+
+    Comes now and then, since a report of every step would cost more than the step's own counting.
+    """
 
     steps: list[StepStats]
     engine: EngineStats
@@ -255,7 +210,6 @@ class StepReport(msgspec.Struct, kw_only=True, frozen=True, tag=True):
 SessionQuestion = ListSessions | DeleteSession | CopySession | RestoreSession | HandOver
 SessionAnswer = Sessions | SessionDeleted | SessionCopied | SessionRestored | HandedOver
 ToWorker = Submit | Abort | Drain | SessionQuestion
-RequestEvent = PromptLogprobs | Traced | Tokens | Finished | Rejected | Failed
 StartEvent = LoadProgress | Compiling | Ready | LoadFailed
 SessionNews = SessionKept | SessionForgotten
 FromWorker = StartEvent | Beat | Broke | RequestEvent | StepReport | SessionNews | SessionAnswer

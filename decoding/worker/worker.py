@@ -1,8 +1,8 @@
-"""The worker process: messages in, `Engine.step`, messages out. Owns the engine and nothing else.
+"""The worker process: it takes messages in, calls `Engine.step` and sends out what that says. Owns the engine.
 
-Started by the server as `python -m decoding.worker`, see `arguments`. Invariant: every `Submit` is answered by exactly
-one of Finished, Rejected, Failed while the process lives; what breaks the engine ends the process, and the server has
-another one go on with the requests.
+The server starts it as `python -m decoding.worker`, see `arguments`. Invariant: while the process lives, every `Submit`
+is answered by exactly one of Finished, Rejected, Failed. What breaks the engine ends the process, and the server has
+another one go on with its requests.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from decoding.core.parent import is_orphan
 from decoding.core.request import Request
 from decoding.core.session_info import SessionState
 from decoding.core.stats import StepStats
-from decoding.core.step_result import Broken, Emitted, PromptScored, Retired, StepResult
-from decoding.core.step_trace import StepTrace
 from decoding.engine.compiling.kernels import Kernels
 from decoding.engine.engine import Engine
-from decoding.engine.fault import broken_by
+from decoding.engine.fault import failed_by, rejected_by
+from decoding.engine.start import load_engine
 from decoding.errors import GanderError, RequestRejected
 from decoding.model.kept_timings import KeptTimings
 from decoding.stores.session_store import SessionStore
 from decoding.worker import messages
 from decoding.worker.arguments import WorkerArguments
 from decoding.worker.heart import Heart
+from decoding.worker.running_file import RunningFile
 
 IDLE_POLL_MS = 200
-REPORT_SECONDS = 0.5  # between two reports, but that the last step before a rest is told of at once
-COPY_SECONDS = 0.1  # at least, between two sessions that the server is given a copy of
-COPY_SHARE = 0.01  # of the worker's time that copies may take
+REPORT_SECONDS = 0.5  # between two reports; the last step before a rest is reported at once
+COPY_SECONDS = 0.1  # at least, between two copies of sessions for the server
+COPY_SHARE = 0.01  # of the worker's time that copies of sessions may take
 
 logger = logging.getLogger("gander.worker")
 
 
 def request_of(submit: messages.Submit, eos_token_ids: frozenset[int]) -> Request:
-    """The engine's request behind a message. Raises RequestRejected for an empty prompt."""
+    """The engine's request for a message. Raises RequestRejected for an empty prompt."""
     if not submit.prompt:
         raise RequestRejected("prompt is empty", param="prompt")
     submit.sampling.validate()
@@ -67,27 +67,30 @@ def request_of(submit: messages.Submit, eos_token_ids: frozenset[int]) -> Reques
 class Worker:
     """The loop between two sockets. `outbox` never blocks: a slow reader's frames wait in memory.
 
-    heart: told of every round; parent: the server's process id.
+    heart is told of every round, and running of the requests that the process is at. parent is the server's process id.
     """
 
-    def __init__(self, inbox: zmq.Socket[bytes], outbox: zmq.Socket[bytes], heart: Heart, parent: int) -> None:
+    def __init__(
+        self, inbox: zmq.Socket[bytes], outbox: zmq.Socket[bytes], running: RunningFile, heart: Heart, parent: int
+    ) -> None:
         self._inbox = inbox
         self._outbox = outbox
         self._decoder = msgspec.msgpack.Decoder(messages.ToWorker)
         self._encoder = msgspec.msgpack.Encoder()
+        self._running = running
         self._heart = heart
         self._parent = parent
         self._is_draining = False
         self._missing: list[str] = []
-        self._untold: list[messages.FromWorker] = []  # of the last step
+        self._untold: list[messages.FromWorker] = []  # what the last step said, and the server was not yet told
         self._steps: list[StepStats] = []
         self._next_report = 0.0
         self._next_copy = 0.0
 
     def serve(self, config: EngineConfig, kernels: Kernels) -> int:
-        """Load, say Ready, run until drained or orphaned; the process's exit status."""
+        """Load the model, say Ready and run until drained or orphaned. Returns the process's exit status."""
         try:
-            engine = Engine.load(config, self._tell_progress, KeptTimings(kernel_folder()), kernels)
+            engine = load_engine(config, self._tell_progress, KeptTimings(kernel_folder()), kernels)
         except GanderError as error:
             self._send([messages.LoadFailed(error=str(error))])
             return 1
@@ -106,20 +109,20 @@ class Worker:
         return 0
 
     def tell_broken(self, error: Exception) -> None:
-        """Of the exception that ends the process the kind alone: what it says may quote a prompt."""
+        """Tell the kind of the exception that ends the process, and not what it says, which may quote a prompt."""
         self._send([messages.Broke(error=f"the engine broke ({type(error).__name__})")])
 
     def _step(self, engine: Engine) -> None:
-        """Tell what a step came to, while the next one is on the device if it is one that runs by itself."""
-        result = engine.step(self._tell)
-        self._untold = step_messages(result)
+        """Run a step and send what it says: at once, or while a device runs the next one."""
+        result = engine.step(self._tell, lambda ids: self._running.write([*ids, *engine.compiling_ids]))
+        self._untold = [*result.events]
         if not (engine.runs_ahead and engine.has_work):
             self._tell()
         if result.stats is not None:
             self._steps.append(result.stats)
 
     def _drain_inbox(self, engine: Engine) -> None:
-        """Take every waiting message; wait a little for the first one when there is nothing to do."""
+        """Take every message that has come. Wait a little for the first one when there is nothing to do."""
         timeout = 0 if engine.has_work or self._is_draining else IDLE_POLL_MS
         while self._inbox.poll(timeout):
             timeout = 0
@@ -132,17 +135,18 @@ class Worker:
                 self._answer(engine, message)
 
     def _take(self, engine: Engine, message: messages.Submit | messages.Abort) -> None:
-        """Begin or stop a request; what is raised for it ends it alone."""
+        """Begin or stop a request. What is raised for it ends it alone."""
         request_id = message.request_id
         try:
             if isinstance(message, messages.Submit):
+                self._running.write([request_id, *engine.compiling_ids])
                 engine.add(request_of(message, engine.model.eos_token_ids))
-            elif (retired := engine.abort(request_id)) is not None:
-                self._send([finished_message(retired)])
+            elif (finished := engine.abort(request_id)) is not None:
+                self._send([finished])
         except RequestRejected as error:
-            self._send([rejected_message(request_id, error)])
+            self._send([rejected_by(request_id, error)])
         except Exception as error:
-            self._send([failed_message(broken_by(request_id, error))])
+            self._send([failed_by(request_id, error)])
 
     def _answer(self, engine: Engine, question: messages.SessionQuestion) -> None:
         if isinstance(question, messages.HandOver):
@@ -151,7 +155,7 @@ class Worker:
         self._send([session_answer(engine.sessions, question, engine.model.vocab_size)])
 
     def _report(self, engine: Engine) -> None:
-        """Tell of the steps since the last report, if it is time to."""
+        """Send the counts of the steps since the last report, if it is time to."""
         now = time.monotonic()
         is_at_rest = bool(self._steps) and not engine.has_work
         if is_at_rest or now >= self._next_report:
@@ -159,14 +163,15 @@ class Worker:
             self._send([messages.StepReport(steps=steps, engine=engine.stats())])
 
     def _tell_missing(self, engine: Engine) -> None:
-        """Of the methods that are still being compiled, whenever there are fewer."""
+        """Tell which methods are still being compiled, whenever there are fewer of them."""
         missing = engine.missing_methods
         if missing != self._missing:
             self._missing = missing
             self._send([messages.Compiling(methods=missing)])
 
     def _keep_sessions(self, sessions: SessionStore) -> None:
-        """Hand over what one session holds, if it is time to: in all a hundredth of the worker's at most."""
+        """Send a copy of one session that was used, if it is time to. Copies take at most a hundredth of the worker's
+        time."""
         started = time.monotonic()
         if started < self._next_copy:
             return
@@ -180,11 +185,11 @@ class Worker:
         self._send([messages.LoadProgress(sentence=sentence, fraction=fraction)])
 
     def _tell(self) -> None:
-        """What the last step came to, if it was not told yet."""
+        """Send what the last step said, if that is still to be sent."""
         self._send([])
 
     def _send(self, batch: list[messages.FromWorker]) -> None:
-        """After what the last step came to."""
+        """Send messages after what the last step said."""
         batch, self._untold = [*self._untold, *batch], []
         if batch:
             self._outbox.send(self._encoder.encode(messages.Batch(batch)))
@@ -209,7 +214,7 @@ def session_answer(
 
 
 def _restore(sessions: SessionStore, state: SessionState, vocab_size: int) -> str | None:
-    """What is wrong with it, if anything."""
+    """Take over a session. Returns what is wrong with it, if anything."""
     try:
         sessions.restore(state, vocab_size)
     except ValueError as error:
@@ -245,64 +250,12 @@ def ready_message(engine: Engine, config: EngineConfig) -> messages.Ready:
     )
 
 
-def step_messages(result: StepResult) -> list[messages.FromWorker]:
-    """What is known of prompts and trees, then tokens, so that a request's last tokens always come before its end."""
-    traced = [traced_message(*traced, result.stats) for traced in result.traced if result.stats is not None]
-    return [
-        *map(prompt_message, result.scored),
-        *traced,
-        *map(tokens_message, result.emitted),
-        *map(finished_message, result.retired),
-        *(rejected_message(refused.request_id, refused.error) for refused in result.refused),
-        *map(failed_message, result.broken),
-    ]
-
-
-def failed_message(broken: Broken) -> messages.Failed:
-    return messages.Failed(request_id=broken.request_id, message=broken.sentence, code=broken.code)
-
-
-def rejected_message(request_id: str, error: RequestRejected) -> messages.Rejected:
-    return messages.Rejected(request_id=request_id, message=error.message, param=error.param, code=error.code)
-
-
-def prompt_message(scored: PromptScored) -> messages.PromptLogprobs:
-    return messages.PromptLogprobs(request_id=scored.request_id, logprobs=scored.logprobs)
-
-
-def traced_message(request_id: str, trace: StepTrace, step: StepStats) -> messages.Traced:
-    return messages.Traced(
-        request_id=request_id,
-        trace=trace,
-        seconds=step.step_seconds,
-        plain_seconds=step.plain_seconds,
-        prefill_rows=step.prefill_rows,
-    )
-
-
-def tokens_message(emitted: Emitted) -> messages.Tokens:
-    return messages.Tokens(
-        request_id=emitted.request_id,
-        token_ids=emitted.tokens,
-        logprobs=emitted.logprobs,
-    )
-
-
-def finished_message(retired: Retired) -> messages.Finished:
-    return messages.Finished(
-        request_id=retired.request_id,
-        reason=retired.reason.value,
-        stats=retired.stats,
-        stop_token_id=retired.stop_token_id,
-    )
-
-
 def run(arguments: WorkerArguments, config_json: str, kernels: Kernels) -> int:
-    """Serve until drained, orphaned or broken; the process's exit status."""
+    """Serve until drained, orphaned or broken. Returns the process's exit status."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    disable_progress_bar()  # transformers': the server shows our own
-    set_verbosity_error()  # likewise: what is wrong with a model is told in a sentence
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle: it drains us
+    disable_progress_bar()  # of transformers; the server shows our own
+    set_verbosity_error()  # of transformers; we say in a sentence what is wrong with a model
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server handles Ctrl-C and drains us
     context = zmq.Context()
     inbox, outbox = context.socket(zmq.PULL), context.socket(zmq.PUSH)
     outbox.setsockopt(zmq.SNDHWM, 0)
@@ -312,7 +265,7 @@ def run(arguments: WorkerArguments, config_json: str, kernels: Kernels) -> int:
     heart = Heart(context, arguments.outbox)
     heart.start()
     config = msgspec.json.decode(config_json, type=EngineConfig)
-    worker = Worker(inbox, outbox, heart, arguments.parent)
+    worker = Worker(inbox, outbox, RunningFile(arguments.running), heart, arguments.parent)
     try:
         return worker.serve(config, kernels)
     except Exception as error:

@@ -1,7 +1,7 @@
 """Writes dashboards/*.json from the panels in speedup.py and server.py: `python -m deploy.grafana.make_dashboards`.
 
 Owns Grafana's JSON (schemaVersion 39, Grafana 11) and where panels lie; knows nothing of metrics. The files are
-checked in, and a test says when they are not what this script makes.
+checked in, and a test fails when they are not what this script writes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Json = dict[str, Any]
 
 
 def dashboards() -> dict[str, Json]:
-    """By file name."""
+    """The dashboards by file name."""
     links = {"gander-speedup": "gander-server", "gander-server": "gander-speedup"}
     titles = {"gander-speedup": "Gander: speedup", "gander-server": "Gander: server"}
     sections = {"gander-speedup": speedup.SECTIONS, "gander-server": server.SECTIONS}
@@ -71,7 +71,7 @@ def _variables() -> list[Json]:
 
 
 def _panels(sections: Sequence[Section]) -> Iterator[Json]:
-    """Sections under each other; in each the panels from left to right, a new line where the next does not fit."""
+    """The panels: sections below each other, and in each from left to right, on a new line where one does not fit."""
     panel_id = x = y = line = 0
     for section in sections:
         x, y, line, panel_id = 0, y + line, 0, panel_id + 1
@@ -155,7 +155,7 @@ def _lines(panel: Panel) -> Json:
 
 
 def _options(panel: Panel) -> Json:
-    """Everything that Grafana's schema asks for, also where it has a default."""
+    """A panel's options: all that Grafana's schema asks for, also those with defaults."""
     reduce = {"calcs": ["lastNotNull"], "fields": "", "values": False}
     legend = {"showLegend": True, "displayMode": "list", "placement": "bottom", "calcs": []}
     match panel.kind:

@@ -1,6 +1,6 @@
-"""What a panel is, and the PromQL that panels share. Plain data: knows nothing of Grafana's JSON.
+"""A panel as plain data, and the PromQL that panels share. Knows nothing of Grafana's JSON.
 
-Every query names the variables it obeys: $instance always, $method where the metric has methods.
+Every query filters by the dashboard's variables: $instance always, $method where the metric has that label.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ WINDOW = "$__rate_interval"
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """legend: as Grafana writes it, {{label}} for a label's value."""
+    """legend: in Grafana's notation, where {{label}} stands for a label's value."""
 
     expr: str
     legend: str = ""
@@ -25,10 +25,10 @@ class Query:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """unit: Grafana's name of it. width: of 24 columns. floor: values below it are red, a stat's and a line's.
+    """unit: Grafana's name of the unit. width: in columns, of 24. floor: values below it are shown in red.
 
-    is_stacked: series add up to a whole. is_instant: one number for the whole time shown, not a series. limit: the
-    end of the scale. is_name: the legend is what a stat shows.
+    is_stacked: series are stacked to a whole. is_instant: one number for the whole time shown, not a series. limit: the
+    end of the scale. is_name: a stat shows its legend, not its value.
     """
 
     title: str
@@ -68,5 +68,5 @@ def quantiles(metric: str) -> tuple[Query, ...]:
 
 
 def buckets(metric: str, selector: str = INSTANCE) -> tuple[Query, ...]:
-    """How many observations came into each bucket, for a heatmap."""
+    """The number of observations in each bucket, for a heatmap."""
     return (Query(f"sum by (le) (increase({metric}_bucket{{{selector}}}[{WINDOW}]))", "{{le}}"),)

@@ -1,4 +1,4 @@
-"""The dashboard "Gander: server": latencies, load, memory, and what goes wrong."""
+"""The dashboard "Gander: server": latencies, load, memory and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dashboard "Gander: speedup": what drafting gains, what it drafts and where a step's time goes."""
+"""The dashboard "Gander: speedup": the speedup from drafting, what is drafted, and where a step's time goes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is inside a panel, by its kind: a number, lines, a heatmap, bars. Drawn with matplotlib into given axes.
+"""Draws the inside of a panel (a number, lines, a heatmap or bars) into given axes, with matplotlib.
 
 Knows a panel's JSON and the series that answer its queries; not where the panel lies.
 """
@@ -28,7 +28,7 @@ MOST_COLUMNS, LONG_NAME = 4, 13
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A panel, and the series its queries gave, each with its legend. span: first and last moment, since 1970."""
+    """A panel, and the series of its queries, each with its legend. span: first and last moment, seconds since 1970."""
 
     panel: Mapping[str, Any]
     lines: Sequence[tuple[str, Series]]
@@ -49,7 +49,7 @@ class Answer:
 
     @property
     def floor(self) -> float | None:
-        """Below it things are bad, if there is such a value."""
+        """The value below which the panel is red; None if there is none."""
         steps = self.defaults["thresholds"]["steps"]
         return float(steps[1]["value"]) if len(steps) > 1 else None
 
@@ -64,7 +64,7 @@ class Answer:
 
 
 def legend_of(template: str, series: Series) -> str:
-    """Grafana's {{label}} put in."""
+    """The legend with labels put in for Grafana's {{label}}."""
     text = template.replace("{{", "${").replace("}}", "}")
     return VARIABLE.sub(lambda match: series.labels.get(match[1] or match[2], ""), text)
 
@@ -75,7 +75,7 @@ def draw(axes: Axes, answer: Answer) -> None:
 
 
 def _number(axes: Axes, answer: Answer) -> None:
-    """The last value, large, over a faint shape of what came before."""
+    """Draw the last value in large type, over a faint line of earlier values."""
     points = [point for _, series in answer.lines for point in series.points if not math.isnan(point[1])]
     times, numbers = [moment - answer.span[0] for moment, _ in points], [value for _, value in points]
     color = BAD if answer.floor is not None and numbers[-1] < answer.floor else GOOD
@@ -124,7 +124,7 @@ def _lines(axes: Axes, answer: Answer) -> None:
 
 
 def _heatmap(axes: Axes, answer: Answer) -> None:
-    """Grafana's rows: the difference between neighbouring cumulative buckets."""
+    """Draw a heatmap as Grafana does: each row is the difference between neighbouring cumulative buckets."""
     series = sorted((each for _, each in answer.lines), key=_bound)
     moments = [moment for moment, _ in series[-1].points]
     cumulative = [_column(each, moments) for each in series]
@@ -149,7 +149,7 @@ def _heatmap(axes: Axes, answer: Answer) -> None:
 
 
 def _bars(axes: Axes, answer: Answer) -> None:
-    """The longest at the top, each with its value."""
+    """Draw bars, the longest at the top, each with its value."""
     bars = sorted(
         ((name, series.points[-1][1]) for name, series in answer.lines), key=lambda bar: (len(bar[0]), bar[0])
     )
@@ -180,6 +180,6 @@ def _bound(series: Series) -> float:
 
 
 def _column(series: Series, moments: Sequence[float]) -> list[float]:
-    """The values at `moments`; NaN where there is none."""
+    """A series' values at `moments`; NaN where it has none."""
     found = {round(moment, 3): value for moment, value in series.points}
     return [found.get(round(moment, 3), math.nan) for moment in moments]

@@ -1,6 +1,6 @@
-"""A real server and a real Prometheus on 127.0.0.1, for as long as a block lasts.
+"""Runs a real server and a real Prometheus on 127.0.0.1 while a block runs.
 
-Owns both processes and their temporary folders: when a block ends, however it ends, its process is gone.
+Invariant: when a block ends, however it ends, its process and its temporary folder are gone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "deploy" / "prometheus"
 SERVICE = "gander:8000"  # what the checked-in configuration scrapes
 SCRAPE_SECONDS = 2
-START_SECONDS = 300.0  # the first start on a machine compiles
+START_SECONDS = 300.0  # long, because the first start on a machine compiles kernels
 LEAVE_SECONDS = 20.0
 
 
@@ -37,7 +37,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Prometheus:
-    """Its HTTP API. `ask` raises ValueError with Prometheus's own words for a query it refuses."""
+    """Prometheus's HTTP API. `ask` raises ValueError with Prometheus's message for a query that it refuses."""
 
     http: httpx.Client
 
@@ -64,7 +64,7 @@ class Prometheus:
 
 @contextmanager
 def running_gander(flags: Sequence[str] = ()) -> Iterator[str]:
-    """`gander serve` with the bundled model; its URL once it is ready."""
+    """Start `gander serve` with the bundled model, and yield its URL once it is ready."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     program = "from server.cli import main; main()"
@@ -76,8 +76,8 @@ def running_gander(flags: Sequence[str] = ()) -> Iterator[str]:
 
 @contextmanager
 def running_prometheus(target: str, config: Path = CONFIG) -> Iterator[Prometheus]:
-    """A Prometheus with the checked-in configuration and rules, but quicker, that scrapes `target` under the name it
-    has among the compose services."""
+    """Start a Prometheus with the checked-in configuration and rules at shorter intervals. It scrapes `target`, and
+    labels it with the server's name among the compose services."""
     url = f"http://127.0.0.1:{free_port()}"
     with tempfile.TemporaryDirectory(prefix="gander-prometheus-") as name:
         folder = Path(name)
@@ -95,7 +95,7 @@ def running_prometheus(target: str, config: Path = CONFIG) -> Iterator[Prometheu
 
 
 def quick_config(text: str, target: str) -> str:
-    """The checked-in configuration with short intervals and another address to scrape."""
+    """The checked-in configuration with shorter intervals and another address to scrape."""
     text, num_intervals = re.subn(r"(scrape|evaluation)_interval: 5s", rf"\1_interval: {SCRAPE_SECONDS}s", text)
     quick = f'["{target}"]\n        labels: {{instance: "{SERVICE}"}}'
     text, num_targets = re.subn(re.escape(f'["{SERVICE}"]'), quick, text)

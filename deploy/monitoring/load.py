@@ -1,7 +1,7 @@
-"""A bounded load on a running server, through the HTTP API: several methods, every kind of reply, errors, a client that
-leaves.
+"""Puts a bounded load on a running server through its HTTP API: several methods, every kind of reply, errors, and a
+client that disconnects.
 
-Owns what is asked; knows nothing of metrics. Every answer's status is checked, so a load that missed its aim fails.
+Knows nothing of metrics. Every reply's status is checked, so that a load that does not do what it should fails.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PROMPTS = (
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """A call that is refused, with the status and the code it should get. body: None, text, or what becomes JSON."""
+    """A call that must be refused, with its status and code. body: None, text, or a value that is sent as JSON."""
 
     method: str
     path: str
@@ -40,7 +40,7 @@ class Error:
     code: str
 
 
-# One of each code that is easily had. SERVER_FLAGS: what the server must be started with for them.
+# One call for each error code that is easy to cause. SERVER_FLAGS: flags that the server needs for them.
 ERRORS = (
     Error("POST", "/v1/completions", {"prompt": "a", "surprise": 1}, 400, "unknown_parameter"),
     Error("POST", "/v1/completions", {"prompt": "a", "temperature": -1}, 400, "invalid_value"),
@@ -60,7 +60,7 @@ Job = Callable[[httpx.Client], str]
 
 
 def run_load(url: str, seconds: float) -> Counter[str]:
-    """Ask once for everything there is to ask for, then again and again until `seconds` are over; what was asked."""
+    """Send one request of each kind, then repeat until `seconds` are over. Returns what was sent."""
     asked: Counter[str] = Counter()
     end = time.monotonic() + seconds
     with httpx.Client(base_url=url, timeout=120) as client, ThreadPoolExecutor(CLIENTS) as pool:
@@ -77,8 +77,8 @@ def _ask(client: httpx.Client, deadline: float, job: Job) -> str:
 
 
 def _replies(number: int) -> Iterator[Job]:
-    """Every method, as completion and chat, whole and streamed, greedy and four samples, some with a budget. number:
-    of the round, which makes its prompts."""
+    """Ask with every method, as completion and chat, whole and streamed, greedy and for four samples, some with a
+    budget. number: the round's, from which its prompts are made."""
     prompts = cycle(prompt.format(number + 3) for prompt in PROMPTS)
     for kind in ("completion", "stream", "chat", "samples"):
         for method in METHODS:

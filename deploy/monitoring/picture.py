@@ -1,6 +1,6 @@
-"""Draws a dashboard as a picture, from the numbers Prometheus answers: for the documentation.
+"""Draws a dashboard as a picture for the documentation, from numbers that Prometheus returns.
 
-Owns the page: panels lie where Grafana's grid has them. Knows nothing of what is inside a panel.
+Panels lie where Grafana's grid has them; `drawing` draws their insides.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DPI = 110
 
 
 def draw_dashboard(dashboard: Mapping[str, Any], prometheus: Prometheus, span: tuple[float, float], path: Path) -> None:
-    """span: first and last moment, in seconds since 1970."""
+    """Draw a dashboard. span: first and last moment, in seconds since 1970."""
     values = variables(dashboard, prometheus, span[1] - span[0])
     num_rows = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in dashboard["panels"])
     height = num_rows * ROW_INCHES + FOOT

@@ -1,6 +1,6 @@
-"""The queries of the checked-in dashboards, as Grafana would send them: variables put in.
+"""The queries of the checked-in dashboards as Grafana would send them, with values put in for variables.
 
-Reads Grafana's JSON and asks Prometheus what a variable's values are; knows nothing of verdicts or pictures.
+Reads Grafana's JSON, and asks Prometheus for a variable's values; knows nothing of verdicts or pictures.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def targets_of(dashboard: Mapping[str, Any]) -> list[Target]:
 
 
 def resolve(text: str, values: Mapping[str, str]) -> str:
-    """Put the variables in. Raises ValueError for one that is not there."""
+    """Put values in for variables. Raises ValueError for an unknown one."""
 
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[2]
@@ -75,5 +75,5 @@ def variables(dashboard: Mapping[str, Any], prometheus: Prometheus, span_seconds
 
 
 def _all_of(values: Sequence[str]) -> str:
-    """As Grafana writes several values inside a PromQL string: a regular expression, its backslashes doubled."""
+    """Several values as Grafana writes them inside a PromQL string: a regular expression with doubled backslashes."""
     return f"({'|'.join(re.escape(value) for value in values)})".replace("\\", "\\\\")

@@ -1,4 +1,4 @@
-"""Numbers as text in Grafana's units, those of them that our dashboards use. Pure."""
+"""Formats numbers in those of Grafana's units that our dashboards use. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def formatter(unit: str, decimals: int | None = None) -> Callable[[float], str]:
-    """What a value looks like in a panel whose unit is `unit`."""
+    """A function that formats values as a panel with this unit does."""
 
     def number(value: float) -> str:
         return f"{value:.3g}" if decimals is None else f"{value:.{decimals}f}"
@@ -24,7 +24,7 @@ def formatter(unit: str, decimals: int | None = None) -> Callable[[float], str]:
 
 
 def seconds(value: float) -> str:
-    """In s, ms or µs, whichever gives a number of at least one."""
+    """A duration in s, ms or µs: the largest in which the number is at least one."""
     if value == 0 or math.isnan(value):
         return f"{value:g} s"
     for factor, unit in ((1.0, "s"), (1e3, "ms")):

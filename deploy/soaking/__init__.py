@@ -1,4 +1,4 @@
-"""The parts of `deploy.soak`: what is asked, how it ended, and what is done to the worker meanwhile.
+"""The parts of `deploy.soak`: the requests, how they ended, and the killing and stopping of the worker.
 
 Knows a server by its HTTP API and its worker by its process id.
 """

@@ -1,4 +1,4 @@
-"""What a soak asks a server: replies that are known, bodies that are wrong, and bombs. Pure data."""
+"""The requests of a soak: ones with known replies, invalid ones, and malicious ones. Pure data."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ SCHEMA = {"type": "array", "items": {"enum": ["one", "two", "three"]}, "minItems
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request. codes: of the errors that may answer it, none where a whole reply must; a server that has no worker
-    may answer any with 503."""
+    """One request. codes: the errors that may answer it, none where it must get a whole reply. Without a worker the
+    server may answer any request with 503."""
 
     path: str
     body: bytes
@@ -28,7 +28,7 @@ class Ask:
 
 
 def replies() -> list[Ask]:
-    """Streams whose text is a function of the body alone."""
+    """Streams whose text depends on the body alone."""
     asked = []
     for number, prompt in enumerate(PROMPTS):
         for method in METHODS:
@@ -46,7 +46,7 @@ def replies() -> list[Ask]:
 
 
 def mistakes() -> list[Ask]:
-    """Bodies that a client got wrong."""
+    """Invalid bodies, as clients send them by mistake."""
     return [
         _wrong(COMPLETIONS, {"prompt": "a", "surprise": 1}, "unknown_parameter"),
         _wrong(COMPLETIONS, {"prompt": "a", "temperature": -1}, "invalid_value"),
@@ -61,7 +61,7 @@ def mistakes() -> list[Ask]:
 
 
 def bombs() -> list[Ask]:
-    """Bodies made to hurt others; what of them can be answered is, in a bounded time and room."""
+    """Bodies made to use up time or memory. The server refuses them, or answers within bounded time and memory."""
     hello = [{"role": "user", "content": "hello"}]
     rule = {"grammar": 'start: a{1000000}\na: "x"'}
     lexemes = {"grammar": "start: " + "|".join(f"/[a-z]+{number:x}/" for number in range(4000))}

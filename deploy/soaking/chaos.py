@@ -1,6 +1,6 @@
-"""What is done to a server's worker during a soak, how soon it serves again, and how its memory goes.
+"""Kills and stops a server's worker during a soak, and measures how soon it serves again and how its memory grows.
 
-Owns no process: the worker is found by the process id that /health tells an admin.
+Owns no process: /health tells an admin the worker's process id.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ import numpy as np
 from server.bench.connection import Address
 
 POLL = 0.05  # seconds
-STOPPED_SECONDS = 7.0  # longer than the silence after which a worker is not ready
-PATIENCE = 240.0  # seconds until a worker is ready again
-SETTLING = 60.0  # seconds in which what is bounded fills: sessions, grammars, the cache's first pages
-SHORTEST = 60.0  # seconds that a slope is told of
+STOPPED_SECONDS = 7.0  # longer than the silence after which the server calls a worker silent
+PATIENCE = 240.0  # seconds within which a worker must be ready again
+SETTLING = 60.0  # seconds in which bounded memory fills up: sessions, grammars, the cache's first pages
+SHORTEST = 60.0  # seconds of samples that a slope needs
 
 Samples = list[tuple[float, float]]  # seconds of `time.perf_counter`, and MiB
 
 
 async def health_of(address: Address) -> dict[str, Any]:
-    """The body of /health, empty where nobody answers."""
+    """The body of /health; empty where the server does not answer."""
     pieces: list[bytes] = []
     try:
         await address.exchange("GET", "/health", b"", pieces.append)
@@ -41,7 +41,7 @@ async def health_of(address: Address) -> dict[str, Any]:
 
 
 async def until(address: Address, holds: Callable[[dict[str, Any]], bool]) -> float:
-    """Seconds until /health says so. Raises TimeoutError."""
+    """Wait until /health satisfies a condition. Returns the seconds that took. Raises TimeoutError."""
     started = time.perf_counter()
     async with asyncio.timeout(PATIENCE):
         while not holds(await health_of(address)):
@@ -51,8 +51,8 @@ async def until(address: Address, holds: Callable[[dict[str, Any]], bool]) -> fl
 
 @dataclass(slots=True)
 class Chaos:
-    """Kills and stops the worker by turns. admin: the server, with an admin's key. restarts: seconds from a kill to a
-    worker that serves; silences: from a stop to a server that says so."""
+    """Kills and stops the worker in turn. admin: a client with an admin's key. restarts: seconds from each kill until a
+    worker serves again; silences: seconds from each stop until the server reports it."""
 
     admin: Address
     moments: random.Random
@@ -60,7 +60,7 @@ class Chaos:
     silences: list[float] = field(default_factory=list)
 
     async def run(self, seconds: float, pause: float) -> None:
-        """pause: seconds between two blows, on average."""
+        """Kill and stop the worker for so many seconds. pause: mean seconds between two of these."""
         end = time.perf_counter() + seconds
         while time.perf_counter() < end:
             await asyncio.sleep(pause * self.moments.uniform(0.5, 1.5))
@@ -89,14 +89,14 @@ class Chaos:
 
 @dataclass(slots=True)
 class Memory:
-    """Resident memory each second: of every worker, by its process id, and of the server, their parent."""
+    """Samples resident memory each second: of every worker, by its process id, and of the server, their parent."""
 
     admin: Address
     workers: dict[int, Samples] = field(default_factory=dict)
     server: Samples = field(default_factory=list)
 
     async def watch(self) -> None:
-        """Until it is cancelled."""
+        """Take samples until cancelled."""
         while True:
             pid = (await health_of(self.admin)).get("worker_pid")
             if pid is not None and (parent := parent_of(pid)) is not None:
@@ -109,7 +109,7 @@ class Memory:
         return max((mib for samples in self.workers.values() for _, mib in samples), default=0.0)
 
     def since(self, moment: float) -> dict[str, Samples]:
-        """Of the last worker and of the server, by these names."""
+        """The samples of the last worker and of the server, by these names."""
         both = {"worker": next(reversed(self.workers.values()), []), "server": self.server}
         return {name: [each for each in samples if each[0] >= moment] for name, samples in both.items()}
 
@@ -120,7 +120,8 @@ class Memory:
 
 
 def slope(samples: Samples) -> tuple[float, float] | None:
-    """MiB a minute by least squares once they have settled, and of how many minutes; None where those are too few."""
+    """The growth in MiB a minute, by least squares without the first SETTLING seconds, and over how many minutes; None
+    where these are too few."""
     settled = [each for each in samples if each[0] >= samples[0][0] + SETTLING]
     if not settled or settled[-1][0] - settled[0][0] < SHORTEST:
         return None

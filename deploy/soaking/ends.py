@@ -1,6 +1,6 @@
-"""How a request ended, by what its client saw: whole, with an error that was expected, or by the client's leaving.
+"""How a request ended, as its client saw it: with a whole reply, with an allowed error, or by the client's disconnect.
 
-Invariant: whatever else may be seen is a fault, and every request has one end.
+Invariant: every request has one end, and any other end is a fault.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from server.bench.connection import Address
 WHOLE, REFUSED, UNAVAILABLE, LEFT, FAULT = "whole", "refused", "unavailable", "client left", "fault"
 NO_WORKER = frozenset({"engine_restarting", "engine_silent", "engine_loading", "queue_full"})
 PATIENCE = 240.0  # seconds for one request, restarts included
-SHOWN = 200  # characters of a fault
+SHOWN = 200  # characters of a fault that are printed
 
 
 @dataclass(slots=True)
 class Reply:
-    """What came of one request. times: `time.perf_counter` of each piece with events."""
+    """What a client received for one request. times: `time.perf_counter` of each piece with events."""
 
     status: int = 0
     data: bytes = b""
@@ -32,7 +32,7 @@ class Reply:
 
     def take(self, piece: bytes) -> None:
         self.data += piece
-        if b"data:" in piece:  # and not a comment, which keeps the connection alive
+        if b"data:" in piece:  # not a keep-alive comment
             self.times.append(time.perf_counter())
 
     @property
@@ -45,7 +45,7 @@ class Reply:
         return self.data.startswith((b"data:", b":"))
 
     def events(self) -> list[dict[str, Any]]:
-        """Of a stream that has ended. Raises ValueError where it did not end as streams do."""
+        """The events of a stream that has ended. Raises ValueError where it did not end as streams do."""
         frames = [frame for frame in self.data.split(b"\n\n") if frame and not frame.startswith(b":")]
         if not frames or frames[-1] != b"data: [DONE]" or frames.count(b"data: [DONE]") != 1:
             raise ValueError("the stream does not end with one [DONE]")
@@ -54,7 +54,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """kind: one of those above; text: of a whole stream; sentence: of a fault."""
+    """kind: one of those above; text: the whole stream's; sentence: what the fault was."""
 
     kind: str
     text: str = ""
@@ -62,7 +62,7 @@ class End:
 
 
 async def ask(address: Address, asked: Ask, leave_after: float | None = None) -> tuple[End, Reply]:
-    """Send one request and see how it ends. leave_after: seconds until the client closes the connection."""
+    """Send one request and return how it ended. leave_after: seconds after which the client closes the connection."""
     reply = Reply()
     try:
         async with asyncio.timeout(leave_after or PATIENCE):
@@ -80,7 +80,7 @@ async def ask(address: Address, asked: Ask, leave_after: float | None = None) ->
 
 
 def end_of(asked: Ask, reply: Reply) -> End:
-    """Raises what parsing raises for a reply that is none."""
+    """How a reply ended. Raises what the parser raises where the reply is malformed."""
     if not reply.is_stream:
         return _end_of_object(asked, reply.status, json.loads(reply.data))
     events = reply.events()

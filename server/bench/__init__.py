@@ -1,4 +1,4 @@
-"""Benchmarks of whole servers, through HTTP: `gander bench serve`.
+"""`gander bench serve`: benchmarks of whole servers through HTTP.
 
-Not the server; nothing of it imports this. Any server with OpenAI's API can be measured.
+It measures any server with OpenAI's API. The server itself imports nothing from here.
 """

@@ -26,7 +26,7 @@ WIDTH = 200  # characters, where the output goes to a file
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; the process's exit status, which is 1 where a request failed."""
+    """Run the command. Returns the exit status, which is 1 where a request failed."""
     given = sys.argv[1:] if argv is None else list(argv)
     options, console = parse(given), Console()
     if not console.is_terminal:
@@ -45,14 +45,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def markdown(given: Sequence[str], tables: Sequence[Table]) -> str:
-    """The tables with what made them: the command, its key left out, and the machine."""
+    """The tables below the command that made them (without its API key) and a description of the machine."""
     shown = ["KEY" if before == "--api-key" else part for before, part in zip(["", *given], given, strict=False)]
     head = f"`{shlex.join(['gander', 'bench', 'serve', *shown])}` on {describe_machine()}."
     return "\n\n".join((head, *(table.markdown() for table in tables))) + "\n"
 
 
 def _urls(options: BenchOptions, console: Console, servers: ExitStack) -> list[tuple[str, str]]:
-    """Label and address of each server, started if need be."""
+    """Label and URL of each server. Servers are started where no URLs were given."""
     if options.urls:
         return [(url, url) for url in options.urls]
     found = []

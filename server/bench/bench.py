@@ -1,7 +1,7 @@
-"""The course of a benchmark: warm up, then rounds on all servers in turn, then the tables.
+"""Runs a benchmark: warm-up, then rounds on all servers in turn, then the tables.
 
-Owns which conversations go where. Invariant: every server is given the same conversations in the same rounds, and
-no two rounds on one server have a conversation in common.
+Owns which conversations go where. Invariant: every server gets the same conversations in the same rounds, and no two
+rounds on one server share a conversation.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from server.bench.options import BenchOptions
 from server.bench.report import Table, late_prompt_table, load_table, memory_table, turns_table
 
 WARM_UP_CLIENTS, WARM_UP_CONVERSATIONS, WARM_UP_TOKENS = 4, 8, 16
-TOKEN_CHARACTERS = 12  # more than a token of text has, on the average
+TOKEN_CHARACTERS = 12  # more characters than a token of text has on average
 
 
 class Bench:
-    """One benchmark of some servers, the first of which is what the others are compared with."""
+    """One benchmark of several servers; the others are compared with the first."""
 
     def __init__(self, options: BenchOptions, console: Console, servers: Sequence[MeasuredServer]) -> None:
         self._options = options
@@ -35,7 +35,7 @@ class Bench:
         self.num_failed = 0
 
     async def run(self) -> list[Table]:
-        """Measure, and say what is to be known about the figures."""
+        """Measure all servers, print warnings about the figures, and return the tables."""
         options = self._options
         sizes = [options.num_conversations(clients) for clients in options.clients for _ in range(options.rounds)]
         if options.late_prompt is not None:
@@ -117,7 +117,7 @@ class Bench:
         return replace(conversation, token_ids=tuple(await self._servers[0].token_ids(text_of(said))))
 
     async def _filler_ids(self, number: int, num_tokens: int) -> list[int]:
-        """So many tokens of text, by the first server's tokenizer."""
+        """Token ids of some text, `num_tokens` of them, by the first server's tokenizer."""
         token_ids = await self._servers[0].token_ids(filler(number, num_tokens * TOKEN_CHARACTERS))
         assert len(token_ids) >= num_tokens, (len(token_ids), num_tokens)
         return token_ids[:num_tokens]

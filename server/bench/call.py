@@ -1,7 +1,7 @@
-"""One streamed call: when its text came, and what the server said it cost.
+"""One streamed call: when its text came, and the usage that the server reported.
 
-Owns the reading of server-sent events, of chats and completions alike; knows nothing of connections.
-Invariant: `times` has an entry for each event that brought text, in order, in seconds of `time.perf_counter`.
+Parses server-sent events of chats and completions; knows nothing of connections. Invariant: `times` has an entry for
+each event that brought text, in order, in seconds of `time.perf_counter`.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _DECODER = msgspec.json.Decoder(_Chunk)
 
 @dataclass(slots=True)
 class Call:
-    """number: of its conversation; turn: from 1. cached_tokens: of the prompt's, None where the server does not say.
-    error: a sentence, None for a whole reply."""
+    """number: its conversation's; turn: from 1; cached_tokens: prompt tokens from the cache, None where the server does
+    not say; error: a sentence, None where the whole reply came."""
 
     number: int
     turn: int = 1
@@ -64,7 +64,7 @@ class Call:
     _is_done: bool = False
 
     def feed(self, data: bytes) -> None:
-        """Take bytes of the stream that have just arrived."""
+        """Read bytes of the stream that have just arrived."""
         now = time.perf_counter()
         *events, self._rest = (self._rest + data).replace(b"\r\n", b"\n").split(b"\n\n")
         for event in events:
@@ -102,7 +102,7 @@ class Call:
 
     @property
     def time_per_output_token(self) -> float | None:
-        """TPOT: seconds after the first text over the tokens after the first; None for less than two tokens."""
+        """TPOT: seconds after the first text, divided by the tokens after the first; None for less than two tokens."""
         if not self.times or self.completion_tokens < 2:
             return None
         return (self.times[-1] - self.times[0]) / (self.completion_tokens - 1)
@@ -118,5 +118,5 @@ def _said(choice: _Choice) -> str:
 
 
 def _text(choice: _Choice) -> str:
-    """Thoughts count as text, but are no part of what a conversation goes on with."""
+    """A choice's text with its reasoning, which counts for times but is not sent back in the next turn."""
     return ((choice.delta.reasoning_content if choice.delta else None) or "") + _said(choice)

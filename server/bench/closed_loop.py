@@ -1,7 +1,7 @@
-"""A closed loop: so many clients, each of which asks again as soon as it has been answered.
+"""A closed loop: a fixed number of clients, each of which sends its next request as soon as it has its reply.
 
-Owns the calls of one run and the order of their conversations; a call that failed is kept like any other.
-Invariant: there are never more open calls than clients.
+Owns the calls of one run and the order of their conversations; failed calls are kept like others. Invariant: there are
+never more open calls than clients.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CALLS_PER_SAMPLE = 1000
 
 @dataclass(frozen=True, slots=True)
 class MemorySample:
-    """The server's resident bytes after so many calls of a run; None where it does not say."""
+    """The server's resident bytes after `num_calls` calls of a run; None where it does not report them."""
 
     num_calls: int
     resident_bytes: int | None
@@ -38,7 +38,7 @@ class Run:
 
 
 class ClosedLoop:
-    """One run on one server. on_call: called after each call."""
+    """One run on one server. on_call: a function called after each call."""
 
     def __init__(
         self, server: MeasuredServer, options: BenchOptions, on_call: Callable[[], None] = lambda: None
@@ -51,7 +51,7 @@ class ClosedLoop:
         self._memory: list[MemorySample] = []
 
     async def run(self, conversations: Iterable[Conversation], clients: int) -> Run:
-        """Have all conversations, `clients` at a time."""
+        """Run all conversations, `clients` at a time."""
         waiting = iter(conversations)
         await self._sample_memory()
         started = time.perf_counter()
@@ -66,7 +66,7 @@ class ClosedLoop:
             await self._converse(conversation)
 
     async def _converse(self, conversation: Conversation) -> None:
-        """All turns, each with everything said before; a failed call ends the conversation."""
+        """Run all turns, each with everything said before; a failed call ends the conversation."""
         messages = list(conversation.opening)
         for turn, said in enumerate(conversation.turns, start=1):
             messages.append({"role": "user", "content": said})

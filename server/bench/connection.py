@@ -1,7 +1,7 @@
-"""HTTP as a benchmark needs it: one connection a request, bytes handed on as they arrive.
+"""An HTTP client for benchmarks: one connection for each request, and bytes are passed on as they arrive.
 
-Owns the wire; knows nothing of what is sent. A client library would take three times the processor time for each
-event of a stream, and the clients share the machine with the server they measure.
+Knows nothing of what is sent. A client library would take three times the processor time for each event of a stream,
+and the clients share the machine with the server that they measure.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OnBytes = Callable[[bytes], None]
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a server is. prefix: of its paths; headers: of every request."""
+    """Where a server is. prefix: before all of its paths; headers: sent with every request."""
 
     host: str
     port: int
@@ -31,7 +31,7 @@ class Address:
 
     @classmethod
     def of(cls, url: str, api_key: str | None) -> Address:
-        """url: with or without /v1 at its end. Raises AddressError where it is none of HTTP."""
+        """url: with or without /v1 at its end. Raises AddressError where it is not of the form http://host:port."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise AddressError(f"{url} is no address of the form http://host:port")
@@ -43,7 +43,7 @@ class Address:
         return cls(parts.hostname, parts.port or (443 if is_tls else 80), is_tls, prefix, headers)
 
     async def exchange(self, method: str, path: str, body: bytes, on_bytes: OnBytes) -> int:
-        """Send one request and hand on the reply's body, piece by piece; the status once it has ended.
+        """Send one request and pass the reply's body on, piece by piece. Returns the status when the reply has ended.
 
         Raises OSError where there is no connection, or where it ends before the reply does.
         """

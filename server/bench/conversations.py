@@ -1,7 +1,7 @@
-"""What is asked: conversations made of a prompt file, or of the bundled model's held-out prompts.
+"""Makes the conversations of a benchmark from a prompt file, or from the bundled model's held-out prompts.
 
-Knows nothing of servers. Invariant: the same arguments give the same conversations, and no prompt comes twice before
-every prompt has come once.
+Knows nothing of servers. Invariant: the same arguments give the same conversations, and no prompt is used twice before
+every prompt was used once.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """opening: messages before the first turn; turns: what the user says, one after the other; token_ids: the prompt of
-    a completion, where it is given as tokens."""
+    """opening: messages before the first turn; turns: what the user says, turn by turn; token_ids: a completion's
+    prompt, where it is sent as token ids."""
 
     number: int
     opening: tuple[Message, ...]
@@ -32,9 +32,9 @@ class Conversation:
 
 
 def make_conversations(rows: Sequence[Conversation], count: int, turns: int, prefix: str) -> list[Conversation]:
-    """`count` conversations of `turns` turns; those that a row lacks are the first turns of the rows that follow.
+    """`count` conversations of `turns` turns. A row with fewer turns gets the first turns of the rows after it.
 
-    prefix: text that all of them begin with, as a system message.
+    prefix: a system message with which all of them begin.
     """
     system = ({"role": "system", "content": prefix},) if prefix else ()
     found = []
@@ -46,12 +46,12 @@ def make_conversations(rows: Sequence[Conversation], count: int, turns: int, pre
 
 
 def text_of(messages: Sequence[Message]) -> str:
-    """All that they say, as a completion's prompt."""
+    """The messages' contents, joined to a completion's prompt."""
     return "\n\n".join(message["content"] for message in messages)
 
 
 def read_rows(path: Path | None, count: int) -> list[Conversation]:
-    """At most `count` rows of a file of JSON lines, each with messages, turns or a prompt; or bundled prompts.
+    """At most `count` rows of a file of JSON lines, each with messages, turns or a prompt; without one, bundled ones.
 
     Raises PromptFileError for a file without prompts, OSError for one that cannot be read.
     """
@@ -76,7 +76,7 @@ def _row(number: int, line: str) -> Conversation:
 
 
 def bundled_prompts() -> Iterator[str]:
-    """All held-out prompts, of the three skills in turn; seed 0 is the model card's."""
+    """All held-out prompts, the three skills alternating. Seed 0 is left out, because the model card uses it."""
     return chain.from_iterable(_prompts_of(seed) for seed in range(1, MAX_SEED + 1))
 
 
@@ -87,7 +87,7 @@ def _prompts_of(seed: int) -> list[str]:
 
 
 def filler(number: int, characters: int) -> str:
-    """At least so many characters of text; another `number` begins with another prompt."""
+    """Text of at least `characters` characters; each `number` begins with another prompt."""
     found: list[str] = []
     length = 0
     for text in islice(cycle(bundled_prompts()), number, None):

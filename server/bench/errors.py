@@ -1,16 +1,16 @@
-"""Why a benchmark cannot go on. A single request that fails is no error but a figure.
+"""Errors that end a benchmark. A single request that fails is not one of them: the tables count it.
 
 BenchError
-├── AddressError         a URL that is none
+├── AddressError         a URL that is not http://host:port
 ├── PromptFileError      a prompt file without prompts
 ├── StartError           a server that did not become ready
-├── ServerError          a server that does not say what must be known to begin
-└── LatePromptError      a late prompt, or a stream beside it, that was not answered
+├── ServerError          a server that does not answer what the benchmark asks before it begins
+└── LatePromptError      a late prompt, or a stream beside it, that failed
 """
 
 
 class BenchError(Exception):
-    """Root of the tree; the message is a sentence for whoever typed the command."""
+    """The base of these errors; the message is a sentence for the person who typed the command."""
 
 
 class AddressError(BenchError):
@@ -22,12 +22,12 @@ class PromptFileError(BenchError):
 
 
 class StartError(BenchError):
-    """A server ended, or was not ready in time; with the end of what it said."""
+    """A server exited, or was not ready in time. The message has the end of its log."""
 
 
 class ServerError(BenchError):
-    """A server did not answer what the benchmark needs to know before it can begin."""
+    """A server did not answer what the benchmark asks before it begins."""
 
 
 class LatePromptError(BenchError):
-    """The late prompt or a stream was not answered, so there is nothing to compare."""
+    """The late prompt or a stream failed, so that there is nothing to compare."""

@@ -1,6 +1,6 @@
-"""From calls to figures. Pure; what is pooled is pooled over the rounds of one server with one number of clients.
+"""Computes figures from calls. Pure; figures are pooled over the rounds of one server with one number of clients.
 
-Invariant: failed calls are counted and are in no other figure.
+Invariant: failed calls are counted, and are in no other figure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from server.bench.closed_loop import Run
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One server with one number of clients; a run for each round. All times in seconds."""
+    """The figures of one server with one number of clients. runs: one for each round; all times are in seconds."""
 
     label: str
     clients: int
@@ -25,7 +25,7 @@ class Figures:
 
     @property
     def calls(self) -> list[Call]:
-        """Those that were answered."""
+        """The calls that did not fail."""
         return [call for run in self.runs for call in run.calls if call.error is None]
 
     @property
@@ -63,7 +63,7 @@ class Figures:
         return cached_share(self.calls)
 
     def ratio_to(self, other: Figures) -> float:
-        """Median over rounds of this server's tokens per second over the other's in the same round."""
+        """This server's tokens per second divided by the other's in the same round; the median over rounds."""
         return median(_rate(mine) / _rate(theirs) for mine, theirs in zip(self.runs, other.runs, strict=True))
 
     def num_same_replies(self, other: Figures) -> int:
@@ -75,7 +75,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class TurnFigures:
-    """All calls of one turn. Means of tokens; cached_tokens is None where the server does not say."""
+    """The figures of all calls of one turn. prompt_tokens, cached_tokens: means; the latter is None where unknown."""
 
     turn: int
     prompt_tokens: float
@@ -96,13 +96,13 @@ def by_turn(calls: Sequence[Call]) -> list[TurnFigures]:
 
 
 def cached_share(calls: Iterable[Call]) -> float | None:
-    """Cached over all prompt tokens, of the calls of which the server said it; None where it never did."""
+    """Cached prompt tokens divided by all, over the calls where the server reports them; None where it never does."""
     told = [(call.cached_tokens, call.prompt_tokens) for call in calls if call.cached_tokens is not None]
     return sum(cached for cached, _ in told) / max(1, sum(prompt for _, prompt in told)) if told else None
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:
-    """Interpolated between the two nearest values; None of nothing."""
+    """The quantile, interpolated between the two nearest values; None for no values."""
     return float(np.quantile(values, share)) if values else None
 
 

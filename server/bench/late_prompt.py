@@ -1,7 +1,6 @@
-"""What running streams notice of a long prompt: the gaps between their events while it is read, and before.
+"""Measures how a long prompt slows running streams: the gaps between their events before it is sent and during prefill.
 
-Owns the course of one such run. Invariant: a gap counts as during if any of it lies between the prompt's sending and
-its first token.
+Invariant: a gap counts as "during" if any of it lies between the prompt's sending and its first token.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from server.bench.errors import LatePromptError
 from server.bench.measured_server import MeasuredServer
 from server.bench.options import BenchOptions
 
-SETTLED_EVENTS = 10  # a stream, before the time counts
+SETTLED_EVENTS = 10  # events of each stream, on average, before the measurement begins
 SECONDS_BEFORE = 1.0
-SECONDS_AFTER = 0.3  # for every stream's next event
+SECONDS_AFTER = 0.3  # enough for each stream's next event
 POLL_SECONDS = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class LatePrompt:
-    """Seconds: of the prompt from sending to first token, and of the gaps in the streams, pooled."""
+    """Seconds from the prompt's sending to its first token, and the streams' gaps in seconds, pooled."""
 
     time_to_first_token: float
     gaps_before: Sequence[float]
@@ -41,7 +40,7 @@ async def measure_late_prompt(
     streams: int,
     token_ids: Sequence[int],
 ) -> LatePrompt:
-    """Run `streams` streams, send the prompt when they flow, and leave. Raises LatePromptError."""
+    """Start `streams` streams, send the prompt once they run, and close them. Raises LatePromptError."""
     loop = ClosedLoop(server, options)
     running = asyncio.ensure_future(loop.run(cycle(conversations), streams))
     late = Call(number=0)
@@ -66,7 +65,7 @@ async def measure_late_prompt(
 
 
 def split_gaps(times: Iterable[Sequence[float]], begin: float, end: float) -> tuple[list[float], list[float]]:
-    """The gaps between events of each stream: those over before `begin`, and those with a part until `end`."""
+    """The gaps between each stream's events: those that end before `begin`, and those that overlap `begin` to `end`."""
     before: list[float] = []
     during: list[float] = []
     for stream in times:

@@ -1,6 +1,6 @@
-"""A server under measurement: what a benchmark asks it, in OpenAI's API and the few paths beside it.
+"""A server under measurement: the requests that a benchmark sends to it, in OpenAI's API and a few paths beside it.
 
-Owns bodies and paths; knows nothing of clients or figures.
+Knows nothing of clients or figures.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RESIDENT_BYTES = "gander_worker_resident_bytes"
 
 @dataclass(frozen=True, slots=True)
 class MeasuredServer:
-    """label: what tables call it; model: the id that requests name."""
+    """label: its name in tables; model: the model id in requests."""
 
     label: str
     address: Address
@@ -28,7 +28,7 @@ class MeasuredServer:
 
     @classmethod
     async def find(cls, label: str, address: Address) -> MeasuredServer:
-        """Raises ServerError where it does not list a model."""
+        """The server at this address, with the first model that it lists. Raises ServerError where it lists none."""
         listed = await _ask(address, "GET", "/v1/models")
         return cls(label, address, listed["data"][0]["id"])
 
@@ -43,6 +43,18 @@ class MeasuredServer:
         except OSError as error:
             call.error = str(error)
 
+    async def reply(self, body: dict[str, Any]) -> Any:
+        """The whole reply to a chat. Raises ServerError where there is none."""
+        return await _ask(self.address, "POST", "/v1/chat/completions", body | {"model": self.model})
+
+    async def status(self) -> Any:
+        """What `/ready` says. Raises ServerError where the server is not ready."""
+        return await _ask(self.address, "GET", "/ready")
+
+    async def version(self) -> str:
+        version: str = (await _ask(self.address, "GET", "/version"))["version"]
+        return version
+
     async def token_ids(self, text: str) -> list[int]:
         body = {"model": self.model, "prompt": text, "add_special_tokens": False}
         ids: list[int] = (await _ask(self.address, "POST", "/tokenize", body))["tokens"]
@@ -55,7 +67,7 @@ class MeasuredServer:
         return text
 
     async def resident_bytes(self) -> int | None:
-        """Memory of the process with the model; None where the server does not say."""
+        """Memory of the processes with the model; None where the server does not report it."""
         page = bytearray()
         try:
             status = await self.address.exchange("GET", "/metrics", b"", page.extend)
@@ -65,7 +77,7 @@ class MeasuredServer:
 
 
 def read_gauge(page: str, name: str) -> int | None:
-    """A gauge without labels on a page in Prometheus's text format."""
+    """The value of a gauge without labels in Prometheus's text format; None where it is missing."""
     for line in page.splitlines():
         if line.startswith(f"{name} "):
             return int(float(line.split(" ")[1]))

@@ -1,7 +1,4 @@
-"""The flags of `gander bench serve`, and the servers they name.
-
-Owns names, defaults and how flags are split between the benchmark and the servers it starts; measures nothing.
-"""
+"""The flags of `gander bench serve`: names, defaults, and how they are split between the benchmark and its servers."""
 
 from __future__ import annotations
 
@@ -24,8 +21,8 @@ soon as it has the last reply. Without --url it starts `gander serve` with the f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    """What was asked for. urls: of running servers; server_flags: of each server to be started, where there are no
-    urls; late_prompt: tokens of the prompt that arrives while streams run, or None."""
+    """urls: running servers; server_flags: where there are no urls, the flags of each server to start; late_prompt: how
+    many tokens the prompt has that arrives while streams run, or None."""
 
     urls: tuple[str, ...]
     server_flags: tuple[tuple[str, ...], ...]
@@ -45,13 +42,13 @@ class BenchOptions:
     out: Path | None
 
     def num_conversations(self, clients: int) -> int:
-        """Of one round with so many clients."""
+        """How many conversations one round with so many clients has."""
         requests = self.num_requests or max(LEAST_REQUESTS, REQUESTS_PER_CLIENT * clients)
         return -(-requests // self.turns)
 
 
 def parse(argv: Sequence[str]) -> BenchOptions:
-    """Ends the process with status 2 and a sentence where flags are wrong."""
+    """Read the flags. Where they are wrong, the process ends with status 2 and a sentence."""
     mine, servers = split_servers(argv)
     parser = _parser()
     chosen = vars(parser.parse_args(mine))
@@ -67,7 +64,7 @@ def parse(argv: Sequence[str]) -> BenchOptions:
 
 
 def split_servers(argv: Sequence[str]) -> tuple[list[str], tuple[tuple[str, ...], ...]]:
-    """Our own flags, and those of each server to start, of which there is at least one."""
+    """The benchmark's own flags, and those of each server to start, of which there is at least one."""
     first = next((place for place, flag in enumerate(argv) if flag in SERVER_MARKS), len(argv))
     servers: list[list[str]] = [[]]
     for place, flag in enumerate(argv[first:]):
@@ -84,10 +81,10 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--url", action="append", default=[], help="a running server; given again: one more to compare with the first")
     add("--api-key", help="sent to every server")
-    add("--clients", type=_numbers, help="numbers of clients, apart by commas (default 1,8,32,64)")
+    add("--clients", type=_numbers, help="numbers of clients, separated by commas (default 1,8,32,64)")
     add("--num-requests", type=_positive, help="requests of each round (default 8 a client, at least 32)")
     add("--rounds", type=_positive, default=1, help="rounds of each number of clients on each server (default 1)")
-    add("--prompts", type=Path, help="JSON lines with prompt, messages or turns; default: the bundled model's")
+    add("--prompts", type=Path, help="file of JSON lines with prompt, messages or turns; default: bundled prompts")
     add("--endpoint", choices=ENDPOINTS, default="chat", help=ENDPOINT_HELP)
     add("--shared-prefix", type=int, default=0, metavar="N", help="tokens that all prompts begin with")
     add("--turns", type=_positive, default=1, metavar="N", help="turns of a conversation, each with the whole history")
@@ -96,9 +93,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--max-tokens", type=_positive, help="most tokens of a reply (default 128, with --late-prompt 1000)")
     add("--temperature", type=float, default=0.0, help="default 0, which is greedy")
-    add("--seed", type=int, default=0, help="of the first conversation; the next has the next seed")
+    add("--seed", type=int, default=0, help="seed of the first conversation; each next one has the next seed")
     add("--ignore-eos", action="store_true", help="replies have --max-tokens tokens; not every server knows this field")
-    add("--out", type=Path, help="a Markdown file for the tables")
+    add("--out", type=Path, help="file to write the tables to, as Markdown")
     return parser
 
 

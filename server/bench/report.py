@@ -1,6 +1,6 @@
-"""The tables of a run, for the console and as Markdown. Pure.
+"""The tables of a benchmark, for the console and as Markdown. Pure.
 
-Knows columns and units: milliseconds, MiB, percent. What is not known is a dash.
+Owns columns and units: milliseconds, MiB, percent. An unknown value is a dash.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LATENCIES = (TTFT, "TPOT ms p50 / p90 / p99", "ITL ms p99", "cached prompt token
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A heading for each column, and rows of as many cells; the first column is the only one of text."""
+    """head: a heading for each column; rows: as many cells each. The first column has text, the others numbers."""
 
     head: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
@@ -43,8 +43,8 @@ class Table:
 
 
 def load_table(rows: Sequence[Figures]) -> Table:
-    """A row for each server and number of clients. Where there are several servers, they are compared with the first
-    of them at the same number of clients."""
+    """A row for each server and number of clients. Several servers are compared with the first at the same number of
+    clients."""
     first = {row.clients: row for row in reversed(rows)}
     is_comparison = len(first) < len(rows)
     compared = ("× first", "same replies") if is_comparison else ()
@@ -73,7 +73,7 @@ def load_table(rows: Sequence[Figures]) -> Table:
 
 
 def turns_table(rows: Sequence[Figures]) -> Table:
-    """A row for each server, number of clients and turn of a conversation. computed: prompt tokens not cached."""
+    """A row for each server, number of clients and turn. computed: prompt tokens that the cache did not have."""
     cells = []
     for row in rows:
         for turn in by_turn(row.calls):
@@ -104,7 +104,7 @@ def memory_table(rows: Sequence[Figures]) -> Table:
 
 
 def late_prompt_table(rows: Sequence[tuple[str, int, int, Sequence[LatePrompt]]]) -> Table:
-    """A row for each (server, streams, prompt tokens, what was found in each round); gaps are pooled over rounds."""
+    """A row for each of `rows`: server, streams, prompt tokens, and a result for each round. Gaps are pooled."""
     gaps_head = ("gaps before ms p50 / p99 / max", "gaps during ms p50 / p99 / max")
     head = ("server", "streams", "late prompt tokens", "its TTFT ms p50 / max", *gaps_head)
     cells = []
@@ -118,13 +118,13 @@ def late_prompt_table(rows: Sequence[tuple[str, int, int, Sequence[LatePrompt]]]
 
 
 def _quantiles(seconds: Sequence[float], shares: Sequence[float]) -> str:
-    """In milliseconds, apart by slashes."""
+    """Quantiles in milliseconds, separated by slashes."""
     found = [quantile(seconds, share) for share in shares]
     return " / ".join(UNKNOWN if value is None else _milliseconds(value) for value in found)
 
 
 def _milliseconds(seconds: float) -> str:
-    """Two figures at least: below 10 ms with a decimal."""
+    """Milliseconds, below 10 with one decimal."""
     return f"{1000 * seconds:.1f}" if seconds < 0.01 else f"{1000 * seconds:.0f}"
 
 

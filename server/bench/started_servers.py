@@ -1,6 +1,6 @@
-"""`gander serve` as a process, for as long as a block lasts.
+"""Runs `gander serve` as a process while a block runs.
 
-Owns the process and its log: when the block ends, however it ends, the process is gone.
+Invariant: when the block ends, however it ends, the process is gone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NoReturn
 
 from server.bench.errors import StartError
 
-START_SECONDS = 900.0  # a large model's weights, and on a machine's first start the compiling
+START_SECONDS = 900.0  # long, for a large model's weights and the compilation at a machine's first start
 LEAVE_SECONDS = 40.0
 POLL_SECONDS = 0.2
 SHOWN_LOG = 4000  # characters
@@ -29,7 +29,7 @@ PROGRAM = "from server.cli import main; main()"
 
 @contextmanager
 def running_gander(flags: Sequence[str]) -> Iterator[str]:
-    """Serve on a free port of 127.0.0.1; its URL once it is ready."""
+    """Start `gander serve` on a free port of 127.0.0.1, and yield its URL once it is ready."""
     port = free_port()
     command = (sys.executable, "-c", PROGRAM, "serve", "--log-level", "warning", *flags, "--port", str(port))
     url = f"http://127.0.0.1:{port}"
@@ -39,8 +39,8 @@ def running_gander(flags: Sequence[str]) -> Iterator[str]:
 
 @contextmanager
 def running(command: Sequence[str], ready_url: str) -> Iterator[None]:
-    """Run `command` until the block ends, which begins when `ready_url` answers 200 and
-    nothing is being compiled any more. Raises StartError."""
+    """Run `command` until the block ends. The block begins when `ready_url` answers 200 and nothing is still being
+    compiled. Raises StartError."""
     with tempfile.TemporaryFile("w+") as log, _leaving_when_asked():
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
         try:
@@ -59,7 +59,7 @@ def running(command: Sequence[str], ready_url: str) -> Iterator[None]:
 
 @contextmanager
 def _leaving_when_asked() -> Iterator[None]:
-    """SIGTERM ends the block as ctrl-C does; by itself it would leave the process behind."""
+    """Let SIGTERM end the block by an exception, as ctrl-C does; else it would leave the process behind."""
     before = signal.signal(signal.SIGTERM, _leave)
     try:
         yield
@@ -72,10 +72,10 @@ def _leave(number: int, _: FrameType | None) -> NoReturn:
 
 
 def _is_compiling(said: bytes) -> bool:
-    """Whether the drafting methods are still to come; a server with keys tells those alone who have one."""
+    """Whether drafting methods are still being compiled. A server with keys tells this only to those who send one."""
     try:
         return bool(json.loads(said).get("compiling"))
-    except (ValueError, AttributeError):  # another's server
+    except (ValueError, AttributeError):  # another kind of server
         return False
 
 

@@ -1,4 +1,4 @@
-"""One file or folder for each group of paths: the route, the options of its own fields, the serializer of its replies.
+"""The HTTP API: a file or folder for each group of paths, with its route, its options and its replies' serializer.
 
-Knows HTTP and its own schema, and asks `generation` and the service for the rest.
+An endpoint knows HTTP and its own schema; `generation` and the service do the rest.
 """

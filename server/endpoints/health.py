@@ -1,4 +1,4 @@
-"""GET /health, /ready, /version and /is_sleeping: for orchestrators and people. They answer at once, also while the
+"""GET /health, /ready, /version and /is_sleeping, for orchestrators and people. They answer at once, also while the
 model loads."""
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ router = APIRouter()
     responses={503: {"model": HealthReply, "description": "The engine has been given up; restart the server"}},
 )
 async def health(request: Request) -> JSONResponse:
-    """200 while the server lives and its worker runs, loads or is being restarted; the body says which.
+    """200 unless the engine has been given up. The body says whether it loads, is ready, restarts or drains.
 
-    Without a key that is all it says; what is served comes with a key, and how the worker does with an admin's.
+    Without a key the body has only this status; with one also the model that is served, and with an admin's key also
+    the state of each worker.
     """
     body = _describe(service_of(request), caller_of(request))
     return JSONResponse(body, 503 if body["status"] == "failed" else 200)
@@ -53,7 +54,7 @@ async def version() -> VersionReply:
 
 @router.get("/is_sleeping")
 async def is_sleeping() -> SleepReply:
-    """vLLM's question, which its routers ask: no, this server never gives up its memory to wait."""
+    """Always false: vLLM's routers ask this, and this server never sleeps (gives up its memory while idle)."""
     return {"is_sleeping": False}
 
 

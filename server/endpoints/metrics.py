@@ -1,4 +1,4 @@
-"""GET /metrics: everything in the server's registry, in the format the scraper asks for."""
+"""GET /metrics: all of the server's metrics, in the format that the scraper asks for."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ async def metrics(request: Request) -> Response:
 
 
 def _encoding(accept: str) -> tuple[Callable[[Collector], bytes], str]:
-    """Encoder and content type. All our names are legal in every format, so none is escaped: the library would write
-    vllm_ for vllm: to a scraper that does not say how it wants names escaped, which are most."""
+    """Encoder and content type. No name is escaped, because all names are legal in every format. The library would
+    write vllm_ for vllm: to scrapers that do not say how they want names escaped, which most do not."""
     encode, content_type = choose_encoder(accept)
     if not content_type.startswith(FORMATS[1]):
         return encode, content_type

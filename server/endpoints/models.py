@@ -1,4 +1,4 @@
-"""GET /v1/models and /v1/models/{id}: the one model this server has, by each of its names. Served while it loads."""
+"""GET /v1/models and /v1/models/{id}: the one model of this server, under each of its names, also while it loads."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the OpenAPI document says beyond what FastAPI sees: streams, the error replies of every path, keys.
+"""Makes the OpenAPI document: adds streams, request bodies, error replies and API keys to what FastAPI finds by itself.
 
-Owns the document; knows the wire models, no behaviour.
+Knows the wire models and no behaviour.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ OPEN_PATHS = ("/health", "/ready", "/is_sleeping")
 
 
 def error_replies(*statuses: int, model: Any = ErrorReply) -> Replies:
-    """model: the form of errors."""
+    """The document's entries for these error statuses. model: the shape of their bodies."""
     return {status: {"model": model, "description": DESCRIPTIONS[status]} for status in statuses}
 
 
 def generation_replies(event_model: str, error_model: Any = ErrorReply) -> Replies:
-    """Of an endpoint that answers in one piece or as a stream of `event_model`."""
+    """The document's replies for an endpoint that answers in one piece, or as a stream of `event_model`."""
     reference = {"$ref": f"#/components/schemas/{event_model}"}
     success: dict[str, Any] = {
         "description": "The reply; with `stream` true as server-sent events, each of the shape given here",
@@ -85,7 +85,7 @@ def _add_models(made: dict[str, Any]) -> None:
 
 
 def _add_keys(made: dict[str, Any]) -> None:
-    """Keys are optional: a server without any is open. Every reply carries x-request-id."""
+    """Add bearer keys (optional, because a server without keys is open) and the x-request-id of every reply."""
     made["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     made["security"] = [{"key": []}, {}]
     error = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorReply"}}}

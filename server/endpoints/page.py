@@ -1,6 +1,6 @@
-"""GET / and /web/...: the page and its files, as they lie in `server/web`. Open to all; they hold no secrets.
+"""GET / and /web/...: the page and its files in `server/web`, served without a key.
 
-Owns their headers: a strict content security policy, and caches that ask again. Knows nothing of the engine.
+Owns their headers: a strict content security policy, and caching that revalidates. Knows nothing of the engine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-cache",  # kept, but asked for again with its ETag: an upgrade shows at once
+    "Cache-Control": "no-cache",  # browsers keep files, but revalidate them by ETag, so that an upgrade shows at once
 }
 FILES = StaticFiles(directory=FOLDER)
 
@@ -41,7 +41,7 @@ async def page(request: Request) -> Response:
 
 @router.api_route("/favicon.ico", methods=["GET", "HEAD"])
 async def icon(request: Request) -> Response:
-    """Browsers ask for it unasked; ours is a drawing."""
+    """The icon, an SVG file, at the path where browsers look for one."""
     return await _serve("favicon.svg", request)
 
 

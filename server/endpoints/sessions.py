@@ -1,4 +1,4 @@
-"""/v1/sessions: what drafting remembers of whom. A key sees and deletes its own; an admin key everybody's."""
+"""/v1/sessions: what drafting has learned in each session. A key sees and deletes its own, an admin's everybody's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ router = APIRouter(prefix="/v1/sessions")
 
 @router.get("", responses=error_replies(503))
 async def list_sessions(request: Request) -> SessionList:
-    """The sessions whose drafting stores are kept, with their sizes."""
+    """The sessions whose drafting stores are kept, with the bytes of each store."""
     service = service_of(request)
     service.require_ready()
     caller = caller_of(request)
@@ -31,7 +31,7 @@ async def list_sessions(request: Request) -> SessionList:
 
 @router.delete("/{session_id:path}", responses=error_replies(400, 403, 404, 503))
 async def delete_session(session_id: str, request: Request, owner: str | None = None) -> SessionDeletion:
-    """Forget a session. owner: whose, as the list says it; the caller's own if absent."""
+    """Delete a session. owner: whose session, as the list names it; the caller's own if absent."""
     service = service_of(request)
     service.require_ready()
     caller = caller_of(request)
@@ -49,7 +49,7 @@ async def delete_session(session_id: str, request: Request, owner: str | None = 
     responses=error_replies(403, 404, 503) | {200: {"content": CONTENT}},
 )
 async def export_session(session_id: str, request: Request, owner: str | None = None) -> Response:
-    """All that a session holds, to be given to another server of the same model. For admin keys."""
+    """Export all that a session has learned, for another server of the same model. For admin keys."""
     service, tenant = _of_admin(request, owner)
     data = await service.client.sessions.export(tenant, session_id)
     if data is None:
@@ -65,7 +65,7 @@ async def export_session(session_id: str, request: Request, owner: str | None = 
     openapi_extra={"requestBody": {"required": True, "content": CONTENT}},
 )
 async def import_session(session_id: str, request: Request, owner: str | None = None) -> None:
-    """Go on with a session as another server exported it, in the place of what is here. For admin keys."""
+    """Import a session that another server exported; it replaces the one that is here. For admin keys."""
     service, tenant = _of_admin(request, owner)
     try:
         await service.client.sessions.take_over(tenant, session_id, await request.body())
@@ -74,7 +74,7 @@ async def import_session(session_id: str, request: Request, owner: str | None = 
 
 
 def _of_admin(request: Request, owner: str | None) -> tuple[Service, str]:
-    """The service, ready, and whose session is meant. Raises ApiError for a key that is not an admin's."""
+    """The service and the session's owner. Raises ApiError 503 unless ready, 403 for a key that is not an admin's."""
     service, caller = service_of(request), caller_of(request)
     service.require_ready()
     if not caller.is_admin:

@@ -37,7 +37,7 @@ async def tokenize(request: Request) -> Response:
 
 
 def _tokenized(body: TokenizeRequest, model: ServedModel) -> bytes:
-    """A `TokenizeReply`. Its long parts are written apart, for each holds the interpreter's lock."""
+    """A `TokenizeReply` as JSON. Its lists are encoded one by one, because encoding holds the interpreter's lock."""
     if body.messages is None:
         reading = PromptReading(body.add_special_tokens is not False, body.parse_special)
         token_ids = encode_text(model, body.prompt or "", "prompt", reading)

@@ -1,7 +1,7 @@
-"""The sessions of all workers, asked for and moved as if there were one. A session that was used at several has a part
-at each; it is at home where its last call went.
+"""The sessions of all workers, listed, deleted and moved as if there were one worker.
 
-Knows nothing of HTTP or of what is in a session.
+A session that several workers used has a part at each. Its home is the worker of its last call. Knows nothing of HTTP
+or of what is in a session.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from server.engine_client.supervisor import Supervisor
 
 
 class AllSessions:
-    """All of its questions raise ApiError where a worker does not answer."""
+    """Its methods raise ApiError where a worker does not answer."""
 
     def __init__(self, workers: Sequence[Supervisor], router: Router) -> None:
         self._workers = workers
         self._router = router
 
     async def infos(self, tenant: str | None) -> list[SessionInfo]:
-        """What drafting remembers, least recently used first; tenant None: everybody's."""
+        """The sessions of one tenant, or of all where tenant is None, least recently used first."""
         lists = await asyncio.gather(
-            *(worker.sessions.desk.sessions(tenant) for worker in self._workers if worker.is_serving)
+            *(worker.sessions.questions.infos(tenant) for worker in self._workers if worker.is_serving)
         )
         found: dict[tuple[str, str], SessionInfo] = {}
         for infos in lists:
@@ -36,12 +36,12 @@ class AllSessions:
         return sorted(found.values(), key=lambda info: -info.idle_seconds)
 
     async def delete(self, tenant: str, session_id: str) -> bool:
-        """Forget a session everywhere; whether there was one."""
+        """Forget a session everywhere. Returns whether there was one."""
         found = await asyncio.gather(*(worker.sessions.delete(tenant, session_id) for worker in self._workers))
         return any(found)
 
     async def export(self, tenant: str, session_id: str) -> bytes | None:
-        """A session for another server, None if there is none here."""
+        """A session as bytes for another server, or None if there is no such session."""
         for worker in self._from_home(tenant, session_id):
             data = await worker.sessions.export(tenant, session_id)
             if data is not None:
@@ -49,8 +49,8 @@ class AllSessions:
         return None
 
     async def take_over(self, tenant: str, session_id: str, data: bytes) -> None:
-        """A session of another server, in the place of what is here. Raises ValueError, with a clause, for what is
-        none."""
+        """Replace a session by one that another server exported. Raises ValueError, with a clause, for bytes that are
+        no session."""
         taker = self._from_home(tenant, session_id)[0]
         await taker.sessions.take_over(tenant, session_id, data)
         self._router.settle(tenant, session_id, taker.number)
@@ -58,7 +58,7 @@ class AllSessions:
         await asyncio.gather(*(worker.sessions.forget(tenant, session_id) for worker in others))
 
     def _from_home(self, tenant: str, session_id: str) -> list[Supervisor]:
-        """The workers that serve, the one where a session is first."""
+        """The workers that serve, the session's home first, then the idler ones."""
         home = self._router.home(tenant, session_id)
         return sorted(
             (worker for worker in self._workers if worker.is_serving),

@@ -1,7 +1,8 @@
-"""The asyncio side of the engine: requests in, replies out, whichever of its workers runs them.
+"""The engine as the server sees it: requests go in and replies come out, whichever worker runs them.
 
-Owns what is open, who may come in, and which worker runs what; knows nothing of HTTP, text or processes. The invariant:
-every submitted request gets exactly one end. A request outlives its worker: the next one, or another, goes on with it.
+Owns the open requests, the limits of the queue and the choice of a worker; knows nothing of HTTP, text or processes.
+Invariant: every submitted request gets exactly one end. A request outlives its worker: the next one, or another, goes
+on with it.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from server.engine_client.worker_process import WORKER_COMMAND
 from server.http.errors import unavailable
 
 LOG = logging.getLogger("gander.client")
-LEAVE_SECONDS = 5.0  # for a worker, once nothing runs any more
+LEAVE_SECONDS = 5.0  # that a worker has to leave in, once nothing runs any more
 
 
 class EngineClient:
-    """`start`, then `submit`; `close` at last. patience: see Replies."""
+    """Call `start`, then `submit`, and `close` at last. patience is that of `Replies`."""
 
     def __init__(
         self,
@@ -66,16 +67,16 @@ class EngineClient:
 
     @property
     def ready(self) -> Ready | None:
-        """What the workers are that run; None without one."""
+        """What the running workers serve, as of one; None where no worker runs."""
         return ready_of([worker.ready for worker in self.workers if worker.ready is not None])
 
     @property
     def num_open(self) -> int:
-        """Requests without an end."""
+        """How many requests have no end yet."""
         return len(self._requests)
 
     def num_by_tenant(self) -> Counter[tuple[str, bool]]:
-        """Requests without an end, by whose they are and whether they have a first token."""
+        """How many requests have no end yet, by tenant and by whether they have a first token."""
         return self._requests.num_by_tenant()
 
     def subscribe(self, listener: OnStatus) -> None:
@@ -83,19 +84,22 @@ class EngineClient:
         self._listeners.append(listener)
 
     def start(self) -> None:
-        """The first worker; the others once it serves and nothing is left to be compiled, with what it has measured."""
+        """Start the first worker. The others start once it serves and has compiled everything, since they read what it
+        has measured."""
         self.workers[0].start()
 
     async def submit(self, requests: Sequence[Submit], timeout: float | None = None) -> Replies:
-        """Run one call's requests, all at one worker; raises ApiError if the engine cannot take all of them now.
-        timeout: seconds for all of the call."""
+        """Run the requests of one call, all at one worker. timeout is in seconds, for the whole call.
+
+        Raises ApiError if the engine cannot take all of them now.
+        """
         worker, first = self._pick(requests), requests[0]
         await worker.sessions.recall(first.tenant, first.session_id)
         if not worker.is_serving:  # any more
             worker = self._pick(requests)
         ready = self.ready
         assert ready is not None
-        # A ticket ends after the engine's part is over, so what passes here passes there.
+        # A request is open here for longer than at the engine, so what passes these limits passes the engine's.
         self._gate.check(requests, ready.max_running)
         replies = Replies([request.request_id for request in requests], self.abort, self._patience)
         self._deadlines.set(replies, requests, timeout)
@@ -106,31 +110,31 @@ class EngineClient:
         return replies
 
     def abort(self, request_ids: Sequence[str]) -> None:
-        """Free what these requests hold by the next step; ids that have ended are ignored."""
+        """End these requests, and free what they hold by the next step. Ids that have ended are ignored."""
         for request_id in request_ids:
             ticket = self._requests.find(request_id)
             if ticket is None:
                 continue
             if self.workers[ticket.worker].stop(ticket):
-                ticket.is_aborted = True  # should the worker die before it has, nobody wants the rest
+                ticket.is_aborted = True  # if the worker dies before it has ended it, no other need go on with it
             else:
                 self._requests.end(request_id, ticket.aborted())
 
     def begin_drain(self, seconds: float) -> None:
-        """Take no more requests; running ones have `seconds` to end, then they fail."""
+        """Take no more requests. Those that run have `seconds` to end, then they fail."""
         if self.status.state not in ("failed", "draining"):
             for worker in self.workers:
                 worker.begin_drain()
             asyncio.get_running_loop().call_later(seconds, self.cut_off)
 
     def cut_off(self) -> None:
-        """Wait no longer for what runs."""
+        """Fail the requests that still run."""
         if self.num_open:
             LOG.warning("%d requests were cut off by the stop.", self.num_open)
             self._end(self._requests.ids(), WorkerGone("The server is stopping.", "server_stopping"))
 
     async def close(self, seconds: float, leave_seconds: float = LEAVE_SECONDS) -> None:
-        """Drain, then see the workers off, which have `leave_seconds` to go by themselves. Safe to call twice."""
+        """Drain, then stop the workers, which have `leave_seconds` to leave by themselves. Safe to call twice."""
         self.begin_drain(seconds)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -140,15 +144,15 @@ class EngineClient:
         await self._standby.close()
 
     def _pick(self, requests: Sequence[Submit]) -> Supervisor:
-        """The worker that is to run a call. Raises ApiError where none can."""
+        """Choose the worker that runs a call. Raises ApiError where none can."""
         serving = [worker for worker in self.workers if worker.is_serving]
         if self.status.state != "ready" or not serving:
             raise unavailable(f"The engine is not ready: {self.status.sentence}.", f"engine_{self.status.state}", 2)
         return self._route(requests[0], len(requests), serving)
 
     def _route(self, request: Submit, num_requests: int, able: Sequence[Supervisor]) -> Supervisor:
-        """Which of these workers is to run so many requests like this one. A session that goes to another worker takes
-        along what is known of it here."""
+        """Choose one of these workers for so many requests like this one. Where that moves their session, the new
+        worker is given what is remembered of it."""
         if len(self.workers) == 1:
             return able[0]
         name = request.tenant, request.session_id
@@ -163,7 +167,7 @@ class EngineClient:
         return worker
 
     def _end(self, request_ids: Sequence[str], end: End) -> None:
-        """Whatever their workers are at."""
+        """End requests, whatever their workers are doing."""
         for request_id in request_ids:
             ticket = self._requests.find(request_id)
             if ticket is not None:
@@ -176,7 +180,7 @@ class EngineClient:
         self._observer.on_end(ticket, end)
 
     def _on_change(self) -> None:
-        """Some worker's status is another one."""
+        """Some worker's status has changed."""
         first = self.workers[0]
         if first.is_serving and not first.status.compiling:
             for worker in self.workers:
@@ -192,7 +196,7 @@ class EngineClient:
             listener(self.status)
 
     def _relieve(self, lost: Supervisor) -> None:
-        """Have others go on with what a worker had, as far as they compute alike."""
+        """Give a lost worker's requests to others, if any compute as it did."""
         if lost.ready is None:
             self._router.forget(lost.number)
         able = [worker for worker in self.workers if worker.can_run and worker.fingerprint == lost.fingerprint]

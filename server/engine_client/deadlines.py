@@ -1,7 +1,7 @@
-"""When a call's time is over: to wait for its first token, and for all of it. Its requests end then, and free what they
-hold by the next step.
+"""The deadlines of a call: one for its first token and one for its whole reply. Its requests end when one has passed,
+and free what they hold by the next step.
 
-Owns no timers: those belong to the call's replies, and go with their reader.
+Owns no timers: those belong to the call's replies and are cancelled with them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from server.engine_client.replies import Expired, Replies
 
 
 class Deadlines:
-    """end: ends requests, and has their worker give them up."""
+    """`end` ends requests and has their worker give them up."""
 
     def __init__(self, requests: OpenRequests, gate: QueueGate, end: Callable[[Sequence[str], Expired], None]) -> None:
         self._requests = requests
@@ -24,7 +24,7 @@ class Deadlines:
         self._end = end
 
     def set(self, replies: Replies, requests: Sequence[Submit], timeout: float | None) -> None:
-        """For one call. timeout: seconds for all of it."""
+        """Set the deadlines of one call. timeout is in seconds, for the whole call."""
         loop, ids = asyncio.get_running_loop(), [request.request_id for request in requests]
         queue_seconds = self._gate.limits.max_queue_seconds
         if queue_seconds is not None:
@@ -34,7 +34,7 @@ class Deadlines:
             replies.add_deadline(loop.call_later(timeout, self._end, ids, end))
 
     def _leave_queue(self, request_ids: Sequence[str], tenant: str) -> None:
-        """Unless one of them has begun: the others wait for their own call."""
+        """End the requests of a call, unless one of them has begun: then the others wait for their own call alone."""
         if not self._requests.has_begun(request_ids):
             message = (
                 f"The request has waited for {self._gate.limits.max_queue_seconds:g} s, the longest there is here."

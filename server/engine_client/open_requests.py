@@ -1,7 +1,7 @@
 """The requests without an end, whichever worker runs them: whose they are, and what each was given so far.
 
-Knows messages, nothing of processes. The invariant: every request gets exactly one end, and its reader sees each token
-of its reply once, however many workers gave them.
+Knows messages, nothing of processes. Invariant: every request gets exactly one end, and its reader sees each token of
+its reply once, however many workers computed it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,20 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from decoding.core.events import Failed, Finished, PromptLogprobs, Rejected, RequestEvent, Tokens, Traced
+from decoding.core.request import FinishReason
 from decoding.core.stats import RequestStats
-from decoding.worker.messages import Failed, Finished, PromptLogprobs, Rejected, RequestEvent, Submit, Tokens, Traced
+from decoding.worker.messages import Submit
 from server.engine_client.replies import End, Replies
 
 
 @dataclass(slots=True)
 class Ticket:
-    """One request and what is known of it. worker: the number of the one that runs it, or is to. Times are
-    `time.perf_counter` seconds; 0 where it has not happened."""
+    """One request and what is known of it.
+
+    worker is the number of the worker that runs it, or will. num_deaths counts the workers that died of a step in which
+    it ran. Times are `time.perf_counter` seconds, and 0 where it has not happened.
+    """
 
     request: Submit
     replies: Replies
@@ -31,13 +36,12 @@ class Ticket:
     submitted: float = field(default_factory=time.perf_counter)
     first_token: float = 0.0
     last_token: float = 0.0
-    gaps: list[float] = field(default_factory=list)  # seconds between tokens that came together and the next
+    gaps: list[float] = field(default_factory=list)  # seconds between one batch of tokens and the next
     token_ids: list[int] = field(default_factory=list)
     num_deaths: int = 0
-    is_running: bool = False  # for sure: the present worker has given tokens
     is_aborted: bool = False
-    last_step: int = 0  # traced so far
-    steps_before: int = 0  # of them those of earlier workers
+    last_step: int = 0  # how many steps were traced so far
+    steps_before: int = 0  # how many of them earlier workers ran
 
     @property
     def num_tokens(self) -> int:
@@ -49,12 +53,12 @@ class Ticket:
             self.gaps.append(now - self.last_token)
         self.last_token = now
         self.first_token = self.first_token or now
-        self.is_running = True
         self.token_ids += tokens.token_ids
         self.replies.put_tokens(self.choice, tokens)
 
     def take_news(self, news: PromptLogprobs | Traced) -> None:
-        """What comes beside the tokens; a worker numbers the steps that it traces from 1."""
+        """Hand on what comes beside the tokens. Each worker numbers the steps that it traces from 1; the reader sees
+        one numbering."""
         if isinstance(news, Traced):
             self.last_step = self.steps_before + news.trace.number
             trace = msgspec.structs.replace(news.trace, number=self.last_step)
@@ -62,18 +66,17 @@ class Ticket:
         self.replies.put_news(self.choice, news)
 
     def note_death(self) -> None:
-        """The worker that it was given to is gone."""
-        self.is_running = False
+        """Note that the worker that ran it is gone."""
         self.steps_before = self.last_step
 
     def aborted(self) -> Finished:
-        """Its end, where no worker is left to say it."""
+        """The end of an aborted request that no worker is left to end."""
         stats = RequestStats(prompt_tokens=len(self.request.prompt), emitted=self.num_tokens)
-        return Finished(request_id=self.request.request_id, reason="abort", stats=stats)
+        return Finished(request_id=self.request.request_id, reason=FinishReason.ABORT, stats=stats)
 
 
 class OpenRequests:
-    """In the order of their arrival. on_end: told of each at its end."""
+    """In the order of their arrival. on_end is called with each at its end."""
 
     def __init__(self, on_end: Callable[[Ticket, End], None]) -> None:
         self._on_end = on_end
@@ -91,23 +94,23 @@ class OpenRequests:
         return list(self._tickets)
 
     def num_open(self, tenant: str | None) -> int:
-        """Of one tenant; None: of all."""
+        """How many requests are open, of one tenant or of all where tenant is None."""
         return len(self._tickets) if tenant is None else sum(1 for _ in self._of(tenant))
 
     def num_waiting_tokens(self, tenant: str | None) -> int:
-        """Of the prompts of requests without a first token."""
+        """How many tokens the prompts have of requests without a first token."""
         return sum(len(ticket.request.prompt) for ticket in self._of(tenant) if not ticket.num_tokens)
 
     def num_by_tenant(self) -> Counter[tuple[str, bool]]:
-        """How many are open, by whose they are and whether they have a first token."""
+        """How many requests are open, by tenant and by whether they have a first token."""
         return Counter((ticket.request.tenant, ticket.num_tokens > 0) for ticket in self._tickets.values())
 
     def oldest(self, tenant: str | None, default: float) -> float:
-        """When the first of those that are open was submitted."""
+        """When the oldest open request was submitted."""
         return min((ticket.submitted for ticket in self._of(tenant)), default=default)
 
     def has_begun(self, request_ids: Sequence[str]) -> bool:
-        """Whether one of them has a token, or has ended."""
+        """Whether one of these requests has a token or has ended."""
         tickets = [self._tickets.get(request_id) for request_id in request_ids]
         return any(ticket is None or ticket.num_tokens for ticket in tickets)
 
@@ -124,7 +127,7 @@ class OpenRequests:
         self._is_empty.clear()
 
     def on_event(self, event: RequestEvent) -> None:
-        """Hand over what a worker says of a request; what it says of one that has ended is dropped."""
+        """Hand on what a worker says of a request. What it says of one that has ended is dropped."""
         ticket = self._tickets.get(event.request_id)
         match event:
             case Finished() | Rejected() | Failed():

@@ -1,7 +1,8 @@
-"""How many requests may be open, how much of prompts may wait, in all and of one key; and when to come again.
+"""The limits of the queue: how many requests may be open and how many prompt tokens may wait, in all and of one key;
+and after how many seconds a refused client may come again.
 
-Owns the limits and what has ended lately; knows nothing of processes. A request that finds nothing waiting is let in
-whatever its length.
+Owns the limits and the requests that ended lately; knows nothing of processes. A request that finds nothing waiting is
+let in whatever its length.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ from decoding.worker.messages import Submit
 from server.engine_client.open_requests import OpenRequests, Ticket
 from server.http.errors import ApiError
 
-WINDOW = 60.0  # seconds that a rate is taken of
-MOST_ENDS = 1024  # of which it is taken at most
-LONGEST_RETRY = 60  # seconds; OpenAI's clients do not wait for as long as two minutes
+WINDOW = 60.0  # seconds that the rate of ends is measured over
+MOST_ENDS = 1024  # that the rate is measured from
+LONGEST_RETRY = 60  # seconds; OpenAI's clients do not wait for two minutes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueLimits:
-    """max_waiting: requests beyond those that may run; max_waiting_tokens: of the prompts of requests without a first
-    token; both in all and of one key, None without a limit. max_queue_seconds: until the first token of a call."""
+    """max_waiting bounds the requests beyond those that may run, max_waiting_tokens the prompt tokens of requests
+    without a first token, each in all and of one key; max_queue_seconds bounds the wait for a call's first token. None
+    is no limit."""
 
     max_waiting: int
     max_waiting_tokens: int | None = None
@@ -35,7 +37,7 @@ class QueueLimits:
 
 
 class _End(NamedTuple):
-    """Of a request. Times are `time.perf_counter` seconds."""
+    """A request that has ended. Times are `time.perf_counter` seconds."""
 
     tenant: str
     submitted: float
@@ -54,7 +56,7 @@ class QueueGate:
         self._ends.append(_End(request.tenant, ticket.submitted, time.perf_counter(), len(request.prompt)))
 
     def check(self, requests: Sequence[Submit], max_running: int) -> None:
-        """Raises ApiError 429 where these, all of one key, are more than may come now."""
+        """Raise ApiError 429 if these requests, all of one key, are more than may come now."""
         limits, tenant = self.limits, requests[0].tenant
         for whose, max_waiting, max_tokens in (
             (None, limits.max_waiting, limits.max_waiting_tokens),
@@ -71,8 +73,8 @@ class QueueGate:
                     raise self._full(f"Too many prompt tokens{by}", whose, excess, lambda end: end.prompt_len)
 
     def retry_after(self, tenant: str | None, excess: int, amount: Callable[[_End], int] = lambda _: 1) -> int:
-        """Seconds until `excess` is worked off, at the rate of the last minute; where nothing has ended in it, as long
-        again as the oldest request has taken. tenant: whose; None: everybody's."""
+        """Seconds until `excess` is worked off at the rate of the last minute, of one tenant or of all where tenant is
+        None. Where nothing ended in that minute, as long again as the oldest request has taken."""
         now = time.perf_counter()
         ends = [end for end in self._ends if tenant in (None, end.tenant) and end.ended > now - WINDOW]
         if ends:

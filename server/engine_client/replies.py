@@ -1,7 +1,7 @@
-"""What has arrived for one HTTP call and was not read yet: one mailbox for all its choices.
+"""The replies of one HTTP call that have arrived and were not read yet: one mailbox for all its choices.
 
-Knows nothing of sockets or text. The invariant: putting never waits and unread tokens merge, so a slow reader
-costs at most its own tokens, and every choice ends in exactly one end.
+Knows nothing of sockets or text. Invariant: putting never waits and unread tokens merge, so a slow reader takes at most
+the room of its own tokens, and every choice gets exactly one end.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from decoding.core.events import Failed, Finished, PromptLogprobs, Rejected, Tokens, Traced
 from decoding.core.token_logprobs import TokenLogprobs
-from decoding.worker.messages import Failed, Finished, PromptLogprobs, Rejected, Tokens, Traced
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerGone:
-    """The fourth way to end: the worker died, or the server stops before it is done."""
+    """The end of a request whose worker died, or that the server's stop cut off."""
 
     message: str
     code: str
@@ -24,7 +24,7 @@ class WorkerGone:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """The fifth: its time was over. status: of the answer; retry_after: seconds."""
+    """The end of a request whose time was over. status is that of the HTTP answer, retry_after is in seconds."""
 
     message: str
     code: str
@@ -37,19 +37,18 @@ End = Finished | Rejected | Failed | WorkerGone | Expired
 
 @dataclass(slots=True)
 class Reply:
-    """News of one choice since the last read."""
+    """What came for one choice since the last read."""
 
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # one for each token, or none
     prompt_logprobs: list[TokenLogprobs | None] | None = None
-    steps: list[Traced] = field(default_factory=list)  # of these tokens, where steps are traced
+    steps: list[Traced] = field(default_factory=list)  # that gave these tokens, where steps are traced
     end: End | None = None
 
 
 class Replies:
-    """Choice `i` is the i-th of `request_ids`. One reader; `abort` is told the ids to give up on close.
-
-    A read that finds nothing for `patience` seconds returns empty-handed.
+    """Choice `i` is the i-th of `request_ids`. There is one reader. On close `abort` is called with the ids that have
+    no end. A read that finds nothing for `patience` seconds returns nothing.
     """
 
     def __init__(
@@ -66,11 +65,11 @@ class Replies:
 
     @property
     def is_finished(self) -> bool:
-        """Every choice has ended and every end was read."""
+        """Whether every choice has ended and every end was read."""
         return not self._open and not self._unread
 
     def add_deadline(self, deadline: asyncio.TimerHandle) -> None:
-        """One that need not be kept once nobody reads any more."""
+        """Keep a timer, which is cancelled once nobody reads any more."""
         self._deadlines.append(deadline)
 
     def put_tokens(self, choice: int, tokens: Tokens) -> None:
@@ -82,7 +81,7 @@ class Replies:
             self._wake()
 
     def put_news(self, choice: int, news: PromptLogprobs | Traced) -> None:
-        """What comes beside the tokens."""
+        """Add what comes beside the tokens."""
         if choice not in self._open:
             return
         reply = self._unread.setdefault(choice, Reply())
@@ -98,7 +97,7 @@ class Replies:
             self._wake()
 
     async def read(self) -> dict[int, Reply]:
-        """Wait for news; empty if there was none."""
+        """Wait for news of any choice. Empty if none came for as long as there is patience."""
         if not self._unread:
             loop = asyncio.get_running_loop()
             self._reader = loop.create_future()
@@ -112,17 +111,17 @@ class Replies:
         return self.take()
 
     def take(self) -> dict[int, Reply]:
-        """The news that there are."""
+        """Take the news that have come, without waiting."""
         news, self._unread = self._unread, {}
         return news
 
     def abort(self, choice: int) -> None:
-        """Stop one choice; its end still comes."""
+        """Stop one choice. Its end still comes."""
         if choice in self._open:
             self._abort([self._open[choice]])
 
     def close(self) -> None:
-        """Stop what still runs and forget what is unread. Safe to call twice."""
+        """Stop the choices that still run and drop what is unread. Safe to call twice."""
         if self._open:
             self._abort(list(self._open.values()))
         self._open, self._unread = {}, {}
@@ -137,7 +136,8 @@ class Replies:
             self._reader.set_result(None)
 
     def _run_out(self) -> None:
-        """One timer serves many reads: it is set again for what is left of the patience with the present one."""
+        """Wake the reader if it has waited long enough. One timer serves many reads, so it is set again for the rest of
+        the present read's patience."""
         loop = asyncio.get_running_loop()
         left = self._waiting_since + self._patience - loop.time()
         self._timer = loop.call_later(left if left > 0 else self._patience, self._run_out)

@@ -1,8 +1,9 @@
-"""Which of several workers runs a call: the one that has its session, or most of its prompt, unless others are idler.
+"""The choice of the worker that runs a call: the one that has its session, or most of its prompt, unless it is too
+busy.
 
-Pure: told what is open, asked for a number. What it remembers of a worker is what it was given, which may be there no
-longer; nothing but speed depends on it. After consistent hashing with bounded loads (Mirrokni et al., 2018), with
-memory in the place of hashes: https://arxiv.org/abs/1608.01350.
+Pure: it is told how much is open and asked for a number. It remembers what each worker was given, which may no longer
+be there; only speed depends on that. The bound is that of consistent hashing with bounded loads (Mirrokni et al., 2018,
+https://arxiv.org/abs/1608.01350), with memory in the place of hashes.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from typing import TypeVar
 from decoding.worker.messages import Submit
 from server.http.sender import DEFAULT_SESSION
 
-BOUND = 1.25  # times the mean of all: as many requests may be open at a worker for its memory's sake
-PIECE_LEN = 64  # tokens of a prompt that are remembered as one
-MOST_PIECES = 256  # of one prompt; those that agree in so many agree in enough
-MOST_KNOWN = 32768  # pieces of one worker, and sessions of all
+BOUND = 1.25  # a worker that knows the session or prompt is chosen while it has at most so many times the mean load
+PIECE_LEN = 64  # tokens of a prompt that are remembered together
+MOST_PIECES = 256  # of one prompt that are remembered
+MOST_KNOWN = 32768  # pieces of prompts remembered of one worker, and sessions of all
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -32,20 +33,21 @@ class Router:
         self._homes: OrderedDict[tuple[str, str], int] = OrderedDict()  # of sessions
 
     def home(self, tenant: str, session_id: str) -> int | None:
-        """Where a session's last call went. Requests that name no session have none."""
+        """The worker of a session's last call. Requests that name no session have no home."""
         return self._homes.get((tenant, session_id))
 
     def settle(self, tenant: str, session_id: str, worker: int) -> None:
-        """A session is at this worker from now on."""
+        """Make this worker the home of a session."""
         if session_id != DEFAULT_SESSION:
             _remember(self._homes, (tenant, session_id), worker)
 
     def forget(self, worker: int) -> None:
-        """Its cache is empty."""
+        """Note that a worker's cache is empty."""
         self._pieces[worker].clear()
 
     def pick(self, request: Submit, num_requests: int, loads: Mapping[int, int]) -> int:
-        """The worker of a call of so many requests, of which this is one. loads: open requests of those there are."""
+        """Choose the worker of a call of so many requests, of which this is one. loads has the number of open requests
+        of each worker that there is."""
         pieces, home = _pieces_of(request), self.home(request.tenant, request.session_id)
         most = math.ceil(BOUND * (sum(loads.values()) + num_requests) / len(loads))
         most = max(most, min(loads.values()) + num_requests)
@@ -63,7 +65,8 @@ class Router:
 
 
 def _pieces_of(request: Submit) -> list[int]:
-    """A hash for each whole piece of the prompt, of it and all before it: a cache of prompts shares no others."""
+    """A hash of each whole piece of the prompt with all before it, as a cache of prompts shares pieces from the start
+    on."""
     before = hash((request.tenant, request.cache_salt))
     pieces = []
     for end in range(PIECE_LEN, min(len(request.prompt), MOST_PIECES * PIECE_LEN) + 1, PIECE_LEN):

@@ -1,6 +1,6 @@
-"""A worker process that has imported everything and waits to be told to load: half of what a restart takes.
+"""A process that stands by: it has imported everything, which is half of a restart, and waits to be told what to load.
 
-Owns at most one such process, which has no part of the model in its memory and may take the place of any worker.
+Owns at most one such process. It has nothing of the model in memory and may take the place of any worker.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from server.engine_client.worker_process import WorkerProcess
 
 
 class Standby:
-    """is_wanted: whether one is kept; otherwise every worker is started when it is needed."""
+    """Unless is_wanted no process stands by, and every worker is started when it is needed."""
 
     def __init__(self, command: Sequence[str], *, is_wanted: bool) -> None:
         self._command = command
@@ -22,14 +22,14 @@ class Standby:
         self._preparing = asyncio.Lock()
 
     async def prepare(self) -> None:
-        """Have one process wait."""
+        """Start a process that stands by, if there is none."""
         async with self._preparing:
             if self._is_wanted and (self._waiting is None or not self._waiting.is_alive):
                 await self.close()
                 self._waiting = await WorkerProcess.start(self._command)
 
     async def take(self, config: EngineConfig) -> WorkerProcess:
-        """A process that loads: the one that waits, if it does."""
+        """Give out a process that loads the model: the one that stands by, or a new one."""
         worker, self._waiting = self._waiting, None
         if worker is not None and not worker.is_alive:
             worker.close()

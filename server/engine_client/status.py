@@ -1,4 +1,4 @@
-"""How the engine does: loading, ready, silent, restarting, draining or failed. What `/health` and `/ready` say."""
+"""The state of a worker, or of all as of one, as `/health` and `/ready` tell it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ State = Literal["loading", "ready", "silent", "restarting", "draining", "failed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatus:
-    """`sentence` is for people; `fraction` is how far loading has come; `compiling`: the drafting methods whose
-    requests still run plain, since what they call is being compiled."""
+    """sentence is for people. fraction is how far loading has come. compiling names the drafting methods whose kernels
+    are still being compiled; their requests run plain."""
 
     state: State = "loading"
     sentence: str = "starting the worker"

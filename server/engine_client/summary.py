@@ -1,4 +1,4 @@
-"""What several workers are, told as of one: how they do, and what they serve. Pure."""
+"""Several workers described as one: their status, and what they serve. Pure."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import msgspec
 from decoding.worker.messages import Ready
 from server.engine_client.status import EngineStatus, State
 
-# Whose state is that of all: until each has served once the one that is furthest from it, then the one that does best.
+# The first of these states that some worker has is the state of all: the worst one BEFORE every worker has served once,
+# the best one AFTER.
 BEFORE: tuple[State, ...] = ("failed", "draining", "restarting", "loading", "silent", "ready")
 AFTER: tuple[State, ...] = ("draining", "ready", "silent", "restarting", "loading", "failed")
 
 
 def status_of(workers: Sequence[EngineStatus], have_all_served: bool) -> EngineStatus:
-    """have_all_served: each of them, once since the server started."""
+    """The status of all workers. have_all_served says whether each has served once since the server started."""
     if len(workers) == 1:
         return workers[0]
     order = AFTER if have_all_served else BEFORE
@@ -39,8 +40,8 @@ def status_of(workers: Sequence[EngineStatus], have_all_served: bool) -> EngineS
 
 
 def ready_of(workers: Sequence[Ready]) -> Ready | None:
-    """What is served by all of these, of which there may be none: room and places are added up, and a request must fit
-    each. Where they compute in several ways the fingerprint names all."""
+    """What these workers serve together, None where there is none. Room and places are added up, and a request must fit
+    each worker. Where they compute in different ways the fingerprint names all of these."""
     if len(workers) <= 1:
         return workers[0] if workers else None
     narrowest = min(workers, key=lambda worker: worker.max_model_len)

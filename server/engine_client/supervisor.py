@@ -1,7 +1,8 @@
-"""Keeps one worker going: has it run its requests, hands on what comes back, restarts what died or hangs.
+"""The supervisor of one worker: it gives the process its requests, hands on what comes back and replaces a process that
+died or hangs.
 
-Owns one process after another and the worker's status; knows nothing of HTTP, text or other workers. The invariant:
-every request that it was given ends, or is there to be gone on with, whatever becomes of the process.
+Owns one process after another and the worker's status; knows nothing of HTTP, text or other workers. Invariant: every
+request that it was given ends or is kept for the next process, whatever becomes of the present one.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ from server.engine_client.worker_requests import WorkerRequests
 
 LOG = logging.getLogger("gander.client")
 SILENT_SECONDS = 5  # after which a worker is not taken to be ready
-PATIENCE = 10  # so many times longer than its silence may be a worker's start, or a step of a large model
+PATIENCE = 10  # a start, or one step of a large model, may take so many times the longest silence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPolicy:
     """A worker that served is replaced at once. One that dies before it is ready is tried again `attempts` times, after
-    delays that double from first to longest. worker_timeout: seconds of silence after which a worker is killed;
-    has_standby: keep a process waiting that has its imports done."""
+    delays in seconds that double from first to longest. A worker is killed after worker_timeout seconds of silence.
+    has_standby keeps a process that has imported everything and stands by."""
 
     attempts: int = 5
     first_delay: float = 0.25
@@ -62,7 +63,7 @@ class RestartPolicy:
 
 
 class Observer(Protocol):
-    """Told what happens, for metrics. worker: its number."""
+    """Told what happens, for metrics. worker is the worker's number."""
 
     def on_report(self, worker: int, report: StepReport) -> None: ...
 
@@ -74,8 +75,8 @@ class Observer(Protocol):
 
 
 class Supervisor:
-    """`start`, then `give` it requests; `close` at last. config: of this worker. standby: of all of them; requests: all
-    that are open."""
+    """Call `start`, then `give` it requests, and `close` at last. config is this worker's. standby and requests are
+    shared by all workers; requests has all that are open."""
 
     def __init__(
         self,
@@ -107,7 +108,7 @@ class Supervisor:
 
     @property
     def can_run(self) -> bool:
-        """Whether it would go on with requests now, also while it takes no new ones."""
+        """Whether it can run requests now, be it that a drain lets no new ones in."""
         return self.status.state in ("ready", "draining") and self.ready is not None
 
     def subscribe(self, listener: OnStatus) -> None:
@@ -121,25 +122,26 @@ class Supervisor:
             self.sessions.start()
 
     def give(self, tickets: Iterable[Ticket]) -> None:
-        """Run these as soon as may be."""
+        """Run these requests as soon as possible."""
         for ticket in tickets:
             self.requests.add(ticket)
         self._send_due()
 
     def stop(self, ticket: Ticket) -> bool:
-        """Have the process free what a request holds by the next step; False where none runs it."""
+        """Have the process end a request and free what it holds by the next step. Returns False where no process runs
+        it."""
         if self.requests.is_held(ticket):
             return False
         self._send(Abort(request_id=ticket.request.request_id))
         return True
 
     def begin_drain(self) -> None:
-        """Start no further process but for what runs."""
+        """Start no further process, unless requests are left to be run."""
         if self.status.state != "failed":
             self._set_status(state="draining", sentence="finishing what runs before stopping")
 
     async def close(self, leave_seconds: float) -> None:
-        """See the worker off, which has so long to go by itself. Safe to call twice."""
+        """Stop the worker, which has so long to leave by itself. Safe to call twice."""
         await self.sessions.close(may_ask=leave_seconds > 0)
         if self._supervisor is not None:
             self._supervisor.cancel()
@@ -150,7 +152,7 @@ class Supervisor:
             self._process = None
 
     def _send_due(self) -> None:
-        """Ask the worker for what it may now be asked for."""
+        """Send the process the requests that it may run now."""
         if self.ready is not None:
             for request in self.requests.due():
                 self._send(request)
@@ -180,7 +182,7 @@ class Supervisor:
                 self._set_status(restarts=self.status.restarts + 1, fraction=0.0)
 
     async def _one_life(self) -> bool:
-        """Run one worker process to its end; whether it was ever ready."""
+        """Run one process to its end. Returns whether it was ever ready."""
         self._process = worker = await self._standby.take(self._config)
         self._set_status(worker_pid=worker.pid)
         watch = asyncio.create_task(self._watch(worker), name="worker watch")
@@ -195,7 +197,7 @@ class Supervisor:
         return self._bury(worker, reason)
 
     async def _watch(self, worker: WorkerProcess) -> None:
-        """Every second: is the worker heard of, and does its loop go round?"""
+        """Check every second that the worker is heard of and that its loop goes on; kill it if not."""
         timeout = self._policy.worker_timeout
         while worker.verdict is None:
             await asyncio.sleep(1.0)
@@ -213,11 +215,13 @@ class Supervisor:
                     await self._standby.prepare()
 
     def _bury(self, worker: WorkerProcess, reason: str) -> bool:
+        """Note that the process is gone, and what it may have died of. Returns whether it was ever ready."""
+        running = worker.running()
         worker.close()
         ready, self._process, self.ready = self.ready, None, None
         self.sessions.on_death()
         self._observer.on_death(self.number)
-        for ticket, end in self.requests.note_death(ready.max_running if ready else 0, reason):
+        for ticket, end in self.requests.note_death(running, reason):
             self._open.end(ticket.request.request_id, end)
         LOG.error("Worker %d %s; %d requests go on with the next.", worker.pid, reason, len(self.requests))
         last_error = self.status.last_error if self.status.state == "failed" else f"worker {worker.pid} {reason}"
@@ -227,7 +231,7 @@ class Supervisor:
         return ready is not None
 
     def _is_over(self) -> bool:
-        """No further worker will be started."""
+        """Whether no further process will be started."""
         return self.status.state == "failed" or (self.status.state == "draining" and not self.requests)
 
     def _on_batch(self, batch: Batch) -> None:
@@ -239,7 +243,7 @@ class Supervisor:
             case StepReport():
                 self._observer.on_report(self.number, message)
             case Beat():
-                pass  # the process has taken note of it
+                pass  # `WorkerProcess` has taken note of it
             case LoadProgress():
                 self._set_status(sentence=message.sentence, fraction=message.fraction)
             case Compiling():
@@ -275,7 +279,7 @@ class Supervisor:
             self._set_status(state="ready", sentence=f"serving {ready.model}", fraction=1.0)
 
     def _on_broke(self, broke: Broke) -> None:
-        """Nothing more is to come of the worker, and to wait for it to leave would be to wait for nothing."""
+        """Kill a process that gave up, since nothing more comes of it."""
         if self._process is not None:
             self._process.kill(f"gave up: {broke.error}")
         if self.status.state not in ("failed", "draining"):

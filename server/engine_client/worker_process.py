@@ -1,7 +1,7 @@
-"""One life of the worker process: start it, pass frames both ways, notice its end, stop it.
+"""One worker process from its start to its end: frames are passed both ways, and its end is noticed or brought about.
 
-Owns the process, its two sockets and their folder; knows nothing of requests or of restarting. Each life has
-fresh sockets, so a frame can never reach the wrong one.
+Owns the process and the folder of its two sockets and its `RunningFile`; knows nothing of requests or of restarting.
+Each process has a folder of its own, so a frame can never reach the wrong process.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ import zmq
 
 from decoding.config import EngineConfig
 from decoding.worker.messages import Batch, Beat, Drain, ToWorker
+from decoding.worker.running_file import read_running
 
 WORKER_COMMAND = (sys.executable, "-m", "decoding.worker")
-LAST_WORDS_SECONDS = 0.3  # how long frames may still arrive after the process has ended
+LAST_WORDS_SECONDS = 0.3  # that frames may still arrive in after the process has ended
 TERMINATE_SECONDS = 2.0
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -32,10 +33,10 @@ _DECODER = msgspec.msgpack.Decoder(Batch)
 
 
 class Pulse:
-    """busy_seconds: how long the worker's loop has been at its present round, as last heard.
+    """busy_seconds is how long the worker's loop has been at its present round, as the worker last said.
 
-    Seconds of silence are counted by whoever calls `tick` once a second, so that they are seconds in which this process
-    could have heard something: one that was stopped itself does not blame the worker.
+    The seconds of silence are counted by calls of `tick`, one a second. So they are seconds in which this process could
+    have heard something, and a server that was itself stopped does not blame the worker.
     """
 
     def __init__(self) -> None:
@@ -49,42 +50,44 @@ class Pulse:
                 self.busy_seconds = message.busy_seconds
 
     def tick(self) -> int:
-        """A second has passed; the seconds since anything was heard."""
+        """Note that a second has passed. Returns the seconds since anything was heard."""
         self._num_silent += 1
         return self._num_silent
 
 
 class WorkerProcess:
-    """Started by `start`, then `load`; `listen` until the process has ended; `close` must be called at last.
+    """Call `start`, `load` and `listen`, which returns when the process has ended. `close` must be called at last.
 
-    verdict: what it was killed for, if it was.
+    verdict says what the process was killed for, if it was.
     """
 
-    def __init__(self, process: asyncio.subprocess.Process, sockets: _Sockets) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, channel: _Channel) -> None:
         self._process = process
-        self._sockets = sockets
+        self._channel = channel
         self.pulse = Pulse()
         self.verdict: str | None = None
 
     @classmethod
     async def start(cls, command: Sequence[str]) -> WorkerProcess:
-        sockets = _Sockets()
+        channel = _Channel()
         try:
             arguments = {
-                "--inbox": sockets.inbox,
-                "--outbox": sockets.outbox,
+                "--inbox": channel.inbox,
+                "--outbox": channel.outbox,
+                "--running": str(channel.running.fileno()),
                 "--parent": str(os.getpid()),
             }
             process = await asyncio.create_subprocess_exec(
                 *command,
                 *chain.from_iterable(arguments.items()),
                 stdin=asyncio.subprocess.PIPE,
-                start_new_session=True,  # Ctrl-C is the server's to handle: it drains first
+                pass_fds=(channel.running.fileno(),),
+                start_new_session=True,  # so that Ctrl-C reaches the server alone, which drains first
             )
         except BaseException:
-            sockets.close()
+            channel.close()
             raise
-        return cls(process, sockets)
+        return cls(process, channel)
 
     @property
     def pid(self) -> int:
@@ -95,40 +98,40 @@ class WorkerProcess:
         return self._process.returncode is None
 
     def load(self, config: EngineConfig) -> None:
-        """Have it load the model, which it imports for and then waits with."""
+        """Tell the process, which has imported everything or is about to, what model to load."""
         assert self._process.stdin is not None
         self._process.stdin.write(msgspec.json.encode(config) + b"\n")
         self._process.stdin.close()
 
     def send(self, message: ToWorker) -> bool:
-        """Hand over without waiting; False if the worker is not there to take it."""
+        """Send a message without waiting. Returns False if the worker is not there to take it."""
         try:
-            self._sockets.push.send(_ENCODER.encode(message), zmq.NOBLOCK)
+            self._channel.push.send(_ENCODER.encode(message), zmq.NOBLOCK)
         except zmq.ZMQError:
             return False
         return True
 
     async def listen(self, on_batch: Callable[[Batch], None]) -> int:
-        """Hand over everything the worker says, to its last words; its exit status.
+        """Hand on everything that the worker says until it has ended. Returns its exit status.
 
-        Raises msgspec.DecodeError on a frame that is not ours. Frames come by callback from the event loop: a task
-        woken by a future for each would cost more than all the rest.
+        Raises msgspec.DecodeError on a frame that is not ours. The event loop calls back for each frame, since waking a
+        task by a future for each would cost more than all the rest.
         """
         loop = asyncio.get_running_loop()
         failed: asyncio.Future[None] = loop.create_future()
 
         def read() -> None:
             try:
-                for frame in self._sockets.waiting_frames():
+                for frame in self._channel.waiting_frames():
                     batch = _DECODER.decode(frame)
                     self.pulse.hear(batch)
                     on_batch(batch)
             except Exception as error:
-                loop.remove_reader(self._sockets.pull)
+                loop.remove_reader(self._channel.pull)
                 if not failed.done():
                     failed.set_exception(error)
 
-        loop.add_reader(self._sockets.pull, read)
+        loop.add_reader(self._channel.pull, read)
         exited = asyncio.ensure_future(self._process.wait())
         waiting: set[asyncio.Future[Any]] = {exited, failed}
         try:
@@ -136,14 +139,18 @@ class WorkerProcess:
             if not failed.done():
                 await asyncio.wait({failed}, timeout=LAST_WORDS_SECONDS)
         finally:
-            loop.remove_reader(self._sockets.pull)
+            loop.remove_reader(self._channel.pull)
             exited.cancel()
         if failed.done():
             failed.result()
         return await self._process.wait()
 
+    def running(self) -> frozenset[str]:
+        """Ids of the requests that the process is at, or was at when it ended."""
+        return read_running(self._channel.running.fileno())
+
     async def stop(self, seconds: float) -> None:
-        """Ask it to leave, then insist. Returns when the process is gone."""
+        """Ask the process to leave, and end it if it has not left in so many seconds. Returns when it is gone."""
         if seconds > 0 and self.send(Drain()) and await self._has_ended(seconds):
             return
         with contextlib.suppress(ProcessLookupError):
@@ -154,13 +161,13 @@ class WorkerProcess:
             await self._process.wait()
 
     def kill(self, verdict: str) -> None:
-        """End it without asking; `listen` returns soon."""
+        """End the process without asking. `listen` returns soon after."""
         self.verdict = verdict
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
 
     def close(self) -> None:
-        self._sockets.close()
+        self._channel.close()
 
     async def _has_ended(self, seconds: float) -> bool:
         try:
@@ -171,22 +178,23 @@ class WorkerProcess:
         return True
 
 
-class _Sockets:
-    """Two bound sockets in a folder that only this user can enter."""
+class _Channel:
+    """Two bound sockets and the file of what runs, in a folder that only this user can enter."""
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="gander-"))
         self.inbox, self.outbox = f"ipc://{self._folder}/inbox", f"ipc://{self._folder}/outbox"
+        self.running = (self._folder / "running").open("w+b")
         self._context = zmq.Context()
         self.push = self._context.socket(zmq.PUSH)
         self.pull = self._context.socket(zmq.PULL)
-        self.push.set_hwm(0)  # what waits here is bounded by the requests the client lets in
+        self.push.set_hwm(0)  # the limits of the queue bound what waits here
         self.pull.set_hwm(0)
         self.push.bind(self.inbox)
         self.pull.bind(self.outbox)
 
     def waiting_frames(self) -> Iterator[bytes]:
-        """What can be received without waiting. To be used up: the socket only signals news after that."""
+        """What can be received without waiting. The caller must exhaust it, since the socket signals news only then."""
         while True:
             try:
                 yield self.pull.recv(zmq.NOBLOCK)
@@ -197,4 +205,5 @@ class _Sockets:
         self.push.close(linger=0)
         self.pull.close(linger=0)
         self._context.term()
+        self.running.close()
         shutil.rmtree(self._folder, ignore_errors=True)

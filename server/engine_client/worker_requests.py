@@ -1,13 +1,12 @@
-"""The requests that one worker runs or is to run, and what becomes of them when it dies.
+"""The requests that one worker runs or is to run, and what becomes of them when its process dies.
 
-Knows nothing of messages' ways or of other workers. The invariant: a request that two workers died of is tried alone,
-where the second did: if a third dies of it, it ends, and no other does.
+Knows nothing of sockets or of other workers. Invariant: a request that ran when a process died, and again when another
+did, is tried alone at the worker of the second. If a third process dies of it, it ends, and no other request does.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 import msgspec
 
@@ -15,17 +14,17 @@ from decoding.worker.messages import Submit
 from server.engine_client.open_requests import Ticket
 from server.engine_client.replies import End, WorkerGone
 
-MOST_DEATHS = 2  # of workers that ran a request beside others, until it is tried alone: it may be what kills them
-TRIAL_TOKENS = 16  # that a request gives alone, beyond those it had given, until others run beside it again
+MOST_DEATHS = 2  # of processes that ran a request, after which it is tried alone, since it may be what kills them
+TRIAL_TOKENS = 16  # that a request has to give alone, beyond those it had given, until others run beside it again
 
 
 class WorkerRequests:
-    """In the order in which they came to the worker, whose number is `number`."""
+    """In the order in which they came to the worker of this number."""
 
     def __init__(self, number: int) -> None:
         self._number = number
         self._tickets: dict[str, Ticket] = {}
-        self._held: dict[str, Ticket] = {}  # of them those that the present process was not yet asked for
+        self._held: dict[str, Ticket] = {}  # those of them that the present process was not yet sent
         self._on_trial: Ticket | None = None
         self._trial_end = 0  # its number of tokens
 
@@ -37,7 +36,7 @@ class WorkerRequests:
 
     @property
     def has_trial(self) -> bool:
-        """Whether one runs alone, and all others wait."""
+        """Whether a request is tried alone while all others wait."""
         return self._on_trial is not None
 
     def add(self, ticket: Ticket) -> None:
@@ -46,20 +45,22 @@ class WorkerRequests:
         self._tickets[request_id] = self._held[request_id] = ticket
 
     def drop(self, ticket: Ticket) -> None:
-        """It has ended, or goes to another worker."""
+        """Forget a request that has ended or goes to another worker."""
         del self._tickets[ticket.request.request_id]
         self._held.pop(ticket.request.request_id, None)
         if ticket is self._on_trial:
             self._on_trial = None
 
     def is_held(self, ticket: Ticket) -> bool:
-        """Whether no process runs it at present."""
+        """Whether the present process was not yet sent this request."""
         return ticket.request.request_id in self._held
 
     def due(self) -> list[Submit]:
-        """What a worker that is ready is to be asked for now, to go on after the tokens that were given: all that is
-        held, or of requests that two workers died of one, alone. Once that went well, one more death is needed to try
-        it again."""
+        """The requests that a worker that is ready is to be sent now, to go on after the tokens that were given.
+
+        These are all that are held, or one alone that two processes died of. Once its trial went well, it takes one
+        more death until it is tried again.
+        """
         trial = self._on_trial
         if trial is not None and trial.num_tokens >= self._trial_end:
             trial.num_deaths, self._on_trial = MOST_DEATHS - 1, None
@@ -74,24 +75,24 @@ class WorkerRequests:
         return [msgspec.structs.replace(ticket.request, resumed=list(ticket.token_ids)) for ticket in tickets]
 
     def release(self, with_suspects: bool) -> list[Ticket]:
-        """Give up what is held, for another worker to run; with_suspects: also what may be what kills workers."""
+        """Give up the held requests, for another worker to run. Those that two processes died of stay, unless
+        with_suspects."""
         released = [ticket for ticket in self._held.values() if with_suspects or ticket.num_deaths < MOST_DEATHS]
         for ticket in released:
             self.drop(ticket)
         return released
 
-    def note_death(self, max_running: int, reason: str) -> list[tuple[Ticket, End]]:
-        """The process died, which ran at most so many: those that it gave tokens, and those whose turn it was.
+    def note_death(self, running: Container[str], reason: str) -> list[tuple[Ticket, End]]:
+        """Note that the process died while it was at the requests of these ids, and hold all that go on.
 
-        Returns those that end of it: the request that was tried alone, or ran alone for the second time, and those
-        that were being given up. All others are held.
+        Returns those that end: the aborted ones, and the one that the process died of. That is the one on trial, or one
+        that ran with no other when a second process died.
         """
-        may_have_run = set(self._in_turn()[:max_running])
-        asked = [(request_id, each) for request_id, each in self._tickets.items() if request_id not in self._held]
-        ran = [ticket for request_id, ticket in asked if ticket.is_running or request_id in may_have_run]
+        ran = [ticket for request_id, ticket in self._tickets.items() if request_id in running]
         for ticket in ran:
             ticket.num_deaths += 1
-        guilty = self._on_trial or (ran[0] if len(ran) == 1 and ran[0].num_deaths >= MOST_DEATHS else None)
+        suspects = ran if self._on_trial is None else [ticket for ticket in ran if ticket is self._on_trial]
+        guilty = suspects[0] if len(suspects) == 1 and suspects[0].num_deaths >= MOST_DEATHS else None
         self._held, self._on_trial = dict(self._tickets), None
         ends: list[tuple[Ticket, End]] = []
         for ticket in self._tickets.values():
@@ -103,21 +104,3 @@ class WorkerRequests:
                 message = f"{count} worker processes died while they ran this request; the last one {reason}."
                 ends.append((ticket, WorkerGone(message, "worker_died")))
         return ends
-
-    def _in_turn(self) -> list[str]:
-        """What the worker was asked for, in the order of its fair queue: of each key as many, and of each call."""
-        num_of_call: Counter[tuple[str, str]] = Counter()
-        num_of_key: Counter[str] = Counter()
-        turns: list[tuple[tuple[float, ...], str]] = []
-        for request_id, ticket in self._tickets.items():
-            if request_id in self._held:
-                continue
-            call = (ticket.request.tenant, ticket.request.call_id)
-            turns.append(((ticket.request.priority, num_of_call[call], len(turns)), request_id))
-            num_of_call[call] += 1
-        ranks = {}
-        for (priority, in_call, place), request_id in sorted(turns):
-            request = self._tickets[request_id].request
-            ranks[request_id] = priority, num_of_key[request.tenant] / request.weight, in_call, place
-            num_of_key[request.tenant] += 1
-        return sorted(ranks, key=ranks.__getitem__)

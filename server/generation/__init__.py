@@ -1,4 +1,4 @@
-"""From an endpoint's options to its answer: a call is prepared, planned, run, and its choices told piece by piece.
+"""From an endpoint's options to its answer: prepare a call, plan its requests, run them, and turn tokens into deltas.
 
-Knows requests, tokens and text, and the parts of replies that endpoints share; the rest is their serializers'.
+Knows requests, tokens and text, and the parts of replies that endpoints share; their serializers write the rest.
 """

@@ -1,7 +1,7 @@
-"""A generation call's answer: streamed or plain, both from the same deltas.
+"""Runs a generation call and answers it, as a stream or in one piece, both from the same deltas.
 
-Owns the order of events, errors inside a stream and clients that leave; the form of replies is the endpoint's
-`Serializer`.
+Owns the order of events, errors inside a stream, and clients that disconnect. The endpoint's `Serializer` writes the
+replies.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from server.http.rate_limits import Allowance, allowance_of
 from server.http.sse import KEEP_ALIVE, EventStream, padded, while_connected
 from server.http.tracing import span_of
 
-CLIENT_LEFT = 499  # nobody reads it; it names the case in metrics and logs
+CLIENT_LEFT = 499  # nobody reads this status; metrics and logs show it
 
 T = TypeVar("T")
 Deltas = AsyncGenerator[list[ChoiceDelta]]
 
 
 class Serializer(Protocol):
-    """The wire form of an endpoint's replies; each endpoint has its own."""
+    """Writes an endpoint's replies; each endpoint has its own."""
 
     def chunks(self, delta: ChoiceDelta, usage: UsageCount) -> Iterable[bytes]:
-        """The events that tell of one delta."""
+        """The events for one delta."""
 
     def ending(self, outcome: UsageCount | ApiError) -> Iterable[bytes]:
         """The last events, after all deltas or at an error."""
@@ -47,7 +47,7 @@ class Serializer(Protocol):
 async def answer(
     call: GenerationCall, serializer: Serializer, request: Request, client: EngineClient, on_error: OnError
 ) -> Response:
-    """Run the call. Raises ApiError for what goes wrong before the first byte; on_error is told of what does after."""
+    """Run the call. Raises ApiError before the first byte; later errors go into the stream and to on_error."""
     choices = [Choice(index, plan, call.tokenizer) for index, plan in enumerate(call.plans)]
     usage = UsageCount(call.prompt_tokens, call.num_choices)
     allowance = allowance_of(request)
@@ -71,7 +71,7 @@ async def answer(
 
 
 async def _counted(deltas: Deltas, allowance: Allowance) -> Deltas:
-    """The same; their tokens are taken off what the key may have."""
+    """The same deltas; their tokens are counted against the key's limit."""
     async with aclosing(deltas):
         async for batch in deltas:
             allowance.take_reply(sum(len(delta.token_ids) for delta in batch))
@@ -81,7 +81,7 @@ async def _counted(deltas: Deltas, allowance: Allowance) -> Deltas:
 async def _frames(
     serializer: Serializer, first: list[ChoiceDelta], deltas: Deltas, usage: UsageCount, on_error: OnError
 ) -> AsyncGenerator[bytes]:
-    """The whole stream. An error after the first bytes is an event of its own."""
+    """The bytes of the whole stream. An error after the first bytes becomes an event of its own."""
     outcome: UsageCount | ApiError = usage
     async with aclosing(deltas):
         try:
@@ -103,14 +103,14 @@ async def _frames(
 
 
 async def _even(frames: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-    """The same, each as long as others."""
+    """The same frames, each padded."""
     async with aclosing(frames):
         async for data in frames:
             yield padded(data)
 
 
 async def _until_disconnect(work: Awaitable[T], request: Request) -> T:
-    """The result of `work`, which is not None; raises ApiError where the client went away before it was there."""
+    """The result of `work`, which is not None. Raises ApiError where the client disconnects first."""
     result = await while_connected(request.receive, work)
     if result is None:
         raise ApiError(CLIENT_LEFT, "The client went away.", None, "client_left")

@@ -1,4 +1,4 @@
-"""A generation call: what an HTTP call is before it runs. `prepare` makes it, `answer` runs it."""
+"""A generation call: everything that is known of an HTTP call before it runs. `prepare` makes it, `answer` runs it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from server.prompts.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationCall:
-    """What all replies of one HTTP call repeat, and the choices to run.
+    """The fields that all replies of one HTTP call repeat, and the choices to run.
 
     created: seconds since 1970; prompt_tokens counts every prompt once; num_choices, names: see `GenerationOptions`;
-    timeout: seconds for all of it; chunk_seconds: between two chunks of a stream, None where they go as they come.
+    timeout: seconds for the whole call; chunk_seconds: between a stream's chunks, None to send tokens as they come.
     """
 
     id: str

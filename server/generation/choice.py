@@ -1,7 +1,7 @@
-"""One choice of a call: from the worker's replies to deltas of text, parts and log probabilities.
+"""One choice of a call: turns the worker's replies into deltas of text, parts and log probabilities.
 
-Owns the choice's text, its stop strings and its counts of tokens; knows nothing of HTTP. The invariant: the deltas
-are a function of the tokens, not of how they were chunked, and the last one has the reason.
+Owns the choice's text, its stop strings and its counts of tokens; knows nothing of HTTP. Invariant: the deltas, joined,
+depend on the tokens and not on how they were grouped into replies, and the last delta has the finish reason.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from decoding.core.events import Finished, Traced
 from decoding.core.stats import RequestStats
 from decoding.core.token_logprobs import TokenLogprobs
-from decoding.worker.messages import Finished, Submit, Traced
+from decoding.worker.messages import Submit
 from server.engine_client.replies import Reply
 from server.generation.detokenize import IncrementalText, StopStrings
 from server.http.errors import unavailable
@@ -25,10 +26,10 @@ NO_STOPS = SearchTree(())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoicePlan:
-    """One choice before it runs: its request, the text to repeat before the reply, its stop strings, its parser.
+    """One choice before it runs: its request, the prompt's text to repeat (echo), its stop strings and its parser.
 
-    is_silent: nothing of the reply is wanted, the request runs for its prompt's log probabilities. shows_stop: the stop
-    string that ends the reply, or the stop token, is part of its text.
+    is_silent: the reply is dropped, because only the prompt's log probabilities were asked for. shows_stop: the stop
+    string or stop token that ends the reply is part of its text.
     """
 
     request: Submit
@@ -42,7 +43,7 @@ class ChoicePlan:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a token came from: `tree.Source` in lower case, its place in its step and that step's number, from 1."""
+    """Where a token came from: its `Source` in lower case, its place in its step and the step's number, both from 1."""
 
     source: str
     depth: int
@@ -51,10 +52,10 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class TokenNews:
-    """A token of the reply. offset: where its text begins in the choice's text, repeated prompt included.
+    """A token of the reply. offset: where its text begins in the choice's text, an echoed prompt included.
 
-    text: what it adds to what is decoded, though a stop string may take it away again; origin: if that is traced;
-    is_shown: false for the end token, and where a stop string has taken all of the token's text.
+    text: what it adds to the decoded text, though a stop string may cut it off again; origin: None unless traced;
+    is_shown: false for the end token, and where a stop string has cut off all of the token's text.
     """
 
     logprobs: TokenLogprobs
@@ -66,12 +67,12 @@ class TokenNews:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceDelta:
-    """News of one choice. num_tokens, num_reasoning: completion tokens so far, and those of them that were thought.
+    """What is new in one choice. num_tokens, num_reasoning: its completion tokens so far, and those spent on reasoning.
 
-    token_ids: of all new completion tokens, though their text may come later; news: of each completion token, once its
-    text is settled, where log probabilities or traces are asked for; steps: those since the last delta, where they
-    are traced. finish_reason, stats and the stop_string that ended the reply: in the last one only; prompt_logprobs:
-    in the first only.
+    token_ids: the new completion tokens, whose text may come in a later delta; news: an entry for each completion token
+    whose text is now final, where log probabilities or traces were asked for; steps: those since the last delta, where
+    they are traced. finish_reason, stats and the stop_string that ended the reply are in the last delta only;
+    prompt_logprobs are in the first only.
     """
 
     index: int
@@ -104,18 +105,18 @@ class Choice:
         is_plain = isinstance(plan.parser, PlainParser) and sampling.logprobs is None
         self._is_one_by_one = not plan.stops.is_empty or tokenizer.has_byte_tokens or not is_plain
         self._prefix = plan.echo
-        self._num_read = self._num_settled = len(plan.echo)  # characters decoded, and those no stop string can claim
+        self._num_read = self._num_settled = len(plan.echo)  # characters decoded, and those no stop string can cut off
         self._num_tokens = self._num_reasoning = 0
-        self._token_ids: list[int] = []  # not told of yet
-        self._pending: deque[TokenNews] = deque()
-        self._origins: deque[Origin] = deque()  # of tokens to come
+        self._token_ids: list[int] = []  # not yet in a delta
+        self._pending: deque[TokenNews] = deque()  # tokens whose text is not final
+        self._origins: deque[Origin] = deque()  # origins of the tokens to come
         self._steps: list[Traced] = []
-        self._last_step = 0  # that of the last token read
+        self._last_step = 0  # the step of the last token read
         self._prompt_logprobs: Sequence[TokenLogprobs | None] | None = None
-        self.is_cut = False  # by a stop string or a parser: what still comes is not the reply's
+        self.is_cut = False  # a stop string or the parser has ended the reply; later tokens are dropped
 
     def feed(self, reply: Reply, finished: Finished | None) -> ChoiceDelta | None:
-        """The delta of this reply, if there is anything to say."""
+        """The delta that this reply makes; None where nothing is new."""
         token_ids = [] if self.is_cut or self._is_silent else reply.token_ids
         stop_token = None
         if finished is not None and finished.stop_token_id is not None and token_ids:
@@ -152,7 +153,7 @@ class Choice:
         )
 
     def _expect(self, steps: Sequence[Traced]) -> None:
-        """Remember where the tokens of these steps come from."""
+        """Remember the origins of these steps' tokens."""
         self._steps += steps
         for step in steps:
             sources = enumerate(step.trace.sources, start=1)
@@ -179,7 +180,7 @@ class Choice:
         return parts
 
     def _read(self, text: str) -> list[Part]:
-        """The parts that new text settles."""
+        """The parts that new text completes."""
         self._num_read += len(text)
         if self._num_tokens >= self._min_tokens:
             text, self.is_cut = self._stops.push(text)
@@ -189,7 +190,7 @@ class Choice:
         return parts
 
     def _settled_news(self, is_end: bool) -> list[TokenNews]:
-        """Tokens of whose text something is settled; at the end all."""
+        """Tokens of whose text at least the beginning is final; at the end, all tokens."""
         news = []
         while self._pending and (self._pending[0].offset < self._num_settled or is_end):
             token = self._pending.popleft()
@@ -205,7 +206,7 @@ class Choice:
         return self._origins.popleft() if self._origins else None
 
     def _take_steps(self) -> Sequence[Traced]:
-        """None after the one in which the reply was cut."""
+        """The steps since the last delta, without those after the step in which the reply was cut."""
         taken, self._steps = self._steps, []
         return [step for step in taken if step.trace.number <= self._last_step or not self.is_cut]
 
@@ -214,7 +215,7 @@ class Choice:
         return taken
 
     def _last(self, parts: list[Part], finished: Finished, end: TokenLogprobs | None) -> ChoiceDelta:
-        """end: of the end token, where log probabilities are told of."""
+        """The last delta. end: the end token's log probabilities, where they are reported."""
         if not self.is_cut and not self._is_silent:
             text = self._text.flush()
             if text and self._pending:

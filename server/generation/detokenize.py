@@ -1,7 +1,7 @@
-"""Token ids to text, a few at a time. Pure: knows nothing of requests, only of a `decode` function.
+"""Turns token ids into text, a few at a time. Pure: knows nothing of requests, only a `decode` function.
 
-Owns the one promise of streaming text: the pieces, joined, are what decoding everything at once gives, and no
-piece ends inside a character. Text that may still change is held back until later tokens settle it.
+Invariant: the pieces, joined, are what decoding everything at once gives, and no piece ends inside a character. Text
+that later tokens may still change is held back until it is final.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from server.parsing.string_search import SearchTree
 Decode = Callable[[Sequence[int]], str]
 
 REPLACEMENT = "\ufffd"  # what a decoder shows for bytes that are not (yet) a character
-CONTEXT = 4  # tokens of context that settle spacing at the border
-SHRINK_AT = 24  # window length at which settled tokens are dropped
-GIVE_UP_AT = 256  # a run of nothing but broken characters this long is shown as it is
+CONTEXT = 4  # tokens before a piece that are decoded with it, because they decide its first space
+SHRINK_AT = 24  # window length, in tokens, at which those whose text is final are dropped
+GIVE_UP_AT = 256  # window length, in tokens, at which broken characters are shown as they are
 
 
 class IncrementalText:
-    """Text of one choice. `context`: the last tokens before it (the prompt's), which settle its first space."""
+    """The text of one choice. context: the tokens before it (the prompt's), which decide whether it begins with a
+    space."""
 
     def __init__(self, decode: Decode, context: Sequence[int] = ()) -> None:
         self._decode = decode
@@ -30,7 +31,7 @@ class IncrementalText:
         self._num_shown = len(self._text)
 
     def push(self, token_ids: Sequence[int]) -> str:
-        """The text that these tokens settle, perhaps none."""
+        """The text that these tokens make final, perhaps none."""
         self._window.extend(token_ids)
         self._text = self._decode(self._window)
         piece = self._show(len(self._text.rstrip(REPLACEMENT)))
@@ -62,7 +63,7 @@ class IncrementalText:
 
 
 class StopStrings:
-    """Cuts text exactly before the first stop string to be whole, or after it if it `keeps` it, also across pieces."""
+    """Cuts text before the stop string that is complete first, also where it spans pieces; with `keeps`, after it."""
 
     def __init__(self, stops: SearchTree, keeps: bool = False) -> None:
         self._stops = stops
@@ -72,7 +73,7 @@ class StopStrings:
         self.found: str | None = None
 
     def push(self, text: str) -> tuple[str, bool]:
-        """The text that no stop string can claim any more, and whether one was found."""
+        """The text that can no longer be part of a stop string, and whether one was found."""
         stops, state, num_held = self._stops, self._state, len(self._held)
         whole = self._held + text
         for num_read, letter in enumerate(text, start=num_held + 1):

@@ -1,6 +1,6 @@
-"""The one event sequence of a call: choice deltas. Streaming sends them, a plain reply folds the same ones.
+"""The events of a call: deltas of its choices. A stream sends them, and a plain reply folds the same ones.
 
-Knows nothing of HTTP.
+Errors are raised as the ApiError that a client gets.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 
+from decoding.core.events import Failed, Finished, Rejected, Traced
 from decoding.core.token_logprobs import TokenLogprobs
 from decoding.errors import BrokenGrammar
-from decoding.worker.messages import Failed, Finished, Rejected, Traced
 from server.engine_client.replies import End, Expired, Replies
 from server.generation.choice import Choice, ChoiceDelta, TokenNews
 from server.http.errors import ApiError, internal_error, invalid, unavailable
@@ -21,10 +21,10 @@ from server.parsing.parts import Part, merged
 async def choice_deltas(
     replies: Replies, choices: Sequence[Choice], every: float | None = None
 ) -> AsyncGenerator[list[ChoiceDelta]]:
-    """All news of a call, step by step; an empty list where nothing came for as long as `replies` is patient.
+    """All deltas of a call, step by step; an empty list where nothing came within the keep-alive time of `replies`.
 
-    every: seconds between two lists from the first on, each of all that came meanwhile, be it nothing. Raises ApiError
-    as soon as one choice fails; closing the iterator aborts what still runs.
+    every: seconds between two lists after the first; each then has all that came meanwhile, and may be empty. Raises
+    ApiError as soon as one choice fails; closing the generator aborts the requests that still run.
     """
     loop, began = asyncio.get_running_loop(), None
     try:
@@ -51,7 +51,7 @@ async def choice_deltas(
 
 @dataclass(slots=True)
 class FoldedChoice:
-    """A choice, whole."""
+    """A whole choice: all of its deltas joined."""
 
     parts: tuple[Part, ...]
     token_ids: list[int]
@@ -62,7 +62,7 @@ class FoldedChoice:
 
 
 async def fold(deltas: AsyncIterator[list[ChoiceDelta]]) -> list[FoldedChoice]:
-    """Every choice of a call in the order of its index, from the same deltas a stream sends."""
+    """Join the deltas that a stream would send into whole choices, in the order of their indices."""
     pieces: dict[int, list[ChoiceDelta]] = {}
     async for batch in deltas:
         for delta in batch:

@@ -1,6 +1,6 @@
-"""Limits that only the settings or the loaded model can tell; what a body alone can tell is in its schema.
+"""Checks the limits that depend on the settings or the loaded model; a body's schema checks the others.
 
-Every refusal names the field. Fields of one endpoint alone are checked where its options are made.
+Every refusal names the field. Fields that only one endpoint has are checked where its options are made.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from server.schemas.generation import GenerationRequest, SpeculationOptions
 
 
 def check_limits(body: GenerationRequest, options: GenerationOptions, model: ServedModel) -> None:
-    """Raises ApiError for what is beyond this server's settings or the loaded model."""
+    """Raises ApiError for values beyond this server's settings or the loaded model."""
     settings, vocab_size = model.settings, model.engine.vocab_size
     require_at_most(body.n, settings.max_choices, "n")
     require_at_most(len(body.stop), settings.max_stop_strings, "stop")

@@ -1,4 +1,4 @@
-"""Log probabilities in the forms of the wire: of completions, of chat, and vLLM's of prompts. Pure."""
+"""Log probabilities in the reply formats of completions and of chats, and in vLLM's format of prompts. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEAST = -9999.0  # JSON has no minus infinity
 
 
 def token_text(data: bytes) -> str:
-    """A token as text; one that is not whole characters is spelled out, as OpenAI does: bytes:\\xe2\\x82."""
+    """A token as text; bytes that are not whole characters are spelled out as OpenAI does: bytes:\\xe2\\x82."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -31,7 +31,7 @@ def finite(logprob: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class TokenNames:
-    """How replies spell single tokens: as text, or as token_id:ID, which tells tokens of the same text apart."""
+    """How replies name a token: by its text, or as token_id:ID, which distinguishes tokens of the same text."""
 
     tokenizer: Tokenizer
     are_ids: bool = False
@@ -41,7 +41,8 @@ class TokenNames:
 
 
 def completion_logprobs(names: TokenNames, news: Sequence[TokenNews | None], first: str = "") -> CompletionLogprobs:
-    """OpenAI's form of /v1/completions; None, with the name `first`, stands for a token that follows nothing."""
+    """The format of /v1/completions. None in `news` is the prompt's first token, which has no log probability; `first`
+    is its name."""
     form: CompletionLogprobs = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
     for token in news:
         if token is None:
@@ -63,7 +64,7 @@ def completion_logprobs(names: TokenNames, news: Sequence[TokenNews | None], fir
 def prompt_news(
     tokenizer: Tokenizer, prompt: Sequence[int], entries: Sequence[TokenLogprobs | None]
 ) -> list[TokenNews | None]:
-    """The prompt's tokens as news of the text that repeats it."""
+    """An entry for each token of an echoed prompt, with its offset; None for one without log probability."""
     text = IncrementalText(tokenizer.decode)
     offsets = [0]
     for token_id in prompt:
@@ -75,7 +76,7 @@ def prompt_news(
 
 
 def chat_logprobs(names: TokenNames, news: Sequence[TokenNews]) -> ChatLogprobs:
-    """OpenAI's form of /v1/chat/completions."""
+    """The format of /v1/chat/completions."""
     return {"content": [token_logprob(names, token.logprobs) for token in news], "refusal": None}
 
 
@@ -90,7 +91,7 @@ def _top(names: TokenNames, token_id: int, logprob: float) -> TopLogprob:
 
 
 def prompt_logprobs(tokenizer: Tokenizer, entries: Sequence[TokenLogprobs | None]) -> PromptLogprobs:
-    """vLLM's form: for each prompt token the likeliest and the token itself, by id; None for the first."""
+    """vLLM's format: for each prompt token its likeliest alternatives and itself, by id; None for the first token."""
     return [None if entry is None else _prompt_entry(tokenizer, entry) for entry in entries]
 
 

@@ -1,4 +1,4 @@
-"""What an endpoint has made of its own fields: the form in which all endpoints ask for a generation call."""
+"""The record with which every endpoint asks for a generation call, made of its own fields."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from server.prompts.encoding import EncodedPrompt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationOptions:
-    """Lengths are in tokens; default_max_tokens None: all the room.
+    """Lengths are in tokens. default_max_tokens: None allows all that the context has room for.
 
-    id_prefix: of the call's id; num_choices: generated for each prompt; make_parser: of one reply; names: what the
-    fields that errors speak of are called in this endpoint's body.
+    id_prefix: how the call's id begins; num_choices: generated for each prompt; make_parser: makes the parser of one
+    reply; names: this endpoint's names of fields, by the names that errors use.
     """
 
     id_prefix: str

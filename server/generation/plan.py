@@ -1,6 +1,6 @@
-"""From a checked body to the requests the engine runs: one per prompt and choice, with its own seed.
+"""Turns a checked body into the requests that the engine runs: one for each prompt and choice, with its own seed.
 
-Owns the numbering of choices (prompt by prompt, n of each) and their seeds. Knows nothing of HTTP or of replies.
+Owns the numbering of choices (prompt by prompt, n of each) and their seeds. Knows nothing of replies.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from server.prompts.served_model import ServedModel
 from server.prompts.tokenizer import Tokenizer
 from server.schemas.generation import GenerationRequest, SpeculationOptions
 
-SMALLEST_TOP_P = 1e-9  # OpenAI's top_p=0: only the likeliest token
+SMALLEST_TOP_P = 1e-9  # stands for top_p=0, with which OpenAI samples only the likeliest token
 
 
 def choice_seed(seed: int | None, prompt_number: int, choice_number: int) -> int:
@@ -46,7 +46,7 @@ def choice_seed(seed: int | None, prompt_number: int, choice_number: int) -> int
 def plan_choices(
     body: GenerationRequest, options: GenerationOptions, model: ServedModel, sender: Sender, call_id: str
 ) -> list[ChoicePlan]:
-    """Choice `i` of prompt `j` has index `j * num_choices + i`. Raises ApiError where a prompt is too long."""
+    """The choices to run: choice i of prompt j has index j * num_choices + i. Raises ApiError for a prompt too long."""
     tokenizer = model.tokenizer
     sampling = _sampling(body, options, bad_word_ids(tokenizer, body.bad_words))
     speculation = _speculation(body.speculation)
@@ -86,13 +86,13 @@ def plan_choices(
 
 
 def bad_word_ids(tokenizer: Tokenizer, words: Sequence[str]) -> list[list[int]]:
-    """Each word's tokens, at the start of text and after a space, for both are spelled differently."""
+    """The token ids of each word at the start of text and after a space, where tokenizers encode it differently."""
     spellings = (tokenizer.encode(text, False) for word in words for text in (word, f" {word.lstrip()}"))
     return [list(token_ids) for token_ids in dict.fromkeys(tuple(ids) for ids in spellings) if token_ids]
 
 
 def _reply_room(prompt_len: int, body: GenerationRequest, options: GenerationOptions, max_model_len: int) -> int:
-    """The most tokens a reply may have. Raises ApiError where that is less than what is asked for."""
+    """The most tokens a reply may have. Raises ApiError where the context has no room for what is asked."""
     asked = max(options.max_tokens, 1) if options.max_tokens is not None else None
     max_tokens = reply_room(prompt_len, asked, options.default_max_tokens, max_model_len)
     if body.min_tokens > max_tokens:
@@ -102,7 +102,7 @@ def _reply_room(prompt_len: int, body: GenerationRequest, options: GenerationOpt
 
 
 def _sampling(body: GenerationRequest, options: GenerationOptions, bad_words: list[list[int]]) -> SamplingParams:
-    """All but the length and the seed, which differ between choices."""
+    """The sampling parameters without length and seed, which differ between choices."""
     return SamplingParams(
         max_tokens=1,
         temperature=body.temperature,

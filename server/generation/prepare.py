@@ -1,4 +1,4 @@
-"""From a checked body and an endpoint's options to a generation call: the one way for every endpoint."""
+"""Makes a generation call of a checked body and an endpoint's options; every endpoint takes this way."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from server.schemas.generation import GenerationRequest
 
 
 def prepare(body: GenerationRequest, options: GenerationOptions, model: ServedModel, sender: Sender) -> GenerationCall:
-    """Raises ApiError, in the body's own names, for what cannot be served."""
+    """The call. Raises an ApiError that names the body's field for what cannot be served."""
     call_id = f"{options.id_prefix}{uuid.uuid4().hex}"
     with naming(options.names):
         check_limits(body, options, model)
@@ -43,7 +43,7 @@ def prepare(body: GenerationRequest, options: GenerationOptions, model: ServedMo
 
 
 def _shortened(body: GenerationRequest, options: GenerationOptions, model: ServedModel) -> GenerationOptions:
-    """Of every prompt the last `truncate_prompt_tokens`; with -1 as many as leave the reply its room."""
+    """Cut every prompt to its last `truncate_prompt_tokens` tokens; -1 keeps as many as leave room for the reply."""
     most = body.truncate_prompt_tokens
     if most is None:
         return options

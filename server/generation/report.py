@@ -1,4 +1,4 @@
-"""The `speculation` object of a choice: what drafting did for it. Pure."""
+"""The `speculation` object of a choice: what drafting did for the choice. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from server.schemas.replies import SpeculationReport
 
 
 def speculation_report(stats: RequestStats) -> SpeculationReport:
-    """The raw counts of one choice, and τ: tokens per target forward."""
+    """The counts of one choice, and its acceptance length τ: tokens per target forward."""
     forwards, counts = stats.target_forwards, stats.counts
     return {
         "method": stats.method,

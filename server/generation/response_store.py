@@ -1,7 +1,7 @@
-"""What is kept of responses, so that a next one can go on from them and clients can read them again.
+"""Stores responses in memory, so that later ones can continue them and clients can read them again.
 
-Owns the bounds: every tenant has its own bytes, and all have some tenants' worth together. Knows nothing of HTTP, and
-keeps JSON, so that the bytes counted are those held. The invariant: nobody sees another tenant's.
+Each tenant may use `max_bytes`, and all together FULL_TENANTS times that. Responses are stored as JSON, so that the
+bytes counted are the bytes held. Invariant: a tenant finds only its own.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import msgspec
 from server.schemas.response_replies import Response
 from server.schemas.responses import InputItem
 
-FULL_TENANTS = 8  # that all together have room for
-ITEM_BYTES = 128  # of a kept object beside its text
+FULL_TENANTS = 8  # how many full tenants the store has room for
+ITEM_BYTES = 128  # what a stored object takes beside its text
 
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """reply: as it was sent; items: the whole conversation with the reply's own, each as JSON."""
+    """reply: as it was sent; items: the whole conversation up to and with this reply. All are JSON."""
 
     reply: bytes
     items: tuple[bytes, ...]
@@ -41,7 +41,7 @@ class StoredResponse:
 
 
 class ResponseStore:
-    """max_bytes: of one tenant; 0 keeps nothing."""
+    """max_bytes: for each tenant; 0 keeps nothing."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -53,7 +53,7 @@ class ResponseStore:
         return self._max_bytes > 0
 
     def keep(self, tenant: str, response_id: str, response: StoredResponse) -> None:
-        """One that is larger than a tenant's bytes is not kept."""
+        """Store a response, and drop the least recently used ones for it; one above `max_bytes` is not stored."""
         if response.num_bytes > self._max_bytes:
             return
         self._kept.setdefault(tenant, OrderedDict())[response_id] = response
@@ -71,7 +71,7 @@ class ResponseStore:
         return response
 
     def delete(self, tenant: str, response_id: str) -> bool:
-        """Whether there was one."""
+        """Delete a response; False where there was none."""
         response = self._kept.get(tenant, OrderedDict()).pop(response_id, None)
         if response is None:
             return False

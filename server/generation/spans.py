@@ -1,7 +1,7 @@
-"""What a trace shows of a generation call: for each choice how long it was queued, prefilled and decoded, and what
-speculation did meanwhile.
+"""OpenTelemetry spans of a generation call: how long each choice was queued, prefilled and decoded, with the counts of
+its speculation.
 
-Knows no HTTP. Times are as this process saw them, but for the end of the queue, which the worker tells.
+Knows no HTTP. This process takes the times, except the end of the queue, which the worker reports.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from server.http.tracing import RequestSpan
 async def traced(
     deltas: AsyncGenerator[list[ChoiceDelta]], call: GenerationCall, span: RequestSpan
 ) -> AsyncGenerator[list[ChoiceDelta]]:
-    """The same; `span` gets what the call is, and children for each choice that comes to its end."""
+    """The same deltas. `span` gets the call's attributes, and child spans for each choice that finishes."""
     spans = _CallSpans(span)
     tokens = {"gen_ai.usage.input_tokens": call.prompt_tokens}
     span.set({"gen_ai.request.model": call.model, "gen_ai.response.id": call.id, **tokens})
@@ -34,12 +34,12 @@ async def traced(
 
 
 class _CallSpans:
-    """Times are nanoseconds since 1970."""
+    """Adds the spans of each choice when it finishes. Times are nanoseconds since 1970."""
 
     def __init__(self, span: RequestSpan) -> None:
         self._span = span
         self._submitted = time.time_ns()
-        self._first: dict[int, int] = {}  # when a choice's first news came
+        self._first: dict[int, int] = {}  # by choice: the time of its first delta
         self._num_tokens: dict[int, int] = {}
 
     @property

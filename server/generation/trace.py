@@ -1,11 +1,11 @@
-"""The `trace` object of a choice: where its tokens came from, what each step did, and the draft trees. Pure."""
+"""The `trace` object of a choice: the source of each token, what each step did, and the draft trees. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from decoding.core.events import Traced
 from decoding.core.step_trace import NodeTrace
-from decoding.worker.messages import Traced
 from server.generation.choice import TokenNews
 from server.generation.logprobs import finite, token_text
 from server.prompts.tokenizer import Tokenizer

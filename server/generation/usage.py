@@ -1,4 +1,4 @@
-"""The tokens a call has used, in OpenAI's words."""
+"""Counts the tokens that a call has used, in OpenAI's `usage` format."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from server.schemas.replies import Usage
 
 
 class UsageCount:
-    """Sums what the choices of a call have used so far. num_choices: generated for each prompt."""
+    """Sums the tokens that the choices of a call have used so far. num_choices: generated for each prompt."""
 
     def __init__(self, prompt_tokens: int, num_choices: int) -> None:
         self._prompt_tokens = prompt_tokens
@@ -36,7 +36,7 @@ class UsageCount:
         }
 
     def _cached_tokens(self) -> int:
-        """Of each prompt what even the choice that had to run most need not run; 0 until all of its choices ended."""
+        """Cached prompt tokens. A prompt counts with the fewest that one of its choices had, once all have ended."""
         cached = defaultdict[int, list[int]](list)
         for index, delta in self._last.items():
             if delta.stats is not None:

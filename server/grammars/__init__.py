@@ -1,4 +1,4 @@
-"""What a reply must follow: from the fields that ask for a form, and the tools, to a grammar.
+"""Makes the grammar that constrains a reply, from the request's format fields and its tools.
 
-Knows schemas and sizes; nothing of how grammars are kept to, nor of the prompt.
+Knows schemas and their sizes; nothing of how grammars are enforced, nor of prompts.
 """

@@ -1,7 +1,4 @@
-"""Grammars and schemas of tool calls: calls that are required, and calls a model may make as it likes.
-
-Owns their form; `server.parsing` reads what comes of it.
-"""
+"""Grammars and schemas of tool calls, both required and optional ones. `server.parsing` reads the replies."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from server.grammars.constraint import schema_text
 from server.http.errors import invalid
 from server.schemas.tools import Tool
 
-# One way to write JSON, the one models are trained to write calls in.
+# The separators with which models were trained to write calls; the grammar allows no other white space.
 JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 DEFINITIONS = ("$defs", "definitions")
 POINTER = re.compile(r"#/(\$defs|definitions)/([^/]*)(.*)", re.DOTALL)
@@ -32,7 +29,8 @@ SPACE: /[ \\n]+/
 
 
 def required_calls_schema(tools: Sequence[Tool], max_calls: int | None, settings: ServerSettings) -> dict[str, Any]:
-    """A list of one call or more, each {"name", "parameters"} of one of `tools`. Raises ApiError for wrong schemas."""
+    """The schema of a list of at least one call, each {"name", "parameters"} of one of `tools`. max_calls: None for any
+    number. Raises ApiError for invalid schemas."""
     calls, definitions = _calls(tools, "parameters", settings, is_lenient=False)
     schema: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"anyOf": calls}}
     if max_calls is not None:
@@ -41,10 +39,10 @@ def required_calls_schema(tools: Sequence[Tool], max_calls: int | None, settings
 
 
 def hermes_grammar(tools: Sequence[Tool], form: Grammar | None, settings: ServerSettings) -> Grammar | None:
-    """What a model that may call `tools` in Hermes' format is held to; None if nothing is asked for.
+    """The grammar of a reply that may call `tools` in Hermes' format; None where nothing is to be enforced.
 
-    Strict tools: whatever follows <tool_call> is a call, with arguments by the tool's schema. A form, which must be
-    a JSON object's or schema's: the reply is calls, or of that form. Raises ApiError for wrong schemas.
+    With strict tools, whatever follows <tool_call> must be a call whose arguments follow the tool's schema. With a
+    `form` (of a JSON object or schema), the reply is either calls or of that form. Raises ApiError for invalid schemas.
     """
     if form is None and not any(tool.function.strict for tool in tools):
         return None
@@ -61,9 +59,9 @@ def hermes_grammar(tools: Sequence[Tool], form: Grammar | None, settings: Server
 def _calls(
     tools: Sequence[Tool], key: str, settings: ServerSettings, is_lenient: bool
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """A schema for a call of each tool, arguments under `key`, and the definitions they share a root with.
+    """A schema for a call of each tool, with arguments under `key`, and the $defs that these schemas refer to.
 
-    is_lenient: only the arguments of strict tools follow their schema.
+    is_lenient: only strict tools' arguments must follow their schema; others' may be any object.
     """
     definitions: dict[str, Any] = {}
     calls = []
@@ -80,13 +78,14 @@ def _calls(
 
 
 def argument_schema(tool: Tool) -> dict[str, Any]:
-    """What forced arguments keep to: a function takes the parameters it names and, unless it says so, no others."""
+    """The schema of a call's arguments: the function's parameters, and no others unless its schema allows them."""
     parameters = tool.function.schema_of_arguments
     return {"additionalProperties": False, **parameters} if parameters.get("type") == "object" else parameters
 
 
 def _hoisted(schema: dict[str, Any], prefix: str) -> tuple[Any, dict[str, Any]]:
-    """The schema without its own definitions, and these under names of their own, for the root of a larger one."""
+    """The schema without its definitions, and the definitions, renamed with `prefix`, for the root of a larger schema.
+    References to them are renamed too."""
     own = {(keyword, name): item for keyword in DEFINITIONS for name, item in _definitions(schema, keyword).items()}
 
     def rewrite(value: Any) -> Any:
@@ -106,7 +105,7 @@ def _hoisted(schema: dict[str, Any], prefix: str) -> tuple[Any, dict[str, Any]]:
 
 
 def _definitions(schema: dict[str, Any], keyword: str) -> dict[str, Any]:
-    """Raises ApiError for what is no object."""
+    """The schema's definitions under `keyword`. Raises ApiError where they are not an object."""
     found = schema.get(keyword, {})
     if not isinstance(found, dict):
         raise invalid(f"tools: {keyword} of a schema must be an object.", "tools", "invalid_schema")

@@ -1,4 +1,4 @@
-"""What the reply to a chat must follow: a form, calls of tools, or either."""
+"""The constraint on a chat's reply: a response format, tool calls, or either of them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from server.schemas.tools import Tool
 def chat_constraint(
     body: ChatRequest, tools: Sequence[Tool], family: Family, settings: ServerSettings
 ) -> Constraint | None:
-    """tools: those that may be called. Raises ApiError for constraints that cannot be kept to together.
+    """The constraint, or None. tools: those that may be called. Raises ApiError for two that exclude each other.
 
-    A call that must come wins over a response format, which is for what is said: clients send both.
+    Clients send a required tool call together with a response format. The call wins, because the format is for text.
     """
     if body.choice_of_tool.mode in ("required", "named"):
         if constraint_of(body.model_copy(update={"response_format": None}), settings) is not None:

@@ -1,6 +1,6 @@
-"""The grammar a reply must follow, from the fields that ask for one. Sizes are bounded before anything is compiled.
+"""Makes the grammar that a reply must follow of the fields that ask for one, and checks its size before it is compiled.
 
-Knows nothing of how grammars are kept to.
+Knows nothing of how grammars are enforced.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OPTIONS = ("json", "json_object", "regex", "choice", "grammar")
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """param: the field the grammar came from; is_free: the reply may also have any text, such as thoughts."""
+    """param: the field the grammar came from; is_free: the grammar also allows any text, such as reasoning."""
 
     param: str
     grammar: Grammar
@@ -29,7 +29,7 @@ class Constraint:
 
 
 def constraint_of(body: GenerationRequest, settings: ServerSettings) -> Constraint | None:
-    """Raises ApiError for two constraints at once, or one beyond the limits."""
+    """The body's constraint, or None. Raises ApiError for two constraints at once, or one above the limits."""
     found = _candidates(body, settings)
     if len(found) > 1:
         names = " and ".join(each.param for each in found)
@@ -87,7 +87,7 @@ def schema_grammar(schema: Mapping[str, Any] | str, param: str, settings: Server
 
 
 def schema_text(schema: Mapping[str, Any], param: str, settings: ServerSettings) -> str:
-    """The schema as JSON. Raises ApiError for one that is too deep, too long or no JSON."""
+    """The schema as JSON text. Raises ApiError for one that is too deep, too long or not JSON."""
     require_at_most(depth_of(schema), settings.max_schema_depth, param)
     try:
         text = json.dumps(schema, ensure_ascii=False, allow_nan=False)

@@ -1,4 +1,4 @@
-"""What every request passes on its way in and out: keys, limits of bodies, its session, errors, event streams.
+"""HTTP itself: connections and bodies within bounds, API keys and their rates, sessions, errors, event streams.
 
-Knows HTTP; nothing of models or text.
+Knows nothing of models or text.
 """

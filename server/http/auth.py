@@ -1,7 +1,6 @@
-"""Who may come in: all but /health, /ready, /is_sleeping and the page's own files is behind the API keys, where there
-are any.
+"""Authentication: where the server has API keys, every path but /health, /ready, /is_sleeping and the page needs one.
 
-Pure ASGI, before the body is read. Knows keys by their ring only.
+A plain ASGI middleware, which decides before the body is read.
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ METRICS_PATH = "/metrics"
 
 
 class AuthMiddleware:
-    """Answers 401 without a valid key; puts the caller where `caller_of` finds it."""
+    """Answers 401 to a request without a valid key, and 403 where an admin's is needed. `caller_of` returns the caller
+    that it found. has_open_metrics: /metrics needs no key."""
 
     def __init__(self, app: ASGIApp, ring: KeyRing, has_open_metrics: bool, on_error: OnError) -> None:
         self._app = app

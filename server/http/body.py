@@ -1,7 +1,7 @@
-"""A request's JSON body, checked: bytes to one of the wire models, away from the event loop where that takes long.
+"""Reads a request's JSON body into one of the wire models; a large body is read in a thread, beside the event loop.
 
-Owns what a body may be before its fields are looked at; knows no model. The invariant: whatever is sent, the work is
-linear in its bytes.
+Owns the bounds on a body as a whole; its fields are the wire models'. Invariant: the work is linear in the bytes,
+whatever a client sends.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from starlette.requests import ClientDisconnect, Request
 from server.http.errors import from_validation, invalid, is_json
 from server.http.work_pool import WorkPool
 
-NAMED = 65536  # bytes of a body in which a number that is not finite, or half a character, is refused by its field
-MAX_DEPTH = 256  # of lists and objects in each other; what writes JSON again stops at about a thousand
+NAMED = 65536  # bytes up to which an error about NaN, infinity or half a surrogate pair names the field that has it
+MAX_DEPTH = 256  # of nested lists and objects; libraries that write JSON fail at about a thousand
 STRING_OR_PART = re.compile(rb'"(?:[^"\\]++|\\(?:.|\Z))*+(?:"|\Z)|[\[{:]', re.DOTALL)  # each byte is read once
 
 M = TypeVar("M", bound=BaseModel)
 
 
 async def read_body(request: Request, model: type[M], pool: WorkPool, max_parts: int) -> M:
-    """The body as a `model`. max_parts: see `has_more_parts`. Raises ApiError that names the field."""
+    """The body as a `model`. max_parts: see `has_more_parts`. Raises an ApiError that names the field at fault."""
     try:
         data = await request.body()
     except ClientDisconnect:
@@ -36,7 +36,7 @@ async def read_body(request: Request, model: type[M], pool: WorkPool, max_parts:
 
 
 def parse_body(data: bytes, model: type[M], max_parts: int) -> M:
-    """Raises ApiError, of all that is wrong for the first."""
+    """The body as a `model`. Raises an ApiError for the first thing that is wrong."""
     if has_more_parts(data, max_parts):
         message = f"The body has more objects, lists and members than this server's limit of {max_parts}."
         raise invalid(message, None, "above_limit")
@@ -57,7 +57,8 @@ def _decoded(data: bytes) -> Any:
 
 
 def _leniently_decoded(data: bytes, reason: str) -> Any:
-    """What the field's own check is to refuse: numbers that are not finite, halves of characters."""
+    """Decode what only Python's parser accepts (NaN, infinity, half a surrogate pair), so that the field's own check
+    refuses it by name. Raises ApiError where it is not JSON either way, or the body is large."""
     try:
         if len(data) <= NAMED:
             return json.loads(data)
@@ -69,7 +70,7 @@ def _leniently_decoded(data: bytes, reason: str) -> Any:
 
 
 def has_more_parts(data: bytes, limit: int) -> bool:
-    """Whether JSON has more than `limit` objects, lists and members of objects, which cost most to read."""
+    """Whether JSON has more than `limit` objects, lists and object members, which cost most time to read."""
     if data.count(b"{") + data.count(b"[") + data.count(b":") <= limit:
         return False
     count = 0
@@ -90,6 +91,6 @@ def depth_of(value: object) -> int:
 
 
 def takes(model: type[BaseModel]) -> dict[str, Any]:
-    """What the OpenAPI document says of a path whose body is a `model`."""
+    """The OpenAPI entry of a path whose body is a `model`."""
     schema = {"$ref": f"#/components/schemas/{model.__name__}"}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

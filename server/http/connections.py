@@ -1,7 +1,7 @@
-"""Connections within bounds: how many there are and of whom, how long and how large the beginning of a request may be.
+"""Bounds on connections: how many are open, in all and from one address, and how long requests may take to arrive.
 
-Owns the book of open connections and the protocol that keeps to it; knows nothing of routes or keys. The invariant: a
-connection without a request holds its place until another wants it or its time is over, whichever comes first.
+Knows nothing of routes or keys. Invariant: a connection without a request keeps its place until another connection
+needs it or its time is over, whichever comes first.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from server.http.errors import ApiError, OnError
 
 LOG = logging.getLogger("gander.connections")
-RESERVED = 96  # file descriptors for all but connections: sockets to the worker, files, connections not yet refused
+RESERVED = 96  # file descriptors kept for sockets to workers, files, and connections that are about to be refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """Seconds are those a request's head may take, from the connection's or its own first byte, and then its body."""
+    """most, most_per_address: open connections. head_seconds: for a request's head, from when the connection opens or,
+    on a used one, from its first byte. body_seconds: for its body, after that. head_bytes: path and headers."""
 
     most: int
     most_per_address: int
@@ -36,7 +37,7 @@ class ConnectionLimits:
 
 @dataclass(slots=True)
 class ConnectionBook:
-    """All open connections, by address, each in the order in which they came."""
+    """All open connections, in the order in which they came, also by client address."""
 
     limits: ConnectionLimits
     on_error: OnError
@@ -44,7 +45,7 @@ class ConnectionBook:
     _all: dict[GuardedProtocol, None] = field(default_factory=dict)
 
     def admit(self, connection: GuardedProtocol) -> bool:
-        """Take it in, perhaps for the oldest one that has no request; False if all are busy."""
+        """Add the connection; where that is one too many, close the oldest without a request. False if all are busy."""
         same = self._by_address.setdefault(connection.address, {})
         for others, most in ((same, self.limits.most_per_address), (self._all, self.limits.most)):
             if len(others) >= most and not self._make_room(others):
@@ -55,7 +56,7 @@ class ConnectionBook:
         return True
 
     def leave(self, connection: GuardedProtocol) -> None:
-        """Safe to call twice."""
+        """Remove the connection. It may be gone already."""
         self._all.pop(connection, None)
         self._by_address.get(connection.address, {}).pop(connection, None)
         self._forget_if_empty(connection.address)
@@ -75,7 +76,8 @@ class ConnectionBook:
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """uvicorn's, which of itself waits for ever for a request and takes a head of any size."""
+    """uvicorn's protocol with the bounds of a `ConnectionBook`: uvicorn's own waits for a request for ever, and reads a
+    head of any size."""
 
     def __init__(self, book: ConnectionBook, **given: Any) -> None:
         super().__init__(**given)
@@ -83,7 +85,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._book = book
         self._limits = book.limits
         self._timer: asyncio.TimerHandle | None = None
-        self._num_bytes = 0  # since the last of a body, or of a request
+        self._num_bytes = 0  # received since the last piece of a body, or the last end of a request
         self._is_refused = False
 
     @property
@@ -144,7 +146,8 @@ class GuardedProtocol(HttpToolsProtocol):
             self._timer = None
 
     def _run_out(self, seconds: float) -> None:
-        """Time is over, unless it is the server that does not read, because an earlier request is not answered."""
+        """Refuse the request as too slow; but wait on where the server itself does not read, because an earlier request
+        is not answered yet."""
         is_answering = self.is_busy and not self.cycle.more_body
         if is_answering or self.pipeline or self.flow.read_paused:
             self._expect_within(seconds)
@@ -156,7 +159,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._refuse(ApiError(431, message, None, "head_too_large"))
 
     def _refuse(self, error: ApiError) -> None:
-        """Answer, where that does not break into a reply, and close."""
+        """Close the connection, with an error reply unless another reply is under way."""
         if self._is_refused or self.transport.is_closing():
             return
         self._is_refused = True
@@ -178,7 +181,7 @@ def _reply(error: ApiError) -> bytes:
 
 
 def connections_there_is_room_for(wanted: int) -> int:
-    """As many as the process may have file descriptors for, whose limit is raised as far as it may be."""
+    """How many of the `wanted` connections the process has file descriptors for. Raises its soft limit first."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = wanted + RESERVED
     if soft != resource.RLIM_INFINITY and soft < needed:

@@ -1,8 +1,7 @@
-"""Every error a client can meet, in OpenAI's shape: {"error": {message, type, param, code}}; below /v1/messages in
-Anthropic's, which has other types and is itself of type "error".
+"""Every error a client can get, in OpenAI's shape: {"error": {message, type, param, code}}. Below /v1/messages it has
+Anthropic's shape: other types, and "type": "error" beside it.
 
-Owns the words and the status of errors; knows nothing of routes. Messages are bounded, because some of them
-quote the client. `code` is always a string.
+Knows nothing of routes. Messages have a maximum length, because some quote the client. `code` is always a string.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ MESSAGE_ERROR_TYPES = ERROR_TYPES | {
 
 @dataclass(eq=False)
 class ApiError(Exception):
-    """An answer other than 200. retry_after: seconds, sent as a header with 429 and 503."""
+    """A reply with an error status. retry_after: seconds, sent as the Retry-After header; param: the field at fault."""
 
     status: int
     message: str
@@ -42,7 +41,7 @@ class ApiError(Exception):
         return {"error": self._detail(ERROR_TYPES, "server_error")}
 
     def message_body(self) -> dict[str, str | dict[str, str | None]]:
-        """The same for Anthropic's clients, who find param and code beside what they know."""
+        """The same in Anthropic's form; param and code, which it does not have, stand beside its own fields."""
         return {"type": "error", "error": self._detail(MESSAGE_ERROR_TYPES, "api_error")}
 
     def response(self, path: str) -> JSONResponse:
@@ -52,7 +51,7 @@ class ApiError(Exception):
         return JSONResponse(self.message_body() if is_message else self.body(), self.status, headers)
 
     def _detail(self, types: Mapping[int, str], own: str) -> dict[str, str | None]:
-        """types: by status; own: that of our own mistakes."""
+        """types: an error type for each status; own: the type of errors that are the server's."""
         return {
             "message": shortened(self.message, MAX_MESSAGE),
             "type": types.get(self.status, own if self.status >= 500 else "invalid_request_error"),
@@ -66,7 +65,7 @@ OnError = Callable[[ApiError], None]  # told of every error answered
 
 @contextmanager
 def naming(names: Mapping[str, str]) -> Iterator[None]:
-    """Errors that come out of the block name their field as this endpoint calls it."""
+    """Rename the field that an ApiError from the block names, to what this endpoint calls it. names: old to new."""
     try:
         yield
     except ApiError as error:
@@ -75,7 +74,7 @@ def naming(names: Mapping[str, str]) -> Iterator[None]:
 
 
 def shortened(text: str, limit: int) -> str:
-    """`text` in at most `limit` characters that can be encoded (JSON may carry lone surrogates)."""
+    """`text` cut to `limit` characters, with lone surrogates (which JSON may carry and UTF-8 may not) replaced."""
     text = text.encode("utf-8", "replace").decode()
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
@@ -85,7 +84,7 @@ def invalid(message: str, param: str | None, code: str = "invalid_value") -> Api
 
 
 def require_at_most(count: int, limit: int, param: str) -> None:
-    """Raises ApiError for more than this server's settings allow."""
+    """Raises ApiError where `count` is above the server's limit."""
     if count > limit:
         raise invalid(f"{param}: {count} is above this server's limit of {limit}.", param, "above_limit")
 
@@ -95,12 +94,12 @@ def unavailable(message: str, code: str, retry_after: int = 1) -> ApiError:
 
 
 def internal_error() -> ApiError:
-    """What a client learns of our own mistakes; the log has the rest under the request id."""
+    """The error for a fault in the server: the client learns no details, the log has them under the request id."""
     return ApiError(500, "The server had an error while processing the request.", None, "internal_error")
 
 
 def from_validation(errors: Sequence[Mapping[str, Any]]) -> ApiError:
-    """The first of pydantic's complaints about what was sent, in the client's words."""
+    """The first of pydantic's errors as an ApiError that names the field as the client wrote it."""
     error = errors[0]
     kind, message, context = str(error["type"]), str(error["msg"]), error.get("ctx") or {}
     path = [str(part) for part in error["loc"] if part != "body"]

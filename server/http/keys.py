@@ -1,6 +1,6 @@
-"""The API keys of a server: hashed when read, compared in constant time, the file's read again when it changes.
+"""The API keys of a server. Only the SHA-256 of a key is kept, and hashes are compared in constant time.
 
-Knows nothing of HTTP. A key is never kept: only its SHA-256 is.
+A file of keys is read again when it changes. Knows nothing of HTTP.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ LOG = logging.getLogger("gander.keys")
 HASH_PREFIX = "sha256:"
 HASHED = re.compile(r"sha256:([0-9a-fA-F]{64})")
 ADMIN_PREFIX = "admin "
-TENANT_LENGTH = 32  # hexadecimal digits of a key's hash that name its owner
-LABEL_LENGTH = 8  # of them in logs
+TENANT_LENGTH = 32  # hexadecimal digits of a key's hash that identify its owner
+LABEL_LENGTH = 8  # the first of those digits, which logs show
 
 
 @dataclass(frozen=True, slots=True)
 class KeyTerms:
-    """Of one key. weight: of its share against other keys' where there is not enough for all; None: no limit."""
+    """The limits of one key; None is no limit. weight: its share of a busy server, relative to other keys' weights."""
 
     weight: float = 1.0
     requests_per_minute: int | None = None
@@ -34,7 +34,7 @@ class KeyTerms:
 
     @classmethod
     def read(cls, words: Iterable[str]) -> KeyTerms:
-        """Of NAME=NUMBER each. Raises ValueError that quotes no unknown word: it may be part of a key."""
+        """Read words of the form NAME=NUMBER. The ValueError never quotes an unknown word: it may be part of a key."""
         given: dict[str, float] = {}
         for word in words:
             name, _, text = word.partition("=")
@@ -52,7 +52,8 @@ NO_TERMS = KeyTerms()
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sent a request. tenant: "" without a key; on a server that has none everybody is the admin."""
+    """Who sent a request. tenant: the first digits of the key's hash, "" without a key. Without any keys on the server
+    everybody is an admin."""
 
     tenant: str = ""
     is_admin: bool = True
@@ -64,7 +65,7 @@ class Caller:
 
     @property
     def label(self) -> str:
-        """What logs call the key: the first of its hash, as `sha256sum` and the owners of sessions have it."""
+        """The key's name in logs: the first digits of its SHA-256, as `sha256sum` prints them."""
         return self.tenant[:LABEL_LENGTH]
 
 
@@ -76,12 +77,12 @@ class StoredKey:
 
     @classmethod
     def read(cls, text: str, is_admin: bool, terms: KeyTerms = NO_TERMS) -> StoredKey:
-        """A key as it is, or its hash as sha256:HEX."""
+        """Read a key as it is, or its hash as sha256:HEX."""
         return cls(bytes.fromhex(hashed(text).removeprefix(HASH_PREFIX)), is_admin, terms)
 
 
 def hashed(key: str) -> str:
-    """A key's hash as sha256:HEX; one that is a hash already as it is."""
+    """A key's hash as sha256:HEX; what already has that form stays as it is."""
     return key if is_hashed(key) else HASH_PREFIX + hashlib.sha256(key.encode()).hexdigest()
 
 
@@ -90,10 +91,11 @@ def is_hashed(key: str) -> bool:
 
 
 class KeyRing:
-    """file: read at once, and again when its time or size changes; a file that cannot be read keeps the old keys."""
+    """All keys of the server. The file is read now, and again when its time or size changes; where it then cannot be
+    read, the old keys hold. keys, admin_keys: separated by commas."""
 
     def __init__(self, keys: str | None, admin_keys: str | None, file: str | None) -> None:
-        """Raises ConfigError where the file cannot be read at the start."""
+        """Raises ConfigError where the file cannot be read now."""
         self._fixed = [*_listed(keys, is_admin=False), *_listed(admin_keys, is_admin=True)]
         self._path = None if file is None else Path(file)
         self._stamp: tuple[int, int] | None = None
@@ -106,11 +108,11 @@ class KeyRing:
 
     @property
     def is_open(self) -> bool:
-        """No keys were configured: everybody may come in."""
+        """Whether no keys were configured, so that everybody is let in."""
         return not self._fixed and self._path is None
 
     def find(self, key: str) -> Caller | None:
-        """Whose key this is. Every stored key is compared, so that the time taken tells nothing."""
+        """The caller with this key, or None. Every stored key is compared, so that the time taken reveals nothing."""
         self._refresh()
         digest = hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
         is_known = is_admin = False
@@ -148,7 +150,7 @@ def _listed(keys: str | None, is_admin: bool) -> Iterable[StoredKey]:
 
 
 def _lines(text: str) -> Iterable[StoredKey]:
-    """One key a line, with its terms behind it; empty lines and lines that begin with # are skipped."""
+    """One key a line, followed by its limits; empty lines and lines that begin with # are skipped."""
     for number, line in enumerate(text.splitlines(), start=1):
         entry = line.strip()
         if not entry or entry.startswith("#"):

@@ -1,6 +1,6 @@
-"""What happens to every request before and after its route: an id, a body within bounds, a count, a log line.
+"""What every request gets around its route: an id, a bound on its body, a count in the metrics, a line in the log.
 
-Pure ASGI, so that streams pass untouched and a client's leaving is seen. Knows nothing of any route.
+Plain ASGI middleware, so that streams pass unbuffered and a client's disconnect reaches the route.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from server.http.errors import ApiError, OnError, internal_error
 
 LOG = logging.getLogger("gander.http")
 VALID_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
-DISCARD_BYTES = 64 * 2**20  # of a too large body, so that its sender gets to read the answer
+DISCARD_BYTES = 64 * 2**20  # read and dropped of a body that is too large, so that its sender reads the answer
 QUIET_PATHS = frozenset({"/health", "/ready", "/metrics", "/is_sleeping"})
 
 
 class RequestFrame:
-    """Outermost of all: x-request-id on every reply, no exception past it, every request counted.
+    """The outermost middleware: it adds x-request-id to replies, answers 500 to an exception, counts and logs requests.
 
-    on_request: told of each at its end, by route and status.
+    on_request: called with route and status when a request ends; on_error: with the error of an exception.
     """
 
     def __init__(self, app: ASGIApp, on_request: Callable[[str, int], None], on_error: OnError) -> None:
@@ -75,8 +75,8 @@ class RequestFrame:
 
 
 class BodyLimit:
-    """Reads the whole body before the route runs; one above `max_bytes` is answered 413. max_put_bytes: of an admin's
-    PUT, whose body is a session."""
+    """Reads the whole body before the route runs, and answers 413 to one above `max_bytes`. max_put_bytes: the limit of
+    an admin's PUT, whose body is an exported session."""
 
     def __init__(self, app: ASGIApp, max_bytes: int, max_put_bytes: int, on_error: OnError) -> None:
         self._app = app
@@ -107,7 +107,7 @@ class BodyLimit:
         await self._app(scope, receive_again, send)
 
     async def _read(self, receive: Receive, announced: str, most: int) -> tuple[bytes | None, bool]:
-        """The body, None if it is larger than `most` bytes; and whether the client stayed to its end."""
+        """The body, or None if it has more than `most` bytes; and whether the client stayed while it was read."""
         pieces: list[bytes] = []
         size = 0
         if announced.isdecimal() and int(announced) > max(most, DISCARD_BYTES):

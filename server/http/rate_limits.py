@@ -1,7 +1,7 @@
-"""Requests and tokens a minute: what each key may yet have, and the headers that say so, by OpenAI's names.
+"""Limits of requests and tokens a minute for each key, and OpenAI's x-ratelimit headers that tell what is left.
 
-Pure ASGI, before the body is read. Invariant: what was begun is never cut short; a reply may overdraw its key's tokens,
-and the next requests wait until they are made up for.
+Plain ASGI middleware, which decides before the body is read. Invariant: a reply that has begun is never cut short. It
+may use more tokens than are left; the key's next requests are then refused until the balance is positive again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RATE_LIMIT_HEADERS = tuple(
 
 
 class Bucket:
-    """As much as `per_minute` at once, which comes back evenly, all of it in a minute. It may be overdrawn."""
+    """A token bucket: it holds `per_minute` when full, refills evenly in a minute, and its level may be negative."""
 
     def __init__(self, per_minute: int, clock: Callable[[], float]) -> None:
         self.per_minute = per_minute
@@ -43,12 +43,12 @@ class Bucket:
         self._level = self.level - amount
 
     def seconds_until(self, amount: float) -> float:
-        """Until there is so much; of more than it ever holds, until it is full."""
+        """Seconds until the level reaches `amount`; where that is more than the bucket holds, until it is full."""
         return max(min(amount, self.per_minute) - self.level, 0.0) * MINUTE / self.per_minute
 
 
 class Allowance:
-    """What the key of these terms may yet have. clock: in seconds."""
+    """What one key has left of its limits. clock: in seconds."""
 
     def __init__(self, terms: KeyTerms, clock: Callable[[], float] = time.monotonic) -> None:
         self.terms = terms
@@ -56,13 +56,13 @@ class Allowance:
         self._buckets = {kind: Bucket(limit, clock) for kind, limit in limits.items() if limit is not None}
 
     def take_request(self) -> None:
-        """Raises ApiError 429 where there is none left, or an earlier reply's tokens are not made up for."""
+        """Count one request. Raises ApiError 429 where no request or no token is left."""
         self._require("requests", 1)
         self._require("tokens", 1)
         self._take("requests", 1)
 
     def take_prompt(self, num_tokens: int) -> None:
-        """Raises ApiError 429 where there are fewer left, be they all that there ever are."""
+        """Count the prompt's tokens. Raises ApiError 429 where fewer are left, unless the bucket is full."""
         self._require("tokens", num_tokens)
         self._take("tokens", num_tokens)
 
@@ -70,7 +70,7 @@ class Allowance:
         self._take("tokens", num_tokens)
 
     def headers(self) -> dict[str, str]:
-        """The limits, what is left and when it is whole again."""
+        """The x-ratelimit headers: the limits, what is left, and the time until all of it is back."""
         headers = {}
         for kind, bucket in self._buckets.items():
             headers[f"x-ratelimit-limit-{kind}"] = str(bucket.per_minute)
@@ -92,7 +92,7 @@ class Allowance:
 
 
 def duration(seconds: float) -> str:
-    """As OpenAI writes it: 12ms, 8.64s, 6m0s."""
+    """A duration in OpenAI's notation: 12ms, 8.64s, 6m0s."""
     if seconds < 1:
         return f"{math.ceil(seconds * 1000)}ms"
     minutes, rest = divmod(math.ceil(seconds * 100) / 100, MINUTE)
@@ -100,12 +100,12 @@ def duration(seconds: float) -> str:
 
 
 class RateLimitMiddleware:
-    """Takes a request off its key's allowance, or answers 429; puts the allowance where `allowance_of` finds it."""
+    """Counts a request against its key's limits, or answers 429. `allowance_of` returns what the key has left."""
 
     def __init__(self, app: ASGIApp, on_error: OnError) -> None:
         self._app = app
         self._on_error = on_error
-        self._allowances: dict[str, Allowance] = {}  # by tenant: no more than there are keys
+        self._allowances: dict[str, Allowance] = {}  # by tenant, so at most one for each key
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_counted = scope["type"] == "http" and scope["method"] == "POST" and scope["path"] in PATHS
@@ -129,7 +129,7 @@ class RateLimitMiddleware:
         await self._app(scope, receive, send_with_limits)
 
     def _allowance_of(self, caller: Caller) -> Allowance | None:
-        """Where the key has limits; anew where they have changed."""
+        """The key's allowance, None where it has no limits; a new one where its limits have changed."""
         terms = caller.terms
         if terms.requests_per_minute is None and terms.tokens_per_minute is None:
             return None
@@ -140,7 +140,7 @@ class RateLimitMiddleware:
 
 
 def allowance_of(connection: HTTPConnection) -> Allowance | None:
-    """None where the sender's key has no limits."""
+    """What the request's key has left; None where it has no limits."""
     allowance = getattr(connection.state, "allowance", None)
     assert allowance is None or isinstance(allowance, Allowance)
     return allowance

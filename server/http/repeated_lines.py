@@ -1,4 +1,4 @@
-"""Log lines that anybody can cause by the thousand: one a minute of each kind, with how many there were."""
+"""Thins out log lines that any client can cause by the thousand: one of each kind a minute, with how many it hid."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 SECONDS = 60.0
-KINDS = (  # beginnings of lines
+KINDS = (  # how such lines begin
     "A connection was closed",
     "Too many connections",
     "Invalid HTTP request received",
@@ -19,12 +19,12 @@ LOGGERS = ("gander.connections", "uvicorn.error", "asyncio")
 
 
 class OnceAMinute(logging.Filter):
-    """now: a clock in seconds."""
+    """A log filter that lets one line of each kind through in a minute. now: a clock in seconds."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._now = now
-        self._shown: dict[str, float] = {}  # by kind: when
+        self._shown: dict[str, float] = {}  # when a line of each kind was last shown
         self._num_hidden: dict[str, int] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -43,7 +43,7 @@ class OnceAMinute(logging.Filter):
 
 
 def quieten() -> None:
-    """Filter the loggers from which such lines come."""
+    """Add the filter to the loggers that write such lines."""
     lines = OnceAMinute()
     for name in LOGGERS:
         logging.getLogger(name).addFilter(lines)

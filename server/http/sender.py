@@ -1,4 +1,4 @@
-"""Who sent a request, and on which terms: its key, its session, the time it gives."""
+"""Who sent a request: its key's tenant and weight, its session, and the timeout that it asks for."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ VALID_ID = re.compile(r"[!-~]{1,128}")
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """tenant, is_admin: see `Caller`; every tenant has sessions of its own. weight: of its key. timeout: in seconds, by
-    header."""
+    """tenant, is_admin: see `Caller`; sessions belong to a tenant. weight: see `KeyTerms`. timeout: seconds that the
+    request may take, from the X-Request-Timeout header."""
 
     tenant: str
     session_id: str
@@ -30,7 +30,7 @@ class Sender:
 
 
 def sender_of(connection: HTTPConnection, session_id: str | None) -> Sender:
-    """session_id: by the body. Raises ApiError for a bad name, and for a time that is none."""
+    """session_id: the body's, which wins over the header. Raises ApiError for an invalid session id or timeout."""
     caller = caller_of(connection)
     named = session_id or connection.headers.get(SESSION_HEADER, DEFAULT_SESSION)
     if not VALID_ID.fullmatch(named):

@@ -1,7 +1,6 @@
 """Server-sent events: the bytes of a stream, and the response that sends them.
 
-Owns the frames and what happens when the client leaves: the frames' generator is closed at once.
-Knows nothing of what is inside a frame.
+When the client disconnects, the generator of frames is closed at once. Knows nothing of what is inside a frame.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 EMPTY_COMMENT = b": \n\n"
-PIECE_BYTES = 1024  # the tokens of a step more or less seldom make another piece of a chunk
+PIECE_BYTES = 1024  # large enough that the tokens of one step seldom change a padded chunk's length
 
 T = TypeVar("T")
 
@@ -27,18 +26,18 @@ def frame(body: Mapping[str, object]) -> bytes:
 
 
 def event_frame(event: Mapping[str, object]) -> bytes:
-    """A frame that says its event's type before the data does."""
+    """A frame with the event's type on a line of its own before the data."""
     return b"event: " + str(event["type"]).encode() + b"\n" + frame(event)
 
 
 def padded(frames: bytes) -> bytes:
-    """Frames behind a comment, with which they are a whole number of pieces long."""
+    """The frames after a comment line that pads them to a multiple of PIECE_BYTES."""
     room = -(len(frames) + len(EMPTY_COMMENT)) % PIECE_BYTES
     return EMPTY_COMMENT[:2] + b"." * room + EMPTY_COMMENT[2:] + frames
 
 
 class EventStream(Response):
-    """Sends frames as they come; a client that goes away closes `frames` without waiting for the next one."""
+    """Sends frames as they come. When the client disconnects, `frames` is closed without waiting for the next one."""
 
     media_type = "text/event-stream"
 
@@ -61,7 +60,7 @@ class EventStream(Response):
 
 
 async def while_connected(receive: Receive, work: Awaitable[T]) -> T | None:
-    """The result of `work`, which is cancelled as soon as the client goes away; then None. Raises what it raises."""
+    """The result of `work`; None where the client disconnected first, which cancels it. Raises what `work` raises."""
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(_wait_for_disconnect(receive))
     try:

@@ -1,7 +1,8 @@
-"""A span for every POST, for OpenTelemetry: begun where the sender's trace says, ended with the reply's last byte.
+"""An OpenTelemetry span for every POST: a child of the span in the sender's traceparent header, which ends with the
+reply's last byte.
 
-Pure ASGI. Owns where spans go; what is inside a generation call is `generation.spans`'s. Nothing that a client wrote is
-in a span but its request id. The packages are those of gander[otel], imported where tracing is on.
+Plain ASGI middleware. `generation.spans` adds what happens inside a generation call. A span holds nothing that a client
+wrote but the request id. The packages, those of gander[otel], are imported only where tracing is on.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
 Attributes = Mapping[str, str | int | float]
-EXPORT_SECONDS = 2.0  # for a collector to take spans, also while the server stops
+EXPORT_SECONDS = 2.0  # how long an export to the collector may take, also while the server stops
 
 
 def exporting_provider(endpoint: str) -> TracerProvider:
-    """Sends spans to a collector in batches, in a thread. Raises ConfigError where the packages are missing."""
+    """A provider whose thread sends spans to a collector, in batches. Raises ConfigError without gander[otel]."""
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
@@ -44,18 +45,18 @@ def exporting_provider(endpoint: str) -> TracerProvider:
 class RequestSpan:
     span: Span
     tracer: Tracer
-    context: Context  # of its children
+    context: Context  # the context in which its children start
 
     def set(self, attributes: Attributes) -> None:
         self.span.set_attributes(attributes)
 
     def add(self, name: str, start: int, end: int, attributes: Attributes) -> None:
-        """A child that is over. start, end: nanoseconds since 1970."""
+        """Add a child span that is already over. start, end: nanoseconds since 1970."""
         self.tracer.start_span(name, self.context, attributes=attributes, start_time=start).end(end)
 
 
 class TracingMiddleware:
-    """Puts the span where `span_of` finds it."""
+    """Opens a span around each POST; `span_of` returns it."""
 
     def __init__(self, app: ASGIApp, provider: TracerProvider) -> None:
         from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
@@ -98,7 +99,7 @@ class TracingMiddleware:
 
 
 def span_of(connection: HTTPConnection) -> RequestSpan | None:
-    """None where the request is not traced."""
+    """The request's span; None where it is not traced."""
     span = getattr(connection.state, "span", None)
     assert span is None or isinstance(span, RequestSpan)
     return span

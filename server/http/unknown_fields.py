@@ -1,6 +1,6 @@
-"""What becomes of fields nobody knows: refused, or left out and told of in the log, once for each name.
+"""What happens to unknown fields of a body: they are refused, or dropped with one line in the log for each name.
 
-Owns the choice, for the time of a request; the wire models ask for it where they meet such a field.
+A context variable holds the choice while a request runs; the wire models read it where they meet such a field.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from server.http.errors import MAX_PARAM, shortened
 
 LOG = logging.getLogger("gander.fields")
-MAX_NAMES = 1000  # told of; clients choose names
+MAX_NAMES = 1000  # most names logged: clients choose them, so there may be any number
 
 UnknownFields = Literal["refuse", "ignore"]
 
 
 class IgnoredFields:
-    """Names that were left out."""
+    """Logs the name of each dropped field once."""
 
     def __init__(self) -> None:
         self._names: set[str] = set()
@@ -36,7 +36,7 @@ IGNORED: ContextVar[IgnoredFields | None] = ContextVar("ignored_fields", default
 
 
 class UnknownFieldsMiddleware:
-    """Has every request ignore what it does not know."""
+    """Makes the wire models drop unknown fields of every request instead of refusing them."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

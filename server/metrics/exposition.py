@@ -1,7 +1,4 @@
-"""The engine's totals under their metric names. Pure: numbers in, metric families out.
-
-Owns the engine metrics' names and help texts.
-"""
+"""Turns the engine's totals into Prometheus metric families. Pure; owns the metrics' names and help texts."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from server.engine_client.supervisor import Supervisor
 from server.metrics.totals import MAX_DEPTH, WINDOW_STEPS, StepTotals
 
 KEY_DIGITS = 8
-DECODE_STEPS = "steps that decoded and had no prefill rows"
+DECODE_STEPS = "steps that decoded and ran no prompt tokens"
 SPEEDUP = (
     "Tokens per second of decoding against plain decoding at the same load: the seconds that plain decoding would "
     "have needed for the tokens of a step (from the measured cost of a plain step at the same number of requests "
@@ -59,7 +56,9 @@ def worker_metrics(workers: Sequence[Supervisor]) -> Iterator[Metric]:
 
 
 def load_metrics(counts: Mapping[tuple[str, bool], int]) -> Iterator[Metric]:
-    """Open requests by whose they are, a key by the first digits of its hash, and whether they have a first token."""
+    """Open requests, labelled with their API key (the first digits of its hash) and whether they have a token yet.
+
+    counts: by tenant and whether the first token has come."""
     gauge = GaugeMetricFamily(
         "gander_open_requests", "Requests without an end, by API key and state", labels=("key", "state")
     )
@@ -69,7 +68,7 @@ def load_metrics(counts: Mapping[tuple[str, bool], int]) -> Iterator[Metric]:
 
 
 def ready_metrics(model_name: str, engine: Ready) -> Iterator[Metric]:
-    """What serves, as labels of a constant 1, and what it said of itself when it was ready."""
+    """Model, version, device, dtype and attention as labels of a constant 1; and the memory that workers will take."""
     labels = {"device": engine.device, "dtype": engine.dtype, "attention": engine.attention}
     yield InfoMetricFamily("gander", "What serves", {"model": model_name, "version": __version__} | labels)
     yield GaugeMetricFamily(
@@ -100,8 +99,8 @@ def _gauges(totals: StepTotals) -> Iterator[Metric]:
 def _counters(totals: StepTotals) -> Iterator[Metric]:
     rows: tuple[tuple[str, str, float], ...] = (
         ("steps", "Engine steps, each one packed forward", totals.steps),
-        ("rows", "Rows of all packed forwards, padding left out", totals.rows),
-        ("prefill_rows", "Rows that were prompt tokens", totals.prefill_rows),
+        ("rows", "Tokens of all packed forwards, drafted and prompt tokens included, padding not", totals.rows),
+        ("prefill_rows", "Prompt tokens of all packed forwards", totals.prefill_rows),
         ("prefix_cache_queries_tokens", "Tokens of prompts that were looked up in the cache", totals.prefix_queries),
         ("prefix_cache_hits_tokens", "Tokens of prompts found in the cache, so not run", totals.prefix_hits),
         ("preemptions", "Requests that gave up their place or room to others, to be run again", totals.preemptions),

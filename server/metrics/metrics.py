@@ -1,7 +1,7 @@
-"""Prometheus metrics of the server: one registry of its own, histograms per request, totals read at scrape time.
+"""Prometheus metrics of the server: histograms and counters of requests, and the engine's totals, read at each scrape.
 
-Owns names, labels and buckets. Ratios are left to PromQL, but for the speedup gauge, whose definition is in its
-help text. Names that begin with vllm: are vLLM's own, so that tools made for it can read them.
+Owns names, labels and buckets, in a registry of its own. Ratios are left to PromQL, except for the speedup gauge, whose
+help text defines it. Names that begin with vllm: are vLLM's, so that tools made for it can read them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from decoding.worker.messages import Finished, StepReport
+from decoding.core.events import Finished
+from decoding.worker.messages import StepReport
 from server.engine_client.client import EngineClient
 from server.engine_client.open_requests import Ticket
 from server.engine_client.replies import End
@@ -28,7 +29,7 @@ LATENCY_BUCKETS = (
     *(0.0005, 0.001, 0.0015, 0.002, 0.0025, 0.003, 0.004, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05),
     *(0.075, 0.1, 0.15, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0),
 )
-# Counters that begin at 0, so that the first increase can be seen.
+# Labels whose counters exist from the start, at 0, so that PromQL sees their first increase.
 ENDS = ("stop", "length", "abort", "rejected", "failed", "workergone", "expired")
 OPERATIONAL_CODES = (
     *("internal_error", "queue_full", "worker_died", "engine_restarting", "engine_silent", "server_stopping"),
@@ -38,7 +39,7 @@ LENGTH_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 2
 
 
 class Metrics:
-    """The observer of the engine's client, and what the middleware counts."""
+    """All metrics. The engine's client and the middleware call its on_... methods."""
 
     def __init__(self, model_name: str) -> None:
         self.registry = CollectorRegistry()
@@ -47,7 +48,7 @@ class Metrics:
         self.model_name = model_name
         self._read_status: Callable[[], EngineStatus] = EngineStatus
         self._client: EngineClient | None = None
-        self._tenants: set[str] = set()  # whose requests have ended: no more than there are keys
+        self._tenants: set[str] = set()  # tenants that had a request end; at most as many as there are keys
         self.registry.register(_Engine(self._engine_metrics))
         ProcessCollector(registry=self.registry)
         self._add_request_metrics()
@@ -61,7 +62,7 @@ class Metrics:
             self._errors.labels(code)
 
     def watch(self, client: EngineClient, read_status: Callable[[], EngineStatus]) -> None:
-        """From now on every scrape asks these what the engine is and how it does. read_status: of the whole server."""
+        """From now on every scrape reads the state of the workers and the server from these."""
         self._client, self._read_status = client, read_status
 
     def on_report(self, worker: int, report: StepReport) -> None:
@@ -71,7 +72,7 @@ class Metrics:
         self.totals.forget_engine(worker)
 
     def on_end(self, ticket: Ticket, end: End) -> None:
-        """Count one ended request. Times are those its client sees, but for the wait in the engine's queue."""
+        """Count one ended request. Times are measured in this process, except for the wait in the engine's queue."""
         self._tenants.add(ticket.request.tenant)
         if not isinstance(end, Finished):
             self._ends.labels(type(end).__name__.lower()).inc()
@@ -93,15 +94,15 @@ class Metrics:
             self._per_token.observe(seconds / (ticket.num_tokens - 1))
 
     def on_resumed(self, num_requests: int) -> None:
-        """Count requests that go on with another worker."""
+        """Count requests that continue on another worker."""
         self._resumed.inc(num_requests)
 
     def on_error(self, error: ApiError) -> None:
-        """Count an error answered, also one inside a stream."""
+        """Count an error that was answered, also one inside a stream."""
         self._errors.labels(error.code).inc()
 
     def on_request(self, route: str, status: int) -> None:
-        """Count an HTTP request answered."""
+        """Count an HTTP request that was answered."""
         self._http_requests.labels(route, str(status)).inc()
 
     def _engine_metrics(self) -> Iterable[Metric]:
@@ -146,7 +147,7 @@ class Metrics:
 
 
 class _Engine(Collector):
-    """Shows the totals when Prometheus asks, so that a step costs only additions."""
+    """Makes metric families of the totals at each scrape, so that a step itself costs only additions."""
 
     def __init__(self, read: Callable[[], Iterable[Metric]]) -> None:
         self._read = read

@@ -1,7 +1,6 @@
-"""Running totals of what the engine reports with every step, in plain numbers.
+"""Running totals of the engine's step reports, in plain numbers, and the window behind the speedup gauge.
 
-Owns the sums and the window behind the speedup gauge; knows nothing of Prometheus, which reads them when it
-scrapes. Adding a step must stay a matter of microseconds.
+Knows nothing of Prometheus: `exposition` reads the totals at each scrape. Adding a step must take microseconds only.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ MAX_DEPTH = 64  # deeper tokens count as this depth, so that labels stay bounded
 
 
 class StepTotals:
-    """Counters keyed by label values: (method,), (method, source) or (method, depth).
+    """Counters keyed by label values: method, (method, source) or (method, depth).
 
-    plain_seconds and decode_seconds are of the same steps: those that decoded and had no prefill rows.
+    plain_seconds and decode_seconds cover the same steps: those that decoded and had no prompt tokens.
     """
 
     def __init__(self) -> None:
-        self._engines: dict[int, EngineStats] = {}  # of each worker that lives
+        self._engines: dict[int, EngineStats] = {}  # the last report of each live worker
         self.steps = 0
         self.rows = 0
         self.prefill_rows = 0
@@ -51,12 +50,12 @@ class StepTotals:
             self._add_step(step)
 
     def forget_engine(self, worker: int) -> None:
-        """The worker is gone, and what it held with it."""
+        """Drop the gauges of a worker that died."""
         self._engines.pop(worker, None)
 
     @property
     def engine(self) -> EngineStats:
-        """Of all workers together."""
+        """The gauges, summed over all workers."""
         engines = self._engines.values()
         return EngineStats(
             **{name: sum(getattr(engine, name) for engine in engines) for name in EngineStats.__struct_fields__}
@@ -64,7 +63,7 @@ class StepTotals:
 
     @property
     def speedup(self) -> float:
-        """Plain seconds over seconds in the window; 0 before the first decode step."""
+        """Plain seconds divided by measured seconds, over the window's steps; 0 before the first decode step."""
         seconds = sum(step for _, step in self._window)
         return sum(plain for plain, _ in self._window) / seconds if seconds else 0.0
 

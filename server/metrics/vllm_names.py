@@ -1,6 +1,6 @@
-"""The same numbers under the names of vLLM's metrics, for the routers, autoscalers and dashboards that read those.
+"""The same numbers under vLLM's metric names, for routers, autoscalers and dashboards that read those.
 
-Owns the names; counts nothing that is not counted anyway. All have the labels model_name and engine, "0".
+All have vLLM's labels model_name and engine, of which the latter is always "0".
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from decoding.config import BLOCK_LEN
 from decoding.worker.messages import Ready
 from server.metrics.totals import StepTotals
 
-ENGINE = "0"  # of as many as one process has
+ENGINE = "0"  # the label's value: vLLM numbers the engines of a process, and here there is one
 LABELS = ("model_name", "engine")
-REASONS = ("stop", "length", "abort")  # why a request may end that did not fail
+REASONS = ("stop", "length", "abort")  # how a request that did not fail may end
 
 
 def vllm_engine_metrics(totals: StepTotals, model_name: str, prompt_tokens: int) -> Iterator[Metric]:
-    """prompt_tokens: of finished requests."""
+    """The engine's counters and gauges. prompt_tokens: those of finished requests."""
     values = (model_name, ENGINE)
     for name, text, number in _counts(totals, prompt_tokens):
         counter = CounterMetricFamily(f"vllm:{name}", f"vLLM's name: {text}", labels=LABELS)
@@ -44,7 +44,7 @@ def vllm_engine_metrics(totals: StepTotals, model_name: str, prompt_tokens: int)
 
 
 def vllm_cache_config(model_name: str, engine: Ready) -> Metric:
-    """How the cache is laid out, as labels of a constant 1. Its blocks are called those of a GPU on every device."""
+    """The KV cache's layout as labels of a constant 1. The label is num_gpu_blocks also where the device is a CPU."""
     config = {
         "model_name": model_name,
         "engine": ENGINE,
@@ -61,7 +61,7 @@ def _counts(totals: StepTotals, prompt_tokens: int) -> Iterator[tuple[str, str, 
     yield "spec_decode_num_accepted_tokens", "Accepted tokens", totals.accepted.total()
     yield "prompt_tokens", "Prompt tokens of finished requests", prompt_tokens
     yield "generation_tokens", "Tokens emitted", totals.emitted.total()
-    for cache in ("prefix_cache", "gpu_prefix_cache"):  # the second is what it was called before
+    for cache in ("prefix_cache", "gpu_prefix_cache"):  # the second is the name in older versions of vLLM
         yield f"{cache}_queries", "Prompt tokens looked up in the cache", totals.prefix_queries
         yield f"{cache}_hits", "Prompt tokens found in the cache", totals.prefix_hits
     yield "num_preemptions", "Preemptions", totals.preemptions
@@ -71,7 +71,7 @@ def _values(totals: StepTotals) -> Iterator[tuple[str, str, float]]:
     engine = totals.engine
     yield "num_requests_running", "Requests running", engine.running
     yield "num_requests_waiting", "Requests waiting", engine.waiting
-    for cache in ("kv_cache", "gpu_cache"):  # the second is what it was called before
+    for cache in ("kv_cache", "gpu_cache"):  # the second is the name in older versions of vLLM
         yield (
             f"{cache}_usage_perc",
             "KV slots requests hold, 1 being all",
@@ -80,7 +80,7 @@ def _values(totals: StepTotals) -> Iterator[tuple[str, str, float]]:
 
 
 class VllmRequests:
-    """What is counted of each request as it ends. buckets: of seconds."""
+    """vLLM's histograms and counters of ended requests. buckets: bounds in seconds."""
 
     def __init__(self, registry: CollectorRegistry, model_name: str, buckets: Sequence[float]) -> None:
         def histogram(name: str, text: str) -> Histogram:
@@ -102,7 +102,7 @@ class VllmRequests:
         self._ends[reason].inc()
 
     def on_reply(self, first_token: float, between: Sequence[float], end_to_end: float) -> None:
-        """All in seconds."""
+        """Observe one reply. All times are in seconds; between: from each step's tokens to the next step's."""
         self._first_token.observe(first_token)
         self._end_to_end.observe(end_to_end)
         for seconds in between:

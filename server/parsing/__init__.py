@@ -1,4 +1,4 @@
-"""From a reply's text to its parts: what was thought, what is said, which tools are called. Pure, piece by piece.
+"""Parses a reply's text, piece by piece, into parts: reasoning, content and tool calls. Pure.
 
-The invariant of every parser: the parts, joined, are a function of the text, not of how it was cut into pieces.
+Invariant of every parser: the parts, joined, depend on the text and not on how it was cut into pieces.
 """

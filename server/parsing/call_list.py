@@ -9,7 +9,9 @@ SEPARATORS = frozenset(" \t\r\n,;[")
 
 
 class CallList:
-    """rest: the text after the last call, once something came that belongs to none; None before that."""
+    """Parses calls until text comes that belongs to no call. rest: that text and what follows it; None before.
+
+    max_calls: reading ends after so many; known_names: a call of another name is no call, None allows any."""
 
     def __init__(self, writer: CallWriter, max_calls: int | None, known_names: frozenset[str] | None = None) -> None:
         self._writer = writer
@@ -32,7 +34,7 @@ class CallList:
         return parts
 
     def flush(self) -> list[Part]:
-        """A call that was cut before its name was known is shown as it is."""
+        """The text of a call that was cut off before its name was known, as content."""
         cut, self._object = self._object, None
         return [Content(cut.raw)] if cut is not None and not cut.is_started else []
 

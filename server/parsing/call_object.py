@@ -1,6 +1,6 @@
-"""Reads one tool call written as a JSON object, {"name": ..., "arguments": {...}}, character by character.
+"""Parses one tool call written as a JSON object, {"name": ..., "arguments": {...}}, character by character.
 
-The arguments' text is handed on as it comes and as it is written, as soon as the name is known.
+As soon as the name is known, the arguments' text is passed on as it comes, unchanged.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ ARGUMENT_KEYS = frozenset({"arguments", "parameters"})
 
 
 class JsonScanner:
-    """Follows nesting and strings. depth: how many brackets are open after the last character."""
+    """Tracks strings and nesting in JSON text. depth: how many brackets are open after the last character."""
 
     def __init__(self) -> None:
         self.depth = 0
@@ -22,7 +22,7 @@ class JsonScanner:
         self._is_escaped = False
 
     def push(self, character: str) -> bool:
-        """Whether this character is structure, not part of a string."""
+        """Read one character. True where it is structure or white space, not part of a string."""
         if self.is_in_string:
             if self._is_escaped:
                 self._is_escaped = False
@@ -42,7 +42,7 @@ class JsonScanner:
 
 
 class ArgumentText:
-    """What may be shown of a value: no white space around it, and a value that is a JSON string without its quotes."""
+    """The text of a call's arguments: the value without surrounding white space; of a JSON string, what it spells."""
 
     def __init__(self) -> None:
         self._held = ""
@@ -59,7 +59,7 @@ class ArgumentText:
         return text
 
     def end(self) -> str:
-        """What was held back; text that cannot be read as a string is shown as it is."""
+        """The text of a JSON string, which is held back until here; as it is where it cannot be decoded."""
         if not self._is_string:
             return ""
         try:
@@ -69,7 +69,8 @@ class ArgumentText:
 
 
 class CallObject:
-    """raw: everything read. is_done: the object is closed; is_broken: it is not a call, show `raw` instead."""
+    """raw: all text read. is_started: the name is known; is_done: the object is closed; is_broken: it is not a call, so
+    that `raw` is to be shown as text."""
 
     def __init__(self, writer: CallWriter, known_names: frozenset[str] | None = None) -> None:
         self._writer = writer
@@ -83,7 +84,7 @@ class CallObject:
         self.is_started = self.is_done = self.is_broken = False
 
     def push(self, character: str) -> list[Part]:
-        """Must begin with the object's opening bracket."""
+        """The parts that one more character makes. The first character must be the object's opening bracket."""
         self.raw += character
         is_structure = self._scanner.push(character)
         depth = self._scanner.depth

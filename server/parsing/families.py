@@ -1,8 +1,8 @@
-"""How each model family writes tool calls, and the parser for it.
+"""The formats in which model families write tool calls, and a parser for each.
 
 hermes: <tool_call>{"name": ..., "arguments": {...}}</tool_call> (Hermes, Qwen 2.5, Qwen 3).
-llama3: the whole reply is {"name": ..., "parameters": {...}}, several apart by ";" (Llama 3.1 and later).
-mistral: [TOOL_CALLS] and then a list of such objects, or name[ARGS]{...} (Mistral, by tokenizer version).
+llama3: the whole reply is {"name": ..., "parameters": {...}}, several separated by ";" (Llama 3.1 and later).
+mistral: [TOOL_CALLS], then a list of such objects, or name[ARGS]{...} (Mistral, depending on the tokenizer's version).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MISTRAL_ID = "[CALL_ID]"
 
 
 def family_of(template_text: str) -> Family:
-    """The family whose format a chat template teaches; hermes where it teaches none."""
+    """The family whose format a chat template uses; hermes where it uses none of the others."""
     if MISTRAL_MARK in template_text:
         return "mistral"
     if PYTHON_TAG in template_text or ("ipython" in template_text and '"parameters"' in template_text):
@@ -33,7 +33,7 @@ def family_of(template_text: str) -> Family:
 
 
 def call_parser(family: Family, names: frozenset[str], make_id: Callable[[], str], max_calls: int | None) -> Parser:
-    """A parser of one reply by a model of this family. names: of the tools; max_calls: None for any number."""
+    """A parser for one reply of a model of this family. names: the tools'; max_calls: None for any number."""
     writer = CallWriter(make_id)
     if family == "llama3":
         return LlamaParser(writer, max_calls, names)
@@ -80,7 +80,7 @@ class HermesParser:
         return [] if self.is_done else [Content(self._spaces.flush() + self._open.flush())]
 
     def _end_call(self, mark: str) -> list[Part]:
-        """The call's last parts; what was no call after all is shown as it was written."""
+        """End the call. Text between the marks that turned out not to be a call is shown as it was written."""
         assert self._call is not None
         call, self._call = self._call, None
         lost = call.flush()
@@ -166,7 +166,8 @@ class MistralParser:
 
 
 class _NamedCall:
-    """name[ARGS]{...}, perhaps with [CALL_ID] and an id between. is_list: it turned out to be a list of objects."""
+    """Parses name[ARGS]{...}, with [CALL_ID] and an id before [ARGS] or without. is_list: what follows [TOOL_CALLS] is
+    a list of objects instead, which begins with `head`."""
 
     def __init__(self, writer: CallWriter) -> None:
         self._writer = writer

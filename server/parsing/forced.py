@@ -1,4 +1,4 @@
-"""Replies that a grammar forces to be calls: a list of {"name", "parameters"}, or one named function's arguments."""
+"""Parsers for replies that a grammar forces to be a list of {"name", "parameters"}, or one function's arguments."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from server.parsing.parts import CallWriter, Part
 
 
 class RequiredParser:
-    """The whole reply is a list of calls."""
+    """Reads the whole reply as a list of calls."""
 
     is_reasoning = False
     is_done = False
@@ -23,7 +23,7 @@ class RequiredParser:
 
 
 class NamedParser:
-    """The whole reply is the arguments of `name`."""
+    """Reads the whole reply as the arguments of a call of `name`."""
 
     is_reasoning = False
     is_done = False

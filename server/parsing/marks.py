@@ -1,10 +1,10 @@
-"""Finding marks (such as <tool_call>) in text that comes in pieces, also marks that span pieces."""
+"""Finds marks (such as <tool_call>) in text that comes in pieces, also where a mark spans pieces."""
 
 from __future__ import annotations
 
 
 def overlap(text: str, mark: str) -> int:
-    """Length of the longest end of `text` that is a beginning of `mark`, `mark` itself left out."""
+    """How many of the last characters of `text` may be the beginning of `mark`: fewer than all of it, and the most."""
     for size in range(min(len(text), len(mark) - 1), 0, -1):
         if text.endswith(mark[:size]):
             return size
@@ -19,7 +19,7 @@ class MarkFinder:
         self._held = ""
 
     def push(self, text: str) -> tuple[str, str | None]:
-        """The text before the mark that is settled, and the text after it; None while it has not come."""
+        """The text before the mark, as far as it is final; and the text after the mark, None before it has come."""
         text = self._held + text
         before, mark, after = text.partition(self.mark)
         if mark:
@@ -35,7 +35,7 @@ class MarkFinder:
 
 
 class SpaceHolder:
-    """Holds back the white space at the end of text, to be dropped before a mark or let go with more text."""
+    """Holds back white space at the end of text: more text releases it, and before a mark the caller drops it."""
 
     def __init__(self) -> None:
         self._held = ""

@@ -1,4 +1,4 @@
-"""The parts of a reply, and what every parser of them is."""
+"""The parts of a reply, and the protocol of their parsers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Reasoning:
 
 @dataclass(frozen=True, slots=True)
 class CallStart:
-    """The reply's call number `index` begins."""
+    """Call number `index` of the reply begins."""
 
     index: int
     id: str
@@ -28,7 +28,7 @@ class CallStart:
 
 @dataclass(frozen=True, slots=True)
 class CallArguments:
-    """More of the JSON text of call `index`'s arguments."""
+    """The next piece of the JSON text of call `index`'s arguments."""
 
     index: int
     text: str
@@ -38,7 +38,8 @@ Part = Content | Reasoning | CallStart | CallArguments
 
 
 class Parser(Protocol):
-    """is_reasoning: what comes next is thought, not said; is_done: no more is wanted, the reply may be stopped."""
+    """Turns text into parts; `flush` ends the reply. is_reasoning: the next text is reasoning. is_done: the reply may
+    be stopped, because later text would be dropped."""
 
     @property
     def is_reasoning(self) -> bool: ...
@@ -52,7 +53,7 @@ class Parser(Protocol):
 
 
 class PlainParser:
-    """Everything is content."""
+    """Passes all text on as content."""
 
     is_reasoning = False
     is_done = False
@@ -65,7 +66,7 @@ class PlainParser:
 
 
 class CallWriter:
-    """Numbers the calls of one reply."""
+    """Makes the parts of calls, and numbers the calls of one reply."""
 
     def __init__(self, make_id: Callable[[], str]) -> None:
         self._make_id = make_id
@@ -80,7 +81,7 @@ class CallWriter:
 
 
 def merged(parts: Iterable[Part]) -> tuple[Part, ...]:
-    """The same parts with neighbours of one kind joined."""
+    """The same parts, neighbours of one kind joined and empty ones dropped."""
     joined: list[Part] = []
     for part in parts:
         last = joined[-1] if joined else None
@@ -92,5 +93,5 @@ def merged(parts: Iterable[Part]) -> tuple[Part, ...]:
 
 
 def said(parts: Iterable[Part]) -> str:
-    """The content alone."""
+    """The text of the content parts."""
     return "".join(part.text for part in parts if isinstance(part, Content))

@@ -1,7 +1,4 @@
-"""Finding any of some strings in text that comes in pieces: each character is looked at once (Aho and Corasick, 1975).
-
-Knows nothing of what the strings are for.
-"""
+"""Finds any of several strings in text that comes in pieces, in one pass (the automaton of Aho and Corasick, 1975)."""
 
 from __future__ import annotations
 
@@ -9,10 +6,10 @@ from collections.abc import Sequence
 
 
 class SearchTree:
-    """The beginnings of the wanted strings, a state each; state 0 is the empty one. It does not change.
+    """An immutable automaton with a state for each prefix of the wanted strings; state 0 is the empty prefix.
 
-    length_of, match_of: by state, the characters of its beginning, and those of the longest wanted string that it
-    ends in, 0 for none.
+    length_of: the length of a state's prefix; match_of: that of the longest wanted string with which the prefix ends, 0
+    for none. Both by state, in characters.
     """
 
     def __init__(self, wanted: Sequence[str]) -> None:
@@ -21,7 +18,7 @@ class SearchTree:
         self.length_of, self.match_of = [0], [0]
         for string in wanted:
             self._add(string)
-        self._shorter = [0] * len(self._next)  # the longest other state that a state ends in
+        self._shorter = [0] * len(self._next)  # the state of the longest other prefix with which a state's prefix ends
         for state in sorted(range(len(self._next)), key=self.length_of.__getitem__):
             for letter, child in self._next[state].items():
                 self._shorter[child] = self.step(self._shorter[state], letter) if state else 0
@@ -29,11 +26,11 @@ class SearchTree:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing is wanted."""
+        """Whether there are no strings to find."""
         return len(self._next) == 1
 
     def step(self, state: int, letter: str) -> int:
-        """The state after one more letter: the longest beginning that the text ends in."""
+        """The state after one more letter: that of the longest prefix with which the text then ends."""
         while letter not in self._next[state]:
             if not state:
                 return 0

@@ -1,4 +1,4 @@
-"""Splits what a reasoning model thinks, between <think> and </think>, from what it says."""
+"""Separates a model's reasoning, between <think> and </think>, from the rest of its reply."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ OPEN, CLOSE = "<think>", "</think>"
 
 
 class ThinkingParser:
-    """Before `rest`, which parses what is said. starts_inside: the prompt has ended with <think> already.
+    """Reads the reasoning itself and passes the text after it to `rest`. starts_inside: the prompt ends with <think>.
 
-    White space beside the marks is not part of the text on either side.
+    White space beside the marks is dropped on both sides.
     """
 
     def __init__(self, rest: Parser, starts_inside: bool) -> None:
         self._rest = rest
         self._close = MarkFinder(CLOSE)
         self._spaces = SpaceHolder()
-        self._opening: str | None = None if starts_inside else ""  # the reply's first text, while it may be OPEN
-        self._is_at_start = True  # of the text on this side of a mark
+        self._opening: str | None = None if starts_inside else ""  # the reply's first text, while it may become <think>
+        self._is_at_start = True  # only white space has come since the last mark
         self.is_reasoning = starts_inside
 
     @property
@@ -47,7 +47,7 @@ class ThinkingParser:
         return parts + self._rest.flush()
 
     def _open(self, text: str) -> str:
-        """The text that is known to follow the reply's beginning, or nothing yet."""
+        """The text after <think>, or all text where the reply does not begin with it; "" while that is undecided."""
         assert self._opening is not None
         text = self._opening + text
         shown = text.lstrip()
@@ -75,5 +75,5 @@ class ThinkingParser:
 
 
 def thinks(template_text: str) -> bool:
-    """Whether a model with this chat template reasons between the marks."""
+    """Whether a model with this chat template writes its reasoning between these marks."""
     return CLOSE in template_text

@@ -1,4 +1,4 @@
-"""From text and conversations to tokens: tokenizer, chat templates, encoding.
+"""Turns text and conversations into tokens: tokenizer, chat templates, encoding.
 
 Knows the model's files; nothing of replies.
 """

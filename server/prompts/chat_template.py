@@ -1,6 +1,6 @@
-"""A model's chat template, or a client's: messages to prompt text.
+"""A chat template, the model's or a client's: it turns messages into a prompt's text.
 
-Owns what templates are given and what can be told from their text; knows nothing of HTTP or of token ids.
+Owns the names that templates get, and what is read off their text; knows nothing of token ids.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from server.prompts.template_process import rendered_apart
 TEMPLATE_FILE = "chat_template.jinja"
 CONFIG_FILE = "tokenizer_config.json"
 SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
-TOOL_TEMPLATE = "tool_use"  # the name of a model's second template, where it has two
+TOOL_TEMPLATE = "tool_use"  # the name of the template for tools, where a model has two
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
-    """What a template is given. options: further names, from the client; mark: see `MarkedText`."""
+    """What a template renders. options: further names, from the client; mark: see `MarkedText`."""
 
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]] = ()
@@ -37,8 +37,8 @@ class Conversation:
 
 
 class ChatTemplate:
-    """sources: by name, one of them "default"; special_tokens: by name, as templates know them. is_foreign: it is a
-    client's, and is rendered by a process of its own."""
+    """sources: template texts by name, one of them "default"; special_tokens: their texts by the names that templates
+    use (bos_token). is_foreign: it is a client's, so that a process of its own renders it."""
 
     def __init__(
         self, sources: Mapping[str, str], special_tokens: Mapping[str, str], *, is_foreign: bool = False
@@ -51,15 +51,15 @@ class ChatTemplate:
 
     @property
     def text(self) -> str:
-        """All sources, to look for what they know."""
+        """All sources in one text, for searching."""
         return "\n".join(self._sources.values())
 
     def knows(self, name: str) -> bool:
-        """Whether some part of the template speaks of `name`."""
+        """Whether `name` occurs in the template."""
         return name in self.text
 
     def replaced_by(self, source: str) -> ChatTemplate:
-        """A template of a client's."""
+        """A client's template, with the model's special tokens."""
         return ChatTemplate({"default": source}, self._special_tokens, is_foreign=True)
 
     def render(self, conversation: Conversation) -> MarkedText:
@@ -87,7 +87,7 @@ class ChatTemplate:
 
 
 def _cut_after(text: str, message: Mapping[str, Any]) -> str:
-    """`text` up to the end of the last message's content, so that the model goes on with it."""
+    """`text` up to the end of the last message's content, so that the model continues that message."""
     content = str(message["content"])
     start = text.rfind(content)
     if start < 0:
@@ -102,7 +102,7 @@ def _cut_after(text: str, message: Mapping[str, Any]) -> str:
 def load_chat_template(files: ModelFiles, given: str | None) -> ChatTemplate | None:
     """The model's template, or the one in the file `given`; None if there is neither. Blocks: reads files.
 
-    Raises TemplateRefusal for what is no template, ConfigError for a configuration that cannot be read, and OSError.
+    Raises TemplateRefusal for text that is not a template, ConfigError for a broken configuration file, and OSError.
     """
     config_path, template_path = files.find(CONFIG_FILE), files.find(TEMPLATE_FILE)
     try:

@@ -1,6 +1,6 @@
-"""From chat messages and tools to the text of a prompt, by the model's chat template.
+"""Turns chat messages and tools into what the model's chat template renders.
 
-Owns what is told to the model; knows nothing of sampling or of replies.
+Owns what the model is shown of them; knows nothing of sampling or of replies.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TOOL_INTRODUCTION = (
 
 
 def require_template(template: ChatTemplate | None, requested: str | None, settings: ServerSettings) -> ChatTemplate:
-    """The server's template, or the request's own where that is allowed."""
+    """The server's template, or the request's own where that is allowed. Raises ApiError where there is none."""
     if requested is not None:
         if not settings.trust_request_chat_template:
             message = "This server does not take chat templates from requests."
@@ -41,7 +41,7 @@ def require_template(template: ChatTemplate | None, requested: str | None, setti
 
 @dataclass(frozen=True, slots=True)
 class ChatInput:
-    """What a client gives a template. options: further names."""
+    """What a client wants rendered. options: further names for the template."""
 
     messages: Sequence[ChatMessage]
     tools: Sequence[Tool]
@@ -49,10 +49,10 @@ class ChatInput:
 
 
 def conversation_of(given: ChatInput, template: ChatTemplate, special_tokens: SpecialTokens) -> Conversation:
-    """What the template is given: the client's, with names of special tokens broken up.
+    """What the template renders: the client's input, with the names of special tokens broken up so that they stay text.
 
-    A template that knows nothing of tools is told of them in a message of the system's. Raises ApiError for arguments
-    of calls that have too many parts, or are too deep.
+    Where the template does not know tools, a system message describes them. Raises ApiError for calls whose arguments
+    have too many parts or are nested too deeply.
     """
     arguments = "\n".join(call.function.arguments for message in given.messages for call in message.tool_calls)
     if has_more_parts(arguments.encode("utf-8", "surrogatepass"), MAX_ARGUMENTS):
@@ -100,14 +100,15 @@ def _message(message: ChatMessage, template: ChatTemplate) -> dict[str, Any]:
 
 
 def _written_out(message: dict[str, Any]) -> dict[str, Any]:
-    """With its calls in the content, for templates that do not know them."""
+    """The message with its calls written into its content, for templates that do not know calls."""
     functions = (call["function"] for call in message.get("tool_calls", ()))
     written = (f"<tool_call>\n{json.dumps(each, ensure_ascii=False)}\n</tool_call>" for each in functions)
     return message | {"content": "\n".join(text for text in (message["content"], *written) if text)}
 
 
 def _arguments(text: str) -> Any:
-    """Templates print arguments as JSON, so they want the object. Raises ApiError for one that is too deep."""
+    """A call's arguments as an object, because templates write them as JSON themselves; text that is not JSON stays
+    text. Raises ApiError for arguments nested too deeply."""
     too_deep = f"The arguments of a tool call are nested more than {MAX_DEPTH} deep."
     try:
         value = json.loads(text)

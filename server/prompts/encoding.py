@@ -1,4 +1,4 @@
-"""Prompts: encoding what clients send, and refusing what cannot be served.
+"""Encodes prompts, and refuses those that cannot be served.
 
 Knows nothing of sampling or of the worker.
 """
@@ -14,7 +14,7 @@ from server.prompts.special_tokens import MarkedText
 from server.schemas.completions import Prompt
 from server.schemas.generation import Prediction
 
-# Token names of models trained to fill in the middle: before the prefix, before the suffix, before the reply.
+# Special tokens of models trained to fill in the middle: before the prefix, before the suffix, before the reply.
 FILL_IN_THE_MIDDLE = (
     ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),  # Qwen coder, CodeGemma
     ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),  # StarCoder, Granite
@@ -26,7 +26,7 @@ FILL_IN_THE_MIDDLE = (
 
 @dataclass(frozen=True, slots=True)
 class EncodedPrompt:
-    """text: what the client sent, or the text of the ids it sent."""
+    """text: the text that the client sent, or that of the token ids it sent."""
 
     token_ids: list[int]
     text: str
@@ -34,9 +34,9 @@ class EncodedPrompt:
 
 @dataclass(frozen=True, slots=True)
 class PromptReading:
-    """How the text of a prompt is read, see `Tokenizer.encode`.
+    """How a prompt's text is encoded, see `Tokenizer.encode`.
 
-    is_cut: the prompt is to be shortened, so that what the context cannot hold is left out of its beginning.
+    is_cut: the prompt will be shortened to its last tokens, so that one longer than the context is not an error.
     """
 
     add_special_tokens: bool = True
@@ -48,7 +48,7 @@ AS_IT_IS = PromptReading(add_special_tokens=False)
 
 
 def encode_prompts(model: ServedModel, prompts: Sequence[Prompt], reading: PromptReading) -> list[EncodedPrompt]:
-    """Raises ApiError naming the prompt at fault. Lengths are judged before anything is encoded or decoded."""
+    """Encode all prompts. Lengths are checked first, before any is encoded or decoded. Raises ApiError."""
     if reading.is_cut:
         prompts = [_cut(model, prompt) for prompt in prompts]
     for prompt in prompts:
@@ -80,7 +80,7 @@ def require_in_vocabulary(token_ids: Sequence[int], vocab_size: int, param: str)
 
 
 def require_short(model: ServedModel, text: str, param: str) -> None:
-    """Raises ApiError for text that the context cannot hold, however it is encoded."""
+    """Raises ApiError for text that is longer than the context even where each token is the vocabulary's longest."""
     if len(text) > model.most_characters:
         raise ApiError(
             400,
@@ -92,12 +92,12 @@ def require_short(model: ServedModel, text: str, param: str) -> None:
 
 
 def _cut(model: ServedModel, prompt: Prompt) -> Prompt:
-    """The end of it, still as long as any that is kept."""
+    """The prompt's end, which is long enough for any number of tokens that the context can hold."""
     return prompt[-model.most_characters :] if isinstance(prompt, str) else prompt[-model.engine.max_model_len + 1 :]
 
 
 def encode_text(model: ServedModel, text: str, param: str, reading: PromptReading = AS_IT_IS) -> list[int]:
-    """Raises ApiError for text that is not Unicode or that the context cannot hold."""
+    """The token ids of `text`. Raises ApiError for text that is not Unicode or longer than the context can hold."""
     require_short(model, text, param)
     try:
         text.encode()
@@ -108,9 +108,9 @@ def encode_text(model: ServedModel, text: str, param: str, reading: PromptReadin
 
 
 def encode_rendered(model: ServedModel, rendered: MarkedText, reading: PromptReading) -> list[int]:
-    """The tokens of messages: names of special tokens are the tokens only where the chat template wrote them.
+    """The token ids of rendered messages. A special token's name is that token only where the chat template wrote it.
 
-    Raises ApiError for text that is not Unicode or that the context cannot hold.
+    Raises ApiError for text that is not Unicode or longer than the context can hold.
     """
     if reading.is_cut:
         rendered = replace(rendered, text=rendered.text[-model.most_characters :])
@@ -123,13 +123,13 @@ def encode_rendered(model: ServedModel, rendered: MarkedText, reading: PromptRea
 
 
 def encode_prediction(model: ServedModel, prediction: Prediction | None) -> list[int]:
-    """As much of it as the context can hold. Raises ApiError for text that is not Unicode."""
+    """The token ids of a predicted output, cut to what the context can hold. Raises ApiError for text not Unicode."""
     text = "" if prediction is None else prediction.content[: model.most_characters]
     return encode_text(model, text, "prediction")
 
 
 def fill_in_the_middle(model: ServedModel, prompt: EncodedPrompt, suffix: str, reading: PromptReading) -> EncodedPrompt:
-    """A prompt that asks for the text between the prompt's and `suffix`. Raises ApiError if the model knows none."""
+    """A prompt that asks for the text between the prompt and `suffix`. Raises ApiError for a model that lacks this."""
     tokenizer = model.tokenizer
     for names in FILL_IN_THE_MIDDLE:
         marks = [tokenizer.id_of(name) for name in names]
@@ -147,9 +147,9 @@ def fill_in_the_middle(model: ServedModel, prompt: EncodedPrompt, suffix: str, r
 
 
 def reply_room(prompt_len: int, max_tokens: int | None, default: int | None, max_model_len: int) -> int:
-    """How many tokens the reply may have; a default of None is all the room there is.
+    """How many tokens the reply may have. Without max_tokens that is `default`; None is all that the context holds.
 
-    Raises ApiError with both lengths where they do not fit the model.
+    Raises ApiError with both lengths where prompt and reply exceed the context.
     """
     room = max_model_len - prompt_len
     if max_tokens is None and room >= 1:

@@ -1,7 +1,6 @@
-"""Jinja as chat templates are written for it: a sandbox, and the names and blocks that templates expect to find there.
+"""Jinja for chat templates: a sandbox with the names and blocks that transformers' `apply_chat_template` has.
 
-What templates may use is fixed by transformers' `apply_chat_template`. Light to import: the process that renders what
-clients bring begins with this file.
+It imports little, because the process that renders a client's template starts with this file.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 
 class TemplateRefusal(Exception):
-    """What a template did instead of making a prompt, to be said after "The chat template "."""
+    """A template made no prompt. The message completes a sentence that begins with "The chat template"."""
 
 
 class _GenerationBlock(Extension):
-    """{% generation %} marks what training learns from; for a prompt it is only its content."""
+    """The block {% generation %}, which marks text for training; in a prompt it stands for its content."""
 
     tags = {"generation"}  # noqa: RUF012
 
@@ -50,7 +49,8 @@ def _environment() -> ImmutableSandboxedEnvironment:
 
 
 def compiled(source: str) -> Template:
-    """Raises TemplateRefusal for what is no template. Constants are folded here, so it may take any time and room."""
+    """Compile a template. Jinja evaluates constant expressions here, so a client's may take any time and memory. Raises
+    TemplateRefusal for text that is not a template."""
     try:
         return _environment().from_string(source)
     except (TemplateError, RecursionError) as error:
@@ -65,5 +65,5 @@ def rendered(template: Template, names: Mapping[str, Any]) -> str:
         raise
     except SecurityError:
         raise TemplateRefusal("did what the sandbox forbids") from None
-    except Exception as error:  # a template may fail in any way a program may; the messages made it
+    except Exception as error:  # a template is a program, so it may raise anything for these messages
         raise TemplateRefusal(f"refused the messages: {error}") from error

@@ -1,7 +1,4 @@
-"""Where a model's small text files are: the bundled model's folder, a folder, or the hub's cache.
-
-Owns the look-up only; what is in the files is for others.
-"""
+"""Finds a model's small text files: in the bundled model's folder, in a folder, or in the hub's cache."""
 
 from __future__ import annotations
 
@@ -19,7 +16,8 @@ class ModelFiles:
     revision: str | None
 
     def find(self, name: str) -> Path | None:
-        """The file's path, None if the model has none. Blocks: may download. Raises ConfigError for no model at all."""
+        """The file's path, None if the model lacks it. Blocks: may download. Raises ConfigError for a folder without a
+        model."""
         if self.model == BUNDLED_MODEL:
             path = Path(decoding.__file__).parent / BUNDLED_MODEL / name
             return path if path.exists() else None
@@ -33,7 +31,7 @@ class ModelFiles:
 
         try:
             return Path(hf_hub_download(self.model, name, revision=self.revision))
-        except LocalEntryNotFoundError:  # not cached, and the hub cannot be reached: nothing else will help
+        except LocalEntryNotFoundError:  # not cached, and the hub cannot be reached: not the same as a missing file
             raise
         except EntryNotFoundError:
             return None

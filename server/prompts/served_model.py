@@ -1,4 +1,4 @@
-"""The model that is served, as everything sees it that makes prompts and reads replies. There once both can be done."""
+"""The served model, as everything that makes prompts and reads replies sees it. It exists once the server is ready."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from server.prompts.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """name: the one clients use; engine: what the worker said of the model; settings: the limits set to its use."""
+    """name: what the client calls it; engine: what the worker reported when it was ready; settings: the server's."""
 
     name: str
     tokenizer: Tokenizer
@@ -22,5 +22,5 @@ class ServedModel:
 
     @property
     def most_characters(self) -> int:
-        """No text of more is as short in tokens as the context."""
+        """The most characters that may fit into the context: each of its tokens is then the vocabulary's longest."""
         return self.engine.max_model_len * self.tokenizer.longest_token

@@ -1,7 +1,7 @@
-"""Special tokens as text: finding their names, and breaking up those that clients wrote, so that they stay text.
+"""Breaks up the names of special tokens in what clients write, so that it is encoded as text and not as those tokens.
 
-Owns the marks that break names up; knows nothing of templates or of token ids. The invariant: in a prompt the only
-whole name of a special token is one that the chat template wrote.
+Owns the mark that is put into names; knows nothing of templates or of token ids. Invariant: a prompt has a special
+token's whole name only where the chat template wrote it.
 """
 
 from __future__ import annotations
@@ -13,36 +13,36 @@ from typing import Any
 
 from server.http.errors import invalid
 
-MARKS = tuple(map(chr, range(0xFDD0, 0xFDF0)))  # noncharacters, which Unicode leaves to programs
+MARKS = tuple(map(chr, range(0xFDD0, 0xFDF0)))  # noncharacters, which Unicode reserves for programs' internal use
 
 
 @dataclass(frozen=True, slots=True)
 class MarkedText:
-    """`mark` stands in the text wherever a name was broken up; "" if none was."""
+    """Text with `mark` wherever a name was broken up; "" if none was."""
 
     text: str
     mark: str = ""
 
     @property
     def plain(self) -> str:
-        """As it was written."""
+        """The text without marks, as the client wrote it."""
         return self.text.replace(self.mark, "") if self.mark else self.text
 
 
 class SpecialTokens:
-    """names: as they are spelled in text."""
+    """names: how text spells the special tokens."""
 
     def __init__(self, names: Iterable[str]) -> None:
         known = frozenset(filter(None, names))
         self._pattern = re.compile(_longest(known)) if known else None
         beginnings = (name[:size] for name in known for size in range(1, len(name)))
-        self._beginnings = frozenset(each for each in beginnings if not each.isalnum())  # or half of all words were
+        self._beginnings = frozenset(each for each in beginnings if not each.isalnum())  # letters alone are too common
         self._longest_beginning = max(map(len, self._beginnings), default=0)
 
     def mark_for(self, values: Any) -> str:
-        """A mark to break up the names in `values`, which hold strings at any depth; "" if there is nothing to break.
+        """A mark that occurs in no string of `values`, at any depth; "" where no name needs to be broken up.
 
-        Raises ApiError where clients have used up all marks.
+        Raises ApiError where the strings contain all marks.
         """
         texts = list(_texts_in(values))
         if not any(self._marked(text, MARKS[0]) != text for text in texts):
@@ -54,9 +54,9 @@ class SpecialTokens:
         return mark
 
     def broken_up(self, value: Any, mark: str) -> Any:
-        """`value` with `mark` in every name of its strings, and where one ends as a name begins.
+        """`value` with `mark` inside every name in its strings, and after a string's end that is a name's beginning.
 
-        Raises ApiError for what is nested too deeply to be walked.
+        Raises ApiError for values that are nested too deeply.
         """
         if not mark:
             return value
@@ -75,9 +75,9 @@ class SpecialTokens:
         return value
 
     def pieces(self, marked: MarkedText) -> Iterator[tuple[str, bool]]:
-        """The text in pieces to be encoded one by one, each with whether names are tokens in it.
+        """The text in pieces to encode one by one, each with whether names in it are encoded as special tokens.
 
-        What has a mark is a piece from one special token to the next, so that only there nothing but text is read.
+        Text with a mark is a piece of its own, from one special token to the next: in it all names stay text.
         """
         text, mark = marked.text, marked.mark
         written = position = 0
@@ -93,7 +93,7 @@ class SpecialTokens:
             yield text[written:], True
 
     def _whole_names(self, text: str, mark: str) -> list[tuple[int, int]]:
-        """Where names stand that are not broken up; a mark after the only letter of a name breaks it too."""
+        """Start and end of each name that is not broken up. A name of one letter is broken up by a mark after it."""
         if not mark or self._pattern is None:
             return []
         return [found.span() for found in self._pattern.finditer(text) if not text.startswith(mark, found.end())]
@@ -121,7 +121,7 @@ def _texts_in(value: Any) -> Iterator[str]:
 
 
 def _longest(names: Iterable[str]) -> str:
-    """A pattern of the longest name at a place, shaped as a tree so that its time is bounded by a name's length."""
+    """A pattern that matches the longest name. It is a prefix tree, so that its time is bounded by a name's length."""
     groups: dict[str, list[str]] = {}
     for name in names:
         if name:

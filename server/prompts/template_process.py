@@ -1,7 +1,8 @@
-"""A chat template of a client's, rendered by a process that the kernel ends at its limits of time and memory.
+"""Renders a client's chat template in a process of its own, which the kernel ends at limits of time and memory.
 
-Knows nothing of HTTP. A process for each rendering, some 0.1 s of processor time: nothing of one is left to the next.
-`python -m server.prompts.template_process` is that process: template and names in, text or refusal out, as JSON.
+Each rendering gets a new process (some 0.1 s of processor time), so that nothing is left to the next.
+`python -m server.prompts.template_process` is that process: it reads template and names, and writes text or a refusal,
+as JSON.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from typing import Any
 from server.prompts.jinja_template import TemplateRefusal, compiled, rendered
 
 SECONDS = 2.0  # of processor time
-NUM_BYTES = 128 * 2**20  # beyond what the process begins with
-MAX_CHARS = 4 * 2**20  # of the text
-PATIENCE = 60.0  # seconds, on a machine that has other things to do
+NUM_BYTES = 128 * 2**20  # of memory, beyond what the process begins with
+MAX_CHARS = 4 * 2**20  # of the rendered text
+PATIENCE = 60.0  # seconds of real time, long because the machine may be busy
 _TOO_LARGE = f"takes more than {NUM_BYTES >> 20} MiB"
 
 
 def rendered_apart(source: str, names: Mapping[str, Any]) -> str:
-    """The prompt's text; waits for it. Raises TemplateRefusal."""
+    """The prompt's text. Blocks until the process has ended. Raises TemplateRefusal."""
     asked = json.dumps({"source": source, "names": names}).encode()
     command = [sys.executable, "-m", __name__]
     try:
@@ -37,7 +38,7 @@ def rendered_apart(source: str, names: Mapping[str, Any]) -> str:
     if child.returncode == -signal.SIGPROF:
         raise TemplateRefusal(f"takes more than {SECONDS:g} seconds")
     if child.returncode != 0:
-        raise TemplateRefusal(_TOO_LARGE)  # to say so there was no room left
+        raise TemplateRefusal(_TOO_LARGE)  # the process had no memory left to report it
     said = json.loads(child.stdout)
     if "refusal" in said:
         raise TemplateRefusal(said["refusal"])
@@ -58,7 +59,7 @@ def _answer(asked: bytes) -> dict[str, str]:
 
 
 def _limit() -> None:
-    """This process, from here on."""
+    """Limit this process's memory and processor time from here on."""
     num_used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (num_used + NUM_BYTES, num_used + NUM_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -1,7 +1,7 @@
-"""A model's tokenizer: text to ids and back, and the bytes of single tokens.
+"""A model's tokenizer: text to token ids and back, and the bytes of single tokens.
 
-Knows nothing of prompts or replies. torch is never imported here for a model that brings a tokenizer.json, because
-that would cost seconds at start-up.
+Knows nothing of prompts or replies. For a model with a tokenizer.json it does not import torch, which would cost
+seconds at start-up.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 @dataclass(frozen=True, slots=True)
 class Tokenizer:
-    """decoder: the decoder's part of tokenizer.json, which says how token names spell bytes; "" if there is none.
+    """decoder: the "decoder" of tokenizer.json, which says how token names spell bytes; "" if there is none.
 
-    encode_with: is told add_special_tokens and parse_special, see `encode`; longest_token: the most characters that one
-    token stands for.
+    encode_with: takes text, add_special_tokens and parse_special, see `encode`; longest_token: the most characters that
+    one token stands for.
     """
 
     encode_with: Callable[[str, bool, bool], list[int]]
@@ -40,18 +40,20 @@ class Tokenizer:
 
     @property
     def has_byte_tokens(self) -> bool:
-        """Characters missing from the vocabulary are spelled in byte tokens, which only settle one by one."""
+        """Whether characters missing from the vocabulary are spelled in byte tokens, so that text must be decoded token
+        by token."""
         return not self.decoder or "ByteFallback" in self.decoder
 
     def encode(self, text: str, add_special_tokens: bool = True, parse_special: bool = True) -> list[int]:
-        """add_special_tokens: with the model's own beginning-of-text token; parse_special: names are the tokens."""
+        """add_special_tokens: add the model's own (beginning of text); parse_special: encode names of special tokens in
+        the text as those tokens."""
         return self.encode_with(text, add_special_tokens, parse_special)
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         return self.decode_with(token_ids, skip_special_tokens)
 
     def token_bytes(self, token_id: int) -> bytes:
-        """What one token spells, which need not be whole characters; special tokens spell their names."""
+        """The bytes of one token, which need not be whole characters. Special tokens have the bytes of their names."""
         name = self.name_of(token_id)
         if name is None:
             return b""
@@ -70,7 +72,7 @@ class Tokenizer:
 
 @cache
 def _byte_level() -> dict[str, int]:
-    """GPT-2's spelling of bytes as letters: printable ones stand for themselves, the others for 256, 257, ..."""
+    """GPT-2's spelling of bytes as letters: printable bytes are themselves, the others the letters 256, 257, ..."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
@@ -84,7 +86,7 @@ def load_tokenizer(files: ModelFiles, trust_remote_code: bool) -> Tokenizer:
     from transformers import AutoTokenizer  # imported late: it takes seconds
 
     auto: Any = AutoTokenizer.from_pretrained(files.model, revision=files.revision, trust_remote_code=trust_remote_code)
-    plain = deepcopy(auto)  # of its own, since the switch is part of a tokenizer's state
+    plain = deepcopy(auto)  # a second one, because split_special_tokens changes a tokenizer's state
     vocabulary: dict[str, int] = auto.get_vocab()
 
     def encode(text: str, add_special_tokens: bool, parse_special: bool) -> list[int]:
@@ -113,11 +115,11 @@ def _decoder_part(text: str) -> str:
 
 
 def _from_file(path: Path) -> Tokenizer:
-    fast, plain = _opened(path), _opened(path)  # two, since the switch is part of a tokenizer's state
+    fast, plain = _opened(path), _opened(path)  # two, because encode_special_tokens is part of a tokenizer's state
     plain.encode_special_tokens = True
 
     def encode(text: str, add_special_tokens: bool, parse_special: bool) -> list[int]:
-        """A batch of one: only of batches does the library let go of the interpreter's lock."""
+        """Encode as a batch of one, because the library releases the interpreter's lock only for batches."""
         read = fast if parse_special else plain
         token_ids: list[int] = read.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
         return token_ids
@@ -141,5 +143,5 @@ def _opened(path: Path) -> Any:
 
 
 def _longest(vocabulary: Mapping[str, int]) -> int:
-    """Of a vocabulary by name, in which a character is one letter or, spelled in bytes, several."""
+    """The length of the longest token name: never less than the characters it stands for, because bytes are letters."""
     return max(map(len, vocabulary), default=1)

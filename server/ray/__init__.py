@@ -1,1 +1,1 @@
-"""Ray Serve: a front that knows sessions, and replicas that are each a whole server without its port."""
+"""Gander on Ray Serve: a front that routes requests by session, and replicas, each a whole server without its port."""

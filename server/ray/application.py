@@ -1,6 +1,6 @@
-"""The application that Ray Serve runs: `serve deploy` a file that `gander ray-config` wrote.
+"""The application that Ray Serve runs when `serve deploy` gets a file that `gander ray-config` wrote.
 
-The only file of the server that imports ray. Owns what a replica is and how the front reaches one.
+Owns what a replica is and how the front reaches one. No other file of the server imports ray.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from server.ray.config_file import FRONT, GANDER
 from server.ray.front import Ask, Front, ReplicaLost
 from server.ray.http_call import HttpRequest, ReplyHead, call
 
-RETRY_AFTER = 1  # seconds, where the replicas' queues are full
+RETRY_AFTER = 1  # seconds that a client is told to wait where the replicas' queues are full
 LOST = (RayActorError, ReplicaUnavailableError, DeploymentUnavailableError)
 
 
 class Replica:
-    """A whole server without its port. settings: of `gander serve`. It is ready once its model is."""
+    """A whole server without its port, ready once its model is. settings: those of `gander serve`."""
 
     async def __init__(self, settings: Mapping[str, Any]) -> None:  # type: ignore[misc]  # Ray awaits it
         self._stack = contextlib.AsyncExitStack()
@@ -44,21 +44,21 @@ class Replica:
                 yield piece
 
     def check_health(self) -> None:
-        """Ray replaces a replica whose engine was given up. A worker that is being restarted is no reason to."""
+        """Raises where the engine was given up, so that Ray replaces the replica; not while a worker is restarted."""
         if self._service.status.state == "failed":
             raise RuntimeError(self._service.status.sentence)
 
     async def __del__(self) -> None:
-        """Ray calls it once what ran has come to its end."""
+        """Ray awaits this after the replica's calls have ended."""
         await self._stack.aclose()
 
 
 def build(args: Mapping[str, Any]) -> serve.Application:
-    """args: settings of `gander serve`."""
+    """The Ray application. args: settings of `gander serve`."""
     most_bytes = ServerSettings(**args).max_body_bytes
 
     def front() -> Front:
-        """Made in the front's own process."""
+        """Ray calls this in the front's own process."""
         return Front(_ask_of(serve.get_deployment_handle(GANDER, serve.get_replica_context().app_name)), most_bytes)
 
     replicas = serve.deployment(name=GANDER)(Replica).bind(dict(args))
@@ -77,7 +77,7 @@ def _ask_of(handle: DeploymentHandle[Any]) -> Ask:
             raise ApiError(429, message, None, "queue_full", RETRY_AFTER) from None
         except (*LOST, TaskCancelledError):
             raise ReplicaLost from None
-        except (GeneratorExit, asyncio.CancelledError):  # who asked has left
+        except (GeneratorExit, asyncio.CancelledError):  # the client has disconnected
             pieces.cancel()
             raise
 

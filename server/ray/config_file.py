@@ -1,6 +1,6 @@
-"""The one file that Ray Serve needs: what `gander ray-config` writes and `serve deploy` reads.
+"""The configuration file that `gander ray-config` writes and `serve deploy` reads.
 
-Knows the names of Ray Serve's options, and imports nothing of it.
+Knows the names of Ray Serve's options, and does not import Ray.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ HEADING = """\
 """
 
 
-TARGET = 16  # calls that run or wait in a replica, beyond which another one is started
-MOST = 64  # of a replica; beyond them a session's calls go to another
-QUEUED = 256  # calls that wait for a place in any replica; beyond them the front answers 429
-DRAIN_SECONDS = 600  # of the longest stream, when a replica leaves
+TARGET = 16  # calls that run or wait in a replica; with more, Ray starts another replica
+MOST = 64  # calls in one replica; with more, a session's calls go to another replica
+QUEUED = 256  # calls that wait for a place in any replica; with more, the front answers 429
+DRAIN_SECONDS = 600  # how long the streams of a replica that leaves may still take
 
 
 @dataclass(frozen=True, slots=True)
 class RayOptions:
-    """replicas: at least; max_replicas: at most; cpus, gpus: of each."""
+    """replicas, max_replicas: the fewest and the most; cpus, gpus: of each replica."""
 
     replicas: int
     max_replicas: int
@@ -37,7 +37,7 @@ class RayOptions:
 
 
 def config_of(options: RayOptions, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """settings: of `gander serve`, for each replica."""
+    """The file's content. settings: those of `gander serve`, the same for each replica."""
     replicas: dict[str, Any] = {
         "name": GANDER,
         "max_ongoing_requests": MOST,
@@ -52,7 +52,7 @@ def config_of(options: RayOptions, settings: Mapping[str, Any]) -> dict[str, Any
             "max_replicas": options.max_replicas,
             "target_ongoing_requests": TARGET,
             "upscale_delay_s": 10,
-            "downscale_delay_s": 600,  # a replica takes what its sessions remember with it
+            "downscale_delay_s": 600,  # long, because what a replica's sessions have learned is lost with it
         }
     else:
         replicas["num_replicas"] = options.replicas

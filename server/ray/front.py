@@ -1,7 +1,7 @@
-"""What stands before the replicas: sends each session to its own, and ends every stream in a word that clients know.
+"""The front of the replicas: it sends a session's requests to the same replica, and ends broken streams with an error.
 
-An ASGI application that knows replicas by a function only, and nothing of Ray or of what is generated. The invariant: a
-reply that was begun ends, or says that it cannot; one that was not begun is asked of another replica once.
+An ASGI application, which knows replicas only as a function and nothing of Ray. Invariant: a reply that has begun ends,
+or ends with an error; a request whose reply has not begun is tried once more, on another replica.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ STREAM = b"text/event-stream"
 ATTEMPTS = 2
 
 Pieces = AsyncGenerator[ReplyHead | bytes]
-Ask = Callable[[HttpRequest, str | None], Pieces]  # of the replica of a session; raises ReplicaLost, or ApiError
+Ask = Callable[[HttpRequest, str | None], Pieces]  # asks the session's replica; raises ReplicaLost or ApiError
 
 
 class ReplicaLost(Exception):
-    """The replica died, or could not be reached; another may do."""
+    """The replica died or could not be reached; another one may answer."""
 
 
 class Front:
-    """most_bytes: of a body."""
+    """most_bytes: the largest body."""
 
     def __init__(self, ask: Ask, most_bytes: int) -> None:
         self._ask = ask
@@ -80,14 +80,14 @@ class Front:
 
 
 class _Reply:
-    """What was sent so far of a reply."""
+    """A reply that is being sent to the client. head: once it was sent."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self.head: ReplyHead | None = None
 
     async def take(self, pieces: Pieces) -> None:
-        """Send all of a reply."""
+        """Send a whole reply."""
         async with contextlib.aclosing(pieces):
             async for piece in pieces:
                 if isinstance(piece, ReplyHead):
@@ -98,7 +98,8 @@ class _Reply:
         await self._send(_body(b"", has_more=False))
 
     async def end_with(self, error: ApiError, path: str) -> None:
-        """In the form that the path's streams have; what is no stream is left cut short, which its length tells."""
+        """End a stream with an error event in the path's format. A plain reply stays cut off, which its Content-Length
+        tells the client."""
         assert self.head is not None
         is_stream = any(name.lower() == b"content-type" and STREAM in value for name, value in self.head.headers)
         if is_stream:
@@ -106,7 +107,7 @@ class _Reply:
 
 
 def last_event(error: ApiError, path: str) -> bytes:
-    """The end of a stream that cannot go on."""
+    """The last bytes of a stream that broke, in the format of the path's streams."""
     if path == MESSAGES_PATH:
         return event_frame(error.message_body())
     if path == RESPONSES_PATH:

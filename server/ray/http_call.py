@@ -1,6 +1,6 @@
-"""An HTTP request as a value, and its reply as a stream of values: an ASGI application called where no connection is.
+"""Calls an ASGI application without a connection: an HTTP request is a value, and its reply a stream of values.
 
-Knows nothing of Ray. The invariant: who stops reading leaves, as a client would, and the application hears of it.
+Knows nothing of Ray. Invariant: where the caller stops reading, the application gets a disconnect, as from a client.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Headers = list[tuple[bytes, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """All of a request. client: address and port."""
+    """A whole request. client: address and port."""
 
     method: str
     path: str
@@ -57,7 +57,7 @@ class ReplyHead:
 
 
 async def call(app: ASGIApp, request: HttpRequest) -> AsyncGenerator[ReplyHead | bytes]:
-    """The head, then the body as it comes: what is sent before it is read comes together."""
+    """The head, then the body as it comes. Pieces that were sent before the caller read them are joined."""
     sent: asyncio.Queue[Message | None] = asyncio.Queue()
     has_left = asyncio.Event()
     bodies = [request.body]

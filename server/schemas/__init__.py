@@ -1,1 +1,1 @@
-"""The wire models, one file per endpoint: what clients may send, and what they get."""
+"""The wire models, one file per endpoint: the bodies that clients may send, and the replies that they get."""

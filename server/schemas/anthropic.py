@@ -1,4 +1,4 @@
-"""The wire models of /v1/messages, Anthropic's API: what clients may send. What they get is in `anthropic_replies`."""
+"""The wire models of /v1/messages, Anthropic's API: what clients may send. The replies are in `anthropic_replies`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HIDDEN_CALLERS = ({"type": "direct"},)
 
 
 class ContentBlock(WireModel):
-    """One block of a message. Blocks are text: said, thought, calls of tools and their results."""
+    """One block of a message: text, reasoning, a tool call or its result. Images and documents are refused."""
 
     lenient: ClassVar[frozenset[str]] = frozenset({"cache_control", "citations", "signature", "data"})
     refused: ClassVar[dict[str, tuple[Any, ...]]] = {"caller": HIDDEN_CALLERS, "toolset_name": ()}
@@ -41,8 +41,8 @@ class ContentBlock(WireModel):
     name: str | None = Field(default=None, min_length=1, max_length=256)
     input: JsonObject | None = None
     tool_use_id: str | None = Field(default=None, min_length=1, max_length=256)
-    content: Text | None = Field(default=None, description="Of a tool's result")
-    is_error: bool = Field(default=False, description="The result begins with `Error: `")
+    content: Text | None = Field(default=None, description="The text of a tool's result")
+    is_error: bool = Field(default=False, description="Put `Error: ` before the result that the model reads")
 
     @model_validator(mode="after")
     def _require_what_the_type_needs(self) -> ContentBlock:
@@ -79,7 +79,7 @@ class Message(WireModel):
 
 
 class MessageTool(WireModel):
-    """A tool of the client's own; those that Anthropic runs or describes are not known here."""
+    """A tool of the client's own; tools that Anthropic runs or defines are not supported."""
 
     lenient: ClassVar[frozenset[str]] = frozenset({"cache_control", "eager_input_streaming"})
     refused: ClassVar[dict[str, tuple[Any, ...]]] = {
@@ -118,12 +118,14 @@ class MessageToolChoice(WireModel):
 
 
 class ThinkingConfig(WireModel):
-    """budget_tokens changes nothing: the model thinks for as long as it does."""
+    """Whether the model reasons. budget_tokens is accepted and changes nothing: the model decides how long."""
 
     lenient: ClassVar[frozenset[str]] = frozenset({"budget_tokens"})
 
     type: Literal["enabled", "disabled", "adaptive"]
-    display: Literal["summarized", "omitted"] = Field(default="summarized", description="summarized: shown whole")
+    display: Literal["summarized", "omitted"] = Field(
+        default="summarized", description="summarized: all of the reasoning is shown; omitted: none"
+    )
 
 
 class OutputFormat(WireModel):
@@ -132,12 +134,14 @@ class OutputFormat(WireModel):
 
 
 class OutputConfig(WireModel):
-    effort: str | None = Field(default=None, max_length=64, description="Where the chat template knows it")
+    effort: str | None = Field(
+        default=None, max_length=64, description="Reasoning effort, for chat templates that know it"
+    )
     format: OutputFormat | None = None
 
 
 class CountRequest(SamplingRequest):
-    """POST /v1/messages/count_tokens: a conversation. Every request brings the whole of it."""
+    """POST /v1/messages/count_tokens: a whole conversation."""
 
     lenient: ClassVar[frozenset[str]] = LENIENT | {
         "cache_control",
@@ -175,11 +179,13 @@ class CountRequest(SamplingRequest):
 
     @property
     def is_begun(self) -> bool:
-        """The last message is the beginning of the reply."""
+        """Whether the last message is the beginning of the reply, which the model continues."""
         return self.messages[-1].role == "assistant"
 
 
 class MessageRequest(CountRequest):
     """POST /v1/messages."""
 
-    max_tokens: int = Field(ge=1, le=MAX_LENGTH, description="More than there is room for ends where the room does")
+    max_tokens: int = Field(
+        ge=1, le=MAX_LENGTH, description="A reply that reaches the end of the context earlier stops there"
+    )

@@ -1,4 +1,4 @@
-"""The wire models of what /v1/messages answers: the message, its blocks, and the events of a stream."""
+"""The wire models of the replies of /v1/messages: the message, its blocks, and the events of a stream."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TextBlock(TypedDict):
 
 
 class ThinkingBlock(TypedDict):
-    """signature: some text, for clients that give back only thoughts which have one; nobody checks it."""
+    """signature: some text, because clients send back only thinking blocks that have one; it is never checked."""
 
     type: Literal["thinking"]
     thinking: str
@@ -29,7 +29,7 @@ class ThinkingBlock(TypedDict):
 
 
 class ToolUseBlock(TypedDict):
-    """input: the arguments; of a call that was cut, as much of them as is whole."""
+    """input: the arguments; of a call that was cut off, the part of them that is complete."""
 
     type: Literal["tool_use"]
     id: str
@@ -45,8 +45,8 @@ class OutputTokensDetails(TypedDict):
 
 
 class MessageUsage(TypedDict):
-    """The prompt's tokens are input_tokens, which were run, and cache_read_input_tokens, which were not. How many were
-    not is known at the end: where a stream begins, all count as run."""
+    """The prompt's tokens are input_tokens, which were run, plus cache_read_input_tokens, which the cache had. This is
+    known only at the end: where a stream begins, all count as input_tokens."""
 
     input_tokens: int
     cache_creation_input_tokens: int
@@ -56,7 +56,7 @@ class MessageUsage(TypedDict):
 
 
 class MessageReply(TypedDict):
-    """content: what was thought, said and called, in order."""
+    """content: reasoning, text and tool calls, in order."""
 
     id: str
     type: Literal["message"]

@@ -1,7 +1,6 @@
-"""What every wire model shares: strict types, null for "not given", and errors in our own words.
+"""The base of all wire models: strict types ("5" is not a number), null for "not given", and our own error messages.
 
-Owns no endpoint. Types are strict: "5" is not a number. Replies are plain dictionaries with a declared shape,
-because a stream makes one for every chunk.
+Only requests are such models. Replies are typed dictionaries, which cost less: a stream makes one for every chunk.
 """
 
 from __future__ import annotations
@@ -18,21 +17,22 @@ INT64 = 2**63
 
 
 def refusal(code: str, message: str, field: str = "") -> PydanticCustomError:
-    """An error with our own words. field: which one, where a whole model is refused for it."""
+    """An error with our own message. field: the field at fault, where a validator refuses a whole model for it."""
     return PydanticCustomError("gander", "{text}", {"code": code, "text": message, "field": field})
 
 
 class OrText:
-    """In the OpenAPI document, text will do as well."""
+    """Adds plain text to the forms that the OpenAPI document shows for a field."""
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         return {"anyOf": [{"type": "string"}, handler(schema)]}
 
 
 class WireModel(BaseModel):
-    """`lenient`: fields that mean nothing here. `refused`: fields not honoured, with the values that mean "off".
+    """A request's body. lenient: fields that are accepted and change nothing. refused: fields that this server does not
+    support, with their values that mean "off", which are accepted.
 
-    `explained`: of some of the latter, why.
+    explained: for some of the refused fields, what to do instead.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
@@ -43,7 +43,8 @@ class WireModel(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _drop_defaults(cls, data: Any) -> Any:
-        """null means "not given"; one unknown field is enough to stop at, unless the server ignores them."""
+        """Drop nulls and lenient fields. Raises at the first refused field, and at the first unknown one unless the
+        server ignores them."""
         if not isinstance(data, dict):
             return data
         names = {field.alias or name for name, field in cls.model_fields.items()}

@@ -17,9 +17,9 @@ from server.schemas.tools import Tool
 
 
 class ModelCard(TypedDict):
-    """root: the model by its own name; max_model_len: what is served, in tokens.
+    """root: the model's own name; max_model_len: the longest prompt plus reply that is served, in tokens.
 
-    model_context_len: what the model itself could, with context_note, the reason, where that is more.
+    model_context_len: what the model itself supports, with context_note, the reason; both only where that is more.
     """
 
     id: str
@@ -44,10 +44,12 @@ class TokenizeRequest(WireModel):
     model: str | None = None
     prompt: str | None = None
     add_special_tokens: bool | None = Field(
-        default=None, description="The model's own beginning-of-text token; by default before a prompt, not messages"
+        default=None,
+        description="Add the model's own beginning-of-text token; by default true for a prompt, false for messages",
     )
     parse_special: bool = Field(
-        default=True, description="Names of special tokens in a prompt are the tokens; in messages they never are"
+        default=True,
+        description="Read names of special tokens in a prompt as those tokens; in messages they are always text",
     )
     messages: list[ChatMessage] | None = Field(default=None, min_length=1, fail_fast=True)
     tools: list[Tool] = Field(default=[], max_length=128)
@@ -91,11 +93,11 @@ class VersionReply(TypedDict):
 
 
 class EngineCard(TypedDict):
-    """is_exact: rows are proven independent of batch and tree on this machine. has_chat_template: it can chat.
+    """is_exact: a check at start showed that logits do not depend on batch or draft tree on this machine.
 
-    weights: int8, or the dtype.
-    kv_slots: tokens of room in the KV cache; max_running: most requests decoded at the same time; expected_bytes: the
-    worker's memory once full, what sessions remember apart; model_context_len, context_note: as in ModelCard.
+    weights: int8, or the dtype; has_chat_template: whether it can chat; kv_slots: tokens that the KV cache holds;
+    max_running: most requests that run at the same time; max_batch_rows: most tokens of one forward; expected_bytes:
+    the worker's memory once the cache is full, without sessions; model_context_len, context_note: as in ModelCard.
     """
 
     model: str
@@ -121,7 +123,7 @@ State = Literal["loading", "ready", "silent", "restarting", "draining", "failed"
 
 
 class WorkerCard(TypedDict):
-    """How one of the server's worker processes does."""
+    """The state of one of the server's worker processes."""
 
     status: State
     sentence: str
@@ -132,9 +134,9 @@ class WorkerCard(TypedDict):
 
 
 class HealthReply(TypedDict):
-    """All but the status is told to who has a key: sentence, for people; fraction: how far loading has come; compiling:
-    the drafting methods whose requests still run plain, to the same tokens; engine: there once it is loaded. The
-    workers, their restarts and last errors, and the open requests are for admins."""
+    """Without a key only the status is there. With one: sentence, the status for people; fraction: progress of loading;
+    compiling: drafting methods that are not compiled yet, whose requests run plain, to the same tokens; engine, once it
+    is loaded. Workers, restarts, last errors and open requests are for admin keys."""
 
     status: State
     sentence: NotRequired[str]
@@ -149,7 +151,7 @@ class HealthReply(TypedDict):
 
 
 class SessionCard(TypedDict):
-    """What drafting remembers of one session. owner: who it belongs to, a hash of the API key; "" without keys."""
+    """What drafting has learned in one session. owner: a hash of the API key that it belongs to; "" without keys."""
 
     id: str
     object: Literal["session"]

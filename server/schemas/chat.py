@@ -33,17 +33,19 @@ class ChatRequest(GenerationRequest):
 
     messages: list[ChatMessage] = Field(min_length=1, fail_fast=True)
     max_completion_tokens: int | None = Field(default=None, ge=1, le=MAX_LENGTH)
-    max_tokens: int | None = Field(default=None, ge=1, le=MAX_LENGTH, description="The old name")
+    max_tokens: int | None = Field(
+        default=None, ge=1, le=MAX_LENGTH, description="OpenAI's older name of max_completion_tokens"
+    )
     logprobs: bool = False
     top_logprobs: int | None = Field(default=None, ge=0)
     tools: list[Tool] = Field(default=[], max_length=128)
     tool_choice: ToolChoiceField | None = None
     parallel_tool_calls: bool = True
-    reasoning_effort: str | None = Field(default=None, max_length=64, description="Where the template knows it")
-    verbosity: str | None = Field(default=None, max_length=64, description="Where the template knows it")
+    reasoning_effort: str | None = Field(default=None, max_length=64, description="For chat templates that know it")
+    verbosity: str | None = Field(default=None, max_length=64, description="For chat templates that know it")
 
     add_special_tokens: bool = Field(
-        default=False, description="The model's own beginning-of-text token, beside what the template writes"
+        default=False, description="Add the model's own beginning-of-text token to what the template writes"
     )
     add_generation_prompt: bool = True
     continue_final_message: bool = False
@@ -79,7 +81,7 @@ class ChatRequest(GenerationRequest):
 
 
 class TopLogprob(TypedDict):
-    """bytes: the token's own, which need not be whole characters; token shows them as text."""
+    """bytes: the token's bytes, which need not be whole characters; token: the same as text."""
 
     token: str
     logprob: float
@@ -112,7 +114,7 @@ class FunctionCallDelta(TypedDict):
 
 
 class ToolCallDelta(TypedDict):
-    """id, type and name come with a call's first piece."""
+    """A piece of a call; the first one has id, type and name."""
 
     index: int
     id: NotRequired[str]
@@ -168,7 +170,7 @@ class ChatCompletion(TypedDict):
 
 
 class ChatCompletionChunk(TypedDict):
-    """One event of a streamed reply; the last, before [DONE], has no choices and the usage, if that was asked for."""
+    """One event of a streamed reply. The last before [DONE] has the usage and no choices, if usage was asked for."""
 
     id: str
     object: Literal["chat.completion.chunk"]

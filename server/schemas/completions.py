@@ -20,7 +20,7 @@ Prompt = str | list[int]  # text, or token ids
 
 
 def _read_prompts(value: Any) -> list[Prompt]:
-    """One prompt or several, as text or token ids, to a list of prompts."""
+    """Turn one prompt or several, as text or token ids, into a list of prompts."""
     expected = "a string, a list of strings, a list of token ids, or a list of lists of token ids"
     wrong = refusal("invalid_type", f"prompt must be {expected}.")
     if isinstance(value, str):
@@ -56,16 +56,16 @@ class CompletionRequest(GenerationRequest):
     max_tokens: int | None = Field(default=None, ge=0, le=MAX_LENGTH, description="16 if absent; 0 only with echo")
     best_of: int | None = Field(default=None, ge=1, description="Choices to generate; the n likeliest are returned")
     echo: bool = False
-    logprobs: int | None = Field(default=None, ge=0, description="Likeliest tokens told of at each token")
-    add_special_tokens: bool = Field(default=True, description="The model's own beginning-of-text token")
-    parse_special: bool = Field(default=True, description="Names of special tokens in the prompt are the tokens")
+    logprobs: int | None = Field(default=None, ge=0, description="How many of the likeliest tokens to report per token")
+    add_special_tokens: bool = Field(default=True, description="Add the model's own beginning-of-text token")
+    parse_special: bool = Field(default=True, description="Read names of special tokens in the prompt as those tokens")
     suffix: str = Field(default="", description="Text after the reply, for models trained to fill in the middle")
 
 
 class CompletionLogprobs(TypedDict):
-    """One entry for each generated token, the end token too, with echo after the prompt's.
+    """One entry for each generated token, the end token included; with echo, the prompt's tokens come first.
 
-    text_offset: where the token's text begins in the choice's `text`, whatever a stop string has cut.
+    text_offset: where the token's text begins in the choice's `text`, before a stop string cuts it.
     """
 
     tokens: list[str]

@@ -1,7 +1,7 @@
-"""What every generating endpoint takes: sampling, stopping, constraints, drafting. The shared part of their bodies.
+"""The fields that all generating endpoints share: sampling, stopping, constraints and drafting.
 
-Owns field names, types and bounds, and which fields are refused because honouring them would change the answer.
-Bounds that are the server's to set are checked in `server.generation.limits`.
+Owns their names, types and bounds, and the fields that are refused because they would change the answer and are not
+supported. `server.generation.limits` checks the bounds that the server's settings set.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from server.http.errors import MAX_PARAM, shortened
 from server.schemas.base import INT64, WireModel, refusal
 from server.schemas.structured import Choices, ResponseFormat, SchemaOrText, StructuredOutputs
 
-MAX_STOP_LENGTH = 256  # characters; of bad words too
+MAX_STOP_LENGTH = 256  # characters, also of a bad word
 MAX_LENGTH = 2**31
 
-# Fields that mean nothing here and change no answer.
+# Fields that are accepted and change nothing.
 LENIENT = frozenset(
     {
         "user",
@@ -30,7 +30,7 @@ LENIENT = frozenset(
         "prompt_cache_retention",
     }
 )
-# Fields that would change the answer and are not honoured, with the values that mean "off".
+# Fields that would change the answer and are not supported, with their values that mean "off", which are accepted.
 REFUSED: dict[str, tuple[Any, ...]] = {
     # vllm-router adds these to every request.
     "no_stop_trim": (False,),
@@ -60,7 +60,7 @@ TEXT_TYPES = frozenset({"text", "input_text", "output_text", "reasoning_text"})
 
 
 def read_text(value: Any) -> Any:
-    """Text, or a list of text parts, which are joined by line ends."""
+    """Read text, or a list of text parts, which are joined by newlines. Other values are left to the field's check."""
     if not isinstance(value, list):
         return value
     texts = []
@@ -85,7 +85,7 @@ def _read_stops(value: Any) -> list[str]:
 
 
 def _read_bias(value: Any) -> dict[int, float]:
-    """JSON has no integer keys: token ids come as text."""
+    """Read a map from token ids, which are strings because JSON has no integer keys, to biases."""
     if not isinstance(value, dict):
         raise refusal("invalid_type", "logit_bias must map token ids to numbers from -100 to 100.")
     biases = {}
@@ -116,22 +116,22 @@ Text = Annotated[str, BeforeValidator(read_text), WithJsonSchema(TEXT_SCHEMA)]
 
 
 class StreamOptions(WireModel):
-    """Read only where the reply is streamed."""
+    """Options of a streamed reply; a plain reply ignores them."""
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
-    include_obfuscation: bool = False  # never done: replies carry no padding
+    include_obfuscation: bool = False  # has no effect: events get no padding fields
 
 
 class SpeculationOptions(WireModel):
-    """How to draft; changes how fast the reply comes, never what it says."""
+    """How to draft. This changes how fast the reply comes, and never what it says."""
 
     method: str = Field(default="auto", max_length=64)
     max_nodes: int | None = Field(default=None, ge=1, le=65536, description="Largest draft tree, root not counted")
     max_depth: int | None = Field(default=None, ge=1, le=65536, description="Longest branch of the draft tree")
     without: list[Annotated[str, Field(max_length=64)]] = Field(default=[], max_length=16)
     sources: list[Annotated[str, Field(max_length=64)]] | None = Field(
-        default=None, max_length=16, description="What trees may be grown from; null for all that the method knows"
+        default=None, max_length=16, description="Sources that may draft; null for all that the method has"
     )
     branching: int = Field(default=3, ge=1, le=64)
     min_probability: float | None = Field(default=None, ge=0, lt=1)
@@ -141,19 +141,19 @@ class SpeculationOptions(WireModel):
     report: bool = Field(default=False, description="Add a `speculation` object to every choice")
     trace: bool | Literal["trees"] = Field(
         default=False,
-        description="Add a `trace` object to every chunk: where tokens came from; `trees`: draft trees too",
+        description="Add a `trace` object to every chunk: the source of each token; `trees`: also the draft trees",
     )
 
 
 class Prediction(WireModel):
-    """OpenAI's predicted output: text the reply probably contains. It is drafted from, nothing more."""
+    """OpenAI's predicted output: text that the reply probably contains. It is used for drafting only."""
 
     type: Literal["content"]
     content: Text
 
 
 class SamplingRequest(WireModel):
-    """Fields beyond OpenAI's: from top_k on."""
+    """The fields that all bodies share. Those from top_k on are beyond OpenAI's."""
 
     lenient: ClassVar[frozenset[str]] = LENIENT
     refused: ClassVar[dict[str, tuple[Any, ...]]] = REFUSED
@@ -172,13 +172,13 @@ class SamplingRequest(WireModel):
 
     top_k: int = Field(default=0, ge=-1, lt=2**31, description="0 or -1: off")
     min_p: float = Field(default=0.0, ge=0, le=1)
-    repetition_penalty: float = Field(default=1.0, gt=0, le=100, description="1: off; counts the prompt's tokens too")
+    repetition_penalty: float = Field(default=1.0, gt=0, le=100, description="1: off; prompt tokens count as repeated")
     min_tokens: int = Field(default=0, ge=0, le=MAX_LENGTH)
     ignore_eos: bool = False
-    include_stop_str_in_output: bool = Field(default=False, description="The stop string or token ends the text")
+    include_stop_str_in_output: bool = Field(default=False, description="Leave the stop string or token in the text")
     skip_special_tokens: bool = Field(default=True, description="Leave special tokens out of the text")
     stop_token_ids: list[int] = Field(default=[], max_length=256)
-    bad_words: BadWords = Field(default=[], description="Never written")
+    bad_words: BadWords = Field(default=[], description="Words that the reply must not contain")
     allowed_token_ids: list[int] | None = Field(default=None, min_length=1, fail_fast=True)
     structured_outputs: StructuredOutputs | None = None
     guided_json: SchemaOrText | None = None
@@ -187,30 +187,38 @@ class SamplingRequest(WireModel):
     guided_grammar: str | None = None
     session_id: str | None = Field(default=None, min_length=1, max_length=128)
     cache_salt: str | None = Field(
-        default=None, min_length=1, max_length=256, description="Share no work with requests of another salt"
+        default=None,
+        min_length=1,
+        max_length=256,
+        description="Share cached prompt prefixes only with requests of the same salt",
     )
     priority: int = Field(
-        default=0, ge=-(2**31), lt=2**31, description="Lower goes first; other than 0 with an admin's key only"
+        default=0, ge=-(2**31), lt=2**31, description="A lower number goes first; only admin keys may give one but 0"
     )
     timeout: float | None = Field(
-        default=None, gt=0, allow_inf_nan=False, description="Seconds for the whole reply; then 504, or an error event"
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds that the whole reply may take; after them it ends with 504, or an error event in a stream",
     )
     speculation: SpeculationOptions = SpeculationOptions()
 
 
 class GenerationRequest(SamplingRequest):
-    """What completions and chat completions share beyond that."""
+    """The fields that only completions and chat completions share."""
 
     n: int = Field(default=1, ge=1)
     response_format: ResponseFormat | None = None
-    prompt_logprobs: int | None = Field(default=None, ge=0, description="Likeliest tokens told of at each prompt token")
+    prompt_logprobs: int | None = Field(
+        default=None, ge=0, description="How many of the likeliest tokens to report per prompt token"
+    )
     stream_options: StreamOptions = StreamOptions()
     truncate_prompt_tokens: int | None = Field(
         default=None,
         ge=-1,
-        description="The prompt's last tokens alone, this many; -1: as many as leave the reply room",
+        description="Keep only so many of the prompt's last tokens; -1: as many as leave room for the reply",
     )
-    return_token_ids: bool = Field(default=False, description="The ids of prompt and reply beside the text")
+    return_token_ids: bool = Field(default=False, description="Return the token ids of prompt and reply too")
     return_tokens_as_token_ids: bool = Field(default=False, description="Log probabilities name tokens as token_id:ID")
 
     @field_validator("truncate_prompt_tokens")

@@ -1,4 +1,4 @@
-"""Chat messages as clients send them. Owns their shape; `server.prompts.conversation` makes a prompt of them."""
+"""Chat messages as clients send them; `server.prompts.conversation` makes a prompt of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from server.schemas.base import WireModel, refusal
 from server.schemas.generation import Text
 
-MAX_CALLS = 128  # of tools, in one message
+MAX_CALLS = 128  # tool calls in one message
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 
@@ -27,7 +27,7 @@ class MessageToolCall(WireModel):
 
 
 class ChatMessage(WireModel):
-    """reasoning_content, also spelled reasoning: what an assistant thought; templates decide whether to show it."""
+    """reasoning_content, or reasoning: an assistant's reasoning. The chat template decides whether a model sees it."""
 
     lenient: ClassVar[frozenset[str]] = frozenset({"refusal", "annotations", "phase"})
     refused: ClassVar[dict[str, tuple[Any, ...]]] = {"audio": (), "function_call": ()}

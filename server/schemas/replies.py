@@ -1,4 +1,4 @@
-"""Parts of replies that several endpoints share: usage, the report of speculation, errors."""
+"""Parts of replies that several endpoints share: usage, the speculation report, traces, errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing_extensions import TypedDict
 
 
 class PromptTokensDetails(TypedDict):
-    """cached_tokens: those that were not run, since an earlier request with the same beginning had."""
+    """cached_tokens: prompt tokens that were not run, because the cache had them from an earlier request."""
 
     cached_tokens: int
 
@@ -20,7 +20,7 @@ class CompletionTokensDetails(TypedDict):
 
 
 class Usage(TypedDict):
-    """prompt_tokens counts every prompt once, whatever n is; completion_tokens every choice generated."""
+    """prompt_tokens counts every prompt once, whatever n is; completion_tokens counts all choices generated."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -30,12 +30,12 @@ class Usage(TypedDict):
 
 
 class SpeculationReport(TypedDict):
-    """What drafting did for one choice. method: the last one that drafted; choice, reason: why it did.
-    foretold_by_source: tokens of the reply that each source had thought likeliest, whoever drafted them.
+    """What drafting did for one choice. method: the last one that drafted; choice, reason: why that one.
+    foretold_by_source: how many tokens of the reply each source predicted as its likeliest, drafted or not.
 
-    acceptance_length: τ, tokens emitted per target forward; plain decoding has exactly 1. cached_tokens: of the prompt,
-    those that were not run; preemptions: how often it gave up its room and was run again; resumed_tokens: of the reply,
-    those that a worker gave before it died, which no other count here is of.
+    acceptance_length: τ, tokens emitted per target forward; plain decoding has exactly 1. cached_tokens: prompt tokens
+    that were not run; preemptions: how often it gave up its place and was run again; resumed_tokens: tokens of the
+    reply that came from a worker before it died, which no other count here includes.
     """
 
     method: str
@@ -64,8 +64,8 @@ class SpeculationReport(TypedDict):
 class TraceToken(TypedDict):
     """A token of the reply. text: what it adds, though a stop string may cut it; depth: its place in its step, from 1.
 
-    source: context, adjacency, ngram, draft_model, prediction or grammar for an accepted draft, bonus for the target's
-    own token after them; step: see TraceStep; logprob: the model's own, at temperature 1.
+    source: context, adjacency, ngram, draft_model, prediction or grammar for an accepted draft token, bonus for the
+    target's own token after those; step: see TraceStep; logprob: the model's own, at temperature 1.
     """
 
     text: str
@@ -77,8 +77,8 @@ class TraceToken(TypedDict):
 
 
 class TraceNode(TypedDict):
-    """A node of a draft tree. parent: index of its parent, -1 for the root; named_by: all sources that named
-    it; logprob: after its parent, or null."""
+    """A node of a draft tree. parent: its parent's index, -1 for the root; source: the one that drafted it; named_by:
+    all sources that proposed it; logprob: the model's own after its parent, null for the root."""
 
     text: str
     id: int
@@ -93,7 +93,7 @@ class TraceStep(TypedDict):
     """One target forward of this choice. step: its number, from 1; drafted, accepted: nodes, root not counted.
 
     seconds: of the whole step, all requests together; plain_seconds: what plain decoding would have needed for the
-    tokens of all of them; prefill_rows: prompt tokens that were read in it.
+    tokens of all of them; prefill_rows: prompt tokens that the step also ran.
     """
 
     step: int
@@ -107,14 +107,14 @@ class TraceStep(TypedDict):
 
 
 class Trace(TypedDict):
-    """What is new since the last chunk; in a plain reply everything."""
+    """The tokens and steps since the last chunk; in a plain reply, all."""
 
     tokens: list[TraceToken]
     steps: list[TraceStep]
 
 
 class PromptLogprob(TypedDict):
-    """vLLM's form: one candidate for a prompt token. rank: 1 for the likeliest."""
+    """vLLM's format: one candidate for a prompt token. rank: 1 for the likeliest."""
 
     logprob: float
     rank: int

@@ -1,4 +1,4 @@
-"""The wire models of what /v1/responses answers: the response, its items, and the events of a stream."""
+"""The wire models of the replies of /v1/responses: the response, its items, and the events of a stream."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class IncompleteDetails(TypedDict):
 
 
 class Response(TypedDict):
-    """What was asked for is repeated; output: what was thought, said and called, in order."""
+    """output: reasoning, messages and tool calls, in order. Most other fields repeat those of the request."""
 
     id: str
     object: Literal["response"]

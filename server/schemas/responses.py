@@ -1,4 +1,4 @@
-"""The wire models of /v1/responses: what clients may send. What they get is in `response_replies`."""
+"""The wire models of /v1/responses: what clients may send. The replies are in `response_replies`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
 
 
 class InputItem(WireModel):
-    """One item of `input`. Items are text: messages, calls of tools, their outputs, and earlier reasoning."""
+    """One item of `input`: a message, a tool call, a call's output, or earlier reasoning. All are text."""
 
     lenient: ClassVar[frozenset[str]] = frozenset({"id", "status", "summary", "encrypted_content", "phase"})
 
@@ -73,7 +73,7 @@ class ResponseTool(WireModel):
 
 
 class TextFormat(WireModel):
-    """strict changes nothing: every schema is enforced."""
+    """The reply's format. strict is accepted and changes nothing, because every schema is enforced."""
 
     lenient: ClassVar[frozenset[str]] = frozenset({"name", "description", "strict"})
 
@@ -89,23 +89,23 @@ class TextFormat(WireModel):
 
 class TextConfig(WireModel):
     format: TextFormat | None = None
-    verbosity: str | None = Field(default=None, max_length=64, description="Where the chat template knows it")
+    verbosity: str | None = Field(default=None, max_length=64, description="For chat templates that know it")
 
 
 class ReasoningConfig(WireModel):
-    """Reasoning is shown whole, so that a summary changes nothing."""
+    """How to reason. summary is accepted and changes nothing, because all of the reasoning is shown."""
 
     lenient: ClassVar[frozenset[str]] = frozenset({"summary", "generate_summary"})
 
-    effort: str | None = Field(default=None, max_length=64, description="Where the chat template knows it")
+    effort: str | None = Field(default=None, max_length=64, description="For chat templates that know it")
 
 
 class ResponseStreamOptions(WireModel):
-    include_obfuscation: bool = False  # never done: replies carry no padding
+    include_obfuscation: bool = False  # has no effect: events get no padding fields
 
 
 class ResponseRequest(SamplingRequest):
-    """POST /v1/responses. A request brings its whole conversation, or goes on from a response that was kept."""
+    """POST /v1/responses. A request has its whole conversation, or continues a stored response."""
 
     lenient: ClassVar[frozenset[str]] = LENIENT | {"max_tool_calls"}
     refused: ClassVar[dict[str, tuple[Any, ...]]] = REFUSED | {
@@ -127,8 +127,10 @@ class ResponseRequest(SamplingRequest):
         Field(min_length=1),
         OrText(),
     ]
-    previous_response_id: str | None = Field(default=None, max_length=256, description="Its conversation comes first")
-    store: bool = Field(default=True, description="Keep the response in memory for a while")
+    previous_response_id: str | None = Field(
+        default=None, max_length=256, description="A stored response whose conversation this request continues"
+    )
+    store: bool = Field(default=True, description="Keep the response in memory, so that later requests can continue it")
     instructions: str | None = None
     max_output_tokens: int | None = Field(default=None, ge=1, le=MAX_LENGTH)
     text: TextConfig = TextConfig()

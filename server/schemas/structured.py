@@ -1,6 +1,6 @@
-"""Fields that constrain a reply's form: OpenAI's response_format, vLLM's structured_outputs and guided_*.
+"""Fields that constrain a reply's format: OpenAI's response_format, vLLM's structured_outputs and guided_*.
 
-Owns their shapes; `server.grammars` turns them into a grammar.
+`server.grammars` turns them into a grammar.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from server.schemas.base import WireModel, refusal
 
-JsonObject = dict[str, Any]  # as JSON gave it: its parts are not looked at one by one
+JsonObject = dict[str, Any]  # an object whose content pydantic does not validate
 
 
 def _read_schema(value: Any) -> Any:
@@ -29,7 +29,7 @@ Choices = Annotated[list[str], Field(min_length=1, max_length=1024)]
 
 
 class NamedSchema(WireModel):
-    """strict changes nothing: every schema is enforced."""
+    """A JSON schema. strict is accepted and changes nothing, because every schema is enforced."""
 
     lenient: ClassVar[frozenset[str]] = frozenset({"name", "description", "strict"})
 
@@ -49,7 +49,7 @@ class ResponseFormat(WireModel):
 
 
 class StructuredOutputs(WireModel):
-    """vLLM's name. One of these at most."""
+    """vLLM's constraints, of which a request may give one."""
 
     definition: SchemaOrText | None = Field(default=None, alias="json")
     json_object: bool = False

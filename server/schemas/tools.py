@@ -1,4 +1,4 @@
-"""Tools a model may call, and which of them it must. Shared by chat completions and responses."""
+"""The tools that a model may call, and which of them it must call. Chat completions and responses share these."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FUNCTION_NAME = r"^[a-zA-Z0-9_.-]{1,128}$"
 
 
 class FunctionDefinition(WireModel):
-    """strict: arguments follow `parameters` also where a call is not required (there they always do)."""
+    """strict: arguments follow `parameters` also where a call is optional; in required calls they always do."""
 
     name: str = Field(pattern=FUNCTION_NAME)
     description: str = ""
@@ -23,7 +23,7 @@ class FunctionDefinition(WireModel):
 
     @property
     def schema_of_arguments(self) -> dict[str, Any]:
-        """`parameters`, which are an object's where they do not say their type."""
+        """`parameters`, with the type object where they name no type."""
         parameters = self.parameters
         return parameters if "type" in parameters or "$ref" in parameters else {"type": "object", **parameters}
 
@@ -45,7 +45,8 @@ class ToolChoice(NamedTuple):
 
 
 def read_tool_choice(value: Any) -> ToolChoice:
-    """OpenAI's forms: a mode, a function, or allowed tools; the latter two as chat nests them, or flat as responses."""
+    """Read OpenAI's forms: a mode, a function, or allowed tools; the latter two nested as in chat or flat as in
+    responses."""
     for mode in MODES:
         if value == mode:
             return ToolChoice(mode)
@@ -70,7 +71,7 @@ def _read_allowed(value: Any) -> ToolChoice:
 
 
 def _function_name(value: Any) -> str | None:
-    """Of {type, function: {name}} or {type, name}; None if it is neither."""
+    """The name in {type, function: {name}} or {type, name}; None if `value` is neither."""
     if not isinstance(value, dict) or value.get("type") != "function":
         return None
     function = value.get("function", value)
@@ -114,7 +115,7 @@ ToolChoiceField = Annotated[ToolChoice, PlainValidator(read_tool_choice), WithJs
 
 
 def check_tools(names: Sequence[str], choice: ToolChoice) -> None:
-    """Raise a refusal where names are double, or the choice is not among them."""
+    """Raises a refusal where two tools have one name, or where the choice names a tool that is not there."""
     if len(set(names)) < len(names):
         raise refusal("invalid_value", "Two tools have the same name.", "tools")
     if (choice.mode in ("required", "named") or choice.allowed) and not names:

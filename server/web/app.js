@@ -1,4 +1,4 @@
-/** The page: wires its parts together. Nothing else knows of more than its own. */
+/** The page: creates its parts and wires them together. */
 
 import { activity } from "./api/activity.js";
 import { Engine } from "./api/engine.js";

@@ -143,6 +143,7 @@ def test_settings_in_the_environment_are_settings(manifests: Manifests) -> None:
     assert "GANDER_MODEL" in ours
 
 
+@pytest.mark.slow
 def test_the_command_of_a_pod_answers_its_probes_has_its_metrics_and_ends_when_told() -> None:
     manifests = rendered(FOLDER / "cpu")
     container = container_of(manifests)

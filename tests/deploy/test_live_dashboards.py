@@ -13,6 +13,7 @@ from deploy.monitoring.picture import draw_dashboard
 from deploy.monitoring.queries import read_dashboards
 from tests.programs import program
 
+pytestmark = pytest.mark.slow
 LOAD_SECONDS = 16.0
 
 

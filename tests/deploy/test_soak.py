@@ -55,6 +55,7 @@ def test_memory_is_judged_once_it_has_settled() -> None:
     assert slope([(0.0, 500.0), *growing[: int(SHORTEST)]]) is None
 
 
+@pytest.mark.slow
 def test_a_minute_of_everything_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     status = main(["--seconds", "35", "--clients", "64", "--pause", "6"])
     told = capsys.readouterr().out

@@ -110,6 +110,7 @@ def served(home: Path, folder: Path) -> Iterator[str]:
         process.wait(10)
 
 
+@pytest.mark.slow
 def test_the_installed_wheel_serves_from_an_empty_folder(home: Path, tmp_path: Path) -> None:
     folder = tmp_path / "empty"
     folder.mkdir()

@@ -27,6 +27,8 @@ from server.service import Service
 
 FAKE_WORKER = (sys.executable, "-m", "tests.fake_worker")
 FAST_RESTARTS = RestartPolicy(attempts=3, first_delay=0.05, longest_delay=0.2)
+PATIENCE = 120.0  # seconds for what takes a moment where nobody else is at work
+COMPILING = 600.0  # the same for the first start on a machine
 
 
 def byte_tokenizer() -> Any:
@@ -70,7 +72,7 @@ class RunningServer:
         return self.service.settings.model_name
 
     def client(self) -> OpenAI:
-        client = OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=20)
+        client = OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=PATIENCE)
         return self.clients.enter_context(client)
 
     def post(self, **body: Any) -> httpx.Response:
@@ -82,7 +84,7 @@ class RunningServer:
     def get(self, path: str) -> httpx.Response:
         return self.http.get(path)
 
-    def wait_for(self, state: str, seconds: float = 15.0) -> dict[str, Any]:
+    def wait_for(self, state: str, seconds: float = PATIENCE) -> dict[str, Any]:
         """The body of /health once its status is `state`."""
         return wait_until(lambda: body if (body := self.get("/health").json())["status"] == state else None, seconds)
 
@@ -119,7 +121,7 @@ def reply_of(response: httpx.Response) -> Any:
     return choices
 
 
-def wait_until(condition: Any, seconds: float = 30.0) -> Any:
+def wait_until(condition: Any, seconds: float = PATIENCE) -> Any:
     """Poll until `condition()` is true; its value."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -145,17 +147,17 @@ def running_server(
     listener = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, args=([listener],))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    with httpx.Client(base_url=url, timeout=60) as http, ExitStack() as clients:
+    with httpx.Client(base_url=url, timeout=PATIENCE) as http, ExitStack() as clients:
         thread.start()
         try:
             running = RunningServer(url, service, http, clients)
             wait_until(lambda: server.started)
             if state:
-                running.wait_for(state, 300.0)  # the first start on a machine compiles
+                running.wait_for(state, COMPILING)
             if state == "ready":
-                wait_until(lambda: not running.get("/health").json().get("compiling"), 300.0)
+                wait_until(lambda: not running.get("/health").json().get("compiling"), COMPILING)
             yield running
         finally:
             server.should_exit = True
-            thread.join(30)
+            thread.join(PATIENCE)
             assert not thread.is_alive()

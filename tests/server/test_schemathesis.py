@@ -16,7 +16,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from server.config import ServerSettings
-from tests.server.servers import make_model_folder, running_server
+from tests.server.servers import PATIENCE, make_model_folder, running_server
 
 
 def no_fault(_: Any, response: Any, case: Any) -> None:
@@ -87,7 +87,7 @@ def test_every_reply_to_a_generated_request_is_documented(
     def send(case: Any) -> None:
         nonlocal num_sent
         num_sent += 1
-        case.call_and_validate(checks=CHECKS, timeout=20)
+        case.call_and_validate(checks=CHECKS, timeout=PATIENCE)
 
     try:
         send()

@@ -16,6 +16,7 @@ FOLDER = parse_arguments([]).out
 needs_weights = pytest.mark.skipif(not (FOLDER / "model.safetensors").exists(), reason="the bundled model is not here")
 
 
+@pytest.mark.slow
 @needs_weights
 def test_the_bundled_model_solves_held_out_problems_and_ends() -> None:
     model = load_exported(FOLDER, torch.device("cpu"))

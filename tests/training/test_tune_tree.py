@@ -10,6 +10,7 @@ import pytest
 
 from decoding.config import EngineConfig
 from decoding.engine.engine import Engine
+from decoding.engine.start import start_engine
 from decoding.model.target_model import TargetModel
 from decoding.training.first_tree import initial_tree
 from decoding.training.tune_tree import Counts, Plan, conclude, count_sample, load_counts, read_prompts
@@ -22,7 +23,7 @@ PROMPTS = [np.arange(3, 20, dtype=np.int32), np.arange(40, 60, dtype=np.int32)]
 @pytest.fixture(scope="module")
 def engine() -> Engine:
     config = EngineConfig(max_model_len=256, kv_slots=4096, max_nodes=625, max_batch_rows=1300, threads=1)
-    return Engine(TargetModel.from_model(tiny("llama", vocab_size=32), config), config)
+    return start_engine(TargetModel.from_model(tiny("llama", vocab_size=32), config), config)
 
 
 def test_counting_can_stop_and_go_on_and_keeps_what_was_accepted(engine: Engine, tmp_path: Path) -> None:

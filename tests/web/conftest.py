@@ -5,6 +5,7 @@ Every test ends without a complaint on the browser's console; what a test provok
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +28,16 @@ FLAGS = [
     "--disable-dev-shm-usage",
 ]
 KEY = "let-me-in"
+HERE = Path(__file__).parent
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """They are slow tests: a browser is quicker than a reply only where it has a core to itself, and Playwright's event
+    loop is in the way of tests that run in the same process later."""
+    for item in items:
+        if item.path.parent == HERE:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ from playwright.sync_api import Browser, expect
 from tests.kernels import lend_kernels
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.slow
 PATIENCE = 300  # seconds for all of it; a prepared machine that is idle takes a tenth
 ADDRESS = re.compile(r"Open (http://127\.0\.0\.1:\d+) and press Race")
 

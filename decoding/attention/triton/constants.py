@@ -1,6 +1,6 @@
-"""What the kernels are compiled for: a layer's facts, a tile's sizes, and how Triton is to go about it.
+"""Compile-time constants of the kernels: a layer's shape and mask, a tile's sizes, and Triton's options.
 
-Knows nothing of steps. Invariant: the same for every step, so that a layer is compiled once.
+Knows nothing of steps. Invariant: constants are the same in every step, so that a layer is compiled once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from decoding.core.layer import LayerSpec
 
 
 class Constants(NamedTuple):
-    """Of each kernel, by the names of its parameters and of Triton's options."""
+    """Each kernel's constants, by the names of its parameters and of Triton's options."""
 
     store: dict[str, Any]
     attend: dict[str, Any]
@@ -20,7 +20,7 @@ class Constants(NamedTuple):
 
 
 def constants_of(layer: LayerSpec, tile: Tile, kind: int, num_kinds: int) -> Constants:
-    """kind: whose work list the layer goes by, of `num_kinds`."""
+    """The constants of one layer. kind: the number of the work list that the layer follows, of `num_kinds`."""
     options = {"enable_fp_fusion": True}
     values = {"VALUE_DIM": layer.value_dim, "VALUE_WIDTH": padded_width(layer.value_dim)} | options
     heads = values | {

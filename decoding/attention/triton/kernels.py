@@ -1,10 +1,10 @@
 """Tree attention over the block pool, in Triton: three launches a layer for any mixture of prompts, roots and trees.
 
-`store_rows` writes the step's keys and values to their slots, for another segment of the step may read them;
-`attend_tiles` lets every tile of (row, head) pairs meet one range of its segment's keys; `merge_ranges` adds the ranges
-of a row. Softmax is in base 2. Constants are a layer's facts and a tile's sizes; all that a step changes is read on the
-device, so grids follow from the padded number of rows alone.
-Invariant: how the keys of a row are cut into ranges and blocks depends on its own segment, never on its neighbours.
+`store_rows` first writes the step's keys and values to their slots, since other segments of the step may read them;
+`attend_tiles` computes every tile of (row, head) pairs over one range of its segment's keys; `merge_ranges` adds a
+row's ranges. A row is a token. Softmax is in base 2. All that changes from step to step is read on the device, so grids
+depend only on the padded number of rows.
+Invariant: how a row's keys are cut into ranges and blocks depends on its own segment, never on other segments.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -31,7 +31,7 @@ FAR = tl.constexpr(1 << 30)
 
 
 class Step(NamedTuple):
-    """Of a step's tensors those that attending reads, int32, as in `StepTensors`."""
+    """The tensors of a step that attention reads, int32, as in `StepTensors`."""
 
     first_rows: torch.Tensor
     lengths: torch.Tensor
@@ -64,7 +64,7 @@ def store_rows(
     KEY_WIDTH: tl.constexpr,
     VALUE_WIDTH: tl.constexpr,
 ):
-    """Grid: (padded rows by sixteens, kv heads)."""
+    """Grid: (padded rows / 16, kv heads)."""
     head = tl.program_id(1)
     row_M = tl.program_id(0) * SLOTS + tl.arange(0, SLOTS)
     slot_M = tl.load(slots + row_M, mask=row_M < num_rows, other=0)
@@ -113,10 +113,10 @@ def _meet(
     IS_TREE: tl.constexpr,
     N: tl.constexpr,
 ):
-    """Let a tile meet the block of keys from `first_key` on. IS_TREE: not every row may see all of them.
+    """Add the N keys from `first_key` on to a tile's state. IS_TREE: not every row may see all of them.
 
-    state: the largest score, the sum of weights, and the weighted sum of values of each pair. root: the place of
-    its tree's first row in the step.
+    state: each pair's largest score, sum of weights, and weighted sum of values. root: where the segment's tree begins
+    in `step.enters`.
     """
     top_M, total_M, sum_MV = state
     column_D, column_V = tl.arange(0, query_MD.shape[1]), tl.arange(0, VALUE_WIDTH)
@@ -150,7 +150,7 @@ def _meet(
     weights_MN = tl.exp2(scores_MN - safe_M[:, None])
     shrink_M = tl.exp2(top_M - safe_M)
     place_NV = ((plane_N * SLOTS + key_N % SLOTS) * VALUE_DIM)[:, None] + column_V[None, :]
-    if IS_TREE:  # what nobody wrote may be no number, and would be one more than zero times its weight
+    if IS_TREE:  # unwritten slots may hold NaN, which stays NaN when multiplied by a weight of zero
         values_NV = tl.load(values + place_NV, mask=is_key_N[:, None] & (column_V < VALUE_DIM)[None, :], other=0.0)
     elif VALUE_WIDTH == VALUE_DIM:
         values_NV = tl.load(values + place_NV)
@@ -190,7 +190,7 @@ def attend_tiles(
     M: tl.constexpr,
     N: tl.constexpr,
 ):
-    """Grid: as many programs as the device runs at once; they share the items of the work list, head by head."""
+    """Grid: as many programs as the device runs at once. They divide the items of the work list, for each kv head."""
     NUM_HEADS: tl.constexpr = NUM_KV_HEADS * GROUP
     HAS_LOW: tl.constexpr = WINDOW > 0 or CHUNK > 0
     column_D, column_V = tl.arange(0, KEY_WIDTH), tl.arange(0, VALUE_WIDTH)
@@ -213,7 +213,7 @@ def attend_tiles(
         query_MD = tl.load(query + query_at_M[:, None] + column_D[None, :], mask=is_query_MD, other=0.0)
         enter_M = tl.load(step.enters + root + written + row_M, mask=is_row_M, other=0)
         low_M = tl.zeros([M], tl.int32)
-        if HAS_LOW:  # the first position that a row sees
+        if HAS_LOW:  # low_M: the first position that a row sees
             position_M = tl.load(step.positions + root + written + row_M, mask=is_row_M, other=FAR)
             if WINDOW:
                 low_M = tl.maximum(low_M, position_M - WINDOW + 1)
@@ -229,7 +229,7 @@ def attend_tiles(
 
         top_M = tl.full([M], NEVER, tl.float32)
         total_M = tl.zeros([M], tl.float32)
-        if HAS_SINKS:  # one more key without a value, of the first range
+        if HAS_SINKS:  # a sink counts as one more key, without a value, in the first range
             sink_M = tl.load(sinks + head_M).to(tl.float32) * LOG2_E
             top_M = tl.where(place == 0, sink_M, top_M)
             total_M = tl.where(place == 0, 1.0, total_M)
@@ -272,7 +272,7 @@ def merge_ranges(
     VALUE_DIM: tl.constexpr,
     VALUE_WIDTH: tl.constexpr,
 ):
-    """Grid: (rows of the result, query heads). Rows of padding become zeros; those of one range are there already."""
+    """Grid: (rows of the result, query heads). Padding rows become zeros; rows of one range are complete already."""
     row = tl.program_id(0)
     segment = tl.load(row_segments + row) if row < num_rows else -1
     num_ranges = tl.load(work + 2 * NUM_KINDS + segment * SEGMENT + 1) if segment >= 0 else 0

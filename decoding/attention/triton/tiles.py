@@ -1,7 +1,7 @@
-"""Sizes of the attention kernel's tiles: a table to begin with, and what was measured on a device, kept by its name.
+"""Tile sizes of the attention kernel: a table of defaults, and sizes measured on a device, kept under its name.
 
-Knows nothing of how sizes are measured. Invariant: a tile follows from the layer, the numbers' type and the device, so
-that a row's sums are in the same order whatever else is in its step.
+Knows nothing of how sizes are measured. Invariant: a tile depends only on layer, dtype and device, so that a token's
+sums run in the same order whatever else is in its step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ INTERPRETER = "interpreter"
 
 
 class Tile(NamedTuple):
-    """pairs: (row, head) pairs of a tile; keys: met at once, a divisor of 256 and a multiple of 16."""
+    """pairs: (token, head) pairs of a tile. keys: keys of one pass, a divisor of 256 and a multiple of 16."""
 
     pairs: int
     keys: int
@@ -29,7 +29,7 @@ class Tile(NamedTuple):
 
 
 # By compute capability and padded width, for 16-bit numbers: `python -m decoding.bench.kernels.compile` shows that
-# none of them spills. Hopper's and Blackwell's tensor cores take 64 rows at once, Ampere's 16.
+# none of them spills registers. Hopper's and Blackwell's tensor cores take 64 rows at once, Ampere's 16.
 DEFAULTS = {
     (8, 0): {64: Tile(64, 64, 4, 3), 128: Tile(64, 32, 4, 3), 256: Tile(32, 32, 8, 3)},
     (9, 0): {64: Tile(64, 64, 4, 3), 128: Tile(64, 32, 4, 3), 256: Tile(32, 64, 8, 3)},
@@ -40,12 +40,12 @@ EXACT = Tile(16, 32, 4, 2)  # float32, which no tensor core multiplies exactly
 
 
 def padded_width(width: int) -> int:
-    """The power of two that a kernel computes with."""
+    """`width` padded to the power of two that a kernel computes with."""
     return max(16, 1 << (width - 1).bit_length())
 
 
 def default_tile(width: int, itemsize: int, capability: tuple[int, int]) -> Tile:
-    """For heads of `width` padded columns. capability: (0, 0) is the interpreter."""
+    """The table's tile for heads of `width` padded columns. capability: (0, 0) is Triton's interpreter."""
     if capability == (0, 0):
         return Tile(64, 64, 4, 1)
     if width > 256:
@@ -57,7 +57,7 @@ def default_tile(width: int, itemsize: int, capability: tuple[int, int]) -> Tile
 
 
 def head_name(layer: LayerSpec, dtype: torch.dtype) -> str:
-    """What a tile is kept under."""
+    """The name under which a layer's tile is kept."""
     return f"{str(dtype).removeprefix('torch.')} {layer.group}x{layer.key_dim}x{layer.value_dim}"
 
 
@@ -66,7 +66,7 @@ def device_name(device: torch.device) -> str:
 
 
 def tile_of(layer: LayerSpec, dtype: torch.dtype, device: torch.device) -> Tile:
-    """What was measured on such a device, else the table's."""
+    """The tile measured on such a device, else the table's."""
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
     width = padded_width(max(layer.key_dim, layer.value_dim))
     kept = read_tiles(device_name(device)).get(head_name(layer, dtype))
@@ -74,7 +74,7 @@ def tile_of(layer: LayerSpec, dtype: torch.dtype, device: torch.device) -> Tile:
 
 
 def read_tiles(name: str) -> dict[str, Tile]:
-    """By head name; none where nothing was measured, or what was written cannot be read."""
+    """The tiles measured on a device, by head name; empty if there are none or the file cannot be read."""
     try:
         return msgspec.json.decode(_path(name).read_bytes(), type=dict[str, Tile])
     except (OSError, msgspec.MsgspecError):
@@ -82,12 +82,12 @@ def read_tiles(name: str) -> dict[str, Tile]:
 
 
 def keep_tiles(name: str, tiles: dict[str, Tile]) -> Path:
-    """Write what was measured on a device over what was known of it; where. Raises OSError."""
+    """Add tiles measured on a device to its file; return the file's path. Raises OSError."""
     path = _path(name)
     path.write_bytes(msgspec.json.encode(read_tiles(name) | tiles))
     return path
 
 
 def _path(name: str) -> Path:
-    """Beside the folders of compiled kernels: it outlives a change of the sources."""
+    """The file lies beside the folders of compiled kernels, so that it outlives a change of the sources."""
     return kernel_folder().parent / f"tiles-{re.sub('[^A-Za-z0-9]+', '-', name)}.json"

@@ -1,7 +1,7 @@
-"""Attention by the Triton kernels: a step's tensors are its plan, three launches a layer, nothing read by the host.
+"""Attention by the Triton kernels: three launches per layer, which read the step from its tensors on the device.
 
-Knows layers and where a step's numbers lie. Invariant: grids and sizes follow from the padded number of rows, the layer
-and the device alone, so that a captured forward serves every step of its bucket.
+Invariant: up to `MOST_STATIC_ROWS` tokens, grids and sizes depend only on the padded number of tokens, the layer and
+the device, so that a captured forward serves every step of its bucket.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from decoding.cache.step_tensors import StepBuffers, StepRoom, StepTensors, room
 from decoding.core.layer import LayerSpec
 from decoding.core.tree import IntArray
 
-# Shape suffixes: H query heads, K kv heads, N model rows, D key width, V value width, B blocks, S slots of a block,
-# P partial sums.
-MOST_STATIC_ROWS = 256  # up to here there is room for partial sums of any lengths; larger steps are never captured
-PROGRAMS_EACH = 4  # for each of the device's processors
+# Shape suffixes: H query heads, K kv heads, N tokens and padding, D key width, V value width, B blocks, S slots of a
+# block, P partial sums.
+MOST_STATIC_ROWS = 256  # up to so many tokens, partial sums get room for any context; larger steps are never captured
+PROGRAMS_EACH = 4  # Triton programs for each of the device's multiprocessors
 INTERPRETED_PROGRAMS = 3
 
 
 class TritonAttention:
-    """A `StaticAttention`, on a CUDA device, or on the CPU where Triton interprets its kernels.
+    """A `StaticAttention`, on a CUDA device, or on the CPU if Triton interprets its kernels.
 
-    dtype: of the model and its store. tiles: of each layer, None for those that suit the device.
+    dtype: of the model and its store. tiles: one for each layer; None takes those that suit the device.
     """
 
     def __init__(
@@ -52,12 +52,12 @@ class TritonAttention:
         self._num_programs = INTERPRETED_PROGRAMS
         if device.type == "cuda":
             self._num_programs = PROGRAMS_EACH * torch.cuda.get_device_properties(device).multi_processor_count
-        self._num_partials = 0  # of the step that was shared out last
+        self._num_partials = 0  # partial sums of the last step passed to `share_out`
         self._store: KvStore | None = None
         self._buffers: StepBuffers | None = None
 
     def prepare(self, batch: StepBatch) -> StepTensors:
-        """Send a step on its way to the device, in buffers that grow with the largest one."""
+        """Start the copy of a step to the device, into buffers that grow when a step does not fit."""
         if self._buffers is None or self._store is not batch.store or not self._buffers.room.holds(batch):
             before = self._buffers.room if self._buffers else room_of(batch)
             rows, tree_rows, blocks, keys, _ = (2 * max(each) for each in zip(room_of(batch), before, strict=True))
@@ -66,7 +66,7 @@ class TritonAttention:
         return self._buffers.stage(batch, batch.num_tokens)
 
     def share_out(self, batch: StepBatch) -> IntArray:
-        """The step's tiles and ranges."""
+        """int32: the step's work list of tiles and ranges."""
         work = share_out(batch, self._kinds)
         self._num_partials = work.num_partials
         return work.words
@@ -148,5 +148,5 @@ def _read_of(step: StepTensors) -> Step:
 
 
 def _side_by_side(rows: torch.Tensor) -> torch.Tensor:
-    """[heads, rows, width], a head's numbers next to each other."""
+    """[heads, tokens, width] with the numbers of a head contiguous."""
     return rows if rows.stride(2) == 1 else rows.contiguous()

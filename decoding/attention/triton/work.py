@@ -1,8 +1,8 @@
-"""What the programs of a launch share out among themselves: a step's tiles of rows, times the ranges of their keys.
+"""The work list of a step, which the programs of a launch divide among themselves: tiles of rows by ranges of keys.
 
-A tile is some (row, head) pairs of one segment that share a kv head; a range is a run of its keys. A list for each
-kind of layer, which is its query heads per kv head and the pairs of its tiles.
-Invariant: a segment's tiles and ranges depend on its own rows and length, never on its neighbours.
+A row is a token. A tile is some (row, head) pairs of one segment that share a kv head; a range is a run of the
+segment's keys. Each kind of layer (query heads per kv head, pairs of a tile) has its own list.
+Invariant: a segment's tiles and ranges depend on its own rows and length, never on other segments.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from decoding.cache.batch import StepBatch
 from decoding.core.tree import IntArray
 
-SPLIT = 256  # keys: ranges are multiples of it
-MOST_RANGES = 32  # of a segment, so that a long context keeps partial sums few
-MOST_PARTIALS = 4096  # of a segment: long prompts are parallel enough by their rows
+SPLIT = 256  # the length of a range is a multiple of so many keys
+MOST_RANGES = 32  # of a segment, so that a long context has few partial sums
+MOST_PARTIALS = 4096  # partial sums of a segment per head: a long prompt's rows give enough parallel work
 SEGMENT_WORDS = 3  # keys of a range, number of ranges, first partial sum
 ITEM_WORDS = 3  # segment, first (row, head) pair, range
 
@@ -32,15 +32,15 @@ class Kind(NamedTuple):
 
 
 class Work(NamedTuple):
-    """words: int32, for the device: for each kind how many items there are and where they begin, then the segments,
-    then the items. num_partials: sums that the ranges of all rows leave, for each head."""
+    """words: int32, for the device: for each kind the number of items and where they begin, then the segments, then the
+    items. num_partials: the partial sums of all rows and ranges, for each head."""
 
     words: IntArray
     num_partials: int
 
 
 def share_out(batch: StepBatch, kinds: Sequence[Kind]) -> Work:
-    """The work of a step."""
+    """The work list of a step."""
     segments, num_partials = _cut(batch.offsets, batch.prefix_lens, batch.tree_offsets)
     items = [_list_items(batch.offsets, segments, *kind) for kind in kinds]
     header, place = np.empty((len(kinds), 2), np.int32), 2 * len(kinds) + segments.size
@@ -51,7 +51,7 @@ def share_out(batch: StepBatch, kinds: Sequence[Kind]) -> Work:
 
 
 def most_words(num_rows: int, most_keys: int, kinds: Sequence[Kind]) -> int:
-    """Words of any step of so many rows, whose segments, as many at most, have up to `most_keys` keys."""
+    """The most words of a step of `num_rows` rows (hence at most as many segments) with up to `most_keys` keys each."""
     num_tiles = sum(num_rows * kind.group // kind.pairs + num_rows for kind in kinds)
     num_ranges = min(MOST_RANGES, -(-most_keys // SPLIT))
     return 2 * len(kinds) + SEGMENT_WORDS * num_rows + ITEM_WORDS * num_ranges * num_tiles
@@ -59,7 +59,7 @@ def most_words(num_rows: int, most_keys: int, kinds: Sequence[Kind]) -> int:
 
 @nb.njit(cache=True)
 def _cut(offsets: IntArray, prefix_lens: IntArray, tree_offsets: IntArray) -> tuple[NDArray[np.int32], int]:
-    """int32 [B, 3]: each segment's ranges; partial sums of all. A row of one range leaves none."""
+    """int32 [B, 3]: each segment's ranges; and the number of partial sums. A row with one range needs none."""
     segments, num_partials = np.empty((len(prefix_lens), SEGMENT_WORDS), np.int32), 0
     for segment in range(len(prefix_lens)):
         num_rows = offsets[segment + 1] - offsets[segment]
@@ -74,7 +74,7 @@ def _cut(offsets: IntArray, prefix_lens: IntArray, tree_offsets: IntArray) -> tu
 
 @nb.njit(cache=True)
 def _list_items(offsets: IntArray, segments: NDArray[np.int32], group: int, pairs: int) -> NDArray[np.int32]:
-    """int32 [I, 3]: tiles that meet the same keys one after the other, for these are then still in the cache."""
+    """int32 [I, 3]: the items, ordered so that tiles of the same keys follow each other and find them in the cache."""
     num_tiles = -(-(offsets[1:] - offsets[:-1]) * group // pairs)
     items, item = np.empty((np.sum(num_tiles * segments[:, 1]), ITEM_WORDS), np.int32), 0
     for segment in range(len(segments)):

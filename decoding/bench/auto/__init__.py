@@ -1,4 +1,4 @@
-"""Whether one tree from every source beats whoever drafts alone, in tokens a second: `gander bench auto`.
+"""Compares one tree from all sources with each method alone, in tokens a second: `gander bench auto`.
 
 Not the engine; nothing of it imports this.
 """

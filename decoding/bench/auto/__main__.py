@@ -1,7 +1,7 @@
-"""One tree against whoever drafts alone, in tokens a second: `gander bench auto --data FOLDER`.
+"""Compares one tree from all sources with each method alone, in tokens a second: `gander bench auto --data FOLDER`.
 
-Owns options, targets and the console; a run is measured in `runs`. A round asks every method once, in an order shuffled
-anew. Invariant: a setting is on disk before the next is measured, and measured once.
+Owns options, targets and the console; `runs` measures a run. A round runs every method once, in a new random order.
+Invariant: each setting is measured once, and is on disk before the next one is measured.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -20,7 +19,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tokenizers import Tokenizer
 
 from decoding.bench import scripts
-from decoding.bench.auto.given_clock import GIVEN, GivenClock, GivenEngine
 from decoding.bench.auto.plot import plot_load
 from decoding.bench.auto.runs import Setting, measure_run
 from decoding.bench.auto.tables import Measured, render
@@ -31,17 +29,18 @@ from decoding.bench.tables.report import command_line, replace_section
 from decoding.bench.targets import load_random, load_widened
 from decoding.bench.variant import NONE
 from decoding.bench.workload import PromptChoice
-from decoding.config import BUNDLED_MODEL, EngineConfig
+from decoding.config import EngineConfig
 from decoding.drafting.draft_model.draft_model import load_draft_model
 from decoding.drafting.registry import AUTO
 from decoding.engine.engine import Engine
+from decoding.engine.start import start_engine
 from decoding.model.checkpoint import resolve
 from decoding.model.device.runner import silent
 
-MOST_SESSION_BYTES = 2**33  # so that none of a run's is forgotten
+MOST_SESSION_BYTES = 2**33  # enough to keep all sessions of a run
 SINGLES = ("spine", "stand", "dynamic", "recycle", "lookup", "suffix")
 MAX_PROMPT_LEN = 600
-CALIBRATION_ROUNDS = 96  # moments of measuring what steps cost, before anything counts
+CALIBRATION_ROUNDS = 96  # measurements of step costs before the comparison starts
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -59,14 +58,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--prompts", type=int, default=3, help="of each workload that has prompts")
     add("--max-tokens", type=int, default=64, help="most new tokens of a reply")
     add("--threads", type=int, default=1)
-    clocks = "processor: for a machine with other work; given: steps take what is given for them, without noise"
-    add("--clock", choices=("wall", "processor", "given"), default="wall", help=clocks)
+    add("--clock", choices=("wall", "processor"), default="wall", help="processor: for a machine with other work")
     add("--again", action="store_true", help="measure anew what is on disk")
     add("--out", type=Path, default=Path("auto.json"), help="runs are kept here, tables and picture beside it")
-    chosen = parser.parse_args(argv)
-    if chosen.clock == "given" and not (chosen.model == BUNDLED_MODEL and chosen.widened in GIVEN):
-        parser.error(f"--clock given: costs are given for {BUNDLED_MODEL}, --widened {' or '.join(map(str, GIVEN))}")
-    return chosen
+    return parser.parse_args(argv)
 
 
 class OneTreeComparison:
@@ -85,8 +80,7 @@ class OneTreeComparison:
             session_bytes_per_key=MOST_SESSION_BYTES,
             session_bytes_in_all=MOST_SESSION_BYTES,
         )
-        clocks: dict[str, Callable[[], float]] = {"processor": time.process_time, "given": GivenClock()}
-        self.clock = clocks.get(chosen.clock, time.perf_counter)
+        self.clock = time.process_time if chosen.clock == "processor" else time.perf_counter
         name = Path(chosen.model).name
         self.target = f"{name} widened to {chosen.widened}M parameters" if chosen.widened else name
         self.measured: list[Measured] = []
@@ -96,10 +90,6 @@ class OneTreeComparison:
 
     def run(self) -> int:
         """Measure what is missing; 1 if some method did not give the tokens of `none`."""
-        with self.clock if isinstance(self.clock, GivenClock) else nullcontext():
-            return self._run()
-
-    def _run(self) -> int:
         known = set(map(_setting, self.measured))
         missing = [
             (script, temperature, at_once)
@@ -137,7 +127,7 @@ class OneTreeComparison:
             count=chosen.prompts, max_tokens=chosen.max_tokens, max_prompt_len=MAX_PROMPT_LEN, data=chosen.data
         )
         found = load_scripts(_names(chosen.workloads), tokenizer, choice, self.console.print)
-        return [script for script in found if not (script.is_random and chosen.widened)]  # which the narrow model has
+        return [script for script in found if not (script.is_random and chosen.widened)]  # the narrow run has it
 
     def _engine(self, is_random: bool) -> Engine:
         """The engine of the target or of random weights, loaded once."""
@@ -148,13 +138,9 @@ class OneTreeComparison:
         return self._engines[is_random]
 
     def _new_engine(self, is_random: bool) -> Engine:
-        config, clock, millions = self.config, self.clock, self.chosen.widened
-        draft_model = load_draft_model(config, silent)
-        if isinstance(clock, GivenClock):  # a wide model would say the same, later
-            model = load_random(config) if is_random else load_widened(config, 0)
-            return GivenEngine(model, config, draft_model, GIVEN[millions], clock)
-        model = load_random(config) if is_random else load_widened(config, 1_000_000 * millions)
-        return Engine(model, config, silent, draft_model)
+        config, draft_model = self.config, load_draft_model(self.config, silent)
+        model = load_random(config) if is_random else load_widened(config, 1_000_000 * self.chosen.widened)
+        return start_engine(model, config, silent, draft_model)
 
     def _keep(self, measured: Measured) -> None:
         self.measured = [each for each in self.measured if _setting(each) != _setting(measured)] + [measured]

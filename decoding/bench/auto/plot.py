@@ -1,6 +1,6 @@
-"""Load as a picture: what drafting is worth, and how large its trees are, over requests at once.
+"""Plots the speed-up of drafting and the size of its trees over the number of concurrent requests.
 
-Needs matplotlib, which only `dev` installs. Invariant: only what was measured is drawn.
+Needs matplotlib, which only `dev` installs. Invariant: every point was measured.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SIZE_INCHES = (9.0, 3.2)
 
 
 def plot_load(measured: Sequence[Measured], path: Path) -> None:
-    """Write an SVG of the median over workloads, a line for each target and temperature."""
+    """Write an SVG with the median over workloads, one line for each target and temperature."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 

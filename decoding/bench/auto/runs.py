@@ -1,6 +1,6 @@
-"""One run: some users at once, each asking a script's turns one after the other in a session of its own.
+"""One run: concurrent users, each of whom sends a script's turns one after the other in a session of their own.
 
-Owns the closed loop and its clock. Invariant: every method is asked the same, and must give the same tokens.
+Owns the closed loop and its clock. Invariant: every method gets the same requests and must give the same tokens.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from decoding.bench.contestant import Task, request_of, step
 from decoding.bench.counts import Counts
 from decoding.bench.scripts import Script, Tokens, prompt_of
 from decoding.bench.variant import NONE
+from decoding.core.events import Finished
 from decoding.core.request import Request
 from decoding.core.speculation_params import SpeculationParams
 from decoding.engine.engine import Engine
 
-_SEEDS = 1000  # of one user
-_NUMBERS = count()  # of runs, so that no two share a session
+_SEEDS = 1000  # seeds of one user
+_NUMBERS = count()  # numbers of runs, so that no two runs share a session
 
 
 class Setting(NamedTuple):
-    """What a run is of. target: a name; at_once: users."""
+    """The setting of a run. target: its name. at_once: concurrent users."""
 
     target: str
     workload: str
@@ -34,7 +35,7 @@ class Setting(NamedTuple):
 
 
 class Run(Counts, frozen=True, kw_only=True):
-    """Sums over all users' replies. first_rate: tokens a second of the first reply, nothing being known before it;
+    """Sums over all users' replies. first_rate: tokens a second of the first replies, before which sessions are empty.
     fingerprint: of the tokens."""
 
     method: str
@@ -49,7 +50,7 @@ class Run(Counts, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class _User:
-    """number: of the user; session: its own; replies: so far."""
+    """One user. number: the user's. session: its own. replies: so far."""
 
     script: Script
     number: int
@@ -60,7 +61,7 @@ class _User:
     replies: list[Tokens] = field(default_factory=list)
 
     def next_task(self, temperature: float) -> Task | None:
-        """What it asks next, None after its last turn."""
+        """The user's next task; None after the last turn."""
         if len(self.replies) == len(self.script.turns):
             return None
         turn = self.script.turns[len(self.replies)]
@@ -83,7 +84,7 @@ class _User:
 def measure_run(
     engine: Engine, script: Script, temperature: float, at_once: int, method: str, clock: Callable[[], float]
 ) -> Run:
-    """Let all users ask until each has its last reply. method: a registered one, or `none, again`."""
+    """Run until every user has the last reply. method: a registered one, or `none, again`."""
     speculation = SpeculationParams(method=NONE if method == AGAIN else method)
     most, number = engine.model.max_model_len - script.max_tokens, next(_NUMBERS)
     users = [_User(script, place, f"{number}-{place}", most) for place in range(at_once)]
@@ -101,11 +102,11 @@ def measure_run(
     for user in users:
         ask(user)
     while running:
-        for retired in step(engine).retired:
-            user, request = running.pop(retired.request_id)
+        for finished in step(engine).of(Finished):
+            user, request = running.pop(finished.request_id)
             user.take(request.output.copy())
-            forwards += retired.stats.target_forwards
-            drafted += retired.stats.counts.drafted
+            forwards += finished.stats.target_forwards
+            drafted += finished.stats.counts.drafted
             first_rate = first_rate or len(request.output) / (clock() - started)
             ask(user)
     seconds = clock() - started

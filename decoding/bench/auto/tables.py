@@ -1,6 +1,6 @@
-"""The Markdown of the comparison, and the ratios in it. Pure.
+"""Renders the comparison as Markdown and computes its ratios. Pure.
 
-Invariant: a ratio is a median over rounds, each of two runs of the same round.
+Invariant: a ratio is the median over rounds of the ratio of two runs in the same round.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LEVEL, AHEAD, LEAST = 0.97, 1.05, 0.98  # of the best single method, likewise, a
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """All runs of one setting, round by round, in each every method once."""
+    """All runs of one setting, round by round; a round has one run of every method."""
 
     target: str
     workload: str
@@ -41,7 +41,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def differing(self) -> list[str]:
-        """Methods that did not give the tokens of `none`."""
+        """The methods that did not give the tokens of `none`."""
         expected = next(run.fingerprint for run in self.rounds[0] if run.method == NONE)
         return sorted({run.method for runs in self.rounds for run in runs if run.fingerprint != expected})
 
@@ -52,7 +52,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
         return median(figure(_of(runs, method)) / figure(_of(runs, other)) for runs in self.rounds)
 
     def first_ratio(self) -> float:
-        """Of first replies: `auto` over the method that is best at those."""
+        """The rate of first replies of `auto` over that of the method that is best at them."""
 
         def first(run: Run) -> float:
             return run.first_rate
@@ -65,7 +65,7 @@ def _of(runs: Sequence[Run], method: str) -> Run:
 
 
 def render(measured: Sequence[Measured]) -> str:
-    """A table for each target, and what it comes to."""
+    """A table and a summary for each target."""
     parts = []
     for target in dict.fromkeys(each.target for each in measured):
         found = [each for each in measured if each.target == target]

@@ -1,4 +1,4 @@
-"""Draft-model trees as DynaTree's tables have them: `python -m decoding.bench.draft_trees`.
+"""Reproduces DynaTree's tables of draft-model trees: `python -m decoding.bench.draft_trees`.
 
 Not the engine; nothing of it imports this.
 """

@@ -1,7 +1,7 @@
-"""Draft-model trees as DynaTree's tables have them: `python -m decoding.bench.draft_trees`.
+"""Reproduces DynaTree's tables of draft-model trees: `python -m decoding.bench.draft_trees`.
 
-Owns what is measured, on which target and workloads, and the console; what is compared is in `tree_ways`, its
-Markdown in `tree_tables`. Invariant: every table is on disk before the next is measured.
+Owns the choice of measurements, targets and workloads, and the console; `ways` has the methods that are compared,
+`tables` the Markdown. Invariant: every table is on disk before the next is measured.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from decoding.bench.workload import WIKITEXT, PromptChoice, Workload, load_workl
 from decoding.config import EngineConfig
 from decoding.drafting.draft_model.draft_model import load_draft_model
 from decoding.engine.engine import Engine
+from decoding.engine.start import load_engine, start_engine
 from decoding.model.checkpoint import resolve
 from decoding.model.device.runner import silent
 
@@ -40,7 +41,7 @@ MAIN = ((WIKITEXT, 0.0, True), (WIKITEXT, 0.0, False), ("stories", 0.0, False), 
 SWEPT = ((WIKITEXT, 0.0, True), ("code", 0.0, False))
 WIDENED = ((WIKITEXT, 0.0, True), ("stories", 0.0, False), ("code", 0.0, False))
 MAX_PROMPT_LEN = 600
-CONTEXT = 256  # tokens, at which draft and target are compared
+CONTEXT = 256  # tokens of context at which the costs of draft and target are compared
 WANTED_RATIO = 1 / 8
 
 
@@ -134,10 +135,10 @@ class DraftTrees:
             self.report.write("widened", render_main(found, target), found)
 
     def widened_engine(self) -> Engine:
-        """One with a target of a realistic cost that says what the narrow one says."""
-        self._engine = None  # the threads of the next one are another number
+        """An engine whose target has a realistic cost and gives the same tokens as the narrow one."""
+        self._engine = None  # the next engine uses another number of threads
         model = load_widened(self.config, 1_000_000 * self.chosen.widened)
-        engine = Engine(model, self.config, draft_model=load_draft_model(self.config, silent))
+        engine = start_engine(model, self.config, draft_model=load_draft_model(self.config, silent))
         self.console.print(f"Widened target: {describe_ratio(engine)}.")
         if draft_share(engine) > WANTED_RATIO:
             self.console.print("[yellow]That is more than an eighth: take more --widened.[/]")
@@ -146,7 +147,7 @@ class DraftTrees:
     def engine(self) -> Engine:
         """The engine of the narrow target, loaded once."""
         if self._engine is None:
-            self._engine = Engine.load(self.config)
+            self._engine = load_engine(self.config)
         return self._engine
 
     def _compare(
@@ -163,7 +164,7 @@ class DraftTrees:
     def _settings(
         self, settings: Sequence[tuple[str, float, bool]], max_tokens: int | None = None
     ) -> list[tuple[Workload, float]]:
-        """Workloads and temperatures, without those whose prompt file is not there."""
+        """Workloads and temperatures, without those whose prompt file is missing."""
         chosen, found = self.chosen, []
         choice = PromptChoice(
             count=chosen.prompts,
@@ -179,14 +180,14 @@ class DraftTrees:
 
 
 def draft_share(engine: Engine) -> float:
-    """Seconds of one row through the draft model over seconds of one row through the target, as calibrated."""
+    """The calibrated seconds of one token in the draft model over those of one token in the target."""
     assert engine.costs.draft_curve is not None
     draft = engine.costs.draft_curve.step_seconds([1], [CONTEXT])
     return draft / engine.costs.curve.step_seconds([1], [CONTEXT])
 
 
 def describe_ratio(engine: Engine) -> str:
-    """Of the draft model's forward to the target's, in words."""
+    """The ratio of the draft model's forward to the target's, in words."""
     seconds = engine.costs.curve.step_seconds([1], [CONTEXT])
     return f"a step of {1e3 * seconds:.1f} ms, a draft forward 1/{1 / draft_share(engine):.1f} of it"
 
@@ -199,7 +200,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the process's exit status."""
     given = sys.argv[1:] if argv is None else list(argv)
     chosen = parse(given)
-    transformers.utils.logging.disable_progress_bar()  # it would write over ours
+    transformers.utils.logging.disable_progress_bar()  # it would overwrite ours
     command = command_line("python -m decoding.bench.draft_trees", given)
     return DraftTrees(chosen, Report(chosen.out, describe_machine(), command, PAGE), Console()).run()
 

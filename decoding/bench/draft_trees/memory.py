@@ -1,6 +1,6 @@
-"""What a draft model costs in memory: a fresh process answers one request and says how much it ever held.
+"""Measures the memory of a draft model: a fresh process answers one request and reports its peak resident memory.
 
-Peak resident memory is a process's for good, so every method gets a process of its own:
+A process cannot reset its peak, so every method gets its own process:
 `python -m decoding.bench.draft_trees.memory METHOD auto|none` prints one line of JSON.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 from decoding.bench.contestant import EngineContestant, Task
 from decoding.config import EngineConfig
 from decoding.core.speculation_params import SpeculationParams
-from decoding.engine.engine import Engine
+from decoding.engine.start import load_engine
 
 NUM_SLOTS = 16384
 PROMPT_LEN, NEW_TOKENS = 300, 300
@@ -26,7 +26,7 @@ CASES = (("none", "none"), ("none", "auto"), ("linear", "auto"), ("fixed", "auto
 
 
 class Footprint(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes and slots of one process. slots: tokens of room, the target's and the draft model's."""
+    """Bytes and slots of one process. slots: of the KV cache, for the target and the draft model."""
 
     method: str
     slots: int
@@ -39,7 +39,7 @@ class Footprint(msgspec.Struct, frozen=True, kw_only=True):
 
 def footprint(method: str, draft_model: str) -> Footprint:
     """Answer a request in this process and read its peak."""
-    engine = Engine.load(EngineConfig(draft_model=draft_model, kv_slots=NUM_SLOTS))
+    engine = load_engine(EngineConfig(draft_model=draft_model, kv_slots=NUM_SLOTS))
     contestant = EngineContestant(engine, method, SpeculationParams(method=method))
     prompt = (np.arange(PROMPT_LEN) % engine.model.vocab_size).astype(np.int32)
     contestant.answer(Task(prompt=prompt, max_tokens=NEW_TOKENS, temperature=0.0, seed=0, ignore_eos=True))
@@ -56,9 +56,9 @@ def footprint(method: str, draft_model: str) -> Footprint:
 
 
 def measure_memory() -> list[Footprint]:
-    """One process after the other. Raises CalledProcessError where one fails.
+    """Measure one process after the other. Raises CalledProcessError if one fails.
 
-    The last case runs once before and is not counted: a process that compiles holds far more than one that does not.
+    The last case runs once before, uncounted, to compile the kernels: compiling takes far more memory.
     """
     found = []
     for method, draft_model in (CASES[-1], *CASES):

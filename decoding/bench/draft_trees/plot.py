@@ -1,6 +1,6 @@
-"""The sweeps as a picture: tokens per iteration over each setting. Needs matplotlib, which only `dev` installs.
+"""Plots the sweeps: tokens per iteration over each setting. Needs matplotlib, which only `dev` installs.
 
-Invariant: only `Figures` that were measured are drawn.
+Invariant: every point is a measured `Figures`.
 """
 
 from __future__ import annotations

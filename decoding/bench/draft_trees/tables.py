@@ -1,7 +1,7 @@
-"""Comparisons of draft-model trees as Markdown, in the form of DynaTree's Tables 1 to 5. Pure.
+"""Renders comparisons of draft-model trees as Markdown, in the form of DynaTree's Tables 1 to 5. Pure.
 
-Invariant: every number is a property of `Figures`, the same for every method; only the sizes in between those that
-were measured are interpolated, and said to be.
+Invariant: every number is a property of `Figures`, computed alike for every method; only numbers between measured
+sizes are interpolated, and marked so.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MEGABYTE = 2.0**20
 
 
 def render_main(comparisons: Sequence[Comparison], target: str) -> str:
-    """Table 1 over all workloads, then Tables 2 and 3 together for each. target: which model, beside the numbers."""
+    """Table 1 over all workloads, then Tables 2 and 3 together for each. target: the name of the model."""
     parts = [f"#### Throughput on {target}: tokens/s (× none)", throughput(comparisons)]
     for one in comparisons:
         parts += [f"#### {title(one)}, {target}", f"{sentence(one)}", verification(one)]
@@ -48,7 +48,7 @@ def sentence(one: Comparison) -> str:
 
 
 def throughput(comparisons: Sequence[Comparison]) -> str:
-    """A row for each method, a column for each workload."""
+    """Table 1: a row for each method, a column for each workload."""
     labels = list(dict.fromkeys(row.label for one in comparisons for row in one.figures))
     columns = ["method", *map(title, comparisons)]
     rows = []
@@ -113,7 +113,7 @@ def _ablation_row(one: Comparison, nodes: int, name: str) -> list[str]:
 
 
 def render_sweeps(comparisons: Sequence[Comparison]) -> str:
-    """Everything that was swept, and the methods at equal mean verified nodes."""
+    """All sweeps, and the methods at equal mean numbers of verified nodes."""
     parts = [
         "#### Tokens per iteration at equal mean verified nodes",
         "Interpolated between the sizes that were measured; of the fixed trees, the best at each size count.",
@@ -145,7 +145,7 @@ def equal_nodes(comparisons: Sequence[Comparison]) -> str:
 
 
 def at_nodes(rows: Sequence[Figures], nodes: float) -> float | None:
-    """Tokens per iteration at `nodes` drafted nodes an iteration, between the best measured sizes; None beyond them.
+    """Tokens per iteration at `nodes` drafted nodes, interpolated between the measured sizes; None beyond them.
 
     A size is left out where a smaller one gave as many tokens. No nodes give one token.
     """
@@ -161,7 +161,7 @@ def at_nodes(rows: Sequence[Figures], nodes: float) -> float | None:
 
 
 def render_memory(found: Sequence[Footprint]) -> str:
-    """Table 5: peak resident memory of a process that answered one request, against the first row's."""
+    """Table 5: peak resident memory of a process that answered one request, compared with the first row."""
     base = found[0].peak_bytes
     columns = (
         "method", "draft model", "draft weights, MB", "slots", "draft slots", "bytes a slot", "bytes a draft slot",

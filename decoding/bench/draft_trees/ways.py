@@ -1,7 +1,7 @@
-"""What the draft model's trees are compared with, and the settings that are swept.
+"""The methods that draft-model trees are compared with, and the settings that are swept.
 
 Owns the paper's own numbers (DynaTree, section 4.2 and appendix A). Knows nothing of engines or tables.
-Invariant: a label names one way of drafting, so that figures can be found by it.
+Invariant: a label names exactly one way of drafting.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ THRESHOLDS = ((0.95, 0.4), (0.9, 0.4), (0.8, 0.4), (0.7, 0.4), (0.9, 0.2), (0.9,
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way of drafting. start_drafter: of a drafter with rules of its own, where the request cannot name them."""
+    """One way of drafting. start_drafter: makes a drafter with special rules, which a request cannot name."""
 
     label: str
     speculation: SpeculationParams
@@ -67,7 +67,7 @@ def linear(length: int) -> Way:
 
 
 def fixed(depth: int, branching: int, tau: float, nodes: int | None = None) -> Way:
-    """A tree of fixed depth and branching; nodes: of which only so many of the likeliest are kept."""
+    """A tree of fixed depth and branching. nodes: keep only so many of the most likely nodes."""
     label = f"{FIXED} D={depth} B={branching} τ={tau:g}" if nodes is None else f"{FIXED_CUT} {nodes}"
     return Way(
         label,
@@ -82,7 +82,7 @@ def fixed(depth: int, branching: int, tau: float, nodes: int | None = None) -> W
 
 
 def dynamic(nodes: int | None, *without: str) -> Way:
-    """The method as registered; nodes None lets every node be weighed against its price."""
+    """The registered method. nodes: None adds a node only if it is worth its price."""
     parts = "".join(f", without {part}" for part in without)
     budget = "own budget" if nodes is None else f"{nodes} nodes"
     return Way(
@@ -92,7 +92,7 @@ def dynamic(nodes: int | None, *without: str) -> Way:
 
 
 def by_rules(label: str, nodes: int, rules: Rules, history: History | None) -> Way:
-    """Trees grown by the given rules, with at most so many nodes."""
+    """Trees grown by the given rules, with at most `nodes` nodes."""
 
     def start(request: Request, sources: Sources) -> Drafter:
         assert sources.state is not None
@@ -106,7 +106,7 @@ def paper(nodes: int) -> Way:
 
 
 def thresholds(tau_high: float, tau_low: float) -> Way:
-    """The paper's rules with other confidence thresholds, which history would move, so it is left out."""
+    """The paper's rules with other confidence thresholds, and without history, which would change them."""
     label = f"{DYNAMIC} τh={tau_high:g} τl={tau_low:g}"
     return by_rules(label, MOST_NODES, PAPER_RULES._replace(tau_high=tau_high, tau_low=tau_low), None)
 

@@ -1,1 +1,1 @@
-"""What a GPU does: measured where there is one, calculated where there is none."""
+"""Speeds on a GPU: measured if there is one, calculated otherwise."""

@@ -1,6 +1,7 @@
-"""Tokens a second on a GPU, plain and drafted, beside transformers and vLLM: `make bench-gpu`, into docs/gpu.md.
+"""Measures tokens a second on a GPU, plain and drafted, with transformers and vLLM: `make bench-gpu` writes
+docs/gpu.md.
 
-Where torch sees no CUDA device it says so and ends.
+Without a CUDA device it only prints a message.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def read_options(given: Sequence[str]) -> argparse.Namespace:
 
 
 def task_of(options: argparse.Namespace) -> Task:
-    """Texts of all skills in turn, as often as the largest batch needs them."""
+    """Prompts of all skills in turn, as many as the largest batch needs."""
     tokenizer = AutoTokenizer.from_pretrained(folder_of(options.model)).backend_tokenizer
     most = max(options.batches)
     choice = PromptChoice(count=-(-most // len(SKILLS)), max_tokens=options.max_tokens, max_prompt_len=LONGEST_PROMPT)
@@ -60,7 +61,7 @@ def task_of(options: argparse.Namespace) -> Task:
 
 
 def run(name: str, task: Task) -> list[Measured] | str:
-    """What a contestant did, or the last line of what went wrong."""
+    """A contestant's measurements, or the last line of its error."""
     command = [sys.executable, "-m", "decoding.bench.gpu.contestants", name]
     done = subprocess.run(command, input=msgspec.json.encode(task), capture_output=True, check=False)
     if done.returncode:
@@ -70,7 +71,7 @@ def run(name: str, task: Task) -> list[Measured] | str:
 
 
 def render(results: dict[str, list[Measured]], batches: Sequence[int]) -> str:
-    """Tokens a second of all requests together, prompts included."""
+    """A table of tokens a second of all requests together, prompts included."""
     rows = []
     for name, measured in results.items():
         rates = {each.batch: each.tokens / each.seconds for each in measured}

@@ -1,4 +1,4 @@
-"""The calculated part of the page on GPUs: `python -m decoding.bench.gpu.calculated` writes it, on any machine."""
+"""Writes the calculated part of the page on GPUs, on any machine: `python -m decoding.bench.gpu.calculated`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from decoding.bench.tables.report import replace_section
 
 PAGE = Path("docs/gpu.md")
 CONTEXT = 1024
-LOADS = {  # rows are nearly free until the products are no longer bound by reading: some 200 in all
+LOADS = {  # tokens are nearly free while matrix products are bound by reading weights: up to some 200 in all
     "1 plain": Load(1, CONTEXT),
     "1 drafted, 64 rows, 3 tokens a step": Load(1, CONTEXT, 64, 3.0),
     "8 plain": Load(8, CONTEXT),
@@ -37,7 +37,7 @@ SWEEP, ISSUE = "johnmusgrave.com/p/vllm-throughput-latency-sweep-on", "github.co
 
 
 class Published(NamedTuple):
-    """Tokens a second of vLLM, measured by others."""
+    """Tokens a second of vLLM that others have measured."""
 
     what: str
     model: ModelShape
@@ -54,7 +54,7 @@ PUBLISHED = (
 
 
 def step_table() -> str:
-    """Milliseconds of a plain step at batch 1, by how its operations are launched."""
+    """A table of the milliseconds of a plain step at batch 1, by how its operations are launched."""
     plain = LOADS["1 plain"]
     rows = [
         [f"{model.name}, {gpu.name}"]
@@ -67,7 +67,7 @@ def step_table() -> str:
 
 
 def load_table() -> str:
-    """Tokens a second of compiled, captured forwards, of all requests together."""
+    """A table of the tokens a second of compiled, captured forwards, for all requests together."""
     places = [(model, gpu) for model in QWEN3 for gpu in (H100, H200)]
     rows = [
         [name, *(f"{tokens_a_second(model, gpu, load, 'compiled'):,.0f}" for model, gpu in places)]
@@ -77,7 +77,7 @@ def load_table() -> str:
 
 
 def published_table() -> str:
-    """The same arithmetic for what others have measured with vLLM."""
+    """A table that compares the calculation with what others have measured with vLLM."""
     rows = [
         [
             f"{model.name}, {gpu.name}, {what}",
@@ -92,7 +92,7 @@ def published_table() -> str:
 
 
 def render() -> str:
-    """All three."""
+    """All three tables."""
     return "\n\n".join((step_table(), load_table(), published_table()))
 
 

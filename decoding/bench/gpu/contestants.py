@@ -1,6 +1,6 @@
-"""Who is measured on a GPU, each in a process of its own: `python -m decoding.bench.gpu.contestants NAME < task.json`.
+"""The contestants on a GPU, each in its own process: `python -m decoding.bench.gpu.contestants NAME < task.json`.
 
-Answers with a JSON line for each batch size. Everybody continues the same prompts greedily, to the same length.
+Prints a JSON line for each batch size. All continue the same prompts greedily to the same length.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from decoding.config import EngineConfig
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
-from decoding.engine.engine import Engine
+from decoding.engine.start import load_engine
 from decoding.model.checkpoint import folder_of
 
-Answer = Callable[[Sequence[Sequence[int]]], int]  # continues prompts together; how many tokens that made
+Answer = Callable[[Sequence[Sequence[int]]], int]  # continues prompts as one batch; returns the number of new tokens
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """prompts: token ids, as many as the largest batch has; max_tokens: of each reply; compile: our own forwards."""
+    """prompts: token ids, as many as the largest batch. max_tokens: of each reply. compile: whether we compile ours."""
 
     model: str
     device: str
@@ -40,7 +40,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """A batch that made so many tokens in so many seconds, prompts included."""
+    """One batch: its new tokens, and its seconds, prompts included."""
 
     batch: int
     tokens: int
@@ -52,12 +52,12 @@ def load_gander(task: Task, method: str) -> Answer:
     config = EngineConfig(
         model=task.model, device=task.device, max_model_len=longest, prefix_cache=False, compile=task.compile
     )
-    engine, names = Engine.load(config), count()
+    engine, names = load_engine(config), count()
 
     def answer(prompts: Sequence[Sequence[int]]) -> int:
         requests = []
         for prompt in prompts:
-            name = str(next(names))  # of a session of its own as well
+            name = str(next(names))  # also the name of its session
             sampling = SamplingParams(max_tokens=task.max_tokens, temperature=0.0, ignore_eos=True)
             speculation = SpeculationParams(method=method)
             tokens = np.array(prompt, np.int32)
@@ -94,7 +94,7 @@ def load_transformers(task: Task) -> Answer:
 
 
 def load_vllm(task: Task) -> Answer:
-    """Raises ImportError where it is not installed."""
+    """Load vLLM. Raises ImportError if it is not installed."""
     vllm = import_module("vllm")
 
     model = vllm.LLM(model=folder_of(task.model), enable_prefix_caching=False)
@@ -117,7 +117,7 @@ CONTESTANTS: dict[str, Callable[[Task], Answer]] = {
 
 
 def measure(answer: Answer, task: Task) -> list[Measured]:
-    """Each batch size after a round that does not count."""
+    """Measure each batch size, after an uncounted warm-up round."""
     found = []
     for batch in task.batches:
         prompts = task.prompts[:batch]
@@ -129,7 +129,7 @@ def measure(answer: Answer, task: Task) -> list[Measured]:
 
 
 def main(name: str) -> int:
-    """1 where the contestant is not installed."""
+    """Measure a contestant; return 1 if it is not installed."""
     task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task)
     try:
         answer: Any = CONTESTANTS[name](task)

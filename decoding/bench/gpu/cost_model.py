@@ -1,8 +1,8 @@
-"""What a decoding step should take on a GPU, by count: bytes over bandwidth, and a price for each operation.
+"""Calculates the seconds of a decoding step on a GPU from bytes, bandwidth and a fixed cost per operation.
 
-Nothing here was measured by us. Every constant names its source; what has none is an assumption and says so.
-Invariant: a step is its products, bound by reading or by computing, its small operations one after the other, and the
-host's part.
+We measured nothing here. Every constant names its source, or says that it is an assumption.
+Invariant: a step is the sum of its matrix products (bound by reading or by computing), its small operations one after
+the other, and the host's part.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from dataclasses import dataclass
 
 BYTES = 2  # of a weight, a key or a value in bfloat16
 LOGIT_BYTES = 4
-READ_SHARE = 0.85  # of the bandwidth that matrix products of few rows reach: an assumption
-COMPUTE_SHARE = 0.6  # of the peak that products of some hundred rows reach: an assumption
-SMALL_SECONDS = 2.2e-6  # of a small kernel in a graph, its gap included: an assumption
-# Of an operation that Python launches: 4-5 us in modelling code, measured on a CPU, and 4-6 us for the launch
+READ_SHARE = 0.85  # the share of the bandwidth that matrix products of few rows reach: an assumption
+COMPUTE_SHARE = 0.6  # the share of the peak that products of some hundred rows reach: an assumption
+SMALL_SECONDS = 2.2e-6  # of a small kernel in a graph, with the gap after it: an assumption
+# Seconds of an operation that Python launches: 4-5 us in modelling code, measured on a CPU, and 4-6 us for the launch
 # (susun-blog.com/blog/pegainfer-3-cuda-graph).
 EAGER_SECONDS = 10e-6
-HOST_SECONDS = 0.4e-3  # of a step beside its forward, the copies there and back included: what we allow ourselves
+HOST_SECONDS = 0.4e-3  # of a step outside its forward, both copies included: an assumption, our own budget
 PRODUCTS = 7  # matrix products of a layer: queries, keys, values, output, gate, up, down
 ATTENTION = 3  # launches: storing keys and values, attending in splits, merging
-# Other launches of a Qwen3 layer: its modelling code has 47 with the products, by count; compiled, what is left should
-# be two norms, the rotation with its norms, the activation and a copy.
+# Other launches of a Qwen3 layer. We counted 47 in its modelling code, products included; compiled, two norms, the
+# rotation with its norms, the activation and a copy should be left.
 SMALL_BY_WAY = {"as they come": 40, "graphs": 40, "compiled": 5}
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """As in a Llama-like configuration."""
+    """Sizes as in a Llama-like configuration."""
 
     name: str
     layers: int
@@ -40,19 +40,19 @@ class ModelShape:
 
     @property
     def weights(self) -> int:
-        """Numbers that a step reads: all but the embeddings, of which it needs a few rows."""
+        """The number of weights that a step reads: all but the embeddings, of which it reads a few rows."""
         attention = self.width * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
         return self.layers * (attention + 3 * self.width * self.inner) + self.width * self.vocab
 
     @property
     def kv_bytes(self) -> int:
-        """Of one token."""
+        """The bytes of one token's keys and values."""
         return 2 * self.layers * self.kv_heads * self.head_dim * BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """bandwidth: bytes a second; peak: dense bfloat16 operations a second. Of NVIDIA's data sheets."""
+    """bandwidth: bytes a second; peak: dense bfloat16 operations a second. From NVIDIA's data sheets."""
 
     name: str
     bandwidth: float
@@ -61,7 +61,8 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """rows: of each sequence, its root and what is drafted; tokens: that it gets of a step."""
+    """rows: tokens that a step runs for each sequence, its root and the drafted ones. tokens: that it emits for
+    each."""
 
     sequences: int
     context: int
@@ -80,22 +81,22 @@ A100_40, H100_NVL = Gpu("A100 40 GB", 1.555e12, 312e12), Gpu("H100 NVL", 3.9e12,
 
 
 def bound_seconds(model: ModelShape, gpu: Gpu, load: Load) -> float:
-    """What no program can undercut: reading everything once, or computing it."""
+    """The lower bound of a step's seconds: to read everything once, or to compute it."""
     return max(_bytes(model, load) / gpu.bandwidth, _operations(model, load) / gpu.peak)
 
 
 def step_seconds(model: ModelShape, gpu: Gpu, load: Load, way: str) -> float:
-    """Of one step. way: one of `SMALL_BY_WAY`."""
+    """The seconds of one step. way: one of `SMALL_BY_WAY`."""
     reading = _bytes(model, load) / (READ_SHARE * gpu.bandwidth)
     products = max(reading, _operations(model, load) / (COMPUTE_SHARE * gpu.peak))
     small = model.layers * (SMALL_BY_WAY[way] + ATTENTION)
-    if way == "as they come":  # the host is behind the device or ahead of it
+    if way == "as they come":  # the slower of device and host counts, as they work at the same time
         return max(products, EAGER_SECONDS * (small + model.layers * PRODUCTS)) + HOST_SECONDS
     return products + SMALL_SECONDS * small + HOST_SECONDS
 
 
 def tokens_a_second(model: ModelShape, gpu: Gpu, load: Load, way: str) -> float:
-    """Of all sequences together."""
+    """The tokens a second of all sequences together."""
     return load.sequences * load.tokens / step_seconds(model, gpu, load, way)
 
 

@@ -1,4 +1,4 @@
-"""Heads and draft models side by side, as GTO's Table 1 has them: `gander bench heads`.
+"""Compares draft heads and draft models in the form of GTO's Table 1: `gander bench heads`.
 
 Not the engine; nothing of it imports this.
 """

@@ -1,7 +1,7 @@
-"""Heads and draft models side by side, as GTO's Table 1 has them: `gander bench heads`.
+"""Compares draft heads and draft models in the form of GTO's Table 1: `gander bench heads`.
 
-Owns what is measured and the console; figures are kept by `book`, their Markdown is in `tables`.
-Invariant: what is in the raw figures already is not measured again, and every new figure is on disk at once.
+Owns the choice of measurements and the console; `book` stores the figures, `tables` renders them.
+Invariant: a figure that is on disk is not measured again, and every new figure is written at once.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Heads:
         return int(self.is_broken)
 
     def acceptance(self, bars: Progress, contender: Contender) -> None:
-        """Count what is accepted of a contender's `eagle` trees wherever that is not known."""
+        """Count the accepted nodes of a contender's `eagle` trees in all settings without a figure."""
         missing = [
             (workload, setting)
             for workload, setting in self._counted()
@@ -125,7 +125,7 @@ class Heads:
             )
 
     def speed(self, bars: Progress) -> None:
-        """Time all contenders whose speeds are not known, in the same rounds."""
+        """Time all contenders without a speed figure, in the same rounds."""
         engines: dict[str, Engine] = {}
         for workload, setting in self._timed():
             missing = [each for each in self._distinct() if self.book.find(each.digest, setting) is None]
@@ -160,13 +160,13 @@ class Heads:
         self.console.print(f"[red]Other tokens than[/] {whose}. These figures are not kept.")
 
     def _write(self) -> str:
-        """Put figures and table on disk; the table."""
+        """Write figures and table to disk; return the table."""
         text = render(self._rows(), [each.name for each in self._workloads], self.chosen.temperatures)
         self.report.write(SECTION, text, self.book)
         return text
 
     def _rows(self) -> list[Row]:
-        """The contenders of this run, as far as the book knows them."""
+        """The rows of this run's contenders, with the figures that the book has."""
         seeds: dict[str, list[Seed]] = {}
         for each in self.chosen.contenders:
             counted = {(one.workload, one.temperature): self.book.find(each.digest, one) for _, one in self._counted()}
@@ -181,11 +181,11 @@ class Heads:
         return [Row(name, found) for name, found in seeds.items()]
 
     def _distinct(self) -> list[Contender]:
-        """Without those that are the same under another name."""
+        """The contenders without duplicates under other names."""
         return list({each.digest: each for each in self.chosen.contenders}.values())
 
     def _load(self, contender: Contender) -> Engine:
-        """An engine with that contender, whose size is noted."""
+        """Load an engine with a contender, and record the contender's size."""
         engine = self.target.load(contender)
         if self._size_of(contender) is None:
             self.book.sizes.append(self.target.size(contender, engine))
@@ -195,7 +195,7 @@ class Heads:
         return self.book.size_of(contender.digest, self.target.digest, self.target.numbers)
 
     def _load_workloads(self, tokenizer: Tokenizer) -> list[Workload]:
-        """With as many prompts as acceptance or speed asks for."""
+        """The workloads, with as many prompts as acceptance or speed needs."""
         chosen = self.chosen
         count = max(chosen.prompts, chosen.rounds)
         choice = PromptChoice(
@@ -204,12 +204,12 @@ class Heads:
         return load_workloads(chosen.workloads, tokenizer, choice, self.console.print)
 
     def _counted(self) -> list[tuple[Workload, Setting]]:
-        """What acceptance is counted on."""
+        """The workloads and settings that acceptance is counted on."""
         some = [replace(each, prompts=each.prompts[: self.chosen.prompts]) for each in self._workloads]
         return self._settings(some, EAGLE_WAY)
 
     def _timed(self) -> list[tuple[Workload, Setting]]:
-        """What speeds are measured on."""
+        """The workloads and settings that speeds are measured on."""
         some = [in_rounds(each, self.chosen.rounds) for each in self._workloads]
         return self._settings(some, PRICED_WAY, self._machine)
 
@@ -225,7 +225,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the process's exit status."""
     given = sys.argv[1:] if argv is None else list(argv)
     chosen = parse(given)
-    transformers.utils.logging.disable_progress_bar()  # it would write over ours
+    transformers.utils.logging.disable_progress_bar()  # it would overwrite ours
     command = command_line("gander bench heads", given)
     return Heads(chosen, Report(chosen.out, describe_machine(), command, PAGE), Console()).run()
 

@@ -1,7 +1,7 @@
-"""Every figure that was measured, by who drafted and all that the figure depends on, so that none is measured twice.
+"""Stores every measured figure with its contender and all that it depends on, so that none is measured twice.
 
 Owns the raw figures on disk. Knows neither engines nor tables.
-Invariant: a figure is found again under the very setting that it was measured in, and no other.
+Invariant: a figure is found only under exactly the setting that it was measured in.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from decoding.bench.tables.figures import Figures
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """What a figure depends on beside the contender.
+    """All that a figure depends on besides the contender.
 
-    target, prompts: digests; numbers: the dtype, attention and device; way: how trees are drafted; machine: what and
-    how many threads it was measured on, empty for counts, which do not depend on it.
+    target, prompts: digests. numbers: dtype, attention and device. way: how trees are drafted. machine: the machine and
+    its number of threads; empty for counts, which do not depend on it.
     """
 
     target: str
@@ -32,9 +32,9 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One contender's figures on one workload. contender: its digest; none: plain decoding's figures in the same
-    rounds, where seconds count; run: when the rounds were begun; replies: a digest of all tokens, empty where they
-    were compared with plain decoding's."""
+    """One contender's figures on one workload. contender: its digest. none: plain decoding's figures in the same
+    rounds, for speeds. run: when the rounds began. replies: a digest of all tokens; empty if they were compared with
+    plain decoding's."""
 
     contender: str
     setting: Setting
@@ -45,8 +45,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):
-    """What a contender takes beside its target: parameters and bytes of its own weights, and bytes for each token of
-    room."""
+    """The memory of a contender besides its target's: parameters and bytes of its own weights, and cache bytes per
+    token."""
 
     contender: str
     target: str
@@ -57,7 +57,7 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Book(msgspec.Struct):
-    """findings, sizes: in the order in which they were measured."""
+    """findings, sizes: in the order of measurement."""
 
     findings: list[Finding] = []
     sizes: list[Size] = []
@@ -71,14 +71,14 @@ class Book(msgspec.Struct):
         return next((each for each in self.sizes if (each.contender, each.target, each.numbers) == wanted), None)
 
     def has_other_replies(self, finding: Finding) -> bool:
-        """Whether another contender's replies in the same setting were other tokens."""
+        """Whether another contender gave other tokens in the same setting."""
         return any(each.setting == finding.setting and each.replies != finding.replies for each in self.findings)
 
 
 def read_book(path: Path, section: str) -> Book:
-    """The book in one section of a report's raw figures, empty where there is none.
+    """The book in one section of a report's raw figures; empty if there is none.
 
-    Raises msgspec.ValidationError where what is there is no book.
+    Raises msgspec.ValidationError if the section is no book.
     """
     known = msgspec.json.decode(path.read_bytes()) if path.is_file() else {}
     return msgspec.convert(known[section]["figures"], Book) if section in known else Book()

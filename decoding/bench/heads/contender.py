@@ -1,4 +1,4 @@
-"""Who drafts: a head's or draft model's folder under the name of its row, told by what is in its files.
+"""A contender: the folder of a draft head or draft model, the name of its row, and a digest of its files.
 
 Knows nothing of engines. Invariant: the digest changes with the weights and their configuration, never with the path.
 """
@@ -19,7 +19,7 @@ PATTERNS = ("config.json", "generation_config.json", "*.safetensors", "*.bin")
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """Several of one name are one row: the same training from several seeds."""
+    """Contenders of the same name share a row: they are one training from several seeds."""
 
     name: str
     folder: Path
@@ -31,9 +31,9 @@ class Contender:
 
 
 def read_contender(given: str, model: str) -> Contender:
-    """Of `NAME=FOLDER`, or of the bundled model's own draft model, `NAME=draft-model`, where the name may be left out.
+    """Parse `NAME=FOLDER`, or `NAME=draft-model` for the bundled model's own draft model. The name is optional.
 
-    model: the target. Raises ConfigError where there is nothing to draft with.
+    model: the target. Raises ConfigError if the folder has nothing to draft with.
     """
     name, separator, path = given.partition("=")
     path = path if separator else name
@@ -46,7 +46,7 @@ def read_contender(given: str, model: str) -> Contender:
 
 
 def digest(folder: Path) -> str:
-    """16 hex digits of configuration and weights."""
+    """16 hex digits that hash configuration and weights."""
     found = hashlib.sha256()
     for path in sorted(path for pattern in PATTERNS for path in folder.glob(pattern)):
         with path.open("rb") as file:

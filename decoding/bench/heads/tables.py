@@ -1,6 +1,6 @@
-"""Heads and draft models as Markdown, in the form of GTO's Table 1. Pure: findings in, text out.
+"""Renders the comparison of heads and draft models as Markdown, in the form of GTO's Table 1. Pure.
 
-Invariant: a cell without figures is empty, and an average is of all workloads or of none.
+Invariant: a cell without figures is empty, and an average covers all workloads or is empty.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MEGABYTE = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """What was found of one contender: acceptance lengths, speeds, and what it takes."""
+    """One contender's findings: acceptance lengths, speeds, and size."""
 
     taus: dict[Place, float] = field(default_factory=dict)
     speeds: dict[Place, Finding] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class Seed:
         return self.taus.get(place)
 
     def speedup(self, place: Place) -> float | None:
-        """Tokens a second over plain decoding's, the median of rounds."""
+        """Tokens a second over plain decoding's, the median over rounds."""
         found = self.speeds.get(place)
         return found.figures.ratio_to(found.none) if found and found.none else None
 
@@ -41,7 +41,7 @@ class Seed:
         return found.none.tokens_per_second if found and found.none else None
 
     def speedup_over(self, other: Seed, place: Place) -> float | None:
-        """The same over another contender's, where both answered in the same rounds."""
+        """Tokens a second over another contender's, if both answered in the same rounds."""
         found, against = self.speeds.get(place), other.speeds.get(place)
         is_paired = found is not None and against is not None and found.run == against.run
         return found.figures.ratio_to(against.figures) if found and against and is_paired else None
@@ -57,7 +57,7 @@ Metric = Callable[[Seed, Place], float | None]
 
 
 def render(rows: Sequence[Row], workloads: Sequence[str], temperatures: Sequence[float]) -> str:
-    """Speed-ups and acceptance lengths, tokens a second, memory."""
+    """Tables of speed-ups and acceptance lengths, tokens a second, and memory."""
     parts = []
     for temperature in temperatures:
         places = [(workload, temperature) for workload in workloads]
@@ -97,7 +97,7 @@ def _memory(rows: Sequence[Row]) -> str:
     columns = ("drafts with", "parameters, M", "weights, MB", "bytes a slot")
     cells = []
     for row in rows:
-        size = row.seeds[0].size  # seeds differ in values alone
+        size = row.seeds[0].size  # the seeds of a row have the same size
         found = ["", "", ""]
         if size is not None:
             weights = f"{size.weight_bytes / _MEGABYTE:.2f}"
@@ -107,7 +107,7 @@ def _memory(rows: Sequence[Row]) -> str:
 
 
 def _cell(row: Row, metric: Metric, places: Sequence[Place], digits: int = 2) -> str:
-    """The mean over places; of several seeds the mean, and from the least to the most."""
+    """The mean over places; for several seeds their mean and their range."""
     values = [value for seed in row.seeds if (value := _average([metric(seed, place) for place in places])) is not None]
     if not values:
         return ""

@@ -1,7 +1,7 @@
-"""Whom all contenders draft for: one model, loaded anew for each, and the prompts that it is given.
+"""The target that all contenders draft for, loaded anew for each of them, and its prompts.
 
 Owns how engines are made and what a figure's setting is. Knows nothing of tables.
-Invariant: engines differ in who drafts, and in nothing else that is chosen.
+Invariant: engines differ only in the contender.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from decoding.bench.heads.contender import Contender, digest
 from decoding.bench.workload import Workload
 from decoding.config import EngineConfig
 from decoding.engine.engine import Engine
+from decoding.engine.start import load_engine
 from decoding.model.checkpoint import resolve
 
-NUM_SLOTS = 4096  # of each engine: one request at a time
-MOST_ROWS = 1024  # of a step, so that prompts are run whole, however quick the machine
+NUM_SLOTS = 4096  # enough for the one request that an engine runs at a time
+MOST_ROWS = 1024  # tokens of a step: enough to run every prompt in one chunk on any machine
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """name: of the bundled model, or a folder. digest: of its files; numbers: dtype, attention and device. threads:
-    None measures."""
+    """name: the bundled model's, or a folder. digest: of its files. numbers: dtype, attention and device. threads: None
+    chooses by measuring."""
 
     name: str
     folder: Path
@@ -50,11 +51,11 @@ class Target:
         )
 
     def load(self, contender: Contender | None) -> Engine:
-        """An engine with a target of its own, so that no other contender's hooks are on it; None drafts nothing."""
-        return Engine.load(self.config(str(contender.folder) if contender else "none"))
+        """A new engine with its own target, so that no other contender's hooks are on it. None: it does not draft."""
+        return load_engine(self.config(str(contender.folder) if contender else "none"))
 
     def size(self, contender: Contender, engine: Engine) -> Size:
-        """What a contender takes in an engine that was loaded with it."""
+        """The contender's size. engine: loaded with it."""
         assert engine.draft_model is not None, contender
         model = engine.draft_model.model
         return Size(
@@ -82,25 +83,25 @@ class Target:
 
 
 def find_target(name: str, threads: int | None) -> Target:
-    """The bundled model or that of a folder. Raises ConfigError for what is not to be had on this machine."""
+    """The bundled model, or a folder's. Raises ConfigError if it cannot run on this machine."""
     config, folder = resolve(EngineConfig(model=name))
     numbers = f"{config.dtype}, {config.attention}, {config.device}"
     return Target(name, Path(folder), digest(Path(folder)), numbers, threads)
 
 
 def in_rounds(workload: Workload, num_rounds: int) -> Workload:
-    """A prompt for each round, from the first again where there are too few."""
+    """The workload with one prompt for each round; prompts repeat if there are too few."""
     return replace(workload, prompts=tuple(islice(cycle(workload.prompts), num_rounds)))
 
 
 def tasks_of(workload: Workload, temperature: float) -> Iterator[Task]:
-    """Each prompt with a seed of its own, the same for every contender."""
+    """One task for each prompt, with a seed that is the same for every contender."""
     for seed, prompt in enumerate(workload.prompts):
         yield Task(prompt=prompt, max_tokens=workload.max_tokens, temperature=temperature, seed=seed)
 
 
 def digest_of_replies(replies: Sequence[Reply]) -> str:
-    """16 hex digits of all tokens."""
+    """16 hex digits that hash all tokens."""
     return _digest([reply.tokens for reply in replies])
 
 

@@ -1,2 +1,2 @@
-"""The attention kernels by themselves: what the compiler makes of them for devices that need not be there, and which
-tiles are quickest on one that is."""
+"""The attention kernels alone: their compilation for GPUs that this machine lacks, and the quickest tiles on one that
+it has."""

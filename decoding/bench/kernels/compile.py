@@ -1,4 +1,4 @@
-"""What the compiler makes of the kernels of attention for devices that need not be there, as a Markdown table.
+"""Compiles the attention kernels for GPUs that this machine need not have, and prints their resources as Markdown.
 
 `python -m decoding.bench.kernels.compile`
 """
@@ -26,7 +26,7 @@ NUMBERS = {"num_rows", "key_head", "key_row", "value_head", "value_row", "query_
 
 
 def compile_kernel(kernel: Any, constants: dict[str, Any], dtype: torch.dtype, capability: tuple[int, int]) -> Compiled:
-    """constants: see `constants_of`."""
+    """Compile one kernel. constants: see `constants_of`."""
     signature = {name: _type(name, NAMES[dtype]) for name in kernel.arg_names}
     known = {name: constants[name] for name, kind in signature.items() if kind == "constexpr"}
     aligned: list[tuple[int, ...]] = []
@@ -73,7 +73,7 @@ def tile_for(layer: LayerSpec, dtype: torch.dtype, capability: tuple[int, int]) 
 
 
 def compile_attend(layer: LayerSpec, dtype: torch.dtype, capability: tuple[int, int]) -> Compiled:
-    """With the default tile."""
+    """Compile `attend_tiles` with the default tile."""
     constants = constants_of(layer, tile_for(layer, dtype, capability), 0, 1)
     return compile_kernel(kernels.attend_tiles, constants.attend, dtype, capability)
 

@@ -1,7 +1,7 @@
-"""What Triton makes of a kernel for a device that need not be there.
+"""Compiles a Triton kernel for a GPU that this machine need not have, and reads the resources that it takes.
 
-Its wheel brings the assembler, and the tool that reads registers and stack from what it made. Not with TRITON_INTERPRET
-in the environment, which leaves nothing to compile.
+Triton's wheel contains the assembler, and the tool that reads registers and stack from its output. TRITON_INTERPRET
+must not be set, since the interpreter compiles nothing.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ PRODUCTS = ("tcgen05.mma", "wgmma.mma_async", "mma.sync")
 
 
 class Compiled(NamedTuple):
-    """Of one program: registers of a thread and what of them is spilled, in bytes, shared memory in bytes, and the
-    instruction by which matrices are multiplied."""
+    """A kernel's resources: registers of a thread, spilled bytes, bytes of shared memory, and its instruction for
+    matrix products."""
 
     registers: int
     spilled: int
@@ -30,7 +30,7 @@ class Compiled(NamedTuple):
 
 
 def compile_for(source: ASTSource, capability: int, options: Mapping[str, Any]) -> Compiled:
-    """capability: 90 stands for 9.0."""
+    """Compile a kernel. capability: 90 stands for 9.0."""
     made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=dict(options))
     registers, spilled = _resources(made.asm["cubin"])
     products = [name for name in PRODUCTS if name in made.asm["ptx"]]
@@ -38,7 +38,7 @@ def compile_for(source: ASTSource, capability: int, options: Mapping[str, Any]) 
 
 
 def _resources(cubin: bytes) -> tuple[int, int]:
-    """Registers, and bytes of stack and local memory."""
+    """Registers, and bytes of stack and local memory, of compiled code."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()

@@ -1,6 +1,6 @@
-"""Which tiles of the attention kernel are quickest on this GPU for a model's layers; the engine takes them then.
+"""Finds the attention kernel's quickest tiles on this GPU for a model's layers, and stores them for the engine.
 
-`python -m decoding.bench.kernels.tune MODEL`: a minute or two for each kind of layer, most of it compiling.
+`python -m decoding.bench.kernels.tune MODEL` takes a minute or two for each kind of layer, mostly for compiling.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from decoding.config import EngineConfig
 from decoding.core.layer import LayerSpec
 from decoding.model.target_model import TargetModel
 
-CONTEXT, REQUESTS, NODES, CHUNK = 4096, 8, 16, 128  # of the step that is timed: trees, and one prompt's chunk
+CONTEXT, REQUESTS, NODES, CHUNK = 4096, 8, 16, 128  # the timed step: trees after contexts, and one prompt chunk
 
 
 def candidates() -> Iterator[Tile]:
@@ -34,7 +34,7 @@ def candidates() -> Iterator[Tile]:
 
 
 def quickest(tiles: Iterable[Tile], seconds_of: Callable[[Tile], float]) -> Tile:
-    """Of those that the device can run."""
+    """The quickest of the tiles that the device can run."""
     found = {}
     for tile in tiles:
         try:
@@ -45,7 +45,7 @@ def quickest(tiles: Iterable[Tile], seconds_of: Callable[[Tile], float]) -> Tile
 
 
 def step_over(store: KvStore) -> StepBatch:
-    """Trees after long contexts whose numbers are zeros, and a chunk of a prompt."""
+    """A step with trees after long contexts, whose keys and values are zeros, and a chunk of a prompt."""
     cache, parents = KvCache(store), (np.arange(-1, NODES - 1) // 2).astype(np.int32)
     segments = []
     for number in range(REQUESTS + 1):

@@ -1,4 +1,4 @@
-"""Our engine beside other engines for the same weights on the same threads: `gander bench peers`.
+"""Compares our engine with other engines on the same weights and threads: `gander bench peers`.
 
 Not the engine; nothing of it imports this.
 """

@@ -1,6 +1,6 @@
-"""Our engine beside others on the same weights: `gander bench peers`.
+"""Compares our engine with others on the same weights: `gander bench peers`.
 
-Owns options, who takes part, and the console. Everybody, ourselves included, runs in a process of its own, in rounds.
+Owns options, the choice of peers, and the console. Each engine, ours included, runs in its own process, in rounds.
 Invariant: a setting is on disk before the next is measured.
 """
 
@@ -40,8 +40,8 @@ ADAPTERS = {
 }
 PARTS = ("plain", "drafted")
 DTYPES = ("float32", "bfloat16", "int8")
-MAX_PROMPT_LEN = 512  # drafted
-MARGIN = 64  # tokens of room beyond prompt and reply, for what is drafted past the end
+MAX_PROMPT_LEN = 512  # tokens, in the drafted part
+MARGIN = 64  # tokens of room after prompt and reply, for drafts past the end
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -89,14 +89,14 @@ def _interpreter(text: str) -> tuple[str, str]:
 
 
 class Contenders(NamedTuple):
-    """Who takes part: adapters and interpreters by the peer's name."""
+    """The peers that take part: adapters and interpreters by the peer's name."""
 
     adapters: dict[str, Path]
     interpreters: dict[str, str]
 
     @contextmanager
     def started(self, options: PeerOptions) -> Iterator[tuple[dict[str, PeerProcess], list[str]]]:
-        """Those that load, and a sentence for each that does not."""
+        """Start the peers: those that load, and a sentence for each that does not."""
         with ExitStack() as stack:
             running, left_out = dict[str, PeerProcess](), list[str]()
             for name, adapter in self.adapters.items():
@@ -126,7 +126,7 @@ class PeersComparison:
         self.report = Report(chosen.out, f"{describe_machine()}, {chosen.threads} {threads}", command, page="peers")
 
     def run(self) -> int:
-        """Measure the chosen parts; 1 where the machine was never idle."""
+        """Measure the chosen parts; return 1 if the machine was never idle."""
         measure: dict[str, Callable[[], None]] = {"plain": self.plain, "drafted": self.drafted}
         try:
             for part in self.chosen.parts:
@@ -137,7 +137,7 @@ class PeersComparison:
         return 0
 
     def plain(self) -> None:
-        """Random prompts of the full length, replies of the full length."""
+        """Measure plain decoding: random prompts and replies of the full length."""
         chosen, found = self.chosen, list[Setting]()
         folder = chosen.model or random_folder(self.cache)
         vocab_size = AutoConfig.from_pretrained(folder).get_text_config().vocab_size
@@ -149,7 +149,7 @@ class PeersComparison:
             self.report.write("plain", render_plain(found), found)
 
     def drafted(self) -> None:
-        """Prompts of the bundled model's skills, each way of drafting that a peer has."""
+        """Measure each way of drafting of each peer on prompts of the bundled model's skills."""
         chosen, found = self.chosen, list[Setting]()
         folder = widened_folder(self.cache, chosen.widened)
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))

@@ -1,6 +1,6 @@
-"""The models that everybody loads, as Hugging Face folders: one of random weights, and the bundled one widened.
+"""The models that all peers load, as Hugging Face folders: one with random weights, and the bundled one widened.
 
-Invariant: a folder that is there is whole, and made once.
+Invariant: a folder is made once; if it exists, it is complete.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jin
 
 
 def random_folder(cache: Path, shape: Shape = GPT2_SIZED) -> Path:
-    """Random weights in float32; its tokenizer, the bundled model's, is there because some peers look for one."""
+    """A model of random float32 weights. It has the bundled model's tokenizer because some peers require one."""
     name = f"random-{shape.num_layers}x{shape.width}-{shape.vocab_size}"
     return _made(cache / name, lambda: shape.build("float32"))
 
 
 def widened_folder(cache: Path, num_millions: int) -> Path:
-    """The bundled model at the price of one of so many million parameters, with the same replies."""
+    """The bundled model, widened to the cost of `num_millions` million parameters, with the same replies."""
 
     def make() -> PreTrainedModel:
         narrow = AutoModelForCausalLM.from_pretrained(folder_of(BUNDLED_MODEL), dtype="float32")
@@ -36,7 +36,7 @@ def widened_folder(cache: Path, num_millions: int) -> Path:
 
 
 def draft_folder() -> Path:
-    """The bundled model's own draft."""
+    """The bundled model's own draft model."""
     return Path(folder_of(BUNDLED_MODEL)) / "draft"
 
 

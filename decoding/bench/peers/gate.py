@@ -1,7 +1,7 @@
-"""Waits for a moment in which nobody else uses the processor, and says how busy others were meanwhile.
+"""Delays measurements until the processor is idle, and reports how busy other processes were during them.
 
-Owns what is read from /proc/stat. Knows nothing of what is measured. Invariant: no more seconds are waited in all than
-the gate's patience has.
+Reads /proc/stat. Knows nothing of what is measured. Invariant: all waits together take no longer than the gate's
+patience.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-IDLE_SHARE = 0.9  # of all processors, of a look
-LOOK_SECONDS = 0.25
+IDLE_SHARE = 0.9  # the share of all processors that must be idle
+SAMPLE_SECONDS = 0.25
 STAT = Path("/proc/stat")
 IDLE_FIELDS = (3, 4)  # idle, and idle while waiting for a disk
-NUM_FIELDS = 8  # up to what other machines on the host took; what follows is counted in the first ones
+NUM_FIELDS = 8  # up to steal time; later fields are contained in the first ones
 
 
 class MachineBusy(Exception):
@@ -31,7 +31,7 @@ class ProcessorTimes(NamedTuple):
 
 
 def read_processor_times(path: Path = STAT) -> ProcessorTimes | None:
-    """None where the system does not tell."""
+    """The processors' times; None if the system does not report them."""
     if not path.is_file():
         return None
     ticks = [int(field) for field in path.read_text(encoding="ascii").splitlines()[0].split()[1 : NUM_FIELDS + 1]]
@@ -41,8 +41,8 @@ def read_processor_times(path: Path = STAT) -> ProcessorTimes | None:
 
 
 class IdleGate:
-    """Lets a measurement begin. patience: seconds of waiting for all measurements together; goes_on: whether they
-    begin all the same once it is spent."""
+    """Lets a measurement begin. patience: the seconds that all measurements together may wait. goes_on: whether they
+    begin anyway once it is used up."""
 
     def __init__(
         self,
@@ -57,9 +57,9 @@ class IdleGate:
         self._waited = 0.0
 
     def wait(self) -> None:
-        """Return in an idle moment. Raises MachineBusy."""
-        while (busy_share := self._look()) > 1 - IDLE_SHARE:
-            self._waited += LOOK_SECONDS
+        """Return once the machine is idle. Raises MachineBusy."""
+        while (busy_share := self._sample()) > 1 - IDLE_SHARE:
+            self._waited += SAMPLE_SECONDS
             if self._waited >= self._patience and self._goes_on:
                 return
             if self._waited >= self._patience:
@@ -68,15 +68,15 @@ class IdleGate:
                     "moments are over; --busy measures all the same"
                 )
 
-    def _look(self) -> float:
-        """The share of all processors that is in use; 0 where the system does not tell."""
+    def _sample(self) -> float:
+        """The share of all processors that is in use; 0 if the system does not report it."""
         before = self.read()
-        self._sleep(LOOK_SECONDS)
+        self._sleep(SAMPLE_SECONDS)
         after = self.read()
         return 0.0 if before is None or after is None else _busy_share(before, after, 0.0)
 
     def others_since(self, before: ProcessorTimes | None, own_seconds: float) -> float | None:
-        """The share of all processors that others took since `before`, of which we took so many seconds."""
+        """The share of all processors that other processes took since `before`. own_seconds: what we took."""
         after = self.read()
         if before is None or after is None:
             return None

@@ -1,7 +1,7 @@
-"""One peer in a process of its own: started, asked, ended.
+"""Runs one peer in its own process.
 
-Owns the process. Knows nothing of what the peer is: `children/child.py` has the other end of the lines.
-Invariant: whatever a peer does, a question is answered or PeerFailed is raised, in bounded time.
+Owns the process and talks to `children/child.py` in it. Knows nothing of the peer itself.
+Invariant: whatever a peer does, a task is answered or PeerFailed is raised, in bounded time.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class PeerMissing(PeerFailed):
 
 
 class PeerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """model, draft_model: Hugging Face folders; draft_head: a name or a folder, for who reads heads; dtype: float32,
-    bfloat16 or int8; max_len: tokens of prompt and reply; cache: a folder for what is converted."""
+    """model, draft_model: Hugging Face folders. draft_head: a name or a folder, for peers that support heads. dtype:
+    float32, bfloat16 or int8. max_len: tokens of prompt and reply. cache: a folder for converted models."""
 
     model: str
     draft_model: str | None
@@ -43,7 +43,7 @@ class PeerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PeerTask(msgspec.Struct, frozen=True, kw_only=True):
-    """A prompt to be answered greedily, with `max_tokens` or up to one of the end tokens, which is then the last."""
+    """A prompt to answer greedily, with `max_tokens` tokens or up to and including the first end token."""
 
     prompt: list[int]
     max_tokens: int
@@ -52,15 +52,15 @@ class PeerTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True):
-    """What a peer says once it has loaded: its version, and names of its ways to draft, "plain" the first."""
+    """A peer's first message after loading: its version, and the names of its ways of drafting, "plain" first."""
 
     version: str
     draftings: list[str]
 
 
 class PeerAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """One timed reply. first_seconds: of `seconds`, those up to the first token; cpu_seconds: of the whole process;
-    phase_seconds: sums over `steps`, where a peer tells of its phases."""
+    """One timed reply. first_seconds: the part of `seconds` up to the first token. cpu_seconds: of the whole process.
+    phase_seconds: sums over `steps`, if the peer reports phases."""
 
     tokens: list[int]
     seconds: float
@@ -79,7 +79,7 @@ _Said = TypeVar("_Said", Hello, PeerAnswer)
 
 
 class PeerProcess:
-    """A running peer, to be used in a `with` statement. Raises PeerMissing, or PeerFailed."""
+    """A running peer, for use in a `with` statement. Raises PeerMissing or PeerFailed."""
 
     def __init__(self, adapter: Path, interpreter: str, options: PeerOptions, load_limit: float = LOAD_LIMIT) -> None:
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
@@ -141,7 +141,7 @@ class PeerProcess:
             selector.register(stdout, selectors.EVENT_READ)
             while b"\n" not in self._unread:
                 if not selector.select(deadline - time.monotonic()):
-                    self._process.kill()  # a late answer would be taken for the next one
+                    self._process.kill()  # otherwise a late answer would be taken for the next task's
                     raise PeerFailed(f"it did not answer within {limit:g} s")
                 found = os.read(stdout.fileno(), 1 << 16)
                 if not found:

@@ -1,7 +1,7 @@
-"""Every peer's every way of drafting over the same prompts, in interleaved rounds.
+"""Measures each way of drafting of each peer over the same prompts, in interleaved rounds.
 
-A round is one prompt, answered once by everybody in an order shuffled anew, each after an idle moment. Knows nothing of
-what the peers are. Invariant: a row has one answer for each prompt, or is left out with the reason.
+In a round all answer the same prompt once, in a new random order, each when the machine is idle. Knows nothing of the
+peers themselves. Invariant: a row has one answer for each prompt, or is left out with the reason.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WARM_UP_TOKENS = 8
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """What everybody is asked: prompts, and how far to answer; no end tokens for replies of `max_tokens` all."""
+    """The tasks of all peers. end_tokens: empty if every reply must have `max_tokens` tokens."""
 
     prompts: list[list[int]]
     max_tokens: int
@@ -33,12 +33,12 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def warm_up(self, drafting: str) -> PeerTask:
-        """A prompt like the others that is none of them."""
+        """A task for warming up, with a prompt like the others but equal to none."""
         return PeerTask(prompt=self.prompts[0][::-1], max_tokens=WARM_UP_TOKENS, end_tokens=[], drafting=drafting)
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One peer with one way of drafting, and its answers in the order of the prompts."""
+    """One peer with one way of drafting. answers: in the order of the prompts."""
 
     peer: str
     version: str
@@ -48,24 +48,24 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def prefill_rates(self) -> list[float]:
-        """Prompt tokens a second of each round, up to the first token."""
+        """For each round: prompt tokens over the seconds up to the first token."""
         pairs = zip(self.prompt_lens, self.answers, strict=True)
         return [prompt_len / answer.first_seconds for prompt_len, answer in pairs]
 
     @property
     def decode_rates(self) -> list[float]:
-        """Tokens after the first over the seconds after it, of each round."""
+        """For each round: tokens after the first over the seconds after it."""
         return [(len(answer.tokens) - 1) / (answer.seconds - answer.first_seconds) for answer in self.answers]
 
     @property
     def whole_rates(self) -> list[float]:
-        """Tokens over all seconds, prefill included, of each round."""
+        """For each round: tokens over all seconds, prefill included."""
         return [len(answer.tokens) / answer.seconds for answer in self.answers]
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """All rows of one kind of weights or of one workload. left_out: who is not in it, and why, sentences. others: the
-    share of all processors that other work took while an answer was timed, of each answer."""
+    """All rows of one kind of weights or of one workload. left_out: sentences that say who is missing and why. others:
+    for each answer, the share of all processors that other processes took meanwhile."""
 
     name: str
     rows: list[Row]
@@ -77,12 +77,12 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ratio(mine: Sequence[float], theirs: Sequence[float]) -> float:
-    """Median over rounds of the one rate over the other in the same round."""
+    """The median over rounds of the ratio of both rates in the same round."""
     return median(one / other for one, other in zip(mine, theirs, strict=True))
 
 
 def agreement(row: Row, expected: Row) -> float:
-    """The mean share of a reply before it first differs from the other's."""
+    """The mean share of a reply before its first token that differs from the expected reply."""
     shares = []
     for answer, other in zip(row.answers, expected.answers, strict=True):
         pairs = zip(answer.tokens, other.tokens, strict=False)
@@ -93,7 +93,7 @@ def agreement(row: Row, expected: Row) -> float:
 
 
 class Rounds:
-    """One setting's contestants: peers that have loaded, each with the ways of drafting that are to be compared."""
+    """Measures one setting: peers that have loaded, each with the ways of drafting to compare."""
 
     def __init__(self, gate: IdleGate, ask: Ask) -> None:
         self._gate = gate
@@ -101,7 +101,7 @@ class Rounds:
         self._others: list[float] = []
 
     def measure(self, name: str, peers: dict[str, PeerProcess], plain_only: bool, left_out: Sequence[str]) -> Setting:
-        """Raises MachineBusy from the gate."""
+        """Run all rounds. Raises MachineBusy from the gate."""
         failures: dict[tuple[str, str], str] = {}
         answers: dict[tuple[str, str], dict[int, PeerAnswer]] = {
             (peer, drafting): {}
@@ -109,7 +109,7 @@ class Rounds:
             for drafting in process.hello.draftings
             if drafting == PLAIN or not plain_only
         }
-        for number in range(-1, len(self._ask.prompts)):  # the first round warms everybody up
+        for number in range(-1, len(self._ask.prompts)):  # the first round is a warm-up
             order = list(answers)
             Random(number).shuffle(order)
             for peer, drafting in order:

@@ -1,6 +1,6 @@
-"""The Markdown of the comparison. Pure: settings in, text out.
+"""Renders the comparison of peers as Markdown. Pure.
 
-Invariant: a ratio is a median over rounds, each of two answers to the same prompt.
+Invariant: a ratio is the median over rounds of the ratio of two answers to the same prompt.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ DRAFTED_COLUMNS = (
 
 
 def render_plain(settings: Sequence[Setting]) -> str:
-    """A row for each peer and kind of weights, what is missing, and where our time goes."""
+    """A row for each peer and kind of weights, the missing peers, and the phases of our steps."""
     rows = [_plain_row(setting, row) for setting in settings for row in setting.rows]
     versions = _versions(settings)
     return "\n\n".join([versions, table(PLAIN_COLUMNS, rows), *_sentences(settings), *_phases(settings)])
 
 
 def render_drafted(settings: Sequence[Setting]) -> str:
-    """A row for each peer's each way of drafting, and workload by workload how our best does against their best."""
+    """A row for each way of drafting of each peer, and for each workload our best row against the others' best."""
     rows = [_drafted_row(setting, row) for setting in settings for row in setting.rows]
     summary = [sentence for setting in settings if (sentence := _best_against_best(setting))]
     return "\n\n".join(
@@ -116,7 +116,7 @@ def _sentences(settings: Sequence[Setting]) -> list[str]:
 
 
 def _phases(settings: Sequence[Setting]) -> list[str]:
-    """Where our steps' time goes: milliseconds a step of decoding, the median of the rounds."""
+    """The phases of our decoding steps: milliseconds a step, the median over rounds."""
     rows, names = [], list[str]()
     for setting in settings:
         for row in _of_ours(setting):

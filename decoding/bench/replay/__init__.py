@@ -1,4 +1,4 @@
-"""Acceptance lengths at equal draft budgets, for every method and workload: `gander bench replay`.
+"""Measures acceptance lengths at equal draft budgets, for every method and workload: `gander bench replay`.
 
-Knows nothing of seconds: what a node costs is measured elsewhere.
+Does not measure seconds: the cost of a node is measured elsewhere.
 """

@@ -1,7 +1,7 @@
-"""Acceptance lengths at equal draft budgets: `gander bench replay --methods auto,spine --data FOLDER`.
+"""Measures acceptance lengths at equal draft budgets: `gander bench replay --methods auto,spine --data FOLDER`.
 
-Owns options, engines and the console; a row is measured in `rows`, its Markdown made in `tables`. The real engine
-answers, since a draft budget that is asked for needs no clock. Invariant: a row is on disk before the next is measured.
+Owns options, engines and the console; `rows` measures a row, `tables` renders it. The real engine answers: a requested
+draft budget needs no clock. Invariant: a row is on disk before the next is measured.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from decoding.config import EngineConfig
 from decoding.drafting.draft_model.draft_model import load_draft_model
 from decoding.drafting.registry import AUTO
 from decoding.engine.engine import Engine
+from decoding.engine.start import load_engine, start_engine
 from decoding.model.checkpoint import resolve
 from decoding.model.device.runner import silent
 
@@ -92,12 +93,12 @@ class Replay:
 
     @cached_property
     def engine(self) -> Engine:
-        return Engine.load(self.config)
+        return load_engine(self.config)
 
     @cached_property
     def random_engine(self) -> Engine:
-        """The same architecture and draft model, the target's weights random."""
-        return Engine(load_random(self.config), self.config, silent, load_draft_model(self.config, silent))
+        """An engine with the same architecture and draft model, but random weights of the target."""
+        return start_engine(load_random(self.config), self.config, silent, load_draft_model(self.config, silent))
 
     def scripts(self) -> list[Script]:
         chosen = self.chosen
@@ -108,7 +109,7 @@ class Replay:
         return load_scripts(chosen.workloads, tokenizer, choice, self.console.print)
 
     def missing(self) -> list[tuple[Way, Script, float, int]]:
-        """The rows to measure."""
+        """The rows that are still to be measured."""
         chosen = self.chosen
         known = {row.key for row in self.kept.rows if not (chosen.again and row.method in chosen.methods)}
         asked = self.scripts()

@@ -1,6 +1,6 @@
-"""One row: a method with its options at one draft budget answers a whole script in one session.
+"""Measures a row: a method with its options and one draft budget answers a whole script in one session.
 
-Owns the run and what is kept on disk. Invariant: a row is measured once; a file of another plan is begun anew.
+Owns the run and the rows on disk. Invariant: a row is measured once; a file of another plan is discarded.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Row(Counts, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What rows of one table have in common."""
+    """The settings that all rows of one table share."""
 
     model: str
     draft_model: str
@@ -48,7 +48,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Kept(msgspec.Struct, kw_only=True):
-    """What is on disk."""
+    """The content of the file on disk."""
 
     plan: Plan
     machine: str
@@ -57,7 +57,7 @@ class Kept(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A method with its options, under a name; `budgets`: of those asked for the ones that it is measured at."""
+    """A method with its options, under a name. budgets: those of the requested budgets that it is measured at."""
 
     label: str
     speculation: SpeculationParams
@@ -77,7 +77,7 @@ def way_of(label: str) -> Way:
 
 
 def measure_row(engine: Engine, script: Script, temperature: float, way: Way, nodes: int) -> Row:
-    """Ask every turn of the script, one after the other, in a fresh session of a server that has learned nothing."""
+    """Answer all turns of the script, one after the other, in an empty session of a server that has learned nothing."""
     with engine.sessions.apart():
         replies = _replies(engine, script, temperature, way, nodes)
     return Row(
@@ -114,7 +114,7 @@ def _replies(engine: Engine, script: Script, temperature: float, way: Way, nodes
 
 
 def load_kept(path: Path, plan: Plan, machine: str) -> Kept:
-    """What an earlier run of the same plan left, or nothing yet."""
+    """The rows of an earlier run of the same plan, or no rows."""
     if path.is_file():
         kept = msgspec.json.decode(path.read_bytes(), type=Kept)
         if kept.plan == plan:

@@ -1,4 +1,4 @@
-"""The Markdown of a replay: a table for each workload and temperature, who is behind whom, whose tokens differ."""
+"""Renders a replay as Markdown: a table for each workload and temperature, the method's gaps, and differing tokens."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from decoding.bench.replay.rows import NONE, Row
 
 
 def render(rows: Sequence[Row], judged: str) -> str:
-    """All tables, and how the method `judged` compares with the others, where it was measured."""
+    """All tables, and a comparison of the method `judged` with the others, where it was measured."""
     settings = dict.fromkeys((row.temperature, row.workload) for row in rows)
     parts = [
         _table([row for row in rows if (row.temperature, row.workload) == setting])
-        for setting in sorted(settings, key=lambda setting: setting[0])  # workloads stay in their order
+        for setting in sorted(settings, key=lambda setting: setting[0])  # the sort is stable
     ]
     return "\n\n".join([*parts, *_judgement(rows, judged), *_difference(rows)])
 
 
 def differing(rows: Sequence[Row]) -> list[Row]:
-    """Those that did not give the tokens of `none`."""
+    """The rows that did not give the tokens of `none`."""
     plain = {(row.workload, row.temperature): row.fingerprint for row in rows if row.method == NONE}
     return [row for row in rows if row.fingerprint != plain.get((row.workload, row.temperature), row.fingerprint)]
 
@@ -46,7 +46,7 @@ def _cell(row: Row, longest: float) -> str:
 
 
 def _judgement(rows: Sequence[Row], judged: str) -> list[str]:
-    """Where the method is behind the best other one at the same budget, the worst first."""
+    """The places where the method is behind the best other one at the same budget, the largest gap first."""
     pairs = []
     for row in rows:
         others = [other for other in rows if other.method not in (judged, NONE) and other.key[1:] == row.key[1:]]

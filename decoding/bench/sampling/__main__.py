@@ -1,4 +1,4 @@
-"""Compare the samplers over random steps until so many tokens were drawn, and print what was compared."""
+"""Compares the samplers over random steps until a given number of tokens is drawn, and prints the counts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from decoding.core.sampling_params import SamplingParams  # noqa: E402
 from decoding.sampling.asked import Asked, Drawn  # noqa: E402
 from decoding.sampling.device.device_sampler import DeviceSampler  # noqa: E402
 from decoding.sampling.device.launch import BLOCK  # noqa: E402
-from decoding.sampling.host_sampler import HostSampler  # noqa: E402
+from decoding.sampling.sampler import HostSampler  # noqa: E402
 
 VOCAB_SIZES = 1_000, 152_000  # drawn evenly on a logarithmic scale
 STEP_ROWS = 32
@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     rng, counts = np.random.default_rng(options.seed), Counter[str]()
-    with np.errstate(all="ignore"):  # the interpreter's arithmetic meets infinities, as a GPU's does
+    with np.errstate(all="ignore"):  # the interpreter computes with infinities, like a GPU
         while counts["rows"] < options.rows:
             compare_step(rng, counts)
     print("\n".join(f"{count:8d} {name}" for name, count in counts.items()))  # noqa: T201
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def compare_step(rng: np.random.Generator, counts: Counter[str]) -> None:
-    """Draw one random step both ways."""
+    """Draw one random step with both samplers and compare."""
     vocab_size = int(np.exp(rng.uniform(*np.log(VOCAB_SIZES))))
     logits_RV, asked = random_step(rng, vocab_size, STEP_ROWS)
     block_len = BLOCK if HAS_GPU else 1 << int(np.log2(vocab_size / rng.uniform(0.5, 6)))
@@ -65,7 +65,7 @@ def count(asked: Asked, expected: Drawn, drawn: Drawn, counts: Counter[str]) -> 
 
 
 def kinds(asked: SamplingParams) -> list[str]:
-    """What the settings of a sequence have in them."""
+    """The names of the options that a sequence uses."""
     named = {
         "greedy": asked.temperature == 0,
         "with top-k": asked.temperature > 0 and asked.top_k > 0,

@@ -1,4 +1,4 @@
-"""Random steps for a sampler: rows of many shapes, and sequences that ask for anything a request may ask of them."""
+"""Random steps for a sampler: rows of many shapes, and sequences with any sampling options."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.tree import DraftTree
 from decoding.sampling.asked import Asked
+from decoding.sampling.law import law_of
 from decoding.sampling.logits_processors import processors_of
 
 MAX_NODES = 12
@@ -17,7 +18,7 @@ PROMPT_LEN, REPLY_LEN = 20, 12  # tokens
 
 
 def random_step(rng: np.random.Generator, vocab_size: int, num_rows: int) -> tuple[torch.Tensor, list[Asked]]:
-    """float32 [R, V], about so many rows, and what the sequences ask that they belong to, most of them a plain step."""
+    """float32 [R, V] with about `num_rows` rows, and the requests of their sequences, most of them plain steps."""
     asked: list[Asked] = []
     first = 0
     while first < num_rows:
@@ -26,14 +27,14 @@ def random_step(rng: np.random.Generator, vocab_size: int, num_rows: int) -> tup
         first += asked[-1].num_rows
     rows = [_row(rng, vocab_size) for _ in range(first)]
     for each in asked:
-        if each.tree is not None:  # rows that like what is drafted, so that walks get somewhere
+        if each.tree is not None:  # make drafted tokens likely, so that walks accept some
             for node in range(1, len(each.tree)):
                 rows[each.first_of_tree + each.tree.parents[node]][each.tree.tokens[node]] += 12
     return torch.from_numpy(np.stack(rows)), asked
 
 
 def _row(rng: np.random.Generator, vocab_size: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    """Like a model's, or flat, or sharp, or with many ties, or with tokens that cannot come."""
+    """A row of logits: like a model's, or flat, or sharp, or with many ties, or with impossible tokens."""
     row = rng.standard_normal(vocab_size).astype(np.float32) * np.float32(rng.choice([0.0, 0.5, 2, 4, 10]))
     kind = rng.integers(4)
     if kind == 0:
@@ -57,13 +58,14 @@ def _asked(rng: np.random.Generator, vocab_size: int, first: int, num_nodes: int
     num_chunk = int(rng.integers(1, 3)) if rng.random() < 0.1 else 0
     wants_scores = num_chunk > 0 and sampling.prompt_logprobs is not None
     return Asked(
-        request, first, num_chunk + num_nodes, random_tree(rng, vocab_size, num_nodes), processors,
+        request, law_of(request.sampling), first, num_chunk + num_nodes,
+        random_tree(rng, vocab_size, num_nodes), processors,
         10 if rng.random() < 0.2 else 0, prompt[:num_chunk] if wants_scores else prompt[:0], 0,
     )  # fmt: skip
 
 
 def random_tree(rng: np.random.Generator, vocab_size: int, num_nodes: int) -> DraftTree:
-    """Of few tokens, siblings distinct."""
+    """A random tree over few different tokens, with distinct siblings."""
     tokens, parents, edges = [0], [-1], set()
     while len(tokens) < num_nodes:
         edge = int(rng.integers(len(tokens))), int(rng.integers(min(30, vocab_size)))
@@ -75,7 +77,7 @@ def random_tree(rng: np.random.Generator, vocab_size: int, num_nodes: int) -> Dr
 
 
 def random_sampling(rng: np.random.Generator, vocab_size: int) -> SamplingParams:
-    """A quarter greedy; each filter, penalty and list in about a third of the others."""
+    """Random parameters: a quarter is greedy; the others have each filter, penalty and list in about a third."""
 
     def maybe(value: float, otherwise: float, chance: float = 0.35) -> float:
         return value if rng.random() < chance else otherwise

@@ -1,7 +1,7 @@
-"""The sampler's kernels compiled for GPUs that need not be here, and what they take of one.
+"""Compiles the sampler's kernels for GPUs that this machine need not have, and prints their resources.
 
-`python -m decoding.bench.sampling.compilation 80 90`: a table for these compute capabilities; fails where registers
-spill.
+`python -m decoding.bench.sampling.compilation 80 90` prints a table for these compute capabilities, and fails if
+registers spill.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Many samples of one problem, as STAND's tables have them.
+"""Measures many samples of one problem, in the form of STAND's tables.
 
 Not the engine; nothing of it imports this.
 """

@@ -1,6 +1,6 @@
-"""Sampled and many-trajectory decoding, as STAND's tables have it: `gander bench patterns`.
+"""Measures sampled and many-trajectory decoding in the form of STAND's tables: `gander bench patterns`.
 
-Owns what is compared and the console; a measurement is in `trajectories`, its Markdown in `pattern_tables`.
+Owns the choice of comparisons and the console; `trajectories` measures, `tables` renders.
 Invariant: every table is on disk before the next is measured.
 """
 
@@ -24,7 +24,7 @@ from decoding.bench.stand.trajectories import Answering, Contender, Question, Tr
 from decoding.bench.stand.variants import drawing_contenders, method_contenders, store_contenders, tree_contenders
 from decoding.bench.tables.report import Report, command_line
 from decoding.config import EngineConfig
-from decoding.engine.engine import Engine
+from decoding.engine.start import load_engine
 from decoding.model.checkpoint import resolve
 from decoding.training.texts.corpus import Skill
 
@@ -65,12 +65,12 @@ class Patterns:
             max_nodes=max(64, chosen.nodes),
             max_batch_rows=1024,
         )
-        self.engine = Engine.load(config)
+        self.engine = load_engine(config)
         self.tokenizer = Tokenizer.from_file(str(Path(resolve(config)[1]) / "tokenizer.json"))
         self.answering = Answering(self.engine, self.tokenizer, chosen.max_tokens, chosen.temperature, read_number)
 
     def questions(self, skill: Skill) -> list[Question]:
-        """Held-out problems of the bundled model, or those of --questions."""
+        """Held-out problems of the bundled model, or the problems of --questions."""
         chosen = self.chosen
         room = self.engine.model.max_model_len - chosen.max_tokens - chosen.nodes
         if chosen.questions:
@@ -80,7 +80,7 @@ class Patterns:
     def measure(
         self, bars: Progress, name: str, contenders: Sequence[Contender], count: int, skill: Skill = "reasoning"
     ) -> Replies:
-        """`count` replies to every problem from every contender, in an order shuffled for each problem."""
+        """Measure `count` replies to every problem from every contender, in a new random order for each problem."""
         questions = self.questions(skill)
         answer = self.answering.side_by_side if name.startswith("batch") else self.answering.in_sequence
         bar = bars.add_task(name, total=len(questions) * len(contenders))

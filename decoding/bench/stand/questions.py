@@ -1,7 +1,7 @@
-"""The problems that patterns are measured on: the bundled model's held-out ones, or a JSON-lines file's.
+"""Reads the problems that patterns are measured on: the bundled model's held-out ones, or a JSON-lines file's.
 
-Owns reading them and the form of their answers. Knows no engine.
-Invariant: a question's prompt leaves room for its reply, and what follows `####` is its answer.
+Owns the form of their answers. Knows no engine.
+Invariant: a question's prompt leaves room for its reply, and the answer follows `####`.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ _WORD_PROBLEM = "Question: {}\n\nAnswer: Let me solve step by step and end with 
 
 
 def read_number(text: str) -> int | None:
-    """The whole number on the first `#### number` line, thousands separators allowed; None where there is none."""
+    """The whole number on the first `#### number` line, thousands separators allowed; None if there is none."""
     found = _ANSWER.search(text)
     return int(found[1].replace(",", "")) if found else None
 
 
 def held_out_questions(skill: Skill, count: int, tokenizer: Tokenizer, room: int) -> list[Question]:
-    """`count` of the bundled model's own problems; room: the most tokens of a prompt. Programs, stories have no
+    """`count` of the bundled model's own problems. room: the most tokens of a prompt. Programs and stories have no
     answer."""
     exercises = held_out_exercises(skill, count, PROMPT_SEED)
     return [_question(exercise.prompt, exercise.result, tokenizer, room) for exercise in exercises]
 
 
 def questions_of(file: Path, count: int, tokenizer: Tokenizer, room: int) -> list[Question]:
-    """The first `count` rows of a file of {"prompt", "reference"} rows in GSM8K's form, the reference ending in
-    `#### number`. Raises ValueError for a row without either."""
+    """The first `count` rows of a file of {"prompt", "reference"} rows in GSM8K's form, whose reference ends in
+    `#### number`. Raises ValueError for a row that lacks a field or the number."""
     found = []
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines()[:count], 1):
         row = json.loads(line)

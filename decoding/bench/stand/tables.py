@@ -1,6 +1,6 @@
-"""Replies to Markdown tables in the form of STAND's own. Pure.
+"""Renders replies as Markdown tables in the form of STAND's own. Pure.
 
-Invariant: acceptance lengths and rates are pooled over replies before they are divided.
+Invariant: acceptance lengths and rates are ratios of sums over replies.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PLAIN = "none"
 
 @dataclass(frozen=True, slots=True)
 class Replies:
-    """By contender, `count` replies to each question, question by question."""
+    """For each contender `count` replies to each question, question by question."""
 
     questions: list[Question]
     found: dict[str, list[Trajectory]]
@@ -35,14 +35,14 @@ class Replies:
         return [reply for place, reply in enumerate(self.found[label]) if place % self.count < k]
 
     def is_same(self, label: str) -> bool:
-        """Whether a contender gave the tokens of `none`, or there was no `none`."""
+        """Whether a contender gave the tokens of `none`; True if `none` was not measured."""
         plain = self.found.get(PLAIN, self.found[label])
         pairs = zip(self.found[label], plain, strict=True)
         return all(mine.fingerprint == other.fingerprint for mine, other in pairs)
 
 
 def render_sequence(replies: Replies) -> str:
-    """A row for each contender; for each number of trajectories τ and tokens/s over `none`'s."""
+    """A row for each contender: for each number of trajectories, τ and tokens/s over `none`'s."""
     prefixes = [k for k in PREFIXES if k <= replies.count]
     head = " | ".join(f"{k} in sequence: τ | × none" for k in prefixes)
     lines = [f"| method | {head} | nodes a step |", "| --- |" + " --: |" * (2 * len(prefixes) + 1)]
@@ -56,7 +56,7 @@ def render_sequence(replies: Replies) -> str:
 
 
 def render_batches(found: Mapping[int, Replies]) -> str:
-    """A row for each contender; for each batch size τ and tokens/s over `none`'s."""
+    """A row for each contender: for each batch size, τ and tokens/s over `none`'s."""
     head = " | ".join(f"batch {count}: τ | × none" for count in found)
     lines = [f"| method | {head} |", "| --- |" + " --: |" * (2 * len(found))]
     first = next(iter(found.values()))
@@ -87,13 +87,13 @@ def _row(label: str, cells: Sequence[str], is_same: bool) -> str:
 
 
 def _ratio(mine: Sequence[Trajectory], plain: Sequence[Trajectory]) -> str:
-    """Median over questions of one rate over the other's: a slow minute of the machine spoils few of them."""
+    """The median over questions of the ratio of both rates, since a slow minute of the machine spoils few questions."""
     rates, plain_rates = _rates(mine), _rates(plain)
     return f"{median(rates[number] / plain_rates[number] for number in rates):.2f}"
 
 
 def _rates(replies: Sequence[Trajectory]) -> dict[int, float]:
-    """By question, tokens per second."""
+    """Tokens per second by question."""
     by_question: dict[int, list[Trajectory]] = {}
     for reply in replies:
         by_question.setdefault(reply.question, []).append(reply)

@@ -1,7 +1,7 @@
-"""Several replies to one problem, one after the other or side by side, as best-of-n and voting ask for them.
+"""Measures several replies to one problem, one after the other or in one batch, as best-of-n and voting need them.
 
-Owns the record of a timed reply that has an answer. Knows nothing of tables. Invariant: the k-th reply to a
-problem has the same seed whoever drafts it, so methods that verify by matching give the same tokens.
+Owns the record of a timed reply with its answer. Knows nothing of tables. Invariant: the k-th reply to a problem has
+the same seed with every contender, so methods that verify by matching give the same tokens.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from decoding.bench.contestant import step
+from decoding.core.events import Finished
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
-from decoding.core.step_result import Retired
 from decoding.drafting.drafter import Drafter
 from decoding.drafting.registry import StartDrafter
 from decoding.engine.engine import Engine
@@ -30,7 +30,7 @@ from decoding.stores.session import Session
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A prompt, int32 [p], and the right answer, if it has one."""
+    """A prompt, int32 [p], and its right answer, if it has one."""
 
     prompt: NDArray[np.int32]
     result: int | None
@@ -38,9 +38,9 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    """A way of drafting. is_cold: nothing is remembered from one reply to the next.
+    """A way of drafting. is_cold: each reply starts with empty stores.
 
-    drafter: one that is not in the registry, over stores that `new_stores` makes for each problem.
+    drafter: makes a drafter that is not in the registry, over stores that `new_stores` makes for each problem.
     """
 
     label: str
@@ -51,7 +51,7 @@ class Contender:
 
 
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
-    """One reply. seconds: of a reply that ran alone; side by side, each has its share of the whole."""
+    """One reply. seconds: of the reply if it ran alone; in a batch, its share of the batch's seconds."""
 
     question: int
     tokens: int
@@ -64,7 +64,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answering:
-    """Runs questions on one engine at one temperature; read: the answer in a reply's text."""
+    """Runs questions on one engine at one temperature. read: finds the answer in a reply's text."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Answering:
         self._num_sessions = 0
 
     def in_sequence(self, contender: Contender, number: int, question: Question, count: int) -> list[Trajectory]:
-        """`count` replies, each after the last, in one session."""
+        """Measure `count` replies one after the other, in one session."""
         replies = []
         session, stores = self._open(contender)
         for index in range(count):
@@ -92,7 +92,7 @@ class Answering:
         return replies
 
     def side_by_side(self, contender: Contender, number: int, question: Question, count: int) -> list[Trajectory]:
-        """`count` replies at once, in one session."""
+        """Measure `count` replies in one batch, in one session."""
         session, stores = self._open(contender)
         requests = [self._request(contender, number, question, index, session) for index in range(count)]
         return self._run(number, requests, stores)
@@ -120,20 +120,20 @@ class Answering:
         started = time.perf_counter()
         for request in requests:
             self._engine.add(request, make)
-        ended: dict[str, Retired] = {}
+        ended: dict[str, Finished] = {}
         while len(ended) < len(requests):
-            ended |= {retired.request_id: retired for retired in step(self._engine).retired}
+            ended |= {finished.request_id: finished for finished in step(self._engine).of(Finished)}
         seconds = (time.perf_counter() - started) / len(requests)
         return [self._record(number, request, ended[request.id], seconds) for request in requests]
 
-    def _record(self, number: int, request: Request, retired: Retired, seconds: float) -> Trajectory:
+    def _record(self, number: int, request: Request, finished: Finished, seconds: float) -> Trajectory:
         output = request.output
         return Trajectory(
             question=number,
             tokens=len(output),
-            forwards=retired.stats.target_forwards,
-            drafted=retired.stats.counts.drafted,
-            accepted=retired.stats.counts.accepted,
+            forwards=finished.stats.target_forwards,
+            drafted=finished.stats.counts.drafted,
+            accepted=finished.stats.counts.accepted,
             seconds=seconds,
             answer=self._read(self._tokenizer.decode(output.tolist())),
             fingerprint=crc32(output.tobytes()),
@@ -141,7 +141,7 @@ class Answering:
 
 
 def acceptance_length(replies: Sequence[Trajectory]) -> float:
-    """Pooled: tokens per target forward."""
+    """Tokens per target forward over all replies."""
     return sum(reply.tokens for reply in replies) / sum(reply.forwards for reply in replies)
 
 
@@ -150,12 +150,12 @@ def tokens_per_second(replies: Sequence[Trajectory]) -> float:
 
 
 def accuracy(replies: Sequence[Trajectory], questions: Sequence[Question]) -> float:
-    """Share of replies with the right answer."""
+    """The share of replies with the right answer."""
     return sum(reply.answer == questions[reply.question].result for reply in replies) / len(replies)
 
 
 def majority_accuracy(replies: Sequence[Trajectory], questions: Sequence[Question]) -> float:
-    """Share of questions whose most common answer is right; the first given wins a tie."""
+    """The share of questions whose most common answer is right; the earliest answer wins a tie."""
     by_question: dict[int, list[int]] = {reply.question: [] for reply in replies}
     for reply in replies:
         if reply.answer is not None:

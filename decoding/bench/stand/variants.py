@@ -1,4 +1,4 @@
-"""What STAND is compared with: other methods, other ways of drawing, other trees, other stores.
+"""The contenders that STAND is compared with: other methods, ways of drawing, trees and stores.
 
 Owns the experiments' own drafters, which differ from `StandDrafter` in what they teach the store.
 """
@@ -15,9 +15,9 @@ from decoding.core.request import Request
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, Verdict
-from decoding.drafting.harvest import contexts_of
 from decoding.drafting.stand.stand import StandDrafter
 from decoding.drafting.stand.static_tree import StaticTree, shipped_tree
+from decoding.stores.ngram import contexts_of
 from decoding.stores.session import Session, lone_session
 
 STAND = "stand"
@@ -26,7 +26,7 @@ SMALL_STORES = (2**20, 2**18, 2**16)
 
 
 class AcceptedOnly(StandDrafter):
-    """Harvests the rows of the accepted path alone."""
+    """Learns from the nodes of the accepted path only."""
 
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
         if top is None:
@@ -37,7 +37,7 @@ class AcceptedOnly(StandDrafter):
 
 
 class AllAlike(StandDrafter):
-    """Averages rejected rows in like accepted ones."""
+    """Averages rejected nodes into the store like accepted ones."""
 
     def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:  # noqa: ARG002
         if top is None:
@@ -47,7 +47,7 @@ class AllAlike(StandDrafter):
 
 
 class AsSampled(StandDrafter):
-    """Keeps probabilities at the request's temperature instead of 1, and does not temper them again."""
+    """Stores probabilities at the request's temperature instead of 1, and does not apply the temperature again."""
 
     def __init__(self, request: Request, session: Session, tree: StaticTree | None = None) -> None:
         super().__init__(request, session, tree)
@@ -75,7 +75,8 @@ def stand(nodes: int, *without: str, candidates: str | None = None, verification
 
 
 def method_contenders(nodes: int) -> list[Contender]:
-    """STAND beside the other methods at equal budget, with a cold store, and at the budget the server chooses."""
+    """STAND and the other methods at equal budget, STAND with a cold store, and at the budget that the server
+    chooses."""
 
     def of(label: str, method: str, budget: int | None, is_cold: bool = False) -> Contender:
         return Contender(label=label, speculation=SpeculationParams(method=method, max_nodes=budget), is_cold=is_cold)
@@ -94,7 +95,7 @@ def method_contenders(nodes: int) -> list[Contender]:
 
 
 def drawing_contenders(nodes: int) -> list[Contender]:
-    """Deterministic, independent, coupled and rejection on the paper's static tree, then grown best-first, coupled."""
+    """Deterministic, independent, coupled and rejection on the paper's static tree; then coupled, grown best-first."""
     found = [Contender(label="none", speculation=SpeculationParams(method="none", max_nodes=0))]
     for candidates in ("deterministic", "independent", "coupled"):
         speculation = stand(nodes, "best_first", candidates=candidates)
@@ -120,7 +121,7 @@ def tree_contenders(nodes: int) -> list[Contender]:
 
 
 def store_contenders(nodes: int, temperature: float) -> Sequence[Contender]:
-    """The store's open choices, one changed at a time, and smaller stores."""
+    """The store with one design choice changed at a time, and smaller stores."""
     base = Contender(
         label="temperature 1, rejected rows for unknown 4-grams",
         speculation=stand(nodes),

@@ -1,4 +1,4 @@
-"""What benchmarks say: figures, tables, expectations, the report.
+"""The output of benchmarks: figures, tables, expectations, the report.
 
 Not the engine; nothing of it imports this.
 """

@@ -1,6 +1,6 @@
-"""What the engine promises of itself, checked against a run's figures. Pure.
+"""Checks a run's figures against what we expect of the engine. Pure.
 
-Invariant: an expectation without the figures to judge it is left out, never counted as met.
+Invariant: an expectation whose figures are missing is left out, never counted as met.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class Expectation:
 
 
 def check_comparisons(comparisons: Sequence[Comparison]) -> list[Expectation]:
-    """Equal tokens everywhere; the best acceptance length at 60 nodes; the speed-up on code and reasoning."""
+    """Expects equal tokens everywhere, the best acceptance length at 60 nodes, and the speed-up on code and
+    reasoning."""
     found = []
     for one in comparisons:
         where = f"{one.workload} at temperature {one.temperature:g}"
@@ -50,7 +51,7 @@ def _check_tau(one: Comparison, where: str) -> list[Expectation]:
 
 
 def check_shapes(results: Sequence[ShapeResult]) -> list[Expectation]:
-    """Plain decoding against `generate`."""
+    """Expects plain decoding to keep up with `generate`."""
     return [
         Expectation(
             f"{result.parameters / 1e6:.0f}M parameters in {result.dtype}: none runs {result.ratio:.2f} times "

@@ -1,7 +1,7 @@
-"""From timed replies to the numbers of the table. Pure; a ratio is computed here and nowhere else.
+"""Computes the numbers of a table from timed replies. Pure; all ratios are computed here.
 
-Invariant: counts are pooled over replies before they are divided; only ratios to another contestant are
-taken round by round, because the machine's speed drifts.
+Invariant: a metric is a ratio of sums over replies; only ratios to another contestant are taken round by round,
+because the machine's speed drifts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from decoding.bench.counts import Counts
 class Figures(Counts, frozen=True, kw_only=True):
     """Sums over one contestant's replies to one workload, and each round's tokens per second, in round order.
 
-    Every metric of every method is computed here; the README's glossary says what each means.
+    Every metric of every method is computed here; the glossary of docs/architecture.md says what each means.
     """
 
     label: str
@@ -30,11 +30,11 @@ class Figures(Counts, frozen=True, kw_only=True):
     first_token_seconds: float = 0.0
     draft_seconds: float = 0.0
     target_seconds: float = 0.0
-    cpu_seconds: list[float] = msgspec.field(default_factory=list)  # of each round
+    cpu_seconds: list[float] = msgspec.field(default_factory=list)  # in each round
 
     @property
     def acceptance(self) -> float:
-        """Accepted share of the drafted nodes; 0 where nothing was drafted."""
+        """The accepted share of the drafted nodes; 0 if nothing was drafted."""
         return self.accepted / self.drafted if self.drafted else 0.0
 
     @property
@@ -44,12 +44,12 @@ class Figures(Counts, frozen=True, kw_only=True):
 
     @property
     def time_to_first_token(self) -> float:
-        """TTFT: mean seconds from the prompt's hand-over to the first token."""
+        """TTFT: mean seconds from the submission of the prompt to the first token."""
         return self.first_token_seconds / len(self.rates)
 
     @property
     def time_per_output_token(self) -> float:
-        """TPOT: seconds after the first token over the tokens after the first, pooled over replies."""
+        """TPOT: seconds after the first token over the tokens after it, summed over replies."""
         return (self.seconds - self.first_token_seconds) / max(1, self.tokens - len(self.rates))
 
     @property
@@ -62,7 +62,7 @@ class Figures(Counts, frozen=True, kw_only=True):
 
     @property
     def _decoding_steps(self) -> int:
-        """Target forwards but the one in every reply that ends the prompt."""
+        """Target forwards, without the one in each reply that ends the prompt."""
         return max(1, self.forwards - len(self.rates))
 
     @property
@@ -70,17 +70,17 @@ class Figures(Counts, frozen=True, kw_only=True):
         return self.tokens / self.seconds
 
     def ratio_to(self, other: Figures) -> float:
-        """Median over rounds of this rate over the other's in the same round."""
+        """The median over rounds of the ratio of both rates in the same round."""
         return median(mine / theirs for mine, theirs in zip(self.rates, other.rates, strict=True))
 
     def cpu_ratio_to(self, other: Figures) -> float:
-        """The same in processor time, of which others on the machine take none: median over rounds of the other's
-        over this one's. Only between contestants that gave the same tokens."""
+        """The speed-up in processor time, which other processes do not disturb: the median over rounds of the other's
+        over this one's. Only for contestants that gave the same tokens."""
         return median(theirs / mine for mine, theirs in zip(self.cpu_seconds, other.cpu_seconds, strict=True))
 
 
 def pool(label: str, budget: int | None, replies: Sequence[Reply]) -> Figures:
-    """The figures of one contestant; `replies` has one reply per round."""
+    """The figures of one contestant. replies: one per round."""
     return Figures(
         label=label,
         budget=budget,

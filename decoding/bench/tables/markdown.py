@@ -1,4 +1,4 @@
-"""A Markdown table: its first column to the left, all others, which are numbers, to the right."""
+"""Renders a Markdown table: the first column is left-aligned; the others are numbers and right-aligned."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from collections.abc import Sequence
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """columns: the heads; rows: as many cells each."""
+    """columns: the headings. rows: with one cell for each column."""
     lines = [columns, ["---", *["--:"] * (len(columns) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,7 +1,7 @@
-"""What a run leaves behind: sections of a Markdown page, and every raw figure as JSON.
+"""Writes a run's report: sections of a Markdown page, and every raw figure as JSON.
 
-Owns the page's generated sections, between marker comments; the prose around them is never touched.
-Invariant: a section is written whole, with the machine and the command that made it.
+Owns the page's generated sections between marker comments; the text around them is never changed.
+Invariant: a section is written as a whole, with the machine and the command that made it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SECTIONS = ("table", "shapes", "profile")
 
 
 def command_line(command: str, given: Sequence[str]) -> str:
-    """What was typed, folders by their last names only: a report is read on other machines."""
+    """The command as it was typed, but with folders by their last name only, since readers use other machines."""
     return " ".join((command, *map(_shown, given)))
 
 
@@ -29,8 +29,8 @@ def _shown(part: str) -> str:
 
 
 class Report:
-    """Writes to `folder`, which is made if need be. head: the machine line; command: what was typed; page: the name
-    of the Markdown and of the JSON file."""
+    """Writes to `folder`, which is created if needed. head: the machine line. command: as it was typed. page: the name
+    of the Markdown and the JSON file."""
 
     def __init__(self, folder: Path, head: str, command: str, page: str = PAGE) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -48,7 +48,7 @@ class Report:
 
 
 def replace_section(page: str, section: str, markdown: str) -> str:
-    """The page with the text between the section's markers replaced; markers go to the end where it has none."""
+    """The page with the text between the section's markers replaced; without markers the section is appended."""
     begin, end = f"<!-- {section}: begin -->", f"<!-- {section}: end -->"
     before, found_begin, rest = page.partition(begin)
     _, found_end, after = rest.partition(end)

@@ -1,6 +1,6 @@
-"""Comparisons as Markdown. Pure: figures in, text out.
+"""Renders comparisons as Markdown. Pure.
 
-Invariant: every number shown is a property of `Figures`; nothing is computed here but rounding.
+Invariant: every number is a property of `Figures`, only rounded here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SUMMARY = (
 
 
 def render(comparisons: Sequence[Comparison]) -> str:
-    """A summary of all comparisons, then each one's own table."""
+    """A summary of all comparisons, then a table for each."""
     parts = [table(_SUMMARY, [_summary_row(one) for one in comparisons])]
     for one in comparisons:
         parts.append(f"### {title(one)}\n\n{_sentence(one)}")
@@ -49,7 +49,7 @@ def spine_rows(one: Comparison) -> list[Figures]:
 
 
 def other_methods(one: Comparison, budget: int | None) -> list[Figures]:
-    """Ours at that budget, the spine method and its ablations apart."""
+    """Our methods at that budget, except the spine method and its ablations."""
     return [row for row in one.figures if row.budget == budget and budget and not row.label.startswith(SPINE)]
 
 

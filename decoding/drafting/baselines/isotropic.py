@@ -9,45 +9,28 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.core.request import Request
-from decoding.core.top_tokens import TopTokens
-from decoding.core.tree import DraftTree, Source, Verdict
+from decoding.core.tree import DraftTree, Source
 from decoding.costs.price import DraftBudget
-from decoding.drafting.harvest import teach_prompt, teach_tree
+from decoding.drafting.drafter import HarvestingDrafter
 from decoding.drafting.tree.limits import Limits, limits_of
 from decoding.drafting.tree.nodes import Nodes, allocate, put_node, put_root, to_tree
 from decoding.stores.ngram import find_successors
-from decoding.stores.session import Session
 from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS, SuccessorArrays
 
 _ADJACENCY = np.int64(Source.ADJACENCY)
 
 
-class IsotropicDrafter:
+class IsotropicDrafter(HarvestingDrafter):
     """Isotropic(k) of GOOSE, section 5.3: the spine's adjacency source, bigrams included, in a balanced tree.
 
     k is the request's `speculation.branching`; "bigram" in `speculation.without` leaves that tier out.
     """
 
-    num_top = NUM_SUCCESSORS
-
-    def __init__(self, request: Request, session: Session) -> None:
-        self._request = request
-        self._ngrams = session.ngrams
-        self._num_tokens = 0
-
-    def observe_prefill(self, start: int, top: TopTokens | None) -> None:
-        teach_prompt(self._ngrams, self._request.tokens, start, top)
-
     def propose(self, budget: DraftBudget) -> DraftTree:
-        self._num_tokens = self._request.num_tokens
-        speculation = self._request.speculation
+        tokens, speculation = self.begin_tree(), self._request.speculation
         limits, uses_bigram = limits_of(budget, speculation.max_depth), "bigram" not in speculation.without
-        tokens, branching = self._request.tokens, speculation.branching
-        return to_tree(*build_isotropic_tree(self._ngrams.arrays, tokens, limits, branching, uses_bigram))
-
-    def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
-        teach_tree(self._ngrams, self._request.tokens[: self._num_tokens], tree, verdict, top)
+        shape = limits, speculation.branching, uses_bigram
+        return to_tree(*build_isotropic_tree(self._ngrams.arrays, tokens, *shape))
 
 
 @nb.njit(cache=True)

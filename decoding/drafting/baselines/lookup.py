@@ -9,27 +9,18 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.core.request import Request
-from decoding.core.top_tokens import TopTokens
-from decoding.core.tree import DraftTree, Source, Verdict, chain
+from decoding.core.tree import DraftTree, Source, chain
 from decoding.costs.price import DraftBudget
+from decoding.drafting.drafter import FixedBudgetDrafter
 
 _MAX_NGRAM = 3
 
 
-class LookupDrafter:
+class LookupDrafter(FixedBudgetDrafter):
     """A chain: the continuation of the earliest match of the last 3, else 2, else 1 tokens.
 
     A continuation shorter than the budget is copied as far as it goes, as in later versions of the baseline.
     """
-
-    num_top = 0
-
-    def __init__(self, request: Request) -> None:
-        self._request = request
-
-    def observe_prefill(self, start: int, top: TopTokens | None) -> None:
-        pass
 
     def propose(self, budget: DraftBudget) -> DraftTree:
         tokens = self._request.tokens
@@ -38,9 +29,6 @@ class LookupDrafter:
         start = find_continuation(tokens, _MAX_NGRAM)
         copied = tokens[start : start + length] if start > 0 else tokens[:0]
         return chain(int(tokens[-1]), copied, Source.CONTEXT)
-
-    def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
-        pass
 
 
 @nb.njit(cache=True)

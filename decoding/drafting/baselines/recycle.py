@@ -11,45 +11,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoding.core.request import Request
-from decoding.core.top_tokens import TopTokens
-from decoding.core.tree import DraftTree, Source, Verdict
+from decoding.core.tree import DraftTree, Source
 from decoding.costs.price import DraftBudget
-from decoding.drafting.harvest import teach_prompt, teach_tree
+from decoding.drafting.drafter import HarvestingDrafter
 from decoding.drafting.stand.static_tree import shipped_tree
 from decoding.drafting.tree.limits import Limits, limits_of
 from decoding.drafting.tree.nodes import Nodes, allocate, put_node, put_root, to_tree
 from decoding.stores.ngram import find_successors
 from decoding.stores.session import Session
-from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS, SuccessorArrays
+from decoding.stores.successor_table import NO_TOKEN, SuccessorArrays
 
 _ADJACENCY = np.int64(Source.ADJACENCY)
 
 
-class RecycleDrafter:
+class RecycleDrafter(HarvestingDrafter):
     """Token Recycling (Luo et al., 2025): unigram successors of every row, rejected ones too, in tree "2.2.2".
 
     Warm across the requests of a session, as the published code is across prompts; unlike it, the prompt's
     rows are harvested too, and a token never seen drafts nothing instead of token 0.
     """
 
-    num_top = NUM_SUCCESSORS
-
     def __init__(self, request: Request, session: Session) -> None:
-        self._request = request
-        self._ngrams = session.ngrams
+        super().__init__(request, session.ngrams)
         self._template = shipped_tree("general").arrays()
-        self._num_tokens = 0
-
-    def observe_prefill(self, start: int, top: TopTokens | None) -> None:
-        teach_prompt(self._ngrams, self._request.tokens, start, top)
 
     def propose(self, budget: DraftBudget) -> DraftTree:
-        self._num_tokens = self._request.num_tokens
-        limits = limits_of(budget, self._request.speculation.max_depth)
-        return to_tree(*fill_template(self._ngrams.arrays, int(self._request.tokens[-1]), limits, *self._template))
-
-    def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
-        teach_tree(self._ngrams, self._request.tokens[: self._num_tokens], tree, verdict, top)
+        root, limits = int(self.begin_tree()[-1]), limits_of(budget, self._request.speculation.max_depth)
+        return to_tree(*fill_template(self._ngrams.arrays, root, limits, *self._template))
 
 
 @nb.njit(cache=True)

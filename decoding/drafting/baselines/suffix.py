@@ -17,6 +17,7 @@ from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, Source, Verdict
 from decoding.costs.price import DraftBudget
+from decoding.drafting.drafter import FixedBudgetDrafter
 from decoding.drafting.tree.limits import Limits, limits_of
 from decoding.drafting.tree.nodes import Nodes, allocate, put_node, put_root, to_tree
 from decoding.stores.session import Session
@@ -39,7 +40,7 @@ _CONTEXT, _NGRAM = np.int64(Source.CONTEXT), np.int64(Source.NGRAM)
 _MOST_BYTES = 2**30  # of one request's index: it ends with the request
 
 
-class SuffixDrafter:
+class SuffixDrafter(FixedBudgetDrafter):
     """SuffixDecoding (Oliaro et al., arXiv 2411.04975, section 3; constants of Arctic Inference).
 
     For every length at which the end of the text occurs before, in the request's own tokens and in the session's
@@ -47,17 +48,12 @@ class SuffixDrafter:
     whose shares sum to most is proposed. "branches" in `speculation.without` leaves one child for each node: a chain.
     """
 
-    num_top = 0
-
     def __init__(self, request: Request, session: Session) -> None:
-        self._request = request
+        super().__init__(request)
         self._replies = session.replies
         self._own = SuffixIndex(_MOST_BYTES)
         self._own_last = self._reply_last = NOWHERE  # positions
         self._num_indexed = 0
-
-    def observe_prefill(self, start: int, top: TopTokens | None) -> None:
-        pass
 
     def propose(self, budget: DraftBudget) -> DraftTree:
         self._catch_up()

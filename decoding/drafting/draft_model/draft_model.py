@@ -7,7 +7,7 @@ Invariant: a state's committed rows are the first tokens of its sequence, and no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -19,7 +19,7 @@ from decoding.config import BUNDLED_MODEL, EngineConfig
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.drafting.draft_model.rounds import grow_in_rounds
-from decoding.drafting.draft_model.state import DraftModelState, Fallback, GrowthRequest
+from decoding.drafting.draft_model.state import DraftModelState, Fallback, GrowthRequest, KeptTokens
 from decoding.drafting.draft_model.vocabulary import check_same_vocabulary
 from decoding.model.checkpoint import BUNDLED_FOLDER
 from decoding.model.device.runner import Progress
@@ -49,6 +49,9 @@ class DraftModel:
     def num_bytes(self) -> int:
         """Of the weights and of its part of all slots."""
         return self.model.num_bytes + self.store.num_blocks * BLOCK_LEN * self.model.bytes_per_slot
+
+    def keep_features(self, kept: Iterable[KeptTokens]) -> None:
+        """A draft model computes everything itself."""
 
     def grow_batch(self, requests: Sequence[GrowthRequest]) -> dict[DraftModelState, Fallback]:
         """Bring every sequence up to date and grow the trees of those that are; which ones it can do no more for.

@@ -19,6 +19,7 @@ from decoding.core.tree import DraftTree, IntArray, Verdict, root_only
 from decoding.costs.price import DraftBudget
 from decoding.drafting.draft_model.growth import ModelTree, Rounds, Rules, even_rules
 from decoding.drafting.draft_model.state import DraftModelState, DraftRows
+from decoding.drafting.drafter import FixedBudgetDrafter
 
 ABLATIONS = ("breadth", "depth", "history")
 
@@ -66,7 +67,7 @@ def dynamic_rules(speculation: SpeculationParams) -> Rules:
     return rules
 
 
-class ModelDrafter:
+class ModelDrafter(FixedBudgetDrafter):
     """One request's trees from a draft model, by `rules`.
 
     Children are the draft model's candidates in the order of log q plus the request's own noise at their position
@@ -74,10 +75,8 @@ class ModelDrafter:
     most likely to be accepted win, wherever they stand. history: None where the rules stay as they are.
     """
 
-    num_top = 0
-
     def __init__(self, request: Request, state: DraftModelState, rules: Rules, history: History | None = None) -> None:
-        self._request = request
+        super().__init__(request)
         self._state = state
         state.grow_with(self)
         self._rules = rules
@@ -87,10 +86,7 @@ class ModelDrafter:
         self._under_way: ModelTree | None = None
         self._rows: IntArray = np.zeros(0, np.int32)  # of the draft forwards, that ran the nodes proposed last
 
-    def observe_prefill(self, start: int, top: TopTokens | None) -> None:
-        pass
-
-    def wants_model(self, budget: DraftBudget) -> bool:  # noqa: ARG002 - it has no other source
+    def prepare(self, budget: DraftBudget) -> bool:  # noqa: ARG002 - it has no other source
         return True
 
     def begin(self, budget: DraftBudget, most_rows: int, most_depth: int) -> None:

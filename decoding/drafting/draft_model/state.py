@@ -6,9 +6,12 @@ the target's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from decoding.cache.block_pool import BlockTable
 from decoding.cache.kv_store import KvRows, KvStore
@@ -17,7 +20,7 @@ from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import IntArray
 from decoding.costs.price import DraftBudget
 
-LONG_READ = 16  # rows of a forward; a step adds no more than a path and a bonus token
+LONG_READ = 16  # tokens of a forward; a step adds no more than a path and a bonus token
 
 
 class DraftRows(NamedTuple):
@@ -30,8 +33,9 @@ class DraftRows(NamedTuple):
 class Grower(Protocol):
     """A tree that grows from what the draft model says of it."""
 
-    def wants_model(self, budget: DraftBudget) -> bool:
-        """Whether the draft model's part in the next tree is worth its forwards; where not it reads up later."""
+    def prepare(self, budget: DraftBudget) -> bool:
+        """Set out on the next tree; whether the draft model's part in it is worth its forwards. Where it is not, the
+        draft model reads up later."""
 
     def begin(self, budget: DraftBudget, most_rows: int, most_depth: int) -> None:
         """Start a tree at the last token; `most_rows` may be asked for, none deeper than `most_depth`."""
@@ -41,17 +45,20 @@ class Grower(Protocol):
 
 
 class DraftCost(NamedTuple):
-    """What the draft model took for one sequence in a step: its share of the seconds of so many forwards, by its rows
-    in them."""
+    """What the draft model took for one sequence in a step: its share of the seconds of so many forwards, by the tokens
+    that it ran in them."""
 
     seconds: float = 0.0
     num_forwards: int = 0
-    num_rows: int = 0
+    num_tokens: int = 0
 
     @property
     def is_usual(self) -> bool:
         """False where it read much that is read once, and the seconds do not tell what drafting costs."""
-        return self.num_rows <= LONG_READ * self.num_forwards
+        return self.num_tokens <= LONG_READ * self.num_forwards
+
+
+NO_COST = DraftCost()
 
 
 @dataclass(slots=True, eq=False)
@@ -66,7 +73,7 @@ class DraftModelState:
     reads_tokens_alone: bool = True
     grower: Grower | None = None
     rows: KvRows | None = None
-    _cost: DraftCost = DraftCost()  # noqa: RUF009
+    _cost: DraftCost = NO_COST
 
     def grow_with(self, grower: Grower) -> None:
         """Let `grower` say what grows here."""
@@ -84,14 +91,14 @@ class DraftModelState:
         """Tokens that the draft model has not read."""
         return self.request.num_tokens - (self.rows.length if self.rows is not None else 0)
 
-    def note_forward(self, seconds: float, num_rows: int) -> None:
-        """A draft forward, of which this sequence's rows took `seconds`."""
+    def note_forward(self, seconds: float, num_tokens: int) -> None:
+        """A draft forward, of which this sequence's tokens took `seconds`."""
         cost = self._cost
-        self._cost = DraftCost(cost.seconds + seconds, cost.num_forwards + 1, cost.num_rows + num_rows)
+        self._cost = DraftCost(cost.seconds + seconds, cost.num_forwards + 1, cost.num_tokens + num_tokens)
 
     def take_cost(self) -> DraftCost:
         """The cost since it was last taken."""
-        cost, self._cost = self._cost, DraftCost()
+        cost, self._cost = self._cost, NO_COST
         return cost
 
     def keep(self, rows: IntArray) -> None:
@@ -115,6 +122,14 @@ class GrowthRequest:
     budget: DraftBudget | None
 
 
+class KeptTokens(NamedTuple):
+    """The tokens of one sequence that stay after a step. rows: int64 [k], where they are in the step's batch; slots:
+    int64 [k], where they are in the cache."""
+
+    rows: NDArray[np.int64]
+    slots: NDArray[np.int64]
+
+
 @dataclass(frozen=True, slots=True)
 class Fallback:
     """The draft model can do nothing more for a sequence. reason: of `stats.REFUSAL_REASONS`; `sentence` says why."""
@@ -128,6 +143,10 @@ class Proposer(Protocol):
 
     def open(self, request: Request) -> DraftModelState:
         """What is kept of a new sequence."""
+
+    def keep_features(self, kept: Iterable[KeptTokens]) -> None:
+        """The target's last forward is through; kept: of each sequence the tokens of it that stay. Read by those alone
+        that draft from what the target computed."""
 
     def grow_batch(self, requests: Sequence[GrowthRequest]) -> dict[DraftModelState, Fallback]:
         """Bring every sequence up to date and grow the trees of those that are and have a budget, for their growers to

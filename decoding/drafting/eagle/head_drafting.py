@@ -9,7 +9,7 @@ row is the latest one's: the others' drafts may suffer, their replies cannot.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
@@ -27,7 +27,7 @@ from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import IntArray
 from decoding.drafting.draft_model.rounds import grow_in_rounds
-from decoding.drafting.draft_model.state import DraftModelState, Fallback, GrowthRequest
+from decoding.drafting.draft_model.state import DraftModelState, Fallback, GrowthRequest, KeptTokens
 from decoding.drafting.eagle.head_model import HeadModel
 from decoding.sampling.top_tokens import top_tokens
 from decoding.stores.successor_table import NUM_SUCCESSORS
@@ -69,8 +69,12 @@ class HeadDrafting:
         """Of the weights and of its part of all slots."""
         return self.model.num_bytes + self.store.num_blocks * BLOCK_LEN * self.model.bytes_per_slot
 
-    def keep_features(self, rows: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
-        """Keep what the target's last forward computed in these rows of it, each for a slot."""
+    def keep_features(self, kept: Iterable[KeptTokens]) -> None:
+        """Keep what the target's last forward computed of these tokens."""
+        found = list(kept)
+        if not found:
+            return
+        rows, slots = map(np.concatenate, zip(*found, strict=True))
         stamps = self._pool.stamps[slots // BLOCK_LEN]
         self._unfused.append(Unfused(slots, stamps, self.model.features(torch.from_numpy(rows))))
         if sum(len(each.slots) for each in self._unfused) >= FUSED_TOGETHER:

@@ -163,7 +163,7 @@ class HeadModel:
         stopwatch = stopwatch_on(self.device)()
         logits_RW = self.forward(batch)
         stopwatch.stop()
-        return Forward(logits_RW, stopwatch)
+        return Forward(logits_RW, stopwatch.seconds)
 
     def forward(self, batch: StepBatch) -> torch.Tensor:
         """float32 [R, W]: logits after hidden states that are the embeddings of the rows' tokens, for who tries it."""

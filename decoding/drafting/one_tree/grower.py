@@ -3,7 +3,7 @@
 A node's score is its chance to be accepted, the product along its path. The likeliest candidate of any node joins the
 tree until none is worth its price. The draft model is run on nodes where it promises more than the stores know, and
 ahead of the tree on what those go on with, in rounds that are worth their price. All that a tree grows from and into
-lies on a desk, at the address `at`.
+lies on a buffers, at the address `at`.
 Invariant: a child is never likelier than its parent, so the likeliest nodes are a tree.
 """
 
@@ -20,7 +20,16 @@ from decoding.core.ranking import places_of_best, ranked
 from decoding.core.tree import IntArray, Source
 from decoding.costs.price import DraftBudget, chain_gain, price_at, price_of
 from decoding.drafting.draft_model.growth import Rounds, Top
-from decoding.drafting.one_tree.desk import NO_ROW, NUM_ASKED, NUM_KNOWN, NUM_NODES, NUM_SAID, ROOT_ROW, Desk, read_desk
+from decoding.drafting.one_tree.buffers import (
+    NO_ROW,
+    NUM_ASKED,
+    NUM_KNOWN,
+    NUM_NODES,
+    NUM_SAID,
+    ROOT_ROW,
+    TreeBuffers,
+    read_buffers,
+)
 from decoding.drafting.one_tree.opening import open_node
 from decoding.drafting.tree.frontier import peek, pop, push
 from decoding.drafting.tree.nodes import best_nodes, part_of, put_node, put_root
@@ -41,14 +50,14 @@ _PREDICTION_OR_GRAMMAR = 1 << GRAMMAR | 1 << int(PREDICTION)
 @nb.njit(cache=True)
 def plant(at: int, num_known: int) -> None:
     """A tree of the root alone, the last of so many tokens, not opened yet."""
-    desk = read_desk(at)
-    desk.counts[NUM_KNOWN], desk.counts[NUM_NODES] = num_known, 1
-    index_more(desk.stores.context, desk.tokens[:num_known])
-    room = desk.room
+    buffers = read_buffers(at)
+    buffers.counts[NUM_KNOWN], buffers.counts[NUM_NODES] = num_known, 1
+    index_more(buffers.stores.context, buffers.tokens[:num_known])
+    room = buffers.room
     room.heap[0] = 0
-    desk.counts[NUM_SAID] = desk.counts[NUM_ASKED] = 0
-    put_root(room.nodes, desk.tokens[num_known - 1])
-    room.heard.sizes[0] = -1
+    buffers.counts[NUM_SAID] = buffers.counts[NUM_ASKED] = 0
+    put_root(room.nodes, buffers.tokens[num_known - 1])
+    room.candidates.sizes[0] = -1
     room.rows[0] = NO_ROW
 
 
@@ -56,20 +65,20 @@ def plant(at: int, num_known: int) -> None:
 def grow_from_stores(at: int, budget: DraftBudget) -> float:
     """The whole tree without the draft model, from a root that is opened; what it promises beyond the price of its
     nodes."""
-    desk = read_desk(at)
-    desk.room.heap[0], desk.counts[NUM_NODES] = 0, 1
-    _offer(desk, budget, _ROOT, _BEST)
+    buffers = read_buffers(at)
+    buffers.room.heap[0], buffers.counts[NUM_NODES] = 0, 1
+    _offer(buffers, budget, _ROOT, _BEST)
     _grow(at, budget, NO_ROUNDS)
-    kept = np.arange(desk.counts[NUM_NODES]).astype(np.int32)
-    return _gain_of(desk.room.nodes.scores, kept, budget)
+    kept = np.arange(buffers.counts[NUM_NODES]).astype(np.int32)
+    return _gain_of(buffers.room.nodes.scores, kept, budget)
 
 
 @nb.njit(cache=True)
 def grow_on(at: int, budget: DraftBudget, left: Rounds, top: Top) -> int:
     """The draft model says `top` after the rows asked for last, at first after the root. left: what further rounds may
     have. How many rows it is asked for by now; no more than before where the tree is grown."""
-    desk = read_desk(at)
-    room, counts = desk.room, desk.counts
+    buffers = read_buffers(at)
+    room, counts = buffers.room, buffers.counts
     first = counts[NUM_SAID]
     counts[NUM_SAID] += len(top.ids)
     room.run.top.ids[first : counts[NUM_SAID]] = top.ids
@@ -79,7 +88,7 @@ def grow_on(at: int, budget: DraftBudget, left: Rounds, top: Top) -> int:
     for node in range(counts[NUM_NODES]):
         if room.rows[node] + 1 >= first:
             open_node(at, np.int64(node))
-            _offer(desk, budget, np.int64(node), _BEST)
+            _offer(buffers, budget, np.int64(node), _BEST)
     return _grow(at, budget, left)
 
 
@@ -89,10 +98,10 @@ def best_part(
 ) -> tuple[float, IntArray, IntArray, IntArray, NDArray[np.int8], IntArray]:
     """What the likeliest nodes within the budget promise beyond their price; which they are, ascending, and their
     tokens, parents, sources and names. spent: what drafting has cost so far, in tokens."""
-    desk = read_desk(at)
-    nodes = desk.room.nodes
+    buffers = read_buffers(at)
+    nodes = buffers.room.nodes
     kept = _worth_their_rate(
-        nodes.scores, best_nodes(nodes.scores, desk.counts[NUM_NODES], budget.max_nodes), budget, spent
+        nodes.scores, best_nodes(nodes.scores, buffers.counts[NUM_NODES], budget.max_nodes), budget, spent
     )
     return _gain_of(nodes.scores, kept, budget), kept, *part_of(nodes, kept)
 
@@ -122,9 +131,9 @@ def _worth_their_rate(scores: NDArray[np.float32], kept: IntArray, budget: Draft
 def _grow(at: int, budget: DraftBudget, left: Rounds) -> int:
     """Add the likeliest candidates, until the draft model is to be run on some; how many rows it is asked for by now.
     While it is to run again nothing below its nodes is looked at."""
-    desk = read_desk(at)
-    counts, waiting = desk.counts, np.empty(len(desk.room.rows), np.int32)
-    most_depth = left.most_depth if desk.room.rows[0] != NO_ROW else _NOWHERE
+    buffers = read_buffers(at)
+    counts, waiting = buffers.counts, np.empty(len(buffers.room.rows), np.int32)
+    most_depth = left.most_depth if buffers.room.rows[0] != NO_ROW else _NOWHERE
     while True:
         num_waiting, before = _add_likeliest(at, budget, most_depth, waiting), counts[NUM_ASKED]
         _choose(at, budget, waiting[:num_waiting], Rounds(left.most_rows, int(most_depth)))
@@ -137,8 +146,8 @@ def _grow(at: int, budget: DraftBudget, left: Rounds) -> int:
 def _add_likeliest(at: int, budget: DraftBudget, most_depth: int, waiting: IntArray) -> int:
     """Take candidates while they are worth it; how many wait, unoffered, since the draft model might be run on them.
     most_depth: of a node that it may be run on."""
-    desk = read_desk(at)
-    room, counts = desk.room, desk.counts
+    buffers = read_buffers(at)
+    room, counts = buffers.room, buffers.counts
     nodes, heap = room.nodes, room.heap
     num_waiting = 0
     least = _least_score(nodes.scores, counts[NUM_NODES], budget.max_nodes, 0.0)
@@ -147,27 +156,27 @@ def _add_likeliest(at: int, budget: DraftBudget, most_depth: int, waiting: IntAr
         if peek(heap) < price_at(budget.price, node - 1) or peek(heap) <= least:
             break
         chance, parent, rank = pop(heap)
-        _put(desk, node, parent, rank, chance)
-        _offer(desk, budget, parent, rank + 1)
-        if nodes.depths[node] < desk.sides.max_depth:
-            room.rows[node] = _row_ahead(desk, node)
+        _put(buffers, node, parent, rank, chance)
+        _offer(buffers, budget, parent, rank + 1)
+        if nodes.depths[node] < buffers.sides.max_depth:
+            room.rows[node] = _row_ahead(buffers, node)
             open_node(at, node)
             if room.rows[node] == NO_ROW and room.rows[parent] != NO_ROW and nodes.depths[node] <= most_depth:
                 waiting[num_waiting] = node
                 num_waiting += 1
             else:
-                _offer(desk, budget, node, _BEST)
+                _offer(buffers, budget, node, _BEST)
         counts[NUM_NODES] += 1
         least = _least_score(nodes.scores, counts[NUM_NODES], budget.max_nodes, least)
     return num_waiting
 
 
 @nb.njit(cache=True, forceinline=True)
-def _row_ahead(desk: Desk, node: int) -> int:
+def _row_ahead(buffers: TreeBuffers, node: int) -> int:
     """The row that ran a node before it was there, if one did."""
-    run, nodes = desk.room.run, desk.room.nodes
-    parent = desk.room.rows[nodes.parents[node]]
-    for row in range(desk.counts[NUM_SAID] - 1):
+    run, nodes = buffers.room.run, buffers.room.nodes
+    parent = buffers.room.rows[nodes.parents[node]]
+    for row in range(buffers.counts[NUM_SAID] - 1):
         if run.parents[row] == parent and run.tokens[row] == nodes.tokens[node]:
             return row
     return NO_ROW
@@ -179,16 +188,16 @@ def _choose(at: int, budget: DraftBudget, waiting: IntArray, left: Rounds) -> No
     as they are.
 
     A round must promise its price in what the model knows beyond the stores. Rows are few: of the likeliest node's
-    child, grandchild and so on each is `hope` times as likely as the one before, and a node that is less likely than
-    so many of them as there are rows left is passed over.
+    child, grandchild and so on each is `hit_rate` times as likely as the one before, and a node that is less likely
+    than so many of them as there are rows left is passed over.
     """
-    desk = read_desk(at)
-    scores, counts, before = desk.room.nodes.scores, desk.counts, desk.counts[NUM_ASKED]
-    hope, order = np.float64(desk.levels.request.hope[0]), ranked(scores[waiting])
+    buffers = read_buffers(at)
+    scores, counts, before = buffers.room.nodes.scores, buffers.counts, buffers.counts[NUM_ASKED]
+    hit_rate, order = np.float64(buffers.levels.request.hit_rate[0]), ranked(scores[waiting])
     promise, count = 0.0, 0
     while count < len(order):
         node, num_left = waiting[order[count]], left.most_rows - (counts[NUM_ASKED] - before)
-        fallen = math.log(scores[node] / scores[waiting[order[0]]]) / math.log(hope)
+        fallen = math.log(scores[node] / scores[waiting[order[0]]]) / math.log(hit_rate)
         if 1 + fallen > num_left or scores[node] < budget.row_price:
             break
         promise += _ask(at, budget, np.int64(node), Rounds(num_left, left.most_depth))
@@ -196,8 +205,8 @@ def _choose(at: int, budget: DraftBudget, waiting: IntArray, left: Rounds) -> No
     if promise < budget.round_price:
         counts[NUM_ASKED], count = before, 0
     for node in waiting[order[count:]]:
-        desk.room.rows[node] = NO_ROW
-        _offer(desk, budget, np.int64(node), _BEST)
+        buffers.room.rows[node] = NO_ROW
+        _offer(buffers, budget, np.int64(node), _BEST)
 
 
 @nb.njit(cache=True)
@@ -208,23 +217,23 @@ def _ask(at: int, budget: DraftBudget, node: int, left: Rounds) -> float:
     Where the stores are right it bears them out, and their chain is as good as sure; where they are wrong it finds the
     token once in so many times, and their chain goes on from there.
     """
-    desk = read_desk(at)
-    room, nodes, help = desk.room, desk.room.nodes, np.float64(desk.levels.request.help[0])
+    buffers = read_buffers(at)
+    room, nodes, rescue_rate = buffers.room, buffers.room.nodes, np.float64(buffers.levels.request.rescue_rate[0])
     likely, score, promise = 1.0, np.float64(nodes.scores[node]), 0.0
-    ahead = np.int64(desk.counts[NUM_NODES])  # behind the tree's own
+    ahead = np.int64(buffers.counts[NUM_NODES])  # behind the tree's own
     for _ in range((left.most_rows + 1) // 2):  # the others are for what the tree comes to
-        _add_row(desk, node)
-        known = _best_chance(desk, node)
+        _add_row(buffers, node)
+        known = _best_chance(buffers, node)
         told = known * chain_gain(score, known, budget.price)
-        told += (1.0 - known) * chain_gain(score * help, known, budget.price)
+        told += (1.0 - known) * chain_gain(score * rescue_rate, known, budget.price)
         promise += told - chain_gain(score * known, known, budget.price) - budget.row_price
         likely, score = likely * known, score * known
         is_worth_it = likely >= _LIKELY and likely * budget.round_price > budget.row_price
-        if not (desk.sides.runs_ahead and is_worth_it):
+        if not (buffers.sides.runs_ahead and is_worth_it):
             break
-        if nodes.depths[node] >= min(left.most_depth, desk.sides.max_depth - 1) or ahead == len(nodes.tokens):
+        if nodes.depths[node] >= min(left.most_depth, buffers.sides.max_depth - 1) or ahead == len(nodes.tokens):
             break
-        put_node(nodes, ahead, node, room.heard.known[node], 0, score)
+        put_node(nodes, ahead, node, room.candidates.known[node], 0, score)
         room.rows[ahead] = NO_ROW
         open_node(at, ahead)
         node, ahead = int(ahead), ahead + 1
@@ -232,17 +241,17 @@ def _ask(at: int, budget: DraftBudget, node: int, left: Rounds) -> float:
 
 
 @nb.njit(cache=True, forceinline=True)
-def _add_row(desk: Desk, node: int) -> None:
+def _add_row(buffers: TreeBuffers, node: int) -> None:
     """Ask for one more row, on a node."""
-    nodes, run, rows, row = desk.room.nodes, desk.room.run, desk.room.rows, desk.counts[NUM_ASKED]
+    nodes, run, rows, row = buffers.room.nodes, buffers.room.run, buffers.room.rows, buffers.counts[NUM_ASKED]
     run.tokens[row], run.parents[row], rows[node] = nodes.tokens[node], rows[nodes.parents[node]], row
-    desk.counts[NUM_ASKED] += 1
+    buffers.counts[NUM_ASKED] += 1
 
 
 @nb.njit(cache=True, forceinline=True)
-def _best_chance(desk: Desk, node: int) -> float:
-    heard = desk.room.heard
-    return float(heard.chances[node, heard.order[node, 0]]) if heard.sizes[node] > 0 else 0.0
+def _best_chance(buffers: TreeBuffers, node: int) -> float:
+    candidates = buffers.room.candidates
+    return float(candidates.chances[node, candidates.order[node, 0]]) if candidates.sizes[node] > 0 else 0.0
 
 
 @nb.njit(cache=True)
@@ -264,21 +273,21 @@ def _least_score(scores: NDArray[np.float32], num_nodes: int, budget: int, least
 
 
 @nb.njit(cache=True, forceinline=True)
-def _offer(desk: Desk, budget: DraftBudget, node: int, rank: int) -> None:
+def _offer(buffers: TreeBuffers, budget: DraftBudget, node: int, rank: int) -> None:
     """Put a node's candidate of this rank among those that may join the tree."""
-    heard, nodes = desk.room.heard, desk.room.nodes
-    if rank < heard.sizes[node] and nodes.depths[node] < desk.sides.max_depth:
-        chance = nodes.scores[node] * heard.chances[node, heard.order[node, rank]]
+    candidates, nodes = buffers.room.candidates, buffers.room.nodes
+    if rank < candidates.sizes[node] and nodes.depths[node] < buffers.sides.max_depth:
+        chance = nodes.scores[node] * candidates.chances[node, candidates.order[node, rank]]
         if chance >= price_at(budget.price, 0):
-            push(desk.room.heap, chance, node, rank)
+            push(buffers.room.heap, chance, node, rank)
 
 
 @nb.njit(cache=True, forceinline=True)
-def _put(desk: Desk, node: int, parent: int, rank: int, chance: float) -> None:
+def _put(buffers: TreeBuffers, node: int, parent: int, rank: int, chance: float) -> None:
     """Make a candidate of `parent` node number `node`, of the source that speaks most for it."""
-    heard, nodes, stretch = desk.room.heard, desk.room.nodes, desk.levels.request.stretch
-    slot = heard.order[parent, rank]
-    best, classes, naming = 0, heard.classes[parent, slot], 0
+    candidates, nodes, stretch = buffers.room.candidates, buffers.room.nodes, buffers.levels.request.stretch
+    slot = candidates.order[parent, rank]
+    best, classes, naming = 0, candidates.classes[parent, slot], 0
     for source in range(1, NUM_SOURCES):
         if is_named(classes[source]):
             naming |= 1 << source
@@ -287,7 +296,7 @@ def _put(desk: Desk, node: int, parent: int, rank: int, chance: float) -> None:
     if is_forced(classes[PREDICTION]):
         naming ^= _PREDICTION_OR_GRAMMAR
         best = GRAMMAR if best == PREDICTION else best
-    put_node(nodes, node, parent, heard.ids[parent, slot], best, chance)
+    put_node(nodes, node, parent, candidates.ids[parent, slot], best, chance)
     nodes.names[node] = naming
-    heard.sizes[node] = -1
-    desk.room.rows[node] = NO_ROW
+    candidates.sizes[node] = -1
+    buffers.room.rows[node] = NO_ROW

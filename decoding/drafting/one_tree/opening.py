@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoding.core.tree import IntArray
-from decoding.drafting.harvest import path_context
-from decoding.drafting.one_tree.desk import (
+from decoding.drafting.one_tree.buffers import (
     FOUND,
     IS_AGREED,
     IS_REPLY,
@@ -21,12 +20,13 @@ from decoding.drafting.one_tree.desk import (
     NO_ROW,
     NUM_KNOWN,
     NUM_SHARED,
-    Desk,
-    Heard,
-    read_desk,
+    Candidates,
+    TreeBuffers,
+    read_buffers,
 )
 from decoding.drafting.tree.candidates import DraftLaw, Expected, temper
 from decoding.sampling.noise import exponential
+from decoding.stores.acceptance_model import chance_of, stances_of
 from decoding.stores.context import BY_OCCURRENCES, find_match
 from decoding.stores.evidence import (
     ADJACENCY,
@@ -43,8 +43,7 @@ from decoding.stores.evidence import (
     other_foreseen_class,
     weight_step,
 )
-from decoding.stores.judge import chance_of, stances_of
-from decoding.stores.ngram import LONGEST_NGRAM, find_longest, find_successors
+from decoding.stores.ngram import LONGEST_NGRAM, find_longest, find_successors, path_context
 from decoding.stores.successor_table import NO_TOKEN
 from decoding.stores.suffixes import find_longest as find_longest_reply
 from decoding.stores.suffixes import next_position, place_of
@@ -56,88 +55,89 @@ _SHORTEST = LONGEST_NGRAM - 1
 
 @nb.njit(cache=True)
 def open_node(at: int, node: np.int64) -> None:
-    """Ask what may follow a node; at: of the desk.
+    """Ask what may follow a node; at: of the buffers.
 
     Here and below integers are of one width and no constants, since numba compiles a function for each kind.
     """
-    desk = read_desk(at)
-    heard, nodes, sides = desk.room.heard, desk.room.nodes, desk.sides
-    heard.sizes[node] = 0
-    heard.firsts[node] = NO_TOKEN
+    buffers = read_buffers(at)
+    candidates, nodes, sides = buffers.room.candidates, buffers.room.nodes, buffers.sides
+    candidates.sizes[node] = 0
+    candidates.firsts[node] = NO_TOKEN
     others = np.full(NUM_SOURCES, SILENT, np.int16)  # what each source says of tokens it does not name
-    tokens = desk.tokens[: desk.counts[NUM_KNOWN]]
+    tokens = buffers.tokens[: buffers.counts[NUM_KNOWN]]
     position = np.int64(len(tokens) + nodes.depths[node])
-    _hear_foreseen(desk, node, position, others)
+    _add_foreseen(buffers, node, position, others)
     if sides.uses_context:
-        _hear_context(desk, node, position, others)
-    context = desk.scratch.context
+        _add_context(buffers, node, position, others)
+    context = buffers.scratch.context
     path_context(tokens, nodes.tokens, nodes.parents, node, context)
     if sides.uses_long:
-        entry, ngram = find_longest(desk.stores.ngrams, context, _SHORTEST)
+        entry, ngram = find_longest(buffers.stores.ngrams, context, _SHORTEST)
         if entry >= 0:
-            seen = min(desk.stores.ngrams.seen[entry], _NUM_SEEN - 1)
+            seen = min(buffers.stores.ngrams.seen[entry], _NUM_SEEN - 1)
             kind = (ngram - _SHORTEST) * _NUM_SEEN + seen
-            _hear_list(at, desk.stores.ngrams, np.int64(entry), (node, position, NGRAM, np.int64(kind)), others)
+            _add_list(at, buffers.stores.ngrams, np.int64(entry), (node, position, NGRAM, np.int64(kind)), others)
     if sides.uses_short:
-        entry, tier = find_successors(desk.stores.ngrams, context[LONGEST_NGRAM - 2], context[LONGEST_NGRAM - 1])
+        entry, tier = find_successors(buffers.stores.ngrams, context[LONGEST_NGRAM - 2], context[LONGEST_NGRAM - 1])
         if entry >= 0:
-            _hear_list(at, desk.stores.ngrams, np.int64(entry), (node, position, ADJACENCY, np.int64(tier)), others)
-    row = desk.room.rows[node]
+            _add_list(at, buffers.stores.ngrams, np.int64(entry), (node, position, ADJACENCY, np.int64(tier)), others)
+    row = buffers.room.rows[node]
     if row != NO_ROW:
-        _hear_list(at, desk.room.run.top, np.int64(row + 1), (node, position, MODEL, np.int64(0)), others)
-    _weigh(desk, node, others)
+        _add_list(at, buffers.room.run.top, np.int64(row + 1), (node, position, MODEL, np.int64(0)), others)
+    _weigh(buffers, node, others)
     if row == NO_ROW:
-        heard.known[node] = heard.ids[node, heard.order[node, 0]] if heard.sizes[node] > 0 else NO_TOKEN
+        likeliest = candidates.ids[node, candidates.order[node, 0]]
+        candidates.known[node] = likeliest if candidates.sizes[node] > 0 else NO_TOKEN
 
 
 @nb.njit(cache=True, forceinline=True)
-def _hear_foreseen(desk: Desk, node: int, position: int, others: NDArray[np.int16]) -> None:
+def _add_foreseen(buffers: TreeBuffers, node: int, position: int, others: NDArray[np.int16]) -> None:
     """What the request's grammar and prediction go on with, where the path has followed them so far."""
-    heard, nodes, foreseen = desk.room.heard, desk.room.nodes, desk.foreseen
+    candidates, nodes, foreseen = buffers.room.candidates, buffers.room.nodes, buffers.foreseen
     depth, parent = nodes.depths[node], nodes.parents[node]
-    followed = heard.follows[parent] if node > 0 else _EVERY_CHAIN
-    heard.follows[node] = 0
+    followed = candidates.follows[parent] if node > 0 else _EVERY_CHAIN
+    candidates.follows[node] = 0
     for chain in range(MOST_FORESEEN if followed else 0):
         if not followed >> chain & 1 or depth >= foreseen.sizes[chain]:
             continue
         if node > 0 and foreseen.tokens[chain, depth - 1] != nodes.tokens[node]:
             continue
-        heard.follows[node] |= 1 << chain
+        candidates.follows[node] |= 1 << chain
         token, reason = foreseen.tokens[chain, depth], foreseen.reasons[chain, depth]
-        slot = _slot_of(heard, desk.scratch.variates, desk.law, (node, position, token))
-        if heard.classes[node, slot, PREDICTION] != SILENT:
+        slot = _slot_of(candidates, buffers.scratch.variates, buffers.law, (node, position, token))
+        if candidates.classes[node, slot, PREDICTION] != SILENT:
             continue  # a likelier chain has named it
-        heard.classes[node, slot, PREDICTION] = foreseen_class(reason, desk.scratch.variates[slot])
+        candidates.classes[node, slot, PREDICTION] = foreseen_class(reason, buffers.scratch.variates[slot])
         if others[PREDICTION] == SILENT:
-            heard.firsts[node, PREDICTION] = token
+            candidates.firsts[node, PREDICTION] = token
             others[PREDICTION] = other_foreseen_class(reason)
 
 
 @nb.njit(cache=True, forceinline=True)
-def _hear_context(desk: Desk, node: int, position: int, others: NDArray[np.int16]) -> None:
+def _add_context(buffers: TreeBuffers, node: int, position: int, others: NDArray[np.int16]) -> None:
     """What followed where the end of the path stood before, in the text or in the session's replies."""
-    heard, tokens = desk.room.heard, desk.tokens[: desk.counts[NUM_KNOWN]]
-    match = heard.matches[node]
-    if not _copy_goes_on(desk, node, tokens):
-        _find_copy(desk, node, tokens)
+    candidates, tokens = buffers.room.candidates, buffers.tokens[: buffers.counts[NUM_KNOWN]]
+    match = candidates.matches[node]
+    if not _copy_goes_on(buffers, node, tokens):
+        _find_copy(buffers, node, tokens)
     if match[FOUND] >= 0:
-        _, token = _next(desk, tokens, match[FOUND], match[IS_REPLY])
-        slot = _slot_of(heard, desk.scratch.variates, desk.law, (node, position, token))
-        is_reply, is_agreed, variate = match[IS_REPLY] == 1, match[IS_AGREED] == 1, desk.scratch.variates[slot]
-        heard.classes[node, slot, CONTEXT] = copied_class(match[NUM_SHARED], is_reply, is_agreed, variate)
-        heard.firsts[node, CONTEXT] = token
+        _, token = _next(buffers, tokens, match[FOUND], match[IS_REPLY])
+        slot = _slot_of(candidates, buffers.scratch.variates, buffers.law, (node, position, token))
+        is_reply, is_agreed, variate = match[IS_REPLY] == 1, match[IS_AGREED] == 1, buffers.scratch.variates[slot]
+        candidates.classes[node, slot, CONTEXT] = copied_class(match[NUM_SHARED], is_reply, is_agreed, variate)
+        candidates.firsts[node, CONTEXT] = token
         others[CONTEXT] = other_copied_class(match[NUM_SHARED])
 
 
 @nb.njit(cache=True, forceinline=True)
-def _copy_goes_on(desk: Desk, node: int, tokens: IntArray) -> bool:
+def _copy_goes_on(buffers: TreeBuffers, node: int, tokens: IntArray) -> bool:
     """Whether the node is what its parent's match went on with, and that goes on; its own match is the next place."""
-    heard, nodes = desk.room.heard, desk.room.nodes
-    match, before = heard.matches[node], heard.matches[nodes.parents[node]]
+    candidates, nodes = buffers.room.candidates, buffers.room.nodes
+    match, before = candidates.matches[node], candidates.matches[nodes.parents[node]]
     if node == 0 or before[FOUND] < 0:
         return False
-    copied, token = _next(desk, tokens, before[FOUND], before[IS_REPLY])
-    if token != nodes.tokens[node] or _next(desk, tokens, copied, before[IS_REPLY])[0] < 0:
+    copied, token = _next(buffers, tokens, before[FOUND], before[IS_REPLY])
+    if token != nodes.tokens[node] or _next(buffers, tokens, copied, before[IS_REPLY])[0] < 0:
         return False
     match[FOUND], match[NUM_SHARED] = copied, before[NUM_SHARED] + 1
     match[IS_AGREED], match[IS_REPLY] = before[IS_AGREED], before[IS_REPLY]
@@ -145,47 +145,47 @@ def _copy_goes_on(desk: Desk, node: int, tokens: IntArray) -> bool:
 
 
 @nb.njit(cache=True, forceinline=True)
-def _find_copy(desk: Desk, node: int, tokens: IntArray) -> None:
+def _find_copy(buffers: TreeBuffers, node: int, tokens: IntArray) -> None:
     """Look the path up, in the session's replies only for what shares more tokens than the text."""
-    nodes, match, path = desk.room.nodes, desk.room.heard.matches[node], desk.scratch.path
+    nodes, match, path = buffers.room.nodes, buffers.room.candidates.matches[node], buffers.scratch.path
     path_context(tokens, nodes.tokens, nodes.parents, node, path)
     query = path[len(path) - min(len(path), len(tokens) + nodes.depths[node]) :]
-    found, num_shared, _, consensus = find_match(desk.stores.context, tokens, query)
+    found, num_shared, _, consensus = find_match(buffers.stores.context, tokens, query)
     is_agreed, is_reply = (consensus & BY_OCCURRENCES) != 0, False
-    in_replies, num_shared_there = find_longest_reply(desk.stores.replies, query)
+    in_replies, num_shared_there = find_longest_reply(buffers.stores.replies, query)
     if num_shared_there > num_shared:
-        is_agreed = found >= 0 and _next(desk, tokens, found, 0)[1] == _next(desk, tokens, in_replies, 1)[1]
+        is_agreed = found >= 0 and _next(buffers, tokens, found, 0)[1] == _next(buffers, tokens, in_replies, 1)[1]
         found, num_shared, is_reply = in_replies, num_shared_there, True
     match[FOUND], match[NUM_SHARED], match[IS_AGREED], match[IS_REPLY] = found, num_shared, is_agreed, is_reply
 
 
 @nb.njit(cache=True, forceinline=True)
-def _next(desk: Desk, tokens: IntArray, position: int, is_reply: int) -> tuple[int, int]:
+def _next(buffers: TreeBuffers, tokens: IntArray, position: int, is_reply: int) -> tuple[int, int]:
     """The position after one in the text or in the session's replies, and its token; -1 for none."""
     if is_reply:
-        replies = desk.stores.replies
+        replies = buffers.stores.replies
         after = next_position(replies, position)
         return (after, replies.tokens[place_of(replies, after)]) if after >= 0 else (-1, NO_TOKEN)
     return (position + 1, tokens[position + 1]) if position + 1 < len(tokens) else (-1, NO_TOKEN)
 
 
 @nb.njit(cache=True)
-def _hear_list(
+def _add_list(
     at: int, table: Expected, entry: int, place: tuple[int, int, int, int], others: NDArray[np.int16]
 ) -> None:
     """What a list of expected tokens names. place: (node, position, source, kind of list)."""
-    desk = read_desk(at)
+    buffers = read_buffers(at)
     node, position, source, kind = place
-    law, heard, scratch = desk.law, desk.room.heard, desk.scratch
+    law, candidates, scratch = buffers.law, buffers.room.candidates, buffers.scratch
     shares, weights, places, variates = scratch.shares, scratch.weights, scratch.places, scratch.variates
     size = temper(table, entry, law, shares, 0)
     is_sampled = law.temperature > 0
     whole, best, count = 0.0, 0, 0
     for slot in range(size):
         token = table.ids[entry, slot]
-        if source == MODEL and token >= desk.sides.vocab_size:
+        if source == MODEL and token >= buffers.sides.vocab_size:
             continue
-        found = _slot_of(heard, desk.scratch.variates, desk.law, (node, position, token))
+        found = _slot_of(candidates, buffers.scratch.variates, buffers.law, (node, position, token))
         weight = shares[0, slot] / variates[found] if is_sampled else np.float64(table.probabilities[entry, slot])
         whole += weight
         places[count], weights[count] = found, weight
@@ -197,8 +197,8 @@ def _hear_list(
     scale = 1.0 / whole if is_sampled else 1.0
     named, unnamed = listed_classes(source, kind)
     second = listed_classes(MODEL, 1)[0] if source == MODEL else named
-    _write_classes(heard.classes, node, source, (places, weights, count, scale), (named, second, best))
-    heard.firsts[node, source] = heard.ids[node, places[best]]
+    _write_classes(candidates.classes, node, source, (places, weights, count, scale), (named, second, best))
+    candidates.firsts[node, source] = candidates.ids[node, places[best]]
     others[source] = unnamed + weight_step(weights[best] * scale)
 
 
@@ -220,11 +220,11 @@ def _write_classes(
 
 
 @nb.njit(cache=True, forceinline=True)
-def _slot_of(heard: Heard, variates: NDArray[np.float64], law: DraftLaw, named: tuple[int, int, int]) -> int:
+def _slot_of(candidates: Candidates, variates: NDArray[np.float64], law: DraftLaw, named: tuple[int, int, int]) -> int:
     """A token's place among the node's candidates, where it may be new; with temperature its variate is there too.
     named: (node, position, token)."""
     node, position, token = named
-    ids, classes, size = heard.ids, heard.classes, heard.sizes[node]
+    ids, classes, size = candidates.ids, candidates.classes, candidates.sizes[node]
     for slot in range(size):
         if ids[node, slot] == token:
             return slot
@@ -232,29 +232,29 @@ def _slot_of(heard: Heard, variates: NDArray[np.float64], law: DraftLaw, named: 
     for source in range(NUM_SOURCES):
         classes[node, size, source] = SILENT
     variates[size] = exponential(law.seed, position, token) if law.temperature > 0 else 0.0
-    heard.sizes[node] = size + 1
+    candidates.sizes[node] = size + 1
     return int(size)
 
 
 @nb.njit(cache=True, forceinline=True)
-def _weigh(desk: Desk, node: int, others: NDArray[np.int16]) -> None:
+def _weigh(buffers: TreeBuffers, node: int, others: NDArray[np.int16]) -> None:
     """Give each candidate its chance, and put the likeliest first."""
-    heard, judge = desk.room.heard, desk.levels.request
-    size = heard.sizes[node]
+    candidates, model = buffers.room.candidates, buffers.levels.request
+    size = candidates.sizes[node]
     for slot in range(size):
-        classes = heard.classes[node, slot]
+        classes = candidates.classes[node, slot]
         for source in range(1, NUM_SOURCES):
             if classes[source] == SILENT:
                 classes[source] = others[source]
-        chance = chance_of(judge, stances_of(classes), classes)
-        heard.chances[node, slot] = chance
+        chance = chance_of(model, stances_of(classes), classes)
+        candidates.chances[node, slot] = chance
         place = slot
-        while place > 0 and heard.chances[node, heard.order[node, place - 1]] < chance:
-            heard.order[node, place] = heard.order[node, place - 1]
+        while place > 0 and candidates.chances[node, candidates.order[node, place - 1]] < chance:
+            candidates.order[node, place] = candidates.order[node, place - 1]
             place -= 1
-        heard.order[node, place] = slot
+        candidates.order[node, place] = slot
     left = 1.0
     for rank in range(size):  # the likelier ones leave the others what is left
-        slot = heard.order[node, rank]
-        heard.chances[node, slot] = min(heard.chances[node, slot], left)
-        left -= heard.chances[node, slot]
+        slot = candidates.order[node, rank]
+        candidates.chances[node, slot] = min(candidates.chances[node, slot], left)
+        left -= candidates.chances[node, slot]

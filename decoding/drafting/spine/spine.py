@@ -16,7 +16,7 @@ from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, IntArray, Source, Verdict
 from decoding.costs.price import DraftBudget
-from decoding.drafting.harvest import teach_prompt, teach_tree
+from decoding.drafting.drafter import HarvestingDrafter
 from decoding.drafting.tree.limits import Limits, limits_of
 from decoding.drafting.tree.nodes import Nodes, allocate, put_node, put_root, to_tree
 from decoding.stores.context import BY_LENGTHS, BY_OCCURRENCES, MAX_CHAIN, ContextIndex
@@ -38,28 +38,20 @@ _NO_SKIP = -2  # equals no token
 _CONTEXT, _ADJACENCY = np.int64(Source.CONTEXT), np.int64(Source.ADJACENCY)
 
 
-class SpineDrafter:
+class SpineDrafter(HarvestingDrafter):
     """GOOSE (sections 4.1 to 4.3): Algorithm 1 with ratio tiers by running acceptance, bypass to a chain.
 
     `without` leaves out "branches" (of copied nodes), "bigram", "context_match" or "bypass".
     """
 
-    num_top = NUM_SUCCESSORS
-
     def __init__(self, request: Request, session: Session) -> None:
-        self._request = request
-        self._ngrams = session.ngrams
+        super().__init__(request, session.ngrams)
         self._index = ContextIndex(request.max_total)
         self._acceptance = _INITIAL_ACCEPTANCE
-        self._num_tokens = 0
-
-    def observe_prefill(self, start: int, top: TopTokens | None) -> None:
-        teach_prompt(self._ngrams, self._request.tokens, start, top)
 
     def propose(self, budget: DraftBudget) -> DraftTree:
         """Algorithm 2's routing: a chain where the match is trusted, else Algorithm 1 at the tier's ratio."""
-        tokens, speculation = self._request.tokens, self._request.speculation
-        self._num_tokens = len(tokens)
+        tokens, speculation = self.begin_tree(), self._request.speculation
         self._index.extend(tokens)
         limits = limits_of(budget, speculation.max_depth)
         match = self._index.match(tokens, max(limits.max_nodes, MAX_CHAIN))
@@ -81,7 +73,7 @@ class SpineDrafter:
         if num_spine:
             rate = float((tree.sources[verdict.path] == Source.CONTEXT).sum()) / num_spine
             self._acceptance += _SMOOTHING * (rate - self._acceptance)
-        teach_tree(self._ngrams, self._request.tokens[: self._num_tokens], tree, verdict, top)
+        super().observe(tree, verdict, top)
 
 
 def spine_ratio(acceptance: float) -> float:

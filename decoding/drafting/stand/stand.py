@@ -12,10 +12,9 @@ import numba as nb
 import numpy as np
 
 from decoding.core.request import Request
-from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, IntArray, Source, Verdict
 from decoding.costs.price import DraftBudget
-from decoding.drafting.harvest import path_context, teach_prompt, teach_tree
+from decoding.drafting.drafter import HarvestingDrafter
 from decoding.drafting.stand.static_tree import StaticTree, shipped_tree
 from decoding.drafting.tree.candidates import (
     CANDIDATES,
@@ -28,15 +27,15 @@ from decoding.drafting.tree.candidates import (
 )
 from decoding.drafting.tree.limits import Limits, limits_of
 from decoding.drafting.tree.nodes import Nodes, allocate, put_node, put_root, to_tree
-from decoding.stores.ngram import LONGEST_NGRAM, find_longest
+from decoding.stores.ngram import LONGEST_NGRAM, find_longest, path_context
 from decoding.stores.session import Session
-from decoding.stores.successor_table import NUM_SUCCESSORS, SuccessorArrays
+from decoding.stores.successor_table import SuccessorArrays
 
 MATCH, REJECTION = "match", "rejection"
 _NGRAM = np.int64(Source.NGRAM)
 
 
-class StandDrafter:
+class StandDrafter(HarvestingDrafter):
     """STAND (section 4): look-up from 4-grams down, children by Gumbel-top-k, every row harvested.
 
     A node's candidates are ranked by log q plus the request's own noise at their position, the very noise the
@@ -45,32 +44,20 @@ class StandDrafter:
     is by rejection candidates are drawn independently.
     """
 
-    num_top = NUM_SUCCESSORS
-
     def __init__(self, request: Request, session: Session, tree: StaticTree | None = None) -> None:
-        self._request = request
-        self._ngrams = session.ngrams
+        super().__init__(request, session.ngrams)
         speculation = request.speculation
         self._rejects = speculation.verification == REJECTION and request.sampling.temperature > 0
         order = CANDIDATES[speculation.candidates or ("independent" if self._rejects else "coupled")]
         self._law = draft_law(request.sampling, order)
         self._tree = (tree or shipped_tree("general")).arrays()
-        self._num_tokens = 0
         self._slots: IntArray = np.zeros(1, np.int32)  # of the static tree, that the nodes proposed last were put in
 
-    def observe_prefill(self, start: int, top: TopTokens | None) -> None:
-        teach_prompt(self._ngrams, self._request.tokens, start, top)
-
     def propose(self, budget: DraftBudget) -> DraftTree:
-        tokens = self._request.tokens
-        self._num_tokens = len(tokens)
-        limits = limits_of(budget, self._request.speculation.max_depth)
+        tokens, limits = self.begin_tree(), limits_of(budget, self._request.speculation.max_depth)
         nodes, candidates, self._slots = fill_tree(self._ngrams.arrays, tokens, limits, self._law, self._tree)
         tree = to_tree(nodes, len(self._slots))
         return replace(tree, draws=laws_of(candidates, len(tree))) if self._rejects else tree
-
-    def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
-        teach_tree(self._ngrams, self._request.tokens[: self._num_tokens], tree, verdict, top)
 
     def slots_of(self, verdict: Verdict) -> list[int]:
         """The static tree's slots on the path just accepted, root left out."""

@@ -21,6 +21,7 @@ from decoding.drafting.draft_model.state import DraftModelState
 from decoding.drafting.drafter import Drafter
 from decoding.drafting.registry import BEST_FIRST, GROWN, METHODS, start
 from decoding.drafting.stand.stand import REJECTION
+from decoding.sampling.law import law_of
 from decoding.sampling.sampler import verdict_on
 from decoding.stores.session import lone_session
 from decoding.stores.successor_table import NUM_SUCCESSORS
@@ -51,10 +52,11 @@ def warm_up(name: str) -> None:
 def _draft_once(drafter: Drafter, request: Request, state: DraftModelState | None) -> None:
     """A step as the engine does it, on made-up numbers."""
     drafter.observe_prefill(0, _made_up_top(request.num_tokens))
+    drafter.probe()
     budget = DraftBudget(12)
     if state is not None:
         assert state.grower is not None
-        state.grower.wants_model(DraftBudget(12, round_price=1.0))  # which is too dear
+        state.grower.prepare(DraftBudget(12, round_price=1.0))  # which is too dear
         state.grower.begin(budget, 12, 8)
         num_rows = 1
         while (asked := state.grower.grow(_made_up_top(num_rows))) is not None:
@@ -65,7 +67,7 @@ def _draft_once(drafter: Drafter, request: Request, state: DraftModelState | Non
 
 
 def _verify(drafter: Drafter, tree: DraftTree, request: Request) -> None:
-    verdict = verdict_on(tree, torch.zeros(len(tree), VOCABULARY), request, None)
+    verdict = verdict_on(tree, torch.zeros(len(tree), VOCABULARY), request, law_of(request.sampling), None)
     request.extend(verdict.tokens[:1])
     drafter.observe(tree, verdict, _made_up_top(len(tree)))
 

@@ -35,27 +35,17 @@ Call = tuple[int, str, str]  # priority, key, call
 
 
 class FairQueue(Generic[T]):
-    """`add`, then `start` and `stop` at will, `remove` at last."""
+    """`add`, then `start` and `stop` at will, `remove` at last. running: those that run, in the order in which they
+    started; num_waiting: how many wait."""
 
     def __init__(self) -> None:
         self._waiting: defaultdict[Call, list[T]] = defaultdict(list)  # in order of arrival
         self._running: dict[T, None] = {}
+        self.running: Collection[T] = self._running.keys()
         self._num_of_key: Counter[str] = Counter()  # that run
         self._num_of_call: Counter[Call] = Counter()
-        self._num_waiting = 0
+        self.num_waiting = 0
         self._next: T | None = None  # as long as nothing has changed
-
-    @property
-    def num_waiting(self) -> int:
-        return self._num_waiting
-
-    @property
-    def num_running(self) -> int:
-        return len(self._running)
-
-    @property
-    def running(self) -> Collection[T]:
-        return self._running.keys()
 
     @property
     def first(self) -> T | None:
@@ -64,7 +54,7 @@ class FairQueue(Generic[T]):
 
     def add(self, item: T) -> None:
         """It waits from now on; one that ran before has its old place among those of its call."""
-        self._num_waiting += 1
+        self.num_waiting += 1
         insort(self._waiting[_call_of(item)], item, key=lambda each: each.turn.arrived)
         self._next = None
 
@@ -76,7 +66,7 @@ class FairQueue(Generic[T]):
             del self._running[item]
             self._count(item, -1)
             return
-        self._num_waiting -= 1
+        self.num_waiting -= 1
         self._waiting[call].remove(item)
         if not self._waiting[call]:
             del self._waiting[call]

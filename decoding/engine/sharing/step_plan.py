@@ -57,16 +57,16 @@ class Want(NamedTuple):
     weight: float = 1.0
 
 
-def step_rows(wants: Mapping[str, Want], base_rows: float, most: float) -> dict[str, float]:
+def step_tokens(wants: Mapping[str, Want], base_tokens: float, most: float) -> dict[str, float]:
     """How many rows each key may bring to a step, of at most `most` together.
 
     No key has to wait for longer than it would alone on a machine of its share of the speed: a step of r rows takes
-    base_rows + r, so with n equal keys the others may make it n times as long as a key's own rows would. Within that
+    base_tokens + r, so with n equal keys the others may make it n times as long as a key's own rows would. Within that
     the rows are shared out by max-min fairness.
     """
     total = sum(want.weight for want in wants.values())
     for want in wants.values():
-        most = min(most, (base_rows + want.rows) * total / want.weight - base_rows)
+        most = min(most, (base_tokens + want.rows) * total / want.weight - base_tokens)
     shares: dict[str, float] = {}
     for key, want in sorted(wants.items(), key=lambda each: each[1].rows / each[1].weight):
         shares[key] = min(want.rows, most * want.weight / total)
@@ -82,9 +82,9 @@ class StepShares:
         self._most = most
         self._lately: dict[str, tuple[float, Want]] = {}  # by key: when it ran last
 
-    def tokens_of_keys(self, running: Iterable[Sequence], base_rows: float, now: float) -> dict[str, int]:
+    def tokens_of_keys(self, running: Iterable[Sequence], base_tokens: float, now: float) -> dict[str, int]:
         """How many tokens of each key may run in the step: of prompts, roots and nodes of trees. A key that has prompts
-        can always run a block of them. base_rows: see `step_rows`; now: in seconds."""
+        can always run a block of them. base_tokens: see `step_tokens`; now: in seconds."""
         self._lately = {key: entry for key, entry in self._lately.items() if now - entry[0] < LATELY}
         wanted: Counter[str] = Counter()
         weights, with_prompt = {}, set()
@@ -98,5 +98,5 @@ class StepShares:
             self._lately[key] = now, Want(min(rows, self._most), weights[key])
         if len(self._lately) < 2:
             return dict.fromkeys(wanted, self._most)
-        shares = step_rows({key: want for key, (_, want) in self._lately.items()}, base_rows, self._most)
+        shares = step_tokens({key: want for key, (_, want) in self._lately.items()}, base_tokens, self._most)
         return {key: max(round(shares[key]), 1 + BLOCK_LEN * (key in with_prompt)) for key in wanted}

@@ -1,4 +1,4 @@
-"""How a model's forwards run on a device: one operation at a time, or captured once and replayed from then on.
+"""Runs a model's forwards on a device: one operation at a time, or captured once and then replayed.
 
 Knows packed steps and models; nothing of requests, drafting or sampling.
 """

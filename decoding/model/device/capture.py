@@ -1,6 +1,6 @@
-"""Noting down what a forward queues, to queue all of it again at once.
+"""Captures the operations that a forward queues on a device, to replay all of them in one call.
 
-Knows nothing of models. Invariant: a replay reads and writes the tensors that were there when it was noted.
+Knows nothing of models. Invariant: a replay reads and writes the same tensors as the captured forward.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ Launch = Callable[[], None]
 
 
 class Capture(Protocol):
-    """One for all forwards of a model."""
+    """Captures all forwards of one model."""
 
     def note(self, launch: Launch) -> Launch:
-        """What queues again whatever `launch` queues. Runs `launch`, which must read no number back to the host."""
+        """Run `launch`, which must not copy a number to the host, and return a function that replays it."""
         ...
 
     def reserved_bytes(self) -> int:
-        """Memory of the device that this process has by now."""
+        """The device memory that this process has reserved."""
         ...
 
 
 class CudaCapture:
-    """CUDA graphs that share their memory: of all, only what one replay leaves behind is there at a time."""
+    """CUDA graphs in one shared memory pool: a replay overwrites the results of the replay before."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -36,10 +36,10 @@ class CudaCapture:
     def note(self, launch: Launch) -> Launch:
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            launch()  # so that nothing is compiled, tuned or first allocated while it is noted
+            launch()  # compiles, tunes and allocates now, which must not happen during the capture
         self._stream.synchronize()
         graph = torch.cuda.CUDAGraph()
-        # Other threads, which may be compiling, go on as they like.
+        # "thread_local": other threads, which may be compiling, may use CUDA meanwhile.
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
             launch()
         return graph.replay
@@ -49,5 +49,5 @@ class CudaCapture:
 
 
 def capture_on(device: torch.device) -> Capture | None:
-    """What notes forwards there; None where only running them will do."""
+    """A capture for the device; None if forwards cannot be captured there."""
     return CudaCapture(device) if device.type == "cuda" else None

@@ -1,7 +1,8 @@
-"""Forwards over one store, captured once for each of a few row counts and replayed: a launch costs one call.
+"""Captures forwards over one store for a few numbers of tokens (buckets) and replays them: a launch is one call.
 
-Owns the buffers that they read and the logits that they leave. What does not fit, such as a long prompt, the model runs
-itself. Invariant: every forward of a bucket queues the same operations; a step's numbers reach them as data.
+Owns the buffers that forwards read and the logits that they write. A step that fits no bucket, such as a long prompt,
+is run by the model itself. Invariant: every forward of a bucket queues the same operations; a step differs only in
+data.
 """
 
 from __future__ import annotations
@@ -25,30 +26,30 @@ from decoding.model.device.stopwatch import stopwatch_on
 from decoding.model.features import FeatureTap, Seen
 from decoding.model.weights import first_line
 
-# Shape suffixes: T padded rows, V vocabulary.
-BUCKETS: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)  # rows
-TREE_ROWS = 8  # of growing trees for each of the largest bucket's rows: those of earlier forwards are told again
+# Shape suffixes: T padded tokens, V vocabulary.
+BUCKETS: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)  # tokens
+TREE_ROWS = 8  # room for tree nodes per token of the largest bucket: a growing tree's earlier nodes are passed again
 
 
 class StaticModel(Runner, Protocol):
-    """A model whose forwards can be captured. num_logits: of a row; taps: on its features."""
+    """A model whose forwards can be captured. num_logits: of one token; taps: on its features."""
 
     num_logits: int
     taps: list[FeatureTap]
 
     def run_static(self, step: StepTensors) -> torch.Tensor:
-        """[T, V]: logits of the rows `logit_rows_T`, in any dtype. Reads nothing back to the host."""
+        """[T, V]: logits of the tokens `logit_rows_T`, in any dtype. Copies nothing to the host."""
         ...
 
 
 def buckets_for(most_rows: int, least_rows: int = 1) -> Sequence[int]:
-    """The row counts to capture for steps of up to so many rows, where forwards have `least_rows` or more."""
+    """The buckets to capture for steps of up to `most_rows` tokens. least_rows: the fewest tokens of a forward."""
     buckets = [each for each in BUCKETS if each >= least_rows]
     return buckets[: bisect_left(buckets, most_rows) + 1]
 
 
 class GraphRunner:
-    """store: of all its steps; most_keys: of a segment; buckets: row counts, ascending."""
+    """store: of all its steps. most_keys: the most keys of a segment. buckets: numbers of tokens, ascending."""
 
     def __init__(
         self, model: StaticModel, attention: StaticAttention, store: KvStore, most_keys: int, buckets: Sequence[int]
@@ -67,16 +68,16 @@ class GraphRunner:
         self._features: dict[int, list[Seen]] = {}
 
     def try_capture(self, capture: Capture, progress: Progress) -> bool:
-        """Whether the model's forwards can be captured, and are from here on; why not is told."""
+        """Capture the forwards. If that fails, report the reason to `progress` and return False."""
         try:
             self.capture(capture, progress)
-        except RuntimeError as error:  # what a device raises where a forward waits for it
+        except RuntimeError as error:  # the device raises it if a forward waits for a result
             progress(f"Forwards are not captured: {first_line(error)}", 1.0)
             return False
         return True
 
     def capture(self, capture: Capture, progress: Progress) -> None:
-        """Note the forwards of all buckets down, the largest first: the others then find its memory to share."""
+        """Capture the forwards of all buckets, the largest first, whose memory the smaller ones then reuse."""
         before, nothing = capture.reserved_bytes(), _nothing(self._store)
         for place, num_rows in enumerate(reversed(self._buckets)):
             progress(f"Capturing forwards of {num_rows} rows", place / len(self._buckets))
@@ -87,11 +88,11 @@ class GraphRunner:
         progress(f"Captured forwards of {len(self._buckets)} sizes in {mebibytes:.0f} MiB", 1.0)
 
     def holds(self, batch: StepBatch) -> bool:
-        """Whether a captured forward fits the step."""
+        """Whether the step fits a captured forward."""
         return self._buffers.room.holds(batch)
 
     def launch(self, batch: StepBatch) -> Forward:
-        """Replay the smallest bucket that holds the step."""
+        """Replay the smallest bucket that holds the step; if none does, run the model."""
         assert batch.store is self._store, "a captured forward writes to the store it was captured with"
         if not self.holds(batch):
             return self._model.launch(batch)
@@ -102,7 +103,7 @@ class GraphRunner:
         stopwatch.stop()
         for tap, seen in zip(self._model.taps, self._features[num_rows], strict=True):
             tap.seen.update(seen)
-        return Forward(self._logits_TV[: len(batch.logit_rows_R)], stopwatch)
+        return Forward(self._logits_TV[: len(batch.logit_rows_R)], stopwatch.seconds)
 
     def _queue(self, step: StepTensors) -> None:
         logits_TV = self._model.run_static(step)
@@ -110,7 +111,7 @@ class GraphRunner:
 
 
 def _nothing(store: KvStore) -> StepBatch:
-    """A step of one row that is nobody's."""
+    """A step of one token in the trash block, to capture with."""
     table = BlockTable()
     table.append(store.trash_block)
     return pack([Segment(KvRows(table), np.zeros(1, np.int32))], store)

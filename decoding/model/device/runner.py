@@ -1,6 +1,6 @@
-"""What runs a model's forwards: each operation as it comes, as a model itself does, or captured ones by replaying them.
+"""The protocol of whatever runs forwards: a model, operation by operation, or a runner that replays captured ones.
 
-Knows packed steps. Invariant: a launch waits for nothing; whoever needs a number of it waits.
+Invariant: a launch does not wait for the device; only reading a result does.
 """
 
 from __future__ import annotations
@@ -11,25 +11,24 @@ from typing import NamedTuple, Protocol
 import torch
 
 from decoding.cache.batch import StepBatch
-from decoding.model.device.stopwatch import Stopwatch
 
-Progress = Callable[[str, float], None]  # told of start-up work: a sentence and a fraction
+Progress = Callable[[str, float], None]  # reports start-up work: a sentence and the fraction that is done
 
 
 def silent(_sentence: str, _fraction: float) -> None:
-    """Progress that nobody wants to hear of."""
+    """A `Progress` that reports nothing."""
 
 
 class Forward(NamedTuple):
-    """logits_RV: float32, of the rows `logit_rows_R` of the step; there until the runner's next forward."""
+    """logits_RV: float32, of the step's tokens `logit_rows_R`; valid until the runner's next forward."""
 
     logits_RV: torch.Tensor
-    stopwatch: Stopwatch
+    seconds: Callable[[], float]
 
 
 class Runner(Protocol):
-    """What an engine steps with."""
+    """Runs the forwards of an engine's steps."""
 
     def launch(self, batch: StepBatch) -> Forward:
-        """Run a step's forward, or queue it on the device. Stores all rows' keys and values."""
+        """Run a step's forward, or queue it on the device. It stores all tokens' keys and values."""
         ...

@@ -1,4 +1,4 @@
-"""A model's forward over a step's tensors, as its modelling code says or compiled: what may be captured.
+"""A model's forward over a step's tensors, eager or compiled, which can be captured.
 
 Knows the seam. Invariant: compiled or not, the logits are the model's own up to rounding.
 """
@@ -16,11 +16,11 @@ from decoding.errors import ModelRefused
 from decoding.model.device.compiling import CompiledModel
 from decoding.model.seam import SERVING, TRACED, Seam, set_implementation
 
-# Shape suffixes: T padded rows, R rows that need logits, V vocabulary.
+# Shape suffixes: T padded tokens, R tokens that need logits, V vocabulary.
 
 
 class StaticForward:
-    """is_compiled: by `compile`."""
+    """is_compiled: whether `compile` succeeded."""
 
     def __init__(self, model: PreTrainedModel, seam: Seam) -> None:
         self.is_compiled = False
@@ -30,7 +30,7 @@ class StaticForward:
         self._gives_all_rows = "logits_to_keep" not in inspect.signature(model.forward).parameters
 
     def run(self, step: StepTensors) -> torch.Tensor:
-        """[T, V]: logits of the rows `logit_rows_T`, in the model's dtype. Reads nothing back to the host."""
+        """[T, V]: logits of the tokens `logit_rows_T`, in the model's dtype. Copies nothing to the host."""
         with torch.inference_mode(), self._seam.running(step):
             logits_1TV: torch.Tensor = self._call(
                 input_ids=step.ids_T[None],
@@ -41,9 +41,9 @@ class StaticForward:
         return logits_1TV[0, step.logit_rows_T] if self._gives_all_rows else logits_1TV[0]
 
     def compile(self, step: StepTensors, expected_RV: torch.Tensor, tolerance: float) -> None:
-        """Be compiled from here on, if a step then has the logits it should have, up to a share of the largest.
+        """Compile the forward, if `step` then gives the expected logits within `tolerance` times the largest of them.
 
-        Raises ModelRefused, and stays as it was.
+        Otherwise raises ModelRefused, and `run` stays eager.
         """
         self._seam.check_traceable()
         set_implementation(self._model, TRACED)

@@ -1,6 +1,6 @@
-"""How long a forward took: on the host by the clock, on a CUDA device by events in its queue.
+"""Measures the seconds of a forward: on the host with the clock, on a CUDA device with events in its queue.
 
-Invariant: starting and stopping never wait; only who asks for the seconds does.
+Invariant: starting and stopping never wait; only `seconds` does.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import torch
 
 
 class Stopwatch(Protocol):
-    """Started when it is made."""
+    """Starts when it is created."""
 
     def stop(self) -> None: ...
 
     def seconds(self) -> float:
-        """Between start and stop. Waits for a device to have come to the stop."""
+        """The seconds between start and stop. Waits until the device has reached the stop."""
         ...
 
 
 class HostStopwatch:
-    """Of what runs while its caller waits."""
+    """Measures work that runs while its caller waits."""
 
     __slots__ = ("_seconds", "_started")
 
@@ -37,7 +37,7 @@ class HostStopwatch:
 
 
 class CudaStopwatch:
-    """Of what is queued on the present stream."""
+    """Measures work that is queued on the current stream."""
 
     def __init__(self) -> None:
         self._start, self._end = _event(), _event()
@@ -52,7 +52,7 @@ class CudaStopwatch:
 
 
 def stopwatch_on(device: torch.device) -> type[HostStopwatch] | type[CudaStopwatch]:
-    """What times forwards there."""
+    """The stopwatch for forwards on the device."""
     return CudaStopwatch if device.type == "cuda" else HostStopwatch
 
 

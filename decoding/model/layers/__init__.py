@@ -1,1 +1,1 @@
-"""Decoder layers whose few rows run as one call: kernels, the program that joins them, how such layers are found."""
+"""Decoder layers that run a few tokens in one call: kernels, the programs that join them, which layers qualify."""

@@ -1,6 +1,6 @@
 """SiLU in one compiled call that needs no padding, on the CPU.
 
-Invariant: an element's bits depend on the element alone.
+Invariant: an element's result depends on the element alone, bit for bit.
 """
 
 from __future__ import annotations
@@ -11,23 +11,22 @@ import torch
 from torch import nn
 from transformers.activations import SiLUActivation
 
-from decoding.attention.program import Call
-from decoding.attention.team import Team
+from decoding.attention.program import Call, Team
 from decoding.model.layers.row_kernels import NUM_FIELDS, gate_floats, gate_halves
 
-ALONE_NUMBERS = 1 << 14  # up to which waking another thread costs more than it saves
+ALONE_NUMBERS = 1 << 14  # for no more numbers, waking another thread costs more than it saves
 Fields = ctypes.c_int64 * NUM_FIELDS
 
 
 class FusedSilu(nn.Module):
-    """Stands for a SiLU module between layers of float32 or bfloat16."""
+    """Replaces a SiLU module between layers of float32 or bfloat16."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
         self._share = gate_halves if dtype == torch.bfloat16 else gate_floats
         self._team = Team(self._share)
 
-    def __call__(self, values: torch.Tensor) -> torch.Tensor:  # past nn.Module's hooks, which cost as much again
+    def __call__(self, values: torch.Tensor) -> torch.Tensor:  # skips nn.Module's hooks, which would double the cost
         values = values.contiguous()
         result, width = torch.empty_like(values), values.shape[-1]
         count = values.numel()
@@ -36,12 +35,12 @@ class FusedSilu(nn.Module):
         return result
 
     def call(self, source: int, other: int, target: int, width: int) -> Call:
-        """In a program: target = silu(source) * other."""
+        """A program's call: target = silu(source) * other."""
         return Call(self._share, (source, target, 0, 0, width, other))
 
 
 def fuse_activations(model: nn.Module, dtype: torch.dtype) -> None:
-    """Replace every SiLU of `model`."""
+    """Replace every SiLU module of `model`."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if type(child) in (nn.SiLU, SiLUActivation):

@@ -1,8 +1,8 @@
-"""A decoder layer of the usual form whose few rows run as one call, from the first norm to the last sum.
+"""A decoder layer of Llama's form that runs a few tokens in one call, from the first norm to the last sum.
 
-The form: norm, attention with rotation, sum, norm, gated MLP, sum, as in Llama, Mistral, Qwen and their like.
-Knows nothing of how such layers are found. Invariant: there is one copy of the weights; many rows run through the
-layer as transformers wrote it.
+The form: norm, attention with rotation, sum, norm, gated MLP, sum, as in Llama, Mistral, Qwen and others. A row is a
+token. Knows nothing of how such layers are found. Invariant: there is one copy of the weights; with many rows the
+transformers layer itself runs.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from decoding.model.seam import Seam
 
 
 class Linear(Protocol):
-    """A linear layer that programs can call, for up to `few_rows` rows."""
+    """A linear layer that a program can call for up to `few_rows` rows."""
 
     shape: tuple[int, int]  # of the weight, [outputs, inputs]
     few_rows: int
 
     def ready(self, source: int, rooms: Rooms) -> list[Call]:
-        """What its input needs first; the same for layers of the same input."""
+        """The calls that prepare its input; layers with the same input share them."""
 
     def call(self, source: int, target: int, rooms: Rooms) -> Call: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The modules of a layer. head_norms: of queries and of keys, or none."""
+    """The modules of a layer. head_norms: those of queries and of keys, or none."""
 
     input_norm: FusedRmsNorm
     query: Linear
@@ -72,7 +72,7 @@ class Parts:
 
 
 class FusedLayer(nn.Module):
-    """Stands for `layer`, whose attention belongs to `seam` and is `spec`."""
+    """Replaces `layer`, whose attention is `spec` of `seam`."""
 
     def __init__(self, layer: nn.Module, parts: Parts, seam: Seam, spec: LayerSpec, rooms: Rooms) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class FusedLayer(nn.Module):
         self._rotations = program.fields_of_all(calls.rotate)
         self._attention = program.fields_of_all(exact_kernel.attend)
 
-    def __getattr__(self, name: str) -> Any:  # what modelling code asks of a layer
+    def __getattr__(self, name: str) -> Any:  # modelling code reads attributes of the layer that is replaced
         try:
             return super().__getattr__(name)
         except AttributeError:
@@ -98,7 +98,7 @@ class FusedLayer(nn.Module):
     def forward(
         self, hidden_states: torch.Tensor, *others: Any, position_embeddings: Any = None, **named: Any
     ) -> torch.Tensor:
-        """Names are those of transformers."""
+        """Argument names are those of transformers."""
         if hidden_states.numel() > self._most_numbers or others or position_embeddings is None:
             result: torch.Tensor = self.layer(hidden_states, *others, position_embeddings=position_embeddings, **named)
             return result
@@ -119,10 +119,10 @@ class FusedLayer(nn.Module):
 
 
 class LayerCalls:
-    """What lies between a layer's first norm, which fills `inputs`, and its last sum: that of `summed` and `mixed`.
+    """The calls between a layer's first norm, which fills `inputs`, and its last sum, which adds `summed` and `mixed`.
 
-    source: where the rows are that go into the layer; 0 if each step says so, in the call that is `middle`. A step's
-    tables go into the calls of `rotate`, its plan into those of `attend`.
+    source: address of the layer's input; 0 if each step writes it into the call `middle`. Each step also writes its
+    rotary tables into the calls of `rotate`, and its plan into those of `attend`.
     """
 
     def __init__(self, parts: Parts, spec: LayerSpec, rooms: Rooms, source: int = 0) -> None:
@@ -155,7 +155,7 @@ class LayerCalls:
         ]
 
     def _linears(self, source: int, *layers: tuple[Linear, int]) -> list[list[Call]]:
-        """Layers of one input, and where each of them writes."""
+        """Calls of linear layers that share one input. layers: each with the address that it writes to."""
         ready = layers[0][0].ready(source, self._rooms)
         products = [layer.call(source, target, self._rooms) for layer, target in layers]
         return [ready, products] if ready else [products]
@@ -170,7 +170,7 @@ class LayerCalls:
         return [Call(self.rotate, (start, 0, 0, 0, width, count, 0, 0)) for start, count in self._heads()]
 
     def _heads(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Where queries and keys are, and how many a row has."""
+        """Address and number of heads of the queries, and of the keys."""
         return (self._query, self._spec.num_query_heads), (self._key, self._spec.num_kv_heads)
 
     def _attention(self) -> Call:

@@ -1,7 +1,7 @@
-"""Which decoder layers of a model can run as one call: those that compute, bit for bit, what a layer of the form does.
+"""Finds the decoder layers of a model that a `FusedLayer` can replace with bit-identical results.
 
-A layer is read by the names that transformers gives its parts, and tried on what the model itself hands it.
-Invariant: a layer that differs in one bit of a trial stays as it was.
+A layer's parts are found by the names that transformers gives them; then the fused layer is tried on inputs from the
+model's own forward. Invariant: a layer whose trial differs in one bit is not replaced.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Run = Callable[[StepBatch], torch.Tensor]
 
 
 class Trial(NamedTuple):
-    """One call of a layer in a model's own forward, and what came of it."""
+    """One call of a layer in a model's own forward, and its result."""
 
     arguments: tuple[Any, ...]
     named: dict[str, Any]
@@ -38,7 +38,7 @@ class Trial(NamedTuple):
 
 
 def fuse_layers(model: nn.Module, seam: Seam, run: Run, batches: Sequence[StepBatch]) -> int:
-    """Replace the layers of `model` that can be, and return how many. run: the model's forward, in `seam`."""
+    """Replace all layers of `model` that can be fused; return how many. run: the model's forward, in `seam`."""
     rooms: dict[torch.dtype, Rooms] = {}
     found: list[tuple[nn.Module, str, FusedLayer]] = []
     for parent in list(model.modules()):
@@ -56,7 +56,7 @@ def fuse_layers(model: nn.Module, seam: Seam, run: Run, batches: Sequence[StepBa
 
 
 def _fused(layer: nn.Module, seam: Seam, rooms: dict[torch.dtype, Rooms]) -> FusedLayer | None:
-    """What might stand for a layer, by its parts."""
+    """A fused layer with the parts of `layer`, still to be tried; None if the parts do not fit."""
     children = dict(layer.named_children())
     spec = seam.spec_of(children["self_attn"]) if children.keys() == CHILDREN else None
     parts = None if spec is None else parts_of(children, spec)
@@ -67,9 +67,9 @@ def _fused(layer: nn.Module, seam: Seam, rooms: dict[torch.dtype, Rooms]) -> Fus
 
 
 def parts_of(children: dict[str, nn.Module], spec: LayerSpec, num_inputs: int = 1) -> Parts | None:
-    """Of a layer with these children, named `CHILDREN`; None where some are not of the form or have no kernel.
+    """The parts of a layer with these children, named `CHILDREN`; None if one has another form or no kernel.
 
-    num_inputs: normed rows that attention reads side by side.
+    num_inputs: how many normed vectors attention reads side by side for each token (EAGLE-3's head reads two).
     """
     attention, mlp = _inner(children["self_attn"]), _inner(children["mlp"])
     if attention.keys() not in (OF_ATTENTION, OF_ATTENTION | NORMS_OF_HEADS) or mlp.keys() != OF_MLP:
@@ -92,7 +92,7 @@ def parts_of(children: dict[str, nn.Module], spec: LayerSpec, num_inputs: int = 
 
 
 def _inner(module: nn.Module) -> dict[str, nn.Module]:
-    """Its children, but for those that do nothing."""
+    """The module's children without identities."""
     return {name: child for name, child in module.named_children() if type(child) is not nn.Identity}
 
 
@@ -103,7 +103,7 @@ def _have_kernels(parts: Parts) -> bool:
 
 
 def _fit(parts: Parts, spec: LayerSpec, num_inputs: int) -> bool:
-    """Whether each part takes what the one before it gives, so that no address outside of a room is touched."""
+    """Whether the widths of consecutive parts match, so that no call reads or writes outside its buffers."""
     width, mlp_width = parts.input_norm.width, parts.gate.shape[0]
     input_width = num_inputs * width
     norm_widths = [width, width, *[spec.key_dim] * len(parts.head_norms)]
@@ -120,7 +120,7 @@ def _fit(parts: Parts, spec: LayerSpec, num_inputs: int) -> bool:
 
 
 def _trials(layers: Sequence[nn.Module], run: Run, batch: StepBatch) -> list[Trial | None]:
-    """What each layer is called with in a forward; None for one that is not called."""
+    """Each layer's call in one forward; None for a layer that is not called."""
     seen: dict[nn.Module, Trial] = {}
 
     def note(layer: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], result: Any) -> None:

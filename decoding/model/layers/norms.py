@@ -1,7 +1,7 @@
 """Root-mean-square norms in one compiled call instead of six tensor operations, on the CPU.
 
-A norm is replaced only where a trial on random rows shows which of the two known formulas it computes.
-Invariant: every row is summed by the same instructions, so a row's bits do not depend on the others.
+A norm is replaced only if a trial on random rows shows which of the two known formulas it computes.
+Invariant: every row is summed by the same instructions, so its result does not depend on other rows, bit for bit.
 """
 
 from __future__ import annotations
@@ -12,22 +12,21 @@ import numpy as np
 import torch
 from torch import nn
 
-from decoding.attention.program import Call
-from decoding.attention.team import Team
+from decoding.attention.program import Call, Team
 from decoding.model.layers.row_kernels import NUM_FIELDS, normalise_floats, normalise_halves
 
 # Shape suffixes: M rows, E width.
 TRIAL_ROWS = 8
-ALONE_NUMBERS = 1 << 15  # up to which waking another thread costs more than it saves
+ALONE_NUMBERS = 1 << 15  # for no more numbers, waking another thread costs more than it saves
 Fields = ctypes.c_int64 * NUM_FIELDS
 TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 
 
 class FusedRmsNorm(nn.Module):
-    """Stands for an RMSNorm module: x / rms(x) * weight, with the weight's offset for Gemma's kind.
+    """Replaces an RMSNorm module: x / rms(x) * (weight + offset). offset: 0, or 1 as in Gemma.
 
-    rounds_first: the normalised row is rounded to the model's dtype before the weight is applied (Llama's
-    kind); otherwise only the product is (Gemma's).
+    rounds_first: the normalised row is rounded to the model's dtype before the weight is applied, as in Llama;
+    otherwise only the product is rounded, as in Gemma.
     """
 
     def __init__(self, weight_E: torch.Tensor, eps: float, offset: float, rounds_first: bool) -> None:
@@ -39,7 +38,7 @@ class FusedRmsNorm(nn.Module):
         self._share = normalise_halves if weight_E.dtype == torch.bfloat16 else normalise_floats
         self._team = Team(self._share)
 
-    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:  # past nn.Module's hooks, which cost as much again
+    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:  # skips nn.Module's hooks, which would double the cost
         hidden = hidden.contiguous()
         result = torch.empty_like(hidden)
         num_rows, num_threads = hidden.numel() // self.width, torch.get_num_threads()
@@ -48,17 +47,17 @@ class FusedRmsNorm(nn.Module):
         return result
 
     def call(self, source: int, target: int, rows: int = 1, step: int = 0) -> Call:
-        """In a program, where a row is so many of the norm's. step: bytes from row to row of the target, where they do
-        not follow each other."""
+        """A program's call. rows: how many rows of the norm one token has, such as its heads. step: bytes between rows
+        of the target; 0 if they are contiguous."""
         return Call(self._share, (source, target, 0, 0, self.width, 0, 0, *self._constants, step), rows)
 
     def call_after(self, source: int, other: int, total: int, target: int) -> Call:
-        """Of the sum of two rows, which is kept."""
+        """A program's call: total = source + other; target = the norm of total."""
         return Call(self._share, (source, target, 0, 0, self.width, other, total, *self._constants))
 
 
 def fuse_norms(model: nn.Module, dtype: torch.dtype) -> None:
-    """Replace every norm of `model` that computes a formula known here."""
+    """Replace every norm of `model` that computes one of the known formulas."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if type(child).__name__.endswith("RMSNorm"):

@@ -1,9 +1,9 @@
 # ruff: noqa: ARG001 - an intrinsic receives the types of its arguments, which the signature fixes anyway
-"""What a decoder layer does to its rows between linear layers: add, normalise, rotate, gate.
+"""Kernels for a decoder layer's operations between linear layers: add, normalise, rotate, gate.
 
-Numbers are float32, or bfloat16 as uint16, which the `tag` of each function says; arithmetic is float32, rounded
-where torch's operations round. Addresses are integers, in bytes, and callers vouch for them.
-Invariant: a row's bits depend on the row alone: there is one compiled function for one row and for many.
+A row is a token's vector. Numbers are float32, or bfloat16 stored as uint16, as each function's `tag` says; arithmetic
+is float32, rounded where torch's operations round. Addresses are integers, which nothing checks.
+Invariant: a row's result depends on the row alone, bit for bit: one compiled function serves one row and many.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from decoding.attention.lanes import (
 )
 from decoding.model.linear.panel_kernel import emit_rounded
 
-# The fields of a call's table, each an int64; all calls begin alike.
+# The fields of a call's table, each an int64; the first five are the same in all calls.
 SOURCE, TARGET, NUM_ROWS, COUNTER, WIDTH = range(5)
-OTHER, SUM = 5, 6  # of an addition
-SCALE, EPS, ROUNDS_FIRST = range(7, 10)  # of a norm, which may begin with one. EPS: the bits of a float32
-STEP = 10  # of a norm: bytes from row to row of the target, 0 where they follow each other
+OTHER, SUM = 5, 6  # of an addition, alone or before a norm
+SCALE, EPS, ROUNDS_FIRST = range(7, 10)  # of a norm. EPS: the bits of a float32
+STEP = 10  # of a norm: bytes between rows of the target; 0 if they are contiguous
 NUM_HEADS, COSINES, SINES = range(5, 8)  # of a rotation
-IDS = 5  # of a look-up, whose WIDTH is in bytes: int64, the rows to copy
+IDS = 5  # of a look-up: address of int64 rows to copy; its WIDTH is in bytes
 NUM_FIELDS = 11
 FAST = {"reassoc", "contract", "nsz"}
 FLOATS, HALVES = np.float32(0), np.uint16(0)  # tags
@@ -65,7 +65,7 @@ def _widened(_context: Any, number: Any) -> Any:
 
 @intrinsic
 def _narrowed(_context: Any, number: Any, tag: Any) -> Any:
-    """A float32 as such a number as `tag`: the nearest, ties to even."""
+    """A float32 rounded to the type of `tag`: to nearest, ties to even."""
 
     def codegen(_context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
         if tag == types.float32:
@@ -90,7 +90,7 @@ def _numbers(address: int, width: int, tag: Any) -> Any:
 
 @intrinsic
 def _size(_context: Any, tag: Any) -> Any:
-    """Bytes of a number."""
+    """The bytes of one number of the tag's type."""
 
     def codegen(_context: Any, _builder: Builder, _signature: Any, _values: Any) -> Value:
         return ir.Constant(ir.IntType(64), tag.bitwidth // 8)
@@ -100,7 +100,7 @@ def _size(_context: Any, tag: Any) -> Any:
 
 @nb.njit(cache=True)
 def _next_row(call: Any) -> int:
-    """The next row that no thread has taken yet, `NUM_ROWS` or more if there is none."""
+    """Claim the next row that no thread has claimed; `NUM_ROWS` or more if there is none."""
     return raise_counter(np.int64(call.ctypes.data) + 8 * COUNTER, 1)
 
 
@@ -145,7 +145,7 @@ def _add(call: Any, tag: Any) -> None:
 
 @nb.njit(inline="always")
 def _normalise(call: Any, tag: Any) -> None:
-    """Of `SOURCE`, or of its sum with `OTHER`, which is stored in `SUM`."""
+    """Normalise `SOURCE`, or, if there is an `OTHER`, the sum of both, which is stored in `SUM`."""
     width = call[WIDTH]
     wide = np.empty(width, np.float32)
     step = call[STEP] if call[STEP] != 0 else width * _size(tag)
@@ -163,7 +163,7 @@ def _normalise(call: Any, tag: Any) -> None:
 
 @nb.njit(inline="always")
 def _rotate(call: Any, tag: Any) -> None:
-    """Every head of a row in place: x * cos + (-second half, first half) * sin. WIDTH: of a head."""
+    """Rotate every head of a row in place: x * cos + (-second half, first half) * sin. WIDTH: of a head."""
     half = call[WIDTH] // 2
     shift = half * _size(tag)
     row = _next_row(call)
@@ -185,7 +185,7 @@ def _rotate(call: Any, tag: Any) -> None:
 
 
 def _emit_numbers(builder: Builder, address: Value, tag: Any) -> Value:
-    """A vector of them, as float32."""
+    """Load sixteen numbers of the tag's type as float32."""
     if tag == types.float32:
         return emit_load(builder, address, VECTOR)
     bits = builder.zext(emit_load(builder, address, HALF_VECTOR), INT_VECTOR)
@@ -193,7 +193,7 @@ def _emit_numbers(builder: Builder, address: Value, tag: Any) -> Value:
 
 
 def _emit_silu(builder: Builder, x: Value) -> Value:
-    """x / (1 + exp(-x)), from the exponential of a number that is not above 0."""
+    """x / (1 + exp(-x)), computed from exp(-|x|), which cannot overflow."""
     power = emit_exp(builder, builder.fneg(emit_call(builder, "fabs", x)))
     one = emit_constant(1.0)
     is_below = builder.fcmp_ordered("<", x, emit_constant(0.0))
@@ -202,7 +202,7 @@ def _emit_silu(builder: Builder, x: Value) -> Value:
 
 @intrinsic
 def _silu_vectors(_context: Any, source: Any, target: Any, count: Any, tag: Any) -> Any:
-    """target = silu(source), for so many vectors of sixteen."""
+    """target = silu(source), for `count` vectors of sixteen numbers."""
 
     def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
         source, target, count, _ = values
@@ -219,7 +219,7 @@ def _silu_vectors(_context: Any, source: Any, target: Any, count: Any, tag: Any)
 
 @intrinsic
 def _silu(_context: Any, number: Any) -> Any:
-    """As a lane of `_silu_vectors` computes it."""
+    """silu(number), with the bits that a lane of `_silu_vectors` gives."""
 
     def codegen(_context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
         return builder.extract_element(_emit_silu(builder, emit_splat(builder, values[0])), ir.Constant(INT, 0))
@@ -229,7 +229,7 @@ def _silu(_context: Any, number: Any) -> Any:
 
 @nb.njit(inline="always")
 def _gate(call: Any, tag: Any) -> None:
-    """silu(SOURCE), times `OTHER` if there is one."""
+    """Write silu(SOURCE), times `OTHER` if there is one."""
     width = call[WIDTH]
     row = _next_row(call)
     while row < call[NUM_ROWS]:
@@ -246,7 +246,7 @@ def _gate(call: Any, tag: Any) -> None:
 
 
 def look_up(fields: Any) -> None:
-    """Copies of rows of a table, of any numbers."""
+    """Copy the rows `IDS` of a table of any type."""
     call = nb.carray(fields, NUM_FIELDS)
     ids, width = nb.carray(pointer(call[IDS], np.int64(0)), call[NUM_ROWS]), call[WIDTH]
     row = _next_row(call)

@@ -1,6 +1,6 @@
-"""A model's forward whose few rows run as one call, from their embeddings to the logits, where all layers are fused.
+"""A model's whole forward for a few tokens as one call, from embeddings to logits, if all its layers are fused.
 
-Invariant: logits have the bits of the model's own forward, which a trial has shown.
+Invariant: logits have the same bits as the model's own forward; a trial at load checks that.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from decoding.model.linear.int8 import Int8Linear
 from decoding.model.linear.packed import PackedLinear
 from decoding.model.rowwise import RotaryTable
 
-# Shape suffixes: L layers, M model rows, T rows of a room, R rows that need logits, E width, V vocabulary.
+# Shape suffixes: L layers, M tokens and padding, T the most tokens, R tokens that need logits, E width, V vocabulary.
 OF_MODEL, OF_DECODER = {"model", "lm_head"}, {"embed_tokens", "layers", "norm", "rotary_emb"}
 
 
@@ -33,7 +33,7 @@ class Output(NamedTuple):
 
 
 class Modules(NamedTuple):
-    """Of a model, in one dtype."""
+    """A model's modules, all in one dtype."""
 
     embedding_VE: torch.Tensor
     rotary: RotaryTable
@@ -43,7 +43,8 @@ class Modules(NamedTuple):
 
 
 class Stack:
-    """Stands for the model. taps: told what goes into the layers, as hooks tell them where rows are many."""
+    """Replaces the model's forward. taps: given the layers' inputs here, since their hooks run only with many
+    tokens."""
 
     def __init__(self, modules: Modules, taps: Sequence[FeatureTap]) -> None:
         self._modules, self._taps = modules, taps
@@ -51,7 +52,7 @@ class Stack:
         rooms, table_VE = layers[0].rooms, modules.embedding_VE
         self._few_rows = min(head.few_rows, *(layer.parts.few_rows for layer in layers))
         shape = len(layers) + 1, self._few_rows, width
-        self._hidden_LTE = torch.zeros(shape, dtype=table_VE.dtype)  # what goes into each layer, and leaves the last
+        self._hidden_LTE = torch.zeros(shape, dtype=table_VE.dtype)  # each layer's input, then the last one's output
         places = [hidden_TE.data_ptr() for hidden_TE in self._hidden_LTE]
         calls = [
             LayerCalls(layer.parts, layer.spec, rooms, place) for layer, place in zip(layers, places, strict=False)
@@ -65,12 +66,12 @@ class Stack:
         self._program = program = Program(phases)
         self._embed, self._asked = program.fields_of(embed), [program.fields_of(call) for call in of_asked]
         self._rotations = program.fields_of_all(calls[0].rotate)
-        self._attentions = program.fields_of_all(attend)
+        self._attentions, self._group = program.fields_of_all(attend), layers[0].spec.group
 
     def __call__(
         self, input_ids: torch.Tensor, position_ids: torch.Tensor, use_cache: bool, logits_to_keep: torch.Tensor
     ) -> Output:
-        """Names are those of transformers; int64 [1, M], [1, M] and [R]."""
+        """Argument names are those of transformers; int64 [1, M], [1, M] and [R]."""
         if input_ids.numel() <= self._few_rows:
             return Output(self._run_program(input_ids, position_ids, logits_to_keep))
         hidden_1ME = nn.functional.embedding(input_ids, self._modules.embedding_VE)
@@ -96,7 +97,7 @@ class Stack:
         program.begin(ids_1M.numel())
         self._embed[IDS] = ids_1M.data_ptr()
         self._rotations[:, COSINES], self._rotations[:, SINES] = cosines.data_ptr(), sines.data_ptr()
-        plan.write(slice(len(layers)), layers[0].spec.group, self._attentions)
+        plan.write(slice(len(layers)), self._group, self._attentions)
         for call in self._asked:
             call[NUM_ROWS] = len(rows_R)
         self._asked[0][IDS], self._asked[-1][TARGET] = rows_R.data_ptr(), logits_1RV.data_ptr()
@@ -106,7 +107,7 @@ class Stack:
         return logits_1RV
 
     def _between(self, calls: Sequence[LayerCalls], places: Sequence[int], normed: int) -> list[list[Call]]:
-        """From hidden states to normed ones. The sum that ends a layer is made by the norm behind it."""
+        """The phases from the embeddings to the final norm. Each layer's last sum is computed by the norm after it."""
         norms = [*(layer.parts.input_norm for layer in self._modules.layers), self._modules.norm]
         targets = [*(each.inputs for each in calls), normed]
         phases = [[norms[0].call(places[0], targets[0])]]
@@ -116,7 +117,7 @@ class Stack:
 
 
 def stack_of(model: nn.Module, taps: Sequence[FeatureTap]) -> Stack | None:
-    """What might stand for the model's own forward."""
+    """A stack of the model's modules, still to be tried; None if the model has another form."""
     children: dict[str, Any] = dict(model.named_children())
     if children.keys() != OF_MODEL:
         return None
@@ -133,7 +134,7 @@ def stack_of(model: nn.Module, taps: Sequence[FeatureTap]) -> Stack | None:
 
 
 def _are_alike(layers: Sequence[Any]) -> bool:
-    """Whether they are fused, all that attends, in order, with as many query heads to a kv head."""
+    """Whether these are all of the model's attention layers in order, fused, with equal query heads per kv head."""
     if not all(isinstance(layer, FusedLayer) for layer in layers):
         return False
     specs = [layer.spec for layer in layers]

@@ -1,4 +1,4 @@
-"""Linear layers that treat every row alike, however many there are.
+"""Linear layers whose result for a row does not depend on how many rows the input has.
 
-Knows modules and tensors only.
+A row of the input is a token's vector. Knows modules and tensors only.
 """

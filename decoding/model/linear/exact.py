@@ -1,8 +1,8 @@
-"""Linear maps that are not modules (routers, experts), made row-exact in float32 on the CPU.
+"""Makes linear maps that are not modules (routers, experts) row-exact in float32 on the CPU.
 
-Modelling code calls `F.linear` on slices of its own parameters there, and the stock kernel rounds a row
-by how many rows there are. A function mode catches those calls; each row becomes a lane (see `attention.lanes`).
-Invariant: a row's sums run over the input in order, whatever the other rows are.
+Modelling code calls `F.linear` for them, and the stock kernel's rounding of a row depends on the number of rows. A
+torch function mode replaces those calls; each row becomes a lane (see `attention.lanes`). Invariant: a row's sums run
+over the input in order, whatever the other rows are.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from decoding.attention import lanes
 from decoding.attention.lanes import IN_FLIGHT, LANES, VECTOR_BYTES
 
 # Shape suffixes: M rows, I input width, O output width.
-PARALLEL_WORK = 1 << 20  # lane-wise multiply-adds below which threads cost more than they save
+PARALLEL_WORK = 1 << 20  # with fewer multiply-adds (of sixteen rows each), threads cost more than they save
 Floats = NDArray[np.float32]
 
 
 class RowExactLinears(TorchFunctionMode):
-    """Inside this mode `F.linear` of float32 is row-exact; everything else is as ever."""
+    """Inside this mode `F.linear` of float32 is row-exact; nothing else changes."""
 
     def __torch_function__(
         self, func: Callable[..., Any], _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -38,7 +38,7 @@ class RowExactLinears(TorchFunctionMode):
 
 
 def use_eager_experts(model: nn.Module) -> bool:
-    """Have mixtures of experts run expert by expert, whose kernels take any dtype; return whether there are any."""
+    """Have mixtures of experts run expert by expert, which works in any dtype; return whether there are any."""
     has_experts = False
     for module in model.modules():
         config = getattr(module, "config", None)
@@ -63,7 +63,7 @@ def row_exact_linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tens
 
 @nb.njit(cache=True)
 def _transpose(rows_MI: Floats, tile: int) -> Floats:
-    """[I * LANES]: sixteen rows side by side, zeros beyond the last."""
+    """[I * LANES]: sixteen rows interleaved, one in each lane, with zeros after the last row."""
     width = rows_MI.shape[1]
     columns = np.zeros(width * LANES, np.float32)
     for lane in range(min(LANES, len(rows_MI) - tile * LANES)):
@@ -74,7 +74,7 @@ def _transpose(rows_MI: Floats, tile: int) -> Floats:
 
 @nb.njit(cache=True)
 def _multiply_block(columns: Floats, weight_OI: Floats, out_MO: Floats, tile: int, block: int) -> None:
-    """One tile of rows times up to sixteen outputs."""
+    """Multiply one tile of sixteen rows by up to sixteen outputs' weights."""
     width = weight_OI.shape[1]
     first = block * IN_FLIGHT
     count = min(IN_FLIGHT, len(weight_OI) - first)

@@ -1,7 +1,7 @@
-"""Linear layers with int8 weights, on the CPU: a scale for each output, and one for each row that comes in.
+"""Linear layers with int8 weights on the CPU, with one scale for each output and one for each row of the input.
 
-Integer sums are exact, so that a row has the same bits in any company by construction.
-Invariant: of a layer's weights only the integers are kept.
+Integer sums are exact, so a row's result has the same bits whatever other rows there are.
+Invariant: only the integers and scales of the weights are kept.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import torch
 from torch import nn
 
 from decoding.attention.lanes import has_feature
-from decoding.attention.program import MOST_ROWS, Call, Rooms
-from decoding.attention.team import Team
+from decoding.attention.program import MOST_ROWS, Call, Rooms, Team
 from decoding.errors import ConfigError
 from decoding.model.linear.int8_kernel import (
     LARGEST,
@@ -29,15 +28,15 @@ from decoding.model.linear.panel_kernel import PANEL, STEP_BYTES
 from decoding.model.linear.panels import ALONE_BYTES, panels_a_claim
 
 # Shape suffixes: M rows, I input width, O output width, P panels, S steps.
-FEWEST_OUTPUTS = PANEL  # of a layer that is worth it: routers of experts, say, keep their precision
+FEWEST_OUTPUTS = PANEL  # smaller layers, such as routers of experts, keep their precision
 SCALE_BYTES = 4
-SLICE = 4096  # outputs whose weights are rounded at a time
+SLICE = 4096  # the outputs whose weights are rounded at a time
 Fields = ctypes.c_int64 * NUM_FIELDS
 RoundingFields = ctypes.c_int64 * NUM_ROUNDING_FIELDS
 
 
 class Int8Linear(nn.Module):
-    """Stands for an `nn.Linear` whose inputs and outputs are float32 or bfloat16."""
+    """Replaces an `nn.Linear` whose inputs and outputs are float32 or bfloat16."""
 
     def __init__(self, weight_OI: torch.Tensor, bias_O: torch.Tensor | None) -> None:
         super().__init__()
@@ -67,10 +66,10 @@ class Int8Linear(nn.Module):
         self.num_bytes = self._integers.numel() + 8 * len(self._scales)
         self._share = multiply_to_halves if self._dtype == torch.bfloat16 else multiply_to_floats
         self._team = Team(self._share)
-        self.few_rows = MOST_ROWS  # that a program may have
+        self.few_rows = MOST_ROWS  # the most rows of a program
         self._rounding = Team(round_rows)
 
-    def __call__(self, input: torch.Tensor) -> torch.Tensor:  # past nn.Module's hooks, which cost microseconds
+    def __call__(self, input: torch.Tensor) -> torch.Tensor:  # skips nn.Module's hooks, which cost microseconds
         input = input.contiguous()
         output = torch.empty(*input.shape[:-1], self.out_features, dtype=self._dtype)
         num_rows, num_threads = output.numel() // self.out_features, torch.get_num_threads()
@@ -93,13 +92,13 @@ class Int8Linear(nn.Module):
         return output
 
     def ready(self, source: int, rooms: Rooms) -> list[Call]:
-        """In a program: make integers of rows."""
+        """A program's call that rounds the input's rows to integers."""
         integers, scales = self._rounded_in(rooms)
         widths = (self.in_features, self._padded_width, self._dtype.itemsize)
         return [Call(round_rows, (source, integers, 0, 0, scales, *widths))]
 
     def call(self, _source: int, target: int, rooms: Rooms) -> Call:
-        """In a program: multiply the integers that are `ready`."""
+        """A program's call that multiplies the integers from `ready`."""
         integers, scales = self._rounded_in(rooms)
         return Call(self._share, (integers, target, 0, 0, scales, *self._constants))
 
@@ -107,7 +106,7 @@ class Int8Linear(nn.Module):
         return rooms.room("integers", self._padded_width), rooms.room("scales", SCALE_BYTES)
 
     def _store(self, weight_OI: torch.Tensor, start: int) -> None:
-        """Round the float32 weights of outputs from `start` on, which begins a panel."""
+        """Round the float32 weights of the outputs from `start` on, a multiple of `PANEL`."""
         num_outputs, width = weight_OI.shape
         scales_O = weight_OI.abs().amax(1) / LARGEST
         integers_OI = torch.where(scales_O[:, None] > 0, weight_OI / scales_O[:, None], 0).round().to(torch.int8)
@@ -121,13 +120,13 @@ class Int8Linear(nn.Module):
 
 
 def can_round_to_int8(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether there are instructions for it, and for the numbers that go in and come out."""
+    """Whether the processor has int8 dot products, and can pack layers of `dtype` at all."""
     has_instructions = has_feature("avx512vnni") or has_feature("avxvnni")
     return device.type == "cpu" and has_instructions and can_pack(device, dtype)
 
 
 def check_int8(device: torch.device, dtype: torch.dtype) -> None:
-    """Raises ConfigError where int8 weights cannot be multiplied."""
+    """Raise ConfigError if int8 weights cannot be multiplied on this processor."""
     if not can_round_to_int8(device, dtype):
         raise ConfigError(
             f"weights 'int8' need a CPU with AVX512_VNNI or AVX_VNNI and float32 or bfloat16, not {device} and {dtype}"
@@ -135,9 +134,9 @@ def check_int8(device: torch.device, dtype: torch.dtype) -> None:
 
 
 def round_linears(model: nn.Module, but: str = "") -> int:
-    """Replace the linear layers of `model` by int8 ones, its head among them; the bytes that they keep.
+    """Replace the linear layers of `model`, the head included, by int8 ones; return the bytes that these keep.
 
-    Originals are dropped. but: the name of layers that stay as they are.
+    Originals are dropped. but: the name of layers that are not replaced.
     """
     num_bytes = 0
     for parent, name, weight_OI, bias_O in linears_of(model):

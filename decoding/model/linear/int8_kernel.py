@@ -1,9 +1,9 @@
 # ruff: noqa: ARG001 - an intrinsic receives the types of its arguments, which the signature fixes anyway
-"""Rows times int8 weights in panels of 64 outputs: integer sums, scaled once they are whole.
+"""Multiplies rows of the input with int8 weights in panels of 64 outputs; complete integer sums are then scaled.
 
-A row is 127 at its largest number, and its integers are stored with 128 added, as the instructions want them
-unsigned; sums therefore begin with -128 times an output's weights. Addresses are integers, in bytes.
-Invariant: sums are exact, so that an output's bits depend on its row and weights alone.
+A row is scaled so that its largest number becomes 127. Its integers are stored plus 128, since the instructions want
+them unsigned, so each sum begins at -128 times the sum of the output's weights. Addresses are integers, in bytes.
+Invariant: sums are exact, so an output's bits depend on its row and weights alone.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from decoding.model.linear.panel_kernel import (
     write,
 )
 
-# The fields of a call's table, each an int64. STARTS: int32 of each output; SCALES: float32 of each output.
+# The fields of a multiplication's call, each an int64. STARTS: int32 for each output; SCALES: float32 for each output.
 SOURCE, TARGET, NUM_ROWS, COUNTER, ROW_SCALES, WEIGHTS, BIAS = range(7)
 NUM_STEPS, STARTS, SCALES, NUM_OUTPUTS, CLAIM, ITEM = range(7, 13)
 NUM_FIELDS = 13
-# Those of a call that makes integers of rows.
+# The fields of a call that rounds rows to integers.
 NUMBERS, INTEGERS, NUM_NUMBERS, _COUNTER, SCALES_OF_ROWS, WIDTH, PADDED_WIDTH, NUMBER_BYTES = range(8)
 NUM_ROUNDING_FIELDS = 8
 ROWS_AT_A_TIME = 8
@@ -58,7 +58,7 @@ SIZE_BITS = np.uint32(0x7FFFFFFF)
 
 @intrinsic
 def _copy(_context: Any, vectors: Any, others: Any, count: Any) -> Any:
-    """Set so many vectors to as many others."""
+    """Copy `count` vectors from `others` to `vectors`."""
 
     def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
         vectors, others, count = values
@@ -72,7 +72,7 @@ def _copy(_context: Any, vectors: Any, others: Any, count: Any) -> Any:
 
 @intrinsic
 def _scale(_context: Any, sums: Any, scales: Any, row_scale: Any) -> Any:
-    """A row's int32 sums become float32, times the scales of their outputs, times that of the row, in this order."""
+    """Convert a row's int32 sums to float32, multiply by the outputs' scales, then by the row's scale."""
 
     def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
         sums, scales, row_scale = values
@@ -90,7 +90,7 @@ def _scale(_context: Any, sums: Any, scales: Any, row_scale: Any) -> Any:
 
 @nb.njit(inline="always")
 def _multiply(call: Any, tag: Any) -> None:
-    """A thread's share of a call; tag: of the numbers that come out."""
+    """One thread's share of a call. tag: the type of the outputs."""
     sums = room()
     counter = np.int64(call.ctypes.data) + 8 * COUNTER
     num_panels = (call[NUM_OUTPUTS] + PANEL - 1) // PANEL
@@ -120,10 +120,10 @@ def _multiply(call: Any, tag: Any) -> None:
 
 @nb.njit(cache=True)
 def _round_row(bits: Any, integers: Any, width: int) -> Any:
-    """127 times a row's numbers by the largest of them, in integers; what one of them is worth. bits: as float32's."""
+    """Round a row to integers, its largest number to 127, and return the scale. bits: the row's float32 bits."""
     largest = np.uint32(0)
     for place in range(width):
-        largest = max(largest, bits[place] & SIZE_BITS)  # in the order of sizes, and what is no number comes last
+        largest = max(largest, bits[place] & SIZE_BITS)  # without the sign, bits sort like magnitudes; NaN is largest
     pair = np.empty(1, np.uint32)
     pair[0] = largest
     size = pair.view(np.float32)[0]
@@ -138,7 +138,7 @@ def _round_row(bits: Any, integers: Any, width: int) -> Any:
 
 @nb.njit(inline="always")
 def _round_rows(call: Any) -> None:
-    """A thread's share of making integers of rows, a few at a time."""
+    """One thread's share of rounding rows to integers, a few rows at a time."""
     counter = np.int64(call.ctypes.data) + 8 * COUNTER
     width, num_rows = call[WIDTH], call[NUM_NUMBERS]
     is_half = call[NUMBER_BYTES] == 2
@@ -172,5 +172,5 @@ def multiply_to_halves(fields: Any) -> None:
 
 
 def round_rows(fields: Any) -> None:
-    """One thread's share of a call that makes integers of float32 or bfloat16 rows."""
+    """One thread's share of a call that rounds float32 or bfloat16 rows to integers."""
     _round_rows(nb.carray(fields, NUM_ROUNDING_FIELDS))

@@ -1,9 +1,9 @@
 """Linear layers prepacked by oneDNN, for the CPU in float32 and bfloat16.
 
-Unlike stock ones they give a row the same bits whatever other rows the step holds, as long as there are at least
-two; where that ends at some row count, they run their rows in pieces (see `row_limit`). A few rows, or one, go
-through a kernel of our own where it is quicker (see `readers`).
-Invariant: a packed layer keeps no second copy of its weight, except one tied to the embedding.
+Unlike stock layers they give a row the same bits whatever other rows there are, if there are at least two; where a
+large number of rows breaks this, the rows are split (see `row_limit`). A few rows, or one, go through our own kernel
+where it is quicker (see `readers`). Invariant: a packed layer keeps no second copy of its weight, except one tied to
+the embedding.
 """
 
 from __future__ import annotations
@@ -15,19 +15,18 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from decoding.attention.program import Call, Rooms
-from decoding.attention.team import one_thread
+from decoding.attention.program import Call, Rooms, one_thread
 from decoding.model.linear.panels import Panels
 from decoding.model.linear.readers import choose_readers
 from decoding.model.linear.row_limit import exact_row_limit, run_in_pieces
 
 # Shape suffixes: M rows, I input width, O output width.
-ROWS_HINT = 16  # the row count that oneDNN's choice of layout is for
+ROWS_HINT = 16  # oneDNN chooses its layout for so many rows
 _linear = torch.ops.mkldnn._linear_pointwise.default
 
 
 class PackedLinear(nn.Module):
-    """Stands for an `nn.Linear` of float32 or bfloat16 weights on the CPU."""
+    """Replaces an `nn.Linear` of float32 or bfloat16 weights on the CPU."""
 
     def __init__(self, weight_OI: torch.Tensor, bias_O: torch.Tensor | None) -> None:
         super().__init__()
@@ -36,11 +35,11 @@ class PackedLinear(nn.Module):
         self.packed_weight = _pack(weight_OI)
         self.bias_O = bias_O
         self.weight = torch.empty(0, dtype=weight_OI.dtype)  # modelling code reads its dtype and device
-        self.few_rows = 0  # which go through our own kernel
-        self._few_numbers, self._most_numbers = -1, sys.maxsize  # of the input of one call
+        self.few_rows = 0  # up to so many rows go through our own kernel
+        self._few_numbers, self._most_numbers = -1, sys.maxsize  # numbers of an input for our kernel, and for one call
         self._panels: Panels | None = None
 
-    def __call__(self, input: torch.Tensor) -> torch.Tensor:  # past nn.Module's hooks, which cost microseconds
+    def __call__(self, input: torch.Tensor) -> torch.Tensor:  # skips nn.Module's hooks, which cost microseconds
         num_numbers = input.numel()
         if num_numbers <= self._few_numbers and self._panels is not None:
             return self._panels.multiply(input)
@@ -50,32 +49,32 @@ class PackedLinear(nn.Module):
         return output
 
     def multiply(self, rows_MI: torch.Tensor) -> torch.Tensor:
-        """[M, O], in one call however many rows there are."""
+        """[M, O], in one oneDNN call for any number of rows."""
         output: torch.Tensor = _linear(rows_MI, self.packed_weight, self.bias_O, "none", [], "")
         return output
 
     def ready(self, _source: int, _rooms: Rooms) -> list[Call]:
-        """In a program: what rows need before `call`, which is nothing."""
+        """No calls: the input needs no preparation."""
         return []
 
     def call(self, source: int, target: int, _rooms: Rooms) -> Call:
-        """In a program, for up to `few_rows` rows, which are some."""
+        """A program's call, for up to `few_rows` rows. `few_rows` must not be 0."""
         assert self._panels is not None, "few_rows is 0"
         return self._panels.call(source, target)
 
     def limit_rows(self, limit: int) -> None:
-        """From here on, run more rows than `limit` in pieces."""
+        """Split inputs of more than `limit` rows from now on."""
         self._most_numbers = limit * self.in_features
 
     def read_panels(self, panels: Panels, most_rows: int) -> None:
-        """From here on, leave up to so many rows to `panels`."""
+        """Multiply up to `most_rows` rows with `panels` from now on."""
         self.few_rows = most_rows
         self._few_numbers = most_rows * self.in_features
         self._panels = panels if most_rows else None
 
 
 def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether this processor can: bfloat16 needs one with AVX-512 or AVX-NE-CONVERT, and only trying tells."""
+    """Whether this processor can pack: bfloat16 needs AVX-512 or AVX-NE-CONVERT, and only a trial shows."""
     if device.type != "cpu" or dtype not in (torch.float32, torch.bfloat16) or not torch._C._has_mkldnn:
         return False
     try:
@@ -86,7 +85,7 @@ def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def linears_of(model: nn.Module) -> Iterator[tuple[nn.Module, str, torch.Tensor, torch.Tensor | None]]:
-    """Every linear layer of `model`, which may be replaced meanwhile: its parent, its name there, weight and bias."""
+    """Every linear layer of `model` as (parent, name, weight, bias). Layers may be replaced while iterating."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if type(child) is not nn.Linear and type(child) is not Conv1D:  # subclasses may compute something else
@@ -98,9 +97,9 @@ def linears_of(model: nn.Module) -> Iterator[tuple[nn.Module, str, torch.Tensor,
 
 
 def pack_linears(model: nn.Module) -> int:
-    """Replace every linear layer of `model` by its packed form; return how many. Originals are dropped.
+    """Replace every linear layer of `model` by a packed one; return how many. Originals are dropped.
 
-    On a processor that needs it, layers get the row limit that the first of their shape shows in a trial.
+    A trial with one layer of each shape finds the row limit of all layers of that shape.
     """
     packed: list[PackedLinear] = []
     for parent, name, weight_OI, bias_O in linears_of(model):
@@ -112,18 +111,19 @@ def pack_linears(model: nn.Module) -> int:
 
 
 def num_few_rows(model: nn.Module) -> int:
-    """Up to how many rows no packed layer of `model` leaves to oneDNN, which wants row counts that it knows."""
+    """The most rows that all packed layers of `model` multiply without oneDNN. Beyond it rows must be padded, see
+    `row_counts`."""
     return min((module.few_rows for module in model.modules() if isinstance(module, PackedLinear)), default=sys.maxsize)
 
 
 def num_packed_shapes(model: nn.Module) -> int:
-    """Of its packed layers, those that differ."""
+    """The number of different shapes among the packed layers."""
     layers = [module for module in model.modules() if isinstance(module, PackedLinear)]
     return len({(layer.in_features, layer.out_features, layer.bias_O is None) for layer in layers})
 
 
 def _pack(weight_OI: torch.Tensor) -> torch.Tensor:
-    """On one thread, so that the layout is the same on any number of them, and the one that `panels` reads."""
+    """Pack on one thread, so that the layout, which `panels` reads, does not depend on the number of threads."""
     with one_thread():
         packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight_OI.contiguous(), ROWS_HINT)
     return packed

@@ -1,9 +1,10 @@
 # ruff: noqa: ARG001 - an intrinsic receives the types of its arguments, which the signature fixes anyway
-"""Any number of rows times weights that lie in panels of 64 outputs, which are read from memory once and in order.
+"""Multiplies any number of rows with weights in panels of 64 outputs, which are read from memory once and in order.
 
-A panel holds, step by step through the input, four bytes of every output side by side: a float32 weight, or two
-bfloat16 ones for two places of the input. Addresses are integers, in bytes; callers vouch for them.
-Invariant: an output is a sum of blocks of so many steps, each in order of the input, whatever the rows and threads.
+A panel holds, for each step along the input, four bytes of each of its outputs side by side: one float32 weight, two
+bfloat16 weights or four int8 weights. Addresses are integers, in bytes, which nothing checks.
+Invariant: an output is the sum of blocks of a fixed number of steps, each summed in order of the input, whatever the
+number of rows and threads.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ from decoding.attention.lanes import (
 PANEL = 64  # outputs
 STEP_BYTES = 4  # of the input
 PANEL_VECTORS = PANEL // LANES
-PANEL_BYTES = PANEL_VECTORS * VECTOR_BYTES  # of weights for a step, and of sums for a row
-# Rows at a time, and vectors of a panel with them: sums, weights and a factor must fit the processor's registers, 32 of
-# sixteen numbers or 16 of eight. A lone row takes all: one vector's sums wait for each other.
+PANEL_BYTES = PANEL_VECTORS * VECTOR_BYTES  # bytes of a step's weights, and of a row's sums
+# Rows and vectors of a panel in one turn: sums, weights and a factor must fit the processor's registers, 32 of sixteen
+# numbers or 16 of eight. A lone row takes all vectors, since the additions to one vector wait for each other.
 ROWS, VECTORS = 6, PANEL_VECTORS if has_feature("avx512f") else 1
-CHUNK = 64  # steps that stay in the nearest cache while they are read more than once
-AHEAD = 8192  # bytes between the weights that are read and those that are asked for, where they are read once
-MOST_ROWS = 256  # that share a pass over a panel
+CHUNK = 64  # steps whose weights stay in the L1 cache while several groups of rows read them
+AHEAD = 8192  # bytes between the weights that are read and those that are prefetched, if weights are read once
+MOST_ROWS = 256  # the most rows that share a pass over a panel
 # The fields of a call's table, each an int64.
 SOURCE, TARGET, NUM_ROWS, COUNTER, WEIGHTS, BIAS, NUM_STEPS, BLOCK, LEAP, NUM_OUTPUTS, CLAIM, ITEM = range(12)
 NUM_FIELDS = 12
@@ -58,7 +59,7 @@ FLAGS = ir.VectorType(ir.IntType(1), LANES)
 
 
 class Rows(NamedTuple):
-    """Where the first of the input begins, bytes from one to the next, and how many there are."""
+    """Rows of the input: address of the first, bytes from one to the next, and how many."""
 
     start: int
     step: int
@@ -66,13 +67,13 @@ class Rows(NamedTuple):
 
 
 def _emit_assembly(builder: Builder, text: str, constraints: str, result: Any, *operands: Value) -> Value:
-    """One instruction that the intrinsics of LLVM's versions name differently."""
+    """Emit one instruction as assembly, since LLVM's versions name its intrinsic differently."""
     kind = ir.FunctionType(result, [operand.type for operand in operands])
     return builder.call(ir.InlineAsm(kind, text, constraints), operands)
 
 
 def _emit_product(builder: Builder, tag: Any, total: Value, factor: Value, weights: Value) -> Value:
-    """total + factor * weights in each lane: one product of float32, two of bfloat16, four of bytes as integers."""
+    """total + factor * weights in each lane: one product of float32, two of bfloat16, or four of bytes."""
     if tag == types.float32:
         return emit_call(builder, "fma", factor, weights, total)
     if tag == types.uint16:
@@ -80,7 +81,7 @@ def _emit_product(builder: Builder, tag: Any, total: Value, factor: Value, weigh
     if has_feature("avx512vnni"):
         return _emit_assembly(builder, "vpdpbusd $3, $2, $0", "=v,0,v,v", VECTOR, total, factor, weights)
     halves = []
-    for lanes in (range(LANES // 2), range(LANES // 2, LANES)):  # of processors with the instruction for eight lanes
+    for lanes in (range(LANES // 2), range(LANES // 2, LANES)):  # AVX_VNNI has the instruction for eight lanes only
         places = ir.Constant(ir.VectorType(INT, LANES // 2), list(lanes))
         parts = [builder.shuffle_vector(each, each, places) for each in (total, factor, weights)]
         halves.append(_emit_assembly(builder, "{vex} vpdpbusd $3, $2, $0", "=x,0,x,x", parts[0].type, *parts))
@@ -93,7 +94,7 @@ def _vectors_at_a_time(num_rows: int) -> int:
 
 
 def _emit_turn(builder: Builder, num_rows: int, tag: Any, values: list[Value]) -> None:
-    """The sums of so many rows in a few vectors of a panel, over some steps."""
+    """Add up `num_rows` rows' products with a few vectors of a panel, over some steps."""
     source, source_step, weights, num_steps, sums, asked, asked_step, _ = values
     num_vectors = _vectors_at_a_time(num_rows)
     rows = [builder.add(source, emit_times(builder, source_step, row)) for row in range(num_rows)]
@@ -134,8 +135,8 @@ def take_turn(
 ) -> Any:
     """sums[r] += row r * weights for 1 to `ROWS` rows, `source_step` bytes apart.
 
-    asked: what is asked for meanwhile, an address for each vector that is read, `asked_step` bytes apart. tag: float32,
-    uint16 or int8, for the weights; bytes of rows are unsigned.
+    asked: the first address to prefetch; one for each vector that is read, `asked_step` bytes apart. tag: float32,
+    uint16 (bfloat16) or int8, the type of the weights; with int8 the rows hold unsigned bytes.
     """
 
     def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
@@ -155,7 +156,7 @@ def take_turn(
 
 @intrinsic
 def room(_context: Any) -> Any:
-    """Address of vectors of sums for the most rows, on the stack."""
+    """Allocate sums for `MOST_ROWS` rows on the stack; return their address."""
 
     def codegen(_context: Any, builder: Builder, _signature: Any, _values: Any) -> Value:
         space = cgutils.alloca_once(builder, ir.ArrayType(VECTOR, MOST_ROWS * PANEL_VECTORS))
@@ -166,7 +167,7 @@ def room(_context: Any) -> Any:
 
 @intrinsic
 def fill(_context: Any, vectors: Any, count: Any, number: Any) -> Any:
-    """Set all numbers of so many vectors."""
+    """Set all numbers of `count` vectors."""
 
     def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
         vectors, count, number = values
@@ -180,7 +181,7 @@ def fill(_context: Any, vectors: Any, count: Any, number: Any) -> Any:
 
 @intrinsic
 def add(_context: Any, vectors: Any, others: Any, count: Any) -> Any:
-    """Add so many vectors to as many others."""
+    """vectors[i] += others[i] for `count` vectors."""
 
     def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
         vectors, others, count = values
@@ -194,7 +195,7 @@ def add(_context: Any, vectors: Any, others: Any, count: Any) -> Any:
 
 
 def emit_rounded(builder: Builder, numbers: Value) -> Value:
-    """bfloat16 numbers, to the nearest, ties to even."""
+    """Round to bfloat16: to nearest, ties to even."""
     if has_feature("avx512bf16"):
         return _emit_assembly(builder, "vcvtneps2bf16 $1, $0", "=v,v", HALF_VECTOR, numbers)
     bits = builder.bitcast(numbers, INT_VECTOR)
@@ -208,7 +209,7 @@ def emit_rounded(builder: Builder, numbers: Value) -> Value:
 
 @intrinsic
 def write(_context: Any, vectors: Any, target: Any, count: Any, tag: Any) -> Any:
-    """The first `count` numbers of a row's sums, rounded as `tag` says: float32, or uint16 for bfloat16."""
+    """Write the first `count` numbers of a row's sums as float32, or as bfloat16 if `tag` is uint16."""
     item, name = (2, "llvm.masked.store.v16i16.p0") if tag == types.uint16 else (4, "llvm.masked.store.v16f32.p0")
 
     def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
@@ -232,13 +233,13 @@ def write(_context: Any, vectors: Any, target: Any, count: Any, tag: Any) -> Any
 
 @nb.njit(cache=True)
 def sum_steps(rows: Rows, panel: int, start: int, end: int, sums: int, tag: Any) -> None:
-    """sums[r] += row r * a panel, over the steps from `start` to `end`."""
+    """sums[r] += row r * the panel, over the steps from `start` to `end`."""
     if rows.num_rows <= ROWS and _vectors_at_a_time(rows.num_rows) == PANEL_VECTORS:
         weights, source = panel + start * PANEL_BYTES, rows.start + start * STEP_BYTES
         take_turn(rows.num_rows, source, rows.step, weights, end - start, sums, weights + AHEAD, VECTOR_BYTES, tag)
         return
     num_groups = (rows.num_rows + ROWS - 1) // ROWS
-    asked_step = (VECTOR_BYTES + num_groups - 1) // num_groups  # every turn asks for its share of the next chunk
+    asked_step = (VECTOR_BYTES + num_groups - 1) // num_groups  # each turn prefetches its share of the next chunk
     while start < end:
         num_steps = min(CHUNK, end - start)
         weights = panel + start * PANEL_BYTES
@@ -246,7 +247,7 @@ def sum_steps(rows: Rows, panel: int, start: int, end: int, sums: int, tag: Any)
         row = 0
         while row < rows.num_rows:
             left = rows.num_rows - row
-            count = left if left <= ROWS else min(ROWS, (left + 1) // 2)  # lest the last turn have a single row
+            count = left if left <= ROWS else min(ROWS, (left + 1) // 2)  # so that the last turn has several rows
             source = rows.start + row * rows.step + start * STEP_BYTES
             num_vectors, shift = _vectors_at_a_time(count), 0
             while shift < PANEL_BYTES:
@@ -260,7 +261,7 @@ def sum_steps(rows: Rows, panel: int, start: int, end: int, sums: int, tag: Any)
 
 @nb.njit(inline="always")
 def _sum_panel(call: Any, weights: int, rows: Rows, sums: int, totals: int, tag: Any) -> None:
-    """totals[r] = row r * a panel."""
+    """totals[r] = row r * the panel, as a sum of blocks."""
     num_vectors = rows.num_rows * PANEL_VECTORS
     start = 0
     while start < call[NUM_STEPS]:
@@ -275,7 +276,7 @@ def _sum_panel(call: Any, weights: int, rows: Rows, sums: int, totals: int, tag:
 
 @nb.njit(inline="always")
 def _multiply(call: Any, tag: Any) -> None:
-    """A thread's share of a call: panels, a few at a time, until the counter says that all are taken."""
+    """One thread's share of a call: it claims a few panels at a time until all are taken."""
     sums, totals = room(), room()
     counter = np.int64(call.ctypes.data) + 8 * COUNTER
     num_panels = (call[NUM_OUTPUTS] + PANEL - 1) // PANEL
@@ -300,10 +301,10 @@ def _multiply(call: Any, tag: Any) -> None:
 
 
 def multiply_floats(fields: Any) -> None:
-    """One thread's share of a call, of float32 numbers."""
+    """One thread's share of a call with float32 numbers."""
     _multiply(nb.carray(fields, NUM_FIELDS), np.float32(0))
 
 
 def multiply_halves(fields: Any) -> None:
-    """One thread's share of a call, of bfloat16 numbers, which needs a processor with AVX512_BF16."""
+    """One thread's share of a call with bfloat16 numbers. Needs AVX512_BF16."""
     _multiply(nb.carray(fields, NUM_FIELDS), np.uint16(0))

@@ -1,7 +1,7 @@
-"""A second reader of the weights that oneDNN has packed, for the few rows of a decode step.
+"""Our own multiplication with weights that oneDNN packed, for the few rows of a decode step.
 
-oneDNN packs most layers in panels of 64 outputs and sums their input in blocks. Where a trial shows that this kernel,
-summing in the same blocks, gives the same bits, rows may go through either.
+oneDNN packs most layers in panels of 64 outputs and sums their input in blocks. If a trial shows that our kernel, which
+sums in the same blocks, gives the same bits, either may multiply a row.
 Invariant: there is one copy of the weights, which the packed tensor owns.
 """
 
@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from decoding.attention.lanes import has_feature
-from decoding.attention.program import Call
-from decoding.attention.team import Team
+from decoding.attention.program import Call, Team
 from decoding.model.linear.panel_kernel import (
     NUM_FIELDS,
     PANEL,
@@ -26,17 +25,18 @@ from decoding.model.linear.panel_kernel import (
 
 # Shape suffixes: M rows, I input width, O output width.
 TRIAL_ROWS, MOST_TRIAL_ROWS = 16, 512
-TRIAL_NUMBERS = 1 << 19  # of the result: another order of sums shows in one bfloat16 number of ten thousand
-USUAL_BLOCKS = (512, 1024, 256, 2048, 4096)  # places of the input in one sum
-CLAIM_BYTES = 1 << 18  # of weights that a thread takes at a time
-FEWEST_CLAIMS = 8  # of a layer, so that threads end at about the same time
-ALONE_BYTES = 1 << 16  # of weights below which waking another thread costs more than it saves
+TRIAL_NUMBERS = 1 << 19  # results to compare: another order of sums changes one bfloat16 number in ten thousand
+USUAL_BLOCKS = (512, 1024, 256, 2048, 4096)  # lengths of a block to try, in numbers of the input
+CLAIM_BYTES = 1 << 18  # of weights that a thread claims at a time
+FEWEST_CLAIMS = 8  # a layer has at least so many claims (if it has the panels), so that threads end at similar times
+ALONE_BYTES = 1 << 16  # with fewer bytes of weights, waking another thread costs more than it saves
 Fields = ctypes.c_int64 * NUM_FIELDS
 Multiply = Callable[[torch.Tensor], torch.Tensor]  # [M, I] to [M, O]
 
 
 class Panels:
-    """The panels of one packed tensor. block: the steps that are summed before their sum is added to the total."""
+    """The panels of one packed tensor. block: the number of steps that are summed before they are added to the
+    total."""
 
     def __init__(
         self, packed: torch.Tensor, bias_O: torch.Tensor | None, shape: tuple[int, int], dtype: torch.dtype, block: int
@@ -50,7 +50,7 @@ class Panels:
         self._num_outputs, self._dtype = num_outputs, dtype
         self._is_small = num_outputs * width * dtype.itemsize < ALONE_BYTES
         leap = torch.ops.mkldnn._nbytes(packed) // num_panels
-        self._constants = (  # the fields behind the counter, as the kernel names them
+        self._constants = (  # the kernel's fields after COUNTER
             torch.ops.mkldnn.data_ptr(packed),
             0 if self._bias is None else self._bias.data_ptr(),
             width * dtype.itemsize // STEP_BYTES,
@@ -64,7 +64,7 @@ class Panels:
         self._team = Team(self._share)
 
     def multiply(self, input: torch.Tensor) -> torch.Tensor:
-        """[..., I] to [..., O]: each row has the bits that oneDNN gives it among others."""
+        """[..., I] to [..., O]: each row with the bits that oneDNN gives it in a call with several rows."""
         input = input.contiguous()
         output = torch.empty(*input.shape[:-1], self._num_outputs, dtype=self._dtype)
         num_rows = output.numel() // self._num_outputs
@@ -73,19 +73,19 @@ class Panels:
         return output
 
     def call(self, source: int, target: int) -> Call:
-        """The same in a program, between addresses."""
+        """A program's call of `multiply`, between two addresses."""
         return Call(self._share, (source, target, 0, 0, *self._constants))
 
 
 def panels_a_claim(num_panels: int, panel_bytes: int) -> int:
-    """How many a thread takes at a time."""
+    """The number of panels that a thread claims at a time."""
     return max(1, min(CLAIM_BYTES // panel_bytes, num_panels // FEWEST_CLAIMS))
 
 
 def fitting_panels(
     packed: torch.Tensor, bias_O: torch.Tensor | None, shape: tuple[int, int], dtype: torch.dtype, multiply: Multiply
 ) -> Panels | None:
-    """What reads `packed` and gives the bits of `multiply`, found by trying; None where nothing does."""
+    """Panels that read `packed` and give the bits of `multiply`, found by trial; None if no block length does."""
     if not _can_read(packed, shape, dtype):
         return None
     num_rows = min(max(TRIAL_ROWS, TRIAL_NUMBERS // shape[0]), MOST_TRIAL_ROWS)
@@ -99,7 +99,7 @@ def fitting_panels(
 
 
 def _can_read(packed: torch.Tensor, shape: tuple[int, int], dtype: torch.dtype) -> bool:
-    """Whether panels of the weight may be what the tensor holds: no address outside of it is read."""
+    """Whether the tensor is large enough for panels of the weight, so that no address outside it is read."""
     if dtype == torch.bfloat16 and not has_feature("avx512bf16"):
         return False
     num_steps, rest = divmod(shape[1] * dtype.itemsize, STEP_BYTES)
@@ -108,7 +108,7 @@ def _can_read(packed: torch.Tensor, shape: tuple[int, int], dtype: torch.dtype) 
 
 
 def _blocks(width: int, dtype: torch.dtype) -> Iterator[int]:
-    """Steps to try, the likeliest first."""
+    """The block lengths to try, in steps, the most usual first."""
     places_a_step = STEP_BYTES // dtype.itemsize
     places = [*(each for each in USUAL_BLOCKS if each < width), width]
     return (each // places_a_step for each in places)

@@ -1,8 +1,8 @@
-"""Which of its two readers a packed layer uses for how many rows: measured at load, where both give the same bits.
+"""Measures at load up to how many rows our kernel (see `panels`) is quicker than oneDNN, if both give the same bits.
 
-Layers of one shape are measured together, so that their weights come from as far away as in a step; on one thread,
-in its processor time, which other processes disturb the least.
-Invariant: a layer's rows have the same bits whatever was measured.
+Layers of one shape are measured in turn, so that their weights come from memory as in a step; on one thread and in its
+processor time, which other processes disturb least.
+Invariant: a layer's results have the same bits whatever was measured.
 """
 
 from __future__ import annotations
@@ -14,24 +14,23 @@ from typing import Protocol
 
 import torch
 
-from decoding.attention.program import MOST_ROWS
-from decoding.attention.team import one_thread
+from decoding.attention.program import MOST_ROWS, one_thread
 from decoding.model.linear.panels import TRIAL_ROWS, Multiply, Panels, fitting_panels
 
 # Shape suffixes: M rows, I input width, O output width.
-COUNTS = (1, 4, 16, 64, 256, MOST_ROWS)  # rows that are timed
-ROUNDS = 3  # of which the quickest counts
-MOST_BYTES = 1 << 26  # of weights that are timed: more than caches hold
-MOST_WORK = 1 << 29  # products that are timed, but for one layer's: with many rows it matters less where weights lie
-LONGEST = 1 << 34  # products that one layer is timed for; with more rows what reads it is not changed again
-# As many times as long as oneDNN may the kernel take: rows beyond its limit leave the forward's one call, are padded,
-# and need code for their number.
+COUNTS = (1, 4, 16, 64, 256, MOST_ROWS)  # the numbers of rows that are timed
+ROUNDS = 3  # the quickest counts
+MOST_BYTES = 1 << 26  # weights of the layers that are timed together: more than caches hold
+MOST_WORK = 1 << 29  # multiply-adds of the layers timed together (at least one): many rows hide where weights lie
+LONGEST = 1 << 34  # numbers of rows that need more multiply-adds than this in one layer are not timed
+# Our kernel may take so many times as long as oneDNN: rows beyond its limit leave the fused forward, are padded, and
+# need compiled code for their number.
 LEEWAY = 1.15
 Clock = Callable[[], float]
 
 
 class Layer(Protocol):
-    """A packed layer: what packed it, what it packed, and how that multiplies."""
+    """A packed layer: its packed weight, bias and shape, and oneDNN's multiplication."""
 
     packed_weight: torch.Tensor
     bias_O: torch.Tensor | None
@@ -44,7 +43,7 @@ class Layer(Protocol):
 
 
 def choose_readers(layers: Sequence[Layer], clock: Clock = time.thread_time) -> None:
-    """Have each layer read its panels for as many rows as that is worth. Layers of one shape come to one choice."""
+    """Choose for each layer up to how many rows our kernel multiplies. Layers of one shape get the same choice."""
     shapes: dict[tuple[object, ...], list[Layer]] = {}
     for layer in layers:
         shapes.setdefault((layer.shape, layer.dtype, layer.bias_O is None), []).append(layer)
@@ -59,7 +58,10 @@ def choose_readers(layers: Sequence[Layer], clock: Clock = time.thread_time) -> 
 
 
 def most_rows_worth(readers: Sequence[Panels], others: Sequence[Multiply], layer: Layer, clock: Clock) -> int:
-    """Up to how many rows of the shape of `layer` the first kind gains most on the whole; 0 if it gains nothing."""
+    """The number of rows up to which `readers` gain most over `others` in total; 0 if they gain nothing.
+
+    layer: one of these layers, which all have its shape.
+    """
     size = math.prod(layer.shape)
     counts = [count for count in COUNTS if size * count <= LONGEST] or COUNTS[:1]
     gain, most_gain, most_rows = 0.0, 0.0, 0
@@ -75,7 +77,7 @@ def most_rows_worth(readers: Sequence[Panels], others: Sequence[Multiply], layer
 
 
 def _quickest(kinds: Sequence[Sequence[Multiply]], rows_MI: torch.Tensor, clock: Clock) -> list[float]:
-    """Seconds that the layers of each kind take for the rows, each at its best, in turns."""
+    """For each kind, the sum of its layers' quickest seconds for the rows; kinds are timed in turns."""
     seconds = [[math.inf] * len(kind) for kind in kinds]
     for _ in range(ROUNDS):
         for kind, kind_seconds in zip(kinds, seconds, strict=True):
@@ -87,7 +89,7 @@ def _quickest(kinds: Sequence[Sequence[Multiply]], rows_MI: torch.Tensor, clock:
 
 
 def _all_panels(alike: Sequence[Layer]) -> list[Panels]:
-    """Of each of these layers of one shape, or none if one cannot be read or has other bits."""
+    """The panels of these layers of one shape; empty if one cannot be read or gives other bits."""
     first = alike[0]
     fitting = fitting_panels(first.packed_weight, first.bias_O, first.shape, first.dtype, first.multiply)
     if fitting is None:

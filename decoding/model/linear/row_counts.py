@@ -1,7 +1,7 @@
-"""The row counts that oneDNN's linear layers are run with: a few, since it compiles and keeps code for each of them.
+"""Pads rows to a few numbers of rows, since oneDNN compiles and keeps code for each number of rows.
 
-On the bundled model a new count takes 20 ms and 2 MB; all counts up to 512 took a gigabyte.
-Invariant: code is made for each count and each shape of layer, however many layers have it.
+On the bundled model a new number takes 20 ms and 2 MB; all numbers up to 512 took a gigabyte.
+Invariant: oneDNN keeps one piece of code for each number of rows and shape of layer, however many layers have it.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from torch.nn import functional
 
 from decoding.model.linear.row_limit import MIN_EXACT_ROWS
 
-STEPS = ((32, 1), (64, 4), (128, 8))  # up to so many rows, multiples of this
+STEPS = ((32, 1), (64, 4), (128, 8))  # up to the first number of rows, pad to multiples of the second
 LARGE_STEP = 16
-CODE_BYTES = 350_000  # for one shape and row count, measured on the bundled model and its draft
+CODE_BYTES = 350_000  # of one shape and number of rows, measured on the bundled model and its draft
 
 
 def padded_rows(num_rows: int) -> int:
-    """The next count from `num_rows` on: at most an eighth more."""
+    """The number of rows to pad to: at most an eighth more than `num_rows`."""
     step = next((step for most, step in STEPS if num_rows <= most), LARGE_STEP)
     return -(-num_rows // step) * step
 
 
 def padded(rows_M: torch.Tensor, few_rows: int) -> torch.Tensor:
-    """Rows with zeros behind, up to a count that oneDNN is run with; `few_rows` or fewer, which it never sees, stay."""
+    """Pad rows with zeros to a number for oneDNN. Up to `few_rows` rows stay as they are: oneDNN never sees them."""
     if len(rows_M) <= few_rows or len(rows_M) == 0:
         return rows_M
     num_missing = max(padded_rows(len(rows_M)), MIN_EXACT_ROWS) - len(rows_M)
@@ -31,6 +31,6 @@ def padded(rows_M: torch.Tensor, few_rows: int) -> torch.Tensor:
 
 
 def code_bytes(num_shapes: int, few_rows: int, most_rows: int) -> int:
-    """What oneDNN will have kept once forwards of all counts from `few_rows` on, up to `most_rows`, were run."""
+    """The bytes of code that oneDNN keeps after forwards of every number of rows above `few_rows` up to `most_rows`."""
     counts = {padded_rows(num_rows) for num_rows in range(few_rows + 1, most_rows + 1)}
     return num_shapes * len(counts) * CODE_BYTES

@@ -1,7 +1,7 @@
-"""Up to how many rows a kernel gives each of them the bits that it has among a few, and calls of no more than that.
+"""The largest batch whose rows stay bit-identical to a small batch's; larger calls are split.
 
-Processors with AMX round a few bfloat16 numbers otherwise from some number of rows on.
-Knows nothing of models. Invariant: no call has a lone row that came with others.
+Processors with AMX round a few bfloat16 numbers differently above some number of rows.
+Knows nothing of models. Invariant: a split never leaves a call with a single row.
 """
 
 from __future__ import annotations
@@ -11,21 +11,20 @@ from collections.abc import Callable
 import torch
 
 # Shape suffixes: M rows, I input width, O output width.
-MIN_EXACT_ROWS = 2  # a lone row takes another kernel at some widths, in both dtypes
-FEW_ROWS = 16  # what other row counts are compared with
-FEWER_ROWS, MORE_ROWS = (2, 3, 5, 7), (32, 33, 48, 64, 128, 256, 512)  # places where kernels are known to change
-NUMBERS = 1 << 18  # compared at each row count: another order of sums shows in one bfloat16 number of ten thousand
-MOST_CALLS = 8  # at each row count
-PROBE_WORK = (
-    1 << 35
-)  # multiply-adds after which a wide layer counts as having no limit: a tenth of a second on two cores
+MIN_EXACT_ROWS = 2  # oneDNN runs a single row with another kernel at some widths, in both dtypes
+FEW_ROWS = 16  # other numbers of rows are compared with this one
+FEWER_ROWS, MORE_ROWS = (2, 3, 5, 7), (32, 33, 48, 64, 128, 256, 512)  # oneDNN is known to change kernels at these
+NUMBERS = 1 << 18  # compared for each number of rows: another order of sums changes one bfloat16 number in ten thousand
+MOST_CALLS = 8  # for each number of rows
+# After so many multiply-adds (a tenth of a second on two cores) a wide layer counts as having no limit.
+PROBE_WORK = 1 << 35
 Kernel = Callable[[torch.Tensor], torch.Tensor]  # [M, I] to [M, O]
 
 
 def exact_row_limit(kernel: Kernel, in_features: int, out_features: int, dtype: torch.dtype) -> int | None:
-    """The most rows, of those tried, up to which every row has the bits that it has in a call with few rows.
+    """The most rows, of the numbers tried, with which every row has the same bits as in a call with few rows.
 
-    None if no call differed, so that there is no limit, and if calls with fewer rows did: no limit would help.
+    None if no call differed (there is no limit), and if calls with fewer rows differed (no limit would help).
     """
     num_compared = min(-(-NUMBERS // out_features), MORE_ROWS[-1])
     num_distinct = -(-num_compared // FEW_ROWS) * FEW_ROWS
@@ -53,14 +52,14 @@ def exact_row_limit(kernel: Kernel, in_features: int, out_features: int, dtype: 
 
 
 def run_in_pieces(kernel: Kernel, input: torch.Tensor, limit: int) -> torch.Tensor:
-    """`kernel` on [..., I] with more than `limit` rows, in calls of at most so many; [..., O]."""
+    """Run `kernel` on [..., I] with more than `limit` rows in calls of at most `limit` rows; [..., O]."""
     rows_MI = input.reshape(-1, input.shape[-1])
     out_MO = torch.cat([kernel(piece_MI) for piece_MI in torch.split(rows_MI, piece_sizes(len(rows_MI), limit))])
     return out_MO.view(*input.shape[:-1], -1)
 
 
 def piece_sizes(num_rows: int, limit: int) -> list[int]:
-    """`num_rows` > `limit` as a sum of numbers from `MIN_EXACT_ROWS` to `limit`, few of which are not `limit`."""
+    """Split `num_rows` > `limit` into pieces of `MIN_EXACT_ROWS` to `limit` rows, nearly all of `limit`."""
     assert num_rows > limit > MIN_EXACT_ROWS, (num_rows, limit)
     num_full, rest = divmod(num_rows, limit)
     if rest == 0:

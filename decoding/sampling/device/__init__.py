@@ -1,4 +1,4 @@
-"""Drawing tokens where the logits are: Triton kernels over blocks of the vocabulary, one copy up and one back a step.
+"""Draws tokens on the device: Triton kernels over blocks of the vocabulary, one copy to it and one back per step.
 
-Says what the compiled CPU code says, token for token.
+Gives the same tokens as the compiled CPU code.
 """

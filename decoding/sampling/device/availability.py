@@ -1,4 +1,4 @@
-"""Whether the kernels of this room can be had. Imports nothing of Triton's."""
+"""Whether the kernels of this room can run. Does not import Triton."""
 
 from __future__ import annotations
 

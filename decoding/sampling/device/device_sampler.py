@@ -1,7 +1,7 @@
-"""What sequences ask of a step's rows, done where the logits are, all trees at once.
+"""Answers all sequences' requests of a step on the device, all trees at once.
 
-Says what `host_sampler` says, which also answers for what the device cannot: rejection, rows that are broken or of
-which a request's processors leave nothing. Invariant: one copy up when launched, and one back.
+Gives the same answers as `host_sampler`, which takes over what the device cannot do: rejection, rows that are not
+finite, and rows in which a request's processors leave no token. Invariant: one copy to the device, and one back.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from decoding.core.tree import IntArray, Verdict
 from decoding.sampling.asked import Asked, Drawn
 from decoding.sampling.device.launch import BLOCK, Results, launch
 from decoding.sampling.device.plan import Answers, Tree, plan_step
-from decoding.sampling.host_sampler import drawn_on_host
 from decoding.sampling.logprobs import told
+from decoding.sampling.sampler import drawn_on_host
 
 
 class DeviceSampler:
-    """block_len: tokens of the vocabulary that one program of a kernel reads, a power of two."""
+    """block_len: the tokens of the vocabulary that one kernel program reads, a power of two."""
 
     def __init__(self, block_len: int = BLOCK) -> None:
         self._block_len = block_len
@@ -31,7 +31,7 @@ class DeviceSampler:
 
 
 class DeviceDrawing:
-    """num_on_host: sequences that the host answered for, so far."""
+    """One step's answers. num_on_host: how many sequences the host has answered for."""
 
     def __init__(self, logits_RV: torch.Tensor, asked: Sequence[Asked], block_len: int) -> None:
         self._logits_RV = logits_RV
@@ -57,14 +57,14 @@ class DeviceDrawing:
 
 
 def verdict_of(words: IntArray, tree: Tree) -> Verdict:
-    """What the walk through a tree came to; its last token is negative where the device has not drawn it."""
+    """The verdict of a tree's walk. Its last token is negative if the device could not draw it."""
     num_accepted = int(words[tree.path])
     path, tokens = words[tree.path + 1 :], words[tree.path + 1 + tree.num_nodes :]
     return Verdict(path[:num_accepted].copy(), tokens[:num_accepted].copy())
 
 
 class _Logprobs:
-    """One sequence's."""
+    """Reads one sequence's logprobs from the results."""
 
     def __init__(self, asked: Asked, answers: Answers, results: Results, vocab_size: int) -> None:
         self._asked, self._answers, self._results, self._vocab_size = asked, answers, results, vocab_size
@@ -80,7 +80,7 @@ class _Logprobs:
         return self._told(verdict.tokens, rows, scored, asked.num_logprobs or 0)
 
     def _told(self, tokens: IntArray, rows: IntArray, scored: IntArray, num_top: int) -> list[TokenLogprobs]:
-        """Of tokens after some of the sequence's rows; scored: their places among its scores."""
+        """The logprobs of tokens that follow some of the sequence's rows. scored: their places among its scores."""
         results, num_top = self._results, min(num_top, self._vocab_size)
         ranked, scored = self._answers.ranked + rows, self._answers.scored + scored
         logits_RK = results.top_logits_HK[ranked]

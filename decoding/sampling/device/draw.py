@@ -1,8 +1,8 @@
-"""A row's token, from what `scan` noted of its blocks: argmax(log p + g) without a sort.
+"""Draws a row's token, argmax(log p + g), from the per-block results of `scan`, without a sort.
 
-A row is drawn from first, and then the filters are asked whether they keep what was drawn: if not, they keep nothing
-of a lower place either, and the row is drawn from above it. That is the argmax over what they keep, in 1 to about
-1 + ln(1 / top_p) rounds, each of which reads the few blocks that matter.
+A token is drawn from all tokens first; then top-k and top-p are checked for it. If they drop it, they drop every lower
+place too, so the next draw is among higher places only. This finds the argmax over the kept tokens in 1 to about
+1 + ln(1 / top_p) rounds, each of which reads only the few blocks that can matter.
 """
 
 # mypy: ignore-errors
@@ -35,14 +35,14 @@ from decoding.sampling.device.scan import (
     row_of,
 )
 
-NEAR = tl.constexpr(1e-3)  # float32 scores that lie closer are told apart in float64; their error is below 1e-4
-UNSAID = tl.constexpr(-1)  # drawn from a row that is broken, or of which nothing is left
+NEAR = tl.constexpr(1e-3)  # float32 scores closer than this are compared in float64; their error is below 1e-4
+UNSAID = tl.constexpr(-1)  # no token: the row is not finite, or has no token left
 
 
 @triton.jit
 def draw(logits, edited, jobs, numbers, bests, masses, noisy, drawn, vocab_size, num_blocks, BLOCKS: tl.constexpr,
          BLOCK: tl.constexpr):  # fmt: skip
-    """One job's token. drawn: int32 [J]; the others as in `scan`."""
+    """Draw one job's token. drawn: int32 [J]; the others as in `scan`."""
     job = tl.program_id(0).to(tl.int64)
     jobs += job * JOB_WORDS
     numbers += job * JOB_WORDS
@@ -65,8 +65,8 @@ def draw(logits, edited, jobs, numbers, bests, masses, noisy, drawn, vocab_size,
 
 @triton.jit
 def _draw_kept(row, job, numbers, block_bests, reaches, mass, vocab_size, BLOCKS: tl.constexpr, BLOCK: tl.constexpr):
-    """The place of the token that is drawn. reaches: float32 [BLOCKS], what no score in a block is above by NEAR; mass:
-    of the row, relative to its best."""
+    """The place of the drawn token. reaches: float32 [BLOCKS], no score in a block exceeds it by NEAR. mass: the row's,
+    relative to its best token."""
     best = tl.max(block_bests, 0)
     temperature, top_p = tl.load(numbers + TEMPERATURE), tl.load(numbers + TOP_P)
     floor = _floor(best, temperature, tl.load(numbers + FLOOR))
@@ -91,9 +91,9 @@ def _draw_kept(row, job, numbers, block_bests, reaches, mass, vocab_size, BLOCKS
 
 @triton.jit
 def _draw_from(row, job, best, temperature, floor, reaches, vocab_size, BLOCKS: tl.constexpr, BLOCK: tl.constexpr):
-    """The token of the greatest score among those placed at `floor` or above, and lower reaches.
+    """The place of the greatest score among places of at least `floor`, and the lowered reaches.
 
-    The block that reaches highest is looked at first, and no block that cannot reach what was found.
+    Blocks are read in order of their reach, and none that cannot reach the best score found so far.
     """
     blocks = tl.arange(0, BLOCKS)
     seed, position = tl.load(job + SEED), tl.load(job + POSITION).to(tl.int32)
@@ -123,7 +123,7 @@ def _draw_from(row, job, best, temperature, floor, reaches, vocab_size, BLOCKS: 
 
 @triton.jit
 def _ahead(row, block_bests, place, best, temperature, vocab_size, BLOCKS: tl.constexpr, BLOCK: tl.constexpr):
-    """How many tokens have a greater place (int64), and their mass relative to the best token's (float64)."""
+    """The number of tokens with a greater place (int64), and their mass relative to the best token (float64)."""
     blocks = tl.arange(0, BLOCKS)
     count, mass = best * 0, temperature * 0
     nearest = tl.max(block_bests, 0)
@@ -140,7 +140,8 @@ def _ahead(row, block_bests, place, best, temperature, vocab_size, BLOCKS: tl.co
 
 @triton.jit
 def _place_of_rank(row, block_bests, rank, temperature, vocab_size, BLOCKS: tl.constexpr, BLOCK: tl.constexpr):
-    """A place that exactly `rank` tokens are above, by bisection; at least as many are above that of as many blocks."""
+    """A place that exactly `rank` tokens lie above, by bisection. It starts just below the `rank`-th best block's best
+    place, which at least `rank` tokens lie above."""
     low, high = tl.max(block_bests, 0) * 0 + NOTHING, tl.max(block_bests, 0)
     best = high
     bests = block_bests
@@ -164,8 +165,8 @@ def _place_of_rank(row, block_bests, rank, temperature, vocab_size, BLOCKS: tl.c
 
 @triton.jit
 def _floor(best, temperature, least):
-    """The lowest place of a token whose score without noise is at least `least`, as float64 has it; by bisection."""
-    low, high = best * 0 + KEY_OF_MINUS_INFINITY, best >> 32  # the highest key below, the lowest that is not
+    """The lowest place whose score without noise is at least `least` in float64, by bisection."""
+    low, high = best * 0 + KEY_OF_MINUS_INFINITY, best >> 32  # a key whose score is below `least`, and one whose is not
     if least == -float("inf"):
         high = low
     while low + 1 < high:

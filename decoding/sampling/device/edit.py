@@ -1,6 +1,6 @@
-"""What a request asks of its logits, on the device: rows copied under a mask of bits, then changed at a few tokens.
+"""Logits processors on the device: copies rows under a bit mask, then changes them at a few tokens.
 
-Says what `logits_kernel` says, in the same float64 arithmetic.
+Computes the same as `logits_kernel`, in the same float64 arithmetic.
 """
 
 # mypy: ignore-errors
@@ -16,8 +16,8 @@ ENTRY_WORDS = tl.constexpr(3)
 
 @triton.jit
 def mask(rows, masks, logits, edited, vocab_size, BLOCK: tl.constexpr):
-    """One block of one edited row. rows: int64 [E, 2], the row of the logits, and where its bits begin in `masks`
-    (int32), -1 for none. What is not finite stays, to be found."""
+    """Copy one block of one edited row. rows: int64 [E, 2], the row of the logits, and where its bits begin in `masks`
+    (int32), -1 for none. NaN and infinity are kept, so that the row still shows as broken."""
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     source, first = tl.load(rows + row * MASK_WORDS), tl.load(rows + row * MASK_WORDS + 1)
     ids = block * BLOCK + tl.arange(0, BLOCK)
@@ -31,10 +31,10 @@ def mask(rows, masks, logits, edited, vocab_size, BLOCK: tl.constexpr):
 
 @triton.jit
 def change(changes, numbers, entries, biases, logits, edited, vocab_size, BLOCK: tl.constexpr):
-    """The tokens of one list in one edited row. changes: int64 [C, 7] with `numbers` as float64: the edited row, that
-    of the logits, the list's first entry and how many it has, and the three penalties; entries: int64 [., 3] with
-    `biases` as float64: token, occurrences in the reply (-1 for one that no penalty is for), bias. Of several lists of
-    a row the last counts; what the mask forbids stays forbidden."""
+    """Change the tokens of one list in one edited row. changes: int64 [C, 7], seen through `numbers` as float64: the
+    edited row, the row of the logits, the list's first entry, its number of entries, and the three penalties. entries:
+    int64 [., 3], seen through `biases` as float64: token, occurrences in the reply (-1: no penalty applies), bias. A
+    later list of the same row overrides an earlier one; tokens that the mask forbids stay forbidden."""
     at = tl.program_id(0) * CHANGE_WORDS
     row, source = tl.load(changes + at) * vocab_size, tl.load(changes + at + 1) * vocab_size
     first, num_entries = tl.load(changes + at + 2), tl.load(changes + at + 3)

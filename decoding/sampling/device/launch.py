@@ -1,7 +1,7 @@
-"""A step's kernels, queued one after the other, and their results in numbers.
+"""Launches a step's sampling kernels and reads their results.
 
-Owns the scratch memory of a step. Invariant: until `Launched.wait` the host waits for nothing, and one copy brings
-everything back.
+Owns the scratch memory of a step. Invariant: the host waits only in `Launched.wait`, and one copy brings all results
+back.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from decoding.sampling.device.plan import Plan, found_top
 from decoding.sampling.device.scan import rank, scan, score
 from decoding.sampling.device.walk import walk
 
-# R rows of logits, V vocabulary, J jobs, C blocks of the vocabulary, E edited rows, K likeliest tokens
+# Shape suffixes: R rows of logits, V vocabulary, J jobs, C blocks of the vocabulary, E edited rows, K top tokens,
+# H ranked rows, L scored tokens, N nodes.
 BLOCK = 2048  # tokens of the vocabulary that one program reads
-ENTRIES = 512  # of a list that are changed at a time
-FEWEST_NODES = 64  # that a walk is compiled for
+ENTRIES = 512  # entries of a list that are changed at a time
+FEWEST_NODES = 64  # a walk is compiled for at least so many nodes
 
 
 class Results:
-    """What a plan's kernels say, on the host. words: int32, as laid out by the plan."""
+    """The results of a plan's kernels, on the host. words: int32, laid out by the plan."""
 
     def __init__(self, plan: Plan, words: IntArray) -> None:
         values = words.view(np.float32)
@@ -37,21 +38,21 @@ class Results:
         ranks_HX = words[ranked].reshape(-1, 1 + 2 * plan.num_top)
         rank_values_HX = values[ranked].reshape(ranks_HX.shape)
         self.words = words
-        self.masses_H = rank_values_HX[:, 0].astype(np.float64)  # of a row, relative to its best
+        self.masses_H = rank_values_HX[:, 0].astype(np.float64)  # of a row, relative to its best token
         self.top_ids_HK = ranks_HX[:, 1 : 1 + plan.num_top]
         self.top_logits_HK = rank_values_HX[:, 1 + plan.num_top :].astype(np.float64)
         self.own_logits_L = values[plan.first_scored :: 2].astype(np.float64)
         self.num_higher_L = words[plan.first_scored + 1 :: 2]
 
     def top(self, rows: slice, num_top: int) -> TopTokens:
-        """Of some of the ranked rows."""
+        """The `num_top` most likely tokens of some of the ranked rows."""
         logits_RK = self.top_logits_HK[rows, :num_top]
         shares_RK = np.exp(logits_RK - logits_RK[:, :1]) / self.masses_H[rows, None]
         return TopTokens(self.top_ids_HK[rows, :num_top], shares_RK.astype(np.float32))
 
 
 class Launched:
-    """The results of a plan on their way to the host."""
+    """A plan's results while they are copied to the host."""
 
     def __init__(self, plan: Plan, results: torch.Tensor) -> None:
         self._plan = plan
@@ -62,14 +63,14 @@ class Launched:
             self._arrived.record()
 
     def wait(self) -> Results:
-        """The one wait of a step."""
+        """Wait for the results. This is the only wait of a step."""
         if self._arrived is not None:
             self._arrived.synchronize()
         return Results(self._plan, self._words.numpy())
 
 
 class _Tables:
-    """A plan's tables, moved in one copy."""
+    """A plan's tables on the device, sent in one copy."""
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
         bits = np.concatenate([*plan.masks, np.zeros(plan.num_mask_words % 2, np.uint32)])
@@ -91,15 +92,15 @@ class _Tables:
         self._tables = dict(zip(tables, parts, strict=True))
 
     def words(self, name: str) -> torch.Tensor:
-        """int64."""
+        """int64: one table."""
         return self._tables[name]
 
     def both(self, name: str) -> tuple[torch.Tensor, torch.Tensor]:
-        """The same memory as int64 and as float64."""
+        """One table's memory, as int64 and as float64."""
         return self._tables[name], self._tables[name].view(torch.float64)
 
     def bits(self) -> torch.Tensor:
-        """int32: the masks."""
+        """int32: the masks' bits."""
         return self._tables["masks"].view(torch.int32)
 
 
@@ -108,7 +109,7 @@ def _joined(records: Sequence[Any]) -> NDArray[np.int64]:
 
 
 def launch(plan: Plan, logits_RV: torch.Tensor, block_len: int = BLOCK) -> Launched:
-    """Queue all that a plan asks of these logits, float32 and contiguous. block_len: a power of two."""
+    """Queue the kernels of a plan over these logits, float32 and contiguous. block_len: a power of two."""
     device, vocab_size = logits_RV.device, plan.vocab_size
     tables = _Tables(plan, device)
     num_blocks = triton.cdiv(vocab_size, block_len)
@@ -146,14 +147,14 @@ def launch(plan: Plan, logits_RV: torch.Tensor, block_len: int = BLOCK) -> Launc
 
 
 def likeliest(logits_RV: torch.Tensor, num_top: int) -> TopTokens:
-    """`top_tokens` on the device of its rows."""
+    """`top_tokens`, computed on the logits' device."""
     plan = Plan(logits_RV.shape[1], found_top(num_top))
     plan.rank_rows(0, len(logits_RV))
     return launch(plan, logits_RV).wait().top(slice(None), min(num_top, plan.vocab_size))
 
 
 def _edit(plan: Plan, tables: _Tables, logits_RV: torch.Tensor, block_len: int) -> torch.Tensor:
-    """float32 [E, V]: copies of rows, with what is asked of them."""
+    """float32 [E, V]: copies of rows with the processors' changes."""
     vocab_size = plan.vocab_size
     edited_EV = logits_RV.new_empty(len(plan.edited), vocab_size)
     if plan.edited:
@@ -162,6 +163,6 @@ def _edit(plan: Plan, tables: _Tables, logits_RV: torch.Tensor, block_len: int) 
     for name, changes in (("changes", plan.changes), ("changes_after", plan.changes_after)):
         if changes:
             lists = (*tables.both(name), *tables.both("entries"))
-            # separate roundings of product and difference, as on the host
+            # without fusion, product and difference are rounded separately, as on the host
             change[(len(changes),)](*lists, logits_RV, edited_EV, vocab_size, ENTRIES, enable_fp_fusion=False)
     return edited_EV

@@ -1,7 +1,7 @@
-"""A token's place in its row as one int64, and its noise: what all kernels of the sampler share.
+"""A token's place in the order of its row as one int64, and its noise: shared by all kernels of the sampler.
 
-A place is greater for a higher logit, then for a smaller id, so that every cut of `law` is one comparison: the value's
-`key_of` (see `logits_row`) above, the id counted down below.
+A place is greater for a higher logit, then for a smaller id, so that every cut of `law` is one comparison. The upper 32
+bits are the logit's `key_of` (see `logits_row`), the lower ones `LAST_ID` minus the id.
 """
 
 # mypy: ignore-errors
@@ -12,15 +12,15 @@ import triton
 import triton.language as tl
 
 KEY_OF_INFINITY = tl.constexpr(0x7F800000)
-KEY_OF_NAN = tl.constexpr(0x7FC00000)  # of every NaN here: above infinity, so that the row's best place tells of it
+KEY_OF_NAN = tl.constexpr(0x7FC00000)  # for every NaN: above infinity, so that the row's best place shows it
 KEY_OF_MINUS_INFINITY = tl.constexpr(0x807FFFFF - 2**32)
-NOTHING = tl.constexpr((0x807FFFFF - 2**32) << 32)  # below every token's place
+NOTHING = tl.constexpr((0x807FFFFF - 2**32) << 32)  # no token: below every token's place
 LAST_ID = tl.constexpr(0x7FFFFFFF)
 
 
 @triton.jit
 def places_of(x, ids):
-    x = tl.where(x == 0.0, 0.0, x)  # one zero
+    x = tl.where(x == 0.0, 0.0, x)  # -0.0 and 0.0 are equal
     bits = x.to(tl.int32, bitcast=True)
     key = tl.where(x == x, bits ^ ((bits >> 31) & 0x7FFFFFFF), KEY_OF_NAN)
     return (key.to(tl.int64) << 32) | (ids ^ LAST_ID).to(tl.int64)
@@ -39,7 +39,8 @@ def token_of(place):
 
 @triton.jit
 def load_block(row, block, vocab_size, BLOCK: tl.constexpr):
-    """float32 and int64 [BLOCK]: logits and places of a block of the vocabulary, nothing beyond its end."""
+    """float32 and int64 [BLOCK]: logits and places of a block; minus infinity and NOTHING after the vocabulary's
+    end."""
     ids = block * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(row + ids, mask=ids < vocab_size, other=-float("inf"))
     return x, tl.where(ids < vocab_size, places_of(x, ids), NOTHING)
@@ -47,19 +48,19 @@ def load_block(row, block, vocab_size, BLOCK: tl.constexpr):
 
 @triton.jit
 def finite(x):
-    """The value that others are told relative to: 0 where all of them are minus infinity."""
+    """The best value, to subtract from others; 0 in place of minus infinity, so that differences are no NaN."""
     return tl.where(x == -float("inf"), 0.0, x)
 
 
 @triton.jit
 def scaled(below, temperature):
-    """float32: differences of logits at a temperature, however low it is."""
+    """float32: differences of logits divided by the temperature, which may be very low."""
     return below / tl.maximum(temperature, 1e-20).to(tl.float32)
 
 
 @triton.jit
 def noise_of_block(seed, position, block, BLOCK: tl.constexpr):
-    """float32 [BLOCK]: `noise.gumbel` of a block's tokens, within 1e-5; a uniform near 1 by its distance from it."""
+    """float32 [BLOCK]: `noise.gumbel` of a block's tokens, within 1e-5. A uniform u near 1 is handled as 1 - u."""
     counters = block * (BLOCK // 4) + tl.arange(0, BLOCK // 4)
     zeros = counters * 0
     a, b, c, d = tl.philox(seed, counters, zeros + position, zeros, zeros)

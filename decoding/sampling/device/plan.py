@@ -1,7 +1,7 @@
-"""All that a step asks of its logits, laid out for the kernels, and where each answer comes back.
+"""Lays out all that a step asks of its logits as tables for the kernels, and where each answer will be.
 
-Pure numpy; knows nothing of tensors. Invariant: the first jobs are the nodes of the trees, tree after tree, so that a
-node and its job have one number.
+A job is a row of logits to draw from or to rank. Pure numpy; knows nothing of tensors. Invariant: the first jobs are
+the nodes of the trees, tree after tree, so that a node and its job have the same number.
 """
 
 from __future__ import annotations
@@ -18,24 +18,23 @@ from decoding.core.sampling_params import MAX_LOGPROBS
 from decoding.core.tree import DraftTree, IntArray
 from decoding.sampling.asked import Asked
 from decoding.sampling.device.tree_edits import TreeEdits
-from decoding.sampling.law import law_of
 from decoding.sampling.logits_kernel import Mask, Penalties
 from decoding.sampling.logits_processors import Entries
 
-Words = NDArray[np.int64]  # as the kernels read them; some are the bits of a float64
-JOB_WORDS = 8  # of a job's record, see `scan`
+Words = NDArray[np.int64]  # records for the kernels; some words are the bits of a float64
+JOB_WORDS = 8  # words of a job's record, see `scan`
 SOURCE, IS_RANKED, SEED, POSITION, TOP_K, TEMPERATURE, TOP_P, FLOOR = range(JOB_WORDS)
-FEW_TOP = 10  # likeliest tokens that are found of a row where so many do, else MAX_LOGPROBS
+FEW_TOP = 10  # kernels find so many most likely tokens of a row, or MAX_LOGPROBS if that is too few
 
 
 def found_top(num_top: int) -> int:
-    """How many likeliest tokens are found where so many are wanted: one of two numbers, for either of which kernels
-    are compiled."""
+    """The number of most likely tokens to find if `num_top` are wanted: one of the two that kernels are compiled
+    for."""
     return FEW_TOP if num_top <= FEW_TOP else MAX_LOGPROBS
 
 
 class Tree(NamedTuple):
-    """Of a tree that is walked on the device: its first node, how many it has, where its results begin."""
+    """A tree that is walked on the device: its first node, its number of nodes, and where its results begin."""
 
     first: int
     num_nodes: int
@@ -44,8 +43,8 @@ class Tree(NamedTuple):
 
 @dataclass(slots=True)
 class Answers:
-    """Where to find what a sequence is told. tree: None where none is walked; ranked, scored: the first of its rows
-    among those of the step. is_on_host: the device does not answer, see `plan_step`."""
+    """Where a sequence's answers are. tree: None if none is walked. ranked, scored: the first of its entries among the
+    step's ranked rows and scored tokens. is_on_host: the host must answer instead, see `plan_step`."""
 
     tree: Tree | None = None
     ranked: int = 0
@@ -55,8 +54,8 @@ class Answers:
 
 @dataclass(slots=True)
 class Plan:
-    """vocab_size: of the rows; num_top: likeliest tokens of a ranked row. The tables are those of the kernels, see
-    there; `answers` has an item for each sequence."""
+    """vocab_size: of the rows. num_top: how many most likely tokens of a ranked row are found. answers: one for each
+    sequence. The other lists are the kernels' tables, described there."""
 
     vocab_size: int
     num_top: int
@@ -67,18 +66,18 @@ class Plan:
     ranked: list[int] = field(default_factory=list)
     scored: list[tuple[int, int]] = field(default_factory=list)
     edited: list[tuple[int, int]] = field(default_factory=list)
-    changes: list[Words] = field(default_factory=list)  # of all rows of a tree
-    changes_after: list[Words] = field(default_factory=list)  # of one row, made after the others
+    changes: list[Words] = field(default_factory=list)  # the same entries for all rows of a tree
+    changes_after: list[Words] = field(default_factory=list)  # one row's own entries, applied after the others
     entries: list[Words] = field(default_factory=list)
     masks: list[Mask] = field(default_factory=list)
     num_jobs: int = 0
     num_entries: int = 0
     num_mask_words: int = 0
-    first_ranked: int = 0  # results of the walks come first, then those of ranked rows, then of scored ones
+    first_ranked: int = 0  # order of the results: walks, ranked rows, scored tokens
 
     @property
     def num_nodes(self) -> int:
-        """Of all trees."""
+        """The nodes of all trees."""
         return sum(tree.num_nodes for tree in self.trees)
 
     @property
@@ -90,14 +89,14 @@ class Plan:
         return self.first_scored + 2 * len(self.scored)
 
     def add_tree(self, asked: Asked, tree: DraftTree) -> Answers:
-        """Draw at its nodes, and walk it."""
+        """Plan a draw at each node of a tree, and its walk."""
         sources = np.arange(asked.first_of_tree, asked.first_of_tree + len(tree))
         if asked.processors is not None:
             try:
                 edits = TreeEdits(asked.processors, tree)
             except (KeyboardInterrupt, SystemExit):
                 raise
-            except BaseException:  # a panic in llguidance is no Exception
+            except BaseException:  # a panic in llguidance is not an Exception
                 return Answers(is_on_host=True)
             sources = self._add_edits(edits, sources)
         walked = Tree(self.num_jobs, len(tree), self.first_ranked)
@@ -108,14 +107,14 @@ class Plan:
         return Answers(walked)
 
     def add_ranks(self, asked: Asked, answers: Answers) -> None:
-        """Rank the rows and score tokens, if that is asked."""
+        """Plan to rank the sequence's rows and score tokens, if top tokens or logprobs are wanted."""
         if not (asked.num_top or asked.num_logprobs is not None or len(asked.prompt_tokens)):
             return
         answers.ranked, answers.scored = len(self.ranked), len(self.scored)
         tree, num_rows = answers.tree, asked.num_rows
         if tree is None or asked.processors is not None:
             self.rank_rows(asked.first, num_rows)
-        else:  # the tree's rows are drawn from as they are, and so scanned anyway
+        else:  # the tree's rows are drawn from unedited, so their jobs can rank them as well
             self.rank_rows(asked.first, num_rows - tree.num_nodes)
             self.jobs[self.trees.index(tree)][:, IS_RANKED] = 1
             self.ranked += range(tree.first, tree.first + tree.num_nodes)
@@ -124,15 +123,15 @@ class Plan:
             self.scored += [(asked.first_of_tree + node, -1 - tree.first - node) for node in range(tree.num_nodes)]
 
     def rank_rows(self, first: int, num_rows: int) -> None:
-        """Find the likeliest tokens of rows that nothing is drawn from."""
+        """Plan to find the most likely tokens of rows that no token is drawn from."""
         self.ranked += range(self.num_jobs, self.num_jobs + num_rows)
         jobs = np.zeros((num_rows, JOB_WORDS), np.int64)
         jobs[:, SOURCE], jobs[:, IS_RANKED] = np.arange(first, first + num_rows), 1
         self._add_jobs(jobs)
 
     def _draws(self, asked: Asked, sources: Words, positions: IntArray) -> Words:
-        """Records of jobs that draw by the request's law."""
-        law = law_of(asked.request.sampling)
+        """The records of jobs that draw by the request's law."""
+        law = asked.law
         floor = math.log(law.min_p) if law.min_p > 0.0 else -math.inf
         jobs = np.zeros((len(sources), JOB_WORDS), np.int64)
         jobs[:, SOURCE], jobs[:, POSITION] = sources, positions
@@ -141,7 +140,7 @@ class Plan:
         return jobs
 
     def _add_edits(self, edits: TreeEdits, sources: Words) -> Words:
-        """Edited copies of the rows `sources`; what they are called as sources of jobs."""
+        """Plan edited copies of the rows `sources`; return their numbers as sources of jobs (negative)."""
         first = len(self.edited)
         first_entry = self._add_entries(edits.entries)
         for row, (source, mask_W, after) in enumerate(
@@ -154,13 +153,13 @@ class Plan:
         return -1 - np.arange(first, len(self.edited))
 
     def _add_entries(self, entries: Entries) -> int:
-        """The number of the first one."""
+        """Add entries; return the number of the first one."""
         self.entries.append(np.stack((entries.tokens_E, entries.counts_E, entries.biases_E.view(np.int64)), axis=1))
         self.num_entries += len(entries.tokens_E)
         return self.num_entries - len(entries.tokens_E)
 
     def _add_mask(self, mask_W: Mask | None) -> int:
-        """Where its bits begin; one mask for all rows of a tree is there once."""
+        """Add a mask; return where its bits begin. A mask that all rows of a tree share is stored once."""
         if mask_W is None:
             return -1
         if not self.masks or self.masks[-1] is not mask_W:
@@ -174,7 +173,7 @@ class Plan:
 
 
 def _change(row: int, source: np.int64, first_entry: int, entries: Entries, penalties: Penalties) -> Words:
-    """The record of a list of entries that changes an edited row."""
+    """The record that applies a list of entries to an edited row."""
     words = np.array([row, source, first_entry, len(entries.tokens_E)])
     numbers = np.array([penalties.presence, penalties.frequency, penalties.repetition])
     return np.concatenate((words, numbers.view(np.int64)))
@@ -183,8 +182,8 @@ def _change(row: int, source: np.int64, first_entry: int, entries: Entries, pena
 def plan_step(asked: Sequence[Asked], vocab_size: int) -> Plan:
     """The plan of a step.
 
-    What the device is not told is done on the host: a tree that is verified by rejection, and one whose processors
-    raise at some node, which matters only if the walk comes there.
+    Two kinds of trees are left to the host: those verified by rejection, and those whose processors raise at some
+    node (which matters only if the walk reaches that node).
     """
     most = max(max(each.num_top, each.num_logprobs or 0, each.num_prompt_logprobs) for each in asked)
     plan = Plan(vocab_size, found_top(most))

@@ -1,7 +1,7 @@
-"""What is read of every block of the vocabulary, once: its best place, masses, best noisy score and likeliest tokens;
-and what a row's blocks come to.
+"""Reads every block of the vocabulary once, for its best place, masses, best noisy score and most likely tokens; then
+combines a row's blocks.
 
-A job is a row that something is asked of; its record is JOB_WORDS words of the step's block, see `step_block`.
+A job is a row of logits to draw from or to rank; its record of JOB_WORDS words is made in `plan`.
 """
 
 # mypy: ignore-errors
@@ -19,7 +19,7 @@ SOURCE, IS_RANKED, SEED, POSITION, TOP_K, TEMPERATURE, TOP_P, FLOOR = (tl.conste
 
 @triton.jit
 def row_of(source, logits, edited, vocab_size):
-    """Where a job's row begins: row `source` of the logits, or row `-1 - source` of the edited ones."""
+    """The address of a job's row: row `source` of the logits, or row `-1 - source` of the edited rows if negative."""
     row = logits + source * vocab_size
     if source < 0:
         row = edited + (-1 - source) * vocab_size
@@ -30,11 +30,12 @@ def row_of(source, logits, edited, vocab_size):
 def scan(
     logits, edited, jobs, numbers, bests, masses, noisy, tops, vocab_size, NUM_TOP: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """One block of one job's row. numbers: `jobs` as float64.
+    """Scan one block of one job's row. numbers: `jobs` as float64.
 
-    bests: int64 [J, C] of C blocks. masses: float32 [J, C, 2], relative to the block's best, at temperature 1 (of a
-    ranked job) and at the job's (of one that draws with noise); noisy: float32 [J, C], the best score relative to the
-    same. tops: int64 [J, C, NUM_TOP], places, of a ranked job.
+    bests: int64 [J, C], each of C blocks' best place. masses: float32 [J, C, 2], relative to the block's best: at
+    temperature 1 (for a ranked job), and at the job's temperature (for one that draws with noise). noisy: float32
+    [J, C], the best score with noise, relative to the block's best. tops: int64 [J, C, NUM_TOP], the best places, for a
+    ranked job.
     """
     job, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at = job * tl.num_programs(1) + block
@@ -61,8 +62,8 @@ def scan(
 @triton.jit
 def rank(ranked, bests, masses, tops, results, values, first, num_blocks, NUM_TOP: tl.constexpr, BLOCKS: tl.constexpr,
          PLACES: tl.constexpr):  # fmt: skip
-    """A ranked row's likeliest tokens. ranked: int64 [H], their jobs. To results[first:], int32 and float32 `values` of
-    the same memory: [H, 1 + 2 NUM_TOP], the row's mass relative to its best, then ids and logits."""
+    """Find a ranked row's most likely tokens. ranked: int64 [H], the rows' jobs. Writes [H, 1 + 2 NUM_TOP] to
+    results[first:], whose memory `values` shows as float32: the row's mass relative to its best token, ids, logits."""
     place = tl.program_id(0)
     job = tl.load(ranked + place)
     blocks = tl.arange(0, BLOCKS)
@@ -84,8 +85,8 @@ def rank(ranked, bests, masses, tops, results, values, first, num_blocks, NUM_TO
 
 @triton.jit
 def score(scored, drawn, logits, results, values, first, vocab_size, BLOCK: tl.constexpr):
-    """What a row says of one token. scored: int64 [L, 2], the row and the token, or `-1 - job` for the one that a job
-    drew. To results[first:] as above: [L, 2], its logit and how many are higher."""
+    """Score one token in its row. scored: int64 [L, 2], the row and the token, or `-1 - job` for the token that a job
+    drew. Writes [L, 2] to results[first:] as above: the token's logit and the number of higher logits."""
     place = tl.program_id(0)
     row = logits + tl.load(scored + 2 * place) * vocab_size
     token = tl.load(scored + 2 * place + 1)

@@ -1,7 +1,7 @@
-"""What a request's processors change of each row of its tree, before any token of it is drawn.
+"""Computes the changes that a request's processors make to every row of its tree, before any token is drawn.
 
-The walk on the host processes a row when it comes to it; the device draws from all rows at once, so all are prepared
-while the forward runs. Invariant: the processors stay as they are.
+On the host a row is processed when the walk reaches it; the device draws from all rows at once, so all changes are
+prepared while the forward runs. Invariant: the processors' own state does not change.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from decoding.sampling.logits_processors import Entries, LogitsProcessors
 
 
 class TreeEdits:
-    """entries: of every row; entries_after, masks: of each node's row. Raises BrokenGrammar."""
+    """entries: the same for all rows. entries_after, masks: for each node's row. Raises BrokenGrammar."""
 
     def __init__(self, processors: LogitsProcessors, tree: DraftTree) -> None:
         self.penalties = processors.penalties
@@ -29,7 +29,7 @@ class TreeEdits:
             self._follow(tree, processors.matcher.copy(), 0)
 
     def _follow(self, tree: DraftTree, matcher: GrammarMatcher, node: int) -> None:
-        """Masks of a node's row and of those below that the grammar lets come; the others are never walked to."""
+        """Set the masks of a node and of the descendants that the grammar accepts; a walk never reaches the others."""
         mask_W, allowed_W = matcher.mask(), self.masks[node]
         self.masks[node] = mask_W if allowed_W is None else mask_W[: len(allowed_W)] & allowed_W
         for child in range(node + 1, len(tree)):

@@ -1,4 +1,4 @@
-"""`verify.verify` on the device, where every node's token is drawn already."""
+"""`verify.verify` on the device, where every node's token has been drawn already."""
 
 # mypy: ignore-errors
 
@@ -12,9 +12,9 @@ TREE_WORDS = tl.constexpr(3)
 
 @triton.jit
 def walk(trees, nodes, drawn, results, NODES: tl.constexpr):
-    """One tree. trees: int64 [T, 3], its first node, how many it has, and where its results begin; nodes: int64 [N, 2],
-    tokens and parents, parents local to the tree; drawn: int32 [N]. To results: how many nodes the path has, then room
-    for as many nodes as the tree has, then the tokens after them."""
+    """Walk one tree of n nodes. trees: int64 [T, 3], its first node, n, and where its results begin. nodes: int64 [N,
+    2], tokens and parents, the latter local to the tree. drawn: int32 [N]. Writes the path's length, then the path's
+    nodes (room for n), then the token drawn at each of them (room for n)."""
     record = trees + tl.program_id(0) * TREE_WORDS
     first, num_nodes, path = tl.load(record), tl.load(record + 1), results + tl.load(record + 2)
     places = tl.arange(0, NODES)

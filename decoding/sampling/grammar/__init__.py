@@ -1,4 +1,4 @@
-"""Grammars: tried in a process of their own, compiled, kept, and followed by replies.
+"""Grammars: first tried in a separate process, then compiled and cached, then followed by replies.
 
 Knows nothing of logits, trees or steps.
 """

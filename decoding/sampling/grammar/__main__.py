@@ -1,7 +1,7 @@
-"""`python -m decoding.sampling.grammar TOKENIZER LIMITS`: grammars in, what compiling each comes to out, as JSON lines.
+"""`python -m decoding.sampling.grammar TOKENIZER LIMITS` reads grammars and writes each one's `Outcome`, as JSON lines.
 
-Every grammar is compiled in a fork, which the kernel ends at the limits. Leaves when its input ends, so that no trial
-outlives the worker for longer than one may take.
+Each grammar is compiled in a forked process, which the kernel kills at the limits. The command ends with its input, so
+it outlives the worker by no more than one trial.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KIB = 1024  # of `ru_maxrss`
 
 
 def try_out(grammar: Grammar, tokenizer: Any, limits: TrialLimits) -> Outcome:
-    """What compiling comes to, within the limits or not."""
+    """Compile a grammar in a fork; the outcome says its size, or why it is refused."""
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -43,13 +43,13 @@ def try_out(grammar: Grammar, tokenizer: Any, limits: TrialLimits) -> Outcome:
 def _cause(status: int, limits: TrialLimits) -> str:
     if status == -signal.SIGPROF:
         return f"takes more than {limits.seconds:g} seconds to compile"
-    if status in (-signal.SIGABRT, OUT_OF_MEMORY):  # the first is what Rust does where there is no room
+    if status in (-signal.SIGABRT, OUT_OF_MEMORY):  # Rust aborts if an allocation fails
         return f"takes more than {limits.num_bytes >> 20} MiB to compile"
     return f"broke the compiler, which left with status {status}"
 
 
 def _compile(grammar: Grammar, tokenizer: Any, limits: TrialLimits) -> Outcome:
-    """In the fork. Room is what is held beside the rest of this process, and what a first mask adds."""
+    """Runs in the fork. num_bytes: the growth of resident memory by compiling and computing a first mask."""
     _set(limits)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     try:
@@ -58,7 +58,7 @@ def _compile(grammar: Grammar, tokenizer: Any, limits: TrialLimits) -> Outcome:
         return Outcome(error.message)
     except MemoryError:
         os._exit(OUT_OF_MEMORY)
-    except BaseException as error:  # llguidance's panics are no Exception
+    except BaseException as error:  # a panic in llguidance is not an Exception
         return Outcome(f"the {grammar.kind} grammar cannot be compiled: {error}")
     signal.setitimer(signal.ITIMER_PROF, 0)
     return Outcome(num_bytes=(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * KIB)

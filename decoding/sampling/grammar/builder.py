@@ -1,7 +1,7 @@
-"""From a caller's grammar to a compiled one, by llguidance, for one model's tokenizer, which is read at the first.
+"""Compiles callers' grammars with llguidance for one model's tokenizer, which is loaded for the first grammar.
 
-Knows nothing of replies, and waits where it is called. Invariant: nothing is compiled here that a process of its own
-has not compiled within its limits.
+Knows nothing of replies; calls block. Invariant: a grammar is compiled here only after a separate process has compiled
+it within the limits.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COMPILE_LIMITS = TrialLimits()
 
 
 class GrammarBuilder:
-    """vocab_size: V of the model's logits, which may be more than the tokenizer has. limits: of every compilation."""
+    """vocab_size: V of the model's logits, which may exceed the tokenizer's. limits: of every compilation."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class GrammarBuilder:
         self._trials: TrialProcess | None = None
 
     def build(self, grammar: Grammar) -> CompiledGrammar:
-        """Raises RequestRejected, for `grammar`, for what cannot be compiled."""
+        """Compile a grammar. Raises RequestRejected, with param "grammar", if that is not possible."""
         if not self._eos_token_ids:
             raise rejected("this model has no end token, so a grammar could never end its reply")
         if len(grammar.text) > MAX_GRAMMAR_CHARS:

@@ -1,8 +1,8 @@
-"""Compiled grammars, each compiled once, in one thread beside the steps.
+"""Compiles each grammar once, in one thread beside the engine's steps, and caches it.
 
-Owns the thread and the grammars last asked for. Knows nothing of how one is compiled.
-Invariant: every future ends, with a grammar or with the RequestRejected that says why there is none: as a value, since
-an exception that is kept and raised holds the frames of whoever raised it, each time more.
+Owns the thread and the cache. Knows nothing of how a grammar is compiled.
+Invariant: every future ends with a grammar, or with a RequestRejected as its value: an exception that is cached and
+raised repeatedly would collect the frames of everyone who raised it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from decoding.core.grammar import Grammar
 from decoding.errors import RequestRejected
 from decoding.sampling.grammar.matcher import CompiledGrammar
 
-KEPT_BYTES = 256 * 2**20  # of compiled grammars and of the texts they were asked for by
-ENTRY_BYTES = 1024  # of each beside them
-NOT_COMPILED = "grammar_not_compiled"  # code of a refusal that says nothing of the grammar
+KEPT_BYTES = 256 * 2**20  # of compiled grammars and their texts
+ENTRY_BYTES = 1024  # overhead of each entry
+NOT_COMPILED = "grammar_not_compiled"  # code of a refusal for which the grammar may not be at fault
 
 logger = logging.getLogger("gander.grammar")
 
@@ -28,19 +28,19 @@ Compiling = Future[CompiledGrammar | RequestRejected]
 
 
 class GrammarCompiler:
-    """build: compiles one grammar, in the thread; kept_bytes: of grammars kept for who asks again."""
+    """build: compiles one grammar; called in the thread. kept_bytes: the size of the cache."""
 
     def __init__(self, build: Callable[[Grammar], CompiledGrammar], kept_bytes: int = KEPT_BYTES) -> None:
         self._build = build
         self._kept_bytes = kept_bytes
-        self._kept: OrderedDict[Grammar, Compiling] = OrderedDict()  # least recently asked for first
+        self._kept: OrderedDict[Grammar, Compiling] = OrderedDict()  # least recently requested first
         self._waiting: SimpleQueue[tuple[Grammar, Compiling]] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def compile(self, grammar: Grammar) -> Compiling:
-        """Returns at once. One future may be many callers', so none cancels.
+        """Return a future at once. Callers share it, so none may cancel it.
 
-        What a grammar came to is kept, its refusal too; one that broke the compiler, or a reply, is compiled again.
+        Grammars and refusals are cached; a grammar that broke the compiler or a reply is compiled again.
         """
         future = self._kept.get(grammar)
         if future is None or not _is_of_use(future):
@@ -51,7 +51,7 @@ class GrammarCompiler:
         return future
 
     def _drop_oldest(self) -> None:
-        """Of those that are compiled, as many as are too much."""
+        """Drop the least recently requested finished entries until the cache fits its size."""
         sizes = {grammar: _size(grammar, future) for grammar, future in self._kept.items() if future.done()}
         too_much = sum(sizes.values()) - self._kept_bytes
         for grammar, size in sizes.items():
@@ -76,14 +76,14 @@ class GrammarCompiler:
                 future.set_result(self._build(grammar))
             except RequestRejected as error:
                 future.set_result(error.with_traceback(None))
-            except BaseException as error:  # llguidance's panics are no Exception; whoever waits is told of all
+            except BaseException as error:  # a panic in llguidance is not an Exception, but callers need an answer
                 logger.error("a %s grammar broke the compiler: %s", grammar.kind, type(error).__name__)
                 message = f"the {grammar.kind} grammar cannot be compiled: {error}"
                 future.set_result(RequestRejected(message, "grammar", NOT_COMPILED))
 
 
 def _is_of_use(future: Compiling) -> bool:
-    """Whether whoever asks again is to be given the same."""
+    """Whether the next caller may get the same future."""
     if not future.done():
         return True
     outcome = future.result()
@@ -93,6 +93,6 @@ def _is_of_use(future: Compiling) -> bool:
 
 
 def _size(grammar: Grammar, future: Compiling) -> int:
-    """Bytes."""
+    """The bytes that a finished entry takes."""
     outcome = future.result()
     return ENTRY_BYTES + len(grammar.text) + (0 if isinstance(outcome, RequestRejected) else outcome.num_bytes)

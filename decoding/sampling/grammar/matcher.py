@@ -1,7 +1,7 @@
-"""A grammar at work: what a reply may go on with, given how it began. Compiled and kept by llguidance.
+"""Follows a reply through a compiled grammar and says which tokens may come next. llguidance does the work.
 
 Knows nothing of logits or trees.
-Invariant: `consume` was given exactly the tokens of one beginning of a reply; `rollback` takes the last back.
+Invariant: a matcher has consumed exactly the first tokens of one reply; `rollback` takes back the last ones.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from decoding.sampling.grammar.source import reason_of
 
 
 class CompiledGrammar:
-    """What any number of replies can follow. start: llguidance's matcher, never moved; end_ids: the end tokens;
-    num_bytes: that it takes.
+    """A grammar that any number of replies can follow. start: llguidance's matcher, which never moves. end_ids: the end
+    tokens. num_bytes: its memory.
 
-    All its matchers share one lexer, and the limit to its states: is_spent once one of them has broken.
+    All its matchers share one lexer and the limit of its states. is_spent: one of the matchers has broken.
     """
 
     def __init__(self, start: Any, end_ids: frozenset[int], num_bytes: int) -> None:
@@ -29,14 +29,14 @@ class CompiledGrammar:
         self._start = start
 
     def new_matcher(self) -> GrammarMatcher:
-        """For one reply, in microseconds."""
+        """A matcher for one reply. Takes microseconds."""
         return GrammarMatcher(self._start.deep_copy(), self)
 
 
 class GrammarMatcher:
     """The state of one grammar in one reply. matcher: llguidance's, at its start.
 
-    Every verb raises BrokenGrammar where llguidance's limits are met: the matcher is of no use from there on.
+    Every method raises BrokenGrammar when llguidance's limits are reached; the matcher is unusable afterwards.
     """
 
     def __init__(self, matcher: Any, grammar: CompiledGrammar) -> None:
@@ -45,7 +45,7 @@ class GrammarMatcher:
         self._end_ids = grammar.end_ids
 
     def copy(self) -> GrammarMatcher:
-        """One that may run ahead, and break there."""
+        """An independent copy, which may run ahead of the reply."""
         return GrammarMatcher(self._matcher.deep_copy(), self._grammar)
 
     def may_end_with(self, token: int) -> bool:
@@ -53,13 +53,13 @@ class GrammarMatcher:
         return token in self._end_ids and bool(self._matcher.is_accepting())
 
     def consume(self, token: int) -> None:
-        """Go on with a token that `mask` allows. End tokens change nothing: the reply is over."""
+        """Advance by a token that `mask` allows. End tokens change nothing: the reply is over."""
         if token not in self._end_ids:
             self._matcher.consume_token(token)
             self._check()
 
     def try_consume(self, token: int) -> bool:
-        """`consume` a token if it is accepted and not an end token; whether it was."""
+        """Advance by a token if the grammar accepts it and it is no end token; return whether it did."""
         if token in self._end_ids:
             return False
         is_accepted = int(self._matcher.try_consume_tokens([token])) == 1
@@ -71,14 +71,14 @@ class GrammarMatcher:
         self._check()
 
     def forced(self) -> list[int]:
-        """The tokens that the text must go on with whatever is drawn, as the tokenizer would cut it; maybe none."""
+        """The tokens that must come next whatever is drawn, as the tokenizer splits the forced text; may be empty."""
         tokens = list(self._matcher.compute_ff_tokens())
         self._check()
         return tokens
 
     def mask(self) -> NDArray[np.uint32]:
-        """uint32 [W], a bit per token that may come next; the end tokens alone where nothing else may."""
-        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint32).copy()  # compiled code wants it writable
+        """uint32 [W]: a bit for each token that may come next; the end tokens alone if nothing else may."""
+        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint32).copy()  # compiled code needs writable memory
         self._check()
         return bits
 

@@ -1,7 +1,7 @@
-"""A caller's grammar as llguidance takes it, and all that llguidance may spend on it: in a trial as in earnest.
+"""Converts a caller's grammar to llguidance's form and sets llguidance's limits, the same in a trial and in use.
 
-Knows no process. Light to import, llguidance apart: the process of the trials begins with this file.
-Invariant: what a trial compiles, compiles again with the same outcome.
+Knows no process. Cheap to import (llguidance is imported on use), since the trial process imports it.
+Invariant: a grammar that compiles in a trial compiles again with the same result.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ from decoding.core.grammar import Grammar
 from decoding.errors import RequestRejected
 
 MAX_GRAMMAR_CHARS = 2**18
-# One way to write JSON, so that what is not a value is forced, hence free; a schema's "x-guidance" may say otherwise
+# Only one way to write JSON, so that all text but the values is forced and costs no forward. A schema's "x-guidance"
+# may override it.
 JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-# Of one mask, about 0.1 s; of all states of a grammar's lexer, which every reply that follows it adds to, 40 MB.
-# Schemas of 200 optional properties fit four times over, but for the items of a row, which they nearly fill.
+# One mask takes at most about 0.1 s. The states of a grammar's lexer, which all its replies add to, take at most 40 MB.
+# A schema of 200 optional properties needs a quarter of each limit, except max_items_in_row, which it nearly reaches.
 LIMITS = {"max_items_in_row": 1000, "step_max_items": 10_000, "step_lexer_fuel": 50_000, "max_lexer_states": 20_000}
 
 
 class TokenizerFile(msgspec.Struct, frozen=True):
-    """path: of a tokenizer.json; vocab_size: V of the model's logits, which may be more than the tokenizer has."""
+    """path: of a tokenizer.json. vocab_size: V of the model's logits, which may exceed the tokenizer's."""
 
     path: str
     vocab_size: int
     end_ids: list[int]
 
     def load(self) -> Any:
-        """llguidance's tokenizer. Raises RequestRejected for one that grammars cannot be had with."""
-        from llguidance import LLTokenizer  # here, because most workers never need it
+        """llguidance's tokenizer. Raises RequestRejected if llguidance does not support it."""
+        from llguidance import LLTokenizer  # imported here because most workers never need it
 
         try:
             return LLTokenizer(self.path, n_vocab=self.vocab_size, eos_token=self.end_ids)
@@ -40,7 +41,7 @@ class TokenizerFile(msgspec.Struct, frozen=True):
 
 
 def matcher_of(grammar: Grammar, tokenizer: Any) -> Any:
-    """llguidance's matcher at its start. Raises RequestRejected, in llguidance's words, for what is no grammar."""
+    """llguidance's matcher at its start. Raises RequestRejected with llguidance's message if the grammar is invalid."""
     from llguidance import LLMatcher, LLParserLimits
 
     limits = LLParserLimits(**LIMITS, verbose_errors=False)  # verbose errors quote the grammar and the reply
@@ -51,7 +52,7 @@ def matcher_of(grammar: Grammar, tokenizer: Any) -> Any:
 
 
 def reason_of(matcher: Any) -> str:
-    """Why a matcher is in error."""
+    """llguidance's message about a matcher's error."""
     return str(matcher.get_error()).replace("<non-verbose/>", "").strip()
 
 
@@ -60,7 +61,7 @@ def rejected(message: str) -> RequestRejected:
 
 
 def _source(grammar: Grammar) -> str:
-    """llguidance's form of a grammar."""
+    """A grammar in llguidance's form."""
     from llguidance import LLMatcher
 
     try:

@@ -1,7 +1,7 @@
-"""Whether a grammar can be afforded, found out by compiling it in another process, which may fail as it likes.
+"""Finds out whether a grammar compiles within the limits, by compiling it in a separate process, which may die.
 
-Owns that process, which starts with the first grammar, and again after its death. A compiled grammar cannot leave the
-process it was made in, llguidance has no form for that: so the one here is made again, known to end in time and room.
+Owns that process, which starts with the first grammar and restarts after its death. llguidance cannot serialise a
+compiled grammar, so a grammar that passes is compiled again here.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ import msgspec
 from decoding.core.grammar import Grammar
 from decoding.sampling.grammar.source import TokenizerFile, rejected
 
-MAX_REASON = 1000  # characters: some of llguidance's quote the grammar
+MAX_REASON = 1000  # characters: some of llguidance's messages quote the grammar
 
 
 class TrialLimits(msgspec.Struct, frozen=True):
-    """Of one trial. seconds: of processor time, so that a busy machine is no fault; num_bytes: beyond what the process
-    begins with."""
+    """The limits of one trial. seconds: of processor time, so that a busy machine does not fail it. num_bytes: in
+    addition to the memory that the process starts with."""
 
     seconds: float = 2.0
     num_bytes: int = 64 * 2**20
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """refusal: why the grammar cannot be had, in words for its caller; num_bytes: what it takes, once it can."""
+    """refusal: why the grammar is refused, a message for its caller. num_bytes: its memory, if it is not refused."""
 
     refusal: str | None = None
     num_bytes: int = 0
 
 
 class TrialProcess:
-    """tokenizer: that the grammars are for. One grammar at a time; whoever asks waits."""
+    """Tries one grammar at a time; calls block. tokenizer: the one that the grammars are for."""
 
     def __init__(self, tokenizer: TokenizerFile, limits: TrialLimits) -> None:
         self._arguments = [msgspec.json.encode(each).decode() for each in (tokenizer, limits)]
         self._process: subprocess.Popen[bytes] | None = None
 
     def cost_of(self, grammar: Grammar) -> int:
-        """Bytes that it takes, compiled. Raises RequestRejected for a grammar that cannot be had, and ChildProcessError
-        where the process itself has ended."""
+        """The bytes that the compiled grammar takes. Raises RequestRejected if the grammar is refused, and
+        ChildProcessError if the process itself has ended."""
         process = self._running()
         assert process.stdin is not None
         assert process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):  # read on: the answer will be empty
+        with contextlib.suppress(BrokenPipeError):  # handled below, where the answer is empty
             process.stdin.write(msgspec.json.encode(grammar) + b"\n")
             process.stdin.flush()
         line = process.stdout.readline()

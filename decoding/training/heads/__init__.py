@@ -1,4 +1,4 @@
-"""Training EAGLE-3 draft heads for a target: answers of its own, EAGLE-3's loss, and GTO's on the draft tree.
+"""Trains EAGLE-3 draft heads on a target's own answers, with EAGLE-3's loss or GTO's loss on draft trees.
 
 Not the engine; nothing that serves imports this.
 """

@@ -1,7 +1,7 @@
-"""How far a head's trees go along replies that the target has already given: acceptance length without an engine.
+"""Measures the acceptance length of a head's trees along replies that the target has already given, without an engine.
 
-Owns the walk. A reply's own tokens are what the target draws, greedy or not, so a walk accepts what serving would.
-Knows nothing of time. Invariant: tau counts emitted tokens, the prefill's apart, over target forwards.
+The target would draw the reply's tokens again, greedy or not, so a walk accepts the same tokens as serving would.
+Knows nothing of time. Invariant: tau is emitted tokens, without the prefill's, over target forwards.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def acceptance(head: EagleHead, target: OnlineTarget, answers: Sequence[Answer],
 
 @torch.no_grad()
 def accepted_lengths(head: EagleHead, target: OnlineTarget, answer: Answer, shape: TreeShape) -> NDArray[np.int64]:
-    """int64 [t]: how many tokens are accepted of the tree after each token of the reply but the last."""
+    """int64 [t]: the accepted length of the tree after each token of the reply except the last."""
     device, tokens = head.fc.weight.device, answer.tokens.astype(np.int64)
     with target.reading([answer.tokens]) as (reading,):
         next_ids_1T = torch.from_numpy(np.append(tokens[1:], 0))[None].to(device)
@@ -65,7 +65,7 @@ def accepted_lengths(head: EagleHead, target: OnlineTarget, answer: Answer, shap
 
 
 def walk(lengths: NDArray[np.int64]) -> Outcome:
-    """Take a reply's tokens step by step: those accepted after a token, then one of the target's own."""
+    """Walk along a reply: each step takes the accepted tokens, then one of the target's own."""
     place = num_steps = 0
     while place < len(lengths):
         place += int(lengths[place]) + 1

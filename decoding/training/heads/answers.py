@@ -1,7 +1,7 @@
-"""Owns the answers that a head learns from: the target's own, regenerated shard by shard and kept on disk.
+"""Owns the answers that a head learns from: the target's own, generated shard by shard and kept on disk.
 
-Does not know heads. Invariant: a shard is whole or not there and depends on its prompts, its number and the seed
-alone, so a run that was stopped goes on with the next shard.
+Does not know heads. Invariant: a shard is complete or missing, and depends only on its prompts, its number and the
+seed, so a run that was stopped continues with the next shard.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SHARD_LEN = 64  # prompts
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """tokens: int32 [t], a prompt and what the target made of it; the answer starts at `num_prompt`."""
+    """tokens: int32 [t], a prompt and the target's answer, which starts at `num_prompt`."""
 
     tokens: NDArray[np.int32]
     num_prompt: int
@@ -38,8 +38,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """How answers are drawn. temperatures: prompt i is answered at number i of them, turn by turn; max_tokens: of
-    the answer; max_len: of prompt and answer."""
+    """How answers are drawn. temperatures: prompts take them in turn. max_tokens: of the answer. max_len: of prompt and
+    answer."""
 
     temperatures: tuple[float, ...] = (0.0, 1.0)
     max_tokens: int = 512
@@ -47,7 +47,7 @@ class Asking:
     seed: int = 0
 
     def name(self, model: str, prompts: Sequence[Sequence[int]]) -> str:
-        """Of the folder of these answers: another model, other prompts or options give another."""
+        """The name of the folder of these answers. It differs for another model, other prompts or other options."""
         told = repr((Path(model).name, self, [list(prompt) for prompt in prompts]))
         return hashlib.sha256(told.encode()).hexdigest()[:12]
 
@@ -59,7 +59,7 @@ def regenerate(
     folder: Path,
     on_done: Callable[[int], None],
 ) -> None:
-    """Write the shards that are not there yet. on_done: told how many prompts have been answered so far."""
+    """Write the missing shards. on_done: called with the number of prompts that have been answered so far."""
     for first in range(0, len(prompts), SHARD_LEN):
         path = folder / f"{first // SHARD_LEN:05d}.npz"
         if not path.exists():
@@ -75,8 +75,8 @@ def regenerate(
 
 
 def load_answers(folder: Path, max_len: int) -> list[Answer]:
-    """All answers of a folder in the order of their prompts, cut to `max_len` tokens; those of which nothing is left
-    to learn are passed over. Raises ConfigError where there is none."""
+    """All answers of a folder in the order of their prompts, cut to `max_len` tokens. Answers with nothing left to
+    learn are skipped. Raises ConfigError if there is none."""
     answers = []
     for path in sorted(folder.glob("*.npz")):
         with np.load(path) as shard:
@@ -91,7 +91,7 @@ def load_answers(folder: Path, max_len: int) -> list[Answer]:
 
 
 def _answer(engine: Engine, prompts: Sequence[Sequence[int]], first: int, asking: Asking) -> list[Answer]:
-    """One shard. first: the number of its first prompt, from which its seeds follow."""
+    """The answers of one shard. first: the number of its first prompt, which determines its seeds."""
     requests = [_request(engine, list(prompt), first + place, asking) for place, prompt in enumerate(prompts)]
     for request in requests:
         engine.add(request)

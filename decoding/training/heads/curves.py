@@ -1,7 +1,6 @@
-"""A run as a picture: the loss and the agreement of each depth over the steps. Needs matplotlib, which only `dev`
-installs.
+"""Plots a run: the loss and the agreement of each depth over the steps. Needs matplotlib, which only `dev` installs.
 
-Invariant: only what was measured is drawn, smoothed over `WINDOW` steps.
+Invariant: lines are measured values, smoothed over `WINDOW` steps.
 """
 
 from __future__ import annotations

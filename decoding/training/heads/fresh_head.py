@@ -1,7 +1,7 @@
-"""A head before its first step: the target's widths, its words, weights of the seed.
+"""Makes an untrained head: the target's widths, a draft vocabulary, weights from the seed.
 
-Invariant: the same target, words and seed give the same weights. The output layer and the norm before it start as the
-target's own, which is most of what a head would have to learn first.
+The output layer and the norm before it start as the target's own, since a head would have to learn them first.
+Invariant: the same target, draft vocabulary and seed give the same weights.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DEFAULT_ROPE_THETA = 10000.0
 
 
 def most_frequent_tokens(answers: Iterable[NDArray[np.int32]], num_tokens: int, size: int) -> Tensor:
-    """int64 [W], ascending: the `size` tokens that answers hold most often, of equally frequent ones the lower id."""
+    """int64 [W], ascending: the `size` most frequent tokens of the answers, of equally frequent ones the lower ids."""
     counts_V = np.zeros(num_tokens, np.int64)
     for tokens in answers:
         np.add.at(counts_V, tokens, 1)
@@ -33,7 +33,7 @@ def most_frequent_tokens(answers: Iterable[NDArray[np.int32]], num_tokens: int, 
 
 
 def new_head(target: OnlineTarget, target_ids_W: Tensor, seed: int) -> EagleHead:
-    """A float32 head for a target on its device. target_ids_W: int64, ascending, the tokens that it drafts."""
+    """A float32 head for a target, on its device. target_ids_W: int64, ascending, the tokens that the head drafts."""
     embeddings_VE = target.model.embeddings.detach()
     config = HeadConfig(
         layer=_layer(target.config, embeddings_VE.shape[0]),

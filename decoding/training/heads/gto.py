@@ -1,7 +1,7 @@
-"""GTO's loss (section 3.2): trees at groups of adjacent rows, and a clipped ratio on their accepted branches.
+"""GTO's loss (section 3.2): trees at groups of adjacent rows, and a clipped likelihood ratio on accepted branches.
 
-Owns the order of the parts; trees, rewards and the target's chances are others'. Invariant: rewards and advantages are
-numbers, so gradients flow through the likelihood ratio alone.
+Combines trees, rewards and the target's probabilities, which other files compute. Invariant: rewards and advantages
+have no gradient; gradients flow only through the likelihood ratio.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from decoding.training.heads.trees import Forest, Trees, grow, merge
 
 @dataclass(frozen=True, slots=True)
 class GtoLoss:
-    """loss, and without gradient the mean rewards of the trees and of the reference's, and the mean accepted length."""
+    """loss; and, without gradient, the mean rewards of the head's and the reference's trees and the mean accepted
+    length."""
 
     loss: Tensor
     reward: float
@@ -35,15 +36,15 @@ class GtoLoss:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A head at one text: the network and its first step."""
+    """A head and its first step over one text."""
 
     head: EagleHead
     context: Context
 
 
 def draw_groups(random: np.random.Generator, first: int, end: int, options: GtoOptions) -> NDArray[np.int64]:
-    """int64 [G, M]: as many groups of adjacent rows of first..end-1 as are asked for and fit, none overlapping another
-    (eq. 6-7), every such choice equally likely."""
+    """int64 [G, M]: `num_groups` groups of adjacent rows in first..end-1, or as many as fit. They do not overlap
+    (eq. 6-7), and every such choice is equally likely."""
     size = options.group_size
     count = min(options.num_groups, (end - first) // size)
     if count <= 0:
@@ -62,7 +63,7 @@ def gto_loss(
     groups_GM: NDArray[np.int64],
     options: GtoOptions,
 ) -> GtoLoss:
-    """Eq. 12, its mean over the groups of one text. The root of row i's trees is token i+1."""
+    """Eq. 12, averaged over the groups of one text. The root of row i's trees is token i+1."""
     device = policy.context.hidden_BTE.device
     rows_P = torch.from_numpy(groups_GM.reshape(-1)).to(device)
     trees = tuple(grow(each.head, each.context.detach(), rows_P, options.tree) for each in (policy, reference))
@@ -96,7 +97,7 @@ def clipped_loss(ratios_P: Tensor, advantages_P: Tensor, clip: float) -> Tensor:
 
 
 def branch_log_likelihood(policy: Policy, rows_P: Tensor, tokens_PD: Tensor, lengths_P: Tensor) -> Tensor:
-    """float32 [P]: of the first `lengths_P` tokens of each branch after its row; 0 for an empty branch."""
+    """float32 [P]: the log likelihood of the first `lengths_P` tokens of each row's branch; 0 for an empty branch."""
     head, context = policy.head, policy.context
     draft_ids_V = head.t2d.cumsum(0) - 1  # ranks: draft ids ascend with the target's
     total_P = torch.zeros(len(rows_P), device=rows_P.device)
@@ -114,7 +115,7 @@ def branch_log_likelihood(policy: Policy, rows_P: Tensor, tokens_PD: Tensor, len
 def _score_groups(
     target: OnlineTarget, reading: Reading, groups_GM: NDArray[np.int64], trees: tuple[Trees, ...]
 ) -> list[tuple[Forest, Chances]]:
-    """One packed forward for each group."""
+    """Each row's forest with the target's probabilities; one packed forward for each group."""
     scored: list[tuple[Forest, Chances]] = []
     for rows_M in groups_GM.tolist():
         forests = [merge(trees, len(scored) + place) for place in range(len(rows_M))]
@@ -123,7 +124,8 @@ def _score_groups(
 
 
 def _chances_of(scored: list[tuple[Forest, Chances]], place: int, options: GtoOptions) -> FloatArray:
-    """float64 [P, L]: what the reward multiplies along the branches of one head's trees."""
+    """float64 [P, L]: each node's acceptance probability, which the reward multiplies along branches. place: of the
+    head whose trees they are."""
     if options.reward == "greedy":
         return np.stack([chances.is_likeliest[forest.places[place]].astype(np.float64) for forest, chances in scored])
     return np.stack([chances.probabilities[forest.places[place]] for forest, chances in scored])

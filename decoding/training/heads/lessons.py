@@ -1,6 +1,6 @@
-"""Owns the order in which answers are learned, and what the target says of them.
+"""Owns the order in which answers are learned, and the target's distributions to learn.
 
-Invariant: the answers of a micro-batch follow from (seed, its number) alone, so a run that was stopped sees the same.
+Invariant: the answers of a micro-batch depend only on (seed, its number), so a resumed run sees the same ones.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from decoding.training.heads.ttt import Lesson
 
 
 def choose_answers(answers: Sequence[Answer], number: int, count: int, seed: int) -> list[Answer]:
-    """Those of a micro-batch, counted from 0; each epoch goes through all in an order of its own."""
+    """The answers of micro-batch `number`, counted from 0. Each epoch takes all answers in a new random order."""
     chosen = []
     for place in range(number * count, (number + 1) * count):
         epoch, rest = divmod(place, len(answers))
@@ -28,7 +28,7 @@ def choose_answers(answers: Sequence[Answer], number: int, count: int, seed: int
 
 
 def lesson_of(answers: Sequence[Answer], readings: Sequence[Reading], head: EagleHead) -> Lesson:
-    """The answers side by side, as the target reads them, on the head's device."""
+    """The answers as one padded batch with the target's features and distributions, on the head's device."""
     parts = [_rows_of(*pair, head) for pair in zip(answers, readings, strict=True)]
     longest = max(len(answer.tokens) for answer in answers)
     return Lesson(*(torch.stack([_padded(each, longest) for each in rows]) for rows in zip(*parts, strict=True)))

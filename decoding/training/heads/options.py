@@ -1,6 +1,6 @@
-"""Owns the numbers of a head's training, with the papers' values as defaults.
+"""Owns the hyperparameters of a head's training, with the papers' values as defaults.
 
-Does not know models or data. Invariant: with the same numbers, answers and machine a run gives the same weights.
+Does not know models or data. Invariant: a run with the same options, answers and machine gives the same weights.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ TTT_DECAY = 0.8  # step i's loss counts 0.8^i
 
 @dataclass(frozen=True)
 class TreeShape:
-    """EAGLE-2's tree: the top_k likeliest of each of num_levels depths are expanded into top_k each, and of all
-    candidates the num_nodes likeliest are kept. By default as the eagle method grows it."""
+    """EAGLE-2's tree: at each of num_levels depths the top_k most likely nodes are expanded into top_k children each;
+    of all candidates the num_nodes most likely are kept. The defaults are those of the eagle method."""
 
     top_k: int = BEAM
     num_nodes: int = NUM_NODES
@@ -31,11 +31,11 @@ class TreeShape:
 
 @dataclass(frozen=True)
 class GtoOptions:
-    """GTO's numbers (Appendix B). clip and floor, its epsilon and delta, are not given in the paper.
+    """GTO's hyperparameters (Appendix B). The paper does not give clip and floor, its epsilon and delta.
 
     group_size: m, adjacent positions; num_groups: K, of a sequence; weight: omega; temperature: eta, of the smooth
     maximum over branches; reward: "expected" is eq. 3-4 with the target's probabilities, "greedy" counts the tokens
-    that equal the target's likeliest.
+    that equal the target's most likely one.
     """
 
     tree: TreeShape = TreeShape()
@@ -51,10 +51,10 @@ class GtoOptions:
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """One run. rate: AdamW's peak; warm-up is linear from 0, the decay linear to 0 at `num_steps`.
+    """The options of one run. rate: AdamW's peak rate; warm-up is linear from 0, the decay linear to 0 at `num_steps`.
 
-    A step learns from `batch` sequences at once, `accumulation` times. max_len: tokens of a sequence, the rest is
-    cut. dtype: of the head's products; its weights and the optimizer's state are float32.
+    A step accumulates the gradients of `accumulation` micro-batches of `batch` sequences. max_len: sequences are cut to
+    so many tokens. dtype: of the head's matrix products; its weights and the optimizer's state are float32.
     """
 
     objective: Objective

@@ -1,4 +1,4 @@
-"""Owns the prompts that answers are regenerated for: of a file, or of the bundled model's training texts.
+"""Owns the prompts that answers are generated for: from a file, or from the bundled model's training texts.
 
 Does not know the target. Invariant: the same arguments give the same prompts, none of them held out.
 """
@@ -16,14 +16,14 @@ from decoding.errors import ConfigError
 from decoding.training.texts.corpus import SKILLS, Document, generate_documents
 
 GENERATED = "generate"
-FIELDS = ("prompt", "question", "problem")  # where a line of JSON may keep its prompt
+FIELDS = ("prompt", "question", "problem")  # fields of a JSON line that may hold the prompt
 ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
-CUTS = (0.15, 0.5)  # a text without a question becomes a prompt that ends between these shares of it
+CUTS = (0.15, 0.5)  # a text without a question is cut between these shares to become a prompt
 
 
 def generated_prompts(model: str, count: int, seed: int) -> list[list[int]]:
-    """Questions, and beginnings of programs and stories, from the training side of the bundled model's generators, in
-    the tokens of `model`, a folder or hub name."""
+    """Questions and beginnings of programs and stories from the training side of the bundled model's generators,
+    encoded by the tokenizer of `model`, a folder or hub name."""
     random, tokenizer = Random(f"heads-{seed}"), AutoTokenizer.from_pretrained(model)
     streams = [generate_documents(skill, seed + 1, held_out=False) for skill in SKILLS]
     texts = [_beginning(next(streams[place % len(streams)]), random) for place in range(count)]
@@ -38,8 +38,8 @@ def _beginning(document: Document, random: Random) -> str:
 
 
 def prompts_of_file(path: Path, model: str, count: int) -> list[list[int]]:
-    """The first `count` prompts of a file of plain lines or JSON lines. A conversation is asked up to its first
-    answer, through the chat template of `model`. Raises ConfigError for a line without a prompt."""
+    """The first `count` prompts of a file of plain lines or JSON lines. A conversation becomes a prompt up to its first
+    answer, by the chat template of `model`. Raises ConfigError for a line without a prompt."""
     tokenizer = AutoTokenizer.from_pretrained(model)
     prompts = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines()[:count], start=1):
@@ -56,7 +56,7 @@ def prompts_of_file(path: Path, model: str, count: int) -> list[list[int]]:
 
 
 def _asked(turns: list[dict[str, str]]) -> list[dict[str, str]]:
-    """What comes before the first answer, in the names that templates know."""
+    """The turns before the first answer, with the role names of chat templates."""
     asked = []
     for turn in turns:
         role = ROLES[turn["from"] if "from" in turn else turn["role"]]

@@ -1,6 +1,7 @@
 """GTO's draft tree reward (section 3.1): how many tokens of a tree the target is expected to accept.
 
-Pure numpy. Invariant: branches are the paths to the tree's leaves, and lengths count drafted tokens, no bonus.
+Pure numpy. Invariant: branches are the paths to the tree's leaves; lengths count drafted tokens without the bonus
+token.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ FloatArray = NDArray[np.float64]
 
 
 def branch_lengths(trees: Trees, chances_PL: FloatArray) -> FloatArray:
-    """float64 [P, L]: eq. 3-4 for the path to each node. chances_PL: of each node's token after its parent, under the
-    target; ones and zeros for the greedy form, whose lengths are whole."""
+    """float64 [P, L]: eq. 3-4 for the path to each node. chances_PL: the target's probability of each node's token
+    after its parent; for the greedy form ones and zeros, which give whole lengths."""
     num_rows, num_nodes = trees.tokens_PL.shape
-    paths_PL = np.ones((num_rows, num_nodes + 1))  # the last is the root's, where parent -1 points
+    paths_PL = np.ones((num_rows, num_nodes + 1))  # the last column is the root's: parent -1 points to it
     lengths_PL = np.zeros((num_rows, num_nodes + 1))
     rows = np.arange(num_rows)
     for node in range(num_nodes):
@@ -32,7 +33,7 @@ def branch_lengths(trees: Trees, chances_PL: FloatArray) -> FloatArray:
 
 
 def is_leaf(trees: Trees) -> NDArray[np.bool_]:
-    """bool [P, L]."""
+    """bool [P, L]: whether a node has no children."""
     num_rows, num_nodes = trees.tokens_PL.shape
     has_children = np.zeros((num_rows, num_nodes + 1), np.bool_)
     has_children[np.arange(num_rows)[:, None], trees.parents_PL] = True
@@ -40,7 +41,7 @@ def is_leaf(trees: Trees) -> NDArray[np.bool_]:
 
 
 def tree_rewards(trees: Trees, chances_PL: FloatArray, aggregate: Aggregate, temperature: float) -> FloatArray:
-    """float64 [P]: eq. 5 over the branches of each tree, or their longest or mean length (Table 3's ablations)."""
+    """float64 [P]: eq. 5 over each tree's branches, or their maximum or mean length (Table 3's ablations)."""
     lengths_PL, leaves_PL = branch_lengths(trees, chances_PL), is_leaf(trees)
     longest_P: FloatArray = np.where(leaves_PL, lengths_PL, -np.inf).max(1)
     if aggregate == "max":
@@ -55,16 +56,16 @@ def tree_rewards(trees: Trees, chances_PL: FloatArray, aggregate: Aggregate, tem
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The longest accepted branch of each tree: its tokens, int64 [P, D], and its length, int64 [P]; D is the longest
-    of all, and tokens behind a branch's end mean nothing."""
+    """The longest accepted branch of each tree: its tokens, int64 [P, D], and its length, int64 [P]. D is the largest
+    length; tokens after a branch's end are padding."""
 
     tokens_PD: NDArray[np.int64]
     lengths_P: NDArray[np.int64]
 
 
 def longest_accepted(trees: Trees, is_likeliest_PL: NDArray[np.bool_]) -> Accepted:
-    """What the target, always going on with its likeliest token, accepts. is_likeliest_PL: whether a node's token is
-    that after its parent."""
+    """The branches that a greedy target accepts. is_likeliest_PL: whether a node's token is the target's most likely
+    one after its parent."""
     lengths_PL = branch_lengths(trees, is_likeliest_PL.astype(np.float64))
     ends_P = np.where(is_likeliest_PL, lengths_PL, 0).argmax(1)
     lengths_P = lengths_PL.max(1).astype(np.int64)

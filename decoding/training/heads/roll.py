@@ -1,7 +1,7 @@
-"""Rolls a head forward: over the tokens of a sequence, and from any of its rows on along tokens of one's own.
+"""Runs a head over the tokens of a sequence, and then rolls it on from any of these rows along other tokens.
 
 Owns the attention of EAGLE-3's training-time test: a rolled row sees the sequence's first-step keys up to the row that
-it started from, and the keys of the rows rolled on the way. Trees, losses and likelihoods are all rolled by it.
+it started from, and the keys of its own earlier steps. Trees, losses and likelihoods are all computed by it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from torch import Tensor
 
 from decoding.drafting.eagle.network import EagleHead
 
-# Shape suffixes: B sequences, T their rows, R rows that are rolled on, J rows on the way of each, H query heads,
-# K kv heads, G query heads of each of them, D head width, E head's width, F three target widths.
+# Shape suffixes: B sequences, T their rows (one per token), R rows that are rolled on, H query heads, K kv heads,
+# G query heads per kv head, D head width, E the draft head's width, F three target widths, W draft vocabulary.
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The first step over whole sequences: each row's own hidden state, key and value."""
+    """The first step over whole sequences: each row's hidden state, key and value."""
 
     hidden_BTE: Tensor
     keys_BKTD: Tensor
@@ -29,7 +29,7 @@ class Context:
         return Context(self.hidden_BTE.detach(), self.keys_BKTD.detach(), self.values_BKTD.detach())
 
     def of(self, sequence: int, num_rows: int) -> Context:
-        """The first rows of one sequence alone."""
+        """The first `num_rows` rows of one sequence."""
         one = slice(sequence, sequence + 1)
         keys_BKTD, values_BKTD = self.keys_BKTD[one, :, :num_rows], self.values_BKTD[one, :, :num_rows]
         return Context(self.hidden_BTE[one, :num_rows], keys_BKTD, values_BKTD)
@@ -37,8 +37,8 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Rolled rows: where each started, int64 [B, R]; its own hidden state now; keys and values on its way, a step
-    each."""
+    """Rolled rows: where each started, int64 [B, R]; its present hidden state; and its keys and values at each rolled
+    step."""
 
     starts_BR: Tensor
     hidden_BRE: Tensor
@@ -46,13 +46,13 @@ class Way:
     values: tuple[Tensor, ...] = ()
 
     def pick(self, chosen_BR: Tensor) -> Way:
-        """The ways of some rows, of which one may be chosen more than once."""
+        """The ways of some rows; a row may be chosen more than once."""
         keys, values = (tuple(_pick_own(step, chosen_BR) for step in steps) for steps in (self.keys, self.values))
         return Way(self.starts_BR.gather(1, chosen_BR), _pick(self.hidden_BRE, chosen_BR), keys, values)
 
 
 def read(head: EagleHead, features_BTF: Tensor, next_ids_BT: Tensor) -> Context:
-    """The first step. next_ids_BT: token i+1 of row i."""
+    """Run the first step. next_ids_BT: token i+1 for row i."""
     rows_BT = torch.arange(next_ids_BT.shape[1], device=next_ids_BT.device).expand_as(next_ids_BT)
     seen = _Attention(rows_BT)
     hidden_BTE = head(next_ids_BT, head.fuse(features_BTF), rows_BT, seen.attend_first)
@@ -60,12 +60,12 @@ def read(head: EagleHead, features_BTF: Tensor, next_ids_BT: Tensor) -> Context:
 
 
 def start(context: Context, rows_BR: Tensor) -> Way:
-    """The ways that begin at these rows, nothing rolled yet."""
+    """Ways that start at these rows, with no step rolled yet."""
     return Way(rows_BR, _pick(context.hidden_BTE, rows_BR))
 
 
 def roll(head: EagleHead, context: Context, way: Way, ids_BR: Tensor) -> Way:
-    """One step on: every row takes its own hidden state with the embedding of a next token."""
+    """Roll one step: every row's input is its own hidden state and the embedding of its next token."""
     seen = _Attention(way.starts_BR, context, way)
     positions_BR = way.starts_BR + len(way.keys) + 1
     hidden_BRE = head(ids_BR, way.hidden_BRE, positions_BR, seen.attend_on)
@@ -74,13 +74,13 @@ def roll(head: EagleHead, context: Context, way: Way, ids_BR: Tensor) -> Way:
 
 
 def log_probabilities(head: EagleHead, hidden: Tensor) -> Tensor:
-    """float32 [.., W]: of what follows, over the draft vocabulary."""
+    """float32 [.., W]: log probabilities of the next token, over the draft vocabulary."""
     return head.logits(hidden).float().log_softmax(-1)
 
 
 @dataclass(slots=True)
 class _Attention:
-    """What the rows of one forward see, and the keys and values that they wrote."""
+    """The attention of one forward of the head: what its rows see, and the keys and values that they wrote."""
 
     last_seen_BR: Tensor
     context: Context | None = None
@@ -107,7 +107,8 @@ def attend(
     own_keys: tuple[Tensor, ...],
     own_values: tuple[Tensor, ...],
 ) -> Tensor:
-    """[B, R, H, D]: over shared keys and values up to each row's last, and over the row's own, [B, K, R, D] a step."""
+    """[B, R, H, D]: attention over the shared keys and values up to each row's last seen one, and over the row's own,
+    [B, K, R, D] for each step."""
     keys_BKTD, values_BKTD = shared_BKTD
     num_shared = keys_BKTD.shape[2]
     num_batch, num_heads, width = len(queries_BHRD), keys_BKTD.shape[1], queries_BHRD.shape[-1]

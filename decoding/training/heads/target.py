@@ -1,7 +1,8 @@
-"""The target while a head is trained: its features and distributions over texts, and its chances in draft trees.
+"""The target during a head's training: its features and distributions over texts, and its probabilities in draft trees.
 
-Owns the target, its hooks and its keys and values. Features are the inputs of three layers, taken during the target's
-own forward. Invariant: a text's rows are in the cache while it is being read, so its trees need only their own.
+Owns the target, its hooks and its keys and values. Features are the inputs of three layers, recorded during the
+target's own forward. Invariant: a text's keys and values stay in the cache while it is read, so trees run only their
+own nodes.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from decoding.model.target_model import TargetModel
 from decoding.training.heads.trees import Forest
 
 # Shape suffixes: T tokens of a text, F three target widths, V the target's vocabulary, R rows of a forward.
-TREE_SLOTS = 8192  # room for the trees of one forward
+TREE_SLOTS = 8192  # cache slots for the trees of one forward
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One text. features_TF and logits_TV: float32, of each of its tokens; rows: where its keys and values are."""
+    """One text. features_TF, logits_TV: float32, at each of its tokens. rows: where its keys and values lie."""
 
     features_TF: Tensor
     logits_TV: Tensor
@@ -44,14 +45,14 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Chances:
-    """Of a forest's nodes, each after its parent: the target's probability, and whether no token is likelier."""
+    """For each node of a forest after its parent: the target's probability, and whether no token is more likely."""
 
     probabilities: NDArray[np.float64]
     is_likeliest: NDArray[np.bool_]
 
 
 class OnlineTarget:
-    """model: taken over. num_tokens: of the texts that are read at once."""
+    """model: will be modified by hooks. num_tokens: of all texts that are read at once."""
 
     def __init__(self, model: PreTrainedModel, config: EngineConfig, num_tokens: int) -> None:
         self.output_VE = model.get_output_embeddings().weight.detach()
@@ -63,7 +64,7 @@ class OnlineTarget:
 
     @classmethod
     def load(cls, config: EngineConfig, num_tokens: int) -> OnlineTarget:
-        """By hub name, folder or "gosling". Raises ConfigError and ModelRefused."""
+        """Load by hub name, folder or "gosling". Raises ConfigError and ModelRefused."""
         config, folder = resolve(config)
         try:
             model = AutoModelForCausalLM.from_pretrained(
@@ -74,12 +75,12 @@ class OnlineTarget:
         return cls(model.to(config.device), config, num_tokens)
 
     def watch(self, layers: Sequence[int]) -> None:
-        """Take what goes into these layers for the features, from now on. Raises ModelRefused."""
+        """Record the inputs of these layers as features from now on. Raises ModelRefused."""
         self._tap = self.model.tap(layers)
 
     @contextmanager
     def reading(self, texts: Sequence[NDArray[np.int32]]) -> Iterator[list[Reading]]:
-        """Run some texts in one packed forward and keep them in the cache for the time being."""
+        """Run some texts in one packed forward; inside the block their keys and values stay in the cache."""
         all_rows = [self._cache.new_rows(len(text)) for text in texts]
         try:
             pairs = zip(all_rows, texts, strict=True)
@@ -99,7 +100,7 @@ class OnlineTarget:
                 self._cache.pool.release(rows.table)
 
     def score(self, reading: Reading, rows: Sequence[int], forests: Sequence[Forest]) -> list[Chances]:
-        """The chances of forests that follow token row+1 of a text, in one packed forward over its shared tokens."""
+        """Score forests whose roots are the tokens row+1 of a text, in one packed forward after the cached text."""
         segments = [
             Segment(self._fork(reading.rows, row + 2, len(inner)), *_inner_nodes(forest, inner))
             for row, forest in zip(rows, forests, strict=True)
@@ -122,14 +123,14 @@ class OnlineTarget:
 
 
 def _inner_nodes(forest: Forest, inner: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """int32: tokens and parents of the nodes that have children, numbered among themselves."""
+    """int32: tokens and parents of the nodes with children, renumbered without the others."""
     parents = forest.parents[inner]
     among = np.where(parents < 0, -1, np.searchsorted(inner, parents))
     return forest.tokens[inner].astype(np.int32), among.astype(np.int32)
 
 
 def _chances(forest: Forest, logits_RV: Tensor) -> Chances:
-    """logits_RV: after the root, then after each inner node."""
+    """The target's probabilities of a forest's nodes. logits_RV: of the root, then of each inner node."""
     after = np.where(forest.parents < 0, 0, np.searchsorted(forest.inner, forest.parents) + 1)
     rows, tokens = (torch.from_numpy(each).to(logits_RV.device) for each in (after, forest.tokens))
     probabilities = logits_RV.double().softmax(-1)[rows, tokens]
@@ -138,8 +139,8 @@ def _chances(forest: Forest, logits_RV: Tensor) -> Chances:
 
 
 def _final_scale(model: PreTrainedModel) -> Tensor | None:
-    """float32 [E]: what the norm before the output layer multiplies by, whatever it stores; None where it is no
-    root-mean-square norm, which would leave a row of ones at that scale."""
+    """float32 [E]: the factors of the norm before the output layer, found by its result for a row of ones, however it
+    stores them. None if it is no root-mean-square norm."""
     norm = getattr(model.get_decoder(), "norm", None)
     if norm is None or not type(norm).__name__.endswith("RMSNorm"):
         return None

@@ -1,7 +1,7 @@
 """Trains a draft head: `gander train-head --model M --data FILE|generate --out DIR`, and GTO on one with `--start`.
 
-Owns the command: answers, steps, picture, folder, and how far the head gets on texts it was not trained on.
-Invariant: every part left in the work folder is whole, so the command can be killed at any time and started again.
+Owns the command: answers, steps, plot, folder, and the acceptance length on held-out texts.
+Invariant: every part in the work folder is complete, so the command can be killed at any time and started again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from decoding.config import EngineConfig
 from decoding.drafting.eagle.checkpoint import HeadTarget, find_head, load_head, save_head
 from decoding.drafting.eagle.network import EagleHead
-from decoding.engine.engine import Engine
+from decoding.engine.start import load_engine
 from decoding.errors import ConfigError, GanderError
 from decoding.model.checkpoint import resolve
 from decoding.training.files import replace_file
@@ -41,7 +41,7 @@ COLUMNS = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), 
 
 @dataclass(frozen=True)
 class Job:
-    """What one call of the command does. num_held_out: the last answers, kept for the check at the end."""
+    """One call of the command. num_held_out: so many last answers are kept for the check at the end."""
 
     engine: EngineConfig
     data: str
@@ -55,12 +55,13 @@ class Job:
 
     @property
     def work(self) -> Path:
-        """Where answers and the checkpoint lie."""
+        """The folder of answers and checkpoint."""
         return self.out / "work"
 
 
 def prepare_answers(job: Job, console: Console) -> tuple[list[Answer], list[Answer]]:
-    """To learn from, and held out: the folder of shards named as data, or those of the job, made where missing."""
+    """The answers to learn from, and the held-out ones: from a folder of shards given as data, or from the job's own,
+    which are generated if they are missing."""
     folder = Path(job.data)
     if not (folder.is_dir() and any(folder.glob("*.npz"))):
         folder = _regenerated(job, console)
@@ -80,7 +81,7 @@ def _regenerated(job: Job, console: Console) -> Path:
     else:
         raise ConfigError(f"data {job.data!r} is neither {GENERATED!r}, a file of prompts nor a folder of answers")
     folder = job.work / f"answers-{job.asking.name(job.engine.model, prompts)}"
-    engine = Engine.load(config)
+    engine = load_engine(config)
     with Progress(*COLUMNS, TimeRemainingColumn(), console=console) as bars:
         bar = bars.add_task("answers", total=len(prompts))
         regenerate(engine, prompts, job.asking, folder, lambda done: bars.update(bar, completed=done))
@@ -88,7 +89,7 @@ def _regenerated(job: Job, console: Console) -> Path:
 
 
 def load_heads(job: Job, target: OnlineTarget, answers: Sequence[Answer]) -> tuple[EagleHead, EagleHead | None]:
-    """The head to train, and GTO's frozen reference. Raises ConfigError where a start is missing or does not fit."""
+    """The head to train, and GTO's frozen reference. Raises ConfigError if a start head is missing or does not fit."""
     embeddings_VE = target.model.embeddings.detach()
     if job.start is None:
         if job.options.objective == "gto":
@@ -104,7 +105,7 @@ def load_heads(job: Job, target: OnlineTarget, answers: Sequence[Answer]) -> tup
 
 
 def train(job: Job, console: Console) -> dict[str, float]:
-    """Do all that is left of a job and write the head; the acceptance lengths on the held-out answers."""
+    """Do the rest of a job and write the head; return the acceptance lengths on the held-out answers."""
     answers, held_out = prepare_answers(job, console)
     job = replace(job, options=with_steps(job.options, len(answers)))
     target = OnlineTarget.load(job.engine, job.options.max_len * job.options.batch)
@@ -128,7 +129,7 @@ def train(job: Job, console: Console) -> dict[str, float]:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The command line; what differs between the objectives is None until `job_of` fills it in."""
+    """Parse the command line. Options whose default depends on the objective are None until `job_of` fills them in."""
     parser = argparse.ArgumentParser(prog="gander train-head", description="Train a draft head for a model.")
     add, gto = parser.add_argument, GtoOptions()
     add("--model", default="gosling", help="the bundled model, a folder or a hub name: the head's target")
@@ -164,7 +165,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def job_of(chosen: argparse.Namespace) -> Job:
-    """The command line as a job; `--steps` and what follows from it are left for `with_steps`."""
+    """The command line as a job. `with_steps` fills in `--steps` and what depends on it."""
     gto = GtoOptions(
         group_size=chosen.group_size,
         num_groups=chosen.groups,
@@ -202,13 +203,13 @@ def job_of(chosen: argparse.Namespace) -> Job:
 
 
 def with_steps(options: TrainingOptions, num_answers: int) -> TrainingOptions:
-    """Five epochs where no number of steps was named, and the paper's warm-up where that is short enough."""
+    """Options with five epochs if no number of steps was given, and the paper's warm-up if it is short enough."""
     steps = options.num_steps or max(1, EPOCHS * num_answers // (options.batch * options.accumulation))
     return replace(options, num_steps=steps, warm_up_steps=options.warm_up_steps or min(1000, steps // 10))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train, write the head, and say how long the drafts are that the target accepts."""
+    """Train, write the head, and print the acceptance lengths."""
     chosen, console = parse(argv), Console()
     if chosen.threads is not None:
         torch.set_num_threads(chosen.threads)

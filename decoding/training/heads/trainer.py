@@ -31,8 +31,8 @@ from decoding.training.heads.ttt import Lesson, next_ids, ttt_loss
 
 @dataclass
 class Progress:
-    """Where a run stands. Of each step: the loss, each depth's loss and agreement with the target, and for GTO its
-    loss, the mean rewards of the head's and the reference's trees, and the mean accepted length."""
+    """A run's progress. For each step: the loss, each depth's loss and agreement with the target, and for GTO its loss,
+    the mean rewards of the head's and the reference's trees, and the mean accepted length."""
 
     step: int = 0
     seconds: float = 0.0
@@ -45,7 +45,7 @@ class Progress:
 class HeadTrainer:
     """Takes steps on one head until its options are done, writing checkpoints on the way.
 
-    reference: the frozen head of GTO; None with EAGLE-3's objective. Raises ConfigError where the checkpoint is of
+    reference: the frozen head of GTO; None with EAGLE-3's objective. Raises ConfigError if the checkpoint belongs to
     another run.
     """
 
@@ -107,7 +107,7 @@ class HeadTrainer:
             torch.save(saved, file)
 
     def _plan(self) -> dict[str, Any]:
-        """What a run must share with one that it goes on with."""
+        """The options that a run must share with the checkpoint it continues."""
         learned = hashlib.sha256(b"".join(answer.tokens.tobytes() for answer in self._answers))
         options = replace(self.options, checkpoint_every=0)
         return {**asdict(options), "answers": learned.hexdigest(), "draft vocabulary": self.head.d2t.tolist()}
@@ -123,7 +123,7 @@ class HeadTrainer:
         self.progress = Progress(**saved["progress"])
 
     def _accumulate(self, number: int) -> tuple[list[float], list[float], list[float], list[float]]:
-        """Add a micro-batch's gradients; its loss, depths' losses and agreements, and what GTO says of it."""
+        """Add a micro-batch's gradients; return its loss, the depths' losses and agreements, and GTO's figures."""
         options = self.options
         answers = choose_answers(self._answers, number, options.batch, options.seed)
         with self._target.reading([answer.tokens for answer in answers]) as readings:
@@ -141,7 +141,7 @@ class HeadTrainer:
     def _gto(
         self, lesson: Lesson, context: Context, answers: list[Answer], readings: list[Reading], number: int
     ) -> tuple[Tensor, list[float]]:
-        """The mean of GTO's loss over the texts of a micro-batch, and the means of what it tells."""
+        """The means of GTO's loss and figures over the texts of a micro-batch."""
         assert self._reference is not None
         with torch.no_grad():
             reference = read(self._reference, lesson.features_BTF, next_ids(lesson.tokens_BT))
@@ -160,7 +160,7 @@ class HeadTrainer:
         return torch.stack([each.loss for each in parts]).mean(), means
 
     def _end_of(self, answer: Answer) -> int:
-        """Behind the last row after which the target can be asked for a whole tree."""
+        """The end of the rows after which the target has room for a whole tree."""
         room = self._target.model.max_model_len - self.options.gto.tree.num_levels - 2
         return min(len(answer.tokens) - 2, room)
 

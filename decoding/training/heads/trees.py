@@ -1,7 +1,7 @@
-"""Draft trees of many rows at once, grown as EAGLE-2 grows them while decoding, and forests merged of them.
+"""Grows draft trees at many rows at once, as EAGLE-2 does while decoding, and merges trees into forests.
 
-Owns shapes and tokens. Knows nothing of targets. Invariant: a node's parent comes before it; -1 is the root, the token
-that the row's head has been given and that is no node.
+Owns shapes and tokens. Knows nothing of targets. Invariant: a node's parent comes before it; -1 is the root, which is
+the token that the head was given at the row and is not a node.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from decoding.training.heads.roll import Context, log_probabilities, roll, start
 
 @dataclass(frozen=True, slots=True)
 class Trees:
-    """tokens_PL: int64, of the target's vocabulary; parents_PL: int64, -1 for what follows the root."""
+    """tokens_PL: int64, in the target's vocabulary. parents_PL: int64, -1 for children of the root."""
 
     tokens_PL: NDArray[np.int64]
     parents_PL: NDArray[np.int64]
@@ -30,13 +30,13 @@ class Trees:
 
 @torch.no_grad()
 def grow(head: EagleHead, context: Context, rows_P: Tensor, shape: TreeShape) -> Trees:
-    """The trees after some rows of one sequence."""
+    """Grow the trees after some rows of one sequence."""
     target_ids_W, way = head.target_ids, start(context, rows_P[None])
     scores_PK, ids_PK = log_probabilities(head, way.hidden_BRE)[0].topk(min(shape.top_k, len(target_ids_W)))
     width = ids_PK.shape[1]
     tokens_PK, parents_PK = target_ids_W[ids_PK], torch.full_like(ids_PK, -1)
     pool = [(tokens_PK, parents_PK, scores_PK)]
-    frontier_PK = torch.arange(width, device=rows_P.device).expand_as(ids_PK)  # numbers of candidates
+    frontier_PK = torch.arange(width, device=rows_P.device).expand_as(ids_PK)  # the numbers of these candidates
     way_of_PK = torch.arange(len(rows_P), device=rows_P.device)[:, None].expand_as(ids_PK)
     num_candidates = width
     for _ in range(shape.num_levels - 1):
@@ -54,7 +54,8 @@ def grow(head: EagleHead, context: Context, rows_P: Tensor, shape: TreeShape) ->
 
 
 def _keep_best(tokens_PC: Tensor, parents_PC: Tensor, scores_PC: Tensor, num_nodes: int) -> Trees:
-    """The likeliest candidates; of equally likely ones the earlier, so that no node loses its parent."""
+    """The trees of the most likely candidates; of equally likely ones the earlier, so that every node has its
+    parent."""
     order_PC = scores_PC.sort(stable=True, dim=1, descending=True).indices
     kept_PL = order_PC[:, :num_nodes].sort(1).values
     places_PC = torch.full_like(parents_PC, -1)
@@ -66,9 +67,9 @@ def _keep_best(tokens_PC: Tensor, parents_PC: Tensor, scores_PC: Tensor, num_nod
 
 @dataclass(frozen=True, slots=True)
 class Forest:
-    """Several trees after one row as one: what they have in common is there once.
+    """Several trees after one row, merged so that common paths appear once.
 
-    tokens, parents: int64 [n]. places: for each tree, int64 [L], the forest's node of each of its nodes.
+    tokens, parents: int64 [n]. places: for each tree, int64 [L], the forest's node for each of its nodes.
     """
 
     tokens: NDArray[np.int64]
@@ -77,12 +78,12 @@ class Forest:
 
     @property
     def inner(self) -> NDArray[np.int64]:
-        """The nodes that have children, ascending: a target need only run these."""
+        """The nodes with children, ascending. The target runs only these."""
         return np.unique(self.parents[self.parents >= 0])
 
 
 def merge(trees: tuple[Trees, ...], row: int) -> Forest:
-    """The forest of what all have grown after one row."""
+    """The forest of all trees after one row."""
     nodes: dict[tuple[int, int], int] = {}
     places = []
     for each in trees:

@@ -1,4 +1,4 @@
-"""EAGLE-3's loss with training-time test: the head is rolled seven steps on from every row, on its own features.
+"""EAGLE-3's loss with training-time test: from every row the head is rolled seven steps on its own features.
 
 Knows nothing of optimizers or data. Invariant: step i of row t learns the target's distribution after token t+1+i.
 """
@@ -19,11 +19,11 @@ from decoding.training.heads.roll import Context, Way, log_probabilities, roll
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """Sequences side by side, padded at their ends, and what the target says of them.
+    """A batch of sequences, padded at their ends, and the target's distributions.
 
     tokens_BT: int64. features_BTF. wanted_BTW: the target's probabilities after each token, over the draft vocabulary
-    alone. is_learned_BT: bool, what follows the token is of the answer; is_known_BT: bool, and the likeliest token of
-    all is in the draft vocabulary.
+    only. is_learned_BT: bool, whether the next token belongs to the answer. is_known_BT: bool, whether in addition the
+    target's most likely token is in the draft vocabulary.
     """
 
     tokens_BT: Tensor
@@ -35,8 +35,8 @@ class Lesson:
 
 @dataclass(frozen=True, slots=True)
 class TttLoss:
-    """loss: the sum over steps of 0.8^i times each step's. losses_I, agreements_I: float32, of each step, without
-    gradient; an agreement is the share of learned rows where the head's likeliest token is the target's."""
+    """loss: the sum over steps of 0.8^i times each step's loss. losses_I, agreements_I: float32, for each step, without
+    gradient; an agreement is the share of learned rows where the head's most likely token is the target's."""
 
     loss: Tensor
     losses_I: Tensor
@@ -44,10 +44,10 @@ class TttLoss:
 
 
 def ttt_loss(head: EagleHead, context: Context, lesson: Lesson, num_steps: int = TTT_STEPS) -> TttLoss:
-    """Cross-entropy of the target's distribution, over the answers' rows; rows whose likeliest token the head cannot
-    say are counted and not learned, as in EAGLE's trainer."""
+    """Cross-entropy with the target's distribution over the answers' rows. Rows whose most likely token is outside the
+    draft vocabulary are counted but not learned, as in EAGLE's trainer."""
     num_batch, num_rows = lesson.tokens_BT.shape
-    first = max(0, int(lesson.is_learned_BT.any(0).int().argmax()) - num_steps)  # prompts are read and not rolled
+    first = max(0, int(lesson.is_learned_BT.any(0).int().argmax()) - num_steps)  # prompts are not rolled
     rows_BR = torch.arange(first, num_rows, device=lesson.tokens_BT.device).expand(num_batch, -1)
     way = Way(rows_BR, context.hidden_BTE[:, first:])
     losses, agreements = [], []

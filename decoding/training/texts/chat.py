@@ -253,7 +253,7 @@ _SMALL_TALK: tuple[Callable[[Random], list[Turn]], ...] = (
 
 
 def draw_chat(random: Random, held_out: bool) -> list[Turn]:
-    """One chat of one to three (user, assistant) turns; a story or program in it is from the side asked for."""
+    """One chat of one to three (user, assistant) turns. held_out: the side of the split for stories and programs."""
     chance = random.random()
     if chance < 0.2:
         return _story(random, held_out)

@@ -1,6 +1,6 @@
-"""Owns the documents of the corpus: which skill, which text is learned and which is only read, which side of the split.
+"""Owns the documents of the corpus: their skill, their side of the split, and which of their text the loss counts.
 
-Does not know tokens. Invariant: every part of a document is from the side of the split that was asked for.
+Does not know tokens. Invariant: every part of a document is from the requested side of the split.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Document:
-    """One text of one source, ready to be tokenised; the end of text is not written in it."""
+    """One text of one source, before tokenisation and without an end-of-text token."""
 
     source: Source
     segments: tuple[Segment, ...]
@@ -48,7 +48,7 @@ class Document:
 
 
 def generate_documents(source: Source, seed: int, held_out: bool) -> Iterator[Document]:
-    """An endless stream of one source's documents from one side of the split; drills are on no side."""
+    """An endless stream of one source's documents from one side of the split. Drills belong to no side."""
     random = Random(f"{source}-{seed}-{held_out}")
     draw = {"code": _draw_code, "reasoning": _draw_reasoning, "stories": _draw_stories, "drills": _draw_drill}[source]
     while True:
@@ -56,7 +56,7 @@ def generate_documents(source: Source, seed: int, held_out: bool) -> Iterator[Do
 
 
 def chat_segments(turns: list[Turn]) -> tuple[Segment, ...]:
-    """The turns with their markers; only what the assistant says, and its end of turn, is learned."""
+    """The turns with their markers. Only the assistant's text and its end of turn are learned."""
     segments = []
     for asked, answer in turns:
         segments.append(Segment(f"{USER}{asked}{END_OF_TURN}{ASSISTANT}", is_learned=False))

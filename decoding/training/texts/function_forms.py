@@ -1,6 +1,6 @@
 """Owns the forms of the short documented functions: name, types, summary, body.
 
-Does not know how a form is filled. Invariant: a body that can fail on the drawn arguments has no place here.
+Does not know how a form is filled. Invariant: no body fails on the drawn arguments.
 """
 
 from dataclasses import dataclass

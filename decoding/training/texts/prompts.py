@@ -1,6 +1,7 @@
-"""Owns the held-out prompts for benchmarks and tests, with what should follow them. Needs no torch.
+"""Owns the held-out prompts for benchmarks and tests, with their expected continuations. Needs no torch.
 
-Does not know models. Invariant: a prompt follows from (skill, index, seed) and no training document holds its problem.
+Does not know models. Invariant: a prompt depends only on (skill, index, seed), and no training document has its
+problem.
 """
 
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ class Exercise:
 
 
 class UnknownPromptError(ValueError):
-    """The prompt is none that `held_out_prompts("reasoning", ...)` gives."""
+    """The prompt is not one of `held_out_prompts("reasoning", ...)`."""
 
 
 def held_out_prompts(skill: Skill, count: int, seed: int = 0) -> list[str]:
@@ -40,7 +41,7 @@ def held_out_prompts(skill: Skill, count: int, seed: int = 0) -> list[str]:
 
 
 def held_out_exercises(skill: Skill, count: int, seed: int = 0) -> list[Exercise]:
-    """The prompts of `held_out_prompts` with what should follow."""
+    """The prompts of `held_out_prompts` with their expected continuations."""
     if not (0 <= count <= MAX_PROMPTS and 0 <= seed <= MAX_SEED):
         raise ValueError(f"count must be 0 to {MAX_PROMPTS} and seed 0 to {MAX_SEED}, not {count} and {seed}")
     return list(islice(_exercises(skill, seed), count))

@@ -1,6 +1,6 @@
 """Owns the split: which texts are for training and which are held out.
 
-Does not know what a text says. Invariant: a text's side follows from its key alone, so no seed moves one across.
+Does not know a text's content. Invariant: a text's side depends only on its key, never on a seed.
 """
 
 import hashlib

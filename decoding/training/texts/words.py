@@ -1,4 +1,4 @@
-"""Owns the word lists that every part of the corpus draws from, and the people that carry their pronouns.
+"""Owns the word lists that every part of the corpus draws from, and the people with their pronouns.
 
 Knows nothing about documents or tokens. Invariant: the lists are constants, so the same seed gives the same text.
 """

@@ -1,4 +1,1 @@
-"""POST /v1/chat/completions.
-
-Knows its own form of the wire.
-"""
+"""POST /v1/chat/completions: its route, its options and its reply format."""

@@ -1,4 +1,4 @@
-"""What a chat request's own fields ask for; responses, which are chats under another form, ask for the same."""
+"""Turns a chat request into generation options. /v1/responses and /v1/messages make a chat request of theirs first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from server.schemas.chat import ChatRequest
 
 
 def chat_options(body: ChatRequest, model: ServedModel, id_prefix: str = "chatcmpl-") -> GenerationOptions:
-    """Raises ApiError for what the chat template or this server cannot do."""
+    """The options of a chat. Raises ApiError for what the chat template or this server cannot do."""
     require_at_most(body.top_logprobs or 0, model.settings.max_logprobs, "top_logprobs")
     chat = render_chat(body, model.chat_template, model.settings, model.tokenizer.special_tokens)
     reading = PromptReading(body.add_special_tokens, is_cut=body.truncate_prompt_tokens is not None)

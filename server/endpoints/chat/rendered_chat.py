@@ -1,6 +1,6 @@
-"""A chat request's prompt, and how the reply to it is read: tools, reasoning.
+"""Renders a chat request's prompt, and chooses the grammar and the parser of its reply (tool calls, reasoning).
 
-Owns which parser a request gets; knows nothing of the engine.
+Knows nothing of the engine.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from server.prompts.special_tokens import MarkedText, SpecialTokens
 from server.schemas.chat import ChatRequest
 from server.schemas.tools import Tool
 
-MISTRAL_ID_LENGTH = 9  # its templates insist
+MISTRAL_ID_LENGTH = 9  # Mistral's chat templates refuse call ids of any other length
 THINKING_SWITCH = "enable_thinking"  # as Qwen's and others' templates call it
-USUAL = "medium"  # effort and verbosity that nobody need know
+USUAL = "medium"  # the default of reasoning_effort and verbosity, which a template need not know
 
 
 @dataclass(frozen=True, slots=True)
 class RenderedChat:
-    """The prompt, and how to write and read the reply to it."""
+    """The prompt, the grammar that constrains the reply to it, and the parser that reads the reply."""
 
     prompt: MarkedText
     constraint: Constraint | None
@@ -44,7 +44,7 @@ class RenderedChat:
 def render_chat(
     body: ChatRequest, template: ChatTemplate | None, settings: ServerSettings, special_tokens: SpecialTokens
 ) -> RenderedChat:
-    """Raises ApiError for what the template or this server cannot do."""
+    """Render the messages. Raises ApiError for what the template or this server cannot do."""
     template = require_template(template, body.chat_template, settings)
     tools = body.callable_tools
     may_think = _is_thinking(template, settings)
@@ -70,7 +70,8 @@ def render_chat(
 
 
 def _options(body: ChatRequest, template: ChatTemplate, may_think: bool) -> dict[str, Any]:
-    """Raises ApiError for an effort or verbosity that the template does not know, where it would change something."""
+    """The names that a template gets beside messages and tools. Raises ApiError for an effort or verbosity that the
+    template does not know, unless it is the default or an effort for a model that does not reason."""
     options = dict(body.chat_template_kwargs)
     for name in ("reasoning_effort", "verbosity"):
         value = getattr(body, name)

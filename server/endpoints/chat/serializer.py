@@ -1,6 +1,6 @@
-"""The wire form of /v1/chat/completions: chunks of a stream, and the plain reply.
+"""Writes the replies of /v1/chat/completions: the chunks of a stream, and the plain reply.
 
-A choice's first chunk has the role and its last, which has no text, the finish reason.
+A choice's first chunk has the role; its last chunk has the finish reason and no text.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ChatSerializer:
         choices = [_chunk_choice(index, part_delta(part)) for part in delta.parts]
         if (delta.news or delta.steps or (self.body.return_token_ids and delta.token_ids)) and not choices:
             choices.append(_chunk_choice(index, {}))
-        if choices:  # a delta's tokens are told of once
+        if choices:  # the first chunk of a delta reports its tokens, and the others do not repeat them
             choices[0]["logprobs"] = self._logprobs(delta.news)
             self._add_token_ids(choices[0], delta)
             self._add_trace(choices[0], delta)
@@ -119,7 +119,7 @@ class ChatSerializer:
             choice["trace"] = trace(self.call.tokenizer, news.news, news.steps)
 
     def _chunk(self, choice: ChatChunkChoice, usage: UsageCount, is_first: bool = False) -> bytes:
-        """is_first: of its choice."""
+        """is_first: whether the chunk is the first of its choice."""
         chunk = self._empty_chunk([choice])
         if is_first and self.body.return_token_ids:
             chunk["prompt_token_ids"] = self.call.plans[choice["index"]].request.prompt
@@ -157,7 +157,7 @@ def part_delta(part: Part) -> AssistantDelta:
 
 
 def message_of(parts: Sequence[Part]) -> AssistantMessage:
-    """content is null where there are only calls."""
+    """The message that the parts make. Its content is null where it only calls tools."""
     thought = "".join(part.text for part in parts if isinstance(part, Reasoning))
     calls = calls_of(parts)
     content = said(parts)

@@ -1,4 +1,1 @@
-"""POST /v1/completions.
-
-Knows its own form of the wire.
-"""
+"""POST /v1/completions: its route, its options and its reply format."""

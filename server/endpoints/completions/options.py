@@ -1,4 +1,4 @@
-"""What a completion's own fields ask for."""
+"""Turns a completion request into generation options."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEFAULT_MAX_TOKENS = 16
 
 
 def completion_options(body: CompletionRequest, model: ServedModel) -> GenerationOptions:
-    """Raises ApiError for fields that contradict each other or are beyond this server's settings."""
+    """The options of a completion. Raises ApiError for fields that contradict each other or exceed the settings."""
     _check(body, model.settings)
     num_choices = body.best_of or body.n
     is_ranked = num_choices > body.n
@@ -50,7 +50,7 @@ def _check(body: CompletionRequest, settings: ServerSettings) -> None:
 
 
 def _prompt_logprobs(body: CompletionRequest) -> int | None:
-    """echo repeats the prompt with as many likely tokens as the reply has."""
+    """How many likely tokens to report at each prompt token: with echo at least as many as for the reply's tokens."""
     echoed = body.logprobs if body.echo else None
     asked = [count for count in (body.prompt_logprobs, echoed) if count is not None]
     return max(asked) if asked else None

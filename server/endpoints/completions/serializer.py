@@ -1,4 +1,4 @@
-"""The wire form of /v1/completions: chunks of a stream, and the plain reply."""
+"""Writes the replies of /v1/completions: the chunks of a stream, and the plain reply."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class CompletionSerializer:
         return reply
 
     def _best(self, choices: Sequence[FoldedChoice]) -> list[FoldedChoice]:
-        """Of each prompt's choices the n with the highest mean log probability, likeliest first."""
+        """For each prompt, the n choices with the highest mean log probability, the highest first."""
         num_generated = self.body.best_of or self.body.n
         if num_generated == self.body.n:
             return list(choices)
@@ -75,7 +75,7 @@ class CompletionSerializer:
         return whole
 
     def _add_token_ids(self, choice: CompletionChoice, token_ids: Sequence[int], index: int | None) -> None:
-        """index: of the choice whose prompt is told of too, as it was generated."""
+        """index: the generated choice whose prompt's ids are added too, None to leave them out."""
         if not self.body.return_token_ids:
             return
         choice["token_ids"] = list(token_ids)
@@ -117,6 +117,6 @@ class CompletionSerializer:
 
 
 def _mean_logprob(choice: FoldedChoice) -> float:
-    """Natural logarithm a token; an empty reply comes last."""
+    """The mean of the tokens' natural log probabilities; minus infinity for an empty reply, so that it ranks last."""
     logprobs = [news.logprobs.logprob for news in choice.news]
     return sum(logprobs) / len(logprobs) if logprobs else float("-inf")

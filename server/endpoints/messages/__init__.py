@@ -1,4 +1,1 @@
-"""POST /v1/messages.
-
-Knows its own form of the wire.
-"""
+"""POST /v1/messages, Anthropic's API: its route, its conversion to a chat request and its reply format."""

@@ -1,5 +1,5 @@
-"""The blocks of a message as they grow, and the events that tell of it. Streaming sends these events; a plain reply
-keeps only the blocks.
+"""Builds the content blocks of a message part by part, and makes the stream's events. A plain reply keeps only the
+blocks.
 
 Owns the order of events; knows nothing of HTTP.
 """
@@ -17,9 +17,9 @@ from server.schemas.anthropic_replies import MessageEvent, ReplyBlock
 
 
 class MessageBlocks:
-    """`add` parts, then `close`; `content` is what has come so far.
+    """`add` parts, then `close`; `content` holds the blocks so far.
 
-    signature: of every thought; shows_thoughts: else blocks of thoughts are empty.
+    signature: written into every thinking block; shows_thoughts: whether thinking blocks have their text.
     """
 
     def __init__(self, signature: str, shows_thoughts: bool) -> None:
@@ -31,7 +31,7 @@ class MessageBlocks:
         self._arguments = ""  # of the open call
 
     def add(self, part: Part) -> Iterator[MessageEvent]:
-        """The events of one more part."""
+        """Add a part, and yield its events."""
         block = self._open
         match part:
             case Content():
@@ -78,7 +78,7 @@ class MessageBlocks:
 
 
 def _object(arguments: str) -> msgspec.Raw:
-    """The JSON object that `arguments` is, or as much of it as has come, as Anthropic's clients read a stream."""
+    """The JSON object that `arguments` spells. Where the call was cut off, the part of it that is complete."""
     try:
         value = from_json(arguments, allow_partial=True)
     except ValueError:

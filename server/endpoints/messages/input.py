@@ -1,4 +1,4 @@
-"""From a request of /v1/messages to the chat request that means the same. Pure."""
+"""Converts a request of /v1/messages to the chat request that means the same. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from server.schemas.messages import MAX_CALLS, CalledFunction, ChatMessage, Mess
 from server.schemas.structured import NamedSchema, ResponseFormat
 from server.schemas.tools import FunctionDefinition, Tool
 
-# What a chat request's fields are called here.
+# The chat request's fields, and what /v1/messages calls them: errors name the latter.
 NAMES = {
     "stop": "stop_sequences",
     "continue_final_message": "messages",
@@ -26,14 +26,14 @@ NAMES = {
 
 
 def names_of(body: CountRequest) -> Mapping[str, str]:
-    """What the fields of `chat_request` are called in this body."""
+    """What this body calls the fields of its `chat_request`."""
     return NAMES | {"reasoning_effort": "thinking"} if body.thinking.type == "disabled" else NAMES
 
 
 def chat_request(body: CountRequest) -> ChatRequest:
-    """The body is checked: this copies what both share and renames the rest, but for the reply's length.
+    """Copy the fields that both requests share and convert the rest, all but max_tokens. The body is already validated.
 
-    Raises ApiError for more calls than one message may have.
+    Raises ApiError where a message has too many tool calls.
     """
     shared = {name: getattr(body, name) for name in SamplingRequest.model_fields}
     system = [] if body.system is None else [ChatMessage(role="system", content=body.system)]
@@ -66,7 +66,7 @@ def _format(body: CountRequest) -> ResponseFormat | None:
 
 
 def _messages(body: CountRequest) -> Iterator[ChatMessage]:
-    """Messages of one role that follow each other are one turn."""
+    """The chat messages. Neighbouring messages of one role are one turn."""
     for role, turn in groupby(body.messages, key=lambda message: message.role):
         blocks = [block for message in turn for block in message.content]
         if role == "assistant":
@@ -76,7 +76,7 @@ def _messages(body: CountRequest) -> Iterator[ChatMessage]:
 
 
 def _said(blocks: Sequence[ContentBlock]) -> ChatMessage:
-    """What an assistant thought, said and called."""
+    """One assistant message, from what it thought, said and called."""
     thought = "\n".join(block.thinking for block in blocks if block.thinking is not None)
     calls = [block for block in blocks if block.type == "tool_use"]
     require_at_most(len(calls), MAX_CALLS, "messages")
@@ -86,7 +86,7 @@ def _said(blocks: Sequence[ContentBlock]) -> ChatMessage:
 
 
 def _told(role: Role, blocks: Sequence[ContentBlock]) -> Iterator[ChatMessage]:
-    """Results of tools are messages of their own, in the order in which they stand beside text."""
+    """Messages of a user or the system; each tool result becomes a message of its own, in the blocks' order."""
     for is_text, group in groupby(blocks, key=lambda block: block.type == "text"):
         if is_text:
             yield ChatMessage(role=role, content=_text(list(group)))

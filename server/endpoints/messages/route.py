@@ -1,4 +1,4 @@
-"""POST /v1/messages, Anthropic's API: a chat call under another form."""
+"""POST /v1/messages, Anthropic's API: a request is converted to a chat request, and runs as one."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def create_message(request: Request) -> Response:
     openapi_extra=takes(CountRequest),
 )
 async def count_tokens(request: Request) -> TokenCount:
-    """The tokens that a message's conversation has, as it would be sent to the model."""
+    """How many tokens the conversation has when it is rendered for the model."""
     service = service_of(request)
     body = await service.read(request, CountRequest)
     model = service.require_model(body.model)
@@ -64,7 +64,8 @@ async def count_tokens(request: Request) -> TokenCount:
 
 
 def _options(body: MessageRequest, chat: ChatRequest, model: ServedModel) -> GenerationOptions:
-    """A reply may be asked to be longer than there is room for: it ends where the room does, and says so."""
+    """The chat's options. max_tokens is only a default here, so that a reply that reaches the end of the context stops
+    there with a stop reason, where other endpoints refuse such a request."""
     if model.settings.max_reply_tokens is not None:
         require_at_most(body.max_tokens, model.settings.max_reply_tokens, "max_tokens")
     return replace(chat_options(chat, model, "msg_"), default_max_tokens=body.max_tokens)

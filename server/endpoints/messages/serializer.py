@@ -1,4 +1,4 @@
-"""The wire form of /v1/messages: the events of a stream, and the plain reply with the same blocks."""
+"""Writes the replies of /v1/messages: the events of a stream, and the plain reply with the same blocks."""
 
 from __future__ import annotations
 

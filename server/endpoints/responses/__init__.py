@@ -1,4 +1,1 @@
-"""POST /v1/responses.
-
-Knows its own form of the wire.
-"""
+"""POST /v1/responses: its route, its conversion to a chat request, its reply format and its stored responses."""

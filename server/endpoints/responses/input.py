@@ -1,4 +1,4 @@
-"""From a request of /v1/responses to the chat request that means the same. Pure."""
+"""Converts a request of /v1/responses to the chat request that means the same. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from server.schemas.tools import FunctionDefinition, Tool
 
 
 def chat_request(body: ResponseRequest, items: Sequence[InputItem]) -> ChatRequest:
-    """Both bodies are checked: this copies what they share and renames the rest. items: of the whole conversation."""
+    """Copy the fields that both requests share and convert the rest. The body is already validated; items: all of the
+    conversation, earlier responses included. Raises ApiError where a message has too many tool calls."""
     shared = {name: getattr(body, name) for name in SamplingRequest.model_fields}
     system = [] if body.instructions is None else [ChatMessage(role="system", content=body.instructions)]
     return ChatRequest.model_construct(
@@ -49,9 +50,9 @@ def _format(body: ResponseRequest) -> ResponseFormat | None:
 
 
 def _messages(items: Sequence[InputItem]) -> list[ChatMessage]:
-    """What an assistant thought, said and called between two messages of others is one message of its.
+    """The chat messages. What the assistant thought, said and called between two other messages becomes one message.
 
-    Raises ApiError for more calls than one message may have.
+    Raises ApiError where a message has too many tool calls.
     """
     messages: list[ChatMessage] = []
     thought, said, calls = None, None, list[MessageToolCall]()

@@ -1,5 +1,4 @@
-"""The items of a response as they grow, and the events that tell of it. Streaming sends these events; a plain reply
-keeps only the items.
+"""Builds the items of a response part by part, and makes the stream's events. A plain reply keeps only the items.
 
 Owns the order of events and their numbers; knows nothing of HTTP.
 """
@@ -25,7 +24,7 @@ from server.schemas.response_replies import (
 
 
 class ResponseItems:
-    """`add` parts, then `close`; `items` is what has come so far."""
+    """`add` parts, then `close`; `items` holds the items so far."""
 
     def __init__(self) -> None:
         self.items: list[OutputItem] = []
@@ -46,7 +45,7 @@ class ResponseItems:
         return self._num_events - 1
 
     def add(self, part: Part, logprobs: list[TokenLogprob]) -> Iterator[ResponseEvent]:
-        """The events of one more part. logprobs: of its tokens, for content."""
+        """Add a part, and yield its events. logprobs: those of a content part's tokens."""
         match part:
             case Reasoning():
                 item = self._open
@@ -139,7 +138,7 @@ class ResponseItems:
         return self.event("output_item.added", output_index=len(self.items) - 1, item=item)
 
     def _inside(self, kind: str, **fields: Any) -> ResponseEvent:
-        """An event about the open item; calls have no content of numbered parts."""
+        """An event about the open item. It has a content_index, except for calls, which have no content parts."""
         item = self._open
         assert item is not None
         place: dict[str, Any] = {"item_id": item["id"], "output_index": len(self.items) - 1}

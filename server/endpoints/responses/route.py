@@ -1,4 +1,4 @@
-"""POST /v1/responses: a chat call under another form, which may go on from an earlier one."""
+"""POST /v1/responses: a request is converted to a chat request, and may continue an earlier response."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from server.service import service_of
 
 router = APIRouter()
 
-# What a chat request's fields are called here.
+# The chat request's fields, and what /v1/responses calls them: errors name the latter.
 NAMES = {
     "messages": "input",
     "max_tokens": "max_output_tokens",
@@ -67,7 +67,7 @@ async def create_response(request: Request) -> Response:
     "/v1/responses/input_tokens", responses=error_replies(400, 404, 413, 503), openapi_extra=takes(ResponseRequest)
 )
 async def count_input_tokens(request: Request) -> response_replies.InputTokens:
-    """The tokens that a response's conversation has, as it would be sent to the model."""
+    """How many tokens the conversation has when it is rendered for the model."""
     service = service_of(request)
     body = await service.read(request, ResponseRequest)
     model = service.require_model(body.model)
@@ -78,7 +78,7 @@ async def count_input_tokens(request: Request) -> response_replies.InputTokens:
 
 
 def _conversation(body: ResponseRequest, store: ResponseStore, tenant: str) -> list[InputItem]:
-    """What was said before, and the body's own. Raises ApiError for an earlier response that is not kept."""
+    """The items of the response that the body continues, then its own. Raises ApiError where that is not kept."""
     earlier = body.previous_response_id
     if earlier is None:
         return body.input

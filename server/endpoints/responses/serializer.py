@@ -1,4 +1,4 @@
-"""The wire form of /v1/responses: the events of a stream, and the plain reply with the same items."""
+"""Writes the replies of /v1/responses: the events of a stream, and the plain reply with the same items."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ResponseSerializer:
     call: GenerationCall
     body: ResponseRequest
     is_kept: bool
-    keep: Callable[[Response], None]  # is told of the complete response, before the client is
+    keep: Callable[[Response], None]  # called with the complete response before the client gets its end
     _items: ResponseItems = field(default_factory=ResponseItems)
     _logprobs: list[TokenLogprob] = field(default_factory=list)  # of tokens whose content has not been shown
     _last: ChoiceDelta | None = None

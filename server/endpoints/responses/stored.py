@@ -1,4 +1,4 @@
-"""/v1/responses/{id}: what is kept of earlier responses. A key sees and deletes its own."""
+"""/v1/responses/{id}: reads and deletes stored responses. A key sees only its own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def get_response(response_id: str, request: Request, stream: bool = False)
 
 @router.delete("/{response_id}", responses=error_replies(404))
 async def delete_response(response_id: str, request: Request) -> ResponseDeletion:
-    """Forget an earlier response. What went on from it keeps its own copy of the conversation."""
+    """Delete an earlier response. Responses that continued it keep their own copy of the conversation."""
     _require(response_id, request)
     service_of(request).responses.delete(caller_of(request).tenant, response_id)
     return ResponseDeletion(id=response_id, object="response", deleted=True)
@@ -35,7 +35,7 @@ async def delete_response(response_id: str, request: Request) -> ResponseDeletio
 
 @router.post("/{response_id}/cancel", responses=error_replies(400, 404))
 async def cancel_response(response_id: str, request: Request) -> response_replies.Response:
-    """Refused: no response runs in the background; closing the connection ends one that is being written."""
+    """Always refused, because no response runs in the background. To stop a reply, close its connection."""
     _require(response_id, request)
     message = "The response is complete. None runs in the background: to end one, close its connection."
     raise ApiError(400, message, "response_id", "response_not_in_background")

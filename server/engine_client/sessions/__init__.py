@@ -1,4 +1,4 @@
-"""What drafting remembers, outside the workers: questions and answers, copies, files.
+"""The sessions outside the workers: questions about them, copies of them, and files.
 
-Knows nothing of what is in a session, nor of routes.
+A session is what drafting remembers. This room knows nothing of what is in one, nor of routes.
 """

@@ -1,6 +1,6 @@
-"""What drafting remembered, held for the worker that comes after the present one.
+"""Copies of a worker's sessions, held for the process that comes after the present one.
 
-Owns copies of sessions, as many as there is room for; knows nothing of what is in them.
+Owns as many copies as there is room for; knows nothing of what is in them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ MOST_BYTES = 256 * 2**20
 
 
 class KeptSessions:
-    """Of the sessions that changed last, as far as `most_bytes` hold them."""
+    """Has the sessions that changed last, of at most `most_bytes` together."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most_bytes = most_bytes
@@ -22,7 +22,7 @@ class KeptSessions:
         self._states: OrderedDict[tuple[str, str], SessionState] = OrderedDict()
 
     def keep(self, state: SessionState) -> None:
-        """In the place of what was kept of the session before."""
+        """Keep a copy, in the place of an earlier one of the same session."""
         self.forget(state.tenant, state.session_id)
         self._states[state.tenant, state.session_id] = state
         self._num_bytes += state.num_bytes
@@ -42,5 +42,5 @@ class KeptSessions:
         self._num_bytes = 0
 
     def states(self) -> Iterable[SessionState]:
-        """The least recently changed first."""
+        """All copies, the least recently changed first."""
         return list(self._states.values())

@@ -1,7 +1,8 @@
-"""The folder of `--sessions-dir`: a file for each session, in a folder for each key, all named by hashes.
+"""The folder of `--sessions-dir`: it has a folder for each key with a file for each session, all named by hashes.
 
-Owns where files are and which go. Blocks, so it is for a thread. The folder itself is the truth: servers of one model
-may share it. The invariant: a file has its name only once it is whole.
+Owns the files' names and which of them are deleted. Its methods block, so they are called in a thread. It remembers
+nothing beside the files, so servers of one model may share the folder. Invariant: a file has its name only once it is
+whole.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ NAME_DIGITS = 32
 
 @dataclass(frozen=True, slots=True)
 class FolderLimits:
-    """Bytes of all files of one key, and of all; seconds that a file is kept after its last use."""
+    """per_tenant and in_all bound the bytes of the files, of one key and of all. A file is kept for time_to_live
+    seconds after its last use."""
 
     per_tenant: int
     in_all: int
@@ -52,11 +54,11 @@ class SessionFolder:
             raise ConfigError(f"the folder of sessions {path} cannot be written to: {error.strerror}") from None
 
     def path_of(self, tenant: str, session_id: str) -> Path:
-        """Where a session is, or would be; it names neither."""
+        """Where a session's file is, or would be. The path tells neither the key nor the session."""
         return self._path / _hashed(tenant) / (_hashed(f"{tenant}\0{session_id}") + SUFFIX)
 
     def write(self, state: SessionState, model: str) -> None:
-        """In the place of what was there. What cannot be written is logged and let go."""
+        """Write a session's file, in the place of an earlier one. A failure is logged."""
         path = self.path_of(state.tenant, state.session_id)
         try:
             path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -72,7 +74,7 @@ class SessionFolder:
             LOG.warning("A session cannot be written to %s: %s.", self._path, error.strerror)
 
     def read(self, tenant: str, session_id: str, model: str) -> SessionState | None:
-        """What is kept of a session; None, logged unless there is no file, where nothing can be gone on with."""
+        """The session of a file, or None where there is no file or it cannot be used, which is logged."""
         path = self.path_of(tenant, session_id)
         try:
             if path.stat().st_mtime < time.time() - self._limits.time_to_live:
@@ -90,14 +92,14 @@ class SessionFolder:
         return state
 
     def delete(self, tenant: str, session_id: str) -> bool:
-        """Whether there was a file."""
+        """Delete a session's file. Returns whether there was one."""
         path = self.path_of(tenant, session_id)
         is_there = path.exists()
         path.unlink(missing_ok=True)
         return is_there
 
     def tidy(self) -> None:
-        """Delete what is too old, and where there is too much what was not used for longest."""
+        """Delete the files that are too old and, where they are too many bytes, the least recently used ones."""
         kept: list[_File] = []
         for folder in self._path.iterdir():
             if folder.is_dir():
@@ -105,7 +107,7 @@ class SessionFolder:
         self._within(kept, self._limits.in_all)
 
     def _within(self, files: list[_File], most_bytes: int) -> list[_File]:
-        """Those that stay."""
+        """Delete what is too old or too much. Returns the files that stay."""
         oldest = time.time() - self._limits.time_to_live
         kept, num_bytes = [], 0
         for file in sorted(files, key=lambda each: each.last_used, reverse=True):
@@ -122,7 +124,7 @@ def _hashed(name: str) -> str:
 
 
 def _files_in(folder: Path) -> list[_File]:
-    """What was never finished is left until it is old, since another server may be at it."""
+    """All files, unfinished ones too: another server may be writing them, so they are deleted when they are old."""
     files = []
     with os.scandir(folder) as entries:
         for entry in entries:

@@ -1,7 +1,7 @@
-"""What drafting remembered of one worker's sessions, outside it: copies for the next worker, files for the next server.
+"""The keeper of one worker's sessions outside it: copies for the next process, and files for the next server.
 
 Owns the copies, what is still to be written, and a thread that reads and writes. Knows nothing of what is in a session.
-The invariant: a session is given back to the worker before the request that asks for it.
+Invariant: a kept session is given to the worker before the first request of that session.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from typing import TypeVar
 
 from decoding.core.session_info import SessionState
 from decoding.worker.messages import Ready, RestoreSession, SessionAnswer, SessionForgotten, SessionKept, ToWorker
-from server.engine_client.sessions.desk import SessionDesk
 from server.engine_client.sessions.kept_sessions import KeptSessions
 from server.engine_client.sessions.session_file import seal, unseal
 from server.engine_client.sessions.session_folder import SessionFolder
+from server.engine_client.sessions.session_questions import SessionQuestions
 from server.http.errors import ApiError
 
 LOG = logging.getLogger("gander.sessions")
-LOOK_SECONDS = 1.0  # between two looks whether to write
+CHECK_SECONDS = 1.0  # between two checks whether it is time to write
 WRITE_SECONDS = 60.0  # at most, between two writes while requests come without a pause
 MOST_UNWRITTEN_BYTES = 64 * 2**20
-MOST_KNOWN = 65536  # names of sessions that the worker is known to have; it is asked again for others
+MOST_KNOWN = 65536  # names of sessions that are remembered as the worker's; others are given to it again
 
 T = TypeVar("T")
 
 
 class SessionKeeper:
-    """send: hands a message to the worker, False if there is none. folder: None keeps nothing beyond this process.
-    is_idle: whether the worker has no request. most_bytes: of copies."""
+    """`send` hands a message to the worker and returns False if there is none. Without a folder nothing outlives the
+    server. `is_idle` says whether the worker has no request. Copies take most_bytes at most."""
 
     def __init__(
         self,
@@ -42,17 +42,17 @@ class SessionKeeper:
         is_idle: Callable[[], bool],
         most_bytes: int,
     ) -> None:
-        self.desk = SessionDesk(send)
+        self.questions = SessionQuestions(send)
         self._has_worker = False
         self._send = send
         self._folder = folder
         self._is_idle = is_idle
-        self._model = ""  # its identity
+        self._model = ""  # the identity of the worker's model
         self._copies = KeptSessions(most_bytes)
         self._unwritten: dict[tuple[str, str], SessionState] = {}
         self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._recalling = asyncio.Lock()
-        self._thread = ThreadPoolExecutor(1, "sessions")  # one: what is written first is there to be read
+        self._thread = ThreadPoolExecutor(1, "sessions")  # one thread, so that a read finds what was written before
         self._writing: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -60,21 +60,21 @@ class SessionKeeper:
             self._writing = asyncio.create_task(self._write_now_and_then(self._folder), name="sessions")
 
     async def close(self, may_ask: bool) -> None:
-        """Write what there is; may_ask: what the worker has, too. Safe to call twice."""
+        """Write all copies and, where may_ask, first ask the worker for its latest. Safe to call twice."""
         if self._folder is None or self._writing is None:
             return
         self._writing.cancel()
         self._writing = None
         if may_ask and self._has_worker:
             try:
-                await self.desk.hand_over()
+                await self.questions.hand_over()
             except ApiError as error:
                 LOG.warning("Sessions are kept as they last were, not as they are: %s", error.message)
         await self._write(self._folder)
         self._thread.shutdown()
 
     def on_ready(self, ready: Ready) -> None:
-        """Give a new worker what the one before remembered."""
+        """Give a new process what the one before remembered."""
         if self._model not in ("", ready.identity):
             self._copies.clear()
             self._unwritten.clear()
@@ -93,10 +93,10 @@ class SessionKeeper:
             self._copies.forget(news.tenant, news.session_id)
             self._known.pop((news.tenant, news.session_id), None)
         else:
-            self.desk.on_answer(news)
+            self.questions.on_answer(news)
 
     async def recall(self, tenant: str, session_id: str) -> None:
-        """Before a request of a session: give the worker what is kept of it, if it does not have it."""
+        """Give the worker what is kept of a session, unless it has that. Call it before a request of the session."""
         folder, name = self._folder, (tenant, session_id)
         if folder is None or name in self._known:
             return
@@ -109,43 +109,43 @@ class SessionKeeper:
                 self._restore(state)
 
     def kept(self, tenant: str, session_id: str) -> SessionState | None:
-        """A session as the worker last told of it."""
+        """The worker's last copy of a session, if there is one."""
         return self._copies.get(tenant, session_id) or self._unwritten.get((tenant, session_id))
 
     def adopt(self, state: SessionState) -> None:
-        """Another worker's session goes on here, unless this one had it before."""
+        """Give the worker another worker's session, unless it has the session already."""
         if (state.tenant, state.session_id) not in self._known:
             self._restore(state)
 
     async def forget(self, tenant: str, session_id: str) -> bool:
-        """In the worker and beside it, but not in files; whether there was such a session. Raises ApiError without an
-        answer."""
+        """Forget a session in the worker and beside it, but not in files. Returns whether there was one. Raises
+        ApiError without an answer."""
         was_there = self.kept(tenant, session_id) is not None
         if self._has_worker:
-            was_there = await self.desk.delete(tenant, session_id)
+            was_there = await self.questions.delete(tenant, session_id)
         self._copies.forget(tenant, session_id)
         self._unwritten.pop((tenant, session_id), None)
         return was_there
 
     async def delete(self, tenant: str, session_id: str) -> bool:
-        """Forget a session everywhere; whether there was one. Raises ApiError without an answer."""
+        """Forget a session everywhere. Returns whether there was one. Raises ApiError without an answer."""
         was_there = await self.forget(tenant, session_id)
         if self._folder is None:
             return was_there
         return await self._run(partial(self._folder.delete, tenant, session_id)) or was_there
 
     async def export(self, tenant: str, session_id: str) -> bytes | None:
-        """A session for another server, None if there is none here. Raises ApiError without an answer."""
+        """A session as bytes for another server, or None if there is none. Raises ApiError without an answer."""
         await self.recall(tenant, session_id)
-        state = await self.desk.copy(tenant, session_id)
+        state = await self.questions.copy(tenant, session_id)
         return None if state is None else seal(state, self._model)
 
     async def take_over(self, tenant: str, session_id: str, data: bytes) -> None:
-        """A session of another server, in the place of what is here. Raises ValueError, with a clause, for what is
-        none, and ApiError without an answer."""
+        """Replace a session by one that another server exported. Raises ValueError, with a clause, for bytes that are
+        no session, and ApiError without an answer."""
         state = unseal(data, self._model, tenant, session_id)
         await self.delete(tenant, session_id)
-        problem = await self.desk.restore(state)
+        problem = await self.questions.restore(state)
         if problem is not None:
             raise ValueError(problem)
         self._keep(state)
@@ -166,14 +166,14 @@ class SessionKeeper:
 
     async def _write_now_and_then(self, folder: SessionFolder) -> None:
         loop = asyncio.get_running_loop()
-        next_write = loop.time()  # a first one tidies
+        next_write = loop.time()  # at once, since writing also tidies the folder
         while True:
             num_bytes = sum(state.num_bytes for state in self._unwritten.values())
             has_pause = self._unwritten and self._is_idle()
             if loop.time() >= next_write or has_pause or num_bytes > MOST_UNWRITTEN_BYTES:
                 await self._write(folder)
                 next_write = loop.time() + WRITE_SECONDS
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(CHECK_SECONDS)
 
     async def _write(self, folder: SessionFolder) -> None:
         states, self._unwritten = list(self._unwritten.values()), {}

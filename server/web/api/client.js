@@ -1,6 +1,6 @@
 /** Calls to the public API: JSON, and streams of server-sent events as async generators.
  *
- * Owns the words for what can go wrong on the way. Every failure is an ApiError whose message is a sentence.
+ * Owns the messages for what can go wrong on the way. Every failure is an ApiError whose message is a sentence.
  */
 
 import { apiKey } from "./key.js";
@@ -97,7 +97,7 @@ export async function* events(bytes) {
   }
 }
 
-/** Make the server forget drafting sessions of this page; asks for the list first, so that no 404 comes of it. */
+/** Delete drafting sessions of this page on the server. Lists them first, so that no delete is answered 404. */
 export async function forget(sessionIds) {
   const { data } = await getJson("/v1/sessions");
   const known = new Set(data.map((session) => session.id));

@@ -1,4 +1,4 @@
-/** What the server says of its engine: asked often until it is ready, seldom from then on. */
+/** The engine's state, polled from the server: often until it is ready, seldom from then on. */
 
 import { getJson } from "./client.js";
 
@@ -13,7 +13,7 @@ export class Engine extends EventTarget {
     return this.health?.status === "ready";
   }
 
-  /** What is served; null until that is known, which takes a key where the server wants one. */
+  /** The served model; null until it is known, which needs a key where the server has keys. */
   get served() {
     return (this.isReady && this.health.engine) || null;
   }

@@ -1,4 +1,4 @@
-/** One reply while it comes: text, reasoning, trace and the moments at which they arrived.
+/** One reply while it comes: text, reasoning, trace and the times at which they arrived.
  *
  * Knows the API's chunks and the client's clock; knows nothing of the page.
  */
@@ -21,14 +21,14 @@ export class Generation {
     return this.arrivals.length ? this.arrivals[0].ms : null;
   }
 
-  /** Tokens a second by this clock: after the first arrival, which also read the prompt. */
+  /** Tokens a second by this clock, without the first arrival, which includes prefill. */
   get tokensPerSecond() {
     if (this.arrivals.length < 2) return null;
     const [first, last] = [this.arrivals[0], this.arrivals.at(-1)];
     return last.ms > first.ms ? ((last.tokens - first.tokens) * 1000) / (last.ms - first.ms) : null;
   }
 
-  /** Ask and read to the end; `onChunk` is told of every chunk. Throws what `stream` throws. */
+  /** Send the request and read the reply to its end; `onChunk` is called with every chunk. Throws what `stream` throws. */
   async run(kind, body, { signal, onChunk = () => {} } = {}) {
     const started = performance.now();
     try {

@@ -1,4 +1,4 @@
-/** What is known of one reply: its tokens, its steps, and the figures made of them. Pure. */
+/** The trace of one reply: its tokens, its steps, and figures computed from them. Pure. */
 
 export class Trace {
   tokens = [];
@@ -48,7 +48,7 @@ export class Trace {
     return this.steps.length ? this.tokens.length / this.steps.length : null;
   }
 
-  /** What plain decoding would have needed over what was needed, prompts apart; the server's own measurement. */
+  /** The speedup as the server measures it: seconds of plain decoding over seconds needed, in steps without prefill. */
   get speedup() {
     let plain = 0;
     let taken = 0;

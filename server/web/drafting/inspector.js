@@ -8,7 +8,7 @@ import { markStep } from "./tokens.js";
 import { TreeView } from "./tree.js";
 
 const LARGE = 24; // nodes
-const REST = 100; // milliseconds between two looks at the figures
+const REST = 100; // milliseconds between two drawings of the figures
 
 export class Inspector {
   #texts = [];
@@ -61,7 +61,7 @@ export class Inspector {
     for (const [name, value] of Object.entries(figures)) part(this.root, name).textContent = value;
   }
 
-  /** Choose the step that shows most: many accepted, some rejected, small enough to be seen whole. */
+  /** Choose the step that shows most: many accepted nodes, some rejected ones, and a tree small enough to be seen whole. */
   chooseBest() {
     const isTelling = ({ drafted, accepted }) => accepted < drafted && drafted <= LARGE;
     const worth = (step) => (isTelling(step) ? LARGE : 0) + Math.min(step.accepted, LARGE);

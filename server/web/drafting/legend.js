@@ -4,7 +4,7 @@ import { element } from "../elements/element.js";
 import { paced } from "../elements/pace.js";
 import { SOURCES } from "./sources.js";
 
-const REST = 100; // milliseconds between two looks at the counts
+const REST = 100; // milliseconds between two drawings of the counts
 const SWITCH = "gander.sources";
 const ALWAYS = new Set(["context", "adjacency", "ngram", "draft_model", "bonus"]);
 
@@ -61,7 +61,7 @@ export class Legend {
   }
 }
 
-/** One switch for all tabs, wherever it is pressed: colours on or off. */
+/** Switches colours on or off, for all tabs at once. */
 function colourSwitch() {
   const box = element("input", { type: "checkbox", class: "sources-switch" });
   box.checked = localStorage.getItem(SWITCH) !== "off";

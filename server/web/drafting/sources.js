@@ -1,4 +1,4 @@
-/** Where tokens come from: the names on the wire, in words, in the order of legends and bars. Colours are in CSS. */
+/** The sources of tokens: their names in the API and for people, in the order of legends and bars. Colours are in CSS. */
 
 export const SOURCES = [
   { id: "context", name: "context", words: "copied from an earlier match in the prompt or the reply" },

@@ -9,7 +9,7 @@ import uPlot from "../vendor/uplot.js";
 import { SOURCES, colourOf } from "./sources.js";
 
 const WINDOW = 160; // steps that are in sight at most
-const FEWEST = 40; // so that the first bars are not as wide as a door
+const FEWEST = 40; // steps that there is room for at least, so that the first bars are not very wide
 const HEIGHT = 96;
 const REST = 100; // milliseconds between two drawings
 const STACK = SOURCES.map((source) => source.id); // from the bottom up: drafted sources, the bonus on top
@@ -20,7 +20,7 @@ export class Strip {
   #drawSoon = paced(() => this.#draw(), REST);
   chosen = null;
 
-  /** onChoose: told of the step's number whenever the choice changes. */
+  /** onChoose: called with the step's number whenever the choice changes. */
   constructor(container, onChoose) {
     this.container = container;
     this.onChoose = onChoose;
@@ -39,7 +39,7 @@ export class Strip {
     this.update();
   }
 
-  /** Takes what the trace has learnt since, and shows it soon. */
+  /** Reads the steps that are new in the trace, and draws them soon. */
   update() {
     const steps = this.trace?.steps ?? [];
     const [numbers, ...heights] = this.#columns;

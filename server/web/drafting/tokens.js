@@ -7,7 +7,7 @@ import { element } from "../elements/element.js";
 
 const TRACES = new WeakMap(); // container -> Trace
 
-/** A container whose tokens are those of `trace`: the card finds its words there. */
+/** Tell the card that this container's tokens are those of `trace`. */
 export function bind(container, trace) {
   TRACES.set(container, trace);
   container.classList.add("tokens");

@@ -1,6 +1,6 @@
-/** A view of one step's draft tree: what was proposed, what the model took, what it wrote instead.
+/** A view of one step's draft tree: what was drafted, what the model accepted, and what it wrote instead.
  *
- * The drawing is for eyes; the same tree stands beside it as a nested list for screen readers.
+ * Screen readers get the same tree as a nested list.
  */
 
 import { drawing, element } from "../elements/element.js";

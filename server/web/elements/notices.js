@@ -1,4 +1,4 @@
-/** What went wrong, as a sentence in its place, with a way to go on where there is one. */
+/** Shows an error as a sentence where it happened, with a button for what can be done about it. */
 
 import { element } from "./element.js";
 
@@ -20,7 +20,7 @@ export class Notices {
     this.container.replaceChildren(element("div", { class: `notice ${kind}`, role }, element("p", {}, sentence), ...buttons));
   }
 
-  /** retry: what to do again, where trying again may help. */
+  /** retry: a function that tries again, where that may succeed. */
   tell(error, retry) {
     const actions = [];
     if (error.status === 401) actions.push({ label: "Enter the key", act: this.askForKey });

@@ -1,6 +1,6 @@
-/** Drawing with pauses. The model may run on the same processor as this page: what the page takes, the model lacks. */
+/** Limits how often the page draws: the model may run on the same processor, and drawing takes its time. */
 
-/** A function that sees to it that `draw` is called soon, but never within `rest` milliseconds of the last time. */
+/** A function that has `draw` called soon, but never within `rest` milliseconds of the last call. */
 export function paced(draw, rest) {
   let isWaiting = false;
   let notBefore = 0;

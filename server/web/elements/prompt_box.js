@@ -1,4 +1,4 @@
-/** A box to write in: Enter sends its form, Shift+Enter starts a line, and it grows with its text. */
+/** A text box: Enter sends its form, Shift+Enter starts a line, and it grows with its text. */
 
 export function preparePrompt(box, { rows = 10 } = {}) {
   const grow = () => {

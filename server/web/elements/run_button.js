@@ -1,4 +1,4 @@
-/** A view's main button: starts, becomes Stop while its own reply is made, and waits while another's is. */
+/** A view's main button: it starts a reply, is Stop while that is made, and is disabled while another view's is. */
 
 import { activity } from "../api/activity.js";
 

@@ -1,4 +1,4 @@
-/** The settings panel: what every request of this page is asked with. Kept in the browser, the key apart (api/key.js). */
+/** The settings panel: the options of every request of this page. Kept in the browser; the key is in api/key.js. */
 
 import { apiKey } from "../api/key.js";
 import { element } from "./element.js";

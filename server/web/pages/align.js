@@ -1,7 +1,7 @@
-/** Which token wrote which piece of a rendered text. Pure.
+/** Finds which token wrote which piece of a rendered text. Pure.
  *
- * Rendering drops marks (`**`, `#`), so rendered text is the tokens' text with gaps. Words are looked for in order,
- * each not far after the one before; what cannot be found belongs to the token where the search stands.
+ * Rendering drops marks (`**`, `#`), so rendered text is the tokens' text with gaps. Words are searched in order, each
+ * not far after the one before; a word that is not found belongs to the token at which the search stands.
  */
 
 const REACH = 400; // characters of marks that may lie between two words, such as a table's rule or a link's address

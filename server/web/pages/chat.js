@@ -79,7 +79,7 @@ export class ChatView {
 
   #remove(id) {
     this.#history.remove(id);
-    if (this.engine.isReady) forget([id]).catch(() => {}); // it goes by itself where this fails
+    if (this.engine.isReady) forget([id]).catch(() => {}); // where this fails, the session expires by itself
     if (id !== this.conversation.id) return this.#showList();
     return this.#open(this.#history.conversations[0] ?? this.#history.create());
   }
@@ -151,7 +151,7 @@ export class ChatView {
     }
   }
 
-  /** Ask the last question once more; a half reply to it goes. */
+  /** Ask the last question once more; an unfinished reply to it is dropped. */
   #again(conversation, reply) {
     if (conversation !== this.conversation || !this.button.canStart) return;
     if (conversation.messages.at(-1).role === "assistant") conversation.messages.pop();

@@ -16,7 +16,7 @@ import { RunButton } from "../elements/run_button.js";
 import { EXAMPLES } from "./examples.js";
 
 
-const REST = 40; // milliseconds between two looks at the text
+const REST = 40; // milliseconds between two drawings of the text
 
 export class CompletionView {
   #session = freshId("completion");

@@ -1,4 +1,4 @@
-/** The list of conversations beside the chat: choose, rename, delete, take away. */
+/** The list of conversations beside the chat: choose, rename, delete, download. */
 
 import { element } from "../elements/element.js";
 
@@ -52,7 +52,7 @@ export class ConversationList {
   }
 }
 
-/** Hands `text` to the browser as a file to keep. */
+/** Lets the browser download `text` as a file. */
 export function download(name, text) {
   const address = URL.createObjectURL(new Blob([text], { type: "application/json" }));
   element("a", { href: address, download: name }).click();

@@ -45,7 +45,7 @@ export class History {
     return false;
   }
 
-  /** Everything, as JSON for people to take away; traces stay here. */
+  /** All conversations as JSON for download, without traces. */
   export() {
     const plain = this.#conversations.filter(({ messages }) => messages.length).map((conversation) => ({
       ...conversation,

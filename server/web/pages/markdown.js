@@ -1,7 +1,7 @@
 /** Model output as markdown, in DOM nodes that are safe to show, and painted in the colours of its tokens.
  *
- * Invariant: nothing the model writes becomes markup of its own. HTML in the text is shown as text, pictures as their
- * words, and what marked makes goes through DOMPurify all the same.
+ * Invariant: HTML that the model writes is shown as text, and pictures as their description. The output of marked goes
+ * through DOMPurify as well.
  */
 
 import { bind, tokenSpan } from "../drafting/tokens.js";

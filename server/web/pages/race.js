@@ -1,6 +1,6 @@
 /** The Race tab: one prompt and seed, plain and then drafted, with clocks and a comparison of the two replies.
  *
- * Invariant: both runs ask for the same trace and have sessions of their own that nothing was learnt in before.
+ * Invariant: both runs ask for the same trace, and each has a new session, in which nothing has been learnt.
  */
 
 import { activity } from "../api/activity.js";
@@ -105,7 +105,7 @@ export class RaceView {
         await this.#run(index, generations, asked.kind, body, signal);
       }
     } finally {
-      forget(sessions).catch(() => {}); // they go by themselves where this fails
+      forget(sessions).catch(() => {}); // where this fails, they expire by themselves
     }
     this.#conclude(generations);
   }
@@ -116,7 +116,7 @@ export class RaceView {
     if (state === "stopped") this.#showVerdict({ headline: "Stopped", details: "A race counts when both have ended.", state });
   }
 
-  /** What is asked: the same for both but for the method. A seed left open is drawn once. */
+  /** The two requests, the same but for the method. Without a seed in the settings, one is drawn for both. */
   #question() {
     const kind = this.form.elements.kind.value;
     const prompt = part(this.root, "prompt").value;

@@ -1,4 +1,4 @@
-/** A race shown again: both lanes side by side at the pace that was recorded. */
+/** Replays a race: both lanes side by side, at their recorded speed. */
 
 /** Resolves when both have ended or `signal` is aborted; then everything is shown. */
 export async function replay(generations, lanes, chart, signal) {

@@ -1,4 +1,4 @@
-/** What a race has shown: are the two replies the same, token for token, and how much sooner was one. Pure. */
+/** The result of a race: whether the two replies are the same tokens, and how much faster one was. Pure. */
 
 import { clock, plural } from "../elements/figures.js";
 

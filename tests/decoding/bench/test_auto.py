@@ -14,6 +14,7 @@ from decoding.bench.scripts import Script, Turn
 from decoding.config import EngineConfig
 from decoding.drafting.one_tree.one_tree import OneTree
 from decoding.engine.engine import Engine
+from decoding.engine.start import start_engine
 from decoding.model.target_model import TargetModel
 from tests.models import VOCAB_SIZE, tiny
 
@@ -21,7 +22,7 @@ from tests.models import VOCAB_SIZE, tiny
 @pytest.fixture(scope="module")
 def engine() -> Engine:
     config = EngineConfig(max_model_len=300, kv_slots=8192)
-    return Engine(TargetModel.from_model(tiny("llama", 3), config), config)
+    return start_engine(TargetModel.from_model(tiny("llama", 3), config), config)
 
 
 def script() -> Script:
@@ -51,7 +52,7 @@ def test_a_request_that_breaks_ends_the_run(engine: Engine, monkeypatch: pytest.
     def fail(*_: object) -> None:
         raise ValueError("no tree")
 
-    monkeypatch.setattr(OneTree, "look", fail)
+    monkeypatch.setattr(OneTree, "probe", fail)
     monkeypatch.setattr(OneTree, "propose", fail)
     with pytest.raises(RuntimeError, match="drafter failed"):
         measure_run(engine, script(), 0.0, 1, "auto", time.perf_counter)
@@ -99,6 +100,7 @@ def test_other_tokens_than_those_of_none_are_told() -> None:
     assert "**Tokens differ from `none`**: spine on code" in render([one])
 
 
+@pytest.mark.slow
 def test_the_command_goes_on_where_it_stopped(tmp_path: Path) -> None:
     out = tmp_path / "auto.json"
     asked = ["auto", "--methods", "lookup", "--workloads", "reasoning", "--prompts", "1", "--max-tokens", "6"]

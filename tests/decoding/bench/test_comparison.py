@@ -16,6 +16,7 @@ from decoding.bench.variant import drafting_methods, variants
 from decoding.bench.workload import PromptChoice, Workload, load_workload
 from decoding.config import EngineConfig
 from decoding.engine.engine import Engine
+from decoding.engine.start import start_engine
 from decoding.model.target_model import TargetModel
 from tests.models import VOCAB_SIZE, tiny
 
@@ -25,7 +26,7 @@ SEED_OF_A_LIVELY_MODEL = 3
 @pytest.fixture(scope="module")
 def engine() -> Engine:
     config = EngineConfig(max_model_len=200, kv_slots=8192)
-    return Engine(TargetModel.from_model(tiny("llama", SEED_OF_A_LIVELY_MODEL), config), config)
+    return start_engine(TargetModel.from_model(tiny("llama", SEED_OF_A_LIVELY_MODEL), config), config)
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +48,7 @@ class WrongContestant:
         return Reply(tokens=np.full(task.max_tokens, 7, np.int32), seconds=1.0, forwards=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_a_run_has_every_row_and_every_method_gives_the_same_tokens(
     engine: Engine, workload: Workload, temperature: float
@@ -106,6 +108,7 @@ def test_a_workload_without_its_file_is_left_out_and_long_prompts_are_passed_ove
     assert load_workload("humaneval", tokenizer, elsewhere) is None
 
 
+@pytest.mark.slow
 def test_the_command_measures_a_shape_and_leaves_page_and_figures(tmp_path: Path) -> None:
     assert main(["shapes", "--quick", "--out", str(tmp_path)]) == 0
     assert "| bfloat16 | 256 |" in (tmp_path / "benchmarks.md").read_text(encoding="utf-8")

@@ -11,6 +11,7 @@ from decoding.bench.draft_trees.memory import measure_memory
 from decoding.bench.draft_trees.ways import ablation_ways
 
 
+@pytest.mark.slow
 def test_the_command_leaves_tables_and_every_raw_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(draft_trees, "SWEPT", (("wikitext", 0.0, True), ("code", 0.7, False)))
     given = ["draft-trees", "ablation", "--prompts", "1", "--max-tokens", "32", "--out", str(tmp_path)]
@@ -26,6 +27,7 @@ def test_the_command_leaves_tables_and_every_raw_figure(tmp_path: Path, monkeypa
     assert any(0 < row["accepted"] < row["drafted"] for row in found["figures"])
 
 
+@pytest.mark.slow
 def test_other_tokens_fail_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("decoding.bench.comparison.same_tokens", lambda *_: False)
     given = ["draft-trees", "ablation", "--prompts", "1", "--max-tokens", "4", "--out", str(tmp_path)]

@@ -74,6 +74,7 @@ def test_without_a_gpu_it_says_so_and_touches_no_page(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_everybody_continues_the_same_prompts_to_the_same_length() -> None:
     task = Task(model="gosling", device="cpu", prompts=[[5, 6, 7], [8, 9]], max_tokens=4, batches=[1, 2])
     for name in ("Gander, plain", "transformers"):

@@ -12,12 +12,14 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 from decoding.bench.__main__ import main
+from decoding.bench.heads import target as heads_target
 from decoding.bench.heads.book import Finding, Setting, Size
 from decoding.bench.heads.contender import read_contender
 from decoding.bench.heads.tables import Row, Seed, render
 from decoding.bench.tables.figures import Figures
 from decoding.drafting.eagle.checkpoint import save_head
 from decoding.engine.engine import Engine
+from decoding.engine.start import load_engine
 from decoding.errors import ConfigError
 from tests.heads import new_head, trained_head
 from tests.models import VOCAB_SIZE, correlated, tiny
@@ -63,16 +65,16 @@ def raw(out: Path) -> dict[str, Any]:
 def loaded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Of every engine from here on, who drafts in it."""
     names: list[str] = []
-    load = Engine.load
 
     def watched(config: Any) -> Engine:
         names.append(Path(config.draft_model).name)
-        return load(config)
+        return load_engine(config)
 
-    monkeypatch.setattr(Engine, "load", watched)
+    monkeypatch.setattr(heads_target, "load_engine", watched)
     return names
 
 
+@pytest.mark.slow
 def test_what_is_known_is_not_measured_again_and_what_is_new_joins_it(
     folder: Path, tmp_path: Path, loaded: list[str]
 ) -> None:
@@ -104,6 +106,7 @@ def test_what_is_known_is_not_measured_again_and_what_is_new_joins_it(
     assert loaded == ["fresh", "fresh"], "with other options figures are others"
 
 
+@pytest.mark.slow
 def test_other_tokens_fail_the_command_and_are_not_kept(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +201,7 @@ def test_a_contender_that_is_none_is_refused(given: str, model: str, sentence: s
         read_contender(given, model)
 
 
+@pytest.mark.slow
 def test_a_contender_is_told_by_its_files_and_not_by_their_place(folder: Path, tmp_path: Path) -> None:
     moved = tmp_path / "moved"
     moved.mkdir()

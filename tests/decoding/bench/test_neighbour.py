@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
+
 from decoding.bench.neighbour import measure_neighbour, render_neighbour
 from decoding.config import EngineConfig
-from decoding.engine.engine import Engine
+from decoding.engine.start import start_engine
 from decoding.model.target_model import TargetModel
 from tests.models import tiny
 
 
+@pytest.mark.slow
 def test_a_models_plain_steps_are_measured_with_and_without_a_neighbour() -> None:
     config = EngineConfig(max_model_len=256, kv_slots=1024, threads=1)
-    engine = Engine(TargetModel.from_model(tiny("llama"), config), config)
+    engine = start_engine(TargetModel.from_model(tiny("llama"), config), config)
     result = measure_neighbour("tiny", "by size", engine, seconds=0.05)
     assert min(result.quiet, result.busy, result.settled) > 0
     assert result.threads == (1, 1)

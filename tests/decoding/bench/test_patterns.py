@@ -27,6 +27,7 @@ from decoding.bench.stand.trajectories import (
 from decoding.bench.stand.variants import drawing_contenders, method_contenders, store_contenders
 from decoding.config import EngineConfig
 from decoding.engine.engine import Engine
+from decoding.engine.start import start_engine
 from decoding.model.target_model import TargetModel
 from server.cli import app
 from tests.models import VOCAB_SIZE, tiny
@@ -47,7 +48,7 @@ def words_said(text: str) -> int:
 @pytest.fixture(scope="module")
 def engine() -> Engine:
     config = EngineConfig(max_model_len=200, kv_slots=8192, max_nodes=24)
-    return Engine(TargetModel.from_model(tiny("llama", SEED_OF_A_LIVELY_MODEL), config), config)
+    return start_engine(TargetModel.from_model(tiny("llama", SEED_OF_A_LIVELY_MODEL), config), config)
 
 
 @pytest.fixture
@@ -83,6 +84,7 @@ def test_replies_in_sequence_and_side_by_side_are_the_same_whoever_drafts(
     assert sum(one.accepted for one in found["side by side"]) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", ["drawing", "store"])
 def test_every_variant_of_a_table_runs_and_all_but_rejection_give_the_plain_tokens(
     answering: Answering, question: Question, table: str
@@ -141,6 +143,7 @@ def test_questions_and_answers_are_read_in_gsm8k_form(tmp_path: Path) -> None:
     assert read_number("42") is None
 
 
+@pytest.mark.slow
 def test_gander_bench_patterns_writes_the_batch_table_of_given_questions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

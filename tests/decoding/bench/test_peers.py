@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 
 from decoding.bench.peers import __main__ as command
-from decoding.bench.peers.gate import LOOK_SECONDS, IdleGate, MachineBusy, ProcessorTimes, read_processor_times
+from decoding.bench.peers.gate import SAMPLE_SECONDS, IdleGate, MachineBusy, ProcessorTimes, read_processor_times
 from decoding.bench.peers.peer_process import (
     CHILD,
     PeerAnswer,
@@ -130,7 +130,7 @@ def test_a_row_has_every_prompts_answer_or_is_left_out_with_the_reason(scripted:
 
 
 def gate(shares: list[float], patience: float, goes_on: bool) -> IdleGate:
-    """Of a machine of which others take so much, look for look."""
+    """Of a machine of which others take so much, reading for reading."""
     readings = [ProcessorTimes(0.0, 0.0)]
     for share in shares:
         before = readings[-1]
@@ -144,8 +144,8 @@ def test_the_gate_opens_in_an_idle_moment() -> None:
 
 def test_the_gate_waits_no_longer_than_its_patience_and_says_so() -> None:
     with pytest.raises(MachineBusy, match=r"took 80% of the processor, and 0.5 s of waiting .* --busy"):
-        gate([0.9, 0.8, 0.0], 2 * LOOK_SECONDS, False).wait()
-    gate([0.9, 0.8], 2 * LOOK_SECONDS, True).wait()
+        gate([0.9, 0.8, 0.0], 2 * SAMPLE_SECONDS, False).wait()
+    gate([0.9, 0.8], 2 * SAMPLE_SECONDS, True).wait()
 
 
 def test_what_others_took_is_what_we_did_not(tmp_path: Path) -> None:
@@ -234,6 +234,7 @@ def asked_of(model: Path, dtype: str) -> dict[str, object]:
     return msgspec.to_builtins(given)  # type: ignore[no-any-return]
 
 
+@pytest.mark.slow
 def test_our_adapter_and_that_of_transformers_give_the_same_tokens(model: Path) -> None:
     save_head(new_head(tiny("llama", 3).get_input_embeddings().weight), model / "head", "tiny")
     given = asked_of(model, "float32") | {"draft_head": str(model / "head")}
@@ -265,6 +266,7 @@ def test_weights_that_we_or_transformers_do_not_have_are_refused(model: Path) ->
         runpy.run_path(str(command.ADAPTERS["transformers"]))["Peer"](asked_of(model, "int8"))
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_page_and_says_who_is_missing(tmp_path: Path, model: Path, scripted: Path) -> None:
     given = ["plain", "--dtypes", "float32", "--rounds", "2", "--prompt-len", "8", "--max-tokens", "6", "--busy"]
     given += ["--patience", "0", "--model", str(model), "--out", str(tmp_path)]

@@ -18,6 +18,7 @@ from decoding.bench.scripts import Script, Turn, load_script, most_used_name, pr
 from decoding.bench.workload import PromptChoice
 from decoding.config import EngineConfig
 from decoding.engine.engine import Engine
+from decoding.engine.start import start_engine
 from decoding.model.checkpoint import BUNDLED_FOLDER
 from decoding.model.target_model import TargetModel
 from tests.models import VOCAB_SIZE, tiny
@@ -33,7 +34,7 @@ def tokenizer() -> Tokenizer:
 @pytest.fixture(scope="module")
 def engine() -> Engine:
     config = EngineConfig(max_model_len=300, kv_slots=8192)
-    return Engine(TargetModel.from_model(tiny("llama", 3), config), config)
+    return start_engine(TargetModel.from_model(tiny("llama", 3), config), config)
 
 
 def repetition(num_turns: int, **options: object) -> Script:
@@ -77,8 +78,8 @@ def test_a_row_is_the_same_whenever_it_is_measured(engine: Engine) -> None:
 def test_a_prediction_is_drafted_from(engine: Engine) -> None:
     script = repetition(1)
     plain = engine_reply(engine, script)
-    foretold = replace(script, turns=(replace(script.turns[0], prediction=plain),))
-    assert measure_row(engine, foretold, 0.0, way_of("spine"), 16).tau > 3
+    predicted = replace(script, turns=(replace(script.turns[0], prediction=plain),))
+    assert measure_row(engine, predicted, 0.0, way_of("spine"), 16).tau > 3
 
 
 def engine_reply(engine: Engine, script: Script) -> np.ndarray:
@@ -132,6 +133,7 @@ def test_tables_say_who_is_longest_who_is_behind_and_whose_tokens_differ() -> No
     assert "**Tokens differ from `none`**: lookup at 8 on code, 0." in render(wrong, "auto")
 
 
+@pytest.mark.slow
 def test_the_command_keeps_every_row_and_goes_on_where_it_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,11 +6,14 @@ import torch
 
 from decoding.bench.targets import NUM_LAYERS, load_widened, widen
 from decoding.config import EngineConfig
+from decoding.core.events import Finished
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
 from decoding.drafting.draft_model.draft_model import load_draft_model
-from decoding.engine.engine import Engine, silent
+from decoding.engine.engine import Engine
+from decoding.engine.start import load_engine, start_engine
+from decoding.model.device.runner import silent
 from tests.models import VOCAB_SIZE, tiny
 
 
@@ -33,12 +36,13 @@ def test_a_model_that_is_larger_already_is_refused() -> None:
         widen(model, model.num_parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_the_widened_bundled_model_gives_its_tokens_and_accepts_its_drafts(temperature: float) -> None:
     config = EngineConfig(kv_slots=4096, threads=1)
     draft = load_draft_model(config, silent)
-    wide = Engine(load_widened(config, 12_000_000), config, draft_model=draft)
-    narrow = Engine.load(config)
+    wide = start_engine(load_widened(config, 12_000_000), config, draft_model=draft)
+    narrow = load_engine(config)
     assert wide.model.num_parameters > 2 * narrow.model.num_parameters
     expected, counts = _answer(narrow, temperature)
     found, wide_counts = _answer(wide, temperature)
@@ -56,7 +60,7 @@ def _answer(engine: Engine, temperature: float) -> tuple[list[int], tuple[int, i
         speculation=SpeculationParams(method="fixed", max_depth=3, max_nodes=8),
     )
     engine.add(request)
-    retired = None
-    while retired is None:
-        retired = next(iter(engine.step().retired), None)
-    return request.output.tolist(), (retired.stats.counts.drafted, retired.stats.counts.accepted)
+    finished = None
+    while finished is None:
+        finished = next(iter(engine.step().of(Finished)), None)
+    return request.output.tolist(), (finished.stats.counts.drafted, finished.stats.counts.accepted)

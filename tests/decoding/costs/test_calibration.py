@@ -32,18 +32,18 @@ class Machine:
 
 def test_a_quiet_machine_is_measured_right_at_start() -> None:
     curve = Calibration(SIZES, Machine(busy_for=0).measure).curve
-    assert (curve.base, curve.row) == (pytest.approx(BASE), pytest.approx(ROW))
+    assert (curve.base, curve.token) == (pytest.approx(BASE), pytest.approx(ROW))
 
 
 def test_a_busy_moment_at_start_is_not_believed() -> None:
     curve = Calibration(SIZES, Machine(busy_for=len(SIZES)).measure).curve
-    assert curve.row == pytest.approx(ROW)
+    assert curve.token == pytest.approx(ROW)
 
 
 def test_a_busy_start_is_forgotten_while_nobody_waits_and_then_it_is_enough() -> None:
     machine = Machine(busy_for=ROUNDS * len(SIZES))
     calibration = Calibration(SIZES, machine.measure)
-    assert calibration.curve.row > 5 * ROW
+    assert calibration.curve.token > 5 * ROW
     for _ in SIZES:
         calibration.refine()
     assert calibration.curve == Calibration(SIZES, Machine(busy_for=0).measure).curve
@@ -75,7 +75,7 @@ def test_when_forwards_run_in_another_way_later_times_replace_quicker_ones() -> 
     assert not calibration.is_done
     for _ in SIZES:
         calibration.refine()
-    assert (calibration.curve.base, calibration.curve.row) == (pytest.approx(3 * BASE), pytest.approx(ROW))
+    assert (calibration.curve.base, calibration.curve.token) == (pytest.approx(3 * BASE), pytest.approx(ROW))
 
 
 def test_one_slow_moment_after_a_change_does_not_leave_a_size_out() -> None:
@@ -88,7 +88,7 @@ def test_one_slow_moment_after_a_change_does_not_leave_a_size_out() -> None:
     machine = Machine(busy_for=0)
     for _ in SIZES:
         calibration.refine()
-    assert (calibration.curve.base, calibration.curve.row) == (pytest.approx(BASE), pytest.approx(ROW))
+    assert (calibration.curve.base, calibration.curve.token) == (pytest.approx(BASE), pytest.approx(ROW))
 
 
 def test_nobody_waits_for_a_long_forward() -> None:

@@ -5,15 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from decoding.costs.curve import LEAST_ROW_SHARE, CostCurve, Curves, fit_cost_curve
-from decoding.costs.price import NodePrice, Stakes, chain_gain, price_at, price_of
+from decoding.costs.calibration import LEAST_TOKEN_SHARE, fit_cost_curve
+from decoding.costs.price import CostCurve, Curves, DraftBudget, NodePrice, chain_gain, price_at, price_of
 from decoding.costs.pricing import (
     DEAR_NODE,
     HARVEST_TOKENS,
+    HARVEST_WORTH,
     MOST_HARVEST,
-    ROW_WORTH,
+    Acceptance,
     Demand,
-    Pace,
     Pricing,
     fitted,
     node_price,
@@ -23,146 +23,143 @@ from decoding.costs.pricing import (
 
 @pytest.mark.parametrize("few", [0, 4, 6, 32])
 def test_the_fit_finds_the_curve_that_made_the_samples(few: int) -> None:
-    curve = CostCurve(base=2e-3, row=5e-5, key=1e-7, few=few, few_row=2e-5)
+    curve = CostCurve(base=2e-3, token=5e-5, key=1e-7, few=few, few_token=2e-5)
     samples = [(n, c, curve.step_seconds([n], [c])) for n in (1, 2, 4, 6, 8, 16, 32, 64) for c in (32, 512)]
     fitted = fit_cost_curve(samples)
     assert fitted.few == few
-    assert (fitted.base, fitted.row, fitted.key) == pytest.approx((curve.base, curve.row, curve.key), rel=1e-6)
-    assert few == 0 or fitted.few_row == pytest.approx(curve.few_row, rel=1e-6)
+    assert (fitted.base, fitted.token, fitted.key) == pytest.approx((curve.base, curve.token, curve.key), rel=1e-6)
+    assert few == 0 or fitted.few_token == pytest.approx(curve.few_token, rel=1e-6)
 
 
 def test_no_coefficient_of_a_fit_is_negative_and_no_row_is_free() -> None:
     samples = [(n, c, 1e-3 - 1e-7 * n - 1e-9 * n * c) for n in (1, 8, 32) for c in (32, 512)]
     fitted = fit_cost_curve(samples)
     assert min(fitted.base, fitted.key) >= 0
-    assert fitted.row >= fitted.few_row >= LEAST_ROW_SHARE * fitted.base
+    assert fitted.token >= fitted.few_token >= LEAST_TOKEN_SHARE * fitted.base
 
 
-@pytest.mark.parametrize("row", [0.003, 0.01, 0.03, 0.1, 0.3])
+@pytest.mark.parametrize("token", [0.003, 0.01, 0.03, 0.1, 0.3])
 @pytest.mark.parametrize("decay", [0.5, 0.8, 0.95])
 @pytest.mark.parametrize("few", [0, 6])
-def test_pricing_nodes_settles_at_the_size_of_most_tokens_per_second(row: float, decay: float, few: int) -> None:
+def test_pricing_nodes_settles_at_the_size_of_most_tokens_per_second(token: float, decay: float, few: int) -> None:
     """Nodes of chances decay, decay**2, ... are drafted while worth their price: the ratio is maximised."""
-    curve = CostCurve(base=1.0, row=row, key=0.0, few=few, few_row=row / 10)
+    curve = CostCurve(base=1.0, token=token, key=0.0, few=few, few_token=token / 10)
     chances = 0.9 * decay ** np.arange(64)
 
     def tokens_per_second(num_nodes: int) -> float:
         return float((1 + chances[:num_nodes].sum()) / curve.step_seconds([num_nodes + 1], [0]))
 
-    pace = Pace()
+    lately = Acceptance()
     for _ in range(300):
-        price = node_price(curve, present_rate(curve, [pace], [0]).tokens_a_second, 0)
+        price = node_price(curve, present_rate(curve, [lately], [0]).tokens_a_second, 0)
         num_nodes = sum(chance > price_at(price, place) for place, chance in enumerate(chances))
-        pace.update(num_nodes, 1 + chances[:num_nodes].sum())
+        lately.update(num_nodes, 1 + chances[:num_nodes].sum())
     best = max(tokens_per_second(n) for n in range(65))
     assert tokens_per_second(num_nodes) == pytest.approx(best, rel=0.01)
 
 
 def test_requests_share_the_rows_that_a_step_has_to_spare() -> None:
-    curve = CostCurve(base=1.0, row=0.1, key=0.0, few=8, few_row=0.01)
+    curve = CostCurve(base=1.0, token=0.1, key=0.0, few=8, few_token=0.01)
     prices = [node_price(curve, 2.0, 0, num_requests) for num_requests in (1, 2, 4, 5, 9)]
     assert [price.num_spare for price in prices] == [7, 3, 1, 0, 0]
     assert [price_at(prices[1], place) for place in (0, 2, 3)] == pytest.approx([0.02, 0.02, 0.2])
     assert price_of(prices[1], 5) == pytest.approx(sum(price_at(prices[1], place) for place in range(5)))
-    (budget,) = Pricing(64, Curves(curve)).budgets([demand(None)])
+    (budget,) = budgets_of(Pricing(64, Curves(curve)), [demand(None)])
     assert budget.price.num_spare == 7
 
 
 def test_a_row_as_dear_as_a_step_costs_a_whole_token() -> None:
-    curve = CostCurve(base=0.0, row=1.0, key=0.0)
-    assert node_price(curve, present_rate(curve, [Pace()], [10]).tokens_a_second, 10).usual == pytest.approx(1.0)
+    curve = CostCurve(base=0.0, token=1.0, key=0.0)
+    assert node_price(curve, present_rate(curve, [Acceptance()], [10]).tokens_a_second, 10).usual == pytest.approx(1.0)
 
 
 def test_prices_rise_as_the_batch_grows() -> None:
-    curve = CostCurve(base=1.0, row=0.03, key=0.0)
-    many, one = present_rate(curve, [Pace()] * 16, [10] * 16), present_rate(curve, [Pace()], [10])
+    curve = CostCurve(base=1.0, token=0.03, key=0.0)
+    many, one = present_rate(curve, [Acceptance()] * 16, [10] * 16), present_rate(curve, [Acceptance()], [10])
     assert many.tokens_a_second > 3 * one.tokens_a_second
 
 
 def test_a_long_context_makes_its_own_nodes_dearer() -> None:
-    curve = CostCurve(base=1.0, row=0.03, key=0.001)
-    rate = present_rate(curve, [Pace(), Pace()], [10, 1000]).tokens_a_second
+    curve = CostCurve(base=1.0, token=0.03, key=0.001)
+    rate = present_rate(curve, [Acceptance(), Acceptance()], [10, 1000]).tokens_a_second
     assert node_price(curve, rate, 1000).usual == pytest.approx(node_price(curve, rate, 10).usual * 1.03 / 0.04)
 
 
 def test_a_pace_below_plain_decoding_does_not_make_nodes_cheap() -> None:
-    curve = CostCurve(base=1.0, row=0.5, key=0.0)
-    wasteful = Pace(emitted=1.0, rows=64.0)
+    curve = CostCurve(base=1.0, token=0.5, key=0.0)
+    wasteful = Acceptance(emitted=1.0, tokens=64.0)
     assert node_price(curve, present_rate(curve, [wasteful], [0]).tokens_a_second, 0).usual == pytest.approx(0.5 / 1.5)
 
 
 def test_plain_seconds_are_those_of_one_row_per_request() -> None:
-    curve = CostCurve(base=1.0, row=0.1, key=0.01)
+    curve = CostCurve(base=1.0, token=0.1, key=0.01)
     assert curve.plain_seconds(6, [10, 20]) == pytest.approx(3 * (1.0 + 0.2 + 0.3))
-    curve = replace(curve, request=0.05)
-    assert curve.plain_seconds(6, [10, 20]) == pytest.approx(3 * (1.0 + 0.1 + 0.2 + 0.3))
 
 
-def test_requests_that_cost_something_by_themselves_make_rows_cheaper_beside_them() -> None:
-    curve, paces = CostCurve(base=1.0, row=0.03, key=0.0), [Pace()] * 16
-    prices = [
-        node_price(each, present_rate(each, paces, [0] * 16).tokens_a_second, 0).usual
-        for each in (curve, replace(curve, request=0.05))
-    ]
-    assert prices[1] < 0.9 * prices[0]
+def demand(max_nodes: int | None, tokens_left: int = 100, hit_rate: float = 1.0, **acceptance: float) -> Demand:
+    lately = Acceptance(**acceptance)  # type: ignore[arg-type]
+    return Demand(max_nodes, context=10, tokens_left=tokens_left, acceptance=lately, hit_rate=hit_rate)
 
 
-def demand(max_nodes: int | None, tokens_left: int = 100, **pace: float) -> Demand:
-    return Demand(max_nodes=max_nodes, context=10, tokens_left=tokens_left, pace=Pace(**pace))  # type: ignore[arg-type]
+def budgets_of(
+    pricing: Pricing, demands: list[Demand], chances: list[float | None] | None = None, reading: tuple[int, ...] = ()
+) -> list[DraftBudget]:
+    """chances: that the likeliest next tokens are sure, unless given."""
+    return pricing.budgets(pricing.rate(demands, reading), demands, chances or [1.0] * len(demands))
 
 
-CHEAP = CostCurve(base=1.0, row=0.001, key=0.0)
+CHEAP = CostCurve(base=1.0, token=0.001, key=0.0)
 
 
 def test_budgets_that_are_asked_for_are_given_up_to_the_most_and_shrink_alike_where_room_is_short() -> None:
     pricing = Pricing(64, Curves(CHEAP))
     demands = [demand(8), demand(80), demand(24)]
-    assert [budget.max_nodes for budget in fitted(pricing.budgets(demands), 512)] == [8, 64, 24]
-    assert [budget.max_nodes for budget in fitted(pricing.budgets(demands), 48)] == [4, 32, 12]
-    assert [budget.max_nodes for budget in fitted(pricing.budgets(demands), 0)] == [0, 0, 0]
-    assert pricing.budgets([]) == []
+    budgets = budgets_of(pricing, demands)
+    assert [budget.max_nodes for budget in fitted(budgets, 512)] == [8, 64, 24]
+    assert [budget.max_nodes for budget in fitted(budgets, 48)] == [4, 32, 12]
+    assert [budget.max_nodes for budget in fitted(budgets, 0)] == [0, 0, 0]
+    assert budgets_of(pricing, [], reading=(5,)) == []
 
 
 def test_a_sequence_with_one_token_to_go_drafts_nothing() -> None:
-    budgets = Pricing(64, Curves(CHEAP)).budgets([demand(8, tokens_left=1), demand(None, tokens_left=1), demand(8)])
+    demands = [demand(8, tokens_left=1), demand(None, tokens_left=1), demand(8)]
+    budgets = budgets_of(Pricing(64, Curves(CHEAP)), demands)
     assert [budget.max_nodes for budget in budgets] == [0, 0, 8]
 
 
 def test_one_slow_moment_moves_no_price() -> None:
-    pace = Pace()
-    assert pace.draft_seconds == 0
+    lately = Acceptance()
+    assert lately.draft_seconds == 0
     for seconds in (0.002, 0.003, None, 9.0, 0.002, 0.003, 9.0):
-        pace.update(4, 2, seconds)
-    assert pace.draft_seconds == 0.003
+        lately.update(4, 2, seconds)
+    assert lately.draft_seconds == 0.003
     for _ in range(9):
-        pace.update(4, 2, 0.1)
-    assert pace.draft_seconds == 0.1, "but a lasting change is believed"
+        lately.update(4, 2, 0.1)
+    assert lately.draft_seconds == 0.1, "but a lasting change is believed"
 
 
 def test_who_weighs_its_nodes_is_told_what_they_and_the_step_cost_and_who_asks_for_a_number_is_not() -> None:
-    pricing = Pricing(64, Curves(replace(CHEAP, draft=0.01)))
-    weighing, asking = pricing.budgets([demand(None), demand(8)])
+    weighing, asking = budgets_of(Pricing(64, Curves(CHEAP)), [demand(None), demand(8)])
     assert weighing.max_nodes == 64
     assert weighing.price.usual > 0
-    assert weighing.least_gain == pytest.approx(10 * weighing.price.usual)
-    assert (asking.price.usual, asking.least_gain, asking.round_price) == (0, 0, 0)
+    assert (asking.price.usual, asking.round_price) == (0, 0)
 
 
 def test_who_drafts_with_the_draft_model_pays_for_its_rounds_together() -> None:
-    pricing = Pricing(64, Curves(CHEAP, CostCurve(base=0.1, row=0.001, key=0.0)))
+    pricing = Pricing(64, Curves(CHEAP, CostCurve(base=0.1, token=0.001, key=0.0)))
     runs = demand(None)._replace(runs_draft_model=True)
-    alone, together = pricing.budgets([runs])[0], pricing.budgets([runs, runs])[0]
+    alone, together = budgets_of(pricing, [runs])[0], budgets_of(pricing, [runs, runs])[0]
     assert alone.round_price > 0
     assert alone.row_price == pytest.approx(alone.round_price / 100)
     assert together.round_price == pytest.approx(alone.round_price, rel=0.05)  # twice the rate, shared by two
-    assert pricing.budgets([runs._replace(runs_draft_model=False)])[0].round_price == 0
+    assert budgets_of(pricing, [runs._replace(runs_draft_model=False)])[0].round_price == 0
 
 
 def test_a_chain_costs_its_rows_without_their_logits_and_the_keys_they_see() -> None:
     curve, draft_curve = CostCurve(1.0, 0.1, 0.001, head=0.04), CostCurve(0.5, 0.01, 0.0)
     pricing = Pricing(8, Curves(curve, draft_curve))
-    assert pricing.seconds_of_rows(10, 100, False) == pytest.approx(10 * 0.06 + 10 * 105 * 0.001)
-    assert pricing.seconds_of_rows(10, 100, True) == pytest.approx(10 * 0.07 + 10 * 105 * 0.001)
+    assert pricing.seconds_of_chain(10, 100, False) == pytest.approx(10 * 0.06 + 10 * 105 * 0.001)
+    assert pricing.seconds_of_chain(10, 100, True) == pytest.approx(10 * 0.07 + 10 * 105 * 0.001)
 
 
 @pytest.mark.parametrize("truth", [0.3, 1.0, 3.0])
@@ -170,112 +167,99 @@ def test_a_chain_costs_its_rows_without_their_logits_and_the_keys_they_see() -> 
 def test_what_chains_add_is_learnt_beside_how_busy_the_machine_is(truth: float, busy: float) -> None:
     curve = CostCurve(1.0, 0.1, 0.001)
     pricing, plain = Pricing(8, Curves(curve)), busy * curve.step_seconds([1, 1], [10, 20])
-    first = pricing.seconds_of_rows(64, 500, False)
+    first = pricing.seconds_of_chain(64, 500, False)
     for _ in range(30):
         pricing.note_step(plain, [1, 1], [10, 20], 0.0)
     for _ in range(30):
-        expected = pricing.seconds_of_rows(64, 500, False)
+        expected = pricing.seconds_of_chain(64, 500, False)
         pricing.note_step(plain + truth * first, [1, 1], [10, 20], expected)
-    learnt = pricing.seconds_of_rows(64, 500, False)
+    learnt = pricing.seconds_of_chain(64, 500, False)
     assert learnt == pytest.approx(truth * first, rel=0.02)
     pricing.note_step(1000 * first, [1, 1], [10, 20], learnt)
-    assert pricing.seconds_of_rows(64, 500, False) < 1.3 * learnt, "one slow step is not believed"
+    assert pricing.seconds_of_chain(64, 500, False) < 1.3 * learnt, "one slow step is not believed"
 
 
-def test_as_many_of_a_prompts_rows_are_harvested_as_cost_what_they_bring() -> None:
+def test_as_many_of_a_prompts_tokens_are_harvested_as_cost_what_they_bring() -> None:
     curve = CostCurve(1.0, 0.1, 0.0, head=0.01)
-    assert Pricing(8, Curves(curve)).harvest_rows(1.0) == round(HARVEST_TOKENS * 110)
-    assert Pricing(8, Curves(curve)).harvest_rows(0.5) == round(HARVEST_TOKENS * 55)
-    assert Pricing(8, Curves(replace(curve, head=0.0))).harvest_rows(1.0) == MOST_HARVEST
-    busy = Pricing(8, Curves(curve))
-    busy.budgets([demand(None, emitted=1.0, rows=1.0)] * 10)
-    assert busy.harvest_rows(1.0) == pytest.approx(HARVEST_TOKENS * 20, abs=1), "ten requests wait for the rows of one"
+    plain = demand(None, emitted=1.0, tokens=1.0)
+    for num_requests, share in ((1, 110), (10, 20)):  # ten requests wait for the logits of one
+        pricing = Pricing(8, Curves(curve))
+        assert pricing.harvest_len(pricing.rate([plain] * num_requests)) == pytest.approx(HARVEST_TOKENS * share, abs=1)
+    free = Pricing(8, Curves(replace(curve, head=0.0)))
+    assert free.harvest_len(free.rate([plain])) == MOST_HARVEST
 
 
-def test_rows_are_learned_from_where_that_is_little_of_a_step() -> None:
-    row = 0.1
-    most = ROW_WORTH * (1 - row / DEAR_NODE)
+def test_logits_are_learned_from_where_that_is_little_of_a_step() -> None:
+    token = 0.1
+    most = HARVEST_WORTH * (1 - token / DEAR_NODE)
+    asked = demand(None, emitted=1.0, tokens=1.0)
     for harvest, harvests in ((0.9 * most, True), (1.1 * most, False)):
-        pricing = Pricing(8, Curves(CostCurve(1 - row, row, 0.0, harvest=harvest)))
-        asked = demand(None, emitted=1.0, rows=1.0)
-        assert pricing.harvests == harvests
-        (budget,) = pricing.budgets([asked])
-        assert (budget.harvests, budget.price.usual) == (harvests, pytest.approx(row + harvests * harvest))
-        assert pricing.budgets([asked._replace(harvests=not harvests)])[0].harvests != harvests
+        pricing = Pricing(8, Curves(CostCurve(1 - token, token, 0.0, harvest=harvest)))
+        assert pricing.harvests(pricing.rate([asked])) == harvests
+        (budget,) = budgets_of(pricing, [asked])
+        assert (budget.harvests, budget.price.usual) == (harvests, pytest.approx(token + harvests * harvest))
+        assert budgets_of(pricing, [asked._replace(harvests=not harvests)])[0].harvests != harvests
     dear = Pricing(8, Curves(CostCurve(1 - DEAR_NODE, 1.01 * DEAR_NODE, 0.0, harvest=1e-9)))
-    assert not dear.harvests, "only what is likely is drafted at such prices"
+    assert not dear.harvests(dear.rate([asked])), "only what is likely is drafted at such prices"
 
 
 @pytest.mark.parametrize("chance", [0.1, 0.4, 0.9])
-@pytest.mark.parametrize("hope", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("hit_rate", [0.0, 0.5, 0.9])
 @pytest.mark.parametrize("price", [0.01, 0.2, 0.6])
-def test_a_chain_gains_what_its_best_beginning_does(chance: float, hope: float, price: float) -> None:
-    nodes = chance * hope ** np.arange(16) - price
-    assert chain_gain(chance, hope, NodePrice(price)) == pytest.approx(max(0.0, np.cumsum(nodes).max()))
+def test_a_chain_gains_what_its_best_beginning_does(chance: float, hit_rate: float, price: float) -> None:
+    nodes = chance * hit_rate ** np.arange(16) - price
+    assert chain_gain(chance, hit_rate, NodePrice(price)) == pytest.approx(max(0.0, np.cumsum(nodes).max()))
 
 
-def seeing(chance: float, hope: float, told: list[Stakes] | None = None) -> Demand:
-    def look(stakes: Stakes) -> float:
-        if told is not None:
-            told.append(stakes)
-        return chance
-
-    return demand(None)._replace(runs_draft_model=True, hope=hope, look=look)
+def modelled(hit_rate: float) -> Demand:
+    return demand(None, hit_rate=hit_rate)._replace(runs_draft_model=True)
 
 
-def test_nothing_is_grown_where_nothing_can_be_worth_its_price_and_looks_are_told_the_stakes() -> None:
-    curve, told = CostCurve(1.0, 0.1, 0.0, look=0.02, draft=0.1), list[Stakes]()
-    pricing = Pricing(64, Curves(curve, CostCurve(0.1, 0.001, 0.0)))
-    demands = [seeing(*each, told) for each in ((0.05, 0.0), (0.9, 0.0), (0.05, 0.95))]
-    assert [pricing.budgets([each])[0].max_nodes for each in demands] == [0, 64, 64]
-    rate = pricing.budgets([demand(None)])[0].price.usual / curve.row
-    assert [stakes.least_gain for stakes in told] == pytest.approx([curve.draft * rate] * 3)
-    assert [stakes.model > 0 for stakes in told] == [False, False, True]
+def test_nothing_is_grown_where_nothing_can_be_worth_its_price() -> None:
+    pricing = Pricing(64, Curves(CostCurve(1.0, 0.1, 0.0), CostCurve(0.1, 0.001, 0.0)))
+    for chance, hit_rate, max_nodes in ((0.05, 0.01, 0), (0.9, 0.01, 64), (0.05, 0.95, 64)):
+        (budget,) = budgets_of(pricing, [modelled(hit_rate)], [chance])
+        assert budget.max_nodes == max_nodes
 
 
-def test_who_sleeps_does_not_look_and_is_told_what_it_costs() -> None:
-    curve, told, prices = CostCurve(1.0, 0.1, 0.0, look=0.02), list[Stakes](), list[float]()
-
-    def is_awake(price: float) -> bool:
-        prices.append(price)
-        return len(prices) % 2 == 0
-
-    pricing = Pricing(64, Curves(curve))
-    budgets = pricing.budgets([seeing(0.9, 0.0, told)._replace(is_awake=is_awake)] * 4)
-    assert [budget.max_nodes for budget in budgets] == [0, 64, 0, 64]
-    assert len(told) == 2
-    assert prices == pytest.approx([curve.look * budgets[1].price.usual / curve.row] * 4)
+def test_who_was_not_probed_drafts_nothing() -> None:
+    budgets = budgets_of(Pricing(64, Curves(CHEAP)), [demand(None), demand(8), demand(None)], [None, None, 0.9])
+    assert [budget.max_nodes for budget in budgets] == [0, 0, 64]
 
 
 @pytest.mark.parametrize("num_requests", [1, 4, 16, 64])
-@pytest.mark.parametrize("hope", [0.2, 0.9])
-def test_nobody_looks_where_the_surest_token_would_not_be_worth_a_tree(num_requests: int, hope: float) -> None:
-    told = list[Stakes]()
-    pricing = Pricing(64, Curves(CostCurve(1.0, 0.05, 1e-6, draft=0.2), CostCurve(0.2, 0.001, 0.0)))
-    asked = [seeing(1.0, hope, told)._replace(context=100 * place) for place in range(num_requests)]
-    budgets = pricing.budgets(asked)
-    assert len(told) in (0, num_requests)
-    assert (len(told) > 0) == any(budget.max_nodes > 0 for budget in budgets)
-    assert (len(told) > 0) == (num_requests < 16)
+def test_among_many_requests_the_surest_token_is_not_worth_a_node(num_requests: int) -> None:
+    pricing = Pricing(64, Curves(CostCurve(1.0, 0.2, 0.0)))
+    budgets = budgets_of(pricing, [demand(None, emitted=1.0, tokens=1.0)] * num_requests, [0.5] * num_requests)
+    assert {budget.max_nodes > 0 for budget in budgets} == {num_requests < 16}
+
+
+def test_a_question_changes_nothing() -> None:
+    pricing, demands = Pricing(64, Curves(CHEAP, CostCurve(0.1, 0.001, 0.0))), [modelled(0.9), demand(8), demand(None)]
+    rate = pricing.rate(demands, (40,))
+    first = pricing.budgets(rate, demands, [0.3, 1.0, None])
+    pricing.budgets(pricing.rate(demands * 8), demands * 8, [1.0] * 24)
+    assert pricing.rate(demands, (40,)) == rate
+    assert pricing.budgets(rate, demands, [0.3, 1.0, None]) == first
 
 
 def test_the_draft_models_forwards_are_shared_by_those_alone_to_whom_they_are_worth_it() -> None:
     pricing = Pricing(64, Curves(CostCurve(1.0, 0.05, 0.0), CostCurve(0.1, 0.001, 0.0)))
-    few = pricing.budgets([seeing(0.9, 0.95), *[seeing(0.9, 0.05)] * 3])
-    all_four = pricing.budgets([seeing(0.9, 0.95)] * 4)
+    few = budgets_of(pricing, [modelled(0.95), *[modelled(0.05)] * 3])
+    all_four = budgets_of(pricing, [modelled(0.95)] * 4)
     assert few[0].round_price == pytest.approx(4 * all_four[0].round_price)
     assert few[1].round_price == few[0].round_price  # to be had by who asks after all
 
 
 def test_a_forward_of_the_draft_model_may_be_worth_it_only_to_many() -> None:
     pricing = Pricing(64, Curves(CostCurve(1.0, 0.005, 0.0), CostCurve(0.5, 0.001, 0.0)))
-    asked = seeing(0.0, 0.9)
-    assert [each.max_nodes for each in pricing.budgets([asked])] == [0]
-    assert [each.max_nodes for each in pricing.budgets([asked] * 32)] == [64] * 32
+    asked = modelled(0.9)
+    assert [each.max_nodes for each in budgets_of(pricing, [asked], [0.0])] == [0]
+    assert [each.max_nodes for each in budgets_of(pricing, [asked] * 32, [0.0] * 32)] == [64] * 32
 
 
 def test_beside_prompts_that_are_read_nodes_cost_what_they_will_when_those_decode() -> None:
     pricing = Pricing(64, Curves(CostCurve(1.0, 0.01, 0.0)))
-    (alone,) = pricing.budgets([demand(None)])
-    (beside,) = pricing.budgets([demand(None)], [100] * 7)
+    (alone,) = budgets_of(pricing, [demand(None)])
+    (beside,) = budgets_of(pricing, [demand(None)], reading=(100,) * 7)
     assert beside.price.usual > 2 * alone.price.usual

@@ -1,11 +1,13 @@
-"""What a session's looks for trees have led to says what a prompt is worth to drafting."""
+"""What a sequence asks of a step, and what its prompt is worth to drafting."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from decoding.drafting import registry
 from decoding.drafting.draft_model.state import DraftModelState
+from decoding.drafting.one_tree.one_tree import PATIENCE
+from decoding.drafting.registry import METHODS
 from decoding.drafting.sequence_drafter import ActiveMethod, Choice, SequenceDrafter
 from decoding.drafting.sources import Sources
 from tests.decoding.drafting.one_tree.growing import drafter_of, new_session, request_of
@@ -18,28 +20,60 @@ def drafting(method: str, has_model: bool = False) -> SequenceDrafter:
     if has_model:
         state = drafter_of(session, request, has_model=True)._state
         assert isinstance(state, DraftModelState)
-    own = registry.METHODS[method].start(request, Sources(session, state))
-    drafter.active = ActiveMethod(choice=Choice(method), drafter=own, default_nodes=None, state=state)
+    own = METHODS[method].start(request, Sources(session, state))
+    drafter.active = ActiveMethod(
+        choice=Choice(method), drafter=own, default_nodes=METHODS[method].default_nodes, state=state
+    )
     return drafter
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-def test_a_prompt_brings_auto_as_much_as_looks_find_trees_and_others_all(share: float) -> None:
+def test_a_prompt_is_learned_from_by_auto_where_that_is_worth_it_and_by_who_lives_by_it_always() -> None:
     for method, is_weighed in (("auto", True), ("none", True), ("spine", False), ("stand", False), ("recycle", False)):
         drafter = drafting(method)
-        drafter.session.judges(False)[0].looks[0] = share
-        assert drafter.harvest_share(True) == pytest.approx(share if is_weighed else 1.0)
-        assert drafter.harvest_share(False) == (0.0 if is_weighed else 1.0)
+        assert drafter.learns_prompt(True)
+        assert drafter.learns_prompt(False) == (not is_weighed)
 
 
-def test_where_there_is_a_draft_model_a_prompt_brings_auto_nothing() -> None:
-    assert drafting("auto").harvest_share(True) > 0
-    assert drafting("auto", has_model=True).harvest_share(True) == 0
+def test_where_there_is_a_draft_model_auto_learns_nothing_from_a_prompt() -> None:
+    assert not drafting("auto", has_model=True).learns_prompt(True)
 
 
-def test_the_draft_model_reads_ahead_where_most_looks_ask_it() -> None:
+def test_the_draft_model_reads_ahead_where_most_trees_ask_it() -> None:
     for share in (0.2, 0.8):
         drafter = drafting("auto", has_model=True)
-        drafter.session.judges(False)[0].looks[1] = share
+        drafter.session.acceptance_models(False)[0].asked_rate[0] = share
         assert drafter.reads_ahead == (share > 0.5)
     assert not drafting("auto").reads_ahead
+
+
+@pytest.mark.parametrize("method", ["auto", "none", "lookup", "suffix", "spine"])
+def test_a_demand_changes_nothing(method: str) -> None:
+    drafter = drafting(method)
+    assert drafter.demand() == drafter.demand()
+    own = drafter.active.drafter
+    first = own.probe()
+    assert own.probe() == first, "asked twice at one token, the stores learn once"
+    assert drafter.demand() == drafter.demand()
+
+
+def test_who_naps_is_not_probed() -> None:
+    drafter = drafting("auto")
+    for token in range(PATIENCE):
+        assert drafter.probe() == 0.0
+        drafter.request.extend(np.array([100 + token], np.int32))
+    assert drafter.probe() is None
+    drafter.request.extend(np.array([8], np.int32))
+    assert drafter.probe() == 0.0
+
+
+@pytest.mark.parametrize("method", [name for name, each in METHODS.items() if each.draft_model == "unused"])
+def test_a_method_of_a_fixed_budget_asks_for_it_at_every_step_and_others_are_weighed(method: str) -> None:
+    drafter, is_fixed = drafting(method), METHODS[method].default_nodes is not None
+    demand = drafter.demand()
+    assert demand.max_nodes == METHODS[method].default_nodes
+    assert demand.harvests == (drafter.num_top > 0)
+    if demand.max_nodes == 0:
+        assert drafter.probe() is None
+    elif is_fixed:
+        assert [drafter.probe() for _ in range(3)] == [1.0] * 3
+        assert demand.hit_rate == 1.0

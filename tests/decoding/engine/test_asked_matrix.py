@@ -74,7 +74,7 @@ def test_replies_are_equal_across_methods(gosling: Engine, name: str, temperatur
         assert replies[0].tokens != free.tokens, "what was asked changed nothing"
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=pytest.mark.slow), 0.8])
 @pytest.mark.parametrize("name", ASKED)
 def test_a_reply_resumed_after_any_of_its_tokens_goes_on_as_it_would_have(
     gosling: Engine, name: str, temperature: float

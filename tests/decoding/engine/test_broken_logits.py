@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from decoding.cache.batch import StepBatch
+from decoding.core.events import Failed
 from decoding.core.sampling_params import SamplingParams
-from decoding.core.step_result import Broken
 from decoding.engine.engine import Engine
+from decoding.engine.start import start_engine
 from decoding.model.device.runner import Forward
 from decoding.model.target_model import TargetModel
 from tests.decoding.engine.test_engine import CONFIG, GREEDY, SAMPLED, prompt_of, reply, request_of
@@ -32,10 +33,10 @@ class Breaking:
         return self
 
     def launch(self, batch: StepBatch) -> Forward:
-        logits_RV, stopwatch = self._model.launch(batch)
+        logits_RV, seconds = self._model.launch(batch)
         logits_RV = logits_RV.clone()
         logits_RV[torch.from_numpy(batch.positions_M[batch.logit_rows_R] >= self.position)] = self.number
-        return Forward(logits_RV, stopwatch)
+        return Forward(logits_RV, seconds)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ def model() -> Breaking:
 
 @pytest.fixture(scope="module")
 def engine(model: Breaking) -> Engine:
-    return Engine(model, CONFIG)  # type: ignore[arg-type]
+    return start_engine(model, CONFIG)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
@@ -61,14 +62,14 @@ def test_one_request_fails_with_a_sentence_and_the_others_go_on(
     requests = [request_of(f"{place}", prompt, sampling, method) for place, prompt in enumerate(prompts)]
     for request in requests:
         engine.add(request)
-    broken: list[Broken] = []
+    broken: list[Failed] = []
     for _ in range(500):
         if not engine.has_work:
             break
-        broken += engine.step().broken
+        broken += engine.step().of(Failed)
         engine.pool.check_integrity()
     assert [each.request_id for each in broken] == ["1"]
-    assert "not finite at position" in broken[0].sentence
+    assert "not finite at position" in broken[0].message
     assert [request.output.tolist() for request in (requests[0], requests[2])] == [alone[0], alone[2]]
     part = requests[1].output.tolist()
     assert part == alone[1][: len(part)]

@@ -22,6 +22,7 @@ from decoding.drafting.eagle.head_drafting import HeadDrafting
 from decoding.drafting.eagle.head_graphs import HeadGraphs
 from decoding.drafting.eagle.head_model import HeadModel
 from decoding.engine.engine import Engine
+from decoding.engine.start import start_engine
 from decoding.model.device import graph_runner
 from decoding.model.device.graph_runner import GraphRunner
 from decoding.model.target_model import TargetModel
@@ -42,7 +43,10 @@ SHAPE = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads"
 NUM_TOKENS = 6
 LAWS = {"greedy": replace(GREEDY, max_tokens=NUM_TOKENS), "sampled": replace(SAMPLED, max_tokens=NUM_TOKENS)}
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are interpreted where there is no GPU")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are interpreted where there is no GPU"),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -101,16 +105,16 @@ def assert_same_tokens(plain: Engine, device: Engine, methods: Sequence[str]) ->
 
 def test_every_method_gives_the_plain_tokens() -> None:
     """Of a target with sinks, and a window in one of its layers."""
-    plain = Engine(TargetModel.from_model(tiny("gpt_oss", **SHAPE), SMALL), SMALL)
+    plain = start_engine(TargetModel.from_model(tiny("gpt_oss", **SHAPE), SMALL), SMALL)
     models = tiny("gpt_oss", **SHAPE), correlated("gpt_oss", NOISE, **SHAPE)
     target, draft = (TargetModel.from_model(each, STATIC, RecordingCapture()) for each in models)
-    device = on_device(Engine(target, STATIC, draft_model=draft))
+    device = on_device(start_engine(target, STATIC, draft_model=draft))
     assert_same_tokens(plain, device, device.methods)
 
 
 def test_every_method_of_a_head_gives_the_plain_tokens() -> None:
-    plain = Engine(TargetModel.from_model(tiny("llama"), SMALL), SMALL)
+    plain = start_engine(TargetModel.from_model(tiny("llama"), SMALL), SMALL)
     target = TargetModel.from_model(tiny("llama"), STATIC, RecordingCapture())
     head = HeadModel(deepcopy(trained_head("llama")), target, RecordingCapture())
-    device = on_device(Engine(target, STATIC, draft_model=head))
+    device = on_device(start_engine(target, STATIC, draft_model=head))
     assert_same_tokens(plain, device, ("dynamic", "eagle", "auto"))

@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 from transformers import AutoTokenizer
 
 from decoding.config import Weights
+from decoding.core.events import Finished
 from decoding.core.request import FinishReason
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.stats import RequestStats
 from decoding.engine.engine import Engine
+from decoding.engine.start import load_engine
 from decoding.model.checkpoint import BUNDLED_FOLDER
 from decoding.model.linear.int8 import can_round_to_int8
 from tests.pairs import CONFIG, GREEDY, SAMPLED, engine_of, finish, prompt_of, reply, request_of
@@ -39,7 +41,10 @@ class Pair:
     plain: dict[str, list[list[int]]]
 
 
-@pytest.fixture(scope="module", params=["llama", "gpt_neox", "gosling", "gosling int8"])
+PAIRS = ["llama", pytest.param("gpt_neox", marks=pytest.mark.slow), "gosling", "gosling int8"]
+
+
+@pytest.fixture(scope="module", params=PAIRS)
 def pair(request: pytest.FixtureRequest) -> Pair:
     if request.param.startswith("gosling"):
         weights: Weights = "int8" if request.param.endswith("int8") else "auto"
@@ -47,7 +52,7 @@ def pair(request: pytest.FixtureRequest) -> Pair:
             pytest.skip("this processor has no instructions for int8 weights")
         tokenizer = AutoTokenizer.from_pretrained(BUNDLED_FOLDER)
         prompts = [np.array(tokenizer.encode(text), np.int32) for text in TEXTS]
-        engine = Engine.load(replace(CONFIG, model="gosling", device="cpu", dtype="float32", weights=weights))
+        engine = load_engine(replace(CONFIG, model="gosling", device="cpu", dtype="float32", weights=weights))
     else:
         prompts = [prompt_of(40, seed) for seed in range(3)]
         engine = engine_of(request.param)
@@ -97,7 +102,7 @@ def test_requests_of_all_methods_together_get_the_plain_tokens(pair: Pair) -> No
     for request in requests:
         pair.engine.add(request)
         result = pair.engine.step()
-        ended.update({retired.request_id: retired.stats for retired in result.retired})
+        ended.update({finished.request_id: finished.stats for finished in result.of(Finished)})
         num_together = max(num_together, pair.engine.stats().running)
     ended.update(finish(pair.engine)[0])
     assert [request.output.tolist() for request in requests] == plain

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from decoding.cache.block_pool import BLOCK_LEN
 from decoding.config import EngineConfig
+from decoding.core.events import Finished, Tokens
 from decoding.core.grammar import Grammar
 from decoding.core.request import FinishReason, Request
 from decoding.core.sampling_params import SamplingParams
@@ -19,6 +20,7 @@ from decoding.core.speculation_params import SpeculationParams
 from decoding.core.stats import RequestStats
 from decoding.drafting import registry as drafters
 from decoding.engine.engine import Engine
+from decoding.engine.start import start_engine
 from decoding.errors import RequestRejected
 from decoding.model.target_model import TargetModel
 from tests.fakes import ScriptedDrafter
@@ -32,10 +34,10 @@ METHODS = sorted(set(drafters.available(has_draft_model=False)) - {"none"})
 
 def new_engine(dtype: str = "float32", **options: Any) -> Engine:
     config = replace(CONFIG, dtype=dtype, **options)
-    return Engine(TargetModel.from_model(tiny("llama").to(getattr(torch, dtype)), config), config)
+    return start_engine(TargetModel.from_model(tiny("llama").to(getattr(torch, dtype)), config), config)
 
 
-@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+@pytest.fixture(scope="module", params=["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
 def engine(request: pytest.FixtureRequest) -> Engine:
     return new_engine(request.param)
 
@@ -65,13 +67,24 @@ def request_of(
     )
 
 
+def test_a_step_says_which_requests_it_runs_before_it_does() -> None:
+    engine = new_engine(max_running=2)
+    announced: list[list[str]] = []
+    for name in ("one", "other", "waits"):
+        engine.add(request_of(name, prompt_of(9), replace(GREEDY, max_tokens=2)))
+    while engine.has_work:
+        engine.step(announce=announced.append)
+    assert announced[0] == ["one", "other"]
+    assert announced[-1] == ["waits"]
+
+
 def finish(engine: Engine) -> dict[str, RequestStats]:
     """Run until nothing is left; what each request cost. Nobody holds a block then."""
     ended = {}
     for _ in range(5000):
         if not engine.has_work:
             break
-        ended.update({retired.request_id: retired.stats for retired in engine.step().retired})
+        ended.update({finished.request_id: finished.stats for finished in engine.step().of(Finished)})
         engine.pool.check_integrity()
     assert not engine.has_work
     assert engine.pool.num_held == 0
@@ -96,9 +109,9 @@ def test_every_method_gives_the_plain_tokens(engine: Engine, method: str, sampli
         drafted = request_of(f"{method}{seed}", prompt, sampling, method, max_nodes=24)
         engine.add(drafted)
         while engine.has_work:
-            for retired in engine.step().retired:
-                accepted += retired.stats.counts.accepted
-                rejected += retired.stats.counts.drafted - retired.stats.counts.accepted
+            for finished in engine.step().of(Finished):
+                accepted += finished.stats.counts.accepted
+                rejected += finished.stats.counts.drafted - finished.stats.counts.accepted
         assert drafted.output.tolist() == plain
     assert rejected > 0
     if sampling is GREEDY:
@@ -187,13 +200,13 @@ def test_a_stop_inside_an_accepted_run_cuts_it_there(float_engine: Engine) -> No
     drafter = ScriptedDrafter(request, np.array(plain, np.int32), VOCAB_SIZE, accuracy=1.0)
     float_engine.add(request, lambda *_: drafter)
     result = float_engine.step()
-    while not result.retired:
+    while not result.of(Finished):
         assert float_engine.has_work
         result = float_engine.step()
     assert request.output.tolist() == plain[: cut + 1]
     assert request.finish_reason is FinishReason.STOP
-    assert result.retired[0].stop_token_id == stop
-    assert len(result.emitted[0].tokens) < result.retired[0].stats.counts.accepted + 1
+    assert result.of(Finished)[0].stop_token_id == stop
+    assert len(result.of(Tokens)[0].token_ids) < result.of(Finished)[0].stats.counts.accepted + 1
     assert float_engine.pool.num_held == 0
 
 
@@ -230,9 +243,9 @@ def test_an_aborted_request_frees_its_room_at_once(float_engine: Engine) -> None
     float_engine.add(request_of("stays", prompt_of(10), GREEDY))
     float_engine.step()
     num_held = float_engine.pool.num_held
-    retired = float_engine.abort("gone")
-    assert retired is not None
-    assert retired.reason is FinishReason.ABORT
+    finished = float_engine.abort("gone")
+    assert finished is not None
+    assert finished.reason is FinishReason.ABORT
     assert float_engine.pool.num_held < num_held
     assert float_engine.abort("gone") is None
     finish(float_engine)

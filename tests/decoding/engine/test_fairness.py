@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from decoding.cache.block_pool import BLOCK_LEN
+from decoding.core.events import Finished, Tokens
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
@@ -40,7 +41,7 @@ def flood(engine: Engine, key: str, number: int, prompt_len: int = 20, max_token
 def steps_until_ended(engine: Engine, request: Request) -> int:
     engine.add(request)
     for step in range(1, 200):
-        if request.id in {retired.request_id for retired in engine.step().retired}:
+        if request.id in {finished.request_id for finished in engine.step().of(Finished)}:
             return step
     raise AssertionError("it does not end")
 
@@ -75,8 +76,8 @@ def test_keys_that_ask_for_much_are_given_tokens_by_their_weights(engine: Engine
     flood(engine, "c", 12, weight=2)
     given: Counter[str] = Counter()
     for _ in range(30):
-        for emitted in engine.step().emitted:
-            given[emitted.request_id[0]] += len(emitted.tokens)
+        for emitted in engine.step().of(Tokens):
+            given[emitted.request_id[0]] += len(emitted.token_ids)
     drain(engine)
     assert given["a"] == pytest.approx(given["b"], rel=0.3)
     assert given["c"] == pytest.approx(2 * given["a"], rel=0.3)

@@ -12,20 +12,18 @@ import numpy as np
 import pytest
 import torch
 
+from decoding.core.events import Failed, Finished
 from decoding.core.grammar import Grammar
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
-from decoding.core.step_result import Broken
-from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, Verdict
-from decoding.costs.price import DraftBudget
 from decoding.drafting import registry
 from decoding.drafting.drafter import Drafter
 from decoding.drafting.registry import StartDrafter
 from decoding.drafting.sources import Sources
 from decoding.engine.engine import Engine
-from decoding.engine.fault import broken_by
+from decoding.engine.fault import failed_by
 from decoding.engine.isolation import Isolation
 from decoding.engine.sequence import Sequence
 from decoding.sampling import logprobs, sampler
@@ -66,22 +64,13 @@ class Faulty:
         return copy
 
 
-class FaultyDrafter:
-    """The spine drafter, until one of its methods has been called some times."""
+def faulty_drafter(method: str, fails: str, after: int) -> StartDrafter:
+    """That of a drafting method, until `fails`, one of its own methods, has been called some times."""
 
-    def __init__(self, inner: Drafter, method: str, after: int) -> None:
-        self.num_top = inner.num_top
-        self._inner = Faulty(inner, method, after)
+    def start(request: Request, sources: Sources) -> Any:
+        return Faulty(registry.METHODS[method].start(request, sources), fails, after)
 
-    def observe_prefill(self, start: int, top: TopTokens | None) -> None:
-        self._inner.observe_prefill(start, top)
-
-    def propose(self, budget: DraftBudget) -> DraftTree:
-        tree: DraftTree = self._inner.propose(budget)
-        return tree
-
-    def observe(self, tree: DraftTree, verdict: Verdict, top: TopTokens | None) -> None:
-        self._inner.observe(tree, verdict, top)
+    return start
 
 
 def request_of(engine: Engine, name: str, seed: int, method: str, **asked: Any) -> Request:
@@ -107,7 +96,7 @@ def run_beside_a_stream(
     victim: Request,
     break_it: Callable[[Sequence], None] | None = None,
     start_drafter: StartDrafter | None = None,
-) -> list[Broken]:
+) -> list[Failed]:
     """How requests ended that broke; fails where the stream, or what is left of the victim, is not as it was alone."""
     method = victim.speculation.method
     asked = SamplingParams(max_tokens=60, temperature=0.8, seed=1, ignore_eos=True)
@@ -115,42 +104,48 @@ def run_beside_a_stream(
     stream = request_of(engine, "stream", 1, method, ignore_eos=True)
     engine.add(victim, start_drafter)  # first, so that the stream finds the rows that it is to run
     engine.add(stream)
-    broken: list[Broken] = []
+    broken: list[Failed] = []
     while engine.has_work:
         sequence = sequence_of(engine, victim.id)
         if sequence is not None and break_it is not None and victim.num_output > 0:
             break_it(sequence)
             break_it = None
         result = engine.step()
-        broken += result.broken
-        assert victim.id not in [each.request_id for each in result.retired], "the fault was not met"
+        broken += result.of(Failed)
+        assert victim.id not in [each.request_id for each in result.of(Finished)], "the fault was not met"
         engine.pool.check_integrity()
     assert stream.output.tolist() == alone
     assert engine.pool.num_held == 0
     return broken
 
 
-def check_end(engine: Engine, broken: list[Broken], victim: Request, part: str) -> None:
+def check_end(engine: Engine, broken: list[Failed], victim: Request, part: str) -> None:
     """One end, that names the part; what was given out is true, and the same request runs again in its session."""
     [end] = broken
     assert (end.request_id, end.code) == (victim.id, "broken_part")
-    assert end.sentence.startswith(f"The {part} failed while running this request (")
+    assert end.message.startswith(f"The {part} failed while running this request (")
     whole = ask(engine, PROMPT, victim.sampling).tokens
     assert victim.output.tolist() == whole[: victim.num_output]
     again = request_of(engine, victim.id, VICTIM_SEED, victim.speculation.method)
     engine.add(again)
     while engine.has_work:
-        assert not engine.step().broken
+        assert not engine.step().of(Failed)
     assert again.output.tolist() == ask(engine, PROMPT, again.sampling).tokens
 
 
 @pytest.mark.parametrize(("method", "after"), [("observe_prefill", 0), ("propose", 0), ("propose", 3), ("observe", 2)])
 def test_a_drafter(gosling: Engine, method: str, after: int) -> None:
-    def start(request: Request, sources: Sources) -> Drafter:
-        return FaultyDrafter(registry.METHODS["spine"].start(request, sources), method, after)
-
     victim = request_of(gosling, "victim", VICTIM_SEED, "spine", ignore_eos=True)
     victim.tenant = f"{method} {after}"  # whose prompt nobody has run, so that its rows are learned from
+    start = faulty_drafter("spine", method, after)
+    check_end(gosling, run_beside_a_stream(gosling, victim, start_drafter=start), victim, "drafter")
+
+
+@pytest.mark.parametrize(("method", "after"), [("probe", 0), ("probe", 2)])
+def test_a_drafter_that_is_asked_for_chances(gosling: Engine, method: str, after: int) -> None:
+    victim = request_of(gosling, "victim", VICTIM_SEED, "auto", ignore_eos=True)
+    victim.speculation = SpeculationParams()
+    start = faulty_drafter("auto", method, after)
     check_end(gosling, run_beside_a_stream(gosling, victim, start_drafter=start), victim, "drafter")
 
 
@@ -175,8 +170,8 @@ def test_a_reply_that_is_whole_stays_so_where_it_cannot_be_learned_from(gosling:
         ended: list[str] = []
         while gosling.has_work:
             result = gosling.step()
-            assert not result.broken
-            ended += [each.request_id for each in result.retired]
+            assert not result.of(Failed)
+            ended += [each.request_id for each in result.of(Finished)]
         assert ended == [request.id]
     assert num_met > 0
 
@@ -266,15 +261,12 @@ def test_a_prediction(gosling: Engine, method: str, max_nodes: int | None) -> No
 
 
 def test_a_fault_after_the_last_token_changes_nothing(gosling: Engine) -> None:
-    def start(request: Request, sources: Sources) -> Drafter:
-        return FaultyDrafter(registry.METHODS["spine"].start(request, sources), "observe", 0)
-
     sampling = SamplingParams(max_tokens=2, temperature=0.8, seed=VICTIM_SEED, ignore_eos=True)
     speculation = SpeculationParams(method="spine", max_nodes=8)
     request = Request(id="victim", prompt=PROMPT, sampling=sampling, speculation=speculation)
-    gosling.add(request, start)
-    ends = [(len(result.retired), len(result.broken)) for result in steps(gosling)]
-    assert sum(retired for retired, _ in ends) + sum(broken for _, broken in ends) == 1
+    gosling.add(request, faulty_drafter("spine", "observe", 0))
+    ends = [(len(result.of(Finished)), len(result.of(Failed))) for result in steps(gosling)]
+    assert sum(finished for finished, _ in ends) + sum(broken for _, broken in ends) == 1
 
 
 def test_nothing_that_was_raised_holds_the_step(gosling: Engine) -> None:
@@ -304,7 +296,7 @@ def test_a_grammar_that_grows_too_complex(gosling: Engine, grammar: Grammar, met
     victim = request_of(gosling, "victim", VICTIM_SEED, method, grammar=grammar)
     [end] = run_beside_a_stream(gosling, victim)
     assert (end.request_id, end.code) == ("victim", "broken_grammar")
-    assert end.sentence.startswith("The grammar cannot be followed any further: ")
+    assert end.message.startswith("The grammar cannot be followed any further: ")
 
 
 @pytest.mark.parametrize("kind", [ValueError, BaseException])
@@ -315,7 +307,7 @@ def test_of_a_fault_the_log_has_the_place_and_nothing_that_the_exception_says(
     try:
         raise kind(said)
     except BaseException as error:
-        end = broken_by("victim", error)
+        end = failed_by("victim", error)
     assert "test_faults.py" in caplog.text
     assert "Request victim ends" in caplog.text
-    assert said not in caplog.text + end.sentence
+    assert said not in caplog.text + end.message

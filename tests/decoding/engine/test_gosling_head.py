@@ -7,10 +7,12 @@ import pytest
 from tokenizers import Tokenizer
 
 from decoding.config import EngineConfig
+from decoding.core.events import Finished
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
 from decoding.engine.engine import Engine
+from decoding.engine.start import load_engine
 from decoding.model.checkpoint import BUNDLED_FOLDER
 
 PROMPTS = (
@@ -26,7 +28,7 @@ SAMPLINGS = (
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
-    engine = Engine.load(EngineConfig(model="gosling", draft_head="gosling", kv_slots=4096))
+    engine = load_engine(EngineConfig(model="gosling", draft_head="gosling", kv_slots=4096))
     if not engine.model.is_exact:
         pytest.skip("this processor does not give row-invariant arithmetic")
     return engine
@@ -50,8 +52,8 @@ def replies(engine: Engine, method: str, sampling: SamplingParams, *, together: 
     for request in requests:
         engine.add(request)
         while engine.has_work and not (together and request is not requests[-1]):
-            for retired in engine.step().retired:
-                accepted += retired.stats.counts.accepted_by_source.get("draft_model", 0)
+            for finished in engine.step().of(Finished):
+                accepted += finished.stats.counts.accepted_by_source.get("draft_model", 0)
     return [request.output.tolist() for request in requests], accepted
 
 

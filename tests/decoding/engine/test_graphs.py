@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from decoding.engine.engine import Engine
+from decoding.engine.start import start_engine
 from decoding.model.device import graph_runner
 from decoding.model.device.graph_runner import GraphRunner
 from decoding.model.target_model import TargetModel
@@ -21,7 +22,7 @@ METHODS = ("none", "stand", "dynamic", "fixed", "eagle", "auto")
 
 @pytest.fixture(scope="module")
 def plain() -> Engine:
-    return Engine(TargetModel.from_model(tiny("llama"), SMALL), SMALL)
+    return start_engine(TargetModel.from_model(tiny("llama"), SMALL), SMALL)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def captured() -> Engine:
             TargetModel.from_model(each, STATIC, RecordingCapture())
             for each in (tiny("llama"), correlated("llama", NOISE))
         ]
-        return Engine(models[0], STATIC, draft_model=models[1])
+        return start_engine(models[0], STATIC, draft_model=models[1])
 
 
 @pytest.mark.parametrize("method", METHODS)

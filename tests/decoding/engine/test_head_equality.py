@@ -12,12 +12,14 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from decoding.cache.block_pool import BLOCK_LEN
+from decoding.core.events import Finished
 from decoding.core.grammar import Grammar
 from decoding.core.request import FinishReason, Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.stats import RequestStats
 from decoding.drafting.eagle.head_model import HeadModel
 from decoding.engine.engine import Engine
+from decoding.engine.start import start_engine
 from decoding.model.target_model import TargetModel
 from tests.heads import trained_head
 from tests.models import EOS_TOKEN_ID, VOCAB_SIZE
@@ -52,14 +54,14 @@ def write_tokenizer(folder: Path) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=["llama", "gpt_neox"])
+@pytest.fixture(scope="module", params=["llama", pytest.param("gpt_neox", marks=pytest.mark.slow)])
 def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bench:
     target = target_of(request.param)
     if not target.is_exact:
         pytest.skip("this processor does not give row-invariant arithmetic")
     head = HeadModel(deepcopy(trained_head(request.param)), target)
     config = replace(CONFIG, model=str(write_tokenizer(tmp_path_factory.mktemp("tokenizer"))))
-    return Bench(target, Engine(target, config, draft_model=head), head)
+    return Bench(target, start_engine(target, config, draft_model=head), head)
 
 
 def run(engine: Engine, *requests: Request) -> dict[str, RequestStats]:
@@ -145,7 +147,7 @@ def test_requests_of_all_methods_together_get_the_plain_tokens(bench: Bench) -> 
     for request in requests:
         bench.engine.add(request)
         result = bench.engine.step()
-        ended.update({retired.request_id: retired.stats for retired in result.retired})
+        ended.update({finished.request_id: finished.stats for finished in result.of(Finished)})
         num_together = max(num_together, bench.engine.stats().running)
     ended |= finish(bench.engine)[0]
     plain = plain_of(requests)
@@ -158,7 +160,7 @@ def test_requests_of_all_methods_together_get_the_plain_tokens(bench: Bench) -> 
 @pytest.mark.parametrize("prefix_cache", [True, False])
 def test_short_of_room_replies_are_the_plain_tokens(bench: Bench, *, prefix_cache: bool) -> None:
     config = replace(CONFIG, kv_slots=20 * BLOCK_LEN, max_model_len=None, max_batch_rows=64, max_running=8)
-    engine = Engine(bench.target, replace(config, prefix_cache=prefix_cache), draft_model=bench.head)
+    engine = start_engine(bench.target, replace(config, prefix_cache=prefix_cache), draft_model=bench.head)
     generator = np.random.default_rng(4)
     requests = []
     for place in range(14):

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from decoding.core.events import Rejected
 from decoding.core.grammar import Grammar
 from decoding.core.request import FinishReason
-from decoding.core.step_result import Refused
 from decoding.engine.engine import Engine
 from decoding.engine.intake import Intake
 from decoding.engine.tally import StepTally
@@ -41,22 +41,22 @@ def test_a_request_without_a_grammar_runs_while_one_is_compiled(float_engine: En
         float_engine.add(request)
     assert float_engine.stats().waiting == 2
     while plain.finish_reason is None:
-        assert not float_engine.step().refused
+        assert not float_engine.step().of(Rejected)
     assert (float_engine.request_ids(), float_engine.has_work) == (["formed"], True)
+    assert [*float_engine.compiling_ids] == ["formed"]
     assert float_engine.step().stats is None
     future.set_result(rejected("the moon is full"))
-    [refused] = float_engine.step().refused
-    assert isinstance(refused, Refused)
-    assert (refused.request_id, refused.error.param, refused.error.message) == ("formed", "grammar", "the moon is full")
+    [refused] = float_engine.step().of(Rejected)
+    assert (refused.request_id, refused.param, refused.message) == ("formed", "grammar", "the moon is full")
     assert not float_engine.has_work
 
 
 def test_a_request_can_be_left_while_its_grammar_is_compiled(float_engine: Engine) -> None:
     waiting_for(float_engine)
     float_engine.add(request_of("gone", prompt_of(9), FORMED))
-    retired = float_engine.abort("gone")
-    assert retired is not None
-    assert (retired.reason, retired.stats.prompt_tokens) == (FinishReason.ABORT, 9)
+    finished = float_engine.abort("gone")
+    assert finished is not None
+    assert (finished.reason, finished.stats.prompt_tokens) == (FinishReason.ABORT, 9)
     assert not float_engine.has_work
     assert float_engine.abort("gone") is None
 
@@ -66,10 +66,10 @@ def test_a_model_without_a_tokenizer_refuses_a_grammar_by_name() -> None:
     engine.add(request_of("formed", prompt_of(9), FORMED))
     refused = []
     for _ in range(3000):
-        refused += engine.step().refused
+        refused += engine.step().of(Rejected)
         if not engine.has_work:
             break
-    assert [each.error.param for each in refused] == ["grammar"]
+    assert [each.param for each in refused] == ["grammar"]
 
 
 def test_choices_that_share_a_grammar_wait_for_one_compilation() -> None:
@@ -85,7 +85,7 @@ def test_choices_that_share_a_grammar_wait_for_one_compilation() -> None:
     for place in range(3):
         engine.add(request_of(f"{place}", prompt_of(9), FORMED))
     future.set_result(rejected("no"))
-    assert [each.request_id for each in engine.step().refused] == ["0", "1", "2"]
+    assert [each.request_id for each in engine.step().of(Rejected)] == ["0", "1", "2"]
     assert len(asked) == 3
     finish(engine)
 
@@ -96,6 +96,6 @@ def test_a_refusal_that_is_kept_holds_no_step_that_it_was_told_in(float_engine: 
     future.set_result(rejected("no"))
     for name in ("first", "second"):
         float_engine.add(request_of(name, prompt_of(9), FORMED))
-        assert float_engine.step().refused
+        assert float_engine.step().of(Rejected)
     gc.collect()
     assert not [each for each in gc.get_objects() if type(each) is StepTally and each not in others]

@@ -6,7 +6,7 @@ import pytest
 
 from decoding.cache.block_pool import BLOCK_LEN
 from decoding.config import EngineConfig
-from decoding.costs.curve import CostCurve
+from decoding.costs.price import CostCurve
 from decoding.engine.limits import LEAST_BATCH, MOST_BATCH, MOST_RUNNING, TOKENS_EACH, Limits, limits_for
 from decoding.errors import ConfigError
 
@@ -16,7 +16,7 @@ MUCH = 10**9  # slots
 def limits_of(rows_per_base: float = 10.0, slots: int = MUCH, device: str = "cpu", **options: int) -> Limits:
     """On a machine where a forward takes as long before its first row as so many rows do."""
     config = EngineConfig(**options)  # type: ignore[arg-type]
-    return limits_for(config, CostCurve(base=rows_per_base * 0.001, row=0.001, key=0.0), device, slots)
+    return limits_for(config, CostCurve(base=rows_per_base * 0.001, token=0.001, key=0.0), device, slots)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

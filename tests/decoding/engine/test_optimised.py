@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 METHODS = ("none", "spine", "stand", "dynamic", "auto")
 PROGRAM = """
@@ -16,9 +18,10 @@ from decoding.config import EngineConfig
 from decoding.core.grammar import Grammar
 from decoding.core.sampling_params import SamplingParams
 from decoding.engine.engine import Engine
+from decoding.engine.start import load_engine
 from tests.asking import ask, encode
 
-engine = Engine.load(EngineConfig(max_model_len=600, kv_slots=6000, threads=1))
+engine = load_engine(EngineConfig(max_model_len=600, kv_slots=6000, threads=1))
 code = encode("def add(a, b):\\n    return a + b\\n\\ndef sub(a, b):\\n    return a - b\\n\\n")
 words = encode("Describe the thing as JSON.\\n")
 schema = Grammar("json_schema", '{"type": "array", "items": {"enum": ["one", "two"]}, "minItems": 8}')
@@ -35,6 +38,7 @@ print(json.dumps({"checks": __debug__, "held": engine.pool.num_held, "drafts": d
 """
 
 
+@pytest.mark.slow
 def test_drafted_replies_are_the_plain_ones_where_asserts_are_left_out() -> None:
     command = [sys.executable, "-O", "-c", PROGRAM, *METHODS]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from decoding.cache.batch import StepBatch
-from decoding.engine.engine import Engine
 from decoding.engine.sequence import Sequence as Running
+from decoding.engine.start import start_engine
 from decoding.model.device.runner import Forward, Runner
 from decoding.sampling.asked import Asked, Drawn
-from decoding.sampling.host_sampler import HostDrawing
+from decoding.sampling.sampler import HostDrawing
 from tests.pairs import CONFIG, GREEDY, prompt_of, reply, request_of, target_of
 
 SMALL = replace(CONFIG, max_batch_rows=48, max_nodes=8)
@@ -31,7 +31,7 @@ class LateDevice:
         self.log.append("launch")
         forward = self.runner.launch(batch)
         self.real_RV = forward.logits_RV
-        return Forward(torch.full_like(self.real_RV, float("nan")), forward.stopwatch)
+        return Forward(torch.full_like(self.real_RV, float("nan")), forward.seconds)
 
 
 @dataclass
@@ -61,9 +61,9 @@ class LateDrawing:
 def test_what_can_wait_is_done_while_a_device_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     target = target_of("llama")
     prompts = {"short": prompt_of(20, 1), "long": prompt_of(LONG, 2)}
-    plain = Engine(target, SMALL)
+    plain = start_engine(target, SMALL)
     expected = {name: reply(plain, request_of("plain", prompt)) for name, prompt in prompts.items()}
-    engine = Engine(target, SMALL)
+    engine = start_engine(target, SMALL)
     device = LateDevice(engine._runner)
     engine._runner, engine.sampler = device, LateSampler(device)
     learn = Running.learn_prompt

@@ -9,11 +9,13 @@ import pytest
 
 from decoding.cache.block_pool import BLOCK_LEN
 from decoding.config import EngineConfig
+from decoding.core.events import Finished, PromptLogprobs
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.stats import RequestStats
 from decoding.engine.engine import Engine
+from decoding.engine.start import start_engine
 from tests.models import VOCAB_SIZE
 from tests.pairs import CONFIG, draft_of, target_of
 
@@ -28,7 +30,7 @@ def roomy() -> Engine:
 
 def new_engine(num_slots: int, **options: object) -> Engine:
     config = replace(CONFIG, kv_slots=num_slots, max_model_len=None, **options)  # type: ignore[arg-type]
-    return Engine(target_of("llama"), config, draft_model=draft_of("llama"))
+    return start_engine(target_of("llama"), config, draft_model=draft_of("llama"))
 
 
 def requests_of(count: int, seed: int) -> list[Request]:
@@ -75,8 +77,8 @@ def finish(engine: Engine, *, with_guest: bool = False) -> tuple[dict[str, Reque
         result = engine.step()
         engine.pool.check_integrity()
         engine.pool.release(guest)
-        ended.update({retired.request_id: retired.stats for retired in result.retired})
-        scored.update({told.request_id: list(told.logprobs) for told in result.scored})
+        ended.update({finished.request_id: finished.stats for finished in result.of(Finished)})
+        scored.update({told.request_id: list(told.logprobs) for told in result.of(PromptLogprobs)})
     raise AssertionError("the engine does not come to an end")
 
 
@@ -141,9 +143,9 @@ def test_a_request_given_up_can_be_aborted() -> None:
         stats = engine.step().stats
         assert stats is not None
         num_preempted = stats.preemptions
-    retired = engine.abort("young")
-    assert retired is not None
-    assert retired.stats.preemptions == 1
+    finished = engine.abort("young")
+    assert finished is not None
+    assert finished.stats.preemptions == 1
     ended, _, _ = finish(engine)
     assert list(ended) == ["old"]
     assert engine.pool.num_held == 0

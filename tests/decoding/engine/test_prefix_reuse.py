@@ -9,12 +9,14 @@ import pytest
 from numpy.typing import NDArray
 
 from decoding.cache.block_pool import BLOCK_LEN
+from decoding.core.events import Finished, PromptLogprobs
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.stats import RequestStats, StepStats
 from decoding.engine.engine import Engine
-from decoding.stores.judge import measured_judges
+from decoding.engine.start import start_engine
+from decoding.stores.acceptance_model import measured_models
 from tests.models import VOCAB_SIZE
 from tests.pairs import CONFIG, draft_of, finish, target_of
 
@@ -27,7 +29,7 @@ def engines() -> tuple[Engine, Engine]:
     """One that reuses prompts and one that does not."""
     target, draft = target_of("llama"), draft_of("llama")
     return tuple(  # type: ignore[return-value]
-        Engine(target, replace(CONFIG, prefix_cache=reuses), draft_model=draft) for reuses in (True, False)
+        start_engine(target, replace(CONFIG, prefix_cache=reuses), draft_model=draft) for reuses in (True, False)
     )
 
 
@@ -107,7 +109,7 @@ def test_whoever_finds_a_prompt_in_another_session_learns_what_was_learnt_from_i
     prompt = prompt_of(120, seed=5)
     told = []
     for engine in engines:
-        engine.sessions.judges = measured_judges()  # what other tests taught the one or the other
+        engine.sessions.acceptance_models = measured_models()  # what other tests taught the one or the other
         run(engine, request_of("first", prompt, "spine", session_id="somebody"))
         ended, _ = run(engine, request_of("second", prompt, "spine", session_id="somebody else"))
         counts = ended["second"].counts
@@ -124,8 +126,8 @@ def test_prompts_whose_log_probabilities_are_asked_for_are_run(engines: tuple[En
         engine.add(request_of("asks", prompt, sampling=asks))
         while engine.has_work:
             result = engine.step()
-            scored += [told.logprobs for told in result.scored]
-            assert all(retired.stats.cached_tokens == 0 for retired in result.retired)
+            scored += [told.logprobs for told in result.of(PromptLogprobs)]
+            assert all(finished.stats.cached_tokens == 0 for finished in result.of(Finished))
     assert scored[0] == scored[1]
     assert len(scored[0]) == len(prompt)
 

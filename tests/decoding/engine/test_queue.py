@@ -8,6 +8,7 @@ import pytest
 
 from decoding.core.request import Request
 from decoding.engine.engine import Engine
+from decoding.engine.start import start_engine
 from decoding.errors import RequestRejected
 from decoding.model.target_model import TargetModel
 from tests.decoding.engine.test_engine import CONFIG, GREEDY, finish, prompt_of, request_of
@@ -16,7 +17,7 @@ from tests.models import tiny
 
 def new_engine(**limits: int) -> Engine:
     config = replace(CONFIG, **limits)  # type: ignore[arg-type]
-    return Engine(TargetModel.from_model(tiny("llama"), config), config)
+    return start_engine(TargetModel.from_model(tiny("llama"), config), config)
 
 
 def some(count: int) -> list[Request]:

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from decoding.core.stats import DraftCounts
-from decoding.costs.curve import CostCurve
+from decoding.costs.price import CostCurve
 from decoding.engine.engine import Engine
 from tests.decoding.engine.test_engine import GREEDY, finish, new_engine, prompt_of, request_of
 from tests.models import VOCAB_SIZE
 
-COSTS = CostCurve(base=1e-3, row=1e-4, key=0.0, draft=2e-4)  # so that not every tree is worth its price
+COSTS = CostCurve(base=1e-3, token=3e-4, key=0.0)  # so that not every tree is worth its price
 SAMPLING = replace(GREEDY, max_tokens=150)
 
 
@@ -28,7 +28,7 @@ def test_a_request_drafts_after_a_restart_what_it_would_have_drafted_before(monk
     here, there = new_engine(), new_engine()
     for engine in (here, there):  # which learn from their steps otherwise
         monkeypatch.setattr(engine.costs, "curve", COSTS)
-        monkeypatch.setattr(engine.costs, "learn", lambda: None)
+        monkeypatch.setattr(engine.costs, "note_step", lambda *_: None)
     counts_of(here, "kept", 0)
     state = here.sessions.copy("", "kept")
     assert state is not None

@@ -1,83 +1,56 @@
-"""What steps cost in an engine: learned while it runs, and kept for later starts."""
+"""What steps cost in an engine, by medians of the latest."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
 from decoding.config import EngineConfig
-from decoding.costs.step_fit import StepKind
-from decoding.engine.step_costs import FORGOTTEN_AFTER, KEPT_EVERY, MEDIAN_OF, StepCosts
-from decoding.model.kept_timings import KeptTimings
+from decoding.drafting.draft_model.state import DraftCost
+from decoding.engine.step_costs import FORGOTTEN_AFTER, MEDIAN_OF, StepCosts, harvest_seconds
 from decoding.model.target_model import TargetModel
 from tests.models import tiny
-
-PLAIN, DRAFTED = StepKind(1), StepKind(1, trees=1, nodes=8)
 
 
 def a_model() -> TargetModel:
     return TargetModel.from_model(tiny("llama"), EngineConfig(max_model_len=64))
 
 
-def beside(costs: StepCosts) -> float:
-    """Seconds of a tree of eight nodes beyond its forward."""
-    return costs.curve.draft + 8 * (costs.curve.row - costs.forward_curve.row)
+def test_what_a_step_does_beside_its_forwards_is_a_median_of_the_latest() -> None:
+    costs = StepCosts(a_model(), None)
+    alone = costs.curve.base
+    assert costs.draft_curve is None
+    for beside in (0.2, 9.0, 0.2):
+        costs.note_step(beside, [])
+    assert costs.curve.base == alone + 0.2, "one slow step moves nothing"
+    for _ in range(MEDIAN_OF):
+        costs.note_step(0.1, [])
+    assert costs.curve.base == alone + 0.1
 
 
-def run_steps(costs: StepCosts, num_steps: int) -> None:
-    """A tree takes as long again as a plain forward, a step half of one beside it."""
-    for _ in range(num_steps):
-        for kind, times in ((PLAIN, 1.5), (DRAFTED, 2.5)):
-            rows = [1 + kind.nodes]
-            forward = costs.forward_curve.step_seconds(rows, [8])
-            costs.note_step(kind, forward + (times - 1) * costs.forward_curve.step_seconds([1], [8]), rows, [8])
-
-
-def test_a_start_begins_with_what_earlier_ones_learned(tmp_path: Path) -> None:
-    model = a_model()
-    first = StepCosts(model, None, KeptTimings(tmp_path))
-    assert not first.is_measured
-    assert beside(first) == 0
-    run_steps(first, 32)
-    first.end_measuring()
-    assert beside(first) > 0
-    later = StepCosts(model, None, KeptTimings(tmp_path))
-    assert later.is_measured
-    assert beside(later) == pytest.approx(beside(first))
-    assert not StepCosts(model, None).is_measured
-
-
-def test_what_is_learned_while_it_runs_is_kept_as_soon_as_nobody_waits(tmp_path: Path) -> None:
-    model = a_model()
-    first = StepCosts(model, None, KeptTimings(tmp_path))
-    first.end_measuring()
-    for num_steps, is_kept in ((KEPT_EVERY // 2 - 1, False), (1, True)):
-        run_steps(first, num_steps)
-        first.refine()
-        assert (beside(StepCosts(model, None, KeptTimings(tmp_path))) > 0) == is_kept
+def test_learning_from_logits_costs_something() -> None:
+    assert harvest_seconds(1000) > 0
+    costs = StepCosts(a_model(), None)
+    assert costs.curve.harvest > 0
 
 
 def test_forwards_of_the_draft_model_cost_what_they_take_in_steps() -> None:
     costs = StepCosts(a_model(), a_model())
     alone = costs.draft_curve
     assert alone is not None
-    quick = 3 * (alone.base + alone.rows_seconds(5 / 3))
+    quick = 3 * (alone.base + alone.seconds_of_tokens(5 / 3))
 
-    def base() -> float:
+    def note(seconds: float, num_forwards: int = 3, num_tokens: int = 5) -> float:
+        """What the forward's base is now, over what was measured of it alone."""
+        costs.note_step(0.0, [DraftCost(seconds / 2, num_forwards, num_tokens - 1), DraftCost(seconds / 2, 1, 1)])
         assert costs.draft_curve is not None
         return costs.draft_curve.base / alone.base
 
-    costs.note_draft(9.0, 1, 1)
-    assert base() == 1.0, "one slow step moves nothing"
+    assert note(9.0) == 1.0, "one slow step moves nothing"
     for _ in range(MEDIAN_OF):
-        costs.note_draft(2 * quick, 3, 5)
-    assert base() == pytest.approx(2.0)
-    costs.note_draft(9.0, 1, 1)
-    assert base() == pytest.approx(2.0)
+        factor = note(2 * quick)
+    assert factor == 2.0
+    assert note(9.0) == 2.0
     for _ in range(MEDIAN_OF * FORGOTTEN_AFTER):
-        costs.note_draft(0.0, 0, 0)
-    assert base() == 1.0, "what was long ago is forgotten"
+        costs.note_step(0.0, [DraftCost()])
+    assert costs.draft_curve == alone, "what was long ago is forgotten"
     for _ in range(MEDIAN_OF):
-        costs.note_draft(quick / 2, 3, 5)
-    assert base() == 1.0
+        factor = note(quick / 2)
+    assert factor == 1.0

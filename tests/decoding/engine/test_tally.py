@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import msgspec
 import numpy as np
 
 from decoding.core.stats import NODE_BOUNDS, DraftCounts, DraftOutcome, MethodCounts, NodeHistogram
 from decoding.core.tree import DraftTree, Source, Verdict, root_only
-from decoding.costs.curve import CostCurve
+from decoding.costs.price import CostCurve, DraftBudget
+from decoding.drafting.sequence_drafter import Choice
 from decoding.engine.scheduler import Reuse
-from decoding.engine.tally import Emission, StepTally, outcome_of
+from decoding.engine.tally import StepTally, outcome_of
 
-CURVE = CostCurve(base=0.001, row=0.0001, key=0.0)
+CURVE = CostCurve(base=0.001, token=0.0001, key=0.0)
 
 
 def tree_of(*sources: Source) -> DraftTree:
@@ -26,11 +30,17 @@ def accepting(num_accepted: int) -> Verdict:
     return Verdict(path=path, tokens=np.arange(num_accepted + 1, dtype=np.int32))
 
 
+def step_of(method: str, num_emitted: int, max_nodes: int) -> Any:
+    """What a tally reads of a sequence's step."""
+    drafter = SimpleNamespace(active=SimpleNamespace(choice=Choice(method)))
+    return SimpleNamespace(drafter=drafter, num_emitted=num_emitted, budget=DraftBudget(max_nodes))
+
+
 def test_a_step_counts_its_requests_by_method() -> None:
     tally = StepTally()
-    tally.add(Emission("spine", 10, 3, 64), DraftOutcome(12, 2, [], []))
-    tally.add(Emission("spine", 20, 1, 64), None)
-    tally.add(Emission("none", 30, 1, 0), None)
+    tally.add(step_of("spine", 3, 64), 10, DraftOutcome(12, 2, [], []))
+    tally.add(step_of("spine", 1, 64), 20, None)
+    tally.add(step_of("none", 1, 0), 30, None)
     stats = tally.stats(16, 0, Reuse(queries=40, hits=32, preemptions=1), CURVE)
     spine, none = stats.counts_by_method["spine"], stats.counts_by_method["none"]
     assert (spine.forwards, spine.emitted, none.forwards, none.emitted) == (2, 4, 1, 1)

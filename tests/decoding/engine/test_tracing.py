@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from decoding.core.events import Finished, Tokens, Traced
 from decoding.core.request import Request
-from decoding.core.step_result import StepResult
 from decoding.core.step_trace import StepTrace
 from decoding.engine.engine import Engine
+from decoding.engine.step_result import StepResult
 from decoding.errors import RequestRejected
 from tests.decoding.engine.test_engine import SAMPLED, new_engine, prompt_of, reply, request_of
 
@@ -27,7 +28,7 @@ def traced_reply(engine: Engine, request: Request) -> tuple[list[int], list[Step
 
 
 def traces_of(results: list[StepResult]) -> list[StepTrace]:
-    return [trace for result in results for _, trace in result.traced]
+    return [told.trace for result in results for told in result.of(Traced)]
 
 
 def test_a_trace_accounts_for_every_token_of_the_same_reply(engine: Engine) -> None:
@@ -39,7 +40,7 @@ def test_a_trace_accounts_for_every_token_of_the_same_reply(engine: Engine) -> N
     assert [trace.number for trace in traces] == list(range(1, len(traces) + 1))
     assert sum(len(trace.sources) for trace in traces) == len(tokens)
     assert {trace.method for trace in traces} == {"spine"}
-    counts = results[-1].retired[0].stats.counts
+    counts = results[-1].of(Finished)[0].stats.counts
     assert sum(trace.drafted for trace in traces) == counts.drafted > 0
     assert sum(trace.accepted for trace in traces) == counts.accepted > 0
     for trace in traces[:-1]:
@@ -52,7 +53,7 @@ def test_a_tree_has_the_accepted_path_and_what_the_target_thought(engine: Engine
     tokens, results = traced_reply(
         engine, request_of("trees", prompt_of(60), sampling, "spine", trace="trees", max_nodes=16)
     )
-    emitted = [entry for result in results for each in result.emitted for entry in each.logprobs or ()]
+    emitted = [entry for result in results for each in result.of(Tokens) for entry in each.logprobs or ()]
     assert [entry.token_id for entry in emitted] == tokens
     position, rejected = 0, 0
     for trace in traces_of(results):

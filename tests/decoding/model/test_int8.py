@@ -66,6 +66,7 @@ def check_all() -> None:
             check(shape, dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not has_feature("avxvnni"), reason="this processor has VNNI of sixteen lanes alone")
 def test_processors_with_vnni_of_eight_lanes_have_the_same_bits() -> None:
     code = f"from {__name__} import check_all; check_all()"

@@ -6,14 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from decoding.config import EngineConfig
 from decoding.costs.calibration import LATER_ROUNDS
 from decoding.model import kept_timings
 from decoding.model.kept_timings import KeptTimings, ModelTimings
-from decoding.model.target_model import TargetModel
 from decoding.model.threads import ThreadChoice
 from decoding.model.timing import ROWS, Timing
-from tests.models import tiny
+from tests.decoding.model.scripted_model import ScriptedModel
 
 TIMINGS = ModelTimings(2, 0.001, [(1, 8, 0.5)])
 
@@ -45,24 +43,17 @@ def test_a_folder_that_is_not_there_is_no_failure(tmp_path: Path) -> None:
 
 
 def test_the_second_start_runs_no_forward_to_measure_and_has_the_first_ones_curve(tmp_path: Path) -> None:
-    model = TargetModel.from_model(tiny("llama"), EngineConfig(max_model_len=256))
-    model.threads = ThreadChoice([1, 2], 1)
-    first = Timing(model, KeptTimings(tmp_path))
-    chosen, num_forwards = model.threads.chosen, 0
+    model = ScriptedModel(lambda count, num_rows: (0.004 + 1e-4 * num_rows) / count)
+    first = Timing(model, KeptTimings(tmp_path), model.clock)
+    chosen = model.threads.chosen
     model.threads = ThreadChoice([1, 2], 3 - chosen)
-    launch = model.launch
-
-    def counted(*arguments: object) -> object:
-        nonlocal num_forwards
-        num_forwards += 1
-        return launch(*arguments)  # type: ignore[arg-type]
-
-    model.launch = counted  # type: ignore[method-assign, assignment]
-    second = Timing(model, KeptTimings(tmp_path))
+    model.seen.clear()
+    model.seconds = lambda count, num_rows: (0.003 + 1e-4 * num_rows) / count
+    second = Timing(model, KeptTimings(tmp_path), model.clock)
     assert second.curve == first.curve
     assert model.threads.chosen == chosen
-    assert num_forwards <= 1, "a prompt for the chains to follow"
+    assert len(model.seen) <= 1, "a prompt for the chains to follow"
     for _ in range(LATER_ROUNDS * 2 * len(ROWS)):
         second.refine()
-    third = Timing(model, KeptTimings(tmp_path))
+    third = Timing(model, KeptTimings(tmp_path), model.clock)
     assert third.curve == second.curve != first.curve, "what was refined is kept"

@@ -86,6 +86,7 @@ def check_float32_on_this_processor() -> None:
         check(load("qwen3", torch.float32))
 
 
+@pytest.mark.slow
 def test_processors_with_avx2_alone_have_the_same_bits_too() -> None:
     if not can_pack(CPU, torch.float32):
         pytest.skip("this processor has other instructions")

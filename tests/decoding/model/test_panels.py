@@ -195,6 +195,7 @@ def check_float32_on_this_processor() -> None:
                 assert torch.equal(panels.multiply(rows[:count]), expected[:count]), (shape, count)
 
 
+@pytest.mark.slow
 def test_processors_with_avx2_alone_have_the_same_bits_too() -> None:
     if not can_pack(CPU, torch.float32) or not has_feature("avx2"):
         pytest.skip("this processor has other instructions")

@@ -162,8 +162,17 @@ def config_of(dtype: str) -> EngineConfig:
     return EngineConfig(max_model_len=512, dtype=dtype)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("model_type", ["llama", "gpt_neox", "gemma3_text", "mixtral", "qwen3_moe"])
+@pytest.mark.parametrize(
+    ("model_type", "dtype"),
+    [
+        ("llama", "float32"),
+        ("llama", "bfloat16"),
+        ("mixtral", "float32"),
+        *(pytest.param(each, "float32", marks=pytest.mark.slow) for each in ("gpt_neox", "gemma3_text", "qwen3_moe")),
+        *(pytest.param(each, "bfloat16", marks=pytest.mark.slow) for each in ("gpt_neox", "gemma3_text", "mixtral")),
+        pytest.param("qwen3_moe", "bfloat16", marks=pytest.mark.slow),
+    ],
+)
 def test_logits_are_the_same_bits_on_any_number_of_threads(
     model_type: str, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

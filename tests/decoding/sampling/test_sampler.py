@@ -147,7 +147,7 @@ def test_a_tree_is_verified_as_by_the_reference(asked: SamplingParams) -> None:
         logits = torch.randn(12, 10)
         for sampling, first in ((replace(asked, seed=2**64 - 1 - seed), 1), (GREEDY, 7)):
             request, rows = request_of(sampling, 4 + first), logits[first : first + len(TREE)]
-            verdict = verdict_on(TREE, rows, request, None)
+            verdict = verdict_on(TREE, rows, request, law_of(request.sampling), None)
             expected = verify(TREE, rows, ReferenceSampler(law_of(sampling), request.num_tokens))
             assert verdict.path.tolist() == expected.path.tolist()
             assert verdict.tokens.tolist() == expected.tokens.tolist()
@@ -218,6 +218,6 @@ def test_a_broken_row_raises_where_the_walk_comes_to_it_and_nowhere_else(asked: 
     rows_NV = torch.eye(3)[[1, 2, 0]] * 1000
     request, ahead, aside = request_of(asked, 7), chain(0, np.array([1, 2], np.int32), Source.CONTEXT), root_only(0)
     rows_NV[1, 0] = np.nan
-    assert verdict_on(aside, rows_NV, request, None).tokens.tolist() == [1]
+    assert verdict_on(aside, rows_NV, request, law_of(request.sampling), None).tokens.tolist() == [1]
     with pytest.raises(BrokenLogits, match="at position 8"):
-        verdict_on(ahead, rows_NV, request, None)
+        verdict_on(ahead, rows_NV, request, law_of(request.sampling), None)

@@ -209,9 +209,9 @@ def taught_session(store: SessionStore, tenant: str, session_id: str, seed: int,
     contexts, ids = draw.integers(0, 50, (num_rows, 4), np.int32), draw.integers(0, 50, (num_rows, 10), np.int32)
     session.ngrams.harvest(contexts, ids, weights)
     session.replies.extend(draw.integers(0, 50, 3 * num_rows, np.int32), -1)
-    own, _ = session.judges(seed % 2 == 0)
+    own, _ = session.acceptance_models(seed % 2 == 0)
     own.chances[:] = draw.random(len(own.chances), np.float32)
-    own.looks[:3] = 0.25
+    own.asked_rate[:] = 0.25, 9
     store.note_use([session])
     return session
 
@@ -226,7 +226,7 @@ def test_a_session_goes_on_in_another_process_as_it_was(num_rows: int) -> None:
     restored = other.open("alice", "chat")
     assert restored.state() == state
     assert restored.store_bytes == session.store_bytes
-    for numbers, others in zip(session.judges(False)[0], restored.judges(False)[0], strict=True):
+    for numbers, others in zip(session.acceptance_models(False)[0], restored.acceptance_models(False)[0], strict=True):
         assert np.array_equal(numbers, others)
     restored.ngrams.check_integrity()
     other.check_integrity()
@@ -252,7 +252,7 @@ def test_a_session_that_is_here_already_is_not_overwritten() -> None:
 def test_numbers_that_are_not_a_sessions_are_refused_and_leave_nothing() -> None:
     store, other = roomy_store([0.0]), roomy_store([0.0])
     session = taught_session(store, "alice", "chat", 1, 40)
-    own, _ = session.judges(False)
+    own, _ = session.acceptance_models(False)
 
     def spoiled(array: Any, value: float) -> SessionState:
         place = (0,) * array.ndim
@@ -271,7 +271,7 @@ def test_numbers_that_are_not_a_sessions_are_refused_and_leave_nothing() -> None
         spoiled(replies.counters, 10**12),
         spoiled(own.stretch, np.inf),
         spoiled(own.tried, -1),
-        spoiled(own.looks, 99),
+        spoiled(own.asked_rate, 99),
         SessionState("alice", "chat", whole.stores | {"ngrams": whole.stores["ngrams"][:-1]}),
         SessionState("alice", "chat", whole.stores | {"replies": [each[:-3] for each in whole.stores["replies"]]}),
     ]

@@ -9,21 +9,24 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import msgspec
 import pytest
 import zmq
 
 from decoding.config import EngineConfig
+from decoding.core.events import Failed, Finished, PromptLogprobs, Rejected, Tokens
 from decoding.core.grammar import Grammar
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.session_info import SessionInfo, SessionState
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.stats import EngineStats, StepStats
-from decoding.core.step_result import Emitted, StepResult
+from decoding.engine.step_result import StepResult
 from decoding.stores.session_store import SessionLimits, SessionStore
 from decoding.worker import messages
 from decoding.worker.heart import Heart
+from decoding.worker.running_file import read_running
 from decoding.worker.worker import Worker
 from tests.models import VOCAB_SIZE, tiny
 
@@ -46,9 +49,10 @@ class WorkerProcess:
         self._inbox.bind(inbox)
         self._outbox.bind(outbox)
         command = [sys.executable, "-m", "decoding.worker", "--inbox", inbox, "--outbox", outbox]
-        command += ["--parent", str(parent)]
+        self._running = (folder / "running").open("w+b")
+        command += ["--running", str(self._running.fileno()), "--parent", str(parent)]
         self._config = config
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE)
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=(self._running.fileno(),))
         self._decoder = msgspec.msgpack.Decoder(messages.Batch)
         self._heard: list[messages.FromWorker] = []
         self.kept: dict[str, SessionState] = {}
@@ -97,13 +101,18 @@ class WorkerProcess:
             message = self.hear()
             if getattr(message, "request_id", None) != request_id:
                 continue
-            if not isinstance(message, messages.Tokens):
+            if not isinstance(message, Tokens):
                 return tokens, message
             tokens += message.token_ids
+
+    def running(self) -> frozenset[str]:
+        """The requests that it is at, by its file."""
+        return read_running(self._running.fileno())
 
     def close(self) -> None:
         self.process.kill()
         self.process.wait(10)
+        self._running.close()
         self._inbox.close(linger=0)
         self._outbox.close(linger=0)
         self._context.term()
@@ -190,7 +199,7 @@ def test_drafted_and_plain_requests_get_the_same_tokens(worker: WorkerProcess) -
     for method in ("none", "spine"):
         worker.tell(submit(method, prompt, 40, method))
         tokens, end = worker.hear_until_end(method)
-        assert isinstance(end, messages.Finished)
+        assert isinstance(end, Finished)
         assert end.reason == "length"
         assert end.stats.method == method
         assert end.stats.emitted == len(tokens) == 40
@@ -204,7 +213,8 @@ def test_a_resumed_request_is_given_the_rest(worker: WorkerProcess) -> None:
     worker.tell(msgspec.structs.replace(submit("rest", [5, 9, 7] * 6, 40), resumed=whole[:15]))
     rest, end = worker.hear_until_end("rest")
     assert rest == whole[15:]
-    assert isinstance(end, messages.Finished)
+    assert worker.running() == {"rest"}, "what it ran last, told before the step"
+    assert isinstance(end, Finished)
     assert (end.stats.resumed_tokens, end.stats.emitted) == (15, 25)
 
 
@@ -217,7 +227,7 @@ def test_what_cannot_be_served_is_rejected_with_its_field(worker: WorkerProcess)
         worker.tell(bad)
         tokens, end = worker.hear_until_end(request_id)
         assert tokens == []
-        assert isinstance(end, messages.Rejected)
+        assert isinstance(end, Rejected)
         assert end.param == field
 
 
@@ -226,7 +236,7 @@ def test_an_aborted_request_is_finished_and_the_next_one_served(worker: WorkerPr
     worker.tell(messages.Abort(request_id="gone"))
     worker.tell(messages.Abort(request_id="never heard of"))
     _, end = worker.hear_until_end("gone")
-    assert isinstance(end, messages.Finished)
+    assert isinstance(end, Finished)
     assert end.reason == "abort"
     worker.tell(submit("next", [5, 6]))
     tokens, _ = worker.hear_until_end("next")
@@ -253,18 +263,18 @@ def test_everything_that_is_asked_of_tokens_crosses_the_wire(worker: WorkerProce
     )
     worker.tell(asked)
     first = worker.hear()
-    assert isinstance(first, messages.PromptLogprobs)
+    assert isinstance(first, PromptLogprobs)
     assert first.logprobs[0] is None
     assert [scored.token_id for scored in first.logprobs if scored] == asked.prompt[1:]
     tokens: list[int] = []
-    while isinstance(message := worker.hear(), messages.Tokens):
+    while isinstance(message := worker.hear(), Tokens):
         assert message.logprobs is not None
         assert [scored.token_id for scored in message.logprobs] == message.token_ids
         assert all(len(scored.top) == 2 for scored in message.logprobs)
         tokens += message.token_ids
     assert set(tokens) <= {5, 7, 9, 13}
     assert tokens[::2] == [9] * 10 or tokens[1::2] == [9] * 10  # always the best, and never twice
-    assert isinstance(message, messages.Finished)
+    assert isinstance(message, Finished)
     assert message.stats.accepted_prediction_tokens + message.stats.rejected_prediction_tokens == 5
 
 
@@ -274,7 +284,7 @@ def test_a_grammar_without_a_tokenizer_is_rejected(worker: WorkerProcess) -> Non
     worker.tell(messages.Submit(request_id="grammar", prompt=[5], sampling=sampling, speculation=speculation))
     tokens, end = worker.hear_until_end("grammar")
     assert tokens == []
-    assert isinstance(end, messages.Rejected)
+    assert isinstance(end, Rejected)
     assert end.param == "grammar"
     assert "tokenizer.json" in end.message
 
@@ -302,7 +312,7 @@ def test_a_drained_worker_finishes_its_requests_and_leaves(model_folder: Path, t
         worker.tell(submit("last", [5, 6], 30))
         worker.tell(messages.Drain())
         tokens, end = worker.hear_until_end("last")
-        assert isinstance(end, messages.Finished)
+        assert isinstance(end, Finished)
         assert len(tokens) == 30
         assert worker.process.wait(30) == 0
     finally:
@@ -351,10 +361,10 @@ def test_a_heart_beats_beside_the_loop_and_says_for_how_long_that_is_at_one_roun
 def test_steps_are_reported_together_now_and_then_and_at_once_when_nothing_is_left_to_do() -> None:
     told: list[messages.StepReport] = []
     with zmq.Context() as context, context.socket(zmq.PULL) as inbox, context.socket(zmq.PUSH) as outbox:
-        worker = Worker(inbox, outbox, Heart(context, ""), os.getpid())
+        worker = Worker(inbox, outbox, Mock(), Heart(context, ""), os.getpid())
         worker._send = told.extend
         step, idle = StepResult(stats=STEP), SimpleNamespace(has_work=False, stats=lambda: ENGINE)
-        busy = SimpleNamespace(has_work=True, runs_ahead=False, stats=lambda: ENGINE, step=lambda _: step)
+        busy = SimpleNamespace(has_work=True, runs_ahead=False, stats=lambda: ENGINE, step=lambda *_: step)
         for _ in range(3):
             worker._step(busy)
             worker._report(busy)
@@ -369,14 +379,14 @@ def test_tokens_are_told_at_once_or_while_the_next_step_is_on_a_device(runs_ahea
     """But the last ones, and those of a request that ends otherwise, wait for no step."""
     log: list[str] = []
     outbox = SimpleNamespace(send=lambda frame: log.append(f"told {frame.count(b'Tokens')}"))
-    worker = Worker(outbox, outbox, Heart(None, ""), os.getpid())  # type: ignore[arg-type]
+    worker = Worker(outbox, outbox, Mock(), Heart(None, ""), os.getpid())  # type: ignore[arg-type]
     engine = SimpleNamespace(has_work=True, runs_ahead=runs_ahead)
 
-    def step(meanwhile: Callable[[], None]) -> StepResult:
+    def step(meanwhile: Callable[[], None], _: object) -> StepResult:
         log.append("launch")
         meanwhile()
         log.append("wait")
-        return StepResult(emitted=[Emitted("a", [5], None)])
+        return StepResult([Tokens(request_id="a", token_ids=[5])])
 
     engine.step = step
     worker._step(engine)  # type: ignore[arg-type]
@@ -391,19 +401,22 @@ def test_tokens_are_told_at_once_or_while_the_next_step_is_on_a_device(runs_ahea
 
 def test_what_is_raised_for_one_message_ends_its_request_and_the_worker_goes_on() -> None:
     told: list[messages.FromWorker] = []
+    running = Mock()
 
     def fail(*_: object) -> None:
         raise ZeroDivisionError
 
-    engine = SimpleNamespace(add=fail, abort=fail, model=SimpleNamespace(eos_token_ids=frozenset()))
+    model = SimpleNamespace(eos_token_ids=frozenset())
+    engine = SimpleNamespace(add=fail, abort=fail, compiling_ids=["compiled"], model=model)
     with zmq.Context() as context, context.socket(zmq.PULL) as inbox, context.socket(zmq.PUSH) as outbox:
-        worker = Worker(inbox, outbox, Heart(context, ""), os.getpid())
+        worker = Worker(inbox, outbox, running, Heart(context, ""), os.getpid())
         worker._send = told.extend
         worker._take(engine, submit("begun", [5]))
         worker._take(engine, messages.Abort(request_id="left"))
     sentence = "The engine failed while running this request (ZeroDivisionError)."
+    running.write.assert_called_once_with(["begun", "compiled"])
     assert told == [
-        messages.Failed(request_id=request_id, message=sentence, code="broken_part") for request_id in ("begun", "left")
+        Failed(request_id=request_id, message=sentence, code="broken_part") for request_id in ("begun", "left")
     ]
 
 

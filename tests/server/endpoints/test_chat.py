@@ -170,9 +170,7 @@ def test_log_probabilities_have_the_form_of_chat(server: RunningServer) -> None:
 )
 def test_a_wrong_field_is_named(server: RunningServer, fields: dict[str, Any], param: str, code: str) -> None:
     body = json.dumps({"messages": HELLO} | fields).encode()
-    response = server.http.post(
-        "/v1/chat/completions", content=body, headers={"Content-Type": "application/json"}, timeout=20
-    )
+    response = server.http.post("/v1/chat/completions", content=body, headers={"Content-Type": "application/json"})
     assert response.status_code == 400, response.text
     error = response.json()["error"]
     assert (error["param"], error["code"]) == (param, code), error

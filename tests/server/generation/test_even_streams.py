@@ -23,9 +23,12 @@ def even(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 
 def writes_of(server: RunningServer, path: str, body: dict[str, Any]) -> list[bytes]:
+    """What was read at a time, which is more than one write where the reader was held up: whole pieces in any case."""
     with server.http.stream("POST", path, json=body | {"stream": True}) as response:
         assert response.status_code == 200, response.read()
-        return [piece for piece in response.iter_raw() if piece]
+        writes = [piece for piece in response.iter_raw() if piece]
+    assert all(len(write) % PIECE_BYTES == 0 for write in writes)
+    return writes
 
 
 def script(**fields: Any) -> str:
@@ -51,9 +54,8 @@ def test_streams_of_one_length_look_alike_however_many_tokens_a_step_gives(even:
     started = time.monotonic()
     writes = writes_of(even, "/v1/completions", body)
     seconds = time.monotonic() - started
-    assert {len(write) for write in writes} == {PIECE_BYTES}
-    assert len(writes) <= seconds / EVERY + 3, "tokens are sent as they come"
     text = b"".join(writes).decode()
+    assert len(text) <= (seconds / EVERY + 3) * PIECE_BYTES, "tokens are sent as they come"
     chunks = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
     assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == "abcde" * 8
     assert len(chunks) < 40 // per_step + 5
@@ -64,7 +66,6 @@ def test_a_silent_model_is_a_chunk_like_the_others(even: RunningServer) -> None:
     body = {"prompt": script(say="ab", per_step=1, delay=0.35), "max_tokens": 2}
     writes = writes_of(even, "/v1/completions", body)
     assert any(not line.startswith(b"data:") for line in writes)
-    assert {len(write) for write in writes} == {PIECE_BYTES}
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,6 @@ def test_a_silent_model_is_a_chunk_like_the_others(even: RunningServer) -> None:
 )
 def test_every_endpoint_streams_whole_pieces(even: RunningServer, path: str, body: dict[str, Any]) -> None:
     writes = writes_of(even, path, body)
-    assert all(len(write) % PIECE_BYTES == 0 for write in writes)
     assert any(b"data: " in write for write in writes)
 
 
@@ -92,4 +92,3 @@ def test_an_error_after_the_first_byte_is_an_event_of_whole_pieces(even: Running
     body = {"prompt": script(say="ab" * 20, per_step=1, delay=0.05), "max_tokens": 40, "timeout": 0.5}
     writes = writes_of(even, "/v1/completions", body)
     assert b'"code":"timeout' in b"".join(writes)
-    assert {len(write) for write in writes} == {PIECE_BYTES}

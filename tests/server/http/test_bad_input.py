@@ -138,7 +138,7 @@ def test_a_wrong_field_is_named(server: RunningServer, fields: dict[str, Any], p
 
 def post_raw(server: RunningServer, body: bytes, content_type: str = "application/json") -> httpx.Response:
     headers = {"Content-Type": content_type} if content_type else {}
-    return server.http.post("/v1/completions", content=body, headers=headers, timeout=20)
+    return server.http.post("/v1/completions", content=body, headers=headers)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,6 @@ def test_a_body_of_ten_megabytes_is_413(server: RunningServer, is_chunked: bool)
         "/v1/completions",
         content=pieces if is_chunked else body,
         headers={"Content-Type": "application/json"},
-        timeout=20,
     )
     assert "4194304" in check_error(response, 413, None, "body_too_large")
 

@@ -14,7 +14,7 @@ from deploy.conversation import converse, new_asks
 from deploy.local_ray import LocalRay, local_ray
 from deploy.try_ray import burst, config, kill_one, replicas_of, streams_of
 
-pytestmark = pytest.mark.filterwarnings("default")  # Ray's own
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # Ray's own
 MOST = 16  # calls of a replica, and that wait for either
 
 

@@ -15,6 +15,7 @@ from decoding.config import EngineConfig
 from decoding.drafting.eagle.checkpoint import HeadTarget, load_head
 from decoding.drafting.eagle.head_config import default_feature_layers
 from decoding.engine.engine import Engine
+from decoding.engine.start import start_engine
 from decoding.errors import ConfigError
 from decoding.model.checkpoint import BUNDLED_FOLDER
 from decoding.model.target_model import TargetModel
@@ -32,7 +33,7 @@ ASKING = Asking(temperatures=(0.0, 1.0), max_tokens=12, max_len=64)
 @pytest.fixture(scope="module")
 def engine() -> Engine:
     config = EngineConfig(max_model_len=128, kv_slots=8192, threads=1)
-    return Engine(TargetModel.from_model(tiny("llama"), config), config)
+    return start_engine(TargetModel.from_model(tiny("llama"), config), config)
 
 
 def test_answers_are_the_targets_own_and_a_stopped_run_makes_the_missing_shards_alone(
@@ -107,6 +108,7 @@ def test_a_fresh_head_says_what_its_target_would_of_the_same_hidden_state(model_
             torch.testing.assert_close(head.logits(last), expected[..., tokens], atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_command_trains_a_head_that_loads_and_gto_goes_on_from_it(tmp_path: Path) -> None:
     out, tuned = tmp_path / "head", tmp_path / "tuned"
     small = ["--held-out", "2", "--steps", "2", "--threads", "1", "--max-len", "96", "--draft-vocabulary", "600"]

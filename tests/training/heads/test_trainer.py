@@ -28,6 +28,7 @@ while not trainer.is_done:
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["eagle3", "gto"])
 def test_a_run_killed_at_a_random_step_goes_on_to_the_same_losses(objective: Objective, tmp_path: Path) -> None:
     num_steps, last = 10, random.randint(3, 9)

@@ -1,4 +1,4 @@
-"""What runs in the processes of the peers: the loop, and a file for each peer that imports nothing but the peer.
+"""The code in the peers' processes: the loop, and an adapter for each peer that imports nothing but the peer.
 
 Not the engine; nothing of it imports this.
 """

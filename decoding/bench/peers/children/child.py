@@ -17,7 +17,7 @@ from typing import Any
 def serve(adapter: str) -> None:
     """Load the peer by the first line, then answer the tasks of all others."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # peers print what they like
+    os.dup2(2, 1)  # whatever a peer prints goes to stderr
 
     def say(record: dict[str, Any]) -> None:
         answers.write(json.dumps(record) + "\n")
@@ -29,7 +29,7 @@ def serve(adapter: str) -> None:
     except ImportError as error:
         say({"missing": str(error)})
         return
-    except Exception as error:  # whatever a peer may raise is told to whoever asked
+    except Exception as error:  # a peer may raise anything; the parent gets it as the answer
         say(_failure(error))
         return
     say({"version": peer.version, "draftings": list(peer.draftings)})

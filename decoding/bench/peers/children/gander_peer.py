@@ -1,7 +1,7 @@
-"""Our own engine, in a process like everybody's: plain, and drafted by prompt lookup, a model, all at once, a head.
+"""Our own engine as a peer: plain, and drafting by prompt lookup, a draft model, all sources, or a head.
 
-Every prompt has a session of its own, since the same prompt comes again. Unlike the other adapters this one imports
-the package, which the running interpreter has.
+Every prompt has its own session, since prompts repeat. Unlike the other adapters this one imports the package, which
+the running interpreter has.
 """
 
 from collections.abc import Callable
@@ -14,12 +14,14 @@ import numpy as np
 import decoding
 from decoding.bench.contestant import step
 from decoding.config import EngineConfig
+from decoding.core.events import Tokens
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
 from decoding.engine.engine import Engine
+from decoding.engine.start import load_engine
 
-CALIBRATION_ROUNDS = 6  # moments of measuring what steps cost, before anything counts
+CALIBRATION_ROUNDS = 6  # measurements of step costs before the comparison starts
 METHODS = {"plain": "none", "prompt lookup": "lookup", "draft model": "dynamic", "auto": "auto"}
 
 
@@ -27,11 +29,11 @@ class Peer:
     version = decoding.__version__
 
     def __init__(self, options: dict[str, Any]) -> None:
-        """Raises ValueError where the engine has no weights of that kind."""
+        """Raises ValueError if the engine does not support the dtype."""
         config, has_draft_model = _config(options), options["draft_model"] is not None
         engine = _calibrated(config)
         self._ways = {name: (engine, way) for name, way in METHODS.items() if has_draft_model or name != "draft model"}
-        if options["draft_head"]:  # which stands in a draft model's place
+        if options["draft_head"]:  # replaces the draft model
             config = replace(config, draft_model="none", draft_head=options["draft_head"])
             self._ways["draft head"] = _calibrated(config), METHODS["draft model"]
         self._numbers = count()
@@ -39,7 +41,7 @@ class Peer:
         self.steps, self.phase_seconds = 0, dict[str, float]()
 
     def answer(self, task: dict[str, Any], on_token: Callable[[], None]) -> list[int]:
-        """Also counts the steps after the prompt's last, and sums their phases up."""
+        """Answer a task; also count the steps after the prompt's last one and sum up their phases."""
         (engine, method), number = self._ways[task["drafting"]], str(next(self._numbers))
         request = Request(
             id=number,
@@ -53,7 +55,7 @@ class Peer:
         self.steps, self.phase_seconds = 0, {}
         while engine.has_work:
             result = step(engine)
-            if result.emitted:
+            if result.of(Tokens):
                 on_token()
             if result.stats is not None and result.stats.prefill_rows == 0:
                 self.steps += 1
@@ -64,7 +66,7 @@ class Peer:
 
 
 def _calibrated(config: EngineConfig) -> Engine:
-    engine = Engine.load(config)
+    engine = load_engine(config)
     for _ in range(CALIBRATION_ROUNDS):
         engine.on_idle()
     return engine

@@ -1,6 +1,6 @@
-"""llama.cpp, through llama-cpp-python: plain, and with its prompt lookup; weights as GGUF, written here.
+"""llama.cpp as a peer, through llama-cpp-python: plain, and with its prompt lookup. Writes the weights as GGUF.
 
-Knows models of the types llama and qwen3. Needs the packages llama-cpp-python and gguf.
+Supports models of the types llama and qwen3. Needs the packages llama-cpp-python and gguf.
 """
 
 import json
@@ -13,7 +13,7 @@ import llama_cpp
 import numpy as np
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
-LOOKUP_TOKENS = (2, 10)  # what its guide says of CPUs, and its default
+LOOKUP_TOKENS = (2, 10)  # its guide's value for CPUs, and its default
 FILE_TYPES = {
     "float32": gguf.GGMLQuantizationType.F32,
     "bfloat16": gguf.GGMLQuantizationType.BF16,
@@ -27,7 +27,7 @@ class Peer:
     version = llama_cpp.__version__
 
     def __init__(self, options: dict[str, Any]) -> None:
-        """Raises ValueError for a type of model that it does not know."""
+        """Raises ValueError for an unsupported type of model."""
         self._options = options
         self._path = Path(options["cache"]) / f"{Path(options['model']).name}-{options['dtype']}.gguf"
         if not self._path.is_file():
@@ -43,7 +43,7 @@ class Peer:
     def answer(self, task: dict[str, Any], on_token: Callable[[], None]) -> list[int]:
         model = self._model(task["drafting"])
         model.reset()
-        model.n_tokens = 0  # or it would go on from what prompts have in common
+        model.n_tokens = 0  # otherwise it would reuse the prefix that prompts have in common
         tokens: list[int] = []
         for token in model.generate(task["prompt"], temp=0.0):
             on_token()
@@ -53,7 +53,8 @@ class Peer:
         return tokens
 
     def _model(self, drafting: str) -> llama_cpp.Llama:
-        """One for each way of drafting, on the same mapped weights: a drafting one computes logits of all rows."""
+        """A model for each way of drafting, on the same mapped weights; with drafting it computes all tokens'
+        logits."""
         if drafting not in self._models:
             threads, is_float32 = self._options["threads"], self._options["dtype"] == "float32"
             kv_type = llama_cpp.GGML_TYPE_F32 if is_float32 else llama_cpp.GGML_TYPE_F16
@@ -72,7 +73,7 @@ class Peer:
 
 
 def write_gguf(folder: Path, out: Path, file_type: Any) -> None:
-    """A Hugging Face folder's weights as one GGUF file, matrices as `file_type`, vectors as float32."""
+    """Write a Hugging Face folder's weights to a GGUF file, matrices as `file_type`, vectors as float32."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     if config["model_type"] not in ARCHITECTURES:
         raise ValueError(f"only {' and '.join(ARCHITECTURES)} can be written as GGUF, not {config['model_type']}")
@@ -116,8 +117,8 @@ def _write_config(writer: Any, config: dict[str, Any]) -> None:
 
 
 def _write_vocabulary(writer: Any, folder: Path, vocab_size: int) -> None:
-    """The texts of a byte-level tokenizer's tokens, so that `llama-server` can answer with text. Prompts come as token
-    ids: how they were split is not told."""
+    """Write the texts of a byte-level tokenizer's tokens, so that `llama-server` can answer with text. The
+    pre-tokenizer is not the model's own: prompts come as token ids."""
     file = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     special = {token["id"]: token["content"] for token in file["added_tokens"]}
     texts = {number: text for text, number in file["model"]["vocab"].items()} | special
@@ -149,7 +150,7 @@ def _tensors(folder: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _interleaved(name: str, weight: Any, config: dict[str, Any]) -> Any:
-    """Query and key rows as llama.cpp rotates them, neighbours in pairs where Hugging Face has halves."""
+    """Query and key rows in llama.cpp's order, which rotates neighbouring pairs where Hugging Face rotates halves."""
     num_heads = config["num_attention_heads"]
     if "k_proj" in name:
         num_heads = config.get("num_key_value_heads") or num_heads

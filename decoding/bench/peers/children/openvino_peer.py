@@ -1,4 +1,4 @@
-"""openvino-genai: plain, with a draft model, and with its prompt lookup; weights converted by optimum-intel.
+"""openvino-genai as a peer: plain, with a draft model, and with its prompt lookup. optimum-intel converts the weights.
 
 Needs the packages openvino-genai and optimum-intel[openvino].
 """
@@ -11,8 +11,8 @@ import numpy as np
 import openvino
 import openvino_genai
 
-PRECISIONS = {"float32": "f32", "bfloat16": "bf16", "int8": "f32"}  # what is computed in
-DRAFT_TOKENS = 5  # what its own samples use, for either way
+PRECISIONS = {"float32": "f32", "bfloat16": "bf16", "int8": "f32"}  # precision of the computation
+DRAFT_TOKENS = 5  # as in its own samples, for draft model and prompt lookup
 LOOKUP_NGRAM = 3
 
 
@@ -36,7 +36,7 @@ class Peer:
         config.max_new_tokens = task["max_tokens"]
         config.do_sample = False
         config.ignore_eos = not task["end_tokens"]
-        config.eos_token_id = (task["end_tokens"] or [0])[0]  # there must be one, ignored or not
+        config.eos_token_id = (task["end_tokens"] or [0])[0]  # required even if it is ignored
         config.stop_token_ids = set(task["end_tokens"])
         if drafting != "plain":
             config.num_assistant_tokens = DRAFT_TOKENS
@@ -57,7 +57,7 @@ class Peer:
 
     def _pipeline(self, drafting: str) -> Any:
         scheduler = openvino_genai.SchedulerConfig()
-        scheduler.enable_prefix_caching = False  # the same prompt comes again
+        scheduler.enable_prefix_caching = False  # prompts repeat
         more: dict[str, Any] = {"prompt_lookup": True} if drafting == "prompt lookup" else {}
         if drafting == "draft model":
             more = {"draft_model": openvino_genai.draft_model(self._draft_folder, "CPU", **self._properties)}
@@ -65,7 +65,7 @@ class Peer:
 
 
 class _FirstToken(openvino_genai.StreamerBase):  # type: ignore[misc]
-    """Is shown every token, or some at once."""
+    """Receives every token, sometimes several at once."""
 
     def __init__(self, on_token: Callable[[], None]) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class _FirstToken(openvino_genai.StreamerBase):  # type: ignore[misc]
 
 
 def converted(folder: Path, dtype: str, cache: Path) -> Path:
-    """A Hugging Face folder in OpenVINO's format, with its tokenizer; converted once."""
+    """Convert a Hugging Face folder to OpenVINO's format, with its tokenizer, unless that is done already."""
     out = cache / f"{folder.name}-{dtype}-openvino"
     if out.is_dir():
         return out

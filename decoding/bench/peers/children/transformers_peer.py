@@ -1,4 +1,4 @@
-"""transformers' `generate`: plain, with an assistant model, and with its prompt lookup."""
+"""transformers' `generate` as a peer: plain, with an assistant model, and with its prompt lookup."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,14 +8,14 @@ import transformers
 from transformers import AutoModelForCausalLM
 from transformers.generation.streamers import BaseStreamer
 
-LOOKUP_TOKENS = 10  # what transformers' own guide uses
+LOOKUP_TOKENS = 10  # as in transformers' own guide
 
 
 class Peer:
     version = transformers.__version__
 
     def __init__(self, options: dict[str, Any]) -> None:
-        """Raises ValueError for int8, which it has for GPUs."""
+        """Raises ValueError for int8, which it supports on GPUs only."""
         if options["dtype"] == "int8":
             raise ValueError("transformers has no int8 weights for the CPU")
         torch.set_num_threads(options["threads"])
@@ -48,7 +48,7 @@ class Peer:
 
 
 class _FirstToken(BaseStreamer):  # type: ignore[misc]
-    """Is shown the prompt, then every token."""
+    """Receives the prompt, then every token."""
 
     def __init__(self, on_token: Callable[[], None]) -> None:
         self._on_token = on_token

@@ -22,6 +22,7 @@ for width in (64, 128, 256):
 """
 
 
+@pytest.mark.slow
 def test_no_default_tile_spills_registers_and_all_use_tensor_cores() -> None:
     """In a process of its own: kernels are not interpreted there."""
     environment = {name: text for name, text in os.environ.items() if name != "TRITON_INTERPRET"}

@@ -20,9 +20,9 @@ from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.stats import RequestStats, StepStats
 from decoding.costs.price import DraftBudget, NodePrice
-from decoding.drafting.drafting import DraftRequest
 from decoding.engine.engine import Engine
-from decoding.engine.scheduler import Task
+from decoding.engine.sequence_step import SequenceStep
+from decoding.engine.start import load_engine, start_engine
 from decoding.errors import ConfigError, RequestRejected
 from decoding.model.device.capture import Capture
 from decoding.model.device.runner import Forward, Progress
@@ -51,7 +51,7 @@ class BreakingModel(TargetModel):
             return forward
         broken_RV = forward.logits_RV.clone()
         broken_RV[-1, 3:] = float("nan")
-        return Forward(broken_RV, forward.stopwatch)
+        return Forward(broken_RV, forward.seconds)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def target() -> TargetModel:
 @pytest.fixture(scope="module")
 def shorter(target: TargetModel) -> Engine:
     """Its draft model's context is 64 tokens, the target's 400."""
-    return Engine(target, CONFIG, draft_model=draft_of("llama", 64))
+    return start_engine(target, CONFIG, draft_model=draft_of("llama", 64))
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def breaking(target: TargetModel) -> Engine:
     """Its draft model can break, and its context is longer than the target's."""
     config = replace(CONFIG, max_model_len=512)
     model = BreakingModel.from_model(correlated("llama", NOISE), config)
-    return Engine(target, CONFIG, draft_model=model)
+    return start_engine(target, CONFIG, draft_model=model)
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_a_longer_draft_model_drafts_to_the_targets_end(breaking: Engine) -> Non
 def test_numbers_that_are_none_are_given_up_with_one_warning(
     target: TargetModel, model: BreakingModel, caplog: pytest.LogCaptureFixture, countdown: int
 ) -> None:
-    engine = Engine(target, CONFIG, draft_model=model)  # each engine warns for itself
+    engine = start_engine(target, CONFIG, draft_model=model)  # each engine warns for itself
     prompts = [prompt_of(30, seed) for seed in range(4)]
     plain = [reply(engine, request_of(f"plain{seed}", prompt)) for seed, prompt in enumerate(prompts)]
     with caplog.at_level(logging.WARNING):
@@ -194,7 +194,7 @@ def test_auto_goes_on_without_a_draft_model_that_breaks(breaking: Engine, model:
 
 def test_a_token_that_the_draft_model_does_not_know(target: TargetModel) -> None:
     model = TargetModel.from_model(tiny("llama", vocab_size=150), CONFIG)
-    engine = Engine(target, CONFIG, draft_model=model)
+    engine = start_engine(target, CONFIG, draft_model=model)
     known, unknown = prompt_of(20, 0, 150), prompt_of(20, 1)
     assert unknown.max() >= 150
     plain = [reply(engine, request_of(f"plain{place}", prompt)) for place, prompt in enumerate((known, unknown))]
@@ -236,20 +236,20 @@ def test_a_step_with_no_row_for_a_tree_asks_the_draft_model_for_none(breaking: E
     assert state is not None
     assert state.rows is not None
     num_read = state.rows.length
-    shrunk, least, prompt = (
-        Task(sequence, 0, budget) for budget in (DraftBudget(0, NodePrice(0.1), 0.5), DraftBudget(1), None)
-    )
-    assert (prompt.end, least.end) == (sequence.num_committed, sequence.request.num_tokens)
-    breaking._drafting.propose_batch([DraftRequest(sequence.drafter, shrunk.table, shrunk.end, shrunk.budget)])
+    step = SequenceStep.of(sequence, 1)
+    assert step.end == sequence.request.num_tokens
+    step.budget = DraftBudget(0, NodePrice(0.1), 0.5)
+    breaking._drafting.propose([step])
     assert state.rows.length == num_read
-    breaking._drafting.propose_batch([DraftRequest(sequence.drafter, least.table, least.end, least.budget)])
+    step.budget = DraftBudget(1)
+    breaking._drafting.propose([step])
     assert state.rows.length == sequence.request.num_tokens > num_read
     finish(breaking)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_without_a_draft_model_its_methods_are_rejected_by_name(target: TargetModel, method: str) -> None:
-    engine = Engine(target, CONFIG)
+    engine = start_engine(target, CONFIG)
     with pytest.raises(RequestRejected) as caught:
         engine.add(request_of("bad", prompt_of(5), method=method))
     assert caught.value.param == "speculation.method"
@@ -283,13 +283,13 @@ def test_a_draft_with_another_vocabulary_is_refused_naming_the_first_difference(
     model = save(tmp_path / "target", tiny("llama"), words())
     draft = save(tmp_path / "draft", tiny("llama"), vocabulary)
     with pytest.raises(ConfigError, match=difference):
-        Engine.load(replace(CONFIG, model=model, draft_model=draft, device="cpu"))
+        load_engine(replace(CONFIG, model=model, draft_model=draft, device="cpu"))
 
 
 def test_a_draft_with_the_same_vocabulary_is_loaded_and_drafts(tmp_path: Path) -> None:
     model = save(tmp_path / "target", tiny("llama"), words())
     draft = save(tmp_path / "draft", correlated("llama", NOISE), words())
-    engine = Engine.load(replace(CONFIG, model=model, draft_model=draft, device="cpu"))
+    engine = load_engine(replace(CONFIG, model=model, draft_model=draft, device="cpu"))
     assert set(METHODS) <= set(engine.methods)
     prompt: NDArray[np.int32] = prompt_of(20)
     plain = reply(engine, request_of("plain", prompt))
@@ -302,8 +302,8 @@ def test_a_draft_with_the_same_vocabulary_is_loaded_and_drafts(tmp_path: Path) -
 
 def test_a_model_of_ones_own_has_no_draft_model_unless_one_is_named(tmp_path: Path) -> None:
     model = save(tmp_path / "target", tiny("llama"), words())
-    engine = Engine.load(replace(CONFIG, model=model, device="cpu"))
+    engine = load_engine(replace(CONFIG, model=model, device="cpu"))
     assert engine.draft_model is None
     assert not set(METHODS) & set(engine.methods)
     with pytest.raises(ConfigError):
-        Engine.load(replace(CONFIG, model=model, draft_model=str(tmp_path / "nothing"), device="cpu"))
+        load_engine(replace(CONFIG, model=model, draft_model=str(tmp_path / "nothing"), device="cpu"))

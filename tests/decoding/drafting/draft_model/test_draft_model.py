@@ -60,7 +60,7 @@ def model_of(attention: str, model_type: str = "llama") -> WatchedModel:
     return model
 
 
-class Desk:
+class DraftBench:
     """Asks a draft model as an engine does: a block table for each request, long enough for its tokens and a tree."""
 
     def __init__(self, attention: str = "exact", most_rows: int = 160) -> None:
@@ -223,7 +223,7 @@ def request_of(length: int, seed: int = 0, temperature: float = 0.0) -> Request:
     )
 
 
-def judge(tree: DraftTree, num_accepted: int) -> Verdict:
+def verdict_on(tree: DraftTree, num_accepted: int) -> Verdict:
     """A target that goes along the tree's first branches for so many nodes and then says something else."""
     chosen = np.empty(len(tree), np.int32)
     for node in range(len(tree)):
@@ -268,17 +268,17 @@ def assert_rows_are_of_the_tokens(states: Sequence[DraftModelState], attention: 
 
 
 def test_a_chain_is_what_the_draft_model_says_step_by_step_and_no_token_goes_through_it_twice() -> None:
-    desk, length = Desk(), 6
+    bench, length = DraftBench(), 6
     request = request_of(23)
-    drafter, state = desk.chain(request, length)
+    drafter, state = bench.chain(request, length)
     num_expanded = num_kept = 0
     for num_accepted in (0, 2, 6, 5, 1, 6, 0, 3):
-        [tree] = desk.ask(state)
+        [tree] = bench.ask(state)
         num_seen, num_expanded = request.num_tokens, num_expanded + length - 1
-        assert desk.num_rows == num_seen + num_expanded - num_kept
+        assert bench.num_rows == num_seen + num_expanded - num_kept
         assert tree.parents.tolist() == list(range(-1, length))
         assert tree.tokens[1:].tolist() == greedy_reply(request.tokens, length)
-        verdict = judge(tree, num_accepted)
+        verdict = verdict_on(tree, num_accepted)
         assert verdict.num_accepted == num_accepted
         request.extend(verdict.tokens)
         drafter.observe(tree, verdict, None)
@@ -287,23 +287,23 @@ def test_a_chain_is_what_the_draft_model_says_step_by_step_and_no_token_goes_thr
 
 
 def test_all_requests_of_a_depth_go_through_one_forward_and_rounds_stop_when_none_grows() -> None:
-    desk = Desk()
+    bench = DraftBench()
     lengths = (3, 5, 7)
-    states = [desk.chain(request_of(8 + seed, seed), length)[1] for seed, length in enumerate(lengths)]
-    trees = desk.ask(*states)
-    assert [batch.num_segments for batch in desk.model.batches] == [3, 3, 3, 2, 2, 1, 1]
-    assert [batch.num_tokens for batch in desk.model.batches] == [8 + 9 + 10, 3, 3, 2, 2, 1, 1]
+    states = [bench.chain(request_of(8 + seed, seed), length)[1] for seed, length in enumerate(lengths)]
+    trees = bench.ask(*states)
+    assert [batch.num_segments for batch in bench.model.batches] == [3, 3, 3, 2, 2, 1, 1]
+    assert [batch.num_tokens for batch in bench.model.batches] == [8 + 9 + 10, 3, 3, 2, 2, 1, 1]
     assert [tree.num_drafted for tree in trees] == [3, 5, 7]
     assert all(state.take_cost().seconds > 0 for state in states)
     assert all(state.take_cost().seconds == 0 for state in states)
 
 
 def test_a_sequence_with_more_to_read_than_a_forward_takes_gets_no_tree_yet() -> None:
-    desk = Desk(most_rows=64)
+    bench = DraftBench(most_rows=64)
     request = request_of(2 * 64 + 5)
-    _, state = desk.chain(request, 4)
+    _, state = bench.chain(request, 4)
     for expected in (0, 0, 4):
-        [tree] = desk.ask(state)
+        [tree] = bench.ask(state)
         assert tree.num_drafted == expected
         assert tree.tokens[0] == request.tokens[-1]
         assert_rows_are_of_the_tokens([state])
@@ -311,12 +311,12 @@ def test_a_sequence_with_more_to_read_than_a_forward_takes_gets_no_tree_yet() ->
 
 
 def test_a_prompt_that_goes_on_is_followed_without_a_tree() -> None:
-    desk = Desk()
-    _, state = desk.chain(request_of(40), 4)
-    desk.follow(state, 32)
+    bench = DraftBench()
+    _, state = bench.chain(request_of(40), 4)
+    bench.follow(state, 32)
     assert length_of(state) == 32
-    assert [batch.num_tokens for batch in desk.model.batches] == [32]
-    assert len(desk.model.batches[0].logit_rows_R) == 0
+    assert [batch.num_tokens for batch in bench.model.batches] == [32]
+    assert len(bench.model.batches[0].logit_rows_R) == 0
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
@@ -324,16 +324,16 @@ def test_a_prompt_that_goes_on_is_followed_without_a_tree() -> None:
 def test_after_every_step_the_draft_model_holds_the_first_tokens_of_each_request(
     attention: str, temperature: float
 ) -> None:
-    desk = Desk(attention)
+    bench = DraftBench(attention)
     generator = np.random.default_rng(3)
     drafters, states = zip(
-        *[desk.drafter(request_of(11 + 9 * seed, seed, temperature), WIDE) for seed in range(3)], strict=True
+        *[bench.drafter(request_of(11 + 9 * seed, seed, temperature), WIDE) for seed in range(3)], strict=True
     )
     num_kept = num_dropped = num_scattered = 0
     for _ in range(8):
-        for state, drafter, tree in zip(states, drafters, desk.ask(*states), strict=True):
+        for state, drafter, tree in zip(states, drafters, bench.ask(*states), strict=True):
             tree.check_integrity()
-            verdict = judge(tree, int(generator.integers(0, 5)))
+            verdict = verdict_on(tree, int(generator.integers(0, 5)))
             before = length_of(state)
             state.request.extend(verdict.tokens)
             drafter.observe(tree, verdict, None)
@@ -348,35 +348,35 @@ def test_after_every_step_the_draft_model_holds_the_first_tokens_of_each_request
 
 
 def test_what_requests_have_in_common_is_read_once_also_when_they_start_together() -> None:
-    desk = Desk()
-    states = [desk.chain(request_of(70), 2)[1] for _ in range(3)]
-    trees = desk.ask(*states)
-    assert desk.model.batches[0].num_tokens == 70 + 2 * (70 - 4 * BLOCK_LEN)
+    bench = DraftBench()
+    states = [bench.chain(request_of(70), 2)[1] for _ in range(3)]
+    trees = bench.ask(*states)
+    assert bench.model.batches[0].num_tokens == 70 + 2 * (70 - 4 * BLOCK_LEN)
     assert_rows_are_of_the_tokens(states)
-    _, late = desk.chain(request_of(70), 2)
-    before = desk.num_rows
-    trees += desk.ask(late)
-    assert desk.num_rows - before == 70 - 4 * BLOCK_LEN + 1  # and a node of the tree
+    _, late = bench.chain(request_of(70), 2)
+    before = bench.num_rows
+    trees += bench.ask(late)
+    assert bench.num_rows - before == 70 - 4 * BLOCK_LEN + 1  # and a node of the tree
     assert_rows_are_of_the_tokens([late])
     assert len({tuple(tree.tokens) for tree in trees}) == 1
 
 
 def test_who_gave_its_blocks_back_reads_again_what_others_have_overwritten_and_no_more() -> None:
-    desk = Desk()
-    _, state = desk.chain(request_of(70), 2)
-    [tree] = desk.ask(state)
-    desk.release(state)
-    assert desk.pool.num_held == 0
-    before = desk.num_rows
-    [again] = desk.ask(state)
-    assert desk.num_rows - before == 70 - 4 * BLOCK_LEN + 1
-    desk.release(state)
-    other = desk.pool.open()
-    has_room = desk.pool.resize(other, desk.pool.num_blocks * BLOCK_LEN)
+    bench = DraftBench()
+    _, state = bench.chain(request_of(70), 2)
+    [tree] = bench.ask(state)
+    bench.release(state)
+    assert bench.pool.num_held == 0
+    before = bench.num_rows
+    [again] = bench.ask(state)
+    assert bench.num_rows - before == 70 - 4 * BLOCK_LEN + 1
+    bench.release(state)
+    other = bench.pool.open()
+    has_room = bench.pool.resize(other, bench.pool.num_blocks * BLOCK_LEN)
     assert has_room
-    desk.pool.release(other)
-    before = desk.num_rows
-    [afresh] = desk.ask(state)
-    assert desk.num_rows - before == 70 + 1
+    bench.pool.release(other)
+    before = bench.num_rows
+    [afresh] = bench.ask(state)
+    assert bench.num_rows - before == 70 + 1
     assert_rows_are_of_the_tokens([state])
     assert tree.tokens.tolist() == again.tokens.tolist() == afresh.tokens.tolist()

@@ -123,7 +123,7 @@ def depth_of(tree: DraftTree) -> int:
     return int(tree.depths().max())
 
 
-def judge(drafter: ModelDrafter, tree: DraftTree, is_right: bool) -> None:
+def verify(drafter: ModelDrafter, tree: DraftTree, is_right: bool) -> None:
     """Tell the drafter that the first branch was accepted to its end, or nothing; the request stays as it is."""
     chosen = np.full(len(tree), VOCAB + 1, np.int32)
     if is_right:
@@ -282,7 +282,7 @@ def live(drafter: ModelDrafter, law: Law, is_right: bool, steps: int) -> list[Dr
     trees = []
     for _ in range(steps):
         trees.append(tree_of(drafter, law))
-        judge(drafter, trees[-1], is_right)
+        verify(drafter, trees[-1], is_right)
     return trees
 
 
@@ -413,5 +413,5 @@ def test_random_trees_keep_every_promise(seed: int, temperature: float) -> None:
             assert depth_of(tree) <= rules.d_max
             assert tree.tokens.max() < VOCAB
             num_drafted += tree.num_drafted
-            judge(drafter, tree, bool(random.integers(0, 2)))
+            verify(drafter, tree, bool(random.integers(0, 2)))
     assert num_drafted > 200

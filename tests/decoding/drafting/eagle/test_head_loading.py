@@ -15,7 +15,7 @@ from decoding.cache.batch import StepBatch
 from decoding.drafting.eagle.checkpoint import save_head
 from decoding.drafting.eagle.head_drafting import HeadDrafting
 from decoding.drafting.eagle.head_model import HeadModel
-from decoding.engine.engine import Engine
+from decoding.engine.start import load_engine, start_engine
 from decoding.errors import ConfigError
 from tests.heads import fields_of, new_head, trained_head
 from tests.models import tiny
@@ -35,7 +35,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 def test_a_head_drafts_under_either_option(folders: tuple[str, str], option: str) -> None:
     model, head = folders
     config = replace(CONFIG, model=model, device="cpu", dtype="float32", **{option: head})  # type: ignore[arg-type]
-    engine = Engine.load(config)
+    engine = load_engine(config)
     assert isinstance(engine.draft_model, HeadDrafting)
     assert {"eagle", "dynamic"} <= set(engine.methods)
     prompt = prompt_of(30)
@@ -51,7 +51,7 @@ def test_a_head_drafts_under_either_option(folders: tuple[str, str], option: str
 
 def test_in_bfloat16_the_head_is_the_targets_kind(folders: tuple[str, str]) -> None:
     model, head = folders
-    engine = Engine.load(
+    engine = load_engine(
         replace(CONFIG, model=model, draft_head=head, device="cpu", dtype="bfloat16", attention="sdpa")
     )
     request = request_of("drafted", prompt_of(30), method="eagle")
@@ -65,7 +65,7 @@ def test_in_bfloat16_the_head_is_the_targets_kind(folders: tuple[str, str]) -> N
 def test_two_that_draft_are_refused(folders: tuple[str, str]) -> None:
     model, head = folders
     with pytest.raises(ConfigError, match="only one of them can draft"):
-        Engine.load(replace(CONFIG, model=model, draft_head=head, draft_model=model, device="cpu"))
+        load_engine(replace(CONFIG, model=model, draft_head=head, draft_model=model, device="cpu"))
 
 
 def test_a_head_of_another_model_is_refused(folders: tuple[str, str], tmp_path: Path) -> None:
@@ -74,9 +74,9 @@ def test_a_head_of_another_model_is_refused(folders: tuple[str, str], tmp_path: 
     (tmp_path / "config.json").write_text(json.dumps(fields))
     (tmp_path / "model.safetensors").write_bytes((Path(folders[1]) / "model.safetensors").read_bytes())
     with pytest.raises(ConfigError, match="vocab_size is 250, and the target has 199 tokens"):
-        Engine.load(replace(CONFIG, model=folders[0], draft_head=str(tmp_path), device="cpu"))
+        load_engine(replace(CONFIG, model=folders[0], draft_head=str(tmp_path), device="cpu"))
     with pytest.raises(ConfigError, match="is no folder and cannot be had"):
-        Engine.load(replace(CONFIG, model=folders[0], draft_head=str(tmp_path / "nothing"), device="cpu"))
+        load_engine(replace(CONFIG, model=folders[0], draft_head=str(tmp_path / "nothing"), device="cpu"))
 
 
 def test_a_vocabulary_too_small_to_make_a_tree_of_is_refused() -> None:
@@ -103,7 +103,7 @@ def test_numbers_that_are_none_are_given_up_and_the_tokens_stay(
 ) -> None:
     target = target_of("llama")
     head = BreakingHead(deepcopy(trained_head("llama")), target)
-    engine = Engine(target, CONFIG, draft_model=head)
+    engine = start_engine(target, CONFIG, draft_model=head)
     plain = reply(engine, request_of("plain", prompt_of(30)))
     request = request_of("drafted", prompt_of(30), method=method, max_nodes=8)
     engine.add(request)

@@ -15,11 +15,12 @@ from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, Source
 from decoding.costs.price import DraftBudget, NodePrice
 from decoding.drafting.draft_model.state import DraftModelState
-from decoding.drafting.one_tree.foresight import Foresight
+from decoding.drafting.grammar import TreeGrammar
 from decoding.drafting.one_tree.one_tree import FAMILIES, OneTree
+from decoding.drafting.one_tree.prediction import Prediction
 from decoding.drafting.sources import Sources
 from decoding.sampling.verify import walk
-from decoding.stores.judge import Judge, meant_judge
+from decoding.stores.acceptance_model import AcceptanceModel, unmeasured_model
 from decoding.stores.session import Session
 
 WIDTH = 10
@@ -28,9 +29,9 @@ Law = Callable[[tuple[int, ...]], dict[int, float]]  # what a draft model says a
 NextToken = Callable[[int], int]  # what a target says after a token
 
 
-def new_session(judges: tuple[Judge, Judge] | None = None) -> Session:
+def new_session(models: tuple[AcceptanceModel, AcceptanceModel] | None = None) -> Session:
     """A session whose server knows no more than what classes of evidence mean."""
-    return Session("", "test", 2**20, judges or (meant_judge(), meant_judge()))
+    return Session("", "test", 2**20, models or (unmeasured_model(), unmeasured_model()))
 
 
 def request_of(prompt: Sequence[int], temperature: float = 0.0, seed: int = 7, **speculation: object) -> Request:
@@ -62,11 +63,12 @@ def drafter_of(
     request: Request,
     families: frozenset[Source] = FAMILIES,
     has_model: bool = False,
-    foresight: Foresight | None = None,
+    prediction: Prediction | None = None,
+    grammar: TreeGrammar | None = None,
 ) -> OneTree:
     """has_model: whether there is a draft model."""
     state = DraftModelState(request, no_layers(), SHARED_VOCAB) if has_model else None
-    return OneTree(request, Sources(session, state, foresight=foresight), families)
+    return OneTree(request, Sources(session, state, prediction=prediction, grammar=grammar), families)
 
 
 def tops_of(law: Law, paths: Sequence[tuple[int, ...]]) -> TopTokens:
@@ -125,8 +127,6 @@ def chance_of(session: Session, request: Request, token: int) -> float:
     low, high = 0.0, 1.0
     for _ in range(16):
         middle = (low + high) / 2
-        is_drafted = (token,) in paths_of(
-            drafter_of(session, request).propose(DraftBudget(64, NodePrice(middle), least_gain=-1.0))
-        )
+        is_drafted = (token,) in paths_of(drafter_of(session, request).propose(DraftBudget(64, NodePrice(middle))))
         low, high = (middle, high) if is_drafted else (low, middle)
     return low

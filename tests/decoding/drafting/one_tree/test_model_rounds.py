@@ -10,10 +10,10 @@ from decoding.drafting.draft_model.state import DraftModelState, GrowthRequest
 from decoding.drafting.one_tree.one_tree import OneTree
 from decoding.drafting.sources import Sources
 from tests.decoding.drafting.draft_model.test_draft_model import (
-    Desk,
+    DraftBench,
     assert_rows_are_of_the_tokens,
-    judge,
     length_of,
+    verdict_on,
 )
 from tests.decoding.drafting.draft_model.test_draft_model import (
     request_of as tiny_request_of,
@@ -126,7 +126,7 @@ def test_the_draft_model_is_wanted_where_its_price_is_below_what_the_stores_lack
     cheap, dear = DraftBudget(16, NodePrice(0.02), 0.1, 0.01), DraftBudget(16, NodePrice(0.02), 5.0, 0.01)
 
     def wants(prompt: list[int], budget: DraftBudget) -> bool:
-        return drafter_of(new_session(), request_of(prompt), has_model=True).wants_model(budget)
+        return drafter_of(new_session(), request_of(prompt), has_model=True).prepare(budget)
 
     assert wants(new.tokens.tolist(), cheap)
     assert not wants(new.tokens.tolist(), dear)
@@ -138,23 +138,23 @@ def test_a_draft_model_that_is_often_wrong_is_wanted_no_more() -> None:
     session, request = new_session(), request_of([3])
     drafter = drafter_of(session, request, MODEL_ONLY, has_model=True)
     budget = DraftBudget(8, NodePrice(0.02), 0.2, 0.01)
-    assert drafter.wants_model(budget)
+    assert drafter.prepare(budget)
     for _ in range(80):
         tree, _ = grow(drafter, chain_law(0.9), budget)
         verify(drafter, request, tree, lambda token: (token + 7) % 19)  # which the draft model never says
-    assert not drafter.wants_model(budget)
+    assert not drafter.prepare(budget)
 
 
-def test_what_the_draft_model_foretold_is_counted() -> None:
+def test_what_the_draft_model_predicted_is_counted() -> None:
     request = request_of([3, 9])
     drafter = drafter_of(new_session(), request, has_model=True)
     tree, _ = grow(drafter, chain_law(0.95), DraftBudget(8))
     accepted = verify(drafter, request, tree, lambda token: token + 1 if token >= 20 else 20)
     assert accepted > 1
-    assert accepted <= drafter.foretold["draft_model"] <= accepted + 1
+    assert accepted <= drafter.finish()["draft_model"] <= accepted + 1
 
 
-class OneTreeDesk(Desk):
+class OneTreeBench(DraftBench):
     """Lets one tree grow with a tiny draft model. rows: by step, of each sequence's catching up."""
 
     def one_tree(self, length: int, seed: int, temperature: float = 0.0) -> tuple[OneTree, DraftModelState]:
@@ -166,7 +166,7 @@ class OneTreeDesk(Desk):
     def step(self, drafter: OneTree, state: DraftModelState, budget: DraftBudget) -> DraftTree:
         """As `Drafting` does: the draft model is left out where it is not wanted."""
         self._make_room(state, state.request.num_tokens)
-        if drafter.wants_model(budget):
+        if drafter.prepare(budget):
             growth = GrowthRequest(state, self.tables[state], state.request.num_tokens, budget)
             assert not self.draft_model.grow_batch([growth])
         return drafter.propose(budget)
@@ -176,33 +176,33 @@ WITH_MODEL, WITHOUT_MODEL = DraftBudget(12), DraftBudget(12, NodePrice(0.0), 50.
 
 
 def test_a_step_without_the_draft_model_is_caught_up_with_in_one_forward_and_the_rows_are_the_same() -> None:
-    desk = OneTreeDesk()
-    drafter, state = desk.one_tree(20, 1)
+    bench = OneTreeBench()
+    drafter, state = bench.one_tree(20, 1)
     for sits_out in (False, True, True, True, False, True, False):
-        before, unseen = len(desk.model.batches), state.request.num_tokens - (length_of(state) if state.rows else 0)
-        tree = desk.step(drafter, state, WITHOUT_MODEL if sits_out else WITH_MODEL)
+        before, unseen = len(bench.model.batches), state.request.num_tokens - (length_of(state) if state.rows else 0)
+        tree = bench.step(drafter, state, WITHOUT_MODEL if sits_out else WITH_MODEL)
         tree.check_integrity()
-        batches = desk.model.batches[before:]
+        batches = bench.model.batches[before:]
         if sits_out:
             assert batches == []
         else:
             assert batches[0].num_tokens == unseen, "all it has missed, at once"
             assert length_of(state) == state.request.num_tokens
-        verdict = judge(tree, 2)
+        verdict = verdict_on(tree, 2)
         state.request.extend(verdict.tokens)
         drafter.observe(tree, verdict, None)
         assert_rows_are_of_the_tokens([state])
 
 
 def test_after_every_step_the_draft_model_holds_the_first_tokens_of_each_request() -> None:
-    desk = OneTreeDesk()
+    bench = OneTreeBench()
     random = np.random.default_rng(5)
     num_kept = 0
     for seed, temperature in enumerate((0.0, 0.9)):
-        drafter, state = desk.one_tree(11 + 9 * seed, seed, temperature)
+        drafter, state = bench.one_tree(11 + 9 * seed, seed, temperature)
         for _ in range(9):
-            tree = desk.step(drafter, state, DraftBudget(int(random.integers(1, 20))))
-            verdict, before = judge(tree, int(random.integers(0, 4))), length_of(state)
+            tree = bench.step(drafter, state, DraftBudget(int(random.integers(1, 20))))
+            verdict, before = verdict_on(tree, int(random.integers(0, 4))), length_of(state)
             state.request.extend(verdict.tokens)
             drafter.observe(tree, verdict, None)
             num_kept += length_of(state) - before

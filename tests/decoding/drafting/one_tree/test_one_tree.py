@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
@@ -9,9 +10,9 @@ import numpy as np
 import pytest
 
 from decoding.core.tree import Source
-from decoding.costs.price import NO_STAKES, DraftBudget, NodePrice, Stakes
+from decoding.costs.price import DraftBudget, NodePrice
 from decoding.sampling.noise import gumbel
-from decoding.stores.judge import meant_judge, measured_judges
+from decoding.stores.acceptance_model import measured_models, unmeasured_model
 from decoding.stores.session import Session
 from decoding.stores.session_store import SessionLimits, SessionStore
 from tests.decoding.drafting.one_tree.growing import (
@@ -58,8 +59,8 @@ def test_the_draft_models_word_for_a_node_counts_with_the_others() -> None:
 
 
 def test_a_token_that_two_sources_name_is_likelier_than_one_that_the_other_denies() -> None:
-    for judges in (None, measured_judges()):
-        agreeing, denying = new_session(judges), new_session(judges)
+    for models in (None, measured_models()):
+        agreeing, denying = new_session(models), new_session(models)
         teach(agreeing, {(1, 2, 3): {4: 0.8}})
         teach(denying, {(1, 2, 3): {6: 0.8}})
         request = request_of(COPYING)
@@ -71,9 +72,9 @@ def test_a_token_that_two_sources_name_is_likelier_than_one_that_the_other_denie
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_the_chances_of_siblings_sum_to_at_most_one(temperature: float) -> None:
     random = np.random.default_rng(4)
-    for judges in (None, measured_judges()):
+    for models in (None, measured_models()):
         for seed in range(4):
-            session = new_session(judges)
+            session = new_session(models)
             for context in ((1, 2, 3), (9, 3), (1, 2, 3)):
                 law = random.dirichlet(np.full(9, 0.3)).tolist()
                 teach(session, {context: dict(zip(random.permutation(20)[:9].tolist(), law, strict=True))})
@@ -104,13 +105,13 @@ def test_a_method_of_one_family_uses_no_other_source_and_what_is_asked_of_that()
     assert {source for each in names_of(tree).values() for source in each} == family
     none_left = drafter_of(session, request_of(COPYING, sources=["context"]), family)
     assert none_left.propose(DraftBudget(16)).num_drafted == 0
-    assert none_left.foretold == {}
+    assert none_left.finish() == {}
 
 
 def test_the_draft_model_is_asked_for_nothing_where_it_is_not_among_the_sources() -> None:
     request = request_of(COPYING, sources=STORES)
     drafter = drafter_of(taught_session(), request, has_model=True)
-    assert set(drafter.foretold) == set(STORES)
+    assert set(drafter.finish()) == set(STORES)
 
 
 def test_nothing_is_drafted_that_is_worth_less_than_its_price() -> None:
@@ -122,16 +123,6 @@ def test_nothing_is_drafted_that_is_worth_less_than_its_price() -> None:
     sizes = [tree.num_drafted for tree in trees]
     assert sizes[0] > sizes[3] > sizes[5] == 0
     assert all(chance_of(session, request, path[0]) >= 0.05 - 0.001 for path in paths_of(trees[2]))
-
-
-def test_a_tree_that_gains_less_than_the_step_costs_is_not_drafted_at_all() -> None:
-    session, request = taught_session(), request_of(COPYING)
-    budgets = [DraftBudget(16, NodePrice(0.1), least_gain=gain) for gain in np.linspace(0, 16, 40)]
-    trees = [drafter_of(session, request).propose(budget) for budget in budgets]
-    sizes = [tree.num_drafted for tree in trees]
-    assert set(sizes) == {drafter_of(session, request).propose(DraftBudget(16, NodePrice(0.1))).num_drafted, 0}
-    assert sizes == sorted(sizes, reverse=True)
-    assert (trees[-1].tokens.tolist(), trees[-1].parents.tolist()) == ([3], [-1])
 
 
 def test_a_larger_budget_adds_nodes_and_takes_none_out() -> None:
@@ -162,6 +153,7 @@ def test_what_follows_a_node_is_looked_up_along_its_path() -> None:
     assert set(paths_of(drafter.propose(DraftBudget(8)))) == {(10,), (11,), (10, 20), (11, 21)}
 
 
+PLAIN = DraftBudget(4, NodePrice(1.0))  # nothing is worth that
 WRONG_OFTEN, RIGHT_OFTEN = 2, 1  # what the target adds to a token, where the store says that 1 is added
 
 
@@ -180,30 +172,38 @@ def live(session: Session, added: int, budget: DraftBudget, steps: int = 60) -> 
     drafter = drafter_of(session, request)
     for _ in range(steps):
         tree = drafter.propose(budget)
-        assert budget.least_gain == 0 or tree.num_drafted == 0
+        assert budget is not PLAIN or tree.num_drafted == 0
         verify(drafter, request, tree, lambda token: (token + added) % 50)
     return before, drafter.propose(likelier).num_drafted
 
 
-@pytest.mark.parametrize("least_gain", [0.0, 4.0], ids=["drafted", "plain"])
-def test_a_source_that_is_always_wrong_loses_its_nodes_and_one_that_is_right_gains(least_gain: float) -> None:
+@pytest.mark.parametrize("budget", [DraftBudget(4), PLAIN], ids=["drafted", "plain"])
+def test_a_source_that_is_always_wrong_loses_its_nodes_and_one_that_is_right_gains(budget: DraftBudget) -> None:
     """Whether its tokens were drafted or the steps were plain."""
-    budget = DraftBudget(4, least_gain=least_gain)
     before, after = live(successor_session(0.95), WRONG_OFTEN, budget)
     assert after == 0 < before
     before, after = live(successor_session(0.25), RIGHT_OFTEN, budget)
     assert before == 0 < after
 
 
-def test_what_was_foretold_is_counted_whoever_drafted_and_whether_or_not() -> None:
-    for budget in (DraftBudget(4), DraftBudget(4, least_gain=100.0)):
+def test_what_was_predicted_is_counted_whoever_drafted_and_whether_or_not() -> None:
+    for budget in (DraftBudget(4), PLAIN):
         request = request_of([0])
         drafter = drafter_of(successor_session(0.95), request)
         for _ in range(6):
             verify(drafter, request, drafter.propose(budget), lambda token: (token + 1) % 50)
-        assert drafter.foretold["adjacency"] == request.num_output > 0
-        assert drafter.foretold["context"] == 0
-        assert drafter.foretold["ngram"] == 0
+        num_predicted = drafter.finish()
+        assert num_predicted["adjacency"] == request.num_output > 0
+        assert num_predicted["context"] == num_predicted["ngram"] == 0
+
+
+def test_of_a_run_that_the_replys_end_cuts_what_is_given_out_counts_alone() -> None:
+    whole = request_of([0], sources=["adjacency"])
+    request = replace(whole, sampling=replace(whole.sampling, max_tokens=3))
+    drafter = drafter_of(successor_session(0.95), request)
+    assert verify(drafter, request, drafter.propose(DraftBudget(8)), lambda token: (token + 1) % 50) == 8
+    assert request.finish_reason is not None
+    assert drafter.finish() == {"adjacency": 3}
 
 
 def test_what_the_target_says_is_in_the_store_for_the_next_step() -> None:
@@ -219,7 +219,7 @@ def test_what_the_target_says_is_in_the_store_for_the_next_step() -> None:
 
 def test_requests_start_from_their_session_and_sessions_from_the_server() -> None:
     store = SessionStore(SessionLimits(2**20, 2**24, 2**24))
-    store.judges = (meant_judge(), meant_judge())
+    store.acceptance_models = (unmeasured_model(), unmeasured_model())
     laws = {(token,): {(token + 1) % 50: 0.95} for token in range(50)}
     lived, fresh = store.open("alice", "lived"), store.open("bob", "fresh")
     for session in (lived, fresh):
@@ -232,7 +232,9 @@ def test_requests_start_from_their_session_and_sessions_from_the_server() -> Non
     late = store.open("carol", "late")
     teach(late, laws)
     assert again < chance_of(late, asked, 1) < fresh_before
-    assert chance_of(late, request_of([0], 1.0, sources=["adjacency"]), 1) > 0.9, "sampled requests judge apart"
+    assert chance_of(late, request_of([0], 1.0, sources=["adjacency"]), 1) > 0.9, (
+        "sampled requests are learned from apart"
+    )
 
 
 @pytest.mark.parametrize("source", ["adjacency", "draft_model"])
@@ -267,14 +269,14 @@ def test_without_temperature_the_seed_changes_nothing() -> None:
     assert paths_of(trees[0]) == paths_of(trees[1])
 
 
-def test_a_tree_of_no_budget_is_the_root_alone_and_is_judged_too() -> None:
+def test_a_tree_of_no_budget_is_the_root_alone_and_is_learned_from_too() -> None:
     request = request_of([0], sources=["adjacency"])
     drafter = drafter_of(successor_session(0.95), request)
     for _ in range(5):
         tree = drafter.propose(DraftBudget(0))
         assert tree.num_drafted == 0
         verify(drafter, request, tree, lambda token: (token + 1) % 50)
-    assert drafter.foretold["adjacency"] == 5
+    assert drafter.finish()["adjacency"] == 5
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
@@ -369,60 +371,16 @@ def test_nodes_for_which_a_step_has_rows_to_spare_are_the_likeliest(num_spare: i
     assert set(paths_of(mixed)) == set(paths_of(alone)) | set(paths_of(worth))
 
 
-def test_a_request_that_finds_nothing_looks_rarely_and_one_that_does_at_every_step() -> None:
-    for added, law in ((7, {}), (1, {(token,): {(token + 1) % 50: 0.95} for token in range(50)})):
-        session, request = new_session(), request_of([0], sources=["adjacency"])
-        teach(session, law)
-        drafter = drafter_of(session, request)
-        looked, stakes = [], Stakes(NodePrice(0.1, 0.1), least_gain=0.5)
-        for _ in range(200):
-            looked.append(drafter.is_awake(0.2))
-            if looked[-1]:
-                drafter.look(stakes)
-                tree = drafter.propose(DraftBudget(4, NodePrice(0.1), least_gain=0.5))
-                verify(drafter, request, tree, lambda token, added=added: (token + added) % 50)  # type: ignore[misc]
-            else:
-                request.extend(np.array([int(request.tokens[-1] + added) % 50], np.int32))
-        assert all(looked[:4])
-        assert (sum(looked[100:]) < 40) == (added == 7), "whoever finds nothing"
-        assert sum(looked[100:]) >= (3 if added == 7 else 100), "looks again all the same"
-
-
-def test_what_looks_have_found_tells_what_they_are_worth_at_any_price() -> None:
-    session, request = new_session(), request_of([0], sources=["adjacency"])
-    teach(session, {(token,): {token + 1: 0.5} for token in range(49)})
-    drafter = drafter_of(session, request)
-
-    def following(token: int) -> int:
-        return (token + 1 + token % 2) % 50  # what is drafted comes every other time
-
-    def looks(price: float, stakes: Stakes) -> int:
-        count = 0
-        for _ in range(12):
-            if drafter.is_awake(price):
-                drafter.look(stakes)
-                count += 1
-                budget = DraftBudget(4, stakes.node, least_gain=stakes.least_gain)
-                verify(drafter, request, drafter.propose(budget), following)
-            else:
-                request.extend(np.array([following(int(request.tokens[-1]))], np.int32))
-        return count
-
-    cheap, dear = Stakes(NodePrice(0.1, 0.1), least_gain=0.05), Stakes(NodePrice(0.5, 0.5), least_gain=0.7)
-    assert [looks(0.05, cheap), looks(0.5, dear)] == [12, 1]
-    assert looks(0.05, cheap) >= 10, "nobody sleeps on when prices fall"
-
-
 def test_a_text_is_learned_from_while_nothing_is_drafted() -> None:
     session = new_session()
     request = request_of([30, 31, 32])
     drafter = drafter_of(session, request)
     for token in range(40):
-        drafter.look(NO_STAKES)
+        drafter.probe()
         request.extend(np.array([token], np.int32))
-    assert drafter.foretold["ngram"] == 0
+    assert drafter.finish()["ngram"] == 0
     again = drafter_of(session, request_of([9, 10, 11, 12]))
-    again.look(NO_STAKES)
+    again.probe()
     assert paths_of(again.propose(DraftBudget(3)))[:2] == [(13,), (13, 14)]
     assert again.propose(DraftBudget(3)).named_by(1) == [Source.CONTEXT]
 
@@ -433,12 +391,12 @@ def test_earlier_replies_of_the_session_are_copied_also_while_they_come() -> Non
     drafter = drafter_of(session, first)
     reply = list(range(20))
     for token in reply:
-        drafter.look(NO_STAKES)
+        drafter.probe()
         first.extend(np.array([token], np.int32))
-    drafter.look(NO_STAKES)
+    drafter.probe()
     meanwhile = drafter_of(session, request_of(prompt, sources=["context"])).propose(DraftBudget(30))
     assert paths_of(meanwhile)[-1] == tuple(reply), "the prompt's end finds the reply's beginning"
-    assert drafter.foretold["context"] == 0
+    assert drafter.finish()["context"] == 0
     deeper = drafter_of(session, request_of([8, 9, 3, 4, 5, 6], sources=["context"])).propose(DraftBudget(3))
     assert paths_of(deeper) == [(7,), (7, 8), (7, 8, 9)]
     own = drafter_of(session, request_of([5, 6, 70, 4, 5, 6], sources=["context"])).propose(DraftBudget(1))
@@ -453,4 +411,4 @@ def test_what_a_draft_model_has_to_read_is_part_of_its_price() -> None:
     budget = DraftBudget(8, NodePrice(0.05), round_price=0.1, row_price=0.2)
     for num_tokens in (4, 3000):
         drafter = drafter_of(new_session(), request_of(list(range(num_tokens))), has_model=True)
-        assert drafter.wants_model(budget) == (num_tokens == 4)
+        assert drafter.prepare(budget) == (num_tokens == 4)

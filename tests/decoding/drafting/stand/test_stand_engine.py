@@ -10,11 +10,13 @@ import torch
 from numpy.typing import NDArray
 
 from decoding.config import EngineConfig
+from decoding.core.events import Finished
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.stats import DraftCounts
 from decoding.engine.engine import Engine
+from decoding.engine.start import start_engine
 from decoding.model.target_model import TargetModel
 from tests.models import VOCAB_SIZE, tiny
 
@@ -32,7 +34,7 @@ LAWS = [
 @pytest.fixture(scope="module", params=["float32", "bfloat16"])
 def engine(request: pytest.FixtureRequest) -> Engine:
     config = replace(CONFIG, dtype=request.param)
-    return Engine(TargetModel.from_model(tiny("llama").to(getattr(torch, request.param)), config), config)
+    return start_engine(TargetModel.from_model(tiny("llama").to(getattr(torch, request.param)), config), config)
 
 
 def prompt_of(length: int) -> NDArray[np.int32]:
@@ -58,9 +60,9 @@ def together(
         engine.add(request)
         engine.step()  # siblings arrive one after the other
     while engine.has_work:
-        for retired in engine.step().retired:
-            pooled.drafted += retired.stats.counts.drafted
-            pooled.accepted += retired.stats.counts.accepted
+        for finished in engine.step().of(Finished):
+            pooled.drafted += finished.stats.counts.drafted
+            pooled.accepted += finished.stats.counts.accepted
     return [request.output.tolist() for request in requests], pooled
 
 

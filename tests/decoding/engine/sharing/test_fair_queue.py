@@ -36,7 +36,7 @@ class Places:
         """Let in whoever may, and say how many places were taken away for that."""
         num_taken = 0
         while (item := self.queue.next()) is not None:
-            if self.queue.num_running == PLACES:
+            if len(self.queue.running) == PLACES:
                 victim = self.queue.victim(item, self.queue.running, lambda _: 1, 1)
                 if victim is None:
                     break
@@ -126,8 +126,8 @@ def test_whatever_comes_and_goes_places_are_full_shared_fairly_and_never_handed_
         num_taken = places.fill()
         assert places.fill() == 0, "a place was handed to and fro"
         assert num_taken <= PLACES
-        assert places.queue.num_running == min(PLACES, len(there))
-        assert places.queue.num_running + places.queue.num_waiting == len(there)
+        assert len(places.queue.running) == min(PLACES, len(there))
+        assert len(places.queue.running) + places.queue.num_waiting == len(there)
         running, waits = places.running(), {item.turn.key for item in there} - places.running().keys()
         waiting = {item.turn.key for item in there if item not in places.queue.running}
         for key in waiting | waits:

@@ -11,7 +11,7 @@ import pytest
 
 from decoding.engine.sequence import Sequence
 from decoding.engine.sharing.fair_queue import Turn
-from decoding.engine.sharing.step_plan import LATELY, StepShares, Want, step_rows
+from decoding.engine.sharing.step_plan import LATELY, StepShares, Want, step_tokens
 
 
 @dataclass
@@ -37,7 +37,7 @@ def test_no_key_waits_longer_for_a_step_than_on_a_machine_of_its_share(seed: int
     rng = random.Random(seed)
     base, most = rng.uniform(0, 300), 512
     wants = {f"{key}": Want(rng.choice((1, 2, 60, 512)), rng.choice((1.0, 3.0))) for key in range(rng.randint(2, 8))}
-    shares, total = step_rows(wants, base, most), sum(want.weight for want in wants.values())
+    shares, total = step_tokens(wants, base, most), sum(want.weight for want in wants.values())
     rows = sum(shares.values())
     assert rows <= most + 1e-6
     for key, want in wants.items():
@@ -49,9 +49,9 @@ def test_no_key_waits_longer_for_a_step_than_on_a_machine_of_its_share(seed: int
 
 def test_keys_that_ask_for_little_leave_the_rest_to_one_that_can_use_it() -> None:
     many = {f"{key}": Want(1) for key in range(30)}
-    assert step_rows(many | {"flood": Want(60)}, 16, 512) == {**dict.fromkeys(many, 1), "flood": 60}
-    assert step_rows({"one": Want(1), "flood": Want(60)}, 16, 512) == {"one": 1, "flood": 17}
-    assert step_rows({"one": Want(400), "other": Want(400)}, 16, 512) == {"one": 256, "other": 256}
+    assert step_tokens(many | {"flood": Want(60)}, 16, 512) == {**dict.fromkeys(many, 1), "flood": 60}
+    assert step_tokens({"one": Want(1), "flood": Want(60)}, 16, 512) == {"one": 1, "flood": 17}
+    assert step_tokens({"one": Want(400), "other": Want(400)}, 16, 512) == {"one": 256, "other": 256}
 
 
 def test_a_key_alone_has_the_whole_step_and_one_that_left_a_moment_ago_still_has_its_part() -> None:

@@ -1,4 +1,4 @@
-"""Ten architectures are traced as one graph for every number of rows, with attention as one opaque operation."""
+"""Architectures are traced as one graph for every number of rows, with attention as one opaque operation."""
 
 from __future__ import annotations
 
@@ -21,15 +21,10 @@ from tests.recording import RecordingCapture
 CONFIG = EngineConfig(attention="padded", max_model_len=128, threads=1, compile=True)
 ARCHITECTURES = (
     "llama",
-    "qwen2",
-    "qwen3",
-    "mistral",
     "gpt_neox",
-    "gemma2",
     "gemma3_text",
-    "phi3",
-    "olmo2",
-    "smollm3",
+    *(pytest.param(each, marks=pytest.mark.slow) for each in ("qwen2", "qwen3", "mistral", "gemma2", "phi3", "olmo2")),
+    pytest.param("smollm3", marks=pytest.mark.slow),
 )
 
 

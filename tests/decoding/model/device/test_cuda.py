@@ -12,7 +12,7 @@ from decoding.cache.kv_cache import KvCache
 from decoding.drafting.eagle.head_drafting import HeadDrafting
 from decoding.drafting.eagle.head_graphs import HeadGraphs
 from decoding.drafting.eagle.head_model import HeadModel
-from decoding.engine.engine import Engine
+from decoding.engine.start import start_engine
 from decoding.model.device.capture import CudaCapture
 from decoding.model.device.graph_runner import GraphRunner
 from decoding.model.device.stopwatch import CudaStopwatch
@@ -45,10 +45,10 @@ def test_a_graph_gives_what_its_operations_give(model_type: str, compile: bool) 
 
 
 def test_an_engine_on_a_gpu_gives_the_tokens_of_the_cpu() -> None:
-    plain = Engine(TargetModel.from_model(tiny("llama"), SMALL), SMALL)
+    plain = start_engine(TargetModel.from_model(tiny("llama"), SMALL), SMALL)
     target = model_on_gpu(max_model_len=SMALL.max_model_len)
     head = HeadModel(new_head(target.embeddings).to(target.device), target, CudaCapture(target.device))
-    captured = Engine(target, STATIC, draft_model=head)
+    captured = start_engine(target, STATIC, draft_model=head)
     assert isinstance(captured._runner, GraphRunner)
     assert isinstance(captured.draft_model, HeadDrafting)
     assert isinstance(captured.draft_model._runner, HeadGraphs)

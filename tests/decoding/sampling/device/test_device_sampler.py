@@ -22,8 +22,9 @@ from decoding.sampling.asked import Asked, Drawn
 from decoding.sampling.device.device_sampler import DeviceDrawing, DeviceSampler
 from decoding.sampling.device.launch import likeliest
 from decoding.sampling.grammar.builder import GrammarBuilder
-from decoding.sampling.host_sampler import HostSampler
+from decoding.sampling.law import law_of
 from decoding.sampling.logits_processors import processors_of
+from decoding.sampling.sampler import HostSampler
 from decoding.sampling.top_tokens import top_tokens
 from tests.asking import encode
 
@@ -82,7 +83,7 @@ def plain(sampling: SamplingParams, first: int = 0, tree: DraftTree | None = Non
         matcher = GrammarBuilder(EngineConfig(), VOCAB_SIZE, frozenset({3})).build(sampling.grammar).new_matcher()
     tree = tree or root_only(0)
     processors = processors_of(request, VOCAB_SIZE, matcher)
-    return Asked(request, first, len(tree), tree, processors, 0, request.prompt[:0], 0)
+    return Asked(request, law_of(request.sampling), first, len(tree), tree, processors, 0, request.prompt[:0], 0)
 
 
 @pytest.mark.parametrize(("vocab_size", "block_len"), [(1003, 256), (1536, 2048), (33_000, 16_384)])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from decoding.core.events import Failed, Finished, PromptLogprobs, Tokens
 from decoding.core.grammar import Grammar
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
@@ -49,12 +50,12 @@ def replies(engine: Engine) -> tuple[dict[str, Reply], int]:
     accepted = 0
     while engine.has_work:
         result = engine.step()
-        assert not result.broken
-        for scored in result.scored:
+        assert not result.of(Failed)
+        for scored in result.of(PromptLogprobs):
             told[scored.request_id] += scored.logprobs
-        for emitted in result.emitted:
+        for emitted in result.of(Tokens):
             told[emitted.request_id] += emitted.logprobs or []
-        accepted += sum(retired.stats.counts.accepted for retired in result.retired)
+        accepted += sum(finished.stats.counts.accepted for finished in result.of(Finished))
         engine.sessions.delete("", "greedy")
     return {name: (request.output.tolist(), told[name]) for name, request in requests.items()}, accepted
 

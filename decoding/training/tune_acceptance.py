@@ -1,8 +1,8 @@
-"""Measures what evidence is worth on the bundled model: `python -m decoding.training.tune_judge`.
+"""Trains every server's initial acceptance model on the bundled model: `python -m decoding.training.tune_acceptance`.
 
-Owns the run: replies to prompts of the training side, greedy and sampled, with and without the draft model, each from
-a session that has seen a few others. What the server's judge has learned by the end is written beside it, where every
-server starts from it. No prompt of a benchmark is among them.
+Owns the run: replies to prompts of the training side, greedy and sampled, with and without the draft model, in sessions
+that hold a few other replies. The acceptance model at the end is written beside its code, where every server loads it.
+The prompts include none of a benchmark.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.tree import IntArray
 from decoding.engine.engine import Engine
+from decoding.engine.start import load_engine
 from decoding.model.checkpoint import BUNDLED_FOLDER
-from decoding.stores import judge
-from decoding.stores.judge import Judge, meant_judge
+from decoding.stores import acceptance_model
+from decoding.stores.acceptance_model import AcceptanceModel, unmeasured_model
 from decoding.training.heads.prompts import generated_prompts
 
-TEMPERATURES = (0.0, 0.6, 0.0, 1.0)  # turn by turn
+TEMPERATURES = (0.0, 0.6, 0.0, 1.0)  # taken in turn
 SESSION_LEN = 12  # replies
-PACE = 0.002
+LEARNING_RATE = 0.002
 MOST_TRIED = 2.0**20
 BUDGETS = (8, 16, 32, 60)
 SCHEMA = {
@@ -41,11 +42,12 @@ SCHEMA = {
 GRAMMAR = Grammar("json_schema", json.dumps(SCHEMA))
 
 
-def measure(draft_model: str, judges: tuple[Judge, Judge], num_prompts: int, max_tokens: int) -> None:
-    """Let an engine answer, its server's judges being these. Of eight replies one is drafted for from a prediction and
-    one has a grammar."""
-    engine = Engine.load(EngineConfig(model=BUNDLED_MODEL, draft_model=draft_model))
-    engine.sessions.judges = judges
+def measure(
+    draft_model: str, models: tuple[AcceptanceModel, AcceptanceModel], num_prompts: int, max_tokens: int
+) -> None:
+    """Let an engine with these acceptance models answer. Of eight requests one has a prediction and one a grammar."""
+    engine = load_engine(EngineConfig(model=BUNDLED_MODEL, draft_model=draft_model))
+    engine.sessions.acceptance_models = models
     prompts = generated_prompts(str(BUNDLED_FOLDER), num_prompts, seed=2)
     for number, prompt in enumerate(track(prompts, description=f"draft model: {draft_model}")):
         temperature = TEMPERATURES[number // 3 % len(TEMPERATURES)]  # prompts take turns by skill
@@ -73,8 +75,8 @@ def _reply(engine: Engine, request: Request) -> IntArray:
 
 
 def _edited(tokens: IntArray, seed: int) -> IntArray:
-    """The same with a few tokens replaced, put in or left out at every twenty or so; of four one that has nothing to do
-    with it."""
+    """A prediction made of a reply: in each twenty tokens up to three are replaced by up to three others. One
+    prediction in four is the reply's tokens shuffled."""
     random = np.random.default_rng(seed)
     if random.random() < 0.25:
         return random.permutation(tokens)
@@ -88,28 +90,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure what evidence is worth.")
     parser.add_argument("--prompts", type=int, default=1800, help="with and without the draft model each")
     parser.add_argument("--max-tokens", type=int, default=128)
-    parser.add_argument("--out", type=Path, default=Path(judge.__file__).with_name("judge.json"))
+    parser.add_argument("--out", type=Path, default=Path(acceptance_model.__file__).with_name("acceptance_model.json"))
     args = parser.parse_args()
-    judges = (_learning(meant_judge()), _learning(meant_judge()))
+    models = (_learning(unmeasured_model()), _learning(unmeasured_model()))
     for draft_model in ("none", "auto"):
-        measure(draft_model, judges, args.prompts, args.max_tokens)
-    told = (
-        f"python -m decoding.training.tune_judge --prompts {args.prompts} --max-tokens {args.max_tokens}: the bundled"
-        " model, prompts of its training side"
-    )
-    kinds = {name: _rounded(each) for name, each in zip(("greedy", "sampled"), judges, strict=True)}
+        measure(draft_model, models, args.prompts, args.max_tokens)
+    command = f"tune_acceptance --prompts {args.prompts} --max-tokens {args.max_tokens}"
+    told = f"python -m decoding.training.{command}: the bundled model, prompts of its training side"
+    kinds = {name: _rounded(each) for name, each in zip(("greedy", "sampled"), models, strict=True)}
     args.out.write_text(json.dumps({"provenance": told, **kinds}) + "\n", encoding="utf-8")
 
 
-def _learning(judge: Judge) -> Judge:
-    """One that keeps learning, whatever it has seen."""
-    return judge._replace(most_tried=MOST_TRIED, pace=PACE)
+def _learning(model: AcceptanceModel) -> AcceptanceModel:
+    """A copy that keeps learning however much it has seen."""
+    return model._replace(most_tried=MOST_TRIED, learning_rate=LEARNING_RATE)
 
 
-def _rounded(judge: Judge) -> dict[str, list[object]]:
+def _rounded(model: AcceptanceModel) -> dict[str, list[object]]:
     return {
-        "chances": [round(float(chance), 5) for chance in judge.chances],
-        "weights": [[round(float(weight), 4) for weight in weights] for weights in judge.weights],
+        "chances": [round(float(chance), 5) for chance in model.chances],
+        "weights": [[round(float(weight), 4) for weight in weights] for weights in model.weights],
     }
 
 

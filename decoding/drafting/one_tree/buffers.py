@@ -1,11 +1,12 @@
-"""The desk of one request's trees: all arrays that they grow from and into, where compiled code finds them.
+"""The buffers of one request's trees: all arrays that they grow from and into, where compiled code finds them.
 
-Owns the record and its layout. Knows nothing of how a tree grows. Compiled functions are handed the desk's address
-`at`, and read from it what they use.
+Owns the record and its layout. Knows nothing of how a tree grows. Compiled functions are handed the address `at` of the
+buffers, and read from it what they use.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numba as nb
@@ -20,9 +21,9 @@ from decoding.drafting.tree import frontier, nodes
 from decoding.drafting.tree.by_address import Kept, Layout
 from decoding.drafting.tree.candidates import COUPLED, DraftLaw, draft_law
 from decoding.drafting.tree.nodes import Nodes
+from decoding.stores.acceptance_model import AcceptanceModel, Levels, below, unmeasured_model
 from decoding.stores.context import MAX_SUFFIX, ContextArrays, ContextIndex
 from decoding.stores.evidence import NUM_SOURCES
-from decoding.stores.judge import Judge, Levels, below, meant_judge, start_over
 from decoding.stores.ngram import LONGEST_NGRAM, NgramStore
 from decoding.stores.successor_table import NO_TOKEN, NUM_SUCCESSORS, SuccessorArrays
 from decoding.stores.suffixes import NOWHERE, SuffixArrays, SuffixIndex
@@ -31,16 +32,15 @@ MOST_FORESEEN, LONGEST_FORESEEN = 4, 64  # chains: one that the grammar forces, 
 SHORTEST_COPIED = 1  # tokens that an earlier occurrence shares with the text's end
 MOST_CANDIDATES = MOST_FORESEEN + 1 + 3 * NUM_SUCCESSORS
 _FIRST_NODES = 258  # as many as a tree of 64 is chosen from
-NUM_KNOWN, NUM_NODES, IS_UNJUDGED, NUM_KEPT, LAST_KEPT, NUM_SAID, NUM_ASKED = range(7)  # see `Desk.counts`
-FOUND, NUM_SHARED, IS_AGREED, IS_REPLY = range(4)  # see `Heard.matches`
+NUM_KNOWN, NUM_NODES, IS_UNLEARNED, NUM_KEPT, LAST_KEPT, NUM_SAID, NUM_ASKED = range(7)  # see `TreeBuffers.counts`
+FOUND, NUM_SHARED, IS_AGREED, IS_REPLY = range(4)  # see `Candidates.matches`
 ROOT_ROW, NO_ROW = -1, -2  # see `Room.rows`
-_MOST_FREE = 64  # desks, of a quarter of a megabyte each
 _FIRST_COUNTS = (0, 1, 0, 0, NOWHERE, 0, 0)
-_MEANT = meant_judge()
-_TRIED, _TRUST, _PACE = 64.0, 32.0, 0.01  # of a request's judge
+_UNMEASURED = unmeasured_model()
+_TRIED, _TRUST, _LEARNING_RATE = 64.0, 32.0, 0.01  # of a request's acceptance model
 
 
-class Heard(NamedTuple):
+class Candidates(NamedTuple):
     """What may follow each of n nodes. ids: int32 [n, C]; classes: int16 [n, C, 1 + S], what each source says of them;
     chances: float32 [n, C], given the node; order: int8 [n, C], the likeliest first; sizes: int32 [n], how many there
     are, -1 before a node is opened; firsts: int32 [n, 1 + S], what each source thinks likeliest, -1 for nothing;
@@ -86,7 +86,7 @@ class Room(NamedTuple):
 
     nodes: Nodes
     heap: NDArray[np.int64]
-    heard: Heard
+    candidates: Candidates
     rows: IntArray
     run: ModelRows
 
@@ -112,6 +112,13 @@ class Foreseen(NamedTuple):
     tokens: IntArray
     reasons: NDArray[np.int8]
 
+    def write(self, chains: Iterable[tuple[list[int], list[int]]]) -> None:
+        """In place of those that are kept. chains: tokens and reasons of each, the likeliest first."""
+        self.sizes[:] = 0
+        for chain, (tokens, reasons) in enumerate(chains):
+            size = self.sizes[chain] = len(tokens)
+            self.tokens[chain, :size], self.reasons[chain, :size] = tokens, reasons
+
 
 class Stores(NamedTuple):
     """Arrays of the request's context index, and of its session's replies and n-grams."""
@@ -121,16 +128,16 @@ class Stores(NamedTuple):
     ngrams: SuccessorArrays
 
 
-class Desk(NamedTuple):
+class TreeBuffers(NamedTuple):
     """tokens: int32 [T], the request's, with room for all that may come. counts: int64 [7]: tokens up to the root of
-    the tree under way, and its nodes; 1 while the root is opened and the token after it not judged; tokens that are
-    among the session's replies or never will be, and the position of the last of them there; places of `run` that the
-    draft model has filled, and rows that it was asked for. foretold: int64 [1 + S], how many of the tokens that came
-    each source had thought likeliest."""
+    the tree under way, and its nodes; 1 while the root is opened and the token after it not learned from; tokens that
+    are among the session's replies or never will be, and the position of the last of them there; places of `run` that
+    the draft model has filled, and rows that it was asked for. predicted: int64 [1 + S], how many of the tokens that
+    came each source had thought likeliest."""
 
     tokens: IntArray
     counts: NDArray[np.int64]
-    foretold: NDArray[np.int64]
+    predicted: NDArray[np.int64]
     foreseen: Foreseen
     room: Room
     scratch: Scratch
@@ -141,7 +148,7 @@ class Desk(NamedTuple):
 
 
 def new_room(num_nodes: int) -> Room:
-    heard = Heard(
+    candidates = Candidates(
         ids=np.zeros((num_nodes, MOST_CANDIDATES), np.int32),
         classes=np.zeros((num_nodes, MOST_CANDIDATES, NUM_SOURCES), np.int16),
         chances=np.zeros((num_nodes, MOST_CANDIDATES), np.float32),
@@ -155,15 +162,15 @@ def new_room(num_nodes: int) -> Room:
     top = Top(np.zeros((num_nodes, NUM_SUCCESSORS), np.int32), np.zeros((num_nodes, NUM_SUCCESSORS), np.float32))
     run = ModelRows(np.zeros(num_nodes, np.int32), np.zeros(num_nodes, np.int32), top)
     tree, heap = nodes.allocate(num_nodes), frontier.allocate(num_nodes)
-    return Room(tree, heap, heard, np.zeros(num_nodes, np.int32), run)
+    return Room(tree, heap, candidates, np.zeros(num_nodes, np.int32), run)
 
 
-def _blank() -> Desk:
-    """A desk of no request."""
-    return Desk(
+def _blank() -> TreeBuffers:
+    """Those of no request."""
+    return TreeBuffers(
         tokens=np.zeros(1, np.int32),
-        counts=np.zeros(len(_FIRST_COUNTS), np.int64),
-        foretold=np.zeros(NUM_SOURCES, np.int64),
+        counts=np.array(_FIRST_COUNTS, np.int64),
+        predicted=np.zeros(NUM_SOURCES, np.int64),
         foreseen=Foreseen(
             np.zeros(MOST_FORESEEN, np.int32),
             np.zeros((MOST_FORESEEN, LONGEST_FORESEEN), np.int32),
@@ -179,20 +186,19 @@ def _blank() -> Desk:
             np.zeros(LONGEST_NGRAM, np.int32),
         ),
         stores=Stores(ContextIndex(1, SHORTEST_COPIED).arrays, SuffixIndex(0).arrays, NgramStore(0).arrays),
-        levels=Levels(below(_MEANT, _TRIED, _PACE, _TRUST), _MEANT, _MEANT),
+        levels=Levels(_UNMEASURED, _UNMEASURED, _UNMEASURED),
         law=draft_law(SamplingParams(max_tokens=1), COUPLED),
         sides=Sides(True, True, True, 1, True, 1),
     )
 
 
-_BLANK = _blank()
-LAYOUT = Layout(_BLANK)
-read_desk, _write_desk = LAYOUT.read, LAYOUT.write
+LAYOUT = Layout(_blank())
+read_buffers, _write_buffers = LAYOUT.read, LAYOUT.write
 
 
 @nb.njit(cache=True)
-def _write(at: int, desk: Desk) -> None:
-    _write_desk(at, desk)
+def _write(at: int, buffers: TreeBuffers) -> None:
+    _write_buffers(at, buffers)
 
 
 _write_stores = LAYOUT.write_field("stores")
@@ -204,26 +210,12 @@ def write_stores(at: int, stores: Stores) -> None:
     _write_stores(at, stores)
 
 
-class Desks:
-    """Desks for requests. That of a request that is through is given to the next: its arrays lie in memory already,
-    where fresh ones would take longer than all else that starting takes."""
-
-    def __init__(self) -> None:
-        self._free: list[Kept[Desk]] = []
-
-    def take(self, request: Request, sides: Sides, judges: tuple[Judge, Judge], stores: Stores) -> Kept[Desk]:
-        """judges: the session's, with whose view the request begins, and the server's."""
-        kept = self._free.pop() if self._free else Kept(LAYOUT, _write, _blank())
-        desk, (session, server) = kept.record, judges
-        start_over(desk.levels.request, session, _TRUST)
-        desk.counts[:], desk.foretold[:], desk.foreseen.sizes[:] = _FIRST_COUNTS, 0, 0
-        levels, law = Levels(desk.levels.request, session, server), draft_law(request.sampling, COUPLED)
-        kept.keep(desk._replace(tokens=request.buffer, stores=stores, levels=levels, law=law, sides=sides))
-        return kept
-
-    def give_back(self, desk: Kept[Desk]) -> None:
-        """Its request is through, and nothing of it stays."""
-        if len(self._free) < _MOST_FREE:
-            levels = _BLANK.levels._replace(request=desk.record.levels.request)
-            desk.record = desk.record._replace(tokens=_BLANK.tokens, stores=_BLANK.stores, levels=levels)
-            self._free.append(desk)
+def new_buffers(
+    request: Request, sides: Sides, models: tuple[AcceptanceModel, AcceptanceModel], stores: Stores
+) -> Kept[TreeBuffers]:
+    """A request's own. models: the session's, with whose view the request begins, and the server's."""
+    session, server = models
+    levels = Levels(below(session, _TRIED, _LEARNING_RATE, _TRUST), session, server)
+    law = draft_law(request.sampling, COUPLED)
+    own = _blank()._replace(tokens=request.buffer, stores=stores, levels=levels, law=law, sides=sides)
+    return Kept(LAYOUT, _write, own)

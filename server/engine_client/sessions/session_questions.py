@@ -1,6 +1,6 @@
-"""Questions about sessions to the worker and their answers: each is asked with an id that its answer repeats.
+"""Questions about sessions to a worker, and their answers. Each question has an id that its answer repeats.
 
-Knows nothing of HTTP; the invariant: nobody waits longer than `ANSWER_SECONDS`, whatever becomes of the worker.
+Knows nothing of HTTP. Invariant: nobody waits longer than `ANSWER_SECONDS`, whatever becomes of the worker.
 """
 
 from __future__ import annotations
@@ -33,32 +33,33 @@ ANSWER_SECONDS = 10.0
 A = TypeVar("A", bound=SessionAnswer)
 
 
-class SessionDesk:
-    """send: hands a message to the worker, False if there is none."""
+class SessionQuestions:
+    """`send` hands a message to the worker and returns False if there is none. The questions raise ApiError without an
+    answer."""
 
     def __init__(self, send: Callable[[ToWorker], bool]) -> None:
         self._send = send
         self._waiting: dict[str, asyncio.Future[SessionAnswer]] = {}
 
-    async def sessions(self, tenant: str | None) -> list[SessionInfo]:
-        """What drafting remembers; tenant None: everybody's."""
+    async def infos(self, tenant: str | None) -> list[SessionInfo]:
+        """The sessions of one tenant, or of all where tenant is None."""
         return (await self._ask(ListSessions(id=_new_id(), tenant=tenant), Sessions)).sessions
 
     async def delete(self, tenant: str, session_id: str) -> bool:
-        """Whether there was such a session."""
+        """Have the worker forget a session. Returns whether there was one."""
         question = DeleteSession(id=_new_id(), tenant=tenant, session_id=session_id)
         return (await self._ask(question, SessionDeleted)).found
 
     async def copy(self, tenant: str, session_id: str) -> SessionState | None:
-        """All that a session holds, None if there is no such session."""
+        """All that a session holds, or None if there is no such session."""
         return (await self._ask(CopySession(id=_new_id(), tenant=tenant, session_id=session_id), SessionCopied)).state
 
     async def restore(self, state: SessionState) -> str | None:
-        """Give the worker a session that it does not have; why it cannot be, if so."""
+        """Give the worker a session that it does not have. Returns what is wrong with it, if anything."""
         return (await self._ask(RestoreSession(id=_new_id(), state=state), SessionRestored)).problem
 
     async def hand_over(self) -> None:
-        """Returns when all that the worker has of sessions has been told."""
+        """Have the worker send a copy of every session that was used. Returns when all have come."""
         await self._ask(HandOver(id=_new_id()), HandedOver)
 
     def on_answer(self, answer: SessionAnswer) -> None:
@@ -67,7 +68,7 @@ class SessionDesk:
             waiting.set_result(answer)
 
     async def _ask(self, question: SessionQuestion, kind: type[A]) -> A:
-        """The answer, of this kind. Raises ApiError without one."""
+        """The answer, which is of this kind. Raises ApiError without one."""
         self._waiting[question.id] = waiting = asyncio.get_running_loop().create_future()
         try:
             if not self._send(question):

@@ -6,11 +6,11 @@ import numpy as np
 
 from decoding.core.request import Request
 from decoding.core.tree import Source
-from decoding.costs.price import DraftBudget, NodePrice, Stakes
-from decoding.drafting.one_tree.foresight import Foresight
+from decoding.costs.price import DraftBudget, NodePrice
+from decoding.drafting.grammar import TreeGrammar
 from decoding.drafting.one_tree.one_tree import OneTree
 from decoding.drafting.one_tree.prediction import Prediction
-from decoding.stores.judge import measured_judges
+from decoding.stores.acceptance_model import measured_models
 from decoding.stores.session import Session
 from tests.asking import encode
 from tests.decoding.drafting.one_tree.growing import (
@@ -23,18 +23,17 @@ from tests.decoding.drafting.one_tree.growing import (
     teach,
     verify,
 )
-from tests.decoding.drafting.test_revision import GRAMMAR
+from tests.decoding.drafting.test_grammar import GRAMMAR
 
 PREDICTED = list(range(100, 160))
-DEAR = Stakes(NodePrice(0.1, 0.1), least_gain=3.0)
 
 
 def predicting(
     session: Session, request: Request, tokens: list[int] = PREDICTED, has_model: bool = False
 ) -> tuple[OneTree, Prediction]:
     prediction = Prediction(np.array(tokens, np.int32))
-    foresight = Foresight(request, prediction, None)
-    return drafter_of(session, request, has_model=has_model, foresight=foresight), prediction
+    prediction.follow(request.output)
+    return drafter_of(session, request, has_model=has_model, prediction=prediction), prediction
 
 
 def say(request: Request, tokens: list[int]) -> None:
@@ -51,7 +50,7 @@ def test_a_predicted_token_is_weighed_with_what_the_stores_say_of_it() -> None:
     assert names[(104, 105)] == {Source.PREDICTION}
     assert names[(104, 8)] == {Source.ADJACENCY}
     assert names[(7,)] == {Source.ADJACENCY}
-    assert drafter.foretold["prediction"] == 0
+    assert drafter.finish()["prediction"] == 0
 
 
 def test_a_tree_follows_the_prediction_as_far_as_it_pays_and_no_nodes_are_set_aside() -> None:
@@ -66,39 +65,18 @@ def test_a_tree_follows_the_prediction_as_far_as_it_pays_and_no_nodes_are_set_as
 def test_a_useless_prediction_is_soon_not_drafted_and_a_right_one_more_and_more() -> None:
     drafted = []
     for added in (2, 1):
-        session, request = new_session(measured_judges()), request_of([99])
-        drafter, _ = predicting(session, request)
+        session, request = new_session(measured_models()), request_of([99])
+        drafter, prediction = predicting(session, request)
         sizes = []
         for _ in range(24):
             tree = drafter.propose(DraftBudget(12, NodePrice(0.3)))
             sizes.append(tree.num_drafted)
             verify(drafter, request, tree, lambda token, added=added: token + added if token < 159 else 99)  # type: ignore[misc]
+            prediction.follow(request.output)
         drafted.append(sizes)
     useless, right = drafted
     assert sum(useless[12:]) == 0
     assert max(right[1:4]) == 12
-
-
-def test_a_nap_ends_where_the_reply_comes_to_follow_the_prediction_and_is_no_shorter_then() -> None:
-    session, request = new_session(), request_of([1, 2])
-    drafter, _ = predicting(session, request)
-    dear, steps = DraftBudget(8, NodePrice(0.1), least_gain=4.0), 0
-    while drafter.is_awake(1.0) and steps < 100:
-        drafter.look(DEAR)
-        verify(drafter, request, drafter.propose(dear), lambda _, steps=steps: 500 + steps)  # type: ignore[misc]
-        steps += 1
-    assert 0 < steps < 100
-    say(request, PREDICTED[10:15])
-    assert drafter.is_awake(1.0)
-    assert drafter.look(DEAR) > 0.5
-    assert drafter.propose(dear).num_drafted == 8
-    looks = []
-    for token in PREDICTED[15:35]:
-        say(request, [token])
-        looks.append(drafter.is_awake(1.0))
-        if looks[-1]:
-            drafter.look(DEAR)
-    assert sum(looks) < len(looks) / 2
 
 
 def test_with_temperature_the_predicted_token_is_drafted_by_its_luck_too() -> None:
@@ -107,7 +85,7 @@ def test_with_temperature_the_predicted_token_is_drafted_by_its_luck_too() -> No
         request = request_of([1, 2], 1.0, seed)
         say(request, PREDICTED[:8])
         sizes.add(
-            predicting(new_session(measured_judges()), request)[0].propose(DraftBudget(40, NodePrice(0.3))).num_drafted
+            predicting(new_session(measured_models()), request)[0].propose(DraftBudget(40, NodePrice(0.3))).num_drafted
         )
     assert len(sizes) > 1
 
@@ -129,22 +107,12 @@ def test_what_a_grammar_forces_is_drafted_and_the_text_after_it_looked_up() -> N
     session = new_session()
     teach(session, {(*forced[-2:],): {42: 0.9}})
     request = request_of(encode("a name: ").tolist())
-    tree = drafter_of(session, request, foresight=Foresight(request, None, matcher)).propose(
-        DraftBudget(16, NodePrice(0.05))
-    )
+    drafter = drafter_of(session, request, grammar=TreeGrammar(request, matcher))
+    tree = drafter.propose(DraftBudget(16, NodePrice(0.05)))
     names = names_of(tree)
     assert all(names[tuple(forced[:end])] == {Source.GRAMMAR} for end in range(1, len(forced) + 1))
     assert names[(*forced, 42)] == {Source.ADJACENCY}
     assert tree.sources[1 : len(forced) + 1].tolist() == [Source.GRAMMAR] * len(forced)
-
-
-def test_a_request_with_a_grammar_looks_at_every_step() -> None:
-    request = request_of(encode("a name: ").tolist())
-    drafter = drafter_of(new_session(), request, foresight=Foresight(request, None, GRAMMAR.new_matcher()))
-    for token in range(40):
-        assert drafter.is_awake(1.0)
-        drafter.look(DEAR)
-        say(request, [token])
 
 
 def test_what_is_not_among_the_sources_is_not_foreseen() -> None:
@@ -152,8 +120,7 @@ def test_what_is_not_among_the_sources_is_not_foreseen() -> None:
     say(request, PREDICTED[:8])
     drafter, prediction = predicting(new_session(), request)
     assert drafter.propose(DraftBudget(16)).num_drafted == 0
-    assert set(drafter.foretold) == {"context"}
-    prediction.follow(request.output)
+    assert set(drafter.finish()) == {"context"}
     assert prediction.num_found == 8, "it is counted all the same"
 
 

@@ -1,0 +1,44 @@
+"""What an engine runs on: made once at its start, by `start`. Pure data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from decoding.cache.block_pool import BlockPool
+from decoding.cache.kv_store import KvStore
+from decoding.cache.top_token_store import TopTokenStore
+from decoding.config import EngineConfig
+from decoding.drafting.draft_model.draft_model import DraftModel
+from decoding.drafting.drafting import Drafting
+from decoding.drafting.eagle.head_drafting import HeadDrafting
+from decoding.engine.compiling.kernels import Kernels
+from decoding.engine.limits import Limits
+from decoding.engine.step_costs import StepCosts
+from decoding.model.device.runner import Runner
+from decoding.model.memory import CacheRoom
+from decoding.model.target_model import TargetModel
+from decoding.sampling.grammar.compiler import GrammarCompiler
+from decoding.sampling.step_sampler import StepSampler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """runner: of the target's forwards over `store`; tops: what follows each token in the blocks of `pool`, where it is
+    known; kernels: those of drafting, which may still be coming; expected_bytes: of the process once the cache is
+    full, sessions apart."""
+
+    model: TargetModel
+    config: EngineConfig
+    runner: Runner
+    store: KvStore
+    pool: BlockPool
+    tops: TopTokenStore
+    costs: StepCosts
+    limits: Limits
+    room: CacheRoom
+    sampler: StepSampler
+    drafting: Drafting
+    draft_model: DraftModel | HeadDrafting | None
+    kernels: Kernels
+    grammars: GrammarCompiler
+    expected_bytes: int

@@ -1,0 +1,191 @@
+"""One sequence's part of one step: a record that the step's phases fill in, one after the other.
+
+Owned by the engine's step, gone after it. Each field is written by one phase and read by those after it. What happens
+to the sequence itself happens by the sequence's own verbs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from decoding.cache.batch import LogitRows, Segment, StepBatch
+from decoding.cache.block_pool import BlockTable
+from decoding.cache.kv_store import KvRows, slots_of
+from decoding.cache.top_token_store import TopTokenStore
+from decoding.core.tree import DraftTree, IntArray, Verdict, root_only
+from decoding.costs.price import DraftBudget
+from decoding.drafting.draft_model.state import NO_COST, DraftCost, KeptTokens
+from decoding.drafting.sequence_drafter import SequenceDrafter
+from decoding.engine.sequence import Sequence
+from decoding.sampling.asked import Asked, Drawn
+from decoding.sampling.step_sampler import Drawing
+from decoding.stores.successor_table import NUM_SUCCESSORS
+
+
+@dataclass(slots=True, eq=False)
+class SequenceStep:
+    """What each phase fills in.
+
+    Scheduled: `sequence`, and of its tokens the chunk, int32, of its prompt from position `start` on; `tree`, the root
+    alone, for drafting to grow, None where the prompt goes on in the next step. Probed: `chance`, how likely the
+    likeliest next token is. Priced: `budget`, None where there is no tree; `harvest_len`, how many of the prompt's last
+    tokens drafting learns from. Drafted: `tree`, `cost` of the draft model, `refusal`, why that does no more for the
+    sequence. Packed: `place` in the batch, `first_row` of its tokens there, `first_logit` and `num_logits`, its rows of
+    the step's logits. Sampled: `drawn`. Committed: `num_emitted`.
+    """
+
+    sequence: Sequence
+    start: int
+    chunk: IntArray
+    tree: DraftTree | None
+    chance: float | None = None
+    budget: DraftBudget | None = None
+    harvest_len: int = 0
+    cost: DraftCost = NO_COST
+    refusal: str | None = None
+    place: int = 0
+    first_row: int = 0
+    first_logit: int = 0
+    num_logits: int = 0
+    drawn: Drawn | None = None
+    num_emitted: int = 0
+
+    @classmethod
+    def of(cls, sequence: Sequence, num_tokens: int) -> SequenceStep:
+        """The next tokens of a sequence, the root among them if they are all it has."""
+        start, tokens = sequence.num_committed, sequence.request.tokens
+        end = start + num_tokens
+        assert start < end <= len(tokens), (sequence.request.id, start, end, len(tokens))
+        if end < len(tokens):
+            return cls(sequence, start, tokens[start:end], None)
+        return cls(sequence, start, tokens[start : end - 1], root_only(int(tokens[-1])))
+
+    @property
+    def drafter(self) -> SequenceDrafter:
+        return self.sequence.drafter
+
+    @property
+    def table(self) -> BlockTable:
+        """The blocks that it runs in."""
+        return self.rows.table
+
+    @property
+    def rows(self) -> KvRows:
+        rows = self.sequence.rows
+        assert rows is not None, self.sequence.request.id
+        return rows
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.chunk) + (0 if self.tree is None else len(self.tree))
+
+    @property
+    def end(self) -> int:
+        """How many of the sequence's tokens the target knows after the step, whatever it accepts."""
+        return self.start + len(self.chunk) + (self.tree is not None)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The target's on the tree."""
+        return None if self.drawn is None else self.drawn.verdict
+
+    @property
+    def learns(self) -> bool:
+        """Whether drafting learns from the tree: not from a plain step's, or that would not be cheap."""
+        if self.tree is None or self.budget is None or self.budget.max_nodes == 0:
+            return False
+        return self.drafter.learns_from(self.tree)
+
+    @property
+    def num_chunk_logits(self) -> int:
+        """Of the chunk's tokens those whose logits are wanted: the last ones."""
+        num_chunk = len(self.chunk)
+        if num_chunk == 0 or self.sequence.request.num_output:  # run again after a preemption, or resumed
+            return 0
+        if self.sequence.request.sampling.prompt_logprobs is not None:
+            return num_chunk
+        first_worth = len(self.sequence.request.prompt) - 1 - self.harvest_len
+        return max(0, self.start + num_chunk - max(self.start, self.sequence.num_observed, first_worth))
+
+    @property
+    def num_top(self) -> int:
+        """How many of the likeliest tokens after each row of logits are kept; after a prompt's also where the drafter
+        does not ask, for those who find its rows."""
+        if self.harvest_len > 0 and self.num_chunk_logits > 0:
+            return NUM_SUCCESSORS
+        return self.drafter.num_top if self.learns else 0
+
+    def segment(self) -> Segment:
+        """What it brings to the step's batch."""
+        num_chunk = len(self.chunk)
+        if self.tree is None:
+            return Segment(self.rows, self.chunk, None, self.num_chunk_logits)
+        logits: LogitRows = self.num_chunk_logits + len(self.tree)
+        if num_chunk == 0:
+            return Segment(self.rows, self.tree.tokens, self.tree.parents, logits)
+        tokens = np.concatenate((self.chunk, self.tree.tokens))
+        chunk_parents = np.arange(-1, num_chunk - 1, dtype=np.int32)
+        parents = np.concatenate((chunk_parents, self.tree.parents + np.int32(num_chunk)))
+        return Segment(self.rows, tokens, parents, logits)
+
+    def ask(self, place: int, batch: StepBatch) -> Asked:
+        """What is asked of its rows of the step's logits. place: of its segment in the batch."""
+        self.place, self.first_row, self.first_logit = place, int(batch.offsets[place]), int(batch.logit_offsets[place])
+        self.num_logits = int(batch.logit_offsets[place + 1]) - self.first_logit
+        sequence, request = self.sequence, self.sequence.request
+        next_scored, tokens = len(sequence.prompt_logprobs), request.prompt[:0]
+        if request.sampling.prompt_logprobs is not None and request.num_output == 0:
+            tokens = request.prompt[next_scored : self.start + len(self.chunk) + 1]
+        return Asked(
+            request=request,
+            law=sequence.law,
+            first=self.first_logit,
+            num_rows=self.num_logits,
+            tree=self.tree,
+            processors=sequence.root_processors,
+            num_top=self.num_top,
+            prompt_tokens=tokens,
+            first_scored=next_scored - 1 - self.start,
+        )
+
+    def collect(self, drawing: Drawing) -> None:
+        """Take what the sampler drew for it. Raises BrokenSequence."""
+        self.drawn = drawing.collect(self.place)
+
+    def tree_rows(self, logits_RV: torch.Tensor) -> torch.Tensor:
+        """Of the step's logits those that follow the tree's nodes, a row for each."""
+        assert self.tree is not None
+        end = self.first_logit + self.num_logits
+        return logits_RV[end - len(self.tree) : end]
+
+    def kept_rows(self) -> IntArray:
+        """int32: which of its tokens stay in the cache: the chunk and the accepted path."""
+        num_chunk, verdict = len(self.chunk), self.verdict
+        if num_chunk == 0 and verdict is not None:
+            return verdict.path
+        chunk = np.arange(num_chunk, dtype=np.int32)
+        return chunk if verdict is None else np.concatenate((chunk, verdict.path + np.int32(num_chunk)))
+
+    def kept_tokens(self) -> KeptTokens:
+        """Before they are committed."""
+        rows = self.kept_rows()
+        slots = slots_of(self.table.blocks, np.arange(self.start, self.start + len(rows)))
+        return KeptTokens(rows + np.int64(self.first_row), slots)
+
+    def keep_top(self, tops: TopTokenStore) -> None:
+        """Note what follows the chunk's tokens, for all who share them."""
+        count, end = self.num_chunk_logits, self.start + len(self.chunk)
+        if count and self.drawn is not None and self.drawn.top is not None:
+            tops.write(slots_of(self.table.blocks, np.arange(end - count, end)), self.drawn.top.rows(0, count))
+
+    def observe(self) -> None:
+        """Give the drafter the outcome of its tree."""
+        if self.tree is None or self.drawn is None or self.drawn.verdict is None or not self.learns:
+            return
+        top = self.drawn.top if self.drafter.num_top else None  # the prompt's may have been asked for all the same
+        if top is not None and self.num_logits > len(self.tree):
+            top = top.rows(self.num_logits - len(self.tree), self.num_logits).likeliest(self.drafter.num_top)
+        self.drafter.observe(self.tree, self.drawn.verdict, top)

@@ -1,0 +1,141 @@
+"""How an engine starts: models loaded, kernels compiled, costs measured, memory sized, every kind of step run once.
+
+Owns the order of these. What they make is an engine's `Resources`.
+"""
+
+from __future__ import annotations
+
+import time
+
+from decoding.cache.block_pool import BLOCK_LEN, BlockPool
+from decoding.cache.prefix_index import PrefixIndex
+from decoding.cache.top_token_store import TopTokenStore
+from decoding.config import EngineConfig
+from decoding.drafting.draft_model.draft_model import DraftModel, load_draft_model
+from decoding.drafting.drafting import Drafting
+from decoding.drafting.eagle.head_drafting import HeadDrafting
+from decoding.drafting.eagle.head_model import HeadModel, load_head_model
+from decoding.drafting.stand.static_tree import read_tree
+from decoding.engine.compiling.kernels import Kernels
+from decoding.engine.engine import Engine
+from decoding.engine.limits import limits_for
+from decoding.engine.resources import Resources
+from decoding.engine.step_costs import StepCosts
+from decoding.engine.warm_up import run_first
+from decoding.model.checkpoint import resolve
+from decoding.model.device.runner import Progress, silent
+from decoding.model.kept_timings import KeptTimings
+from decoding.model.memory import affordable_slots, expected_bytes, room_for
+from decoding.model.target_model import TargetModel
+from decoding.sampling.grammar.builder import GrammarBuilder
+from decoding.sampling.grammar.compiler import GrammarCompiler
+from decoding.sampling.step_sampler import sampler_on
+from decoding.stores.successor_table import NUM_SUCCESSORS
+
+
+def load_engine(
+    config: EngineConfig,
+    on_progress: Progress = silent,
+    kept: KeptTimings | None = None,
+    kernels: Kernels | None = None,
+) -> Engine:
+    """Load `config.model`, and its draft model or head, and make an engine of it. Arguments as of `start_engine`.
+
+    Raises ModelRefused or ConfigError.
+    """
+    started = time.perf_counter()
+    on_progress("Compiling what every reply needs", 0.0)
+    kernels = kernels or Kernels()
+    kernels.load_plain()
+    if resolve(config)[0].attention == "exact":
+        kernels.wait_for_attention()
+    model = TargetModel.load(config, lambda sentence, fraction: on_progress(sentence, 0.7 * fraction))
+
+    def on_draft_progress(sentence: str, fraction: float) -> None:
+        on_progress(sentence, 0.7 + 0.1 * fraction)
+
+    head = load_head_model(config, model, on_draft_progress)
+    draft_model = head or load_draft_model(config, on_draft_progress)
+    return start_engine(model, config, on_progress, draft_model, kept, kernels, started)
+
+
+def start_engine(
+    model: TargetModel,
+    config: EngineConfig,
+    on_progress: Progress = silent,
+    draft_model: TargetModel | HeadModel | None = None,
+    kept: KeptTimings | None = None,
+    kernels: Kernels | None = None,
+    started: float | None = None,
+) -> Engine:
+    """An engine of a model that is ready to run.
+
+    on_progress: told of start-up work, a sentence and a fraction. draft_model: one that shares the vocabulary of
+    `model`, or a head of it. kept: timings of earlier starts. kernels: those of drafting, if they may come later.
+    started: when loading began, on the clock of `time.perf_counter`.
+    """
+    started = time.perf_counter() if started is None else started
+    kernels = kernels or Kernels()
+    on_progress("Compiling the drafters", 0.8)
+    kernels.load_plain()
+    kernels.load()
+    on_progress("Measuring what a token costs on this machine", 0.9)
+    costs = StepCosts(model, draft_model, kept)
+    engine = Engine(_resources(model, config, draft_model, costs, kernels, on_progress))
+    on_progress("Warming up", 0.95)
+    run_first(engine, model, draft_model is not None and not kernels.missing)
+    engine.start_afresh(time.perf_counter() - started)
+    kernels.load_beside()
+    return engine
+
+
+def _resources(
+    model: TargetModel,
+    config: EngineConfig,
+    draft_model: TargetModel | HeadModel | None,
+    costs: StepCosts,
+    kernels: Kernels,
+    on_progress: Progress,
+) -> Resources:
+    """Everything that is sized by what the machine affords."""
+    models = [each for each in (model, draft_model) if each]
+    slot_bytes = sum(each.bytes_per_slot for each in models) + TopTokenStore.bytes_per_slot(NUM_SUCCESSORS)
+    slots = affordable_slots(config, model.device, slot_bytes)
+    limits = limits_for(config, costs.curve, model.device.type, slots)
+    room = room_for(model.max_model_len, config, slots, limits.max_running)
+    store = model.new_store(room.num_slots // BLOCK_LEN)
+    pool = BlockPool(store.num_blocks, PrefixIndex() if config.prefix_cache else None)
+    proposer = _proposer(draft_model, pool, limits.max_batch_rows, model.vocab_size)
+    code_bytes = sum(each.code_bytes(limits.max_batch_rows) for each in models)
+    return Resources(
+        model=model,
+        config=config,
+        runner=model.runner_over(
+            store,
+            room.max_model_len + config.max_nodes,
+            progress=lambda sentence, fraction: on_progress(sentence, 0.9 + 0.05 * fraction),
+        ),
+        store=store,
+        pool=pool,
+        tops=TopTokenStore(pool, NUM_SUCCESSORS),
+        costs=costs,
+        limits=limits,
+        room=room,
+        sampler=sampler_on(model.device),
+        drafting=Drafting(proposer, kernels.has, read_tree(config.tree) if config.tree else None),
+        draft_model=proposer,
+        kernels=kernels,
+        grammars=GrammarCompiler(GrammarBuilder(config, model.vocab_size, model.eos_token_ids).build),
+        expected_bytes=expected_bytes(model.device, room.num_slots * slot_bytes + code_bytes),
+    )
+
+
+def _proposer(
+    draft_model: TargetModel | HeadModel | None, pool: BlockPool, most_tokens: int, vocab_size: int
+) -> DraftModel | HeadDrafting | None:
+    """What drafts with a draft model or a head."""
+    if draft_model is None:
+        return None
+    if isinstance(draft_model, HeadModel):
+        return HeadDrafting(draft_model, pool, most_tokens)
+    return DraftModel(draft_model, pool, most_tokens, vocab_size)
