@@ -1,12 +1,12 @@
-"""Anthropic's client against the server: plain and streamed, tools and their results, beside the same as a chat.
+"""Runs Anthropic's client against the server: plain and streamed, with tools and results, and compares with chats.
 
-What was run, with anthropic 2.12.0:
+It was run with anthropic 2.12.0:
 
     python -m venv clients && clients/bin/pip install anthropic
     gander serve & until curl -sf http://127.0.0.1:8000/ready; do sleep 1; done
     clients/bin/python docs/examples/anthropic_messages.py
 
-Every step says what came of it, and what is not as it should be raises.
+Every step prints its result, and raises where the result is wrong.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TOOL = {"name": "weather", "description": "The weather of a city", "input_schema
 
 
 def chat(url: str, **body: Any) -> dict[str, Any]:
-    """The choice that the chat endpoint gives."""
+    """The chat endpoint's choice for the same messages."""
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"{url}/v1/chat/completions", json.dumps(body).encode(), headers)
     with urllib.request.urlopen(request) as response:
@@ -54,7 +54,7 @@ def tell_a_story(client: anthropic.Anthropic, url: str, model: str, sampling: di
 
 
 def call_a_tool(client: anthropic.Anthropic, url: str, model: str) -> None:
-    """The model must call; then it is given the result and goes on."""
+    """The model must call a tool, then gets the result and continues."""
     question = [{"role": "user", "content": "How will the weather be?"}]
     body = {"model": model, "messages": question, "max_tokens": 120}
     greedy = {"temperature": 0}

@@ -1,8 +1,8 @@
 """Diverse verifier tree search as a client of the server: `python dvts.py "Question: ..."`.
 
-Several subtrees grow side by side (Beeching et al., 2024). Each is given a few continuations up to the next blank
-line, the model itself judges them, and the best one stays. All calls of a search share a session, so that what one
-continuation taught the drafter helps the next; the answers are those of undrafted decoding. With `--questions FILE`
+Several subtrees grow side by side (Beeching et al., 2024). In each step a subtree gets a few continuations up to the
+next blank line, the model itself rates them, and the best one stays. All calls of a search share a session, so that the
+drafter learns from each continuation for the next; the answers are those of undrafted decoding. With `--questions FILE`
 (JSON lines of {"prompt", "reference"}, references ending in `#### number`) and several `--methods` it prints a table.
 """
 
@@ -27,9 +27,9 @@ ANSWER = re.compile(r"^#### *(-?\d+)\s*$", re.MULTILINE)
 
 @dataclass
 class Search:
-    """How to search, and what it cost. width: continuations of a step; votes: times the model judges one; steps: of
-    one subtree, at most `max_tokens` tokens each; nodes: drafted a step, None leaves it to the server; finished: a
-    text that matches is complete."""
+    """How to search, and what it cost. width: continuations a step; votes: how often the model rates each; steps: of
+    one subtree, at most `max_tokens` tokens each; nodes: drafted nodes a step, None leaves them to the server;
+    finished: a text that matches this is complete."""
 
     client: OpenAI
     model: str
@@ -69,12 +69,12 @@ class Search:
         return [choice.text for choice in reply.choices]
 
     def judge(self, text: str, seed: int) -> float:
-        """The share of the model's verdicts on a text's last step that say yes."""
+        """The share of the model's votes on a text's last step that say yes."""
         verdicts = self.sample(text + JUDGE, self.votes, 3, seed)
         return sum(verdict.strip().lower().startswith("yes") for verdict in verdicts) / len(verdicts)
 
     def grow(self, prompt: str, subtree: int) -> str:
-        """One subtree's reply, step by step: of `width` continuations the best judged, then the most often given."""
+        """One subtree's reply: in each step the continuation with the best rating; among equals, the most frequent."""
         text = ""
         for step in range(self.steps):
             seed = 1_000_000 * subtree + 1000 * step
@@ -92,7 +92,7 @@ class Search:
         return text
 
     def answer(self, prompt: str, subtrees: int) -> tuple[str, int]:
-        """What most of the subtrees end with, and how many do."""
+        """The answer with which most subtrees end, and how many do."""
         found = Counter(conclusion(self.grow(prompt, subtree)) for subtree in range(subtrees))
         return found.most_common(1)[0]
 

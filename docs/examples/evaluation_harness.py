@@ -1,14 +1,14 @@
-"""lm-eval against the server: continuations scored to their last token, and generated answers.
+"""Runs lm-eval against the server: it scores continuations to their last token, and generates answers.
 
-What was run, with lm-eval 0.4.13:
+It was run with lm-eval 0.4.13:
 
     python -m venv clients && clients/bin/pip install 'lm-eval[api]' transformers
     gander serve & until curl -sf http://127.0.0.1:8000/ready; do sleep 1; done
     clients/bin/python docs/examples/evaluation_harness.py --tokenizer decoding/gosling
 
-The harness scores a continuation by echoing it, generating one token more and dropping that one. The right answers here
-are the model's own replies, after which it ends, so the token to be dropped is the end token. What the harness makes of
-each is compared with a plain scoring of the same text, undrafted.
+The harness scores a continuation by echoing it, generating one more token and dropping that one. The right answers here
+are the model's own replies, after which it ends, so the dropped token is the end token. The harness's score of each is
+compared with a direct scoring of the same text without drafting.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OPENINGS = [
     "Question: Tom has 12 apples and buys 7 more. How many apples has he?\nAnswer:",
 ]
 WRONG = " It rained."
-TOLERANCE = 1e-3  # nats, of a sum over a whole continuation
+TOLERANCE = 1e-3  # nats, for the sum over a whole continuation
 
 
 def tasks(folder: Path, documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -47,7 +47,7 @@ def tasks(folder: Path, documents: list[dict[str, Any]]) -> list[dict[str, Any]]
 
 
 def plain_score(client: OpenAI, model: str, question: str, choice: str) -> float:
-    """Nats of the continuation, with nothing generated and nothing drafted."""
+    """The continuation's log probability in nats, from a request that generates and drafts nothing."""
     reply = client.completions.create(
         model=model,
         prompt=question + choice,

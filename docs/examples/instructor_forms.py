@@ -1,13 +1,13 @@
-"""Instructor against the server: one form, asked for as a tool, as JSON, by a schema and through Responses.
+"""Runs Instructor against the server: it asks for one form as a tool, as JSON, by a schema and through Responses.
 
-What was run, with instructor 1.17.0:
+It was run with instructor 1.17.0:
 
     python -m venv clients && clients/bin/pip install instructor
     gander serve & until curl -sf http://127.0.0.1:8000/ready; do sleep 1; done
     clients/bin/python docs/examples/instructor_forms.py
 
-JSON mode asks for any object, so that its form here has only fields that may be left out; the other modes keep a reply
-to the form by a grammar, however small the model is.
+JSON mode asks for any object, so that its form here has only optional fields. In the other modes a grammar makes every
+reply follow the form, however small the model is.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""An agent of openai-agents against the server, through Responses and through chat: calls, forms, streams, turns.
+"""Runs an agent of openai-agents against the server, through Responses and through chat: calls, forms, streams, turns.
 
-What was run, with openai-agents 0.24.0:
+It was run with openai-agents 0.24.0:
 
     python -m venv clients && clients/bin/pip install openai-agents
     gander serve & until curl -sf http://127.0.0.1:8000/ready; do sleep 1; done
     clients/bin/python docs/examples/openai_agents.py
 
-Every step says what came of it, and what is not as it should be raises.
+Every step prints its result, and raises where the result is wrong.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ async def try_model(name: str, model: Model) -> None:
 
 
 async def try_turns(model: Model) -> None:
-    """The server keeps the first response; the second turn sends only what is new."""
+    """The server stores the first response; the second turn sends only what is new."""
     agent = Agent(name="teller", model=model, model_settings=SHORT)
     first = await Runner.run(agent, "Tell me a story about a fox.")
     second = await Runner.run(agent, "And then?", previous_response_id=first.last_response_id)

@@ -1,6 +1,6 @@
-"""A pydantic-ai agent against the server, through chat and through Responses: text, forms, tools, streams.
+"""Runs a pydantic-ai agent against the server, through chat and through Responses: text, forms, tools, streams.
 
-What was run, with pydantic-ai-slim 2.38.0:
+It was run with pydantic-ai-slim 2.38.0:
 
     python -m venv clients && clients/bin/pip install 'pydantic-ai-slim[openai]'
     gander serve & until curl -sf http://127.0.0.1:8000/ready; do sleep 1; done
