@@ -104,6 +104,7 @@ class OneTree:
         """Ask the stores how likely the likeliest next token is; what came meanwhile is learned from."""
         num_tokens = self._request.num_tokens
         if num_tokens != self._num_probed:
+            self._is_under_way = False  # a tree that the grammar forbade altogether was not verified
             self._reserve(num_tokens)
             if self._prediction is not None or self._grammar is not None:
                 self._buffers.record.foreseen.write(self._chains())
@@ -140,6 +141,7 @@ class OneTree:
     def propose(self, budget: DraftBudget) -> DraftTree:
         """The tree that has grown in this step, now if the draft model has no part in it; the root alone where a tree
         is not worth its price."""
+        self.probe()
         if not self._is_under_way:
             self._grow_from_stores(budget)
         gain, self._kept, *parts = best_part(self._at, self._budget, self._spent)

@@ -134,6 +134,20 @@ def test_a_larger_budget_adds_nodes_and_takes_none_out() -> None:
         assert np.array_equal(small.parents, large.parents[: len(small)])
 
 
+@pytest.mark.parametrize("probes", [False, True])
+def test_a_tree_that_is_not_verified_is_no_part_of_the_next(probes: bool) -> None:
+    """As where the grammar forbids all of it: the step is a plain one then, from which nothing is learned."""
+    request = request_of(COPYING)
+    drafter = drafter_of(taught_session(), request)
+    assert (4,) in paths_of(drafter.propose(DraftBudget(8)))
+    request.extend(np.array([4], np.int32))
+    if probes:
+        drafter.probe()
+    tree = drafter.propose(DraftBudget(8))
+    assert tree.tokens[0] == 4
+    assert (5,) in paths_of(tree)
+
+
 def test_a_path_is_never_deeper_than_asked() -> None:
     for max_depth in (0, 1, 3):
         drafter = drafter_of(taught_session(), request_of([1, 2, 3, 4, 5, 6, 7] * 4, max_depth=max_depth))
