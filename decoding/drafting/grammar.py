@@ -18,39 +18,38 @@ from decoding.drafting.drafter import Drafter
 from decoding.errors import BrokenGrammar
 from decoding.sampling.grammar.matcher import GrammarMatcher
 
+Chain = tuple[int, list[int]]  # a node, and the tokens that must come after it
+
 
 class TreeGrammar:
-    """One request's. matcher: up to date with the reply. may_force: whether trees may hold what the grammar forces."""
+    """One request's. matcher: up to date with the reply."""
 
     def __init__(self, request: Request, matcher: GrammarMatcher) -> None:
-        self.may_force = request.speculation.may_use("grammar")
         self._request = request
-        self._matcher = self._ahead = matcher
-        self._num_ahead = 0  # tokens of the request when `_ahead` was copied
-        self._forced: list[int] = []
+        self._matcher = self._copy = matcher
+        self._num_copied = 0  # tokens of the request when `_copy` was made
         self._own = root_only(0)
         self._num_tokens = 0  # when `_own` was proposed
 
     def forced(self) -> list[int]:
-        """The tokens that the reply must go on with, if any and if they may be drafted; found once a step."""
-        if self._num_ahead != self._request.num_tokens:
-            self._ahead, self._forced = self._matcher.copy(), []
-            if self.may_force:
-                with contextlib.suppress(BrokenGrammar):
-                    self._forced = self._ahead.forced()
-            self._num_ahead = self._request.num_tokens  # last, so that what fails fails again when it is tried again
-        return self._forced
+        """The tokens that the reply must go on with; often none."""
+        with contextlib.suppress(BrokenGrammar):
+            return self._ahead().forced()
+        return []
 
     def revise(self, proposed: DraftTree, max_nodes: int) -> DraftTree:
-        """The tree to verify: of the proposed one what the grammar allows, and as much as `max_nodes` lets of what it
-        forces. A tree that is verified by rejection stays, since what is tested may depend on nothing else."""
+        """The tree to verify: of the proposed one what the grammar allows, and under its leaves what it forces, as far
+        as `max_nodes` lets. A tree that is verified by rejection stays: what is tested may depend on nothing else."""
         self._num_tokens, self._own = self._request.num_tokens, proposed
         if max_nodes == 0 or proposed.draws is not None:
             return proposed
-        forced = self.forced()
-        with contextlib.suppress(BrokenGrammar):
-            self._own = _part(proposed, allowed_nodes(proposed, self._ahead))
-        return with_chain(self._own, forced, max_nodes)
+        try:
+            allowed, chains = walk(proposed, self._ahead())
+        except BrokenGrammar:
+            return proposed
+        self._own = _part(proposed, allowed)
+        may_force = self._request.speculation.may_use("grammar")
+        return _with_chains(self._own, chains, max_nodes) if may_force else self._own
 
     def show(self, drafter: Drafter, verdict: Verdict, top: TopTokens | None) -> None:
         """Let the method that drafted observe the step: its own nodes, the path as far as it goes along them, and the
@@ -64,26 +63,38 @@ class TreeGrammar:
         if top is not None and len(others):
             drafter.observe_prefill(start, TopTokens(top.ids[others], top.probabilities[others]))
 
+    def _ahead(self) -> GrammarMatcher:
+        """The step's copy of the matcher, at the last token."""
+        if self._num_copied != self._request.num_tokens:
+            self._num_copied, self._copy = self._request.num_tokens, self._matcher.copy()
+        return self._copy
 
-def allowed_nodes(tree: DraftTree, matcher: GrammarMatcher) -> IntArray:
-    """int32 [m], ascending: the nodes whose paths the grammar allows. matcher: at the root, and left there."""
+
+def walk(tree: DraftTree, matcher: GrammarMatcher) -> tuple[IntArray, list[Chain]]:
+    """int32 [m], ascending: the nodes whose paths the grammar allows. And what it forces after each leaf of their tree,
+    in which nodes are counted anew. matcher: at the root, and left there. Raises BrokenGrammar."""
     tokens: list[int] = tree.tokens.tolist()
     children: defaultdict[int, list[int]] = defaultdict(list)
     for node, parent in enumerate(tree.parents.tolist()):
         children[parent].append(node)
-    allowed, path = [0], [iter(children[0])]  # depth-first: of each node on the path, the children yet to visit
+    allowed, forced = [0], {}
+    path = [(0, iter(children[0]))]  # depth-first: the nodes down to the matcher's, with the children yet to visit
     while path:
-        node = next(path[-1], -1)
-        if node < 0:
+        node, waiting = path[-1]
+        child = next(waiting, -1)
+        if child < 0:
+            if allowed[-1] == node:  # nothing below it is allowed
+                forced[node] = matcher.forced()
             path.pop()
             if path:
                 matcher.rollback(1)
-        elif matcher.try_consume(tokens[node]):
-            allowed.append(node)
-            path.append(iter(children[node]))
-        elif matcher.may_end_with(tokens[node]):  # nothing can come after it
-            allowed.append(node)
-    return np.array(sorted(allowed), np.int32)
+        elif matcher.try_consume(tokens[child]):
+            allowed.append(child)
+            path.append((child, iter(children[child])))
+        elif matcher.may_end_with(tokens[child]):  # nothing can come after it
+            allowed.append(child)
+    allowed.sort()
+    return np.array(allowed, np.int32), [(place, forced[node]) for place, node in enumerate(allowed) if node in forced]
 
 
 def _part(tree: DraftTree, nodes: IntArray) -> DraftTree:
@@ -96,20 +107,18 @@ def _part(tree: DraftTree, nodes: IntArray) -> DraftTree:
     return DraftTree(tree.tokens[nodes], parents, tree.sources[nodes], origins=nodes, names=names)
 
 
-def with_chain(tree: DraftTree, forced: list[int], max_nodes: int) -> DraftTree:
-    """The tree with a chain under its root, along nodes that are there already as far as they go, then with new ones
-    while it has fewer than `max_nodes`."""
-    children = dict(zip(zip(tree.parents.tolist(), tree.tokens.tolist(), strict=True), range(len(tree)), strict=True))
-    node, depth = 0, 0
-    while depth < len(forced) and (child := children.get((node, forced[depth]))) is not None:
-        node, depth = child, depth + 1
-    added = np.array(forced[depth:][: max(max_nodes - tree.num_drafted, 0)], np.int32)
+def _with_chains(tree: DraftTree, chains: list[Chain], max_nodes: int) -> DraftTree:
+    """The tree with chains under its leaves, while it has fewer nodes than `max_nodes`."""
+    tokens, parents = tree.tokens.tolist(), tree.parents.tolist()
+    for leaf, forced in chains:
+        node = leaf
+        for token in forced[: max(max_nodes + 1 - len(tokens), 0)]:
+            parents.append(node)
+            node = len(tokens)
+            tokens.append(token)
+    added = np.zeros(len(tokens) - len(tree), np.int32)
     if len(added) == 0:
         return tree
-    first, names = len(tree), tree.names
-    return DraftTree(
-        np.concatenate((tree.tokens, added)),
-        np.concatenate((tree.parents, [node], np.arange(first, first + len(added) - 1))).astype(np.int32),
-        np.concatenate((tree.sources, np.full(len(added), Source.GRAMMAR, np.int8))),
-        names=None if names is None else np.concatenate((names, np.zeros(len(added), names.dtype))),
-    )
+    sources = np.concatenate((tree.sources, (added + Source.GRAMMAR).astype(np.int8)))
+    names = None if tree.names is None else np.concatenate((tree.names, added))
+    return DraftTree(np.array(tokens, np.int32), np.array(parents, np.int32), sources, names=names)

@@ -15,7 +15,7 @@ from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, Draws, IntArray, Source, Verdict, chain, root_only
 from decoding.costs.price import DraftBudget
 from decoding.drafting.drafter import FixedBudgetDrafter
-from decoding.drafting.grammar import TreeGrammar, with_chain
+from decoding.drafting.grammar import TreeGrammar
 from decoding.errors import BrokenGrammar
 from decoding.sampling.grammar.builder import GrammarBuilder
 from decoding.sampling.grammar.matcher import GrammarMatcher
@@ -90,13 +90,13 @@ def tops_of(tree: DraftTree) -> TopTokens:
     return TopTokens(np.arange(len(tree), dtype=np.int32)[:, None], np.ones((len(tree), 1), np.float32))
 
 
-@pytest.mark.parametrize(("max_nodes", "num_added"), [(9, 2), (4, 1), (3, 0), (2, 0)])
-def test_a_chain_goes_along_nodes_that_are_there_and_on_while_the_budget_lasts(max_nodes: int, num_added: int) -> None:
-    tree = chain(9, np.array([1, 2, 3], np.int32), Source.CONTEXT)
-    longer = with_chain(tree, [1, 2, 5, 6], max_nodes)
-    longer.check_integrity()
-    assert paths_of(longer) == [*paths_of(tree), (1, 2, 5), (1, 2, 5, 6)][: 3 + num_added]
-    assert longer.sources.tolist() == tree.sources.tolist() + [Source.GRAMMAR] * num_added
+@pytest.mark.parametrize(("max_nodes", "num_added"), [(16, 3), (3, 2), (1, 0), (0, 0)])
+def test_what_is_forced_goes_on_from_a_leaf_while_the_budget_lasts(max_nodes: int, num_added: int) -> None:
+    proposed = chain(1, np.array(FORCED[:1], np.int32), Source.CONTEXT)
+    tree = grammar_after()[0].revise(proposed, max_nodes)
+    tree.check_integrity()
+    assert paths_of(tree) == [tuple(FORCED[:depth]) for depth in range(1, 2 + num_added)]
+    assert tree.sources.tolist() == proposed.sources.tolist() + [Source.GRAMMAR] * num_added
 
 
 def test_random_trees_lose_exactly_what_the_grammar_forbids() -> None:
@@ -109,8 +109,10 @@ def test_random_trees_lose_exactly_what_the_grammar_forbids() -> None:
         tree.check_integrity()
         assert tree.num_drafted <= 60
         expected = [path for path in paths_of(proposed) if _is_allowed(matcher, path)]
-        added = [tuple(forced[:depth]) for depth in range(1, len(forced) + 1)]
-        assert paths_of(tree) == expected + [path for path in added if path not in expected]
+        added = paths_of(tree)[len(expected) :]
+        assert paths_of(tree)[: len(expected)] == expected
+        assert all(_is_forced(matcher, path) for path in added)
+        assert not forced or tuple(forced[:1]) in paths_of(tree)
         recorder = Recorder(request_of([1]))
         grammar.show(recorder, Verdict(np.zeros(1, np.int32), tree.tokens[:1]), None)
         assert paths_of(recorder.tree) == expected
@@ -144,6 +146,11 @@ def _is_allowed(matcher: GrammarMatcher, path: tuple[int, ...]) -> bool:
         if not ahead.try_consume(token):
             return ahead.may_end_with(token) and place == len(path) - 1
     return True
+
+
+def _is_forced(matcher: GrammarMatcher, path: tuple[int, ...]) -> bool:
+    ahead = matcher.copy()
+    return all(ahead.try_consume(token) for token in path[:-1]) and ahead.forced()[:1] == [path[-1]]
 
 
 def test_the_grower_and_the_pruning_share_one_copy_a_step() -> None:
@@ -187,8 +194,6 @@ def test_a_plain_step_is_shown_as_one() -> None:
 
 def test_who_may_not_draft_from_the_grammar_is_kept_to_it_all_the_same() -> None:
     grammar, _, _ = grammar_after(sources=["context"])
-    assert not grammar.may_force
-    assert grammar.forced() == []
     tree = grammar.revise(chain(1, np.array([*FORCED[:2], 999], np.int32), Source.CONTEXT), 16)
     assert tree.tokens.tolist() == [1, *FORCED[:2]]
 
