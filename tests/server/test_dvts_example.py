@@ -16,6 +16,8 @@ from server.config import ServerSettings
 from server.engine_client.worker_process import WORKER_COMMAND
 from tests.server.servers import RunningServer, running_server
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "dvts.py"
 
 

@@ -35,6 +35,7 @@ def test_other_tokens_fail_the_command(tmp_path: Path, monkeypatch: pytest.Monke
     assert "**Tokens differ from `none`**" in (tmp_path / "dynamic_trees.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_fresh_process_tells_its_peak(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("decoding.bench.draft_trees.memory.CASES", (("dynamic", "auto"),))
     (found,) = measure_memory()

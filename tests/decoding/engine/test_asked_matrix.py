@@ -128,6 +128,30 @@ def test_a_grammar_is_drafted_from_and_costs_no_acceptance(gosling: Engine, temp
         assert counts.accepted_by_source["grammar"] > 5
 
 
+STEPS = {
+    "type": "object",
+    "properties": {
+        "explanation": {"type": "string", "maxLength": 100},
+        "steps": {"type": "array", "items": {"type": "string", "maxLength": 40}, "minItems": 2, "maxItems": 3},
+    },
+    "required": ["explanation", "steps"],
+    "additionalProperties": False,
+}
+STORES = frozenset({"context", "adjacency", "ngram", "grammar"})
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_step_whose_whole_tree_the_grammar_forbids_changes_no_token(gosling: Engine, temperature: float) -> None:
+    """As often where a string has an end and the stores alone draft: no later tree is part of that one."""
+    if not gosling.model.is_exact:
+        pytest.skip("this processor does not give row-invariant arithmetic")
+    sampling = replace(PLAIN, max_tokens=120, temperature=temperature, ignore_eos=False)
+    for seed in range(4):
+        asked = replace(sampling, seed=seed, grammar=Grammar("json_schema", json.dumps(STEPS)))
+        plain = ask(gosling, PROMPT, asked)
+        assert ask(gosling, PROMPT, asked, "auto", max_nodes=16, sources=STORES).tokens == plain.tokens
+
+
 def _acceptance_length(reply: Reply) -> float:
     assert reply.stats is not None
     return reply.stats.emitted / reply.stats.target_forwards

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -19,13 +20,13 @@ import pytest
 from server.config import ServerSettings
 from server.engine_client.supervisor import RestartPolicy
 from tests.fake_worker import MAX_RUNNING
-from tests.server.servers import FAST_RESTARTS, make_model_folder, reply_of, running_server, wait_until
+from tests.server.servers import FAST_RESTARTS, PATIENCE, make_model_folder, reply_of, running_server, wait_until
 
 ROOT = Path(__file__).parents[3]
 
 
 def settings_for(folder: Path, **fields: Any) -> ServerSettings:
-    return ServerSettings(model=str(folder), drain_seconds=2, **fields)
+    return ServerSettings(model=str(folder), **{"drain_seconds": 2} | fields)
 
 
 def is_alive(pid: int) -> bool:
@@ -100,7 +101,7 @@ def test_a_request_that_breaks_whole_steps_ends_alone_and_those_beside_it_are_as
         replies = [pool.submit(server.post, **body) for body in bodies]
         wait_until(lambda: server.service.client.num_open == len(bodies))
         bomb = pool.submit(server.post, prompt=script(crash_after=2), max_tokens=100)
-        wait_until(lambda: server.get("/health").json()["restarts"] >= 2, 60)
+        wait_until(lambda: server.get("/health").json()["restarts"] >= 2)
         late = pool.submit(server.post, prompt=script(say="late"))
         assert [reply_of(reply.result(60)) for reply in replies] == expected
         ended = bomb.result(60)
@@ -118,9 +119,9 @@ def test_a_client_that_leaves_while_another_request_is_tried_alone_leaves_nothin
         with server.http.stream("POST", "/v1/completions", json=body) as reply:
             pieces = reply.iter_raw()  # kept: dropping it would close the connection
             next(pieces)
-            wait_until(lambda: server.get("/health").json()["restarts"] >= 2, 60)
+            wait_until(lambda: server.get("/health").json()["restarts"] >= 2)
         assert slow.result(60).status_code == 503
-        wait_until(lambda: server.service.client.num_open == 0, 60)
+        wait_until(lambda: server.service.client.num_open == 0)
 
 
 def test_running_and_waiting_replies_go_on_after_a_crash_as_if_it_had_not_been(tmp_path: Path) -> None:
@@ -140,7 +141,7 @@ def test_running_and_waiting_replies_go_on_after_a_crash_as_if_it_had_not_been(t
             replies = [pool.submit(call, body) for body in bodies]
             wait_until(lambda: server.service.client.num_open >= len(bodies) - 2)
             crashed = server.post(prompt=script(crash_once=3, say="all the same", delay=0.02))
-            assert [reply.result(20) for reply in replies] == expected
+            assert [reply.result(PATIENCE) for reply in replies] == expected
         assert crashed.json()["choices"][0]["text"] == "all the same"
         assert crashed.json()["choices"][0]["finish_reason"] == "stop"
         assert server.get("/health").json()["restarts"] == 1
@@ -225,7 +226,7 @@ def test_a_worker_that_stays_silent_is_replaced_and_its_replies_go_on(tmp_path: 
         reply = pool.submit(server.post, **body)
         wait_until(lambda: server.service.client.num_open == 1)
         os.kill(pid, signal.SIGSTOP)
-        assert reply.result(20).json()["choices"][0]["text"] == "z" * 40
+        assert reply.result(PATIENCE).json()["choices"][0]["text"] == "z" * 40
         health = server.wait_for("ready")
         assert health["last_error"].startswith(f"worker {pid} was killed: nothing was heard of it")
         assert not is_alive(pid)
@@ -255,7 +256,7 @@ def test_a_worker_that_broke_is_replaced_though_its_process_lingers_and_its_repl
         wait_until(lambda: server.service.client.num_open == 1)
         broke = server.post(prompt=script(break_once=3, say="all the same"))
         assert broke.json()["choices"][0]["text"] == "all the same"
-        assert other.result(20).json()["choices"][0]["text"] == "z" * 40
+        assert other.result(PATIENCE).json()["choices"][0]["text"] == "z" * 40
         health = server.wait_for("ready")
         assert (health["restarts"], health["last_error"]) == (1, f"worker {pid} gave up: the engine broke")
         assert not is_alive(pid)
@@ -349,13 +350,13 @@ def test_a_request_that_the_worker_has_no_room_for_is_429_like_one_the_client_ha
 
 def test_running_replies_end_when_the_server_stops_and_its_worker_is_gone(tmp_path: Path) -> None:
     reply: dict[str, httpx.Response] = {}
-    with running_server(settings_for(make_model_folder(tmp_path / "toy"))) as server:
+    with running_server(settings_for(make_model_folder(tmp_path / "toy"), drain_seconds=60)) as server:
         pid = server.get("/health").json()["worker_pid"]
         body = {"prompt": script(say="z" * 40, per_step=1, delay=0.02), "max_tokens": 40, "stream": True}
         thread = threading.Thread(target=lambda: reply.update(last=server.post(**body)))
         thread.start()
         wait_until(lambda: server.service.client.num_open == 1)
-    thread.join(10)
+    thread.join(PATIENCE)
     assert reply["last"].text.count("z") == 40
     assert reply["last"].text.endswith("data: [DONE]\n\n")
     assert not is_alive(pid)
@@ -396,12 +397,12 @@ def server_process(
     reader = threading.Thread(target=read)
     reader.start()
     try:
-        line = wait_until(lambda: next((line for line in lines if "/ready says when" in line), None), 60.0)
+        line = wait_until(lambda: next((line for line in lines if "/ready says when" in line), None))
         yield process, line[line.index("http://") : line.index("/ready")], lines
     finally:
         process.kill()
-        process.wait(10)
-        reader.join(10)
+        process.wait(PATIENCE)
+        reader.join(PATIENCE)
         assert process.stderr is not None
         process.stderr.close()
 
@@ -409,8 +410,8 @@ def server_process(
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_drains_then_exits_0_without_a_worker(tmp_path: Path, number: signal.Signals) -> None:
     with (
-        server_process(make_model_folder(tmp_path / "toy"), 5) as (process, url, lines),
-        httpx.Client(base_url=url, timeout=20) as client,
+        server_process(make_model_folder(tmp_path / "toy"), 60) as (process, url, lines),
+        httpx.Client(base_url=url, timeout=PATIENCE) as client,
     ):
         wait_until(lambda: client.get("/ready").status_code == 200)
         pid = client.get("/health").json()["worker_pid"]
@@ -422,7 +423,7 @@ def test_a_signal_drains_then_exits_0_without_a_worker(tmp_path: Path, number: s
             text += "".join(stream)
         assert text.count("z") == 30
         assert text.endswith("data: [DONE]\n\n")
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE) == 0
     assert not is_alive(pid)
     output = "".join(lines)
     assert "loading part" in output
@@ -435,7 +436,7 @@ def test_a_context_that_was_lowered_is_told_of_wherever_the_start_is(tmp_path: P
     folder = make_model_folder(tmp_path / "toy", context_note=note)
     with (
         server_process(folder, 1) as (_, url, lines),
-        httpx.Client(base_url=url, timeout=20) as client,
+        httpx.Client(base_url=url, timeout=PATIENCE) as client,
     ):
         wait_until(lambda: client.get("/ready").status_code == 200)
         wait_until(lambda: any("curl -N" in line for line in lines))
@@ -452,7 +453,7 @@ def test_a_context_that_was_lowered_is_told_of_wherever_the_start_is(tmp_path: P
 def test_a_drain_that_takes_too_long_ends_streams_with_an_error(tmp_path: Path) -> None:
     with (
         server_process(make_model_folder(tmp_path / "toy"), 0.3) as (process, url, _),
-        httpx.Client(base_url=url, timeout=20) as client,
+        httpx.Client(base_url=url, timeout=PATIENCE) as client,
     ):
         wait_until(lambda: client.get("/ready").status_code == 200)
         body = {"prompt": script(per_step=1, delay=0.02), "max_tokens": 4000, "stream": True}
@@ -463,13 +464,13 @@ def test_a_drain_that_takes_too_long_ends_streams_with_an_error(tmp_path: Path) 
             text += "".join(stream)
         assert '"code":"server_stopping"' in text
         assert text.endswith("data: [DONE]\n\n")
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE) == 0
 
 
 def test_a_model_that_cannot_be_served_ends_the_process_with_status_1(tmp_path: Path) -> None:
     folder = make_model_folder(tmp_path / "toy", load_failed="this model is refused")
     with server_process(folder, 1) as (process, _, lines):
-        assert process.wait(10) == 1
+        assert process.wait(PATIENCE) == 1
     wait_until(lambda: any("Stopped: this model is refused" in line for line in lines))
 
 
@@ -484,33 +485,47 @@ def test_the_worker_does_not_outlive_a_killed_server(tmp_path: Path, *, is_stopp
     wait_until(lambda: not is_alive(pid))
 
 
-def test_for_a_while_after_sigterm_the_port_says_503_and_then_it_closes(tmp_path: Path) -> None:
+def test_until_its_port_closes_a_server_that_was_told_to_stop_says_503(tmp_path: Path) -> None:
     with (
-        server_process(make_model_folder(tmp_path / "toy"), 10, drain_delay=4.0) as (process, url, _),
-        httpx.Client(base_url=url, timeout=20) as client,
+        server_process(make_model_folder(tmp_path / "toy"), 10, drain_delay=60.0) as (process, url, _),
+        httpx.Client(base_url=url, timeout=PATIENCE) as client,
     ):
         wait_until(lambda: client.get("/ready").status_code == 200)
-        body = {"prompt": script(say="z" * 120, per_step=1, delay=0.05), "max_tokens": 120, "stream": True}
+        body = {"prompt": script(say="z" * 40, per_step=1, delay=0.05), "max_tokens": 40, "stream": True}
         with client.stream("POST", "/v1/completions", json=body) as reply:
             stream = reply.iter_text()
             text = next(stream)
             process.terminate()
-            wait_until(lambda: httpx.get(f"{url}/ready").status_code == 503)
-            for path in ("/ready", "/v1/completions"):
-                refused = httpx.post(f"{url}{path}", json={"prompt": "a"}) if "v1" in path else httpx.get(url + path)
-                assert (refused.status_code, refused.headers["retry-after"]) == (503, "2"), path
-            assert httpx.get(f"{url}/health").json()["status"] == "draining"
+            wait_until(lambda: httpx.get(f"{url}/ready", timeout=PATIENCE).status_code == 503)
+            refused = httpx.post(f"{url}/v1/completions", json={"prompt": "a"}, timeout=PATIENCE)
+            assert (refused.status_code, refused.headers["retry-after"]) == (503, "2")
+            assert httpx.get(f"{url}/health", timeout=PATIENCE).json()["status"] == "draining"
+            text += "".join(stream)
+        assert text.count("z") == 40
+
+
+def test_its_port_closes_before_its_replies_have_ended(tmp_path: Path) -> None:
+    with (
+        server_process(make_model_folder(tmp_path / "toy"), 60, drain_delay=0.2) as (process, url, _),
+        httpx.Client(base_url=url, timeout=PATIENCE) as client,
+    ):
+        wait_until(lambda: client.get("/ready").status_code == 200)
+        body = {"prompt": script(say="z" * 60, per_step=1, delay=0.05), "max_tokens": 60, "stream": True}
+        with client.stream("POST", "/v1/completions", json=body) as reply:
+            stream = reply.iter_text()
+            text = next(stream)
+            process.terminate()
             wait_until(lambda: not is_listening(url))
             text += "".join(stream)
-        assert text.count("z") == 120
-        assert process.wait(10) == 0
+        assert text.count("z") == 60
+        assert process.wait(PATIENCE) == 0
 
 
 @pytest.mark.parametrize("drain_delay", [0.0, 60.0], ids=["draining", "before the port closes"])
 def test_a_second_signal_ends_at_once(tmp_path: Path, drain_delay: float) -> None:
     with (
         server_process(make_model_folder(tmp_path / "toy"), 60, drain_delay) as (process, url, lines),
-        httpx.Client(base_url=url, timeout=20) as client,
+        httpx.Client(base_url=url, timeout=PATIENCE) as client,
     ):
         wait_until(lambda: client.get("/ready").status_code == 200)
         pid = client.get("/health").json()["worker_pid"]
@@ -523,13 +538,14 @@ def test_a_second_signal_ends_at_once(tmp_path: Path, drain_delay: float) -> Non
             process.terminate()
             text += "".join(stream)
         assert '"code":"server_stopping"' in text
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE) == 0
     assert not is_alive(pid)
 
 
 def is_listening(url: str) -> bool:
+    host, _, port = url.removeprefix("http://").rpartition(":")
     try:
-        httpx.get(f"{url}/ready")
-    except httpx.ConnectError:
+        socket.create_connection((host, int(port)), PATIENCE).close()
+    except ConnectionRefusedError:
         return False
     return True

@@ -10,7 +10,7 @@ import pytest
 from server.config import ServerSettings
 from server.engine_client.worker_process import WORKER_COMMAND
 from server.generation.plan import choice_seed
-from tests.server.servers import RunningServer, but_for_the_cache, running_server, wait_until
+from tests.server.servers import PATIENCE, RunningServer, but_for_the_cache, running_server, wait_until
 
 PROMPT = "def add(a, b):\n    return a + b\n\ndef sub(a, b):\n    return a - b\n\ndef mul(a, b):\n"
 METHODS = ("none", "spine", "lookup", "stand", "dynamic", "linear")
@@ -165,9 +165,9 @@ def test_a_client_that_leaves_frees_its_slots(real: RunningServer) -> None:
     with real.http.stream("POST", "/v1/completions", json=body) as reply:
         pieces = reply.iter_raw()  # kept: dropping it would close the connection
         next(pieces)
-        wait_until(lambda: real.metric("gander_running") > 0, 5)  # or 0 might be from before
-    wait_until(lambda: real.service.client.num_open == 0, 5)
-    wait_until(lambda: real.metric("gander_running") == 0, 5)
+        wait_until(lambda: real.metric("gander_running") > 0)  # or 0 might be from before
+    wait_until(lambda: real.service.client.num_open == 0)
+    wait_until(lambda: real.metric("gander_running") == 0)
 
 
 def test_metrics_move_with_the_work(real: RunningServer) -> None:
@@ -210,7 +210,7 @@ def test_the_choices_of_a_cold_call_run_their_prompt_once(real: RunningServer) -
 
 def test_the_raw_bytes_of_a_stream_are_frames_and_done(real: RunningServer) -> None:
     body = {"prompt": PROMPT, "max_tokens": 30, "temperature": 0, "stream": True}
-    raw = real.http.post("/v1/completions", json=body, timeout=20).content
+    raw = real.http.post("/v1/completions", json=body, timeout=PATIENCE).content
     frames = raw.split(b"\n\n")
     assert frames[-2:] == [b"data: [DONE]", b""]
     chunks = [json.loads(frame.removeprefix(b"data: ")) for frame in frames[:-2]]

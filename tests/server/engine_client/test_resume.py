@@ -75,6 +75,7 @@ def test_replies_are_as_if_nothing_had_been_whenever_their_worker_is_killed(real
     assert real.metric("gander_resumed_requests_total") > 0
 
 
+@pytest.mark.slow
 def test_two_workers_give_the_replies_of_one_also_where_one_of_them_is_killed(real: RunningServer) -> None:
     bodies = [body | {"stream": number % 2 == 0, "max_tokens": 240} for number, body in enumerate(ASKED.values())]
     settings = ServerSettings(drain_seconds=2, workers=2)

@@ -14,7 +14,7 @@ from server.config import ServerSettings
 from server.engine_client.status import EngineStatus
 from server.engine_client.summary import status_of
 from tests.fake_worker import KV_SLOTS, MAX_RUNNING
-from tests.server.servers import RunningServer, make_model_folder, reply_of, running_server, wait_until
+from tests.server.servers import PATIENCE, RunningServer, make_model_folder, reply_of, running_server, wait_until
 
 
 def script(**fields: Any) -> str:
@@ -71,7 +71,7 @@ def test_the_choices_of_a_call_run_together_and_other_calls_elsewhere(pair: Runn
         assert sorted(loads(pair)) == [0, 6]
         one = pool.submit(pair.post, prompt=script(delay=0.05, per_step=1), max_tokens=10)
         wait_until(lambda: sorted(loads(pair)) == [1, 6])
-        assert [reply.result(20).status_code for reply in (many, one)] == [200, 200]
+        assert [reply.result(PATIENCE).status_code for reply in (many, one)] == [200, 200]
     assert loads(pair) == [0, 0]
 
 
@@ -103,7 +103,7 @@ def test_a_session_has_one_home_and_takes_what_it_is_along_when_it_moves(pair: R
         moved = pair.post(prompt=script(say="a"), session_id="mine")
         assert moved.status_code == 200
         assert home("", "mine") == 1 - first
-        assert busy.result(20).status_code == 200
+        assert busy.result(PATIENCE).status_code == 200
     cards = [card for card in pair.get("/v1/sessions").json()["data"] if card["id"] == "mine"]
     assert [card["bytes"] for card in cards] == [100], "both workers have all of it"
 
@@ -145,7 +145,7 @@ def test_when_a_worker_dies_the_other_goes_on_with_its_requests_and_takes_new_on
         wait_until(lambda: loads(pair) == [8, 0])
         assert pair.get("/ready").json()["sentence"] == "serving fake with 1 of 2 workers"
         assert pair.post(prompt=script(say="new")).json()["choices"][0]["text"] == "new"
-        assert [reply_of(reply.result(20)) for reply in replies] == expected
+        assert [reply_of(reply.result(PATIENCE)) for reply in replies] == expected
     wait_for_both(pair)
     assert pair.metric("gander_worker_restarts_total") == restarts + 1
     assert pair.metric("gander_resumed_requests_total") == resumed + 4
@@ -161,7 +161,7 @@ def test_a_request_that_kills_its_workers_ends_and_no_other_does(pair: RunningSe
         wait_until(lambda: sum(loads(pair)) == 4)
         bomb = pair.post(prompt=script(crash_after=2), max_tokens=100)
         assert (bomb.status_code, bomb.json()["error"]["code"]) == (503, "worker_died")
-        assert [reply_of(reply.result(20)) for reply in replies] == [expected] * 4
+        assert [reply_of(reply.result(PATIENCE)) for reply in replies] == [expected] * 4
     wait_for_both(pair)
     assert pair.metric("gander_worker_restarts_total") - restarts in (2, 3)
 
@@ -172,7 +172,7 @@ def test_the_queue_is_one_and_its_limits_are_of_all_workers(pair: RunningServer)
         wait_until(lambda: sum(loads(pair)) == 2 * MAX_RUNNING + 4)
         refused = pair.post(prompt="a")
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "queue_full")
-        assert full.result(20).status_code == 200
+        assert full.result(PATIENCE).status_code == 200
 
 
 def test_a_stop_waits_for_what_runs_at_every_worker_and_leaves_none_behind(tmp_path: Path) -> None:

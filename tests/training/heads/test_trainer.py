@@ -52,7 +52,7 @@ def test_a_run_killed_at_a_random_step_goes_on_to_the_same_losses(objective: Obj
         assert torch.equal(weight, resumed.head.state_dict()[name]), name
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
 def test_the_head_learns_and_its_embeddings_stay(dtype: HeadDtype, tmp_path: Path) -> None:
     trainer = make_trainer("gto", tmp_path / "run.pt", 40, dtype)
     embeddings = trainer.head.embed_tokens.weight.clone()

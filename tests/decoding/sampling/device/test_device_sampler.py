@@ -86,7 +86,9 @@ def plain(sampling: SamplingParams, first: int = 0, tree: DraftTree | None = Non
     return Asked(request, law_of(request.sampling), first, len(tree), tree, processors, 0, request.prompt[:0], 0)
 
 
-@pytest.mark.parametrize(("vocab_size", "block_len"), [(1003, 256), (1536, 2048), (33_000, 16_384)])
+@pytest.mark.parametrize(
+    ("vocab_size", "block_len"), [(1003, 256), (1536, 2048), pytest.param(33_000, 16_384, marks=pytest.mark.slow)]
+)
 def test_any_step_is_drawn_as_on_the_host(vocab_size: int, block_len: int) -> None:
     check_same(*random_step(np.random.default_rng(vocab_size), vocab_size, 32), block_len)
 
