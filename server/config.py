@@ -178,6 +178,12 @@ class ServerSettings(BaseSettings):
     max_logprobs: int = Field(
         default=20, ge=0, le=MAX_LOGPROBS, description="Largest top_logprobs: alternatives reported for each token"
     )
+    max_reply_logprobs: int = Field(
+        default=4_000_000,
+        ge=1,
+        description="Most log probabilities that a request with several choices or prompts may ask for: tokens, and "
+        "alternatives to each",
+    )
     max_bad_words: int = Field(default=128, ge=0, description="Most bad_words of one request")
     max_biased_tokens: int = Field(default=1024, ge=0, description="Most entries of logit_bias of one request")
     max_grammar_bytes: int = Field(default=65536, ge=0, description="Longest schema, regex or grammar of one request")

@@ -49,7 +49,7 @@ def told(
     """The records of tokens, each with the most likely tokens of its row."""
     columns = tokens.tolist(), logprobs_R.tolist(), ranks, ids_RK.tolist(), top_logprobs_RK.tolist()
     return [
-        TokenLogprobs(token, logprob, rank, list(zip(ids, top_logprobs, strict=True)))
+        TokenLogprobs(token, logprob, rank, tuple(zip(ids, top_logprobs, strict=True)))
         for token, logprob, rank, ids, top_logprobs in zip(*columns, strict=True)
     ]
 
@@ -64,7 +64,7 @@ def _own_logprobs(rows_RV: NDArray[np.float32], tokens: IntArray) -> list[TokenL
     logprobs_R, ranks_R = np.empty(len(tokens), np.float64), np.empty(len(tokens), np.int64)
     _fill(rows_RV, tokens, logprobs_R, ranks_R)
     return [
-        TokenLogprobs(token, logprob, rank, [])
+        TokenLogprobs(token, logprob, rank, ())
         for token, logprob, rank in zip(tokens.tolist(), logprobs_R.tolist(), ranks_R.tolist(), strict=True)
     ]
 

@@ -1,7 +1,7 @@
 """Runs a generation call and answers it, as a stream or in one piece, both from the same deltas.
 
 Owns the order of events, errors inside a stream, and clients that disconnect. The endpoint's `Serializer` writes the
-replies.
+replies. Invariant: the event loop is never held for long, however large a reply is.
 """
 
 from __future__ import annotations
@@ -17,15 +17,18 @@ from starlette.responses import Response
 from server.engine_client.client import EngineClient
 from server.generation.call import GenerationCall
 from server.generation.choice import Choice, ChoiceDelta
-from server.generation.events import FoldedChoice, choice_deltas, fold
+from server.generation.events import FoldedChoice, choice_deltas, collect, folded
 from server.generation.spans import traced
+from server.generation.turn import Turn
 from server.generation.usage import UsageCount
 from server.http.errors import ApiError, OnError, internal_error, naming
 from server.http.rate_limits import Allowance, allowance_of
 from server.http.sse import KEEP_ALIVE, EventStream, padded, while_connected
 from server.http.tracing import span_of
+from server.http.work_pool import WorkPool
 
 CLIENT_LEFT = 499  # nobody reads this status; metrics and logs show it
+FEW = 512  # tokens and log probabilities of a plain reply that is written on the event loop, in a millisecond or two
 
 T = TypeVar("T")
 Deltas = AsyncGenerator[list[ChoiceDelta]]
@@ -45,7 +48,12 @@ class Serializer(Protocol):
 
 
 async def answer(
-    call: GenerationCall, serializer: Serializer, request: Request, client: EngineClient, on_error: OnError
+    call: GenerationCall,
+    serializer: Serializer,
+    request: Request,
+    client: EngineClient,
+    pool: WorkPool,
+    on_error: OnError,
 ) -> Response:
     """Run the call. Raises ApiError before the first byte; later errors go into the stream and to on_error."""
     choices = [Choice(index, plan, call.tokenizer) for index, plan in enumerate(call.plans)]
@@ -64,10 +72,23 @@ async def answer(
             first = await _until_disconnect(anext(deltas), request)
             frames = _frames(serializer, first, deltas, usage, on_error)
             return EventStream(frames if call.chunk_seconds is None else _even(frames))
-        folded = await _until_disconnect(fold(deltas), request)
-    for choice in folded:
-        usage.add(choice.last)
-    return Response(msgspec.json.encode(serializer.whole(folded, usage)), media_type="application/json")
+        collected = await _until_disconnect(collect(deltas), request)
+
+    def written() -> bytes:
+        choices = [folded(each) for each in collected]
+        for choice in choices:
+            usage.add(choice.last)
+        return msgspec.json.encode(serializer.whole(choices, usage))
+
+    is_small = sum(map(_num_told, collected)) <= FEW
+    return Response(written() if is_small else await pool.run_beside(written), media_type="application/json")
+
+
+def _num_told(deltas: Sequence[ChoiceDelta]) -> int:
+    """How many tokens and log probabilities a whole choice tells."""
+    scored = [news.logprobs for delta in deltas for news in delta.news]
+    scored += [entry for delta in deltas for entry in delta.prompt_logprobs or () if entry is not None]
+    return deltas[-1].num_tokens + sum(1 + len(entry.top) for entry in scored)
 
 
 async def _counted(deltas: Deltas, allowance: Allowance) -> Deltas:
@@ -88,9 +109,11 @@ async def _frames(
             batch: list[ChoiceDelta] | None = first
             while batch is not None:
                 chunks: list[bytes] = []
+                turn = Turn()
                 for delta in batch:
                     usage.add(delta)
                     chunks += serializer.chunks(delta, usage)
+                    await turn.share()
                 yield b"".join(chunks) or KEEP_ALIVE
                 batch = await anext(deltas, None)
         except ApiError as error:

@@ -14,6 +14,7 @@ from decoding.core.token_logprobs import TokenLogprobs
 from decoding.errors import BrokenGrammar
 from server.engine_client.replies import End, Expired, Replies
 from server.generation.choice import Choice, ChoiceDelta, TokenNews
+from server.generation.turn import Turn
 from server.http.errors import ApiError, internal_error, invalid, unavailable
 from server.parsing.parts import Part, merged
 
@@ -35,6 +36,7 @@ async def choice_deltas(
                 await asyncio.sleep(every - (loop.time() - began) % every)
                 news = replies.take()
             deltas = []
+            turn = Turn()
             for index, reply in news.items():
                 choice = choices[index]
                 was_cut = choice.is_cut
@@ -43,6 +45,7 @@ async def choice_deltas(
                     replies.abort(index)
                 if delta is not None:
                     deltas.append(delta)
+                await turn.share()
             if deltas or not news or every is not None:
                 yield deltas
     finally:
@@ -61,16 +64,16 @@ class FoldedChoice:
     last: ChoiceDelta
 
 
-async def fold(deltas: AsyncIterator[list[ChoiceDelta]]) -> list[FoldedChoice]:
-    """Join the deltas that a stream would send into whole choices, in the order of their indices."""
+async def collect(deltas: AsyncIterator[list[ChoiceDelta]]) -> list[list[ChoiceDelta]]:
+    """The deltas that a stream would send, choice by choice in the order of their indices."""
     pieces: dict[int, list[ChoiceDelta]] = {}
     async for batch in deltas:
         for delta in batch:
             pieces.setdefault(delta.index, []).append(delta)
-    return [_folded(parts) for _, parts in sorted(pieces.items())]
+    return [each for _, each in sorted(pieces.items())]
 
 
-def _folded(deltas: list[ChoiceDelta]) -> FoldedChoice:
+def folded(deltas: Sequence[ChoiceDelta]) -> FoldedChoice:
     return FoldedChoice(
         parts=merged(part for delta in deltas for part in delta.parts),
         token_ids=[token_id for delta in deltas for token_id in delta.token_ids],

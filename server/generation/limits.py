@@ -5,7 +5,11 @@ Every refusal names the field. Fields that only one endpoint has are checked whe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from decoding.worker.messages import Ready
+from server.config import ServerSettings
+from server.generation.choice import ChoicePlan
 from server.generation.options import GenerationOptions
 from server.http.errors import invalid, require_at_most
 from server.prompts.encoding import require_in_vocabulary
@@ -32,6 +36,26 @@ def check_limits(body: GenerationRequest, options: GenerationOptions, model: Ser
     max_waiting = settings.max_waiting if per_key is None else min(settings.max_waiting, per_key)
     _check_choices(options.num_choices * len(options.prompts), model.engine.max_running + max_waiting)
     _check_speculation(body.speculation, model.engine)
+
+
+def check_logprobs(plans: Sequence[ChoicePlan], settings: ServerSettings) -> None:
+    """Raises ApiError where several choices would tell more log probabilities than a reply may. One choice alone may
+    tell those of all its tokens."""
+    if len(plans) == 1:
+        return
+    count = 0
+    for request in (plan.request for plan in plans):
+        sampling = request.sampling
+        if sampling.logprobs is not None:
+            count += sampling.max_tokens * (1 + sampling.logprobs)
+        if sampling.prompt_logprobs is not None:
+            count += len(request.prompt) * (1 + sampling.prompt_logprobs)
+    if count > settings.max_reply_logprobs:
+        message = (
+            f"{count:,} log probabilities asked for, with {len(plans)} choices; this server tells "
+            f"{settings.max_reply_logprobs:,} at most. Ask for fewer choices, tokens or alternatives."
+        )
+        raise invalid(message, "logprobs", "above_limit")
 
 
 def _check_choices(count: int, most: int) -> None:

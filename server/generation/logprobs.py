@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeVar, cast
+
+import msgspec
 
 from decoding.core.token_logprobs import TokenLogprobs
 from server.generation.choice import TokenNews
@@ -15,6 +18,15 @@ from server.schemas.completions import CompletionLogprobs
 from server.schemas.replies import PromptLogprob, PromptLogprobs
 
 LEAST = -9999.0  # JSON has no minus infinity
+
+
+T = TypeVar("T")
+
+
+def written(part: T) -> T:
+    """A part of a reply as the JSON that it becomes: a reply of a million entries is never a million objects at once,
+    which the garbage collector would visit again and again while the event loop stands still."""
+    return cast("T", msgspec.Raw(msgspec.json.encode(part)))
 
 
 def token_text(data: bytes) -> str:
@@ -56,7 +68,7 @@ def completion_logprobs(names: TokenNames, news: Sequence[TokenNews | None], fir
         top = {names.of(token_id): finite(logprob) for token_id, logprob in entry.top[::-1]}
         form["tokens"].append(name)
         form["token_logprobs"].append(finite(entry.logprob))
-        form["top_logprobs"].append(top | {name: finite(entry.logprob)})
+        form["top_logprobs"].append(written(top | {name: finite(entry.logprob)}))
         form["text_offset"].append(token.offset)
     return form
 
@@ -82,7 +94,8 @@ def chat_logprobs(names: TokenNames, news: Sequence[TokenNews]) -> ChatLogprobs:
 
 def token_logprob(names: TokenNames, entry: TokenLogprobs) -> TokenLogprob:
     top = [_top(names, token_id, logprob) for token_id, logprob in entry.top]
-    return {**_top(names, entry.token_id, entry.logprob), "top_logprobs": top}
+    whole: TokenLogprob = {**_top(names, entry.token_id, entry.logprob), "top_logprobs": top}
+    return written(whole)
 
 
 def _top(names: TokenNames, token_id: int, logprob: float) -> TopLogprob:
@@ -97,7 +110,7 @@ def prompt_logprobs(tokenizer: Tokenizer, entries: Sequence[TokenLogprobs | None
 
 def _prompt_entry(tokenizer: Tokenizer, entry: TokenLogprobs) -> dict[str, PromptLogprob]:
     ranked = [(token_id, logprob, rank) for rank, (token_id, logprob) in enumerate(entry.top, start=1)]
-    return {
+    likely: dict[str, PromptLogprob] = {
         str(token_id): {
             "logprob": finite(logprob),
             "rank": rank,
@@ -105,3 +118,4 @@ def _prompt_entry(tokenizer: Tokenizer, entry: TokenLogprobs) -> dict[str, Promp
         }
         for token_id, logprob, rank in [*ranked, (entry.token_id, entry.logprob, entry.rank)]
     }
+    return written(likely)

@@ -24,6 +24,7 @@ from server.prompts.tokenizer import Tokenizer
 from server.schemas.generation import GenerationRequest, SpeculationOptions
 
 SMALLEST_TOP_P = 1e-9  # stands for top_p=0, with which OpenAI samples only the likeliest token
+SMALLEST_TEMPERATURE = 1e-6  # stands for all smaller ones above 0: logits are divided by it
 
 
 def choice_seed(seed: int | None, prompt_number: int, choice_number: int) -> int:
@@ -105,9 +106,9 @@ def _sampling(body: GenerationRequest, options: GenerationOptions, bad_words: li
     """The sampling parameters without length and seed, which differ between choices."""
     return SamplingParams(
         max_tokens=1,
-        temperature=body.temperature,
+        temperature=max(body.temperature, SMALLEST_TEMPERATURE) if body.temperature else 0.0,
         top_k=max(body.top_k, 0),
-        top_p=body.top_p or SMALLEST_TOP_P,
+        top_p=max(body.top_p, SMALLEST_TOP_P),
         min_p=body.min_p,
         min_tokens=body.min_tokens,
         stop_token_ids=tuple(body.stop_token_ids),

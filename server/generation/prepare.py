@@ -7,7 +7,7 @@ import uuid
 from dataclasses import replace
 
 from server.generation.call import GenerationCall
-from server.generation.limits import check_limits
+from server.generation.limits import check_limits, check_logprobs
 from server.generation.options import GenerationOptions
 from server.generation.plan import plan_choices
 from server.http.errors import ApiError, naming
@@ -26,6 +26,7 @@ def prepare(body: GenerationRequest, options: GenerationOptions, model: ServedMo
             raise ApiError(403, "A priority other than 0 is for admin keys.", "priority", "admin_key_required")
         options = _shortened(body, options, model)
         plans = plan_choices(body, options, model, sender, call_id)
+        check_logprobs(plans, model.settings)
     return GenerationCall(
         id=call_id,
         created=int(time.time()),

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from decoding.core.events import Traced
 from decoding.core.step_trace import NodeTrace
 from server.generation.choice import TokenNews
-from server.generation.logprobs import finite, token_text
+from server.generation.logprobs import finite, token_text, written
 from server.prompts.tokenizer import Tokenizer
 from server.schemas.replies import Trace, TraceNode, TraceStep, TraceToken
 
 
 def trace(tokenizer: Tokenizer, news: Sequence[TokenNews], steps: Sequence[Traced]) -> Trace:
-    tokens = [_token(each) for each in news if each.is_shown]
-    return {"tokens": tokens, "steps": [_step(tokenizer, step) for step in steps]}
+    tokens = [written(_token(each)) for each in news if each.is_shown]
+    return {"tokens": tokens, "steps": [written(_step(tokenizer, step)) for step in steps]}
 
 
 def _token(news: TokenNews) -> TraceToken:

@@ -1,4 +1,4 @@
-"""Threads for work that would block the event loop: reading large bodies, and making prompts and replies of them.
+"""Threads for work that would block the event loop: reading large bodies, making prompts of them, writing large replies.
 
 The threads are few, so that streams go on beside them.
 """

@@ -172,7 +172,9 @@ class SamplingRequest(WireModel):
 
     top_k: int = Field(default=0, ge=-1, lt=2**31, description="0 or -1: off")
     min_p: float = Field(default=0.0, ge=0, le=1)
-    repetition_penalty: float = Field(default=1.0, gt=0, le=100, description="1: off; prompt tokens count as repeated")
+    repetition_penalty: float = Field(
+        default=1.0, ge=0.01, le=100, description="1: off; prompt tokens count as repeated"
+    )
     min_tokens: int = Field(default=0, ge=0, le=MAX_LENGTH)
     ignore_eos: bool = False
     include_stop_str_in_output: bool = Field(default=False, description="Leave the stop string or token in the text")

@@ -32,4 +32,6 @@ async def create_chat_completion(request: Request) -> Response:
     call = await service.work_on(
         request, lambda: prepare(body, chat_options(body, model), model, sender), body.chat_template
     )
-    return await answer(call, ChatSerializer(call, body), request, service.client, service.metrics.on_error)
+    return await answer(
+        call, ChatSerializer(call, body), request, service.client, service.pool, service.metrics.on_error
+    )

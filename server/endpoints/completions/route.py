@@ -30,4 +30,6 @@ async def create_completion(request: Request) -> Response:
     body = await service.read(request, CompletionRequest)
     model, sender = service.require_model(body.model), sender_of(request, body.session_id)
     call = await service.work_on(request, lambda: prepare(body, completion_options(body, model), model, sender))
-    return await answer(call, CompletionSerializer(call, body), request, service.client, service.metrics.on_error)
+    return await answer(
+        call, CompletionSerializer(call, body), request, service.client, service.pool, service.metrics.on_error
+    )

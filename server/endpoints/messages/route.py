@@ -45,7 +45,9 @@ async def create_message(request: Request) -> Response:
 
     with naming(names_of(body)):
         call = await service.work_on(request, prepared)
-        return await answer(call, MessageSerializer(call, body), request, service.client, service.metrics.on_error)
+        return await answer(
+            call, MessageSerializer(call, body), request, service.client, service.pool, service.metrics.on_error
+        )
 
 
 @router.post(

@@ -60,7 +60,7 @@ async def create_response(request: Request) -> Response:
     with naming(NAMES):
         call = await service.work_on(request, prepared)
         serializer = ResponseSerializer(call, body, is_kept, keep)
-        return await answer(call, serializer, request, service.client, service.metrics.on_error)
+        return await answer(call, serializer, request, service.client, service.pool, service.metrics.on_error)
 
 
 @router.post(
