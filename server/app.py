@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from decoding import __version__
+from decoding.errors import ConfigError
 from server.config import ServerSettings
 from server.endpoints import health, metrics, models, page, sessions, tokens
 from server.endpoints.chat import route as chat
@@ -27,6 +28,7 @@ from server.endpoints.responses import route as responses
 from server.endpoints.responses import stored
 from server.engine_client.client import EngineClient
 from server.engine_client.queue_gate import QueueLimits
+from server.engine_client.sessions.session_file import NO_KEY, read_key
 from server.engine_client.sessions.session_folder import FolderLimits, SessionFolder
 from server.engine_client.supervisor import RestartPolicy
 from server.engine_client.worker_process import WORKER_COMMAND
@@ -59,9 +61,12 @@ def create_service(
     policy = policy or RestartPolicy(worker_timeout=settings.worker_timeout, has_standby=settings.standby)
     limits = QueueLimits(**{option.name: getattr(settings, option.name) for option in fields(QueueLimits)})
     folder = None
+    if settings.sessions_key is not None and settings.sessions_dir is None:
+        raise ConfigError("--sessions-key signs the files of --sessions-dir, which is not given")
     if settings.sessions_dir is not None:
         bounds = FolderLimits(settings.session_bytes_per_key, settings.session_bytes_in_all, settings.session_ttl)
-        folder = SessionFolder(Path(settings.sessions_dir), bounds)
+        key = NO_KEY if settings.sessions_key is None else read_key(settings.sessions_key)
+        folder = SessionFolder(Path(settings.sessions_dir), bounds, key)
     client = EngineClient(
         settings.engine_config(), limits, collected, command, policy, settings.keep_alive_seconds, folder
     )

@@ -127,6 +127,10 @@ class ServerSettings(BaseSettings):
         default=None,
         description="Folder that keeps sessions across restarts, within the same bounds; by default restarts lose them",
     )
+    sessions_key: str | None = Field(
+        default=None,
+        description="File of a secret, 16 bytes or more, that signs the files of --sessions-dir; others are not read",
+    )
     tree: str | None = Field(default=ENGINE.tree, description="Static draft tree of the stand method, a JSON file")
     draft_model: str = Field(
         default=ENGINE.draft_model,

@@ -324,7 +324,8 @@ class FakeWorker:
         state = message.state
         is_one = set(state.stores) == {"context"}
         if is_one:
-            self._sessions.setdefault((state.tenant, state.session_id), state.num_bytes)
+            name = state.tenant, state.session_id
+            self._sessions[name] = state.num_bytes if message.replaces else self._sessions.get(name, state.num_bytes)
         self._send([SessionRestored(id=message.id, problem=None if is_one else "it has no context")])
 
     def _infos(self, tenant: str | None) -> Iterator[SessionInfo]:

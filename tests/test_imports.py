@@ -93,8 +93,8 @@ SERVER = {
     """,
     "engine_client": """
         replies open_requests worker_requests queue_gate deadlines sessions/session_questions sessions/kept_sessions
-        sessions/session_file sessions/session_folder sessions/session_keeper status summary worker_process standby
-        supervisor router all_sessions client
+        sessions/session_file sessions/tenant_folder sessions/session_folder sessions/session_keeper status summary
+        worker_process standby supervisor router all_sessions client
     """,
     "metrics": "totals exposition vllm_names metrics",
     "parsing": "string_search marks parts call_object call_list families forced thinking",

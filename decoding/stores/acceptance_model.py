@@ -30,6 +30,7 @@ FORGETTING = 0.5  # times that of the weights
 _MEASURED = Path(__file__).parent / "acceptance_model.json"
 _LEAST = 1e-4  # that a chance may be, and that it may lack to 1
 _MOST_STRETCH = 12.0
+_MOST_WEIGHT = 1e6  # far beyond what is learned; their sums stay finite
 NUM_STANCES = 3 ** (NUM_SOURCES - 1)  # combinations of them
 
 
@@ -81,9 +82,12 @@ def is_sound(model: AcceptanceModel) -> bool:
     rates = model.hit_rate, model.rescue_rate, model.asked_rate
     chances = np.concatenate((model.chances, *(rate[:1] for rate in rates)))
     counts = np.concatenate((model.tried, *(rate[1:] for rate in rates)))
-    are_finite = all(np.isfinite(each).all() for each in (model.stretch, model.weights))
-    are_within = np.all((chances >= 0) & (chances <= 1)) and np.all(counts >= 0)
-    return bool(are_finite and are_within)
+    return bool(
+        np.all((chances >= 0) & (chances <= 1))
+        and np.all((counts >= 0) & np.isfinite(counts))
+        and np.all(np.abs(model.stretch) <= _MOST_STRETCH)
+        and np.all(np.abs(model.weights) <= _MOST_WEIGHT)
+    )
 
 
 def new_model(chances: NDArray[np.float32], weights: NDArray[np.float32], trust: float) -> AcceptanceModel:

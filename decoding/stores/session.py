@@ -23,6 +23,7 @@ SESSION_LEARNING_RATE = 0.01
 NUM_STORES = 2  # that are bounded, `ngrams` and `replies`
 MODELS = ("greedy", "sampled")
 KEY_BYTES, TOKEN_BYTES = 8, 4
+NAMES = frozenset(("ngrams", "replies", *MODELS))
 
 
 @dataclass(slots=True)
@@ -77,18 +78,26 @@ class Session:
         return SessionState(self.tenant, self.id, stores)
 
     def restore(self, state: SessionState, vocab_size: int) -> None:
-        """Hold what a session of another process held, within the same bounds. To be called on a new session; raises
-        ValueError for what no session of this server and model can have held."""
-        if "ngrams" in state.stores:  # sized by its first array, the keys
-            self.ngrams.reserve(len(state.stores["ngrams"][0]) // KEY_BYTES // 2)  # at most half of them are used
-        if "replies" in state.stores:  # sized by its first array, the tokens
-            self.replies.reserve(len(state.stores["replies"][0]) // TOKEN_BYTES)
+        """Hold what a session of another process held, within the same bounds.
+
+        The state may come from anyone: this is the one reader of files, imports and copies. To be called on a new
+        session, which is of no use after ValueError, raised for what no session of this server and model can hold.
+        """
+        if not state.stores.keys() <= NAMES:
+            raise ValueError("it has a store that no session has")
+        if held := state.stores.get("ngrams"):  # sized by its first array, the keys
+            self.ngrams.reserve(len(held[0]) // KEY_BYTES // 2)  # at most half of them are used
+        if held := state.stores.get("replies"):  # sized by its first array, the tokens
+            self.replies.reserve(len(held[0]) // TOKEN_BYTES)
         for is_sampled in (False, True):
-            if MODELS[is_sampled] in state.stores:
+            if state.stores.get(MODELS[is_sampled]):
                 self.acceptance_models(is_sampled)
-        for name, arrays in self._arrays().items():
-            for array, held in zip(arrays, state.stores[name], strict=True):
-                array[...] = np.frombuffer(held, array.dtype).reshape(array.shape)
+        arrays = self._arrays()
+        for name, held in state.stores.items():
+            if [len(each) for each in held] != [array.nbytes for array in arrays.get(name, ())] or not held:
+                raise ValueError(f"its store '{name}' has not the arrays, or not the sizes, of a session here")
+            for array, each in zip(arrays[name], held, strict=True):
+                array[...] = np.frombuffer(each, array.dtype).reshape(array.shape)
         if not self._is_sound(vocab_size):
             raise ValueError("its numbers are not a session's")
 

@@ -150,20 +150,20 @@ class SessionStore:
         session = self._tenants.get(tenant, _Tenant()).sessions.get(session_id)
         return None if session is None else session.state()
 
-    def restore(self, state: SessionState, vocab_size: int) -> None:
-        """Go on with a session of another process; one that is here already stays as it is. Raises ValueError for what
-        cannot have been one, and has none then."""
+    def restore(self, state: SessionState, vocab_size: int, replaces: bool = False) -> None:
+        """Go on with a session of another process. One that is here already stays as it is, or is replaced. Raises
+        ValueError for what cannot have been one, and has changed nothing then."""
         key = state.tenant, state.session_id
-        if key[1] in self._tenants.get(key[0], _Tenant()).sessions:
+        is_here = key[1] in self._tenants.get(key[0], _Tenant()).sessions
+        if is_here and not replaces:
             return
-        session = self.open(*key)
-        try:
-            session.restore(state, vocab_size)
-        except ValueError:
-            self.delete(*key)
-            raise
+        session = Session(*key, self._limits.store_bytes, self.acceptance_models)
+        session.restore(state, vocab_size)
+        if is_here:
+            self._taken.discard(key)  # so that nobody is told that it is forgotten
+            self._drop(*key)
+        self._note(self._tenants.setdefault(key[0], _Tenant()), session)
         self._taken.add(key)
-        self.note_use([session])
         self._changed.pop(key, None)
 
     def delete(self, tenant: str, session_id: str) -> bool:

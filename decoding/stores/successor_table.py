@@ -20,6 +20,8 @@ _NUM_TIERS = 4
 _NUM_WAYS = 8  # one set's keys fill a cache line
 _MAX_LOAD = 0.5  # beyond this share of used entries the table grows while it may
 _FREE = np.uint64(0)
+_MOST_SEEN = 2**30  # far beyond what any count reaches, and far below what overflows
+_MOST_PROBABILITY = 1 + 1e-4  # with what rounding adds
 
 _CLOCK, ENTRIES = 0, 1  # counters[ENTRIES + tier]
 
@@ -88,10 +90,20 @@ class SuccessorTable:
         return ids[:num_known].copy(), self.arrays.probabilities[entry, :num_known].copy()
 
     def is_sound(self, vocab_size: int) -> bool:
-        """Whether nothing in the arrays, which came from outside, could lead a reader astray."""
-        _, _, seen, ids, probabilities, _ = self.arrays
-        are_tokens = bool(np.all((ids >= NO_TOKEN) & (ids < vocab_size)))
-        return are_tokens and bool(np.all((probabilities >= 0) & (probabilities <= 1)) and np.all(seen >= 0))
+        """Whether the arrays, which came from outside, are such as this table writes."""
+        keys, _, seen, ids, probabilities, counters = self.arrays
+        used = keys[keys != _FREE]
+        tiers = np.bincount((used & np.uint64(_NUM_TIERS - 1)).astype(np.int64), minlength=_NUM_TIERS)
+        ranked = np.sort(ids, axis=1)
+        return bool(
+            np.array_equal(tiers, counters[ENTRIES:])
+            and np.all((seen >= 0) & (seen <= _MOST_SEEN))
+            and np.all((ids >= NO_TOKEN) & (ids < vocab_size))
+            and np.all((ranked[:, 1:] != ranked[:, :-1]) | (ranked[:, 1:] == NO_TOKEN))
+            and np.all((probabilities >= 0) & (probabilities <= _MOST_PROBABILITY))
+            and np.all(np.diff(probabilities, axis=1) <= 0)
+            and np.all((ids == NO_TOKEN) == (probabilities == 0))
+        )
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless counts, bounds and every entry's order hold."""

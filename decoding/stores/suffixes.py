@@ -19,6 +19,7 @@ MAX_MATCH = 64  # tokens: the depth that Arctic Inference builds its trees to
 MOST_COMPARED = 32  # places that are looked at for the longest match
 MOST_OCCURRENCES = 4096  # of the last token that are looked at, the latest ones
 
+_MOST_TOKENS = 2**62  # ever, far below what overflows
 _FIRST_PLACES = 256
 _BYTES_PER_PLACE = 4 + 4 * 8
 _BEFORE, _AFTER, _EARLIER = range(3)
@@ -59,11 +60,16 @@ class SuffixIndex:
         return sum(array.nbytes for array in self.arrays)
 
     def is_sound(self, vocab_size: int) -> bool:
-        """Whether nothing in the arrays, which came from outside, could lead a reader astray: links may point anywhere,
-        since all are followed within the ring."""
-        tokens, count = self.arrays.tokens, int(self.arrays.counters[0])
-        are_tokens = bool(np.all((tokens >= 0) & (tokens < vocab_size)))
-        return are_tokens and count >= 0 and (count <= len(tokens) or len(tokens) == self._most_places)
+        """Whether nothing in the arrays, which came from outside, could lead a reader astray. Links may point to any
+        token there was: readers follow so many at most, and within the ring."""
+        tokens, links, heads, _ = self.arrays
+        count = int(self.arrays.counters[0])
+        return bool(
+            0 <= count <= _MOST_TOKENS
+            and (count <= len(tokens) or len(tokens) == self._most_places)
+            and np.all((tokens >= 0) & (tokens < vocab_size))
+            and all(np.all((positions >= NOWHERE) & (positions < count)) for positions in (links, heads))
+        )
 
     def extend(self, tokens: NDArray[np.int32], last: int) -> int:
         """Append `tokens`, int32 [n], to the sequence whose last token is at position `last`, -1 for a new one; the

@@ -72,11 +72,12 @@ class CopySession(msgspec.Struct, kw_only=True, frozen=True, tag=True):
 
 
 class RestoreSession(msgspec.Struct, kw_only=True, frozen=True, tag=True):
-    """Take over what another process remembered of a session, unless this one has the session already. Answered by
-    `SessionRestored`."""
+    """Take over what another process remembered of a session, unless this one has the session already and may not
+    replace it. Answered by `SessionRestored`."""
 
     id: str = ""
     state: SessionState
+    replaces: bool = False
 
 
 class HandOver(msgspec.Struct, kw_only=True, frozen=True, tag=True):

@@ -20,7 +20,6 @@ from decoding.config import EngineConfig
 from decoding.core.kernel_cache import kernel_folder
 from decoding.core.parent import is_orphan
 from decoding.core.request import Request
-from decoding.core.session_info import SessionState
 from decoding.core.stats import StepStats
 from decoding.engine.compiling.kernels import Kernels
 from decoding.engine.engine import Engine
@@ -208,15 +207,15 @@ def session_answer(
             state = sessions.copy(question.tenant, question.session_id)
             return messages.SessionCopied(id=question.id, state=state)
         case messages.RestoreSession():
-            return messages.SessionRestored(id=question.id, problem=_restore(sessions, question.state, vocab_size))
+            return messages.SessionRestored(id=question.id, problem=_restore(sessions, question, vocab_size))
         case messages.HandOver():
             return messages.HandedOver(id=question.id)
 
 
-def _restore(sessions: SessionStore, state: SessionState, vocab_size: int) -> str | None:
+def _restore(sessions: SessionStore, question: messages.RestoreSession, vocab_size: int) -> str | None:
     """Take over a session. Returns what is wrong with it, if anything."""
     try:
-        sessions.restore(state, vocab_size)
+        sessions.restore(question.state, vocab_size, question.replaces)
     except ValueError as error:
         logger.warning("What another process remembered of a session is not taken over: %s.", error)
         return str(error)

@@ -9,12 +9,14 @@ from decoding.core.session_info import SessionInfo
 from server.endpoints.openapi import error_replies
 from server.http.auth import caller_of
 from server.http.errors import ApiError, invalid
+from server.http.keys import VALID_TENANT
+from server.http.sender import check_session_id
 from server.schemas.catalog import SessionCard, SessionDeletion, SessionList
 from server.service import Service, service_of
 
 BYTES = "application/octet-stream"
 CONTENT = {BYTES: {"schema": {"type": "string", "format": "binary"}}}
-EXPORTED = error_replies(403, 404, 503) | {200: {"content": CONTENT}}
+EXPORTED = error_replies(400, 403, 404, 503) | {200: {"content": CONTENT}}
 
 router = APIRouter(prefix="/v1/sessions")
 
@@ -38,6 +40,7 @@ async def delete_session(session_id: str, request: Request, owner: str | None = 
     tenant = caller.tenant if owner is None else owner
     if tenant != caller.tenant and not caller.is_admin:
         raise ApiError(403, "Sessions of others are for admin keys.", "owner", "admin_key_required")
+    _check_names(session_id, tenant)
     if not await service.client.sessions.delete(tenant, session_id):
         raise _not_found(session_id)
     return SessionDeletion(id=session_id, object="session.deleted", deleted=True)
@@ -46,11 +49,11 @@ async def delete_session(session_id: str, request: Request, owner: str | None = 
 @router.get(
     "/{session_id:path}/export",
     response_class=Response,
-    responses=error_replies(403, 404, 503) | {200: {"content": CONTENT}},
+    responses=EXPORTED,
 )
 async def export_session(session_id: str, request: Request, owner: str | None = None) -> Response:
     """Export all that a session has learned, for another server of the same model. For admin keys."""
-    service, tenant = _of_admin(request, owner)
+    service, tenant = _of_admin(request, session_id, owner)
     data = await service.client.sessions.export(tenant, session_id)
     if data is None:
         raise _not_found(session_id)
@@ -66,20 +69,30 @@ async def export_session(session_id: str, request: Request, owner: str | None = 
 )
 async def import_session(session_id: str, request: Request, owner: str | None = None) -> None:
     """Import a session that another server exported; it replaces the one that is here. For admin keys."""
-    service, tenant = _of_admin(request, owner)
+    service, tenant = _of_admin(request, session_id, owner)
     try:
         await service.client.sessions.take_over(tenant, session_id, await request.body())
     except ValueError as error:
         raise invalid(f"The body cannot be gone on with: {error}.", None, "invalid_session") from None
 
 
-def _of_admin(request: Request, owner: str | None) -> tuple[Service, str]:
-    """The service and the session's owner. Raises ApiError 503 unless ready, 403 for a key that is not an admin's."""
+def _of_admin(request: Request, session_id: str, owner: str | None) -> tuple[Service, str]:
+    """The service and the session's owner. Raises ApiError 503 unless ready, 403 for a key that is not an admin's, 400
+    for names that no session has."""
     service, caller = service_of(request), caller_of(request)
     service.require_ready()
     if not caller.is_admin:
         raise ApiError(403, "Sessions are moved with admin keys.", None, "admin_key_required")
-    return service, caller.tenant if owner is None else owner
+    tenant = caller.tenant if owner is None else owner
+    _check_names(session_id, tenant)
+    return service, tenant
+
+
+def _check_names(session_id: str, tenant: str) -> None:
+    """Raise ApiError for names that no request can give a session."""
+    check_session_id(session_id, "session_id")
+    if not VALID_TENANT.fullmatch(tenant):
+        raise invalid("An owner is as the list of sessions names it.", "owner")
 
 
 def _not_found(session_id: str) -> ApiError:

@@ -21,6 +21,7 @@ HASH_PREFIX = "sha256:"
 HASHED = re.compile(r"sha256:([0-9a-fA-F]{64})")
 ADMIN_PREFIX = "admin "
 TENANT_LENGTH = 32  # hexadecimal digits of a key's hash that identify its owner
+VALID_TENANT = re.compile(rf"([0-9a-f]{{{TENANT_LENGTH}}})?")
 LABEL_LENGTH = 8  # the first of those digits, which logs show
 
 

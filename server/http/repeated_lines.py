@@ -1,4 +1,7 @@
-"""Thins out log lines that any client can cause by the thousand: one of each kind a minute, with how many it hid."""
+"""Thins out log lines that come by the thousand, caused by a client or by a full disk.
+
+Of each kind one line a minute is shown, with how many it hid.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,12 @@ KINDS = (  # how such lines begin
     "Unsupported upgrade request",
     "No supported WebSocket library",
     "socket.accept() out of system resource",
+    "A session cannot be written",
+    "An old session",
+    "The folder of sessions",
+    "The sessions in",
 )
-LOGGERS = ("gander.connections", "uvicorn.error", "asyncio")
+LOGGERS = ("gander.connections", "gander.sessions", "uvicorn.error", "asyncio")
 
 
 class OnceAMinute(logging.Filter):

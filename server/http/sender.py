@@ -33,11 +33,15 @@ def sender_of(connection: HTTPConnection, session_id: str | None) -> Sender:
     """session_id: the body's, which wins over the header. Raises ApiError for an invalid session id or timeout."""
     caller = caller_of(connection)
     named = session_id or connection.headers.get(SESSION_HEADER, DEFAULT_SESSION)
-    if not VALID_ID.fullmatch(named):
-        message = "A session id has 1 to 128 printable ASCII characters and no spaces."
-        raise invalid(message, "session_id" if session_id else "X-Session-Id")
+    check_session_id(named, "session_id" if session_id else "X-Session-Id")
     timeout = _seconds(connection.headers.get(TIMEOUT_HEADER))
     return Sender(caller.tenant, named, caller.terms.weight, caller.is_admin, timeout)
+
+
+def check_session_id(session_id: str, field: str) -> None:
+    """Raise ApiError, which names the field, for what cannot be a session's id."""
+    if not VALID_ID.fullmatch(session_id):
+        raise invalid("A session id has 1 to 128 printable ASCII characters and no spaces.", field)
 
 
 def _seconds(text: str | None) -> float | None:

@@ -1,8 +1,7 @@
 """The folder of `--sessions-dir`: it has a folder for each key with a file for each session, all named by hashes.
 
-Owns the files' names and which of them are deleted. Its methods block, so they are called in a thread. It remembers
-nothing beside the files, so servers of one model may share the folder. Invariant: a file has its name only once it is
-whole.
+Owns which files are deleted. Its methods block, so they are called in a thread, and log what goes wrong. It remembers
+nothing beside the files, so servers of one model may share the folder. Invariant: what is not ours stays as it is.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from pathlib import Path
 
 from decoding.core.session_info import SessionState
 from decoding.errors import ConfigError
-from server.engine_client.sessions.session_file import seal, unseal
+from server.engine_client.sessions.session_file import NO_KEY, seal, unseal
+from server.engine_client.sessions.tenant_folder import FOLDER_NAME, SUFFIX, FoundFile, TenantFolder
 
 LOG = logging.getLogger("gander.sessions")
-SUFFIX = ".session"
-UNFINISHED = ".part"
+MARKER = "gander-sessions"  # an empty file that says whose the folder is
 NAME_DIGITS = 32
 
 
@@ -35,20 +34,25 @@ class FolderLimits:
     time_to_live: float
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
-    path: str
-    last_used: float
-    num_bytes: int
-
-
 class SessionFolder:
-    def __init__(self, path: Path, limits: FolderLimits) -> None:
-        """Raises ConfigError for a folder that cannot be made or written to."""
+    """key: signs the files, and refuses those that it did not sign."""
+
+    def __init__(self, path: Path, limits: FolderLimits, key: bytes = NO_KEY) -> None:
+        """Raises ConfigError for a folder that cannot be made or written to, or that holds what is not ours and no
+        marker of ours. One without a marker is taken for ours where it is empty or holds nothing but sessions."""
         self._path = path
         self._limits = limits
+        self._key = key
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not self._is_marked():
+                stranger = self._stranger()
+                if stranger is not None and not self._is_marked():  # by another server that starts now
+                    raise ConfigError(
+                        f"the folder of sessions {path} holds {stranger.relative_to(path)}, which is no session: name "
+                        f"another folder, or make an empty file {MARKER} in it if sessions may lie beside what is there"
+                    )
+                (path / MARKER).touch(mode=0o600)
             tempfile.TemporaryFile(dir=path).close()
         except OSError as error:
             raise ConfigError(f"the folder of sessions {path} cannot be written to: {error.strerror}") from None
@@ -58,29 +62,27 @@ class SessionFolder:
         return self._path / _hashed(tenant) / (_hashed(f"{tenant}\0{session_id}") + SUFFIX)
 
     def write(self, state: SessionState, model: str) -> None:
-        """Write a session's file, in the place of an earlier one. A failure is logged."""
+        """Write a session's file, in the place of an earlier one."""
         path = self.path_of(state.tenant, state.session_id)
         try:
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            descriptor, unfinished = tempfile.mkstemp(UNFINISHED, dir=path.parent)  # for this user alone
-            try:
-                with os.fdopen(descriptor, "wb") as file:
-                    file.write(seal(state, model, path.name))
-                Path(unfinished).replace(path)
-            except OSError:
-                Path(unfinished).unlink()
-                raise
+            with TenantFolder(path.parent) as folder:
+                folder.write(path.name, seal(state, model, path.name, self._key))
         except OSError as error:
             LOG.warning("A session cannot be written to %s: %s.", self._path, error.strerror)
 
     def read(self, tenant: str, session_id: str, model: str) -> SessionState | None:
-        """The session of a file, or None where there is no file or it cannot be used, which is logged."""
+        """The session of a file, or None where there is no file or it cannot be used."""
         path = self.path_of(tenant, session_id)
         try:
-            if path.stat().st_mtime < time.time() - self._limits.time_to_live:
-                return None
-            state = unseal(path.read_bytes(), model, tenant, session_id, path.name)
-            os.utime(path)
+            with TenantFolder(path.parent) as folder, os.fdopen(folder.open(path.name), "rb") as file:
+                status = os.fstat(file.fileno())
+                if status.st_mtime < time.time() - self._limits.time_to_live:
+                    return None
+                if status.st_size > self._limits.per_tenant:
+                    raise ValueError("it is larger than the sessions of a key may be")
+                state = unseal(file.read(self._limits.per_tenant), model, tenant, session_id, path.name, self._key)
+                os.utime(file.fileno())
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -92,21 +94,35 @@ class SessionFolder:
         return state
 
     def delete(self, tenant: str, session_id: str) -> bool:
-        """Delete a session's file. Returns whether there was one."""
+        """Delete a session's file. Returns whether there was one. Raises OSError where it stays."""
         path = self.path_of(tenant, session_id)
-        is_there = path.exists()
-        path.unlink(missing_ok=True)
-        return is_there
+        try:
+            with TenantFolder(path.parent) as folder:
+                folder.delete(path.name)
+        except FileNotFoundError:
+            return False
+        return True
 
     def tidy(self) -> None:
         """Delete the files that are too old and, where they are too many bytes, the least recently used ones."""
-        kept: list[_File] = []
-        for folder in self._path.iterdir():
-            if folder.is_dir():
-                kept += self._within(_files_in(folder), self._limits.per_tenant)
+        kept: list[FoundFile] = []
+        try:
+            with os.scandir(self._path) as entries:
+                folders = [Path(each.path) for each in entries if _is_folder(each)]
+        except OSError as error:
+            LOG.warning("The folder of sessions %s cannot be read: %s.", self._path, error.strerror)
+            return
+        for path in folders:
+            try:
+                with TenantFolder(path) as folder:
+                    files = folder.files()
+            except OSError as error:
+                LOG.warning("The sessions in %s cannot be tidied: %s.", path, error.strerror)
+                continue
+            kept += self._within(files, self._limits.per_tenant)
         self._within(kept, self._limits.in_all)
 
-    def _within(self, files: list[_File], most_bytes: int) -> list[_File]:
+    def _within(self, files: list[FoundFile], most_bytes: int) -> list[FoundFile]:
         """Delete what is too old or too much. Returns the files that stay."""
         oldest = time.time() - self._limits.time_to_live
         kept, num_bytes = [], 0
@@ -114,23 +130,36 @@ class SessionFolder:
             num_bytes += file.num_bytes
             if file.last_used >= oldest and num_bytes <= most_bytes:
                 kept.append(file)
-            else:
-                Path(file.path).unlink(missing_ok=True)
+                continue
+            try:
+                with TenantFolder(file.folder) as folder:
+                    folder.delete(file.name)
+            except FileNotFoundError:  # another server's tidying
+                continue
+            except OSError as error:
+                LOG.warning("An old session in %s cannot be deleted: %s.", file.folder, error.strerror)
         return kept
+
+    def _is_marked(self) -> bool:
+        marker = self._path / MARKER
+        return marker.is_file() and not marker.is_symlink()
+
+    def _stranger(self) -> Path | None:
+        """Something in the folder that no version of us wrote, if there is such."""
+        for entry in sorted(os.scandir(self._path), key=lambda each: each.name):
+            if not _is_folder(entry):
+                return Path(entry.path)
+            with TenantFolder(Path(entry.path)) as folder:
+                name = folder.stranger()
+            if name is not None:
+                return Path(entry.path, name)
+        return None
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether it is, by its name, the folder of a key."""
+    return FOLDER_NAME.fullmatch(entry.name) is not None and entry.is_dir(follow_symlinks=False)
 
 
 def _hashed(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()[:NAME_DIGITS]
-
-
-def _files_in(folder: Path) -> list[_File]:
-    """All files, unfinished ones too: another server may be writing them, so they are deleted when they are old."""
-    files = []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            try:
-                status = entry.stat()
-            except FileNotFoundError:  # another server's tidying
-                continue
-            files.append(_File(entry.path, status.st_mtime, status.st_size))
-    return files

@@ -20,7 +20,7 @@ from server.engine_client.sessions.kept_sessions import KeptSessions
 from server.engine_client.sessions.session_file import seal, unseal
 from server.engine_client.sessions.session_folder import SessionFolder
 from server.engine_client.sessions.session_questions import SessionQuestions
-from server.http.errors import ApiError
+from server.http.errors import ApiError, unavailable
 
 LOG = logging.getLogger("gander.sessions")
 CHECK_SECONDS = 1.0  # between two checks whether it is time to write
@@ -128,11 +128,10 @@ class SessionKeeper:
         return was_there
 
     async def delete(self, tenant: str, session_id: str) -> bool:
-        """Forget a session everywhere. Returns whether there was one. Raises ApiError without an answer."""
+        """Forget a session everywhere. Returns whether there was one. Raises ApiError without an answer, or where its
+        file stays."""
         was_there = await self.forget(tenant, session_id)
-        if self._folder is None:
-            return was_there
-        return await self._run(partial(self._folder.delete, tenant, session_id)) or was_there
+        return await self._delete_file(tenant, session_id) or was_there
 
     async def export(self, tenant: str, session_id: str) -> bytes | None:
         """A session as bytes for another server, or None if there is none. Raises ApiError without an answer."""
@@ -142,13 +141,25 @@ class SessionKeeper:
 
     async def take_over(self, tenant: str, session_id: str, data: bytes) -> None:
         """Replace a session by one that another server exported. Raises ValueError, with a clause, for bytes that are
-        no session, and ApiError without an answer."""
+        no session, and ApiError without an answer; then the session is as it was."""
         state = unseal(data, self._model, tenant, session_id)
-        await self.delete(tenant, session_id)
-        problem = await self.questions.restore(state)
+        problem = await self.questions.replace(state)
         if problem is not None:
             raise ValueError(problem)
+        self._note_known((tenant, session_id))
         self._keep(state)
+        if not state.num_bytes:  # it gets no file, and the old one's must not come back
+            self._unwritten.pop((tenant, session_id), None)
+            await self._delete_file(tenant, session_id)
+
+    async def _delete_file(self, tenant: str, session_id: str) -> bool:
+        if self._folder is None:
+            return False
+        try:
+            return await self._run(partial(self._folder.delete, tenant, session_id))
+        except OSError as error:
+            LOG.warning("The file of a session cannot be deleted: %s.", error.strerror)
+            raise unavailable("The session's file cannot be deleted.", "session_not_deleted") from None
 
     def _keep(self, state: SessionState) -> None:
         self._copies.keep(state)

@@ -54,9 +54,10 @@ class SessionQuestions:
         """All that a session holds, or None if there is no such session."""
         return (await self._ask(CopySession(id=_new_id(), tenant=tenant, session_id=session_id), SessionCopied)).state
 
-    async def restore(self, state: SessionState) -> str | None:
-        """Give the worker a session that it does not have. Returns what is wrong with it, if anything."""
-        return (await self._ask(RestoreSession(id=_new_id(), state=state), SessionRestored)).problem
+    async def replace(self, state: SessionState) -> str | None:
+        """Give the worker a session, in the place of one that it has. Returns what is wrong with it, if anything; then
+        the worker has what it had."""
+        return (await self._ask(RestoreSession(id=_new_id(), state=state, replaces=True), SessionRestored)).problem
 
     async def hand_over(self) -> None:
         """Have the worker send a copy of every session that was used. Returns when all have come."""

@@ -206,7 +206,8 @@ def taught_session(store: SessionStore, tenant: str, session_id: str, seed: int,
     """With something in every store."""
     draw, session = np.random.default_rng(seed), store.open(tenant, session_id)
     weights = np.sort(draw.random((num_rows, 10), np.float32), axis=1)[:, ::-1] / 20
-    contexts, ids = draw.integers(0, 50, (num_rows, 4), np.int32), draw.integers(0, 50, (num_rows, 10), np.int32)
+    contexts = draw.integers(0, 50, (num_rows, 4), np.int32)
+    ids = draw.random((num_rows, 50)).argsort(axis=1)[:, :10].astype(np.int32)  # each once in a row
     session.ngrams.harvest(contexts, ids, weights)
     session.replies.extend(draw.integers(0, 50, 3 * num_rows, np.int32), -1)
     own, _ = session.acceptance_models(seed % 2 == 0)
