@@ -1,4 +1,5 @@
-"""Bounds on connections: how many are open, in all and from one address, and how long requests may take to arrive.
+"""Bounds on connections: how many are open, in all and from one address, how long requests may take to arrive, and how
+much of a connection waits while an earlier request of it is answered.
 
 Knows nothing of routes or keys. Invariant: a connection without a request keeps its place until another connection
 needs it or its time is over, whichever comes first.
@@ -15,12 +16,16 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from server.http.errors import ApiError, OnError
 
 LOG = logging.getLogger("gander.connections")
 RESERVED = 96  # file descriptors kept for sockets to workers, files, and connections that are about to be refused
+END_OF_HEAD = b"\r\n\r\n"  # ends a chunked body, too
+PIECE_BYTES = 64  # parsed at least at a time: a few of the shortest requests, so that thousands of ends cost little
+WAITING_BYTES = 16384  # received behind a request that is being answered; with more, the connection is not read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,9 +80,26 @@ class ConnectionBook:
             del self._by_address[address]
 
 
+class BoundedFlow(FlowControl):
+    """uvicorn's flow control, which does not read on while `is_full`, whoever asks for it."""
+
+    is_full = False
+
+    def resume_reading(self) -> None:
+        if not self.is_full:
+            super().resume_reading()
+
+
 class GuardedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol with the bounds of a `ConnectionBook`: uvicorn's own waits for a request for ever, and reads a
-    head of any size."""
+    """uvicorn's protocol with the bounds of a `ConnectionBook`: uvicorn's own waits for a request for ever, reads a
+    head of any size, parses requests without end behind one that it answers, and tells only the last of them that the
+    client has left.
+
+    Bytes behind a request that is being answered wait unparsed. The connection is read on until there are WAITING_BYTES
+    of them, because a client that leaves is only noticed where it is read.
+    """
+
+    flow: BoundedFlow
 
     def __init__(self, book: ConnectionBook, **given: Any) -> None:
         super().__init__(**given)
@@ -85,6 +107,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._book = book
         self._limits = book.limits
         self._timer: asyncio.TimerHandle | None = None
+        self._unparsed = bytearray()
+        self._cycles: list[RequestResponseCycle] = []  # the requests that are being answered or wait for that
         self._num_bytes = 0  # received since the last piece of a body, or the last end of a request
         self._is_refused = False
 
@@ -93,8 +117,14 @@ class GuardedProtocol(HttpToolsProtocol):
         """Whether a request is being read or answered."""
         return self.cycle is not None and not self.cycle.response_complete
 
+    @property
+    def _is_answering(self) -> bool:
+        """Whether a request has come as a whole and has no whole answer yet."""
+        return bool(self.pipeline) or (self.is_busy and not self.cycle.more_body)
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.flow = BoundedFlow(transport)
         self.address = self.client[0] if self.client else ""
         if self._book.admit(self):
             self._expect_within(self._limits.head_seconds)
@@ -105,12 +135,38 @@ class GuardedProtocol(HttpToolsProtocol):
         self._book.leave(self)
         self._expect_nothing()
         super().connection_lost(exc)
+        for cycle in self._cycles:
+            cycle.disconnected = True
+            cycle.message_event.set()
 
     def data_received(self, data: bytes) -> None:
-        self._num_bytes += len(data)
-        super().data_received(data)
-        if self._num_bytes > self._limits.head_bytes:
-            self._refuse_head()
+        self._unparsed += data
+        self._parse()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._parse()
+
+    def _parse(self) -> None:
+        """Parse what has come, a piece at a time, until there is a request to answer. The parser cannot be stopped
+        within a piece, which may therefore hold a few requests more."""
+        while self._unparsed and not self._is_answering and not self.transport.is_closing():
+            end = self._unparsed.find(END_OF_HEAD, PIECE_BYTES)
+            size = len(self._unparsed) if end < 0 else end + len(END_OF_HEAD)
+            piece = bytes(self._unparsed[:size])
+            del self._unparsed[:size]
+            self._num_bytes += size
+            super().data_received(piece)
+            if self._num_bytes > self._limits.head_bytes:
+                self._refuse_head()
+        self._stop_reading_if_full()
+
+    def _stop_reading_if_full(self) -> None:
+        was_full, self.flow.is_full = self.flow.is_full, len(self._unparsed) > WAITING_BYTES
+        if self.flow.is_full:
+            self.flow.pause_reading()
+        elif was_full:
+            self.flow.resume_reading()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -124,6 +180,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if not self._is_refused:
             self._expect_within(self._limits.body_seconds)
             super().on_headers_complete()
+            self._cycles = [*(cycle for cycle in self._cycles if not cycle.response_complete), self.cycle]
 
     def on_body(self, body: bytes) -> None:
         self._num_bytes = 0
@@ -148,8 +205,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def _run_out(self, seconds: float) -> None:
         """Refuse the request as too slow; but wait on where the server itself does not read, because an earlier request
         is not answered yet."""
-        is_answering = self.is_busy and not self.cycle.more_body
-        if is_answering or self.pipeline or self.flow.read_paused:
+        if self._is_answering or self.flow.read_paused:
             self._expect_within(seconds)
         else:
             self._refuse(ApiError(408, f"The request did not come within {seconds:g} seconds.", None, "too_slow"))

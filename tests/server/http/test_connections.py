@@ -1,6 +1,8 @@
 """Connections that are silent, slow, too many or too talkative: they end, and others are answered."""
 
+import asyncio
 import logging
+import random
 import resource
 import socket
 import subprocess
@@ -10,10 +12,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from http.client import HTTPResponse
 from pathlib import Path
+from typing import Any
 
 import pytest
+import uvicorn
+from uvicorn.server import ServerState
 
 from server.config import ServerSettings
+from server.http.connections import WAITING_BYTES, ConnectionBook, ConnectionLimits, GuardedProtocol
 from server.http.repeated_lines import KINDS, SECONDS, OnceAMinute
 from tests.server.servers import RunningServer, make_model_folder, running_server, wait_until
 
@@ -202,6 +208,124 @@ def test_connections_at_work_are_not_given_up_for_others(patient: RunningServer)
         with connections(patient, 1, "127.0.0.3") as (other,):
             assert health(other)
         assert all(is_open(connection) for connection in busy)
+
+
+class RecordingTransport(asyncio.Transport):
+    """Keeps what is written to it."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
+        self.written = b""
+        self.is_read = True
+        self.is_closed = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += bytes(data)
+
+    def pause_reading(self) -> None:
+        self.is_read = False
+
+    def resume_reading(self) -> None:
+        self.is_read = True
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def protocol_of(app: Any) -> tuple[GuardedProtocol, RecordingTransport]:
+    """A connection to an application, and its other side."""
+    limits = ConnectionLimits(most=9, most_per_address=9, head_bytes=32768, head_seconds=LONG, body_seconds=LONG)
+    config = uvicorn.Config(app, log_config=None, access_log=False)
+    book = ConnectionBook(limits, lambda _: None)
+    protocol = GuardedProtocol(book, config=config, server_state=ServerState(), app_state={})
+    transport = RecordingTransport()
+    protocol.connection_made(transport)
+    return protocol, transport
+
+
+async def until_idle() -> None:
+    """Let every task run until it waits."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("end", [b"\r\n\r\n", b"\n\n", b"\r\n\r\n\r\n"])
+def test_a_few_requests_wait_behind_the_one_that_is_answered_and_the_rest_is_not_read(end: bytes) -> None:
+    reads, num_received = b"GET / HTTP/1.1" + end, 0
+
+    async def app(_scope: Any, receive: Any, _send: Any) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    async def run() -> None:
+        nonlocal num_received
+        protocol, transport = protocol_of(app)
+        for _ in range(40):
+            if transport.is_read and not transport.is_closed:
+                protocol.data_received(reads * 1000)
+                num_received += 1
+            await until_idle()
+            assert len(protocol.pipeline) < 8
+        assert num_received * 1000 * len(reads) < 2 * max(WAITING_BYTES, 1000 * len(reads))
+        protocol.connection_lost(None)
+        await until_idle()
+
+    asyncio.run(run())
+
+
+def test_pipelined_requests_are_answered_in_order_however_they_are_cut() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        body = b""
+        while (message := await receive())["type"] == "http.request":
+            body += message["body"]
+            if not message["more_body"]:
+                break
+        said = scope["path"].encode() + b" " + body + b"|"
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(said))]})
+        await send({"type": "http.response.body", "body": said})
+
+    def request(number: int, rng: random.Random) -> tuple[bytes, bytes]:
+        """A request and what its answer says."""
+        body = rng.choice([b"", b"\r\n\r\n", b"x" * rng.randrange(300), b"\r\n\r\n" * rng.randrange(300)])
+        head = b"POST /%d HTTP/1.1\r\nA: %s\r\n" % (number, b"a" * rng.randrange(100))
+        if rng.random() < 0.5:
+            whole = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+        else:
+            chunk = b"%x\r\n%s\r\n" % (len(body), body) if body else b""
+            whole = head + b"Transfer-Encoding: chunked\r\n\r\n" + chunk + b"0\r\n\r\n"
+        return whole, b"/%d %s|" % (number, body)
+
+    async def run(rng: random.Random) -> None:
+        protocol, transport = protocol_of(app)
+        asked, said = zip(*(request(number, rng) for number in range(60)), strict=True)
+        data, longest = b"".join(asked), rng.choice([3, 50, 5000, 100_000])
+        while data:
+            size = rng.randrange(longest) + 1
+            protocol.data_received(data[:size])
+            data = data[size:]
+            if rng.random() < 0.5 or not transport.is_read:
+                await until_idle()
+        for _ in asked:
+            await until_idle()
+        answers = [answer.partition(b"\r\n\r\n")[2] for answer in transport.written.split(b"HTTP/1.1 200 OK")[1:]]
+        assert answers == list(said)
+        assert transport.is_read
+        protocol.connection_lost(None)
+
+    for seed in range(8):
+        asyncio.run(run(random.Random(seed)))
+
+
+def test_a_client_that_leaves_with_another_request_under_way_is_noticed(patient: RunningServer) -> None:
+    body = b'{"prompt": "{\\"delay\\": 0.05, \\"per_step\\": 1}", "max_tokens": 4000}'
+    head = b"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with connections(patient, 1) as (connection,):
+        connection.sendall(head + body + HEALTH * 10)
+        wait_until(lambda: patient.service.client.num_open == 1)
+    wait_until(lambda: patient.service.client.num_open == 0, 60)
 
 
 PROGRAM = """
