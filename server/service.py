@@ -98,10 +98,11 @@ class Service:
 
     async def work_on(self, request: Request, work: Callable[[], T], chat_template: str | None = None) -> T:
         """Run `work` on a request whose body was read, and return its result. Where the body is large it runs in a
-        thread; where the body brings a chat template, in a thread of a pool of its own, because that may take long."""
+        thread; where the body brings a chat template, in a thread of a pool of its own, because that may take long.
+        Raises ApiError where the client leaves first."""
         if chat_template is not None:
-            return await self.templates.run_beside(work)
-        return await self.pool.run(len(await request.body()), work)
+            return await self.templates.run_beside(request, work)
+        return await self.pool.run(request, work)
 
     def require_ready(self) -> ServedModel:
         """The served model. Raises ApiError 503 unless requests can be served now."""

@@ -32,7 +32,7 @@ async def read_body(request: Request, model: type[M], pool: WorkPool, max_parts:
         raise invalid("The body ended too early.", None, "invalid_json") from None
     if not is_json(request.headers.get("content-type", "")):
         raise invalid("The body must be JSON, sent as Content-Type: application/json.", None, "invalid_json")
-    return await pool.run(len(data), lambda: parse_body(data, model, max_parts))
+    return await pool.run(request, lambda: parse_body(data, model, max_parts))
 
 
 def parse_body(data: bytes, model: type[M], max_parts: int) -> M:

@@ -13,6 +13,9 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from server.http.errors import ApiError
+
+CLIENT_LEFT = 499  # nobody reads this status; metrics and logs show it
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 EMPTY_COMMENT = b": \n\n"
@@ -70,6 +73,14 @@ async def while_connected(receive: Receive, work: Awaitable[T]) -> T | None:
         leaving.cancel()
         await asyncio.gather(working, leaving, return_exceptions=True)
     return None if working.cancelled() else working.result()
+
+
+async def until_disconnect(receive: Receive, work: Awaitable[T]) -> T:
+    """The result of `work`, which is not None. Raises ApiError where the client disconnects first."""
+    result = await while_connected(receive, work)
+    if result is None:
+        raise ApiError(CLIENT_LEFT, "The client went away.", None, "client_left")
+    return result
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:

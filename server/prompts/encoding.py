@@ -47,15 +47,19 @@ class PromptReading:
 AS_IT_IS = PromptReading(add_special_tokens=False)
 
 
-def encode_prompts(model: ServedModel, prompts: Sequence[Prompt], reading: PromptReading) -> list[EncodedPrompt]:
-    """Encode all prompts. Lengths are checked first, before any is encoded or decoded. Raises ApiError."""
+def encode_prompts(
+    model: ServedModel, prompts: Sequence[Prompt], reading: PromptReading, max_tokens: int = 1
+) -> list[EncodedPrompt]:
+    """Encode all prompts. What is known of their lengths is checked first, and the first prompt that leaves no room for
+    a reply of `max_tokens` is the last that is encoded. Raises ApiError."""
+    most = model.engine.max_model_len
     if reading.is_cut:
         prompts = [_cut(model, prompt) for prompt in prompts]
     for prompt in prompts:
         if isinstance(prompt, str):
             require_short(model, prompt, "prompt")
-        else:
-            reply_room(len(prompt), 1, None, model.engine.max_model_len)
+        elif not reading.is_cut:
+            reply_room(len(prompt), max_tokens, None, most)
     encoded = []
     for number, prompt in enumerate(prompts):
         if isinstance(prompt, str):
@@ -68,6 +72,8 @@ def encode_prompts(model: ServedModel, prompts: Sequence[Prompt], reading: Promp
         if not token_ids:
             which = "The prompt" if len(prompts) == 1 else f"Prompt {number}"
             raise invalid(f"{which} is empty; it must have at least one token.", "prompt", "empty_prompt")
+        if not reading.is_cut:
+            reply_room(len(token_ids), max_tokens, None, most)
         encoded.append(EncodedPrompt(token_ids, text))
     return encoded
 

@@ -58,7 +58,7 @@ def _prompt_logprobs(body: CompletionRequest) -> int | None:
 
 def _prompts(body: CompletionRequest, model: ServedModel) -> list[EncodedPrompt]:
     reading = PromptReading(body.add_special_tokens, body.parse_special, body.truncate_prompt_tokens is not None)
-    prompts = encode_prompts(model, body.prompt, reading)
+    prompts = encode_prompts(model, body.prompt, reading, max(body.max_tokens or 1, 1))
     if not body.suffix:
         return prompts
     return [fill_in_the_middle(model, prompt, body.suffix, reading) for prompt in prompts]

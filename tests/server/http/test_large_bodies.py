@@ -8,18 +8,19 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import httpx
 import pytest
 from pydantic import ValidationError
 
 from server.http.body import has_more_parts, parse_body
 from server.http.errors import ApiError
-from server.http.work_pool import NUM_THREADS, SMALL, WorkPool
+from server.http.work_pool import NUM_THREADS, WorkPool
 from server.schemas.catalog import DetokenizeRequest
 from server.schemas.chat import ChatRequest
 from server.schemas.completions import CompletionRequest
 from server.schemas.responses import ResponseRequest
 from tests.server.http.test_bad_input import check_error
-from tests.server.servers import RunningServer
+from tests.server.servers import RunningServer, wait_until
 
 USER = {"role": "user", "content": "hi"}
 HALF = "\ud800"  # of a surrogate pair
@@ -130,6 +131,38 @@ def test_all_of_a_large_body_is_encoded_beside_the_event_loop(server: RunningSer
     assert {name.rsplit("_", 1)[0] for _, name in seen} == {"body"}
 
 
+def test_a_small_body_waits_for_no_thread(server: RunningServer) -> None:
+    with all_threads_taken(server):
+        assert server.post(prompt="hi", max_tokens=2).status_code == 200
+
+
+def test_a_large_body_whose_client_leaves_is_dropped_and_counted(server: RunningServer) -> None:
+    text = "left" * 5000
+    left = 'gander_http_requests_total{route="/v1/completions",status="499"}'
+    with recorded_encoding(server) as seen, all_threads_taken(server):
+        with pytest.raises(httpx.ReadTimeout):
+            server.http.post("/v1/completions", json={"prompt": ["hi", text]}, timeout=0.2)
+        wait_until(lambda: left in server.get("/metrics").text)
+    assert server.post(prompt="x" * 20, stop="y" * 9000).status_code == 400, "a body that waited behind it"
+    assert seen == []
+
+
+@contextmanager
+def all_threads_taken(server: RunningServer) -> Iterator[None]:
+    """The threads for bodies are at work until the block ends."""
+    pool, loading, gate = server.service.pool, server.service._loading, threading.Event()
+    assert loading is not None
+    works = [
+        asyncio.run_coroutine_threadsafe(pool.run_for("", 1.0, lambda: gate.wait(60)), loading.get_loop())
+        for _ in range(NUM_THREADS)
+    ]
+    try:
+        yield
+    finally:
+        gate.set()
+        assert all(work.result(60) for work in works)
+
+
 def test_what_is_too_long_for_the_context_is_not_encoded(server: RunningServer) -> None:
     with recorded_encoding(server) as seen:
         for path, body in (
@@ -144,23 +177,109 @@ def test_what_is_too_long_for_the_context_is_not_encoded(server: RunningServer) 
 NAMES = {"/v1/completions": "prompt", CHAT: "messages", "/tokenize": "prompt"}
 
 
-def test_large_work_runs_in_a_few_threads_and_small_work_at_once() -> None:
-    async def run() -> None:
-        pool, gate, names = WorkPool(), threading.Event(), list[str]()
+class Works:
+    """Works that begin when they have a thread and end when they are let."""
 
-        def work() -> None:
-            names.append(threading.current_thread().name)
-            assert gate.wait(30)
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.pool = WorkPool(lambda: self.seconds)
+        self.begun: list[str] = []
+        self.gates: dict[str, threading.Event] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
 
-        assert await pool.run(SMALL, lambda: threading.current_thread().name) == threading.current_thread().name
-        running = [asyncio.ensure_future(pool.run(SMALL + 1, work)) for _ in range(3 * NUM_THREADS)]
-        while len(names) < NUM_THREADS:
+    def add(self, name: str, weight: float = 1.0) -> None:
+        """A work of the key that is the first letter of its name."""
+        self.gates[name] = threading.Event()
+        self._tasks[name] = asyncio.ensure_future(self.pool.run_for(name[0], weight, lambda: self._work(name)))
+
+    async def until_begun(self, number: int) -> None:
+        while len(self.begun) < number:
             await asyncio.sleep(0.001)
-        gate.set()
-        await asyncio.gather(*running)
+
+    async def end(self, name: str) -> None:
+        """Let a work end, a second after those that ended before."""
+        self.seconds += 1
+        self.gates[name].set()
+        await self._tasks[name]
+
+    async def leave(self, *names: str) -> None:
+        for name in names:
+            self._tasks[name].cancel()
+        await asyncio.gather(*(self._tasks[name] for name in names), return_exceptions=True)
+
+    def _work(self, name: str) -> None:
+        self.begun.append(name)
+        assert self.gates[name].wait(60)
+
+
+def test_a_key_that_comes_late_has_the_next_thread_and_shares_from_then_on() -> None:
+    async def run() -> list[str]:
+        works = Works()
+        for number in range(10):
+            works.add(f"a{number}")
+        await works.until_begun(NUM_THREADS)
+        for number in range(3):
+            works.add(f"b{number}")
+        for number in range(13):
+            await works.end(works.begun[number])
+            await works.until_begun(min(number + 1 + NUM_THREADS, 13))
+        works.pool.close()
+        return works.begun
+
+    begun = asyncio.run(run())
+    assert begun[:3] == ["a0", "a1", "b0"]
+    assert {"b1", "b2"} <= set(begun[:9])
+    assert [name for name in begun if name[0] == "a"] == [f"a{number}" for number in range(10)], "in their order"
+
+
+def test_weights_are_shares() -> None:
+    async def run() -> list[str]:
+        works = Works()
+        for number in range(40):
+            works.add(f"a{number}")
+            works.add(f"b{number}", weight=3.0)
+        for number in range(40):
+            await works.until_begun(number + NUM_THREADS)
+            await works.end(works.begun[number])
+        begun = works.begun[:40]
+        await works.leave(*(f"{key}{number}" for key in "ab" for number in range(40)))
+        for gate in works.gates.values():
+            gate.set()
+        works.pool.close()
+        return begun
+
+    keys = [name[0] for name in asyncio.run(run())]
+    assert 9 <= keys.count("a") <= 12, keys
+
+
+def test_work_of_who_has_left_is_not_begun_and_its_thread_goes_to_others() -> None:
+    async def run() -> list[str]:
+        works = Works()
+        for number in range(10):
+            works.add(f"a{number}")
+        await works.until_begun(NUM_THREADS)
+        await works.leave(*(f"a{number}" for number in range(9)))
+        works.add("b0")
+        assert works.begun == ["a0", "a1"], "their threads are still at work"
+        for name in ("a0", "a1"):
+            works.gates[name].set()
+        await works.until_begun(4)
+        for name in ("a9", "b0"):
+            await works.end(name)
+        works.pool.close()
+        return works.begun
+
+    begun = asyncio.run(run())
+    assert sorted(begun) == ["a0", "a1", "a9", "b0"]
+
+
+def test_a_work_that_fails_gives_its_thread_back() -> None:
+    async def run() -> None:
+        pool = WorkPool()
+        for _ in range(3 * NUM_THREADS):
+            with pytest.raises(ZeroDivisionError):
+                await pool.run_for("a", 1.0, lambda: 1 // 0)
         pool.close()
-        assert len(set(names)) <= NUM_THREADS
-        assert len(names) == 3 * NUM_THREADS
 
     asyncio.run(run())
 

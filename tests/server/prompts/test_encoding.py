@@ -96,7 +96,23 @@ def test_a_text_longer_than_the_context_in_the_longest_tokens_is_refused_before_
         with pytest.raises(ApiError) as refused:
             encode_prompts(model, ["x", prompt], PromptReading())
         assert (refused.value.code, refused.value.param) == ("context_length_exceeded", "prompt")
-    assert len(encode_prompts(model_with(toy), ["x" * 700], PromptReading())[0].token_ids) == 700
+    assert len(encode_prompts(model_with(toy), ["x" * 701], PromptReading(is_cut=True))[0].token_ids) == 700
+
+
+def test_the_first_prompt_that_leaves_no_room_for_its_reply_is_the_last_that_is_encoded(tmp_path: Path) -> None:
+    toy, seen = load_tokenizer(ModelFiles(str(make_model_folder(tmp_path / "toy")), None), False), list[str]()
+
+    def counted(text: str, add_special_tokens: bool, parse_special: bool) -> list[int]:
+        seen.append(text)
+        return toy.encode_with(text, add_special_tokens, parse_special)
+
+    model = model_with(replace(toy, encode_with=counted))
+    for length, max_tokens, param in ((100, 1, "prompt"), (90, 11, "max_tokens")):
+        with pytest.raises(ApiError) as refused:
+            encode_prompts(model, ["a", "x" * length, "b"], PromptReading(), max_tokens)
+        assert (refused.value.code, refused.value.param) == ("context_length_exceeded", param)
+    assert seen == ["a", "x" * 100, "a", "x" * 90]
+    assert len(encode_prompts(model, ["x" * 90, [97] * 90], PromptReading(), 10)) == 2
 
 
 def test_a_prediction_is_cut_to_what_the_context_can_hold(tmp_path: Path) -> None:
