@@ -107,7 +107,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._book = book
         self._limits = book.limits
         self._timer: asyncio.TimerHandle | None = None
-        self._unparsed = bytearray()
+        self._unparsed = b""
         self._cycles: list[RequestResponseCycle] = []  # the requests that are being answered or wait for that
         self._num_bytes = 0  # received since the last piece of a body, or the last end of a request
         self._is_refused = False
@@ -150,15 +150,16 @@ class GuardedProtocol(HttpToolsProtocol):
     def _parse(self) -> None:
         """Parse what has come, a piece at a time, until there is a request to answer. The parser cannot be stopped
         within a piece, which may therefore hold a few requests more."""
-        while self._unparsed and not self._is_answering and not self.transport.is_closing():
-            end = self._unparsed.find(END_OF_HEAD, PIECE_BYTES)
-            size = len(self._unparsed) if end < 0 else end + len(END_OF_HEAD)
-            piece = bytes(self._unparsed[:size])
-            del self._unparsed[:size]
-            self._num_bytes += size
-            super().data_received(piece)
+        data, start = self._unparsed, 0
+        while start < len(data) and not self._is_answering and not self.transport.is_closing():
+            end = data.find(END_OF_HEAD, start + PIECE_BYTES)
+            end = len(data) if end < 0 else end + len(END_OF_HEAD)
+            self._num_bytes += end - start
+            super().data_received(data[start:end])
             if self._num_bytes > self._limits.head_bytes:
                 self._refuse_head()
+            start = end
+        self._unparsed = data[start:]
         self._stop_reading_if_full()
 
     def _stop_reading_if_full(self) -> None:
