@@ -28,7 +28,7 @@ DECODING = {
         triton/work triton/kernels triton/tiles triton/constants triton/triton_attention
     """,
     "model": """
-        checkpoint weights memory rowwise seam probe self_test threads linear/exact
+        blueprint refusal checkpoint weights memory rowwise seam probe self_test threads linear/exact
         linear/panel_kernel linear/row_limit linear/row_counts linear/panels linear/readers linear/packed
         linear/int8_kernel linear/int8 layers/row_kernels layers/norms layers/activations layers/decoder_layer
         layers/fuse features layers/stack device/stopwatch device/capture device/runner device/compiling

@@ -26,6 +26,7 @@ from decoding.model.checkpoint import resolve
 from decoding.model.device.runner import Progress, silent
 from decoding.model.kept_timings import KeptTimings
 from decoding.model.memory import affordable_slots, expected_bytes, room_for
+from decoding.model.refusal import refusing
 from decoding.model.target_model import TargetModel
 from decoding.sampling.grammar.builder import GrammarBuilder
 from decoding.sampling.grammar.compiler import GrammarCompiler
@@ -49,6 +50,13 @@ def load_engine(
     kernels.load_plain()
     if resolve(config)[0].attention == "exact":
         kernels.wait_for_attention()
+    with refusing(f"model {config.model!r} cannot be served"):
+        return _load(config, on_progress, kept, kernels, started)
+
+
+def _load(
+    config: EngineConfig, on_progress: Progress, kept: KeptTimings | None, kernels: Kernels, started: float
+) -> Engine:
     model = TargetModel.load(config, lambda sentence, fraction: on_progress(sentence, 0.7 * fraction))
 
     def on_draft_progress(sentence: str, fraction: float) -> None:

@@ -17,10 +17,12 @@ import numpy as np
 import torch
 import transformers
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from decoding.config import BUNDLED_MODEL, Attention, EngineConfig
 from decoding.errors import ConfigError
+from decoding.model.blueprint import CONTEXT_NAMES, read_config
+from decoding.model.refusal import refusing
 
 logger = logging.getLogger(__name__)
 
@@ -107,8 +109,8 @@ def _is_interpreted() -> bool:
 def max_model_len(config: Any, wanted: int | None) -> int:
     """The context length to serve. Raises ConfigError with both lengths if the model supports less than `wanted`."""
     text_config = config.get_text_config()
-    names = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length")
-    supported = next((value for name in names if (value := getattr(text_config, name, None))), None)
+    lengths = (getattr(text_config, name, None) for name in CONTEXT_NAMES)
+    supported = next((length for length in lengths if length is not None), None)
     if supported is None:
         return wanted or 2048
     if wanted is not None and wanted > supported:
@@ -116,19 +118,17 @@ def max_model_len(config: Any, wanted: int | None) -> int:
     return int(wanted or supported)
 
 
-def num_parameters(source: str, origin: dict[str, Any]) -> int:
-    """The parameters of a checkpoint, counted from its configuration alone. origin: revision and trust_remote_code."""
-    config = AutoConfig.from_pretrained(source, **origin)
-    with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config, trust_remote_code=origin["trust_remote_code"]).num_parameters()
-
-
 def eos_token_ids(model: PreTrainedModel) -> frozenset[int]:
-    """The end tokens of the generation configuration, or else of the model's configuration."""
+    """The end tokens of the generation configuration, or else of the model's configuration. Ids beyond the vocabulary
+    are left out: they are never drawn. Raises ConfigError for what is no id."""
+    num_tokens = model.get_input_embeddings().weight.shape[0]
     for source in (model.generation_config, model.config.get_text_config()):
-        ids = getattr(source, "eos_token_id", None)
-        if ids is not None:
-            return frozenset([ids] if isinstance(ids, int) else ids)
+        given = getattr(source, "eos_token_id", None)
+        if given is not None:
+            ids = given if isinstance(given, list | tuple) else [given]
+            if not all(type(each) is int for each in ids):
+                raise ConfigError(f"the model's eos_token_id is {given!r}; it must be an integer or a list of integers")
+            return frozenset(each for each in ids if 0 <= each < num_tokens)
     return frozenset()
 
 
@@ -171,12 +171,9 @@ def _freeze(module: Any, length: int) -> None:
     module.rope_type = "default"
 
 
-def _checkpoint_dtype(source: str, config: EngineConfig) -> Any:
-    try:
-        loaded = AutoConfig.from_pretrained(
-            source, revision=config.revision, trust_remote_code=config.trust_remote_code
-        )
-    except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(f"model {config.model!r} cannot be loaded: {error}") from error
+def _checkpoint_dtype(source: str, config: EngineConfig) -> str:
+    origin = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
+    with refusing(f"model {config.model!r} cannot be loaded"):
+        loaded = read_config(source, origin)
     name = str(getattr(loaded, "dtype", None)).removeprefix("torch.")
     return name if name in ("float16", "bfloat16") else "bfloat16"

@@ -30,13 +30,13 @@ from decoding.cache.step_tensors import StepTensors
 from decoding.config import Attention, EngineConfig
 from decoding.core.layer import LayerSpec
 from decoding.errors import ConfigError, ModelRefused
+from decoding.model.blueprint import num_weights, read_config
 from decoding.model.checkpoint import (
     eos_token_ids,
     fingerprint,
     freeze_rope,
     identity,
     max_model_len,
-    num_parameters,
     resolve,
     resolve_attention,
 )
@@ -57,6 +57,7 @@ from decoding.model.linear.packed import can_pack, num_few_rows, num_packed_shap
 from decoding.model.linear.row_counts import code_bytes, padded
 from decoding.model.memory import check_weights_fit
 from decoding.model.probe import probe
+from decoding.model.refusal import refusing
 from decoding.model.rowwise import make_row_safe
 from decoding.model.seam import SERVING, Seam, implementation, set_implementation
 from decoding.model.self_test import (
@@ -69,7 +70,7 @@ from decoding.model.self_test import (
     trial_steps,
 )
 from decoding.model.threads import ThreadChoice, choose_threads, use_threads
-from decoding.model.weights import first_line, load_weights
+from decoding.model.weights import load_weights
 
 # Shape suffixes: M tokens of the step, R tokens that need logits, T padded tokens, V vocabulary, E model width.
 
@@ -143,13 +144,17 @@ class TargetModel:
         if config.weights == "int8":  # fail before the weights are read
             check_int8(torch.device(config.device), dtype)
         origin = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
-        try:
-            check_weights_fit(num_parameters(folder, origin) * dtype.itemsize, torch.device(config.device))
-            model = load_weights(folder, dtype, origin, torch.device(config.device))
-        except (ConfigError, OSError, ValueError, KeyError, ImportError) as error:
-            raise ConfigError(f"model {config.model!r} cannot be loaded: {first_line(error)}") from error
-        capture = capture_on(model.device) if config.graphs else None
-        return cls(model.eval(), config, progress, capture)
+        failure = f"model {config.model!r} cannot be loaded"
+        with refusing(failure):
+            try:
+                blueprint = read_config(folder, origin)
+                size = num_weights(blueprint, folder, config.trust_remote_code)
+                check_weights_fit(size * dtype.itemsize, torch.device(config.device))
+                model = load_weights(folder, dtype, origin, torch.device(config.device))
+            except ConfigError as error:
+                raise ConfigError(f"{failure}: {error}") from error
+            capture = capture_on(model.device) if config.graphs else None
+            return cls(model.eval(), config, progress, capture)
 
     @classmethod
     def from_model(cls, model: PreTrainedModel, config: EngineConfig, capture: Capture | None = None) -> TargetModel:

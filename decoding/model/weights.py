@@ -6,6 +6,7 @@ Invariant: every parameter of a loaded model comes from the files, none from ran
 from __future__ import annotations
 
 from collections.abc import Collection
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import is_accelerate_available
 
 from decoding.errors import ConfigError
+from decoding.model.refusal import sentence
 
 NAMED = 3  # the most tensors that a sentence names
 
@@ -22,7 +24,7 @@ NAMED = 3  # the most tensors that a sentence names
 def load_weights(source: str, dtype: torch.dtype, origin: dict[str, Any], device: torch.device) -> PreTrainedModel:
     """Load a model from a folder or the hub, with eager attention, to `device`: directly if accelerate is installed,
     else through the host's memory. origin: revision and trust_remote_code. Raises ConfigError with a message that
-    continues "model ... cannot be loaded: "."""
+    continues "model ... cannot be loaded: ", and what transformers raises."""
     goes_straight = device.type != "cpu" and is_accelerate_available()
     try:
         model, found = AutoModelForCausalLM.from_pretrained(
@@ -34,10 +36,10 @@ def load_weights(source: str, dtype: torch.dtype, origin: dict[str, Any], device
             device_map={"": device} if goes_straight else None,
             **origin,
         )
+    except UnpicklingError as error:
+        raise ConfigError("its weights cannot be read: they are pickled, and not tensors alone") from error
     except (SafetensorError, EOFError) as error:
-        raise ConfigError(f"its weights cannot be read: {error}") from error
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
-        raise ConfigError(first_line(error)) from error
+        raise ConfigError(f"its weights cannot be read: {sentence(error)}") from error
     if found["mismatched_keys"]:
         misfits = [
             f"{name} {tuple(there)} instead of {tuple(wanted)}" for name, there, wanted in found["mismatched_keys"]
@@ -55,11 +57,6 @@ def check_numbers(model: nn.Module) -> None:
     broken = [name for name, weight in model.named_parameters() if not _is_finite(weight.detach())]
     if broken:
         raise ConfigError(f"its weights are not all finite numbers: {_listed(broken)}")
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an exception's message; libraries write paragraphs."""
-    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def _is_finite(weight: torch.Tensor) -> bool:

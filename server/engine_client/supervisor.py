@@ -253,7 +253,6 @@ class Supervisor:
             case Broke():
                 self._on_broke(message)
             case LoadFailed():
-                LOG.error("The worker cannot serve this model: %s", message.error)
                 self._set_status(state="failed", sentence=message.error, last_error=message.error)
             case _ if isinstance(message, SessionNews | SessionAnswer):
                 self.sessions.on_news(message)

@@ -15,10 +15,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from decoding.errors import ConfigError
 from server.prompts.model_files import ModelFiles
 from server.prompts.special_tokens import SpecialTokens
 
 TOKENIZER_FILE = "tokenizer.json"
+TRIAL = "Hello, wörld!"
 BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -79,10 +81,20 @@ def _byte_level() -> dict[str, int]:
 
 
 def load_tokenizer(files: ModelFiles, trust_remote_code: bool) -> Tokenizer:
-    """The tokenizer of a bundled model, folder or hub name. Blocks: reads files, may download them."""
+    """The tokenizer of a bundled model, folder or hub name, which has encoded a text. Blocks: reads files, may download
+    them. Raises ConfigError where the library panics over it, and what the library raises."""
     path = files.find(TOKENIZER_FILE)
-    if path is not None:
-        return _from_file(path)
+    try:
+        tokenizer = _from_hub(files, trust_remote_code) if path is None else _from_file(path)
+        tokenizer.decode(tokenizer.encode(TRIAL))
+    except Exception:
+        raise
+    except BaseException as panic:  # of Rust's
+        raise ConfigError(f"the tokenizers library gives up over it: {panic}") from None
+    return tokenizer
+
+
+def _from_hub(files: ModelFiles, trust_remote_code: bool) -> Tokenizer:
     from transformers import AutoTokenizer  # imported late: it takes seconds
 
     auto: Any = AutoTokenizer.from_pretrained(files.model, revision=files.revision, trust_remote_code=trust_remote_code)

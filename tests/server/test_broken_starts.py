@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -25,6 +26,20 @@ def truncated_weights(folder: Path) -> list[str]:
     return []
 
 
+def pickled_weights(folder: Path) -> list[str]:
+    tiny("llama", num_hidden_layers=1).save_pretrained(folder)
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"\x80\x02cposix\nsystem\nX\x05\x00\x00\x00false\x85R.")
+    return []
+
+
+def a_billion_layers(folder: Path) -> list[str]:
+    tiny("llama", num_hidden_layers=1).save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 10**9}))
+    return []
+
+
 def broken_template(folder: Path) -> list[str]:
     (folder / "chat_template.jinja").write_text("{% for message in messages %}{{ message.content")
     return []
@@ -45,6 +60,8 @@ def no_key_file(folder: Path) -> list[str]:
 
 BROKEN: dict[Callable[[Path], list[str]], str] = {
     truncated_weights: r"model '.*' cannot be loaded: its weights cannot be read: .*",
+    pickled_weights: r"model '.*' cannot be loaded: its weights cannot be read: they are pickled, .*",
+    a_billion_layers: r"model '.*' cannot be loaded: config.json asks for more than \d+ tensors, .*",
     broken_template: r"the chat template of .* cannot be read: unexpected .*",
     no_template_file: r"the chat template of .* cannot be loaded: .*missing.jinja'",
     broken_tokenizer: r"the tokenizer of .* cannot be loaded: .*",
@@ -68,5 +85,6 @@ def test_what_cannot_be_served_is_told_in_a_sentence(tmp_path: Path, break_it: C
     stopped = [line for line in ended.stderr.splitlines() if line.startswith("Stopped: ")]
     assert len(stopped) == 1, ended.stderr
     assert re.fullmatch(BROKEN[break_it], stopped[0].removeprefix("Stopped: ")), stopped
+    assert ended.stderr.count(stopped[0].removeprefix("Stopped: ")) == 1, ended.stderr
     assert "Traceback" not in ended.stderr
     assert "go on with the next" not in ended.stderr

@@ -9,6 +9,7 @@ from transformers import AutoTokenizer
 from decoding.config import EngineConfig
 from decoding.errors import ConfigError
 from decoding.model.checkpoint import resolve
+from decoding.model.refusal import refusing
 
 
 def check_same_vocabulary(config: EngineConfig, draft_name: str) -> None:
@@ -33,10 +34,8 @@ def _shown(vocabulary: dict[int, str], token_id: int) -> str:
 def _vocabulary(config: EngineConfig) -> dict[int, str]:
     """Token by id."""
     _, folder = resolve(config)
-    try:
+    with refusing(f"the tokenizer of {config.model!r} cannot be loaded"):
         tokenizer = AutoTokenizer.from_pretrained(
             folder, revision=config.revision, trust_remote_code=config.trust_remote_code
         )
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise ConfigError(f"the tokenizer of {config.model!r} cannot be loaded: {error}") from error
     return {token_id: token for token, token_id in tokenizer.get_vocab().items()}

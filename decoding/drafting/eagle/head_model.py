@@ -29,6 +29,7 @@ from decoding.model.layers.norms import fuse_norms
 from decoding.model.linear.int8 import can_round_to_int8, round_linears
 from decoding.model.linear.packed import can_pack, num_few_rows, num_packed_shapes, pack_linears
 from decoding.model.linear.row_counts import code_bytes, padded
+from decoding.model.refusal import refusing
 from decoding.model.rowwise import make_row_safe
 from decoding.model.self_test import self_test_case, trial_steps
 from decoding.model.target_model import TargetModel, new_backend
@@ -194,5 +195,6 @@ def load_head_model(config: EngineConfig, target: TargetModel, progress: Progres
     if name is None:
         return None
     progress(f"Loading the head {name}", 0.0)
-    head = load_head(find_head(name), HeadTarget(target.embeddings, len(target.layers)))
-    return HeadModel(head, target, capture_on(target.device) if config.graphs else None)
+    with refusing(f"the head {name!r} cannot be loaded"):
+        head = load_head(find_head(name), HeadTarget(target.embeddings, len(target.layers)))
+        return HeadModel(head, target, capture_on(target.device) if config.graphs else None)

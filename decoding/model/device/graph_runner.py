@@ -24,7 +24,7 @@ from decoding.model.device.capture import Capture, Launch
 from decoding.model.device.runner import Forward, Progress, Runner
 from decoding.model.device.stopwatch import stopwatch_on
 from decoding.model.features import FeatureTap, Seen
-from decoding.model.weights import first_line
+from decoding.model.refusal import sentence
 
 # Shape suffixes: T padded tokens, V vocabulary.
 BUCKETS: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)  # tokens
@@ -72,7 +72,7 @@ class GraphRunner:
         try:
             self.capture(capture, progress)
         except RuntimeError as error:  # the device raises it if a forward waits for a result
-            progress(f"Forwards are not captured: {first_line(error)}", 1.0)
+            progress(f"Forwards are not captured: {sentence(error)}", 1.0)
             return False
         return True
 

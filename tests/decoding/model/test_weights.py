@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from decoding.errors import ConfigError
 from decoding.model import weights
 
 DEVICES = {("cpu", True): None, ("cuda", False): None, ("cuda", True): {"": torch.device("cuda")}}
@@ -26,6 +25,6 @@ def test_files_are_read_to_the_device_where_transformers_can(
 
     monkeypatch.setattr(weights, "is_accelerate_available", lambda: has_accelerate)
     monkeypatch.setattr(weights.AutoModelForCausalLM, "from_pretrained", load)
-    with pytest.raises(ConfigError, match="no such folder"):
+    with pytest.raises(OSError, match="no such folder"):
         weights.load_weights("folder", torch.float32, {}, torch.device(device))
     assert asked == [DEVICES[case]]

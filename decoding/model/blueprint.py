@@ -1,0 +1,122 @@
+"""What a model's config.json asks for: read, checked and sized before anything is built of it.
+
+Knows nothing of what the weights hold. Invariant: reading and sizing take bounded memory, whatever config.json says.
+"""
+
+from __future__ import annotations
+
+import resource
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from decoding.errors import ConfigError
+
+CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length")
+SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    *CONTEXT_NAMES,
+)
+LARGEST = 2**31 - 1  # ids and positions are 32-bit integers
+PARTS = 8  # parameters that a model may have for each tensor of its files, since some tensors are split or shared
+MOST_TENSORS = 100_000  # of a model whose files are not here to be counted
+ROOM = 2**29  # bytes that reading or sizing may take
+READ_SECONDS, SIZE_SECONDS = 1.0, 5.0  # of processor time; the largest models are sized in less than one
+AGAIN_SECONDS = 0.1  # until it is told again, should the first time have been caught on the way
+
+
+def read_config(source: str, origin: dict[str, Any]) -> Any:
+    """The configuration of a folder or hub name. origin: revision and trust_remote_code. Raises ConfigError naming the
+    field at fault, and what transformers raises."""
+    with _bounded(0.0 if origin["trust_remote_code"] else READ_SECONDS):  # code from elsewhere may import anything
+        config = AutoConfig.from_pretrained(source, **origin)
+    text_config = config.get_text_config()
+    for name in SIZES:
+        value = getattr(text_config, name, None)
+        if value is None or isinstance(value, list | tuple):  # some types have a value for each layer
+            continue
+        if type(value) is not int or not 1 <= value <= LARGEST:
+            raise ConfigError(f"config.json: {name} is {value!r}; it must be an integer from 1 to {LARGEST}")
+    return config
+
+
+def num_weights(config: Any, source: str, trust_remote_code: bool) -> int:
+    """The numbers that a model of this configuration holds. Raises ConfigError where it would have many more tensors
+    than its files."""
+    found = _num_tensors(source)
+    most = MOST_TENSORS if found is None else PARTS * (found + PARTS)
+    num_tensors = 0
+
+    def count(_module: nn.Module, _name: str, _parameter: nn.Parameter | None) -> None:
+        nonlocal num_tensors
+        num_tensors += 1
+        if num_tensors > most:
+            there = "" if found is None else f", and its files have {found}"
+            raise ConfigError(f"config.json asks for more than {most} tensors{there}")
+
+    hook = register_module_parameter_registration_hook(count)
+    try:
+        with _bounded(SIZE_SECONDS), torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+    finally:
+        hook.remove()
+    return sum(each.numel() for each in chain(model.parameters(), model.buffers()))
+
+
+def _num_tensors(source: str) -> int | None:
+    """The tensors in a folder's safetensors files; None where there are none, or they cannot be read."""
+    paths = sorted(Path(source).glob("*.safetensors"))
+    try:
+        return sum(_num_named(path) for path in paths) or None
+    except Exception:  # whoever loads them says what is wrong
+        return None
+
+
+def _num_named(path: Path) -> int:
+    with safe_open(path, "pt") as file:
+        return len(file.keys())
+
+
+@contextmanager
+def _bounded(seconds: float) -> Iterator[None]:
+    """Limit what the block may take: `ROOM` bytes and, in a process's main thread, so many seconds of processor time
+    unless they are 0. Raises ConfigError where it is not enough."""
+    too_much = ConfigError("config.json asks for more than can be built: some count in it is absurdly large")
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise too_much
+
+    room = resource.getrlimit(resource.RLIMIT_AS)
+    num_used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    is_timed = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGPROF, stop) if is_timed else None
+    try:
+        if room[0] == resource.RLIM_INFINITY or num_used + ROOM < room[0]:
+            resource.setrlimit(resource.RLIMIT_AS, (num_used + ROOM, room[1]))
+        if is_timed:
+            signal.setitimer(signal.ITIMER_PROF, seconds, AGAIN_SECONDS)
+        yield
+    except MemoryError:
+        raise too_much from None
+    finally:
+        if is_timed:
+            signal.setitimer(signal.ITIMER_PROF, 0.0)
+            signal.signal(signal.SIGPROF, before)
+        resource.setrlimit(resource.RLIMIT_AS, room)

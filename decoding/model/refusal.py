@@ -1,0 +1,45 @@
+"""Makes one sentence of whatever loading a model raises: files of strangers make libraries raise anything.
+
+Knows nothing of what is loaded. Invariant: what another try may mend stays what it was.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from safetensors import SafetensorError
+
+from decoding.errors import GanderError, ModelRefused
+
+logger = logging.getLogger(__name__)
+
+NO_FAULT_OF_A_MODEL = (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError)
+MOST_CHARS = 400
+SPEAKING = (OSError, ValueError, ImportError, SafetensorError)  # whose messages need no name of the exception before them
+
+
+@contextmanager
+def refusing(what: str) -> Iterator[None]:
+    """Raise whatever the block raises as ModelRefused, a sentence that begins with `what`. Errors of our own stay as
+    they are, and so does what is no fault of a model: a device or memory that fails may work at the next try."""
+    try:
+        yield
+    except (GanderError, *NO_FAULT_OF_A_MODEL):
+        raise
+    except Exception as error:
+        logger.debug("%s.", what, exc_info=True)
+        raise ModelRefused(f"{what}: {sentence(error)}") from error
+
+
+def sentence(error: BaseException) -> str:
+    """The first line of an exception's message, or the next where the first one only announces it: libraries write
+    paragraphs, and quote values of any length."""
+    lines = [line.strip() for line in str(error).strip().splitlines()]
+    if len(lines) > 1 and lines[0].endswith(":"):
+        return lines[1][:MOST_CHARS]
+    if not lines or not isinstance(error, SPEAKING):
+        lines = [": ".join([type(error).__name__, *lines[:1]])]
+    return lines[0][:MOST_CHARS]
