@@ -18,7 +18,12 @@ logger = logging.getLogger(__name__)
 
 NO_FAULT_OF_A_MODEL = (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError)
 MOST_CHARS = 400
-SPEAKING = (OSError, ValueError, ImportError, SafetensorError)  # whose messages need no name of the exception before them
+SPEAKING = (
+    OSError,
+    ValueError,
+    ImportError,
+    SafetensorError,
+)  # whose messages need no name of the exception before them
 
 
 @contextmanager

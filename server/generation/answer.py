@@ -6,9 +6,9 @@ replies. Invariant: the event loop is never held for long, however large a reply
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import msgspec
 from starlette.requests import Request
@@ -23,14 +23,12 @@ from server.generation.turn import Turn
 from server.generation.usage import UsageCount
 from server.http.errors import ApiError, OnError, internal_error, naming
 from server.http.rate_limits import Allowance, allowance_of
-from server.http.sse import KEEP_ALIVE, EventStream, padded, while_connected
+from server.http.sse import KEEP_ALIVE, EventStream, padded, until_disconnect
 from server.http.tracing import span_of
 from server.http.work_pool import WorkPool
 
-CLIENT_LEFT = 499  # nobody reads this status; metrics and logs show it
 FEW = 512  # tokens and log probabilities of a plain reply that is written on the event loop, in a millisecond or two
 
-T = TypeVar("T")
 Deltas = AsyncGenerator[list[ChoiceDelta]]
 
 
@@ -69,10 +67,10 @@ async def answer(
         if (span := span_of(request)) is not None:
             deltas = traced(deltas, call, span)
         if call.is_streamed:
-            first = await _until_disconnect(anext(deltas), request)
+            first = await until_disconnect(request.receive, anext(deltas))
             frames = _frames(serializer, first, deltas, usage, on_error)
             return EventStream(frames if call.chunk_seconds is None else _even(frames))
-        collected = await _until_disconnect(collect(deltas), request)
+        collected = await until_disconnect(request.receive, collect(deltas))
 
     def written() -> bytes:
         choices = [folded(each) for each in collected]
@@ -81,7 +79,7 @@ async def answer(
         return msgspec.json.encode(serializer.whole(choices, usage))
 
     is_small = sum(map(_num_told, collected)) <= FEW
-    return Response(written() if is_small else await pool.run_beside(written), media_type="application/json")
+    return Response(written() if is_small else await pool.run_beside(request, written), media_type="application/json")
 
 
 def _num_told(deltas: Sequence[ChoiceDelta]) -> int:
@@ -130,11 +128,3 @@ async def _even(frames: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
     async with aclosing(frames):
         async for data in frames:
             yield padded(data)
-
-
-async def _until_disconnect(work: Awaitable[T], request: Request) -> T:
-    """The result of `work`, which is not None. Raises ApiError where the client disconnects first."""
-    result = await while_connected(request.receive, work)
-    if result is None:
-        raise ApiError(CLIENT_LEFT, "The client went away.", None, "client_left")
-    return result

@@ -1,4 +1,4 @@
-"""Threads for work that would block the event loop: reading large bodies, making prompts of them, writing large replies.
+"""Threads for work that would block the event loop: reading large bodies, making prompts, writing large replies.
 
 The threads are few, so that streams go on beside them. Keys share them by their weights: a free thread goes to the key
 that has used them least. Invariant: work whose client leaves before its turn is never begun.

@@ -93,7 +93,10 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "heads that do not divide": (field(num_attention_heads=7, head_dim=None), r"hidden size .* heads"),
     "fewer heads": (field(num_key_value_heads=3), r"its weights do not fit its config.json: "),
     "no heads": (field(num_attention_heads=0), r"."),
-    "no context": (field(max_position_embeddings=0), r"config.json: max_position_embeddings is 0; it must be an integer"),
+    "no context": (
+        field(max_position_embeddings=0),
+        r"config.json: max_position_embeddings is 0; it must be an integer",
+    ),
     "less than no context": (field(max_position_embeddings=-5), r"config.json: max_position_embeddings is -5"),
     "a context of no number": (field(max_position_embeddings=10**30), r"config.json: max_position_embeddings is 10+;"),
     "a billion layers": (field(num_hidden_layers=10**9), r"config.json asks for more than \d+ tensors, and its files"),
