@@ -34,7 +34,8 @@ class EngineConfig:
     compile: compile the forwards before they are captured.
     tree: a file with a static tree for the stand method, which then grows none of its own.
     workers: the processes that serve this model on this machine; this one is number `place`. Each has its own GPU; on a
-    CPU they share the cores and the cache's memory; they always share the memory of sessions.
+    CPU they share the cores and the cache's memory; they always share the memory of sessions. kept_slots: the room that
+    an earlier process of this place had, which this one takes again if that much memory is free.
     draft_model: a hub name or folder, "none", or "auto", which takes the bundled model's own draft model for the
     bundled model and none for others. draft_head: a hub name or folder of an EAGLE-3 head, which drafts instead.
     """
@@ -67,3 +68,4 @@ class EngineConfig:
     revision: str | None = None
     workers: int = 1
     place: int = 0
+    kept_slots: int | None = None

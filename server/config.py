@@ -25,7 +25,7 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 ENGINE = EngineConfig()  # the settings take their defaults from here
-ENGINE_OPTIONS = frozenset(option.name for option in fields(EngineConfig)) - {"place"}
+ENGINE_OPTIONS = frozenset(option.name for option in fields(EngineConfig)) - {"place", "kept_slots"}
 BYTES = {"": 1, "b": 1} | {
     letter + mark: base**power
     for power, letter in enumerate("kmgt", start=1)

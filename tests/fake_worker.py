@@ -190,7 +190,7 @@ class Running:
 
 
 def token_logprobs(token_ids: list[int], num_top: int) -> list[TokenLogprobs]:
-    top = [(token_id, -token_id / 100) for token_id in range(num_top)]
+    top = tuple((token_id, -token_id / 100) for token_id in range(num_top))
     return [TokenLogprobs(token_id, -token_id / 100, token_id + 1, top) for token_id in token_ids]
 
 
@@ -259,7 +259,7 @@ class FakeWorker:
             context_note=options.get("context_note"),
             max_running=self._config["max_running"] or MAX_RUNNING,
             max_batch_rows=self._config["max_batch_rows"] or 512,
-            kv_slots=KV_SLOTS,
+            kv_slots=self._room(options),
             expected_bytes=3 * 2**30,
             vocab_size=VOCAB_SIZE,
             eos_token_ids=[END_TOKEN],
@@ -279,6 +279,11 @@ class FakeWorker:
             self._send([Compiling(methods=options["compiling"])])
         self._is_compiling = "compiling" in options
         self._send([ready])
+
+    def _room(self, options: dict[str, Any]) -> int:
+        """As much as an earlier process had, unless less is free by then."""
+        kept = self._config["kept_slots"]
+        return KV_SLOTS if kept is None else min(kept, options.get("free_slots", kept))
 
     def _read_inbox(self) -> None:
         while self._inbox.poll(0 if self._running else 200):

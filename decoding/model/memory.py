@@ -59,12 +59,14 @@ def affordable_slots(config: EngineConfig, device: torch.device, slot_bytes: int
     """The tokens that the KV cache may hold, as configured or as memory allows. slot_bytes: of one token, in all
     models.
 
-    Workers on one CPU get equal parts."""
+    Workers on one CPU get equal parts. What an earlier process had may be more than its share of what is free now."""
     num_sharers = config.workers if device.type == "cpu" else 1
     if config.kv_slots is not None:
         return config.kv_slots // num_sharers
     wanted = config.kv_memory or (CPU_SHARE if device.type == "cpu" else DEVICE_SHARE)
     free = free_bytes(device)
+    if config.kept_slots is not None and config.kept_slots * slot_bytes <= free:
+        return config.kept_slots
     if wanted > free:
         raise ConfigError(f"kv_memory is {_gib(wanted)}, but only {_gib(free)} are free")
     return int(wanted if wanted > 1 else wanted * free) // num_sharers // slot_bytes

@@ -91,6 +91,7 @@ class Supervisor:
         self.status = EngineStatus()
         self.ready: Ready | None = None
         self.fingerprint: str | None = None  # of the last process that was ready
+        self._announced: Ready | None = None  # by the first process that was ready
         self.requests = WorkerRequests(self.number)
         self.sessions = SessionKeeper(self._send, folder, lambda: not self.requests, MOST_BYTES // config.workers)
         self._config = config
@@ -101,6 +102,7 @@ class Supervisor:
         self._process: WorkerProcess | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._listeners: list[OnStatus] = []
+        self._serving = ""  # a sentence of what the process that is ready serves
 
     @property
     def is_serving(self) -> bool:
@@ -183,7 +185,10 @@ class Supervisor:
 
     async def _one_life(self) -> bool:
         """Run one process to its end. Returns whether it was ever ready."""
-        self._process = worker = await self._standby.take(self._config)
+        config = self._config
+        if (announced := self._announced) is not None:
+            config = replace(config, kept_slots=announced.kv_slots, max_running=announced.max_running)
+        self._process = worker = await self._standby.take(config)
         self._set_status(worker_pid=worker.pid)
         watch = asyncio.create_task(self._watch(worker), name="worker watch")
         try:
@@ -210,7 +215,7 @@ class Supervisor:
                 self._set_status(state="silent", sentence=f"nothing was heard of the worker for {silence} s")
             elif self.ready is not None:
                 if self.status.state == "silent":
-                    self._set_status(state="ready", sentence=f"serving {self.ready.model}")
+                    self._set_status(state="ready", sentence=self._serving)
                 if not self.status.compiling:
                     await self._standby.prepare()
 
@@ -271,11 +276,18 @@ class Supervisor:
                     end = WorkerGone(f"{reason}: the reply cannot go on.", "worker_died")
                     self._open.end(ticket.request.request_id, end)
         self.ready, self.fingerprint = ready, ready.fingerprint
+        self._announced = announced = self._announced or ready
+        self._serving = f"serving {ready.model}"
+        if ready.kv_slots < announced.kv_slots:
+            self._serving += (
+                f", with room for {ready.kv_slots:,} tokens instead of {announced.kv_slots:,}: memory is short"
+            )
+            LOG.warning("Worker %s is %s.", self.status.worker_pid, self._serving)
         self._observer.on_resumed(len(self.requests))
         self.sessions.on_ready(ready)
         self._send_due()
         if self.status.state != "draining":
-            self._set_status(state="ready", sentence=f"serving {ready.model}", fraction=1.0)
+            self._set_status(state="ready", sentence=self._serving, fraction=1.0)
 
     def _on_broke(self, broke: Broke) -> None:
         """Kill a process that gave up, since nothing more comes of it."""

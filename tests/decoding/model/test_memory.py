@@ -48,6 +48,13 @@ def test_workers_on_one_cpu_share_what_one_would_have_and_those_on_gpus_do_not()
     assert affordable_slots(EngineConfig(kv_slots=5000, workers=2), torch.device("cuda:1"), SLOT_BYTES) == 5000
 
 
+def test_what_an_earlier_process_had_is_taken_again_wherever_it_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("decoding.model.memory.free_bytes", lambda _: 1000 * SLOT_BYTES)
+    assert slots_of(kept_slots=900) == 900, "though half of what is free is less"
+    assert slots_of(kept_slots=1001) == slots_of() == 500
+    assert slots_of(kept_slots=900, kv_slots=800) == 800
+
+
 def test_more_bytes_than_are_free_are_refused_with_both_numbers() -> None:
     with pytest.raises(ConfigError, match=r"kv_memory is 1048576\.0 GiB, but only \d+\.\d GiB are free"):
         slots_of(kv_memory=2**50)

@@ -19,7 +19,7 @@ import pytest
 
 from server.config import ServerSettings
 from server.engine_client.supervisor import RestartPolicy
-from tests.fake_worker import MAX_RUNNING
+from tests.fake_worker import KV_SLOTS, MAX_RUNNING
 from tests.server.servers import FAST_RESTARTS, PATIENCE, make_model_folder, reply_of, running_server, wait_until
 
 ROOT = Path(__file__).parents[3]
@@ -145,6 +145,19 @@ def test_running_and_waiting_replies_go_on_after_a_crash_as_if_it_had_not_been(t
         assert crashed.json()["choices"][0]["text"] == "all the same"
         assert crashed.json()["choices"][0]["finish_reason"] == "stop"
         assert server.get("/health").json()["restarts"] == 1
+
+
+@pytest.mark.parametrize("free", [KV_SLOTS, KV_SLOTS - 1000])
+def test_the_worker_after_has_the_room_that_was_announced_or_it_is_told_that_it_has_less(
+    tmp_path: Path, free: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = make_model_folder(tmp_path / "toy", free_slots=free)
+    with running_server(settings_for(folder)) as server:
+        assert server.post(prompt=script(crash_once=3, per_step=1), max_tokens=5).status_code == 200
+        health = server.wait_for("ready")
+        assert (health["engine"]["kv_slots"], health["restarts"]) == (free, 1)
+    told = f"with room for {free:,} tokens instead of {KV_SLOTS:,}: memory is short"
+    assert (told in health["sentence"], told in caplog.text) == (free < KV_SLOTS,) * 2
 
 
 def test_traced_steps_are_numbered_on_over_a_crash(tmp_path: Path) -> None:
