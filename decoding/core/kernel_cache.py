@@ -29,6 +29,12 @@ logger = logging.getLogger(__name__)
 PACKAGE = Path(__file__).parents[1]
 VARIABLE = "NUMBA_CACHE_DIR"
 FOLDER_NAME = re.compile("gander-[0-9a-f]{16}")
+SOURCES_NAME = re.compile(".+_[0-9a-f]{40}")  # of numba's folders in such a folder: one for each folder of sources
+FILES = (  # in them: how they are named, and how they begin
+    (re.compile(r".+\.nb[ic](\.tmp\.[0-9a-f]+)?"), b"\x80"),  # numba's, which are pickles
+    (re.compile("complete-[0-9a-f]{16}"), b""),
+    (re.compile(r"timings-[0-9a-f]{16}\.json(\.[0-9a-f]{8}\.part)?|tmp[a-z0-9_]{8}"), b"{"),
+)
 COMPLETE = "complete-"  # prefix of the marker file that says: all kernels are here (see `completed_name`)
 ROOM_BYTES = 2**26  # more than all kernels take
 NUM_KEPT = 4  # the most recently used folders stay
@@ -128,6 +134,8 @@ def _imported(text: str, package: str) -> list[str]:
 
 def _open(folder: Path) -> None:
     """Create the folder, check that kernels can be written, and mark it as used now. Raises OSError."""
+    if folder.is_symlink():
+        raise OSError(errno.ELOOP, "it is a link", str(folder))
     is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder) as file:
@@ -160,8 +168,36 @@ def _copy(kept: Path | None, folder: Path) -> None:
 def remove_old_folders(base: Path, now: float) -> None:
     """Remove the folders of earlier sources, except the last few. Other processes may do so at the same time."""
     with contextlib.suppress(OSError):
-        folders = [path for path in base.iterdir() if FOLDER_NAME.fullmatch(path.name)]
-        folders.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+        folders = [path for path in base.iterdir() if FOLDER_NAME.fullmatch(path.name) and _is_folder(path)]
+        folders.sort(key=lambda path: path.lstat().st_mtime, reverse=True)
         for folder in folders[NUM_KEPT:]:
-            if now - folder.stat().st_mtime > SECONDS_KEPT:
-                shutil.rmtree(folder, ignore_errors=True)
+            if now - folder.lstat().st_mtime > SECONDS_KEPT:
+                _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder of kernels. It stays as it is where something in it is neither numba's nor ours."""
+    with contextlib.suppress(OSError):
+        inside = list(folder.iterdir())
+        folders = [path for path in inside if SOURCES_NAME.fullmatch(path.name) and _is_folder(path)]
+        files = [path for path in inside if path not in folders]
+        files += [path for each in folders for path in each.iterdir()]
+        if all(map(_is_ours, files)):
+            for path in files:
+                path.unlink(missing_ok=True)
+            for path in (*folders, folder):
+                path.rmdir()
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a file is one that numba or we keep beside kernels: by its name, and by how it begins unless it is
+    empty."""
+    if path.is_symlink() or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        first = file.read(1)
+    return any(name.fullmatch(path.name) and first in (b"", begin) for name, begin in FILES)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
+from random import Random
 
 import pytest
 from numba.core.registry import CPUDispatcher
@@ -14,6 +17,7 @@ from numba.core.registry import CPUDispatcher
 from decoding.core import kernel_cache
 from decoding.core.kernel_cache import (
     FOLDER_NAME,
+    NUM_KEPT,
     PACKAGE,
     completed_name,
     folder_name,
@@ -21,6 +25,8 @@ from decoding.core.kernel_cache import (
     sources_of_kernels,
 )
 from decoding.engine import engine
+from decoding.model.kept_timings import KeptTimings, ModelTimings
+from tests.strangers import lost, picture, plant
 
 DAY = kernel_cache.SECONDS_KEPT
 WHERE = "import os, decoding; print(os.environ['NUMBA_CACHE_DIR'])"
@@ -183,3 +189,78 @@ def test_old_folders_go_but_for_the_last_four_and_those_of_the_last_day(tmp_path
         os.utime(folder, (10 * DAY, 9.5 * DAY))
     remove_old_folders(tmp_path, 10 * DAY)
     assert all(folder.exists() for folder in folders)
+
+
+NUMBAS, OURS = (
+    ("core_" + "a" * 40, "stores_" + "b" * 40),
+    ("complete-0123456789abcdef", "timings-0123456789abcdef.json"),
+)
+
+
+def kernels_in(folder: Path) -> None:
+    """What a folder holds after a start."""
+    (folder / NUMBAS[0]).mkdir(parents=True)
+    for name in ("tree.chain-12.py311.1.nbc", "tree.chain-12.py311.nbi", "tree.chain-12.py311.nbi.tmp.0a1b2c"):
+        (folder / NUMBAS[0] / name).write_bytes(b"\x80\x04 a pickle")
+    (folder / OURS[0]).touch()
+    (folder / OURS[1]).write_bytes(b'{"threads":1}')
+    (folder / "tmp0a_b1c2d").touch()  # of a process that was killed
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["thesis.txt", f"{NUMBAS[0]}/thesis.txt", f"{NUMBAS[0]}/a.nbi", "timings-0123456789abcde0.json", "a/b", "link"],
+)
+def test_an_old_folder_goes_unless_something_in_it_is_not_ours(tmp_path: Path, path: str) -> None:
+    for place in range(8):
+        kernels_in(tmp_path / f"gander-{place:016x}")
+    strange = tmp_path / f"gander-{0:016x}" / path
+    strange.parent.mkdir(exist_ok=True)
+    if path == "link":
+        strange = strange.with_name("complete-" + "0" * 16)
+        strange.symlink_to(tmp_path)
+    else:
+        strange.write_bytes(b"a stranger's")
+    for folder in tmp_path.iterdir():
+        os.utime(folder, (0, 0))
+    before = picture(strange.parents[path.count("/")])
+    remove_old_folders(tmp_path, 10 * DAY)
+    assert picture(tmp_path / f"gander-{0:016x}") == before
+    assert len(list(tmp_path.iterdir())) in (NUM_KEPT, NUM_KEPT + 1)
+
+
+@pytest.mark.parametrize("num_trees", [50, pytest.param(1000, marks=pytest.mark.slow)])
+def test_no_byte_of_a_stranger_changes(tmp_path: Path, num_trees: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither by opening a folder, nor by what is kept in it, nor when old ones go."""
+    names = [*(f"gander-{place:016x}" for place in range(8)), *NUMBAS, *OURS, "a.nbi", "a.nbc", "tmpabcdefgh"]
+    num_removed = 0
+    monkeypatch.setattr(kernel_cache, "ROOM_BYTES", 4096)
+    monkeypatch.setattr(kernel_cache, "NUM_KEPT", 1)
+    for number in range(num_trees):
+        root, random = tmp_path / str(number), Random(number)
+        base = root / "home"
+        base.mkdir(parents=True)
+        plant(base, names, [b"x", b"gander", b"\x7f"], random)
+        for place in (20, 21):
+            kernels_in(base / f"gander-{place:016x}")
+            os.utime(base / f"gander-{place:016x}", (0, 0))
+        for path in base.glob("gander-*"):  # an empty folder of such a name is nobody's
+            if path.is_dir() and not path.is_symlink() and not any(path.iterdir()):
+                (path / "x").write_bytes(b"a stranger's")
+        before = {path: held for path, held in picture(root).items() if not is_kernels(path)}
+        folder = base / f"gander-{random.randrange(8):016x}"
+        monkeypatch.setenv("NUMBA_CACHE_DIR", str(folder))
+        with contextlib.suppress(OSError):
+            kernel_cache._open(folder)
+            kernel_cache.note_complete()
+            KeptTimings(folder).write("a model", ModelTimings(1, 0.1, []))
+        remove_old_folders(base, time.time() + 30 * DAY)
+        after = picture(root)
+        assert lost(before, after) == {}, number
+        num_removed += 2 - sum(is_kernels(str(path.relative_to(root))) for path in base.iterdir())
+        shutil.rmtree(root)
+    assert num_removed > num_trees / 2
+
+
+def is_kernels(path: str) -> bool:
+    return path.startswith((f"home/gander-{20:016x}", f"home/gander-{21:016x}"))
