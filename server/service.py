@@ -8,13 +8,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from asyncio import Semaphore
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import BaseModel
 from starlette.requests import HTTPConnection, Request
 
+from decoding.errors import ConfigError
 from server.config import ServerSettings
 from server.engine_client.client import EngineClient
 from server.engine_client.status import EngineStatus, OnStatus
@@ -24,16 +27,18 @@ from server.http.errors import ApiError, unavailable
 from server.http.keys import KeyRing
 from server.http.work_pool import WorkPool
 from server.metrics.metrics import Metrics
-from server.prompts.chat_template import ChatTemplate, load_chat_template
+from server.prompts.chat_template import ChatTemplate, Conversation, load_chat_template
 from server.prompts.jinja_template import TemplateRefusal
 from server.prompts.model_files import ModelFiles
 from server.prompts.served_model import ServedModel
+from server.prompts.special_tokens import MarkedText
 from server.prompts.tokenizer import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
 LOG = logging.getLogger("gander.service")
+CLIENTS_TEMPLATES = 2  # that requests bring, rendered at a time
 RETRY_AFTER = 2  # seconds that a client is told to wait while the engine starts
 
 M = TypeVar("M", bound=BaseModel)
@@ -53,7 +58,7 @@ class Service:
     loading_error: str | None = None
     created: int = 0
     pool: WorkPool = field(default_factory=WorkPool)
-    templates: WorkPool = field(default_factory=WorkPool)  # renders the chat templates that requests bring
+    clients_templates: Semaphore = field(default_factory=lambda: Semaphore(CLIENTS_TEMPLATES))
     _loading: asyncio.Task[None] | None = None
     _listeners: list[OnStatus] = field(default_factory=list)
 
@@ -68,7 +73,7 @@ class Service:
     def start(self) -> None:
         self.created = int(time.time())
         self.client.start()
-        self._loading = asyncio.create_task(self._load_tokenizer(), name="tokenizer")
+        self._loading = asyncio.create_task(self._load_prompts(), name="tokenizer")
 
     def begin_drain(self) -> None:
         self.client.begin_drain(self.settings.drain_seconds)
@@ -78,9 +83,10 @@ class Service:
         if self.tracing is not None:
             await asyncio.to_thread(self.tracing.shutdown)
         self.pool.close()
-        self.templates.close()
         if self._loading is not None:
             await self._loading
+        if self.chat_template is not None:
+            self.chat_template.close()
 
     @property
     def status(self) -> EngineStatus:
@@ -96,12 +102,14 @@ class Service:
         """The request's body as a `model`. Raises an ApiError that names the field at fault."""
         return await read_body(request, model, self.pool, self.settings.max_body_parts)
 
-    async def work_on(self, request: Request, work: Callable[[], T], chat_template: str | None = None) -> T:
+    async def render(self, template: ChatTemplate, conversation: Conversation) -> MarkedText:
+        """The prompt's text. Few clients' templates are rendered at a time. Raises ApiError."""
+        async with self.clients_templates if template.is_clients else nullcontext():
+            return await template.render(conversation)
+
+    async def work_on(self, request: Request, work: Callable[[], T]) -> T:
         """Run `work` on a request whose body was read, and return its result. Where the body is large it runs in a
-        thread; where the body brings a chat template, in a thread of a pool of its own, because that may take long.
-        Raises ApiError where the client leaves first."""
-        if chat_template is not None:
-            return await self.templates.run_beside(request, work)
+        thread. Raises ApiError where the client leaves first."""
         return await self.pool.run(request, work)
 
     def require_ready(self) -> ServedModel:
@@ -126,19 +134,11 @@ class Service:
         self.require_name(name)
         return model if name is None else replace(model, name=name)
 
-    async def _load_tokenizer(self) -> None:
-        settings = self.settings
-        files = ModelFiles(settings.model, settings.revision)
-        what = "chat template"
+    async def _load_prompts(self) -> None:
         try:
-            self.chat_template = await asyncio.to_thread(load_chat_template, files, settings.chat_template)
-            what = "tokenizer"
-            self.tokenizer = await asyncio.to_thread(load_tokenizer, files, settings.trust_remote_code)
-        except Exception as error:
-            LOG.debug("The %s of %s cannot be loaded.", what, settings.model, exc_info=True)
-            reason = str(error).strip().partition("\n")[0] or type(error).__name__
-            cause = reason if isinstance(error, TemplateRefusal) else f"cannot be loaded: {reason}"
-            self.loading_error = f"the {what} of {settings.model} {cause}"
+            self.chat_template, self.tokenizer = await asyncio.to_thread(load_prompts, self.settings)
+        except ConfigError as error:
+            self.loading_error = str(error)
         self._tell()
 
     def _tell(self) -> None:
@@ -150,3 +150,29 @@ def service_of(connection: HTTPConnection) -> Service:
     service = connection.app.state.service
     assert isinstance(service, Service)
     return service
+
+
+def load_prompts(settings: ServerSettings) -> tuple[ChatTemplate | None, Tokenizer]:
+    """The model's chat template and its tokenizer. Blocks. Raises ConfigError with a sentence that names the model."""
+    files = ModelFiles(settings.model, settings.revision)
+    with _refusing("chat template", settings):
+        template = load_chat_template(files, settings.chat_template)
+    try:
+        with _refusing("tokenizer", settings):
+            return template, load_tokenizer(files, settings.trust_remote_code)
+    except ConfigError:
+        if template is not None:
+            template.close()
+        raise
+
+
+@contextmanager
+def _refusing(what: str, settings: ServerSettings) -> Iterator[None]:
+    """Make a sentence of whatever is raised: a stranger's files make libraries raise anything."""
+    try:
+        yield
+    except Exception as error:
+        LOG.debug("The %s of %s cannot be loaded.", what, settings.model, exc_info=True)
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        cause = reason if isinstance(error, TemplateRefusal) else f"cannot be loaded: {reason}"
+        raise ConfigError(f"the {what} of {settings.model} {cause}") from error

@@ -11,6 +11,7 @@ from fastapi.responses import Response
 from server.endpoints.openapi import error_replies
 from server.http.body import takes
 from server.http.errors import require_at_most
+from server.prompts.chat_template import ChatTemplate, Conversation
 from server.prompts.conversation import ChatInput, conversation_of, require_template
 from server.prompts.encoding import PromptReading, encode_rendered, encode_text, require_in_vocabulary
 from server.prompts.served_model import ServedModel
@@ -32,17 +33,22 @@ async def tokenize(request: Request) -> Response:
     service = service_of(request)
     body = await service.read(request, TokenizeRequest)
     model = service.require_model(body.model)
-    reply = await service.work_on(request, lambda: _tokenized(body, model), body.chat_template)
+    messages = None
+    if body.messages is not None:
+        messages = await service.render(*await service.work_on(request, lambda: _conversation(body, model)))
+    reply = await service.work_on(request, lambda: _tokenized(body, messages, model))
     return Response(reply, media_type="application/json")
 
 
-def _tokenized(body: TokenizeRequest, model: ServedModel) -> bytes:
-    """A `TokenizeReply` as JSON. Its lists are encoded one by one, because encoding holds the interpreter's lock."""
-    if body.messages is None:
+def _tokenized(body: TokenizeRequest, messages: MarkedText | None, model: ServedModel) -> bytes:
+    """A `TokenizeReply` as JSON. messages: as rendered, if there are any.
+
+    Its lists are encoded one by one, because encoding holds the interpreter's lock."""
+    if messages is None:
         reading = PromptReading(body.add_special_tokens is not False, body.parse_special)
         token_ids = encode_text(model, body.prompt or "", "prompt", reading)
     else:
-        token_ids = encode_rendered(model, _rendered(body, model), PromptReading(bool(body.add_special_tokens)))
+        token_ids = encode_rendered(model, messages, PromptReading(bool(body.add_special_tokens)))
     names = None
     if body.return_token_strs:
         name_of = {token_id: model.tokenizer.name_of(token_id) or "" for token_id in set(token_ids)}
@@ -52,7 +58,7 @@ def _tokenized(body: TokenizeRequest, model: ServedModel) -> bytes:
     return msgspec.json.encode({"count": len(token_ids), "max_model_len": model.engine.max_model_len, **written})
 
 
-def _rendered(body: TokenizeRequest, model: ServedModel) -> MarkedText:
+def _conversation(body: TokenizeRequest, model: ServedModel) -> tuple[ChatTemplate, Conversation]:
     template = require_template(model.chat_template, body.chat_template, model.settings)
     given = ChatInput(body.messages or (), body.tools, body.chat_template_kwargs)
     conversation = replace(
@@ -60,7 +66,7 @@ def _rendered(body: TokenizeRequest, model: ServedModel) -> MarkedText:
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
     )
-    return template.render(conversation)
+    return template, conversation
 
 
 @router.post("/detokenize", responses=error_replies(400, 404, 413, 503), openapi_extra=takes(DetokenizeRequest))

@@ -13,10 +13,10 @@ from typing import Any
 
 from decoding.errors import ConfigError
 from server.http.errors import ApiError, invalid
-from server.prompts.jinja_template import TemplateRefusal, compiled, rendered
+from server.prompts.jinja_template import TemplateRefusal
 from server.prompts.model_files import ModelFiles
 from server.prompts.special_tokens import MarkedText
-from server.prompts.template_process import rendered_apart
+from server.prompts.template_process import TemplateProcess
 
 TEMPLATE_FILE = "chat_template.jinja"
 CONFIG_FILE = "tokenizer_config.json"
@@ -38,21 +38,25 @@ class Conversation:
 
 class ChatTemplate:
     """sources: template texts by name, one of them "default"; special_tokens: their texts by the names that templates
-    use (bos_token). is_foreign: it is a client's, so that a process of its own renders it."""
+    use (bos_token). is_clients: a client's, who is at fault where it makes no prompt. text: all sources, for searching.
+
+    Owns the process that renders it: call `close` at last."""
 
     def __init__(
-        self, sources: Mapping[str, str], special_tokens: Mapping[str, str], *, is_foreign: bool = False
+        self, sources: Mapping[str, str], special_tokens: Mapping[str, str], *, is_clients: bool = False
     ) -> None:
-        """Raises TemplateRefusal where a source of the model's cannot be compiled."""
+        self.text = "\n".join(sources.values())
         self._sources = sources
         self._special_tokens = special_tokens
-        self._is_foreign = is_foreign
-        self._compiled = {} if is_foreign else {name: compiled(text) for name, text in sources.items()}
+        self.is_clients = is_clients
+        self._process = TemplateProcess(sources)
 
-    @property
-    def text(self) -> str:
-        """All sources in one text, for searching."""
-        return "\n".join(self._sources.values())
+    def start(self) -> None:
+        """Have the template compiled. Blocks. Raises TemplateRefusal where it is none, or takes too long."""
+        self._process.start()
+
+    def close(self) -> None:
+        self._process.close()
 
     def knows(self, name: str) -> bool:
         """Whether `name` occurs in the template."""
@@ -60,10 +64,11 @@ class ChatTemplate:
 
     def replaced_by(self, source: str) -> ChatTemplate:
         """A client's template, with the model's special tokens."""
-        return ChatTemplate({"default": source}, self._special_tokens, is_foreign=True)
+        return ChatTemplate({"default": source}, self._special_tokens, is_clients=True)
 
-    def render(self, conversation: Conversation) -> MarkedText:
-        """The prompt's text. Raises ApiError with the template's own words where it refuses the messages."""
+    async def render(self, conversation: Conversation) -> MarkedText:
+        """The prompt's text. A client's template is closed then. Raises ApiError with the template's own words where it
+        refuses the messages."""
         name = TOOL_TEMPLATE if conversation.tools and TOOL_TEMPLATE in self._sources else "default"
         names: dict[str, Any] = {
             **self._special_tokens,
@@ -74,13 +79,13 @@ class ChatTemplate:
             "add_generation_prompt": conversation.add_generation_prompt,
         }
         try:
-            if self._is_foreign:
-                text = rendered_apart(self._sources[name], names)
-            else:
-                text = rendered(self._compiled[name], names)
+            text = await self._process.render(name, names)
         except TemplateRefusal as refusal:
-            at_fault = ("chat_template", "invalid_template") if self._is_foreign else ("messages",)
+            at_fault = ("chat_template", "invalid_template") if self.is_clients else ("messages",)
             raise invalid(f"The chat template {refusal}.", *at_fault) from None
+        finally:
+            if self.is_clients:
+                self.close()
         if conversation.continue_final_message:
             text = _cut_after(text, conversation.messages[-1])
         return MarkedText(text, conversation.mark)
@@ -100,7 +105,8 @@ def _cut_after(text: str, message: Mapping[str, Any]) -> str:
 
 
 def load_chat_template(files: ModelFiles, given: str | None) -> ChatTemplate | None:
-    """The model's template, or the one in the file `given`; None if there is neither. Blocks: reads files.
+    """The model's template, or the one in the file `given`; None if there is neither. Blocks: reads files, and waits
+    until the template is compiled.
 
     Raises TemplateRefusal for text that is not a template, ConfigError for a broken configuration file, and OSError.
     """
@@ -109,6 +115,8 @@ def load_chat_template(files: ModelFiles, given: str | None) -> ChatTemplate | N
         config = {} if config_path is None else json.loads(config_path.read_text("utf-8"))
     except ValueError as error:
         raise ConfigError(f"{CONFIG_FILE} cannot be read: {error}") from None
+    if not isinstance(config, dict):
+        raise ConfigError(f"{CONFIG_FILE} is not an object")
     sources = _sources(config.get("chat_template"))
     if template_path is not None:
         sources["default"] = template_path.read_text("utf-8")
@@ -117,13 +125,17 @@ def load_chat_template(files: ModelFiles, given: str | None) -> ChatTemplate | N
     if "default" not in sources:
         return None
     tokens = {name: config.get(name) for name in SPECIAL_TOKENS}
-    texts = {name: token["content"] if isinstance(token, dict) else token for name, token in tokens.items()}
-    return ChatTemplate(sources, {name: text for name, text in texts.items() if text is not None})
+    texts = {name: token.get("content") if isinstance(token, dict) else token for name, token in tokens.items()}
+    template = ChatTemplate(sources, {name: text for name, text in texts.items() if isinstance(text, str)})
+    template.start()
+    return template
 
 
 def _sources(entry: Any) -> dict[str, str]:
+    """A template, or a list of them with names, as `chat_template` of the configuration file."""
     if isinstance(entry, str):
         return {"default": entry}
-    if isinstance(entry, list):
-        return {str(item["name"]): str(item["template"]) for item in entry}
-    return {}
+    named = entry if isinstance(entry, list) else []
+    if not all(isinstance(each, dict) and {"name", "template"} <= each.keys() for each in named):
+        raise ConfigError(f"{CONFIG_FILE}: chat_template is neither a template nor a list of them with names")
+    return {str(each["name"]): str(each["template"]) for each in named}

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import resource
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,14 +17,15 @@ from decoding.engine.compiling.kernels import Kernels
 from decoding.engine.start import load_engine
 from decoding.errors import GanderError, RequestRejected
 from server.config import ServerSettings
+from server.service import load_prompts
 from tests.asking import ask
 from tests.server.broken_models import TYPES, break_at_random, make_whole
 
 PROMPT, NUM_TOKENS = np.array([72, 101, 108, 108], np.int32), 6
 NUM_BROKEN, NUM_QUICK = 200, 12
-FEW_SLOTS = 256
-
-Break = Callable[[Path], object]
+FEW_SLOTS = 256  # of the cache
+MOST_KIB = 2**20
+TEXT = "Hello <|end|>"
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,10 @@ def kernels() -> Kernels:
 def refusal(folder: Path, kernels: Kernels) -> str | None:
     """The sentence that the model is refused with; None where it serves, and then rightly."""
     try:
-        load_prompts(ServerSettings(model=str(folder)))
+        template, tokenizer = load_prompts(ServerSettings(model=str(folder)))
+        if template is not None:
+            template.close()
+        tokenizer.decode(tokenizer.encode(TEXT))
         engine = load_engine(
             EngineConfig(model=str(folder), device="cpu", threads=1, kv_slots=FEW_SLOTS), kernels=kernels
         )
@@ -79,3 +82,13 @@ def test_a_random_broken_model_is_refused_or_served_rightly(
     whole: Path, tmp_path: Path, kernels: Kernels, seed: int
 ) -> None:
     check(shutil.copytree(whole / TYPES[seed % len(TYPES)], tmp_path / "broken"), kernels, seed)
+
+
+@pytest.mark.slow
+def test_so_is_each_of_many_and_none_takes_much_memory(whole: Path, tmp_path: Path, kernels: Kernels) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for seed in range(NUM_QUICK, NUM_BROKEN):
+        folder = shutil.copytree(whole / TYPES[seed % len(TYPES)], tmp_path / str(seed))
+        check(folder, kernels, seed)
+        shutil.rmtree(folder)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MOST_KIB

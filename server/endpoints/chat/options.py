@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from server.endpoints.chat.rendered_chat import render_chat
+from server.endpoints.chat.rendered_chat import RenderedChat, reading_of
 from server.generation.options import GenerationOptions
 from server.http.errors import invalid, require_at_most
 from server.prompts.encoding import EncodedPrompt, PromptReading, encode_rendered
 from server.prompts.served_model import ServedModel
-from server.schemas.chat import ChatRequest
 
 
-def chat_options(body: ChatRequest, model: ServedModel, id_prefix: str = "chatcmpl-") -> GenerationOptions:
-    """The options of a chat. Raises ApiError for what the chat template or this server cannot do."""
+def chat_options(chat: RenderedChat, model: ServedModel, id_prefix: str = "chatcmpl-") -> GenerationOptions:
+    """The options of a chat. Raises ApiError for what this server cannot do."""
+    body = chat.body
     require_at_most(body.top_logprobs or 0, model.settings.max_logprobs, "top_logprobs")
-    chat = render_chat(body, model.chat_template, model.settings, model.tokenizer.special_tokens)
+    reply = reading_of(chat, model.settings)
     reading = PromptReading(body.add_special_tokens, is_cut=body.truncate_prompt_tokens is not None)
     token_ids = encode_rendered(model, chat.prompt, reading)
     if not token_ids:
@@ -21,8 +21,8 @@ def chat_options(body: ChatRequest, model: ServedModel, id_prefix: str = "chatcm
     names = {"prompt": "messages"}
     if body.max_completion_tokens:
         names["max_tokens"] = "max_completion_tokens"
-    if chat.constraint is not None:
-        names["grammar"] = chat.constraint.param
+    if reply.constraint is not None:
+        names["grammar"] = reply.constraint.param
     return GenerationOptions(
         id_prefix=id_prefix,
         prompts=[EncodedPrompt(token_ids, chat.prompt.plain)],
@@ -31,8 +31,8 @@ def chat_options(body: ChatRequest, model: ServedModel, id_prefix: str = "chatcm
         num_choices=body.n,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         prompt_logprobs=body.prompt_logprobs,
-        grammar=None if chat.constraint is None else chat.constraint.grammar,
-        make_parser=chat.make_parser,
-        shows_special_tokens=chat.shows_special_tokens,
+        grammar=None if reply.constraint is None else reply.constraint.grammar,
+        make_parser=reply.make_parser,
+        shows_special_tokens=reply.shows_special_tokens,
         names=names,
     )

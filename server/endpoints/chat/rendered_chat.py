@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from starlette.requests import Request
+
 from server.config import ServerSettings
 from server.grammars.chat_constraint import chat_constraint
 from server.grammars.constraint import Constraint
@@ -20,11 +22,13 @@ from server.parsing.families import Family, call_parser, family_of
 from server.parsing.forced import NamedParser, RequiredParser
 from server.parsing.parts import CallWriter, Parser, PlainParser
 from server.parsing.thinking import OPEN, ThinkingParser, thinks
-from server.prompts.chat_template import ChatTemplate
+from server.prompts.chat_template import ChatTemplate, Conversation
 from server.prompts.conversation import ChatInput, conversation_of, require_template
-from server.prompts.special_tokens import MarkedText, SpecialTokens
+from server.prompts.served_model import ServedModel
+from server.prompts.special_tokens import MarkedText
 from server.schemas.chat import ChatRequest
 from server.schemas.tools import Tool
+from server.service import Service
 
 MISTRAL_ID_LENGTH = 9  # Mistral's chat templates refuse call ids of any other length
 THINKING_SWITCH = "enable_thinking"  # as Qwen's and others' templates call it
@@ -33,32 +37,52 @@ USUAL = "medium"  # the default of reasoning_effort and verbosity, which a templ
 
 @dataclass(frozen=True, slots=True)
 class RenderedChat:
-    """The prompt, the grammar that constrains the reply to it, and the parser that reads the reply."""
+    """A chat's request and the prompt that the template makes of it."""
 
+    body: ChatRequest
+    template: ChatTemplate
     prompt: MarkedText
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyReading:
+    """The grammar that constrains the reply to a prompt, and the parser that reads the reply."""
+
     constraint: Constraint | None
     make_parser: Callable[[], Parser]
     shows_special_tokens: bool
 
 
-def render_chat(
-    body: ChatRequest, template: ChatTemplate | None, settings: ServerSettings, special_tokens: SpecialTokens
+async def render_chat(
+    request: Request, make_body: Callable[[], ChatRequest], service: Service, model: ServedModel
 ) -> RenderedChat:
-    """Render the messages. Raises ApiError for what the template or this server cannot do."""
-    template = require_template(template, body.chat_template, settings)
-    tools = body.callable_tools
-    may_think = _is_thinking(template, settings)
-    given = ChatInput(body.messages, tools, _options(body, template, may_think))
+    """Render the messages of the chat request that `make_body` makes. Raises ApiError for what the template or this
+    server cannot do."""
+    body, template, conversation = await service.work_on(request, lambda: _conversation(make_body(), model))
+    return RenderedChat(body, template, await service.render(template, conversation))
+
+
+def _conversation(body: ChatRequest, model: ServedModel) -> tuple[ChatRequest, ChatTemplate, Conversation]:
+    """The chat request, with the template that renders it and what that renders."""
+    template = require_template(model.chat_template, body.chat_template, model.settings)
+    given = ChatInput(
+        body.messages, body.callable_tools, _options(body, template, _is_thinking(template, model.settings))
+    )
     conversation = replace(
-        conversation_of(given, template, special_tokens),
+        conversation_of(given, template, model.tokenizer.special_tokens),
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
     )
-    prompt = template.render(conversation)
-    family = family_of(template.text) if settings.tool_parser == "auto" else settings.tool_parser
+    return body, template, conversation
+
+
+def reading_of(chat: RenderedChat, settings: ServerSettings) -> ReplyReading:
+    """How the reply is constrained and read. Raises ApiError for what this server cannot do."""
+    body, tools, text = chat.body, chat.body.callable_tools, chat.template.text
+    family = family_of(text) if settings.tool_parser == "auto" else settings.tool_parser
     constraint = chat_constraint(body, tools, family, settings)
-    is_thinking = (constraint is None or constraint.is_free) and may_think
-    starts_inside = prompt.text.rstrip().endswith(OPEN)
+    is_thinking = (constraint is None or constraint.is_free) and _is_thinking(chat.template, settings)
+    starts_inside = chat.prompt.text.rstrip().endswith(OPEN)
     max_calls = None if body.parallel_tool_calls else 1
 
     def make_parser() -> Parser:
@@ -66,7 +90,7 @@ def render_chat(
         return ThinkingParser(rest, starts_inside) if is_thinking else rest
 
     shows_special_tokens = bool(tools) and body.choice_of_tool.mode == "auto" and family in ("llama3", "mistral")
-    return RenderedChat(prompt, constraint, make_parser, shows_special_tokens)
+    return ReplyReading(constraint, make_parser, shows_special_tokens)
 
 
 def _options(body: ChatRequest, template: ChatTemplate, may_think: bool) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from server.endpoints.chat.options import chat_options
+from server.endpoints.chat.rendered_chat import render_chat
 from server.endpoints.chat.serializer import ChatSerializer
 from server.endpoints.openapi import generation_replies
 from server.generation.answer import answer
@@ -29,9 +30,8 @@ async def create_chat_completion(request: Request) -> Response:
     service = service_of(request)
     body = await service.read(request, ChatRequest)
     model, sender = service.require_model(body.model), sender_of(request, body.session_id)
-    call = await service.work_on(
-        request, lambda: prepare(body, chat_options(body, model), model, sender), body.chat_template
-    )
+    chat = await render_chat(request, lambda: body, service, model)
+    call = await service.work_on(request, lambda: prepare(body, chat_options(chat, model), model, sender))
     return await answer(
         call, ChatSerializer(call, body), request, service.client, service.pool, service.metrics.on_error
     )

@@ -8,11 +8,11 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from server.endpoints.chat.options import chat_options
+from server.endpoints.chat.rendered_chat import RenderedChat, render_chat
 from server.endpoints.messages.input import chat_request, names_of
 from server.endpoints.messages.serializer import MessageSerializer
 from server.endpoints.openapi import error_replies, generation_replies
 from server.generation.answer import answer
-from server.generation.call import GenerationCall
 from server.generation.options import GenerationOptions
 from server.generation.prepare import prepare
 from server.http.body import takes
@@ -21,7 +21,6 @@ from server.http.sender import sender_of
 from server.prompts.served_model import ServedModel
 from server.schemas.anthropic import CountRequest, MessageRequest
 from server.schemas.anthropic_replies import MessageErrorReply, MessageReply, TokenCount
-from server.schemas.chat import ChatRequest
 from server.service import service_of
 
 router = APIRouter(prefix="/v1/messages")
@@ -39,12 +38,9 @@ async def create_message(request: Request) -> Response:
     body = await service.read(request, MessageRequest)
     model, sender = service.require_model(body.model), sender_of(request, body.session_id)
 
-    def prepared() -> GenerationCall:
-        chat = chat_request(body)
-        return prepare(chat, _options(body, chat, model), model, sender)
-
     with naming(names_of(body)):
-        call = await service.work_on(request, prepared)
+        chat = await render_chat(request, lambda: chat_request(body), service, model)
+        call = await service.work_on(request, lambda: prepare(chat.body, _options(body, chat, model), model, sender))
         return await answer(
             call, MessageSerializer(call, body), request, service.client, service.pool, service.metrics.on_error
         )
@@ -61,11 +57,12 @@ async def count_tokens(request: Request) -> TokenCount:
     body = await service.read(request, CountRequest)
     model = service.require_model(body.model)
     with naming(names_of(body)):
-        options = await service.work_on(request, lambda: chat_options(chat_request(body), model))
+        chat = await render_chat(request, lambda: chat_request(body), service, model)
+        options = await service.work_on(request, lambda: chat_options(chat, model))
     return {"input_tokens": len(options.prompts[0].token_ids)}
 
 
-def _options(body: MessageRequest, chat: ChatRequest, model: ServedModel) -> GenerationOptions:
+def _options(body: MessageRequest, chat: RenderedChat, model: ServedModel) -> GenerationOptions:
     """The chat's options. max_tokens is only a default here, so that a reply that reaches the end of the context stops
     there with a stop reason, where other endpoints refuse such a request."""
     if model.settings.max_reply_tokens is not None:

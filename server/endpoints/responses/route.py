@@ -6,11 +6,11 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from server.endpoints.chat.options import chat_options
+from server.endpoints.chat.rendered_chat import render_chat
 from server.endpoints.openapi import error_replies, generation_replies
 from server.endpoints.responses.input import chat_request
 from server.endpoints.responses.serializer import ResponseSerializer
 from server.generation.answer import answer
-from server.generation.call import GenerationCall
 from server.generation.prepare import prepare
 from server.generation.response_store import ResponseStore, StoredResponse
 from server.http.auth import caller_of
@@ -49,16 +49,15 @@ async def create_response(request: Request) -> Response:
     items = _conversation(body, service.responses, tenant)
     is_kept = body.store and service.responses.keeps
 
-    def prepared() -> GenerationCall:
-        chat = chat_request(body, items)
-        return prepare(chat, chat_options(chat, model, "resp_"), model, sender)
-
     def keep(reply: response_replies.Response) -> None:
         if is_kept:
             service.responses.keep(tenant, reply["id"], StoredResponse.of(reply, items))
 
     with naming(NAMES):
-        call = await service.work_on(request, prepared)
+        chat = await render_chat(request, lambda: chat_request(body, items), service, model)
+        call = await service.work_on(
+            request, lambda: prepare(chat.body, chat_options(chat, model, "resp_"), model, sender)
+        )
         serializer = ResponseSerializer(call, body, is_kept, keep)
         return await answer(call, serializer, request, service.client, service.pool, service.metrics.on_error)
 
@@ -73,7 +72,8 @@ async def count_input_tokens(request: Request) -> response_replies.InputTokens:
     model = service.require_model(body.model)
     items = _conversation(body, service.responses, caller_of(request).tenant)
     with naming(NAMES):
-        options = await service.work_on(request, lambda: chat_options(chat_request(body, items), model))
+        chat = await render_chat(request, lambda: chat_request(body, items), service, model)
+        options = await service.work_on(request, lambda: chat_options(chat, model))
     return {"object": "response.input_tokens", "input_tokens": len(options.prompts[0].token_ids)}
 
 

@@ -1,9 +1,11 @@
 """Chat templates: what they are given, what they may do, and where they are found."""
 
+import asyncio
 import json
 import resource
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from server.config import ServerSettings
 from server.http.errors import ApiError
 from server.prompts.chat_template import ChatTemplate, Conversation, load_chat_template
+from server.prompts.jinja_template import TemplateRefusal
 from server.prompts.model_files import ModelFiles
 from server.prompts.template_process import MAX_CHARS
 from tests.server.servers import make_model_folder, running_server
@@ -20,8 +23,19 @@ HELLO = ({"role": "user", "content": "hello"},)
 
 
 def render(source: str, **fields: Any) -> str:
-    template = ChatTemplate({"default": source}, {"bos_token": "<s>"})
-    return template.render(Conversation(**{"messages": HELLO} | fields)).text
+    with closing(ChatTemplate({"default": source}, {"bos_token": "<s>"})) as template:
+        return rendered(template, **fields)
+
+
+def rendered(template: ChatTemplate, **fields: Any) -> str:
+    return asyncio.run(template.render(Conversation(**{"messages": HELLO} | fields))).text
+
+
+def loaded(files: ModelFiles, given: str | None = None, **fields: Any) -> str:
+    template = load_chat_template(files, given)
+    assert template is not None
+    with closing(template):
+        return rendered(template, **fields)
 
 
 def test_a_template_has_what_transformers_gives_it() -> None:
@@ -67,19 +81,13 @@ def test_templates_are_found_in_every_place(tmp_path: Path) -> None:
     named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]
     config = {"chat_template": named, "eos_token": {"content": "</s>"}, "bos_token": None}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    template = load_chat_template(files, None)
-    assert template is not None
-    assert template.render(Conversation(messages=HELLO)).text == "plain"
-    assert template.render(Conversation(messages=HELLO, tools=({"a": 1},))).text == "tools"
+    assert loaded(files) == "plain"
+    assert loaded(files, tools=({"a": 1},)) == "tools"
     (folder / "chat_template.jinja").write_text("file {{ eos_token }}")
-    template = load_chat_template(files, None)
-    assert template is not None
-    assert template.render(Conversation(messages=HELLO)).text == "file </s>"
+    assert loaded(files) == "file </s>"
     given = tmp_path / "given.jinja"
     given.write_text("given")
-    template = load_chat_template(files, str(given))
-    assert template is not None
-    assert template.render(Conversation(messages=HELLO)).text == "given"
+    assert loaded(files, str(given)) == "given"
 
 
 def test_a_request_may_bring_its_template_where_that_is_allowed(tmp_path: Path) -> None:
@@ -116,7 +124,7 @@ def test_a_clients_template_ends_at_its_limits(bomb: str) -> None:
     kinds = resource.RUSAGE_CHILDREN, resource.RUSAGE_SELF  # a child begins as a copy of its parent
     before = max(resource.getrusage(kind).ru_maxrss for kind in kinds)
     with pytest.raises(ApiError, match=r"takes more than|writes more than") as caught:
-        ChatTemplate({}, {}).replaced_by(bomb).render(Conversation(messages=HELLO))
+        rendered(ChatTemplate({}, {}).replaced_by(bomb))
     assert (caught.value.param, caught.value.code) == ("chat_template", "invalid_template")
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss <= max(before, 250 * 1024)  # KiB
 
@@ -127,6 +135,69 @@ def test_a_clients_template_does_what_the_models_would() -> None:
     conversation = Conversation(
         messages=({"content": "é\ud800\ufdd0"},), tools=({"b": 1, "a": [None]},), options={"x": 1}
     )
-    assert template.replaced_by(source).render(conversation) == template.render(conversation)
+    with closing(template):
+        assert asyncio.run(template.replaced_by(source).render(conversation)) == asyncio.run(
+            template.render(conversation)
+        )
     with pytest.raises(ApiError, match="sandbox"):
-        template.replaced_by("{{ ''.__class__.__mro__ }}").render(conversation)
+        rendered(template.replaced_by("{{ ''.__class__.__mro__ }}"))
+
+
+NESTED = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+
+
+@pytest.mark.parametrize("source", ["{{ 9 ** (9 ** 9) }}", "{{ messages"])
+def test_a_models_template_that_cannot_be_compiled_within_the_limits_is_refused(tmp_path: Path, source: str) -> None:
+    folder = make_model_folder(tmp_path / "toy", source)
+    with pytest.raises(TemplateRefusal, match=r"takes more than|cannot be read"):
+        load_chat_template(ModelFiles(str(folder), None), None)
+
+
+def test_a_models_template_delays_nobody_and_ends_at_its_limits(tmp_path: Path) -> None:
+    bombs = "{% set n = 9 %}{% if x == 'loops' %}" + NESTED + "{% elif x == 'power' %}{{ n ** (n ** n) }}{% endif %}"
+    folder = make_model_folder(tmp_path / "toy", bombs + "{{ messages[0].content }}")
+    with running_server(ServerSettings(model=str(folder), drain_seconds=1)) as server, ThreadPoolExecutor() as pool:
+
+        def reply_to(x: str) -> Any:
+            return server.chat('{"tell": true}', chat_template_kwargs={"x": x}).json()
+
+        def prompt_of(reply: Any) -> list[int]:
+            return json.loads(reply["choices"][0]["message"]["content"])["prompt"]
+
+        whole = prompt_of(reply_to("nothing"))
+        for name in ("loops", "power"):
+            bomb = pool.submit(reply_to, name)
+            assert server.get("/ready").status_code == 200
+            error = bomb.result()["error"]
+            assert error["param"] == "messages"
+            assert error["message"].startswith("The chat template takes more than ")
+            assert prompt_of(reply_to("nothing")) == whole
+
+
+def test_a_rendering_that_nobody_waits_for_is_no_answer_to_the_next() -> None:
+    async def leave_and_ask(template: ChatTemplate) -> str:
+        left = asyncio.create_task(template.render(Conversation(messages=HELLO, options={"bomb": True})))
+        await asyncio.sleep(0.3)
+        left.cancel()
+        return (await template.render(Conversation(messages=HELLO))).text
+
+    with closing(ChatTemplate({"default": "{% if bomb %}" + NESTED + "{% endif %}whole"}, {})) as template:
+        assert asyncio.run(leave_and_ask(template)) == "whole"
+
+
+def test_a_process_that_was_killed_is_replaced() -> None:
+    with closing(ChatTemplate({"default": "whole"}, {})) as template:
+        assert rendered(template) == "whole"
+        child = template._process._child
+        assert child is not None
+        child.process.kill()
+        child.process.wait()
+        assert rendered(template) == "whole"
+
+
+def test_a_long_conversation_has_room() -> None:
+    with closing(
+        ChatTemplate({"default": "{% for m in messages %}{{ m.content | trim }}|{% endfor %}"}, {})
+    ) as template:
+        messages = [{"role": "user", "content": "ö" * 2**20}] * 8
+        assert len(rendered(template, messages=[dict(each) for each in messages])) == 8 * (2**20 + 1)
