@@ -25,7 +25,6 @@ from rich.markup import escape
 from decoding.errors import ConfigError
 from server.app import create_app, create_service
 from server.config import ServerSettings
-from server.engine_client.client import LEAVE_SECONDS
 from server.engine_client.status import EngineStatus
 from server.engine_client.worker_process import WORKER_COMMAND
 from server.http.connections import (
@@ -43,6 +42,7 @@ SWITCH_SECONDS = 0.001  # how long a thread that works on a large body may hold 
 ACCEPTED_AT_ONCE = 8  # connections accepted in one go
 BACKLOG = 2048  # connections that may wait to be accepted
 DRAIN_MARGIN = 2.0  # seconds for cut-off replies to reach their clients
+LAST_WORDS_SECONDS = 1.0  # the same, where a second signal asks for haste
 EXAMPLE = {"prompt": "def fibonacci(n):\n", "max_tokens": 64, "stream": True}
 
 
@@ -76,7 +76,7 @@ async def _serve(settings: ServerSettings, command: Sequence[str]) -> int:
     try:
         await server.serve(sockets=[listener])
     finally:
-        await service.client.close(0.0, leave_seconds=0.0 if server.force_exit else LEAVE_SECONDS)
+        await service.client.close(0.0, leave_seconds=0.0)  # the lifespan's end has closed it, unless something broke
     if server.is_failed:
         console.print(f"[red]Stopped:[/red] {escape(service.status.sentence)}", highlight=False, soft_wrap=True)
         return 1
@@ -106,7 +106,7 @@ def http_config(service: Service) -> uvicorn.Config:
         log_level="warning",
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=int(settings.drain_seconds + DRAIN_MARGIN) + 1,  # counted from the port's closing
+        timeout_graceful_shutdown=int(settings.drain_seconds + DRAIN_MARGIN) + 2,  # counted from the port's closing
     )
 
 
@@ -141,6 +141,16 @@ class _Server(uvicorn.Server):
         for listener in sockets or ():
             listener.listen(BACKLOG)
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close the port, and wait for the replies. What is not sent when the time is over is cut off here: uvicorn
+        would cancel the requests, and log a traceback for each."""
+        delay = self._service.settings.drain_seconds + DRAIN_MARGIN
+        timer = asyncio.get_running_loop().call_later(delay, self._cut_connections)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            timer.cancel()
+
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
         """Handle SIGINT and SIGTERM. Unlike uvicorn's, it does not raise them again at the end: the process would then
@@ -172,8 +182,14 @@ class _Server(uvicorn.Server):
 
     def _stop_at_once(self, _number: int) -> None:
         LOG.warning("Stopping at once, as asked twice.")
-        self._service.client.cut_off()
-        self.should_exit = self.force_exit = True
+        self._service.stop_at_once()
+        self._close_port()
+        asyncio.get_running_loop().call_later(LAST_WORDS_SECONDS, self._cut_connections)
+
+    def _cut_connections(self) -> None:
+        """Close the connections that are left, whose clients do not read; their requests then end by themselves."""
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
     def stop_if_failed(self, status: EngineStatus) -> None:
         if status.state == "failed":

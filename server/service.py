@@ -19,7 +19,7 @@ from starlette.requests import HTTPConnection, Request
 
 from decoding.errors import ConfigError
 from server.config import ServerSettings
-from server.engine_client.client import EngineClient
+from server.engine_client.client import LEAVE_SECONDS, EngineClient
 from server.engine_client.status import EngineStatus, OnStatus
 from server.generation.response_store import ResponseStore
 from server.http.body import read_body
@@ -59,6 +59,7 @@ class Service:
     created: int = 0
     pool: WorkPool = field(default_factory=WorkPool)
     clients_templates: Semaphore = field(default_factory=lambda: Semaphore(CLIENTS_TEMPLATES))
+    _leave_seconds: float = LEAVE_SECONDS
     _loading: asyncio.Task[None] | None = None
     _listeners: list[OnStatus] = field(default_factory=list)
 
@@ -78,8 +79,13 @@ class Service:
     def begin_drain(self) -> None:
         self.client.begin_drain(self.settings.drain_seconds)
 
+    def stop_at_once(self) -> None:
+        """Fail the requests that still run; the workers have no time to leave by themselves."""
+        self._leave_seconds = 0.0
+        self.client.cut_off()
+
     async def close(self) -> None:
-        await self.client.close(self.settings.drain_seconds)
+        await self.client.close(self.settings.drain_seconds, self._leave_seconds)
         if self.tracing is not None:
             await asyncio.to_thread(self.tracing.shutdown)
         self.pool.close()

@@ -553,6 +553,31 @@ def test_a_second_signal_ends_at_once(tmp_path: Path, drain_delay: float) -> Non
         assert '"code":"server_stopping"' in text
         assert process.wait(PATIENCE) == 0
     assert not is_alive(pid)
+    assert "Traceback" not in "".join(lines)
+
+
+@pytest.mark.parametrize("num_signals", [1, 2])
+def test_a_client_that_does_not_read_its_stream_holds_up_no_stop(tmp_path: Path, num_signals: int) -> None:
+    drain_seconds = 0.5 if num_signals == 1 else 60
+    with (
+        server_process(make_model_folder(tmp_path / "toy"), drain_seconds) as (process, url, lines),
+        socket.socket() as connection,
+    ):
+        wait_until(lambda: httpx.get(f"{url}/ready").status_code == 200)
+        fields = {"prompt": script(per_step=100), "max_tokens": 2000, "n": 8, "logprobs": 20}
+        body = json.dumps(fields | {"stream": True}).encode()
+        head = f"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", httpx.URL(url).port))
+        connection.sendall(head.encode() + body)
+        assert connection.recv(15) == b"HTTP/1.1 200 OK"
+        wait_until(lambda: 'gander_requests_total{end="length"} 8.0' in httpx.get(f"{url}/metrics").text)
+        for _ in range(num_signals):
+            num_lines = len(lines)
+            process.terminate()
+            wait_until(lambda number=num_lines: any("Stopping" in line for line in lines[number:]))
+        assert process.wait(30) == 0
+    assert "Traceback" not in "".join(lines)
 
 
 def is_listening(url: str) -> bool:
