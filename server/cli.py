@@ -10,7 +10,7 @@ import importlib
 import inspect
 import operator
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -20,6 +20,7 @@ from rich.console import Console
 
 from decoding import __version__
 from decoding.config import BUNDLED_MODEL
+from decoding.errors import GanderError
 from server.config import ENGINE_OPTIONS, ServerSettings
 from server.http.keys import is_hashed
 
@@ -54,6 +55,15 @@ def _checked(given: Mapping[str, Any]) -> ServerSettings:
             name = "-".join(str(part) for part in detail["loc"]).replace("_", "-")
             Console(stderr=True).print(f"[red]--{name}:[/red] {detail['msg']}", highlight=False)
         raise typer.Exit(2) from None
+
+
+def _status(main: Callable[[list[str]], int], arguments: list[str]) -> int:
+    """The exit status of a command: 2, with a sentence, where it cannot do what was asked of it."""
+    try:
+        return main(arguments)
+    except GanderError as error:
+        Console(stderr=True).print(f"[red]Error:[/red] {error}", highlight=False, soft_wrap=True)
+        return 2
 
 
 def _hide_keys(given: Mapping[str, Any]) -> None:
@@ -103,14 +113,14 @@ def bench(context: typer.Context) -> None:
     name, *rest = context.args or [""]
     module = SERVER_BENCHES.get(name)
     main = importlib.import_module(module or "decoding.bench.__main__").main
-    raise typer.Exit(main(rest if module else context.args))
+    raise typer.Exit(_status(main, rest if module else context.args))
 
 
 @app.command("tune-tree", context_settings=PASS_THROUGH)
 def tune_tree(context: typer.Context) -> None:
     """Tune a static tree for STAND; the arguments are those of `python -m decoding.training.tune_tree`."""
     module = importlib.import_module("decoding.training.tune_tree")
-    raise typer.Exit(module.main(context.args))
+    raise typer.Exit(_status(module.main, context.args))
 
 
 @app.command("train-head", context_settings=PASS_THROUGH)

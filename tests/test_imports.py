@@ -17,8 +17,8 @@ MOST_FILES = 15  # of code in one folder
 DECODING = {
     "": "errors config",
     "core": """
-        grammar kernel_cache layer parent ranking sampling_params session_info speculation_params request stats
-        step_trace token_logprobs events top_tokens tree
+        grammar kernel_cache files/output layer parent ranking sampling_params session_info speculation_params request
+        stats step_trace token_logprobs events top_tokens tree
     """,
     "costs": "price calibration pricing",
     "stores": "context successor_table blend ngram suffixes evidence acceptance_model session session_store",
@@ -57,7 +57,7 @@ DECODING = {
     "worker": "allocator arguments messages running_file heart worker __main__",
     "audit": "tiny_configs audit __main__",
     "training": """
-        files replicas schedule texts/arithmetic texts/function_forms texts/plots texts/sources
+        replicas schedule texts/arithmetic texts/function_forms texts/plots texts/sources
         texts/split texts/words texts/functions texts/programs texts/stories texts/chat
         texts/word_problems texts/corpus texts/prompts tokenizer export tokens evaluate train recipe
         card gosling first_tree tune_tree heads/options heads/prompts tune_acceptance heads/answers heads/roll

@@ -10,11 +10,12 @@ import hashlib
 import logging
 import os
 import platform
-import tempfile
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+
+from decoding.core.files.output import replace_file
 
 logger = logging.getLogger(__name__)
 
@@ -46,10 +47,8 @@ class KeptTimings:
     def write(self, fingerprint: str, timings: msgspec.Struct) -> None:
         path = self._path(fingerprint, type(timings))
         try:
-            handle, name = tempfile.mkstemp(dir=self._folder)
-            with os.fdopen(handle, "wb") as file:
+            with replace_file(path) as file:  # another process may write the same
                 file.write(msgspec.json.encode(timings))
-            Path(name).replace(path)  # atomic: another process may write the same file
         except OSError as error:
             logger.info("What a step costs here is measured again at the next start: %s", error)
 

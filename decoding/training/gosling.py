@@ -15,16 +15,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM
 
+from decoding.core.files.output import claim_folder, replace_file
+from decoding.model.checkpoint import BUNDLED_FOLDER
 from decoding.training.card import Account, ModelAccount, write_account
 from decoding.training.evaluate import agreement, held_out_losses, score_skills
 from decoding.training.export import export_model, folder_bytes, load_exported
-from decoding.training.files import replace_file
 from decoding.training.recipe import BUNDLED, Recipe
 from decoding.training.tokenizer import train_tokenizer
 from decoding.training.tokens import Shares, TokenisedCorpus, load_corpus, save_corpus, tokenise_mixture
 from decoding.training.train import Shape, Trainer, make_model
 
 DRAFT_FOLDER = "draft"
+CACHE = Path("~/.cache/gander/gosling").expanduser()
 
 
 @dataclass(frozen=True)
@@ -148,10 +150,8 @@ def describe_device(device: torch.device) -> str:
 def parse_arguments(arguments: Iterable[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m decoding.training.gosling", description="Make Gosling.")
-    bundled = Path(__file__).resolve().parent.parent / "gosling"
-    cache = Path.home() / ".cache" / "gander" / "gosling"
-    parser.add_argument("--out", type=Path, default=bundled, help="the model folder to write")
-    parser.add_argument("--work", type=Path, default=cache, help="the folder of corpus and checkpoints")
+    parser.add_argument("--out", type=Path, default=BUNDLED_FOLDER, help="the model folder to write")
+    parser.add_argument("--work", type=Path, default=CACHE, help="the folder of corpus and checkpoints")
     parser.add_argument("--seed", type=int, default=0, help="the seed of corpus, weights and prompts")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     return parser.parse_args(None if arguments is None else list(arguments))
@@ -160,6 +160,8 @@ def parse_arguments(arguments: Iterable[str] | None = None) -> argparse.Namespac
 def main() -> None:
     """Runs the command."""
     chosen = parse_arguments()
+    for folder in {chosen.out, chosen.work} - {BUNDLED_FOLDER, CACHE}:
+        claim_folder(folder)
     place = Workplace(chosen.out, chosen.work, chosen.seed, choose_device(chosen.device), Console())
     account = make_gosling(place, BUNDLED)
     place.console.print_json(data=account.scores.to_dict())

@@ -12,7 +12,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from decoding.training.files import replace_file
+from decoding.core.files.output import replace_file
 from decoding.training.texts.corpus import END_OF_TEXT, SPECIAL_TOKENS, Document, Skill, Source, generate_documents
 
 Shares = Mapping[Source, float]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from decoding.training.files import replace_file
+from decoding.core.files.output import replace_file
 from decoding.training.replicas import Replicas
 from decoding.training.schedule import Plan
 from decoding.training.texts.corpus import END_OF_TEXT, SPECIAL_TOKENS

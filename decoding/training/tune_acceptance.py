@@ -16,6 +16,7 @@ import numpy as np
 from rich.progress import track
 
 from decoding.config import BUNDLED_MODEL, EngineConfig
+from decoding.core.files.output import check_output, write_output
 from decoding.core.grammar import Grammar
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
@@ -92,13 +93,18 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--out", type=Path, default=Path(acceptance_model.__file__).with_name("acceptance_model.json"))
     args = parser.parse_args()
+    check_output(args.out, _is_ours)
     models = (_learning(unmeasured_model()), _learning(unmeasured_model()))
     for draft_model in ("none", "auto"):
         measure(draft_model, models, args.prompts, args.max_tokens)
     command = f"tune_acceptance --prompts {args.prompts} --max-tokens {args.max_tokens}"
     told = f"python -m decoding.training.{command}: the bundled model, prompts of its training side"
     kinds = {name: _rounded(each) for name, each in zip(("greedy", "sampled"), models, strict=True)}
-    args.out.write_text(json.dumps({"provenance": told, **kinds}) + "\n", encoding="utf-8")
+    write_output(args.out, json.dumps({"provenance": told, **kinds}).encode() + b"\n", _is_ours)
+
+
+def _is_ours(content: bytes) -> bool:
+    return content.startswith(b'{"provenance": "python -m decoding.training.tune_acceptance')
 
 
 def _learning(model: AcceptanceModel) -> AcceptanceModel:

@@ -21,13 +21,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tokenizers import Tokenizer
 
 from decoding.config import EngineConfig
+from decoding.core.files.output import check_output, is_json_of, write_output
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, Verdict
 from decoding.drafting.stand.stand import StandDrafter
-from decoding.drafting.stand.static_tree import StaticTree, write_tree
+from decoding.drafting.stand.static_tree import StaticTree, is_tree, write_tree
 from decoding.engine.engine import Engine
 from decoding.engine.start import load_engine
 from decoding.model.checkpoint import resolve
@@ -152,6 +153,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         temperature=chosen.temperature,
     )
     tree, kept = initial_tree(), chosen.out.with_suffix(".counts.json")
+    check_output(chosen.out, is_tree)
+    check_output(kept, is_json_of(Counts))
     counts = load_counts(kept, plan, len(tree))
     config = EngineConfig(prefix_cache=False, model=chosen.model, max_nodes=len(tree), max_batch_rows=2 * len(tree))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
@@ -164,7 +167,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             bar = bars.add_task("samples", total=len(prompts), completed=counts.samples)
             for ids in prompts[counts.samples :]:
                 count_sample(engine, tree, np.array(ids, np.int32), counts)
-                kept.write_bytes(msgspec.json.encode(counts))
+                write_output(kept, msgspec.json.encode(counts), is_json_of(Counts))
                 bars.advance(bar)
     tuned = conclude(tree, counts, chosen.nodes)
     write_tree(chosen.out, tuned)

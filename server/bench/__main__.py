@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from rich.console import Console
 
 from decoding.bench.machine import describe_machine
+from decoding.core.files.output import check_output, write_output
 from server.bench.bench import Bench
 from server.bench.connection import Address
 from server.bench.errors import BenchError
@@ -29,6 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command. Returns the exit status, which is 1 where a request failed."""
     given = sys.argv[1:] if argv is None else list(argv)
     options, console = parse(given), Console()
+    if options.out is not None:
+        check_output(options.out, _is_ours)
     if not console.is_terminal:
         console = Console(width=WIDTH)
     try:
@@ -40,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for table in tables:
         console.print(table.rich())
     if options.out is not None:
-        options.out.write_text(markdown(given, tables), encoding="utf-8")
+        write_output(options.out, markdown(given, tables).encode(), _is_ours)
     return int(num_failed > 0)
 
 
@@ -49,6 +52,10 @@ def markdown(given: Sequence[str], tables: Sequence[Table]) -> str:
     shown = ["KEY" if before == "--api-key" else part for before, part in zip(["", *given], given, strict=False)]
     head = f"`{shlex.join(['gander', 'bench', 'serve', *shown])}` on {describe_machine()}."
     return "\n\n".join((head, *(table.markdown() for table in tables))) + "\n"
+
+
+def _is_ours(content: bytes) -> bool:
+    return content.startswith(b"`gander bench serve ")
 
 
 def _urls(options: BenchOptions, console: Console, servers: ExitStack) -> list[tuple[str, str]]:

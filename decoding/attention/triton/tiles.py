@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 import torch
 
+from decoding.core.files.output import is_json_of, write_output
 from decoding.core.kernel_cache import kernel_folder
 from decoding.core.layer import LayerSpec
 
@@ -75,16 +76,18 @@ def tile_of(layer: LayerSpec, dtype: torch.dtype, device: torch.device) -> Tile:
 
 def read_tiles(name: str) -> dict[str, Tile]:
     """The tiles measured on a device, by head name; empty if there are none or the file cannot be read."""
+    path = _path(name)
     try:
-        return msgspec.json.decode(_path(name).read_bytes(), type=dict[str, Tile])
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Tile]) if path.is_file() else {}
     except (OSError, msgspec.MsgspecError):
         return {}
 
 
 def keep_tiles(name: str, tiles: dict[str, Tile]) -> Path:
-    """Add tiles measured on a device to its file; return the file's path. Raises OSError."""
+    """Add tiles measured on a device to its file; return the file's path. Raises OSError, and ConfigError for a file
+    that holds no tiles."""
     path = _path(name)
-    path.write_bytes(msgspec.json.encode(read_tiles(name) | tiles))
+    write_output(path, msgspec.json.encode(read_tiles(name) | tiles), is_json_of(dict[str, Tile]))
     return path
 
 

@@ -25,11 +25,12 @@ from decoding.bench.auto.tables import Measured, render
 from decoding.bench.comparison import AGAIN
 from decoding.bench.machine import describe_machine
 from decoding.bench.scripts import Script, load_scripts
-from decoding.bench.tables.report import command_line, replace_section
+from decoding.bench.tables.report import command_line, is_page, is_picture, write_figures, write_section
 from decoding.bench.targets import load_random, load_widened
 from decoding.bench.variant import NONE
 from decoding.bench.workload import PromptChoice
 from decoding.config import EngineConfig
+from decoding.core.files.output import check_output, is_json_of
 from decoding.drafting.draft_model.draft_model import load_draft_model
 from decoding.drafting.registry import AUTO
 from decoding.engine.engine import Engine
@@ -83,6 +84,9 @@ class OneTreeComparison:
         self.clock = time.process_time if chosen.clock == "processor" else time.perf_counter
         name = Path(chosen.model).name
         self.target = f"{name} widened to {chosen.widened}M parameters" if chosen.widened else name
+        check_output(chosen.out, is_json_of(list[Measured]))
+        check_output(chosen.out.with_suffix(".md"), is_page)
+        check_output(chosen.out.with_suffix(".svg"), is_picture)
         self.measured: list[Measured] = []
         if chosen.out.is_file():
             self.measured = msgspec.json.decode(chosen.out.read_bytes(), type=list[Measured])
@@ -145,11 +149,9 @@ class OneTreeComparison:
     def _keep(self, measured: Measured) -> None:
         self.measured = [each for each in self.measured if _setting(each) != _setting(measured)] + [measured]
         out = self.chosen.out
-        out.write_bytes(msgspec.json.format(msgspec.json.encode(self.measured), indent=1) + b"\n")
-        page = out.with_suffix(".md")
-        text = page.read_text(encoding="utf-8") if page.is_file() else "# One tree\n"
+        write_figures(out, self.measured, list[Measured])
         made = f"`{self.command}` on {describe_machine()}.\n\n{render(self.measured)}"
-        page.write_text(replace_section(text, "auto", made), encoding="utf-8")
+        write_section(out.with_suffix(".md"), "# One tree\n", "auto", made)
         plot_load(self.measured, out.with_suffix(".svg"))
 
 

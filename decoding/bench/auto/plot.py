@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import median
 
 from decoding.bench.auto.tables import Measured
+from decoding.bench.tables.report import write_picture
 from decoding.bench.variant import NONE
 from decoding.drafting.registry import AUTO
 
@@ -40,4 +41,4 @@ def plot_load(measured: Sequence[Measured], path: Path) -> None:
             axes.set_xscale("log", base=2)
             axes.set_ylim(bottom=0)
         speed.legend()
-        figure.savefig(path, format="svg", metadata={"Date": None})
+        write_picture(path, figure)

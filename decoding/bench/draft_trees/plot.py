@@ -13,6 +13,7 @@ from decoding.bench.comparison import Comparison
 from decoding.bench.draft_trees.tables import FAMILIES
 from decoding.bench.draft_trees.ways import BEST_FIXED, BRANCHINGS, DEPTHS, PRUNINGS, THRESHOLDS, Way, fixed, thresholds
 from decoding.bench.tables.figures import Figures
+from decoding.bench.tables.report import write_picture
 from decoding.bench.tables.table import title
 
 SIZE_INCHES = (10.0, 6.4)
@@ -45,7 +46,7 @@ def plot_sweeps(comparisons: Sequence[Comparison], path: Path) -> None:
             _families(axis, one)
         for axis in axes[4 + len(comparisons) :]:
             axis.set_axis_off()
-        figure.savefig(path, format="svg", metadata={"Date": None})
+        write_picture(path, figure)
 
 
 def _lines(

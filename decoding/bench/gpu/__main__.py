@@ -20,9 +20,10 @@ from transformers import AutoTokenizer
 from decoding.bench.gpu.contestants import CONTESTANTS, Measured, Task
 from decoding.bench.machine import describe_machine
 from decoding.bench.tables.markdown import table
-from decoding.bench.tables.report import command_line, replace_section
+from decoding.bench.tables.report import command_line, is_page, write_section
 from decoding.bench.workload import SKILLS, PromptChoice, load_workload
 from decoding.config import BUNDLED_MODEL
+from decoding.core.files.output import check_output
 from decoding.model.checkpoint import folder_of
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
@@ -84,6 +85,7 @@ def main(given: Sequence[str]) -> None:
     if options.device.startswith("cuda") and not torch.cuda.is_available():
         console.print("There is no GPU that torch can use here, so nothing was measured.")
         return
+    check_output(options.page, is_page)
     task, results = task_of(options), {}
     for name in options.only:
         console.print(f"{name} ...")
@@ -97,8 +99,7 @@ def main(given: Sequence[str]) -> None:
         where = f"{torch.cuda.get_device_name(options.device)}, {where}"
     command = command_line("python -m decoding.bench.gpu", given)
     made = f"`{command}` on {where}.\n\n{render(results, options.batches)}"
-    page = options.page.read_text(encoding="utf-8") if options.page.is_file() else "# GPUs\n"
-    options.page.write_text(replace_section(page, "measured", made), encoding="utf-8")
+    write_section(options.page, "# GPUs\n", "measured", made)
     console.print(made, markup=False)
 
 

@@ -21,7 +21,7 @@ from decoding.bench.gpu.cost_model import (
     tokens_a_second,
 )
 from decoding.bench.tables.markdown import table
-from decoding.bench.tables.report import replace_section
+from decoding.bench.tables.report import write_section
 
 PAGE = Path("docs/gpu.md")
 CONTEXT = 1024
@@ -97,4 +97,4 @@ def render() -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(replace_section(PAGE.read_text(encoding="utf-8"), "calculated", render()), encoding="utf-8")
+    write_section(PAGE, "# GPUs\n", "calculated", render())

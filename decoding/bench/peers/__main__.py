@@ -29,6 +29,7 @@ from decoding.bench.peers.tables import render_drafted, render_plain
 from decoding.bench.tables.report import Report, command_line
 from decoding.bench.workload import PromptChoice, load_workloads
 from decoding.config import BUNDLED_MODEL
+from decoding.core.files.output import claim_folder
 from decoding.model.checkpoint import folder_of
 
 CHILDREN = Path(__file__).parent / "children"
@@ -193,7 +194,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen, command = parse(given), command_line("gander bench peers", given)
     contenders = Contenders({name: ADAPTERS[name] for name in chosen.peers}, dict(chosen.interpreter))
     if chosen.cache is not None:
-        chosen.cache.mkdir(parents=True, exist_ok=True)
+        claim_folder(chosen.cache)
         return PeersComparison(chosen, contenders, command, Console(), chosen.cache.absolute()).run()
     with tempfile.TemporaryDirectory(prefix="gander-peers-") as cache:
         return PeersComparison(chosen, contenders, command, Console(), Path(cache)).run()

@@ -21,7 +21,7 @@ from decoding.bench.machine import describe_machine
 from decoding.bench.replay.rows import CHAIN, NONE, Plan, Row, Way, load_kept, measure_row, way_of, write_kept
 from decoding.bench.replay.tables import differing, render
 from decoding.bench.scripts import Script, load_scripts
-from decoding.bench.tables.report import replace_section
+from decoding.bench.tables.report import write_section
 from decoding.bench.targets import load_random
 from decoding.bench.workload import PromptChoice
 from decoding.config import EngineConfig
@@ -139,9 +139,8 @@ class Replay:
     def _keep(self, row: Row) -> None:
         self.kept.rows = [other for other in self.kept.rows if other.key != row.key] + [row]
         write_kept(self.chosen.out, self.kept)
-        page = self.chosen.out.with_suffix(".md")
-        text = page.read_text(encoding="utf-8") if page.is_file() else "# Replay at equal nodes\n"
-        page.write_text(replace_section(text, "replay", render(self.kept.rows, self.chosen.judged)), encoding="utf-8")
+        made = render(self.kept.rows, self.chosen.judged)
+        write_section(self.chosen.out.with_suffix(".md"), "# Replay at equal nodes\n", "replay", made)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

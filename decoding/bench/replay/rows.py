@@ -15,6 +15,8 @@ import msgspec
 from decoding.bench.contestant import EngineContestant, Reply, Task
 from decoding.bench.counts import Counts
 from decoding.bench.scripts import Script, Tokens, prompt_of
+from decoding.bench.tables.report import is_page, write_figures
+from decoding.core.files.output import check_output, is_json_of
 from decoding.core.speculation_params import SpeculationParams
 from decoding.engine.engine import Engine
 
@@ -115,6 +117,8 @@ def _replies(engine: Engine, script: Script, temperature: float, way: Way, nodes
 
 def load_kept(path: Path, plan: Plan, machine: str) -> Kept:
     """The rows of an earlier run of the same plan, or no rows."""
+    check_output(path, is_json_of(Kept))
+    check_output(path.with_suffix(".md"), is_page)
     if path.is_file():
         kept = msgspec.json.decode(path.read_bytes(), type=Kept)
         if kept.plan == plan:
@@ -123,4 +127,4 @@ def load_kept(path: Path, plan: Plan, machine: str) -> Kept:
 
 
 def write_kept(path: Path, kept: Kept) -> None:
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(kept), indent=1) + b"\n")
+    write_figures(path, kept, Kept)

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from huggingface_hub import snapshot_download
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 
 from decoding.config import BUNDLED_MODEL
+from decoding.core.files.output import replace_file
 from decoding.drafting.eagle.head_config import HeadConfig, is_head, read_config, speculators_fields
 from decoding.drafting.eagle.network import EagleHead
 from decoding.errors import ConfigError
@@ -83,16 +84,15 @@ def load_head(folder: Path, target: HeadTarget) -> EagleHead:
 
 def save_head(head: EagleHead, folder: Path, verifier: str, num_steps: int = 5) -> None:
     """Write config.json and model.safetensors, whole or not at all. verifier: the target's name."""
-    folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in head.state_dict().items()}
     if not head.config.owns_embeddings:
         del tensors[EMBEDDINGS]
     fields = speculators_fields(head.config, verifier, num_steps)
     fields["dtype"] = str(head.fc.weight.dtype).removeprefix("torch.")
-    partial = folder / "model.safetensors.partial"
-    save_file(tensors, partial, metadata={"format": "pt"})
-    partial.replace(folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps(fields, indent=2) + "\n")
+    with replace_file(folder / "model.safetensors") as file:
+        file.write(save(tensors, metadata={"format": "pt"}))
+    with replace_file(folder / "config.json") as file:
+        file.write(json.dumps(fields, indent=2).encode() + b"\n")
 
 
 def _fields(folder: Path) -> dict[str, Any]:

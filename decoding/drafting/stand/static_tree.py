@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from decoding.core.files.output import write_output
 from decoding.errors import ConfigError
 
 MAX_CHILDREN = 10
@@ -61,8 +62,17 @@ def read_tree(path: str) -> StaticTree:
         raise ConfigError(f"{path} is no draft tree: {error}") from error
 
 
+def is_tree(content: bytes) -> bool:
+    """Whether a file with this content holds a tree."""
+    try:
+        return bool(msgspec.json.decode(content, type=StaticTree))
+    except (msgspec.DecodeError, AssertionError):
+        return False
+
+
 def write_tree(path: Path, tree: StaticTree) -> None:
-    path.write_bytes(msgspec.json.encode(tree) + b"\n")
+    """Raises ConfigError for a file that is there and holds no tree."""
+    write_output(path, msgspec.json.encode(tree) + b"\n", is_tree)
 
 
 @cache

@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from decoding.core.files.output import replace_file
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
 from decoding.engine.engine import Engine
 from decoding.errors import ConfigError
-from decoding.training.files import replace_file
 
 SHARD_LEN = 64  # prompts
 

@@ -19,12 +19,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from decoding.config import EngineConfig
+from decoding.core.files.output import claim_folder, replace_file
 from decoding.drafting.eagle.checkpoint import HeadTarget, find_head, load_head, save_head
 from decoding.drafting.eagle.network import EagleHead
 from decoding.engine.start import load_engine
 from decoding.errors import ConfigError, GanderError
 from decoding.model.checkpoint import resolve
-from decoding.training.files import replace_file
 from decoding.training.heads.acceptance import CHAIN, acceptance
 from decoding.training.heads.answers import Answer, Asking, load_answers, regenerate
 from decoding.training.heads.curves import plot_curves
@@ -105,7 +105,9 @@ def load_heads(job: Job, target: OnlineTarget, answers: Sequence[Answer]) -> tup
 
 
 def train(job: Job, console: Console) -> dict[str, float]:
-    """Do the rest of a job and write the head; return the acceptance lengths on the held-out answers."""
+    """Do the rest of a job and write the head; return the acceptance lengths on the held-out answers. Raises
+    ConfigError for a folder that holds something else."""
+    claim_folder(job.out)
     answers, held_out = prepare_answers(job, console)
     job = replace(job, options=with_steps(job.options, len(answers)))
     target = OnlineTarget.load(job.engine, job.options.max_len * job.options.batch)

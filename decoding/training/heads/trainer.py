@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from decoding.core.files.output import replace_file
 from decoding.drafting.eagle.network import EagleHead
 from decoding.errors import ConfigError
-from decoding.training.files import replace_file
 from decoding.training.heads.answers import Answer
 from decoding.training.heads.gto import Policy, draw_groups, gto_loss
 from decoding.training.heads.lessons import choose_answers, lesson_of

@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from decoding.bench.tables.report import write_figures
+
 NONE, AUTO = "none", "auto"
 
 
@@ -118,7 +120,7 @@ def keep(path: Path, run: Run) -> None:
     places = [place for place, other in enumerate(runs) if _subject(other) == _subject(run)]
     place = places[0] if places else len(runs)
     runs[place : place + 1] = [run]
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(runs), indent=1) + b"\n")
+    write_figures(path, runs, list[Run])
 
 
 def _subject(run: Run) -> tuple[str, str, int]:

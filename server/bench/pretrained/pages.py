@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from decoding.bench.tables.report import replace_section
+from decoding.bench.tables.report import write_section
 from server.bench.pretrained.figures import read_runs
 from server.bench.pretrained.tables import details, summary
 
@@ -20,8 +20,7 @@ def main(root: Path = Path()) -> None:
     """Write the sections anew. root: of a checkout."""
     runs = read_runs(root / RUNS)
     for name, made in PAGES.items():
-        path = root / name
-        path.write_text(replace_section(path.read_text(encoding="utf-8"), SECTION, made(runs)), encoding="utf-8")
+        write_section(root / name, "# Speed-ups\n", SECTION, made(runs))
 
 
 if __name__ == "__main__":
