@@ -11,6 +11,7 @@ import contextlib
 import gc
 import json
 import logging
+import os
 import signal
 import socket
 import sys
@@ -40,6 +41,7 @@ LOG = logging.getLogger("gander.server")
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 SWITCH_SECONDS = 0.001  # how long a thread that works on a large body may hold the interpreter's lock at a time
 ACCEPTED_AT_ONCE = 8  # connections accepted in one go
+STANDARD_STREAMS = 0, 1, 2  # their file descriptors
 BACKLOG = 2048  # connections that may wait to be accepted
 DRAIN_MARGIN = 2.0  # seconds for cut-off replies to reach their clients
 LAST_WORDS_SECONDS = 1.0  # the same, where a second signal asks for haste
@@ -133,6 +135,7 @@ class _Server(uvicorn.Server):
         self.is_failed = False
         self._is_settled = False
         self._num_signals = 0
+        self._had_terminal = _has_terminal()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen again with a longer backlog. uvicorn uses its `backlog` also as the number of connections to accept in
@@ -153,9 +156,14 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
-        """Handle SIGINT and SIGTERM. Unlike uvicorn's, it does not raise them again at the end: the process would then
-        die by the signal after an orderly stop."""
-        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        """Handle SIGINT, SIGTERM and SIGHUP. Unlike uvicorn's, it does not raise them again at the end: the process
+        would then die by the signal after an orderly stop."""
+        handlers = {
+            signal.SIGINT: self.handle_exit,
+            signal.SIGTERM: self.handle_exit,
+            signal.SIGHUP: self.handle_hangup,
+        }
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         try:
             yield
         finally:
@@ -168,9 +176,21 @@ class _Server(uvicorn.Server):
             self._stop_at_once if self._num_signals > 1 else self._drain, sig
         )
 
+    def handle_hangup(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        asyncio.get_running_loop().call_soon_threadsafe(self._hang_up, sig)
+
+    def _hang_up(self, number: int) -> None:
+        """Read the API keys again, as a service does on SIGHUP; but drain where the signal says that the terminal of
+        the server is closed. It may say so more than once."""
+        if _has_terminal() or not self._had_terminal:
+            self._service.keys.reload()
+        elif not self._num_signals:
+            self._num_signals = 1
+            self._drain(number)
+
     def _drain(self, number: int) -> None:
-        """Begin to drain, and close the port: on SIGTERM after `drain_delay`, so that routers see 503 first; on SIGINT,
-        which a person sends, at once."""
+        """Begin to drain, and close the port: on SIGTERM after `drain_delay`, so that routers see 503 first; on SIGINT
+        and SIGHUP, which a person sends, at once."""
         service = self._service
         delay = service.settings.drain_delay if number == signal.SIGTERM else 0.0
         LOG.info("Stopping: %d requests may still finish.", service.client.num_open)
@@ -203,6 +223,11 @@ class _Server(uvicorn.Server):
             self._is_settled = True
             gc.collect()
             gc.freeze()
+
+
+def _has_terminal() -> bool:
+    """Whether the process reads from or writes to a terminal that is still open."""
+    return any(os.isatty(stream) for stream in STANDARD_STREAMS)
 
 
 class _StartupReport:

@@ -1,6 +1,6 @@
 """The API keys of a server. Only the SHA-256 of a key is kept, and hashes are compared in constant time.
 
-A file of keys is read again when it changes. Knows nothing of HTTP.
+A file of keys is read again when it changes, and when that is asked for. Knows nothing of HTTP.
 """
 
 from __future__ import annotations
@@ -124,6 +124,13 @@ class KeyRing:
             is_admin |= is_equal and stored.is_admin
             terms = stored.terms if is_equal else terms
         return Caller(digest.hex()[:TENANT_LENGTH], is_admin, terms) if is_known else None
+
+    def reload(self) -> None:
+        """Read the file again, also where it seems unchanged."""
+        if self._path is None:
+            LOG.info("There is no file of API keys to be read again.")
+        self._stamp = None
+        self._refresh()
 
     def _refresh(self) -> None:
         if self._path is None:

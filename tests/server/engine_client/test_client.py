@@ -389,13 +389,23 @@ sys.exit(run(settings, (sys.executable, "-m", "tests.fake_worker")))
 """
 
 
+RUN_IN_TERMINAL = "import fcntl, termios\nfcntl.ioctl(0, termios.TIOCSCTTY, 0)" + RUN_FAKE
+
+
 @contextmanager
 def server_process(
-    folder: Path, drain_seconds: float, drain_delay: float = 0.0
+    folder: Path, drain_seconds: float, drain_delay: float = 0.0, terminal: int | None = None
 ) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
-    """`gander serve` in front of the scripted worker: the process, its address, its growing output."""
+    """`gander serve` in front of the scripted worker: the process, its address, its growing output. terminal: a file
+    descriptor of the one that the server is started in, which gets its standard output."""
     process = subprocess.Popen(
-        [sys.executable, "-c", RUN_FAKE, str(folder), str(drain_seconds), str(drain_delay)],
+        [
+            *(sys.executable, "-c", RUN_FAKE if terminal is None else RUN_IN_TERMINAL),
+            *(str(folder), str(drain_seconds), str(drain_delay)),
+        ],
+        stdin=subprocess.DEVNULL if terminal is None else terminal,
+        stdout=terminal,
+        start_new_session=terminal is not None,
         stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,
@@ -553,6 +563,53 @@ def test_a_second_signal_ends_at_once(tmp_path: Path, drain_delay: float) -> Non
         assert '"code":"server_stopping"' in text
         assert process.wait(PATIENCE) == 0
     assert not is_alive(pid)
+    assert "Traceback" not in "".join(lines)
+
+
+def test_sighup_reads_the_keys_again_and_ends_no_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("alice")
+    monkeypatch.setenv("GANDER_API_KEY_FILE", str(keys))
+    with (
+        server_process(make_model_folder(tmp_path / "toy"), 5) as (process, url, lines),
+        httpx.Client(base_url=url, timeout=20, headers={"X-Api-Key": "alice"}) as client,
+    ):
+        wait_until(lambda: client.get("/ready").status_code == 200)
+        before = keys.stat().st_mtime_ns
+        body = {"prompt": script(per_step=1, delay=0.02), "max_tokens": 60, "stream": True}
+        with client.stream("POST", "/v1/completions", json=body) as reply:
+            stream = reply.iter_text()
+            text = next(stream)
+            keys.write_text("carol")
+            os.utime(keys, ns=(before, before))  # so that it seems unchanged
+            process.send_signal(signal.SIGHUP)
+            wait_until(lambda: any("was read again: 1 keys" in line for line in lines))
+            text += "".join(stream)
+        assert text.endswith("data: [DONE]\n\n")
+        assert client.get("/v1/models").status_code == 401
+        assert client.get("/v1/models", headers={"X-Api-Key": "carol"}).status_code == 200
+        process.terminate()
+        assert process.wait(10) == 0
+
+
+def test_a_terminal_that_closes_drains_the_server_that_was_started_in_it(tmp_path: Path) -> None:
+    ours, theirs = os.openpty()
+    with (
+        server_process(make_model_folder(tmp_path / "toy"), 30, terminal=theirs) as (process, url, lines),
+        httpx.Client(base_url=url, timeout=20) as client,
+    ):
+        os.close(theirs)
+        wait_until(lambda: client.get("/ready").status_code == 200)
+        process.send_signal(signal.SIGHUP)
+        wait_until(lambda: any("no file of API keys" in line for line in lines))
+        body = {"prompt": script(say="z" * 60, per_step=1, delay=0.02), "max_tokens": 60, "stream": True}
+        with client.stream("POST", "/v1/completions", json=body) as reply:
+            stream = reply.iter_text()
+            text = next(stream)
+            os.close(ours)
+            text += "".join(stream)
+        assert text.count("z") == 60
+        assert process.wait(20) == 0
     assert "Traceback" not in "".join(lines)
 
 
