@@ -21,6 +21,7 @@ from decoding.sampling.grammar.source import TokenizerFile, matcher_of
 from decoding.sampling.grammar.trial import Outcome, TrialLimits
 
 OUT_OF_MEMORY = 1  # exit status
+ENDED = (-signal.SIGKILL, -signal.SIGTERM)  # statuses of a process that the system, or a person, ended
 KIB = 1024  # of `ru_maxrss`
 
 
@@ -37,6 +38,8 @@ def try_out(grammar: Grammar, tokenizer: Any, limits: TrialLimits) -> Outcome:
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if status == 0:
         return msgspec.json.decode(said, type=Outcome)
+    if status in ENDED:
+        return Outcome(was_ended=True)
     return Outcome(f"the {grammar.kind} grammar {_cause(status, limits)}")
 
 

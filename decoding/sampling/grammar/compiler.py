@@ -17,6 +17,7 @@ from queue import SimpleQueue
 from decoding.core.grammar import Grammar
 from decoding.errors import RequestRejected
 from decoding.sampling.grammar.matcher import CompiledGrammar
+from decoding.sampling.grammar.trial import UNAVAILABLE
 
 KEPT_BYTES = 256 * 2**20  # of compiled grammars and their texts
 ENTRY_BYTES = 1024  # overhead of each entry
@@ -88,7 +89,7 @@ def _is_of_use(future: Compiling) -> bool:
         return True
     outcome = future.result()
     if isinstance(outcome, RequestRejected):
-        return outcome.code != NOT_COMPILED
+        return outcome.code not in (NOT_COMPILED, UNAVAILABLE)
     return not outcome.is_spent
 
 

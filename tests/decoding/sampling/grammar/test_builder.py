@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import resource
+import signal
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +16,8 @@ from decoding.config import EngineConfig
 from decoding.core.grammar import Grammar
 from decoding.errors import RequestRejected
 from decoding.sampling.grammar.builder import GrammarBuilder
-from decoding.sampling.grammar.source import MAX_GRAMMAR_CHARS
-from decoding.sampling.grammar.trial import TrialLimits
+from decoding.sampling.grammar.source import MAX_GRAMMAR_CHARS, TokenizerFile
+from decoding.sampling.grammar.trial import UNAVAILABLE, TrialLimits, TrialProcess
 from tests.decoding.sampling.grammar.test_matcher import BUILDER, END, VOCAB_SIZE
 
 
@@ -62,16 +65,48 @@ def test_what_a_grammar_takes_is_measured() -> None:
     assert BUILDER.build(small).num_bytes + 10 * 2**20 < BUILDER.build(large).num_bytes
 
 
-def test_a_process_of_trials_that_was_ended_is_started_again() -> None:
+def test_a_grammar_whose_process_is_killed_is_tried_again_at_once() -> None:
     builder = GrammarBuilder(EngineConfig(), VOCAB_SIZE, frozenset({END}))
     builder.build(Grammar("regex", "a"))
     assert builder._trials is not None
     first = builder._trials._process
     assert first is not None
     first.kill()
-    with pytest.raises(ChildProcessError, match="ended with status -9"):
-        builder.build(Grammar("regex", "b"))
-    builder.build(Grammar("regex", "b"))
+    assert builder.build(Grammar("regex", "b")).num_bytes > 0
+    assert first.returncode == -signal.SIGKILL
+
+
+KILLED = (sys.executable, "-c", "import os, sys; sys.stdin.readline(); os.kill(os.getpid(), 9)")
+TRIED_BY_ONE_THAT_IS_KILLED = """
+import os, sys
+from decoding.core.grammar import Grammar
+from decoding.sampling.grammar import __main__ as trials
+trials._compile = lambda *_: os.kill(os.getpid(), int(sys.argv[1]))
+outcome = trials.try_out(Grammar("regex", "a"), None, None)
+print(outcome.was_ended, outcome.refusal)
+"""
+
+
+@pytest.mark.parametrize("command", [KILLED, ("/nowhere/at/all",)])
+def test_a_grammar_whose_process_is_killed_each_time_is_not_what_is_refused(command: tuple[str, ...]) -> None:
+    trials = TrialProcess(TokenizerFile("", VOCAB_SIZE, [END]), TrialLimits(), command)
+    for _ in range(2):
+        with pytest.raises(RequestRejected, match="the system ended the process") as caught:
+            trials.cost_of(Grammar("regex", "a"))
+        assert caught.value.code == UNAVAILABLE
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (signal.SIGKILL, "True None"),
+        (signal.SIGTERM, "True None"),
+        (signal.SIGSEGV, "False the regex grammar broke the compiler, which left with status -11"),
+    ],
+)
+def test_who_ended_the_process_of_one_grammar_is_told_apart(number: signal.Signals, said: str) -> None:
+    command = [sys.executable, "-c", TRIED_BY_ONE_THAT_IS_KILLED, str(int(number))]
+    assert subprocess.check_output(command, text=True).strip() == said
 
 
 def test_nothing_of_a_bomb_is_left_in_this_process() -> None:

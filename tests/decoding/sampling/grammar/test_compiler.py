@@ -11,6 +11,7 @@ from decoding.errors import RequestRejected
 from decoding.sampling.grammar.compiler import ENTRY_BYTES, NOT_COMPILED, Compiling, GrammarCompiler
 from decoding.sampling.grammar.matcher import CompiledGrammar
 from decoding.sampling.grammar.source import rejected
+from decoding.sampling.grammar.trial import UNAVAILABLE
 
 PATIENCE = 30.0
 GRAMMAR_BYTES = 10_000  # of each compiled one
@@ -18,6 +19,7 @@ RAISED = {
     "broken": ZeroDivisionError("the moon is full"),
     "panic": KeyboardInterrupt("no Exception"),
     "refused": rejected("no such rule"),
+    "unavailable": RequestRejected("no process is left", "grammar", UNAVAILABLE),
 }
 
 
@@ -111,6 +113,14 @@ def test_what_broke_the_compiler_is_told_by_its_own_words_and_tried_again_when_a
         assert (refused.message, refused.param, refused.code) == (words, "grammar", NOT_COMPILED)
     assert answer(compiler.compile(regex("good"))) == "good"
     assert builder.asked == [text, text, "good"]
+
+
+def test_what_the_system_did_not_let_compile_is_tried_again_when_asked_again() -> None:
+    builder = ScriptedBuilder()
+    compiler = GrammarCompiler(builder.build)
+    for _ in range(2):
+        assert refusal(compiler.compile(regex("unavailable"))).code == UNAVAILABLE
+    assert builder.asked == ["unavailable", "unavailable"]
 
 
 def test_what_was_refused_stays_refused_without_being_compiled_again() -> None:
