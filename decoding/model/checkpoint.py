@@ -171,7 +171,7 @@ def _freeze(module: Any, length: int) -> None:
     module.rope_type = "default"
 
 
-def _checkpoint_dtype(source: str, config: EngineConfig) -> str:
+def _checkpoint_dtype(source: str, config: EngineConfig) -> Any:
     origin = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
     with refusing(f"model {config.model!r} cannot be loaded"):
         loaded = read_config(source, origin)

@@ -88,7 +88,9 @@ class _Child:
         with theirs:
             command = [sys.executable, "-m", __name__]
             # A session of its own, so that Ctrl-C reaches the server alone, which drains first.
-            process = subprocess.Popen(command, stdin=theirs, stderr=subprocess.DEVNULL, start_new_session=True)
+            process = subprocess.Popen(
+                command, stdin=theirs.fileno(), stderr=subprocess.DEVNULL, start_new_session=True
+            )
         child = cls(process, ours)
         try:
             ours.settimeout(PATIENCE)
@@ -144,7 +146,7 @@ async def _ask(channel: socket.socket, question: bytes) -> str:
         received += piece
         if len(received) >= HEADER.size:
             num_wanted = HEADER.size + HEADER.unpack_from(received)[1]
-    return _said(received[: HEADER.size], received[HEADER.size :])
+    return _said(bytes(received[: HEADER.size]), bytes(received[HEADER.size :]))
 
 
 def _read(channel: socket.socket, num_bytes: int) -> bytes:
@@ -180,7 +182,7 @@ def _serve(channel: socket.socket) -> None:
             raise TemplateRefusal(f"writes more than {most} characters")
         return text
 
-    work = compile_all
+    work: Callable[[bytes], str] = compile_all
     with contextlib.suppress(EOFError):
         while True:
             _, asked = _read_frame(channel)
