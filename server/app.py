@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import fields
 from pathlib import Path
 
+from anyio import to_thread
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
@@ -44,6 +45,7 @@ from server.metrics.metrics import Metrics
 from server.service import Service
 
 STORES_OF_A_SESSION = 2  # stores that --session-bytes bounds, each by itself
+FILE_THREADS = 4  # that read the page's files; anyio would start forty
 HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
 GENERATING = "/v1/chat/completions, /v1/completions, /v1/responses and /v1/messages"
 # The parts of OpenAI's API below /v1/ that this server does not have: they get a 404 that says so.
@@ -80,6 +82,7 @@ def create_app(service: Service) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:  # noqa: ARG001
+        to_thread.current_default_thread_limiter().total_tokens = FILE_THREADS
         service.start()
         try:
             yield

@@ -117,8 +117,8 @@ def _listen(settings: ServerSettings) -> socket.socket:
     listener = socket.socket(family)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # What it accepts inherits this, which asyncio sets only on sockets that it made itself. Without it a reply's last
-        # piece waits until the client has acknowledged the one before, 40 ms where clients delay that.
+        # What it accepts inherits this, which asyncio sets only on sockets that it made itself. Without it a reply's
+        # last piece waits until the client has acknowledged the one before, 40 ms where clients delay that.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listener.bind((settings.host, settings.port))
         listener.listen(BACKLOG)

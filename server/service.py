@@ -26,6 +26,7 @@ from server.http.body import read_body
 from server.http.errors import ApiError, unavailable
 from server.http.keys import KeyRing
 from server.http.work_pool import WorkPool
+from server.idle_memory import give_back_when_idle
 from server.metrics.metrics import Metrics
 from server.prompts.chat_template import ChatTemplate, Conversation, load_chat_template
 from server.prompts.jinja_template import TemplateRefusal
@@ -61,6 +62,7 @@ class Service:
     clients_templates: Semaphore = field(default_factory=lambda: Semaphore(CLIENTS_TEMPLATES))
     _leave_seconds: float = LEAVE_SECONDS
     _loading: asyncio.Task[None] | None = None
+    _giving: asyncio.Task[None] | None = None
     _listeners: list[OnStatus] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -75,6 +77,7 @@ class Service:
         self.created = int(time.time())
         self.client.start()
         self._loading = asyncio.create_task(self._load_prompts(), name="tokenizer")
+        self._giving = asyncio.create_task(give_back_when_idle(lambda: self.client.num_open), name="idle memory")
 
     def begin_drain(self) -> None:
         self.client.begin_drain(self.settings.drain_seconds)
@@ -89,6 +92,8 @@ class Service:
         if self.tracing is not None:
             await asyncio.to_thread(self.tracing.shutdown)
         self.pool.close()
+        if self._giving is not None:
+            self._giving.cancel()
         if self._loading is not None:
             await self._loading
         if self.chat_template is not None:

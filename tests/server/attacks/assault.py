@@ -11,6 +11,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 from tests.server.attacks.attacks import BY_CLIENTS, ON_PROCESSES, Attack
@@ -45,19 +46,18 @@ def assaults(target: Target, attacks: Sequence[Attack] = (*BY_CLIENTS, *ON_PROCE
         told: list[tuple[int, str]] = []
 
         def stream(seed: int, ended: threading.Event, begun: threading.Barrier, told: list[tuple[int, str]]) -> None:
-            beside = Target(target.url)
-            begun.wait()
-            while not ended.is_set():
-                told.append((seed, beside.reply(seed)))
-            beside.http.close()
+            with closing(Target(target.url)) as beside:
+                begun.wait()
+                while not ended.is_set():
+                    told.append((seed, beside.reply(seed)))
 
         threads = [threading.Thread(target=stream, args=(seed, ended, begun, told)) for seed in range(NUM_STREAMS)]
         for thread in threads:
             thread.start()
         begun.wait()
         try:
-            with ReadyWatch(target.host, target.port) as watch:
-                statuses = Counter(attack(target))
+            with ReadyWatch(target.host, target.port) as watch, closing(Target(target.url)) as attacker:
+                statuses = Counter(attack(attacker))
         finally:
             ended.set()
             for thread in threads:

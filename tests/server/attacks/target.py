@@ -37,6 +37,9 @@ class Target:
         self.url, self.host, self.port = url, parts.hostname, parts.port
         self.http = httpx.Client(base_url=url, timeout=PATIENCE)
 
+    def close(self) -> None:
+        self.http.close()
+
     def post(self, path: str, **body: Any) -> int:
         """The status of an answer that is read whole."""
         return self.http.post(path, json=body).status_code
