@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from decoding.errors import ConfigError
+from decoding.worker.allocator import settle_allocator
 from server.app import create_app, create_service
 from server.config import ServerSettings
 from server.engine_client.status import EngineStatus
@@ -40,6 +41,9 @@ from server.service import Service
 LOG = logging.getLogger("gander.server")
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 SWITCH_SECONDS = 0.001  # how long a thread that works on a large body may hold the interpreter's lock at a time
+MMAP_BYTES = (
+    2**20
+)  # large bodies go back to the kernel when they are freed; what is read of a socket at a time is smaller
 ACCEPTED_AT_ONCE = 8  # connections accepted in one go
 STANDARD_STREAMS = 0, 1, 2  # their file descriptors
 BACKLOG = 2048  # connections that may wait to be accepted
@@ -53,6 +57,7 @@ def run(settings: ServerSettings, command: Sequence[str] = WORKER_COMMAND) -> in
     logging.basicConfig(level=settings.log_level.upper(), format=LOG_FORMAT)
     quieten()
     sys.setswitchinterval(SWITCH_SECONDS)
+    settle_allocator(MMAP_BYTES)
     return asyncio.run(_serve(settings, command))
 
 

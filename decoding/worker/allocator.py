@@ -1,4 +1,4 @@
-"""Settings of the C library's allocator, so that a worker's memory stays bounded. Uses the standard library only.
+"""Settings of the C library's allocator, so that a process's memory stays bounded. Uses the standard library only.
 
 By default glibc gives each thread an arena of its own, whose free memory no other thread can use, and moves its
 thresholds with what is freed. A process whose tensors differ in size from step to step then grows without holding more.
@@ -15,10 +15,17 @@ MMAP_BYTES = 32 * 2**20
 TRIM_BYTES = 64 * 2**20  # of free memory that are kept at the heap's end
 
 
-def settle_allocator() -> None:
+def settle_allocator(mmap_bytes: int = MMAP_BYTES) -> None:
     """Use one arena and fixed thresholds from here on. Call it before threads are started. It does nothing where the C
-    library is not glibc."""
+    library is not glibc. mmap_bytes: a block of this size or more comes from the kernel, and goes back when freed."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        for option, value in ((M_ARENA_MAX, 1), (M_MMAP_THRESHOLD, MMAP_BYTES), (M_TRIM_THRESHOLD, TRIM_BYTES)):
+        for option, value in ((M_ARENA_MAX, 1), (M_MMAP_THRESHOLD, mmap_bytes), (M_TRIM_THRESHOLD, TRIM_BYTES)):
             mallopt(option, value)
+
+
+def give_back_memory() -> None:
+    """Give the kernel all memory that is free. It takes some 0.1 ms a MiB, in which no thread gets large blocks."""
+    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if malloc_trim is not None:
+        malloc_trim(0)
