@@ -41,9 +41,7 @@ from server.service import Service
 LOG = logging.getLogger("gander.server")
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 SWITCH_SECONDS = 0.001  # how long a thread that works on a large body may hold the interpreter's lock at a time
-MMAP_BYTES = (
-    2**20
-)  # large bodies go back to the kernel when they are freed; what is read of a socket at a time is smaller
+MMAP_BYTES = 2**20  # bodies of this size go back to the kernel as they are freed; a read of a socket is smaller
 ACCEPTED_AT_ONCE = 8  # connections accepted in one go
 STANDARD_STREAMS = 0, 1, 2  # their file descriptors
 BACKLOG = 2048  # connections that may wait to be accepted

@@ -16,12 +16,10 @@ from typing import TypeVar
 
 from starlette.requests import Request
 
-from decoding.worker.allocator import give_back_memory
 from server.http.auth import caller_of
 from server.http.sse import until_disconnect
 
 SMALL = 8192  # bytes up to which a body is worked on in the event loop itself; more would take milliseconds
-IDLE_SECONDS = 5.0  # without work, after which the memory that it took is given back
 NUM_THREADS = 2  # each may make a stream wait for the interpreter's lock, see SWITCH_SECONDS in the runner
 
 T = TypeVar("T")
@@ -38,20 +36,12 @@ class Share:
 
 
 class WorkPool:
-    """clock: in seconds. on_idle: called in a thread once there was no work for idle_seconds. Everything else but the
-    work itself happens on the event loop."""
+    """clock: in seconds. Everything but the work itself happens on the event loop."""
 
-    def __init__(
-        self,
-        clock: Callable[[], float] = time.monotonic,
-        on_idle: Callable[[], None] = give_back_memory,
-        idle_seconds: float = IDLE_SECONDS,
-    ) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="body")
         self._clock = clock
         self._num_free = NUM_THREADS
-        self._on_idle, self._idle_seconds = on_idle, idle_seconds
-        self._idle: asyncio.TimerHandle | None = None
         self._shares: dict[str, Share] = {}  # by tenant, so at most one for each key
         self._least_used = 0.0  # by the key that had the last turn: a key that was away has no more time owed to it
 
@@ -79,8 +69,6 @@ class WorkPool:
     def close(self) -> None:
         """Stop the threads; work that has not begun is dropped."""
         self._threads.shutdown(wait=False, cancel_futures=True)
-        if self._idle is not None:
-            self._idle.cancel()
 
     async def _turn(self, share: Share) -> None:
         """Wait for a thread, and take it."""
@@ -112,7 +100,3 @@ class WorkPool:
         share.used += seconds / share.weight
         self._num_free += 1
         self._begin()
-        if self._idle is not None:
-            self._idle.cancel()
-        loop = asyncio.get_running_loop()
-        self._idle = loop.call_later(self._idle_seconds, loop.run_in_executor, self._threads, self._on_idle)

@@ -273,23 +273,6 @@ def test_work_of_who_has_left_is_not_begun_and_its_thread_goes_to_others() -> No
     assert sorted(begun) == ["a0", "a1", "a9", "b0"]
 
 
-def test_an_idle_pool_gives_memory_back_in_a_thread() -> None:
-    async def run() -> None:
-        told = list[str]()
-        pool = WorkPool(on_idle=lambda: told.append(threading.current_thread().name), idle_seconds=0.01)
-        for _ in range(3):
-            await pool.run_for("a", 1.0, lambda: None)
-        for _ in range(1000):
-            if told:
-                break
-            await asyncio.sleep(0.01)
-        pool.close()
-        assert told
-        assert {name.rsplit("_", 1)[0] for name in told} == {"body"}
-
-    asyncio.run(run())
-
-
 def test_a_work_that_fails_gives_its_thread_back() -> None:
     async def run() -> None:
         pool = WorkPool()
