@@ -225,7 +225,7 @@ def test_a_folder_loads_as_the_same_model(tmp_path: Path) -> None:
     assert news
     prompt = random_tokens(9, 0)
     assert torch.equal(decode_path(model, prompt, [5]), decode_path(target("llama"), prompt, [5]))
-    with pytest.raises(ConfigError, match="cannot be loaded"):
+    with pytest.raises(ModelRefused, match="cannot be loaded"):
         TargetModel.load(replace(config, model=str(tmp_path / "nothing")), lambda _sentence, _fraction: None)
 
 
