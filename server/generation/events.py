@@ -90,6 +90,8 @@ def _require_finished(end: End | None) -> Finished | None:
     if isinstance(end, Rejected):
         if end.code == "queue_full":
             raise ApiError(429, end.message, end.param, end.code, 1)
+        if end.code == "grammar_unavailable":
+            raise unavailable(end.message, end.code)
         raise invalid(end.message, end.param, end.code)
     if isinstance(end, Failed):
         status = 400 if end.code == BrokenGrammar.code else 500

@@ -361,6 +361,13 @@ def test_a_request_that_the_worker_has_no_room_for_is_429_like_one_the_client_ha
         assert (reply.json()["error"]["type"], reply.json()["error"]["code"]) == ("rate_limit_error", "queue_full")
 
 
+def test_a_grammar_that_the_system_did_not_let_compile_is_503_and_no_fault_of_a_field(tmp_path: Path) -> None:
+    with running_server(settings_for(make_model_folder(tmp_path / "toy"))) as server:
+        reply = server.post(prompt=script(reject="no process is left", code="grammar_unavailable"))
+        assert (reply.status_code, reply.headers["retry-after"]) == (503, "1")
+        assert (reply.json()["error"]["param"], reply.json()["error"]["code"]) == (None, "grammar_unavailable")
+
+
 def test_running_replies_end_when_the_server_stops_and_its_worker_is_gone(tmp_path: Path) -> None:
     reply: dict[str, httpx.Response] = {}
     with running_server(settings_for(make_model_folder(tmp_path / "toy"), drain_seconds=60)) as server:
