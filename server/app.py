@@ -46,6 +46,7 @@ from server.service import Service
 
 STORES_OF_A_SESSION = 2  # stores that --session-bytes bounds, each by itself
 FILE_THREADS = 4  # that read the page's files; anyio would start forty
+PATHS = ("/", "./", "../", "~")  # how a model begins that is a folder, and no name on the hub
 HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
 GENERATING = "/v1/chat/completions, /v1/completions, /v1/responses and /v1/messages"
 # The parts of OpenAI's API below /v1/ that this server does not have: they get a 404 that says so.
@@ -59,6 +60,8 @@ def create_service(
     command: Sequence[str] = WORKER_COMMAND,
     policy: RestartPolicy | None = None,
 ) -> Service:
+    if settings.model.startswith(PATHS) and not Path(settings.model).expanduser().is_dir():
+        raise ConfigError(f"there is no folder {settings.model}")
     collected = Metrics(settings.model_name)
     policy = policy or RestartPolicy(worker_timeout=settings.worker_timeout, has_standby=settings.standby)
     limits = QueueLimits(**{option.name: getattr(settings, option.name) for option in fields(QueueLimits)})

@@ -83,7 +83,7 @@ DECODING = {
 }
 SERVER = {
     "http": """
-        errors keys auth rate_limits middleware sender sse tracing unknown_fields work_pool body connections
+        errors keys auth rate_limits middleware sender sse tracing unknown_fields idle_memory turn work_pool body connections
         repeated_lines
     """,
     "settings": "config",

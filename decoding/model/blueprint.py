@@ -39,6 +39,7 @@ PARTS = 8  # parameters that a model may have for each tensor of its files, sinc
 MOST_TENSORS = 100_000  # of a model whose files are not here to be counted
 ROOM = 2**29  # bytes that reading or sizing may take
 READ_SECONDS, SIZE_SECONDS = 1.0, 5.0  # of processor time; the largest models are sized in less than one
+_LIMITING = threading.Lock()
 AGAIN_SECONDS = 0.1  # until it is told again, should the first time have been caught on the way
 
 
@@ -97,26 +98,34 @@ def _num_named(path: Path) -> int:
 @contextmanager
 def _bounded(seconds: float) -> Iterator[None]:
     """Limit what the block may take: `ROOM` bytes and, in a process's main thread, so many seconds of processor time
-    unless they are 0. Raises ConfigError where it is not enough."""
+    unless they are 0. Raises ConfigError where it is not enough. One thread at a time has the limits, which are the
+    process's."""
     too_much = ConfigError("config.json asks for more than can be built: some count in it is absurdly large")
+    is_running = True
 
     def stop(_number: int, _frame: FrameType | None) -> None:
-        raise too_much
+        if is_running:
+            raise too_much
 
-    room = resource.getrlimit(resource.RLIMIT_AS)
-    num_used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     is_timed = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGPROF, stop) if is_timed else None
-    try:
-        if room[0] == resource.RLIM_INFINITY or num_used + ROOM < room[0]:
-            resource.setrlimit(resource.RLIMIT_AS, (num_used + ROOM, room[1]))
-        if is_timed:
-            signal.setitimer(signal.ITIMER_PROF, seconds, AGAIN_SECONDS)
-        yield
-    except MemoryError:
-        raise too_much from None
-    finally:
-        if is_timed:
-            signal.setitimer(signal.ITIMER_PROF, 0.0)
-            signal.signal(signal.SIGPROF, before)
-        resource.setrlimit(resource.RLIMIT_AS, room)
+    with _LIMITING:
+        room = resource.getrlimit(resource.RLIMIT_AS)
+        num_used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        before = signal.signal(signal.SIGPROF, stop) if is_timed else None
+        try:
+            try:
+                if room[0] == resource.RLIM_INFINITY or num_used + ROOM < room[0]:
+                    resource.setrlimit(resource.RLIMIT_AS, (num_used + ROOM, room[1]))
+                if is_timed:
+                    signal.setitimer(signal.ITIMER_PROF, seconds, AGAIN_SECONDS)
+                yield
+            except MemoryError:
+                raise too_much from None
+            finally:
+                is_running = False  # should it be stopped right here, what follows is done all the same
+        finally:
+            is_running = False
+            if is_timed:
+                signal.setitimer(signal.ITIMER_PROF, 0.0)
+                signal.signal(signal.SIGPROF, before)
+            resource.setrlimit(resource.RLIMIT_AS, room)

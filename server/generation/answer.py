@@ -19,12 +19,12 @@ from server.generation.call import GenerationCall
 from server.generation.choice import Choice, ChoiceDelta
 from server.generation.events import FoldedChoice, choice_deltas, collect, folded
 from server.generation.spans import traced
-from server.generation.turn import Turn
 from server.generation.usage import UsageCount
 from server.http.errors import ApiError, OnError, internal_error, naming
 from server.http.rate_limits import Allowance, allowance_of
 from server.http.sse import KEEP_ALIVE, EventStream, padded, until_disconnect
 from server.http.tracing import span_of
+from server.http.turn import Turn
 from server.http.work_pool import WorkPool
 
 FEW = 512  # tokens and log probabilities of a plain reply that is written on the event loop, in a millisecond or two

@@ -14,8 +14,8 @@ from decoding.core.token_logprobs import TokenLogprobs
 from decoding.errors import BrokenGrammar
 from server.engine_client.replies import End, Expired, Replies
 from server.generation.choice import Choice, ChoiceDelta, TokenNews
-from server.generation.turn import Turn
 from server.http.errors import ApiError, internal_error, invalid, unavailable
+from server.http.turn import Turn
 from server.parsing.parts import Part, merged
 
 

@@ -9,6 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 import server.runner
+from decoding.errors import ConfigError
+from server.app import create_service
 from server.cli import app
 from server.config import ServerSettings
 
@@ -139,3 +141,9 @@ def test_the_server_process_imports_no_torch() -> None:
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("model", ["/nothing/here", "./nothing", "~/nothing/here"])
+def test_a_folder_that_is_not_there_is_said_so_at_once(model: str) -> None:
+    with pytest.raises(ConfigError, match=f"there is no folder {model}"):
+        create_service(ServerSettings(model=model))

@@ -12,7 +12,10 @@ from server.config import ServerSettings
 
 def test_every_engine_option_is_a_setting_with_the_same_default() -> None:
     assert ServerSettings().engine_config() == EngineConfig()
-    options = {option.name for option in fields(EngineConfig)} - {"place"}  # which of several workers one is
+    options = {option.name for option in fields(EngineConfig)} - {
+        "place",
+        "kept_slots",
+    }  # what the server tells each worker
     assert options <= set(ServerSettings.model_fields)
 
 

@@ -25,7 +25,7 @@ def test_values_ranks_and_tops_are_those_of_log_softmax() -> None:
         best = expected[place].topk(5)
         assert [token for token, _ in scored.top] == best.indices.tolist()
         assert [value for _, value in scored.top] == pytest.approx(best.values.tolist(), abs=1e-4)
-    assert token_logprobs(rows, tokens, 0)[0].top == []
+    assert token_logprobs(rows, tokens, 0)[0].top == ()
     assert token_logprobs(rows, tokens, 0)[0].rank == 1
 
 
@@ -37,7 +37,7 @@ def test_a_token_has_the_same_values_whether_others_are_told_of_or_not() -> None
         (each.token_id, each.logprob, each.rank) for each in among
     ]
     assert alone[4].rank == 1
-    assert all(each.top == [] for each in alone)
+    assert all(each.top == () for each in alone)
 
 
 def test_a_row_alone_has_the_values_it_has_among_others() -> None:

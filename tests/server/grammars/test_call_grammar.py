@@ -11,10 +11,10 @@ from transformers import AutoTokenizer
 import decoding
 from decoding.core.grammar import Grammar
 from server.config import ServerSettings
-from server.endpoints.chat.rendered_chat import RenderedChat, render_chat
+from server.endpoints.chat.rendered_chat import RenderedChat, ReplyReading, reading_of
 from server.grammars.call_grammar import hermes_grammar
 from server.prompts.chat_template import ChatTemplate
-from server.prompts.special_tokens import SpecialTokens
+from server.prompts.special_tokens import MarkedText
 from server.schemas.chat import ChatRequest
 from server.schemas.tools import Tool
 
@@ -49,20 +49,20 @@ LOOSE: Any = {"type": "function", "function": {"name": "time"}}
     ids=["strict", "schema", "object"],
 )
 def test_strict_tools_and_forms_make_a_grammar(fields: Any, start: str, param: str, is_free: bool) -> None:
-    found = render(fields).constraint
+    found = reading(fields).constraint
     assert found is not None
     assert (found.grammar.kind, found.param, found.is_free) == ("lark", param, is_free)
     assert found.grammar.text.startswith(start)
 
 
 def test_loose_tools_make_none() -> None:
-    assert render({"tools": [LOOSE]}).constraint is None
+    assert reading({"tools": [LOOSE]}).constraint is None
 
 
-def render(fields: Any) -> RenderedChat:
+def reading(fields: Any) -> ReplyReading:
     body = ChatRequest.model_validate({"messages": [{"role": "user", "content": "a"}]} | fields)
-    template = ChatTemplate({"default": "{{ messages }}"}, {})
-    return render_chat(body, template, ServerSettings(), SpecialTokens(()))
+    chat = RenderedChat(body, ChatTemplate({"default": "{{ messages }}"}, {}), MarkedText("[]"))
+    return reading_of(chat, ServerSettings())
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from decoding.costs.price import DraftBudget, NodePrice
 from decoding.engine.engine import Engine
 from decoding.engine.sequence_step import SequenceStep
 from decoding.engine.start import load_engine, start_engine
-from decoding.errors import ConfigError, RequestRejected
+from decoding.errors import ConfigError, ModelRefused, RequestRejected
 from decoding.model.device.capture import Capture
 from decoding.model.device.runner import Forward, Progress
 from decoding.model.target_model import TargetModel
@@ -305,5 +305,5 @@ def test_a_model_of_ones_own_has_no_draft_model_unless_one_is_named(tmp_path: Pa
     engine = load_engine(replace(CONFIG, model=model, device="cpu"))
     assert engine.draft_model is None
     assert not set(METHODS) & set(engine.methods)
-    with pytest.raises(ConfigError):
+    with pytest.raises(ModelRefused):
         load_engine(replace(CONFIG, model=model, draft_model=str(tmp_path / "nothing"), device="cpu"))
