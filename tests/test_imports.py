@@ -83,8 +83,8 @@ DECODING = {
 }
 SERVER = {
     "http": """
-        errors keys auth rate_limits middleware sender sse tracing unknown_fields idle_memory turn work_pool body connections
-        repeated_lines
+        errors keys auth rate_limits middleware sender sse tracing unknown_fields idle_memory turn work_pool body
+        connections repeated_lines
     """,
     "settings": "config",
     "schemas": """

@@ -8,12 +8,11 @@ from __future__ import annotations
 import resource
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import safe_open
@@ -43,11 +42,14 @@ _LIMITING = threading.Lock()
 AGAIN_SECONDS = 0.1  # until it is told again, should the first time have been caught on the way
 
 
+T = TypeVar("T")
+
+
 def read_config(source: str, origin: dict[str, Any]) -> Any:
     """The configuration of a folder or hub name. origin: revision and trust_remote_code. Raises ConfigError naming the
     field at fault, and what transformers raises."""
-    with _bounded(0.0 if origin["trust_remote_code"] else READ_SECONDS):  # code from elsewhere may import anything
-        config = AutoConfig.from_pretrained(source, **origin)
+    seconds = 0.0 if origin["trust_remote_code"] else READ_SECONDS  # code from elsewhere may import anything
+    config = _bounded(seconds, lambda: AutoConfig.from_pretrained(source, **origin))
     text_config = config.get_text_config()
     for name in SIZES:
         value = getattr(text_config, name, None)
@@ -72,10 +74,13 @@ def num_weights(config: Any, source: str, trust_remote_code: bool) -> int:
             there = "" if found is None else f", and its files have {found}"
             raise ConfigError(f"config.json asks for more than {most} tensors{there}")
 
+    def build() -> Any:
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+
     hook = register_module_parameter_registration_hook(count)
     try:
-        with _bounded(SIZE_SECONDS), torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+        model = _bounded(SIZE_SECONDS, build)
     finally:
         hook.remove()
     return sum(each.numel() for each in chain(model.parameters(), model.buffers()))
@@ -95,11 +100,10 @@ def _num_named(path: Path) -> int:
         return len(file.keys())
 
 
-@contextmanager
-def _bounded(seconds: float) -> Iterator[None]:
-    """Limit what the block may take: `ROOM` bytes and, in a process's main thread, so many seconds of processor time
-    unless they are 0. Raises ConfigError where it is not enough. One thread at a time has the limits, which are the
-    process's."""
+def _bounded(seconds: float, work: Callable[[], T]) -> T:
+    """What `work` returns. It may take `ROOM` bytes and, in a process's main thread, so many seconds of processor time
+    unless they are 0. Raises ConfigError where that is not enough. One thread at a time has the limits, which are the
+    process's. No context manager: a signal between its steps would leave them in force."""
     too_much = ConfigError("config.json asks for more than can be built: some count in it is absurdly large")
     is_running = True
 
@@ -118,7 +122,7 @@ def _bounded(seconds: float) -> Iterator[None]:
                     resource.setrlimit(resource.RLIMIT_AS, (num_used + ROOM, room[1]))
                 if is_timed:
                     signal.setitimer(signal.ITIMER_PROF, seconds, AGAIN_SECONDS)
-                yield
+                return work()
             except MemoryError:
                 raise too_much from None
             finally:
