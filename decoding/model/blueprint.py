@@ -38,9 +38,8 @@ PARTS = 8  # parameters that a model may have for each tensor of its files, sinc
 MOST_TENSORS = 100_000  # of a model whose files are not here to be counted
 ROOM = 2**29  # bytes that reading or sizing may take
 READ_SECONDS, SIZE_SECONDS = 1.0, 5.0  # of processor time; the largest models are sized in less than one
-_LIMITING = threading.Lock()
 AGAIN_SECONDS = 0.1  # until it is told again, should the first time have been caught on the way
-
+_LIMITING = threading.Lock()
 
 T = TypeVar("T")
 
