@@ -12,7 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -20,6 +20,7 @@ from decoding.config import BUNDLED_MODEL, Attention, Dtype, EngineConfig, Weigh
 from decoding.core.sampling_params import MAX_LOGPROBS
 from server.http.keys import hashed
 from server.http.unknown_fields import UnknownFields
+from server.parsing.reply_format import families
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -201,12 +202,16 @@ class ServerSettings(BaseSettings):
     trust_request_chat_template: bool = Field(
         default=False, description="Let requests bring their own chat template, a Jinja program that runs in a sandbox"
     )
-    tool_parser: Literal["auto", "hermes", "llama3", "mistral"] = Field(
-        default="auto", description="Format in which the model writes tool calls; auto tells it from the chat template"
-    )
-    reasoning_parser: Literal["auto", "think", "none"] = Field(
+    tool_parser: str = Field(
         default="auto",
-        description="think: report text between <think> marks apart, as reasoning; auto decides by the chat template",
+        description="Family whose tool calls the model writes, such as hermes; auto asks the chat template",
+    )
+    reasoning_parser: str = Field(
+        default="auto",
+        description="Family whose thoughts are reported apart, such as think, or none; auto asks the chat template",
+    )
+    response_template: str | None = Field(
+        default=None, description="File that says how the model writes calls and thoughts; by default the tokenizer's"
     )
     unknown_fields: UnknownFields = Field(
         default="refuse",
@@ -270,6 +275,16 @@ class ServerSettings(BaseSettings):
             wrong = "a model is not spread over several GPUs here; --workers gives each GPU a copy of its own."
             raise PydanticCustomError("parallel", "{text}", {"text": wrong})
         return size
+
+    @field_validator("tool_parser", "reasoning_parser")
+    @classmethod
+    def _check_family(cls, name: str, info: ValidationInfo) -> str:
+        is_calls = info.field_name == "tool_parser"
+        known = [each for each, family in families().items() if (family.calls if is_calls else family.thoughts)]
+        others = ["auto"] if is_calls else ["auto", "none"]
+        if name not in known + others:
+            raise PydanticCustomError("family", "{text}", {"text": f"this must be one of {', '.join(others + known)}."})
+        return name
 
     @field_validator("kv_memory")
     @classmethod

@@ -167,7 +167,7 @@ def load_prompts(settings: ServerSettings) -> tuple[ChatTemplate | None, Tokeniz
     """The model's chat template and its tokenizer. Blocks. Raises ConfigError with a sentence that names the model."""
     files = ModelFiles(settings.model, settings.revision)
     with _refusing("chat template", settings):
-        template = load_chat_template(files, settings.chat_template)
+        template = load_chat_template(files, settings)
     try:
         with _refusing("tokenizer", settings):
             return template, load_tokenizer(files, settings.trust_remote_code)

@@ -227,7 +227,7 @@ class Choice:
             held = self._stops.flush()
             self._num_settled += len(held)
             parts += self._parser.push(held)
-        parts += self._parser.flush()
+        parts += self._parser.flush(is_cut=finished.reason == "length" and not self.is_cut)
         reason = "length" if self._is_silent else "stop" if self.is_cut else finished.reason
         if reason == "abort":
             raise unavailable("The request was aborted.", "aborted")

@@ -39,7 +39,8 @@ Part = Content | Reasoning | CallStart | CallArguments
 
 class Parser(Protocol):
     """Turns text into parts; `flush` ends the reply. is_reasoning: the next text is reasoning. is_done: the reply may
-    be stopped, because later text would be dropped."""
+    be stopped, because later text would be dropped. is_cut: the reply was to go on, so that the beginning of a call is
+    no text."""
 
     @property
     def is_reasoning(self) -> bool: ...
@@ -49,7 +50,7 @@ class Parser(Protocol):
 
     def push(self, text: str) -> list[Part]: ...
 
-    def flush(self) -> list[Part]: ...
+    def flush(self, is_cut: bool = False) -> list[Part]: ...
 
 
 class PlainParser:
@@ -61,23 +62,31 @@ class PlainParser:
     def push(self, text: str) -> list[Part]:
         return [Content(text)] if text else []
 
-    def flush(self) -> list[Part]:
+    def flush(self, is_cut: bool = False) -> list[Part]:  # noqa: ARG002
         return []
 
 
 class CallWriter:
-    """Makes the parts of calls, and numbers the calls of one reply."""
+    """Makes the parts of calls, and numbers the calls of one reply. make_id: of a call's name and number; max_calls:
+    how many are wanted, None for any number."""
 
-    def __init__(self, make_id: Callable[[], str]) -> None:
+    def __init__(self, make_id: Callable[[str, int], str], max_calls: int | None, parts: list[Part]) -> None:
         self._make_id = make_id
+        self._max_calls = max_calls
+        self._parts = parts
         self.num_calls = 0
 
-    def start(self, name: str) -> CallStart:
-        self.num_calls += 1
-        return CallStart(self.num_calls - 1, self._make_id(), name)
+    @property
+    def is_full(self) -> bool:
+        return self._max_calls is not None and self.num_calls >= self._max_calls
 
-    def arguments(self, text: str) -> CallArguments:
-        return CallArguments(self.num_calls - 1, text)
+    def start(self, name: str) -> bool:
+        self._parts.append(CallStart(self.num_calls, self._make_id(name, self.num_calls), name))
+        self.num_calls += 1
+        return True
+
+    def show(self, text: str) -> None:
+        self._parts.append(CallArguments(self.num_calls - 1, text))
 
 
 def merged(parts: Iterable[Part]) -> tuple[Part, ...]:

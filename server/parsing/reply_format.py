@@ -6,15 +6,18 @@ Each file in `families/` describes one way. The reader of replies and the gramma
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
+from server.parsing.tape import words_of
+
 FAMILIES = Path(__file__).parent / "families"
+CALL_ID = "call_{hex}"
 SLOTS = ("name", "arguments", "call", "parameters", "keywords", "number", "any", "id", "key", "value")
 SLOT = re.compile(r"\{(" + "|".join(SLOTS) + r")\}")
 
@@ -62,7 +65,7 @@ class CallForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         if self.is_whole_reply:
             return ()
         texts = (self.before, self.pieces[0].text)
-        return tuple(dict.fromkeys(text.split()[0] for text in texts if text.strip()))
+        return tuple(dict.fromkeys(words_of(text)[0] for text in texts if text.strip()))
 
 
 class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -75,7 +78,7 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     calls: tuple[CallForm, ...] = ()
     thoughts: tuple[tuple[str, str], ...] = ()
     frames: tuple[str, ...] = ()
-    call_id: str = ""
+    call_id: str = CALL_ID
 
     def evidence(self, template_text: str) -> int:
         """How many strings of a chat template are this family's; 0 where it is not recognised."""
@@ -83,16 +86,19 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return max(found, default=0)
 
 
+NOTHING = Family("", ())
+
+
 @dataclass(frozen=True, slots=True)
 class ReplyFormat:
-    """What is known of a model's replies. calls_of, thoughts_of: the families' names, "" where there is none."""
+    """What is known of a model's replies, see `Family`. template: transformers' response template, which reads them
+    instead, see `template_parser`."""
 
-    calls_of: str = ""
-    thoughts_of: str = ""
     calls: tuple[CallForm, ...] = ()
     thoughts: tuple[tuple[str, str], ...] = ()
     frames: tuple[str, ...] = ()
-    call_id: str = "call_{hex}"
+    call_id: str = CALL_ID
+    template: Any = None
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -118,21 +124,14 @@ def pieces_of(text: str) -> tuple[Piece, ...]:
     return tuple(piece for piece in pieces if piece != Piece(""))
 
 
-def format_of(template_text: str, calls_of: str = "", thoughts_of: str = "") -> ReplyFormat:
-    """The format of a model with this chat template. calls_of, thoughts_of: families to take instead of what the
-    template says."""
-    known = families()
-    calls_of = calls_of or _recognised(template_text, (name for name, family in known.items() if family.calls))
-    thoughts_of = thoughts_of or _recognised(template_text, (name for name, family in known.items() if family.thoughts))
-    empty = Family("", ())
-    calls, thoughts = known.get(calls_of, empty), known.get(thoughts_of, empty)
+def recognised(template_text: str, known: Mapping[str, Family]) -> str:
+    """The name of the family for which a chat template has most evidence; "" for none."""
+    evidence = {name: family.evidence(template_text) for name, family in known.items()}
+    best = max(evidence, key=evidence.__getitem__, default="")
+    return best if evidence.get(best) else ""
+
+
+def joined(calls: Family, thoughts: Family) -> ReplyFormat:
+    """The format of a model that calls as one family does, and thinks as another."""
     frames = tuple(dict.fromkeys((*calls.frames, *thoughts.frames)))
-    format_ = ReplyFormat(calls_of, thoughts_of, calls.calls, thoughts.thoughts, frames)
-    return replace(format_, call_id=calls.call_id) if calls.call_id else format_
-
-
-def _recognised(template_text: str, names: Iterable[str]) -> str:
-    """The name of the family for which the template has most evidence; "" for none."""
-    evidence = {name: families()[name].evidence(template_text) for name in names}
-    best = max(evidence, key=evidence.__getitem__)
-    return best if evidence[best] else ""
+    return ReplyFormat(calls.calls, thoughts.thoughts, frames, calls.call_id)

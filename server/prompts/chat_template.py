@@ -6,18 +6,23 @@ Owns the names that templates get, and what is read off their text; knows nothin
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from decoding.errors import ConfigError
+from server.config import ServerSettings
 from server.http.errors import ApiError, invalid
+from server.parsing.reply_formats import ReplyFormats, load_reply_formats
 from server.prompts.jinja_template import TemplateRefusal
 from server.prompts.model_files import ModelFiles
 from server.prompts.special_tokens import MarkedText
 from server.prompts.template_process import TemplateProcess
 
+AUTOMATIC = ReplyFormats()
+LOG = logging.getLogger("gander.prompts")
 TEMPLATE_FILE = "chat_template.jinja"
 CONFIG_FILE = "tokenizer_config.json"
 SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
@@ -38,14 +43,22 @@ class Conversation:
 
 class ChatTemplate:
     """sources: template texts by name, one of them "default"; special_tokens: their texts by the names that templates
-    use (bos_token). is_clients: a client's, who is at fault where it makes no prompt. text: all sources, for searching.
+    use (bos_token). is_clients: a client's, who is at fault where it makes no prompt. text: all sources, for searching;
+    reply_format: of the replies to its prompts.
 
     Owns the process that renders it: call `close` at last."""
 
     def __init__(
-        self, sources: Mapping[str, str], special_tokens: Mapping[str, str], *, is_clients: bool = False
+        self,
+        sources: Mapping[str, str],
+        special_tokens: Mapping[str, str],
+        formats: ReplyFormats = AUTOMATIC,
+        *,
+        is_clients: bool = False,
     ) -> None:
         self.text = "\n".join(sources.values())
+        self.formats = formats
+        self.reply_format = formats.of(self.text)
         self._sources = sources
         self._special_tokens = special_tokens
         self.is_clients = is_clients
@@ -64,7 +77,7 @@ class ChatTemplate:
 
     def replaced_by(self, source: str) -> ChatTemplate:
         """A client's template, with the model's special tokens."""
-        return ChatTemplate({"default": source}, self._special_tokens, is_clients=True)
+        return ChatTemplate({"default": source}, self._special_tokens, self.formats, is_clients=True)
 
     async def render(self, conversation: Conversation) -> MarkedText:
         """The prompt's text. A client's template is closed then. Raises ApiError with the template's own words where it
@@ -104,11 +117,11 @@ def _cut_after(text: str, message: Mapping[str, Any]) -> str:
     return text[: start + len(content)]
 
 
-def load_chat_template(files: ModelFiles, given: str | None) -> ChatTemplate | None:
-    """The model's template, or the one in the file `given`; None if there is neither. Blocks: reads files, and waits
-    until the template is compiled.
+def load_chat_template(files: ModelFiles, settings: ServerSettings) -> ChatTemplate | None:
+    """The model's template, or the one in the settings' file; None if there is neither. The log tells how its replies
+    are read. Blocks: reads files, and waits until the template is compiled.
 
-    Raises TemplateRefusal for text that is not a template, ConfigError for a broken configuration file, and OSError.
+    Raises TemplateRefusal for text that is not a template, ConfigError for a broken file, and OSError.
     """
     config_path, template_path = files.find(CONFIG_FILE), files.find(TEMPLATE_FILE)
     try:
@@ -120,14 +133,17 @@ def load_chat_template(files: ModelFiles, given: str | None) -> ChatTemplate | N
     sources = _sources(config.get("chat_template"))
     if template_path is not None:
         sources["default"] = template_path.read_text("utf-8")
-    if given is not None:
-        sources = {"default": Path(given).read_text("utf-8")}
+    if settings.chat_template is not None:
+        sources = {"default": Path(settings.chat_template).read_text("utf-8")}
     if "default" not in sources:
         return None
     tokens = {name: config.get(name) for name in SPECIAL_TOKENS}
     texts = {name: token.get("content") if isinstance(token, dict) else token for name, token in tokens.items()}
-    template = ChatTemplate(sources, {name: text for name, text in texts.items() if isinstance(text, str)})
+    formats = load_reply_formats(config, settings.response_template, settings.tool_parser, settings.reasoning_parser)
+    template = ChatTemplate(sources, {name: text for name, text in texts.items() if isinstance(text, str)}, formats)
     template.start()
+    sentence, is_warning = formats.told(template.text)
+    LOG.log(logging.WARNING if is_warning else logging.INFO, sentence)
     return template
 
 

@@ -13,7 +13,7 @@ def chat_options(chat: RenderedChat, model: ServedModel, id_prefix: str = "chatc
     """The options of a chat. Raises ApiError for what this server cannot do."""
     body = chat.body
     require_at_most(body.top_logprobs or 0, model.settings.max_logprobs, "top_logprobs")
-    reply = reading_of(chat, model.settings)
+    reply = reading_of(chat, model)
     reading = PromptReading(body.add_special_tokens, is_cut=body.truncate_prompt_tokens is not None)
     token_ids = encode_rendered(model, chat.prompt, reading)
     if not token_ids:

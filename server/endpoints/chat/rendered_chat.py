@@ -8,29 +8,27 @@ from __future__ import annotations
 import secrets
 import string
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
 
-from server.config import ServerSettings
 from server.grammars.chat_constraint import chat_constraint
 from server.grammars.constraint import Constraint
 from server.http.errors import invalid
-from server.parsing.families import Family, call_parser, family_of
-from server.parsing.forced import NamedParser, RequiredParser
-from server.parsing.parts import CallWriter, Parser, PlainParser
-from server.parsing.thinking import OPEN, ThinkingParser, thinks
+from server.parsing.parts import Parser, PlainParser
+from server.parsing.reply_parser import CallsWanted, ReplyParser
+from server.parsing.template_parser import TemplateParser
 from server.prompts.chat_template import ChatTemplate, Conversation
 from server.prompts.conversation import ChatInput, conversation_of, require_template
 from server.prompts.served_model import ServedModel
 from server.prompts.special_tokens import MarkedText
 from server.schemas.chat import ChatRequest
-from server.schemas.tools import Tool
 from server.service import Service
 
-MISTRAL_ID_LENGTH = 9  # Mistral's chat templates refuse call ids of any other length
+ID_LETTERS = 9  # Mistral's chat templates refuse call ids of any other length
 THINKING_SWITCH = "enable_thinking"  # as Qwen's and others' templates call it
 USUAL = "medium"  # the default of reasoning_effort and verbosity, which a template need not know
 
@@ -65,9 +63,8 @@ async def render_chat(
 def _conversation(body: ChatRequest, model: ServedModel) -> tuple[ChatRequest, ChatTemplate, Conversation]:
     """The chat request, with the template that renders it and what that renders."""
     template = require_template(model.chat_template, body.chat_template, model.settings)
-    given = ChatInput(
-        body.messages, body.callable_tools, _options(body, template, _is_thinking(template, model.settings))
-    )
+    may_think = bool(template.reply_format.thoughts or template.reply_format.template)
+    given = ChatInput(body.messages, body.callable_tools, _options(body, template, may_think))
     conversation = replace(
         conversation_of(given, template, model.tokenizer.special_tokens),
         add_generation_prompt=body.add_generation_prompt,
@@ -76,21 +73,32 @@ def _conversation(body: ChatRequest, model: ServedModel) -> tuple[ChatRequest, C
     return body, template, conversation
 
 
-def reading_of(chat: RenderedChat, settings: ServerSettings) -> ReplyReading:
+def reading_of(chat: RenderedChat, model: ServedModel) -> ReplyReading:
     """How the reply is constrained and read. Raises ApiError for what this server cannot do."""
-    body, tools, text = chat.body, chat.body.callable_tools, chat.template.text
-    family = family_of(text) if settings.tool_parser == "auto" else settings.tool_parser
-    constraint = chat_constraint(body, tools, family, settings)
-    is_thinking = (constraint is None or constraint.is_free) and _is_thinking(chat.template, settings)
-    starts_inside = chat.prompt.text.rstrip().endswith(OPEN)
-    max_calls = None if body.parallel_tool_calls else 1
+    body, tools = chat.body, chat.body.callable_tools
+    format_ = chat.template.reply_format
+    prompt = chat.prompt.text.rstrip()
+    open_thought = next((close for open_, close in format_.thoughts if prompt.endswith(open_.rstrip())), "")
+    special = model.tokenizer.special_tokens
+    constraint = chat_constraint(body, tools, format_, open_thought, model.special_id, model.settings)
+    if constraint is not None and not constraint.has_thoughts:
+        format_, open_thought = replace(format_, thoughts=()), ""
+    wanted = CallsWanted(
+        schemas={tool.function.name: tool.function.schema_of_arguments for tool in tools},
+        make_id=partial(_call_id, format_.call_id, sum(len(message.tool_calls) for message in body.messages)),
+        max_calls=None if body.parallel_tool_calls else 1,
+        is_forced=body.choice_of_tool.mode in ("required", "named"),
+    )
 
     def make_parser() -> Parser:
-        rest = _parser(body, tools, family, max_calls)
-        return ThinkingParser(rest, starts_inside) if is_thinking else rest
+        if format_.template is not None:
+            return TemplateParser(format_.template, wanted, chat.prompt.plain)
+        if not (wanted.schemas or format_.thoughts or format_.frames):
+            return PlainParser()
+        return ReplyParser(format_, wanted, open_thought)
 
-    shows_special_tokens = bool(tools) and body.choice_of_tool.mode == "auto" and family in ("llama3", "mistral")
-    return ReplyReading(constraint, make_parser, shows_special_tokens)
+    marks = format_.marks if tools else replace(format_, calls=()).marks
+    return ReplyReading(constraint, make_parser, any(special.are_in(mark) for mark in marks))
 
 
 def _options(body: ChatRequest, template: ChatTemplate, may_think: bool) -> dict[str, Any]:
@@ -111,26 +119,7 @@ def _options(body: ChatRequest, template: ChatTemplate, may_think: bool) -> dict
     return options
 
 
-def _parser(body: ChatRequest, tools: Sequence[Tool], family: Family, max_calls: int | None) -> Parser:
-    make_id = _mistral_id if family == "mistral" else _call_id
-    choice = body.choice_of_tool
-    if choice.mode == "required":
-        return RequiredParser(CallWriter(make_id))
-    if choice.mode == "named":
-        return NamedParser(CallWriter(make_id), choice.name)
-    if not tools:
-        return PlainParser()
-    return call_parser(family, frozenset(tool.function.name for tool in tools), make_id, max_calls)
-
-
-def _is_thinking(template: ChatTemplate, settings: ServerSettings) -> bool:
-    return settings.reasoning_parser == "think" or (settings.reasoning_parser == "auto" and thinks(template.text))
-
-
-def _call_id() -> str:
-    return f"call_{uuid.uuid4().hex[:24]}"
-
-
-def _mistral_id() -> str:
-    letters = string.ascii_letters + string.digits
-    return "".join(secrets.choice(letters) for _ in range(MISTRAL_ID_LENGTH))
+def _call_id(form: str, num_earlier: int, name: str, number: int) -> str:
+    """The id of a call. form: see `Family.call_id`; num_earlier: calls of earlier messages, from which ids count on."""
+    letters = "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(ID_LETTERS))
+    return form.format(hex=uuid.uuid4().hex[:24], letters=letters, name=name, number=num_earlier + number)
