@@ -76,12 +76,12 @@ def _conversation(body: ChatRequest, model: ServedModel) -> tuple[ChatRequest, C
 def reading_of(chat: RenderedChat, model: ServedModel) -> ReplyReading:
     """How the reply is constrained and read. Raises ApiError for what this server cannot do."""
     body, tools = chat.body, chat.body.callable_tools
-    format_ = chat.template.reply_format
-    prompt = chat.prompt.text.rstrip()
-    open_thought = next((close for open_, close in format_.thoughts if prompt.endswith(open_.rstrip())), "")
-    special = model.tokenizer.special_tokens
+    format_, prompt = chat.template.reply_format, chat.prompt.text.rstrip()
+    open_thought = next((closing for opening, closing in format_.thoughts if prompt.endswith(opening.rstrip())), "")
+    if any(prompt.endswith(closing.strip()) for _, closing in format_.thoughts):
+        format_ = replace(format_, thoughts=())
     constraint = chat_constraint(body, tools, format_, open_thought, model.special_id, model.settings)
-    if constraint is not None and not constraint.has_thoughts:
+    if constraint is not None and not constraint.may_think:
         format_, open_thought = replace(format_, thoughts=()), ""
     wanted = CallsWanted(
         schemas={tool.function.name: tool.function.schema_of_arguments for tool in tools},
@@ -97,8 +97,11 @@ def reading_of(chat: RenderedChat, model: ServedModel) -> ReplyReading:
             return PlainParser()
         return ReplyParser(format_, wanted, open_thought)
 
-    marks = format_.marks if tools else replace(format_, calls=()).marks
-    return ReplyReading(constraint, make_parser, any(special.are_in(mark) for mark in marks))
+    marks = (format_ if tools else replace(format_, calls=())).marks
+    shows_special_tokens = format_.template is not None or any(
+        model.tokenizer.special_tokens.are_in(mark) for mark in marks
+    )
+    return ReplyReading(constraint, make_parser, shows_special_tokens)
 
 
 def _options(body: ChatRequest, template: ChatTemplate, may_think: bool) -> dict[str, Any]:

@@ -6,8 +6,8 @@ They are written from the formats, not copied. Some take a call's arguments as a
 from __future__ import annotations
 
 CHAT = """{% if tools %}<|system|>{% for tool in tools %}{{ tool | tojson }}
-{% endfor %}SHOWN{% endif %}{% for message in messages %}<|{{ message.role }}|>{{ message.content or '' }}CALLS
-{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"""
+{% endfor %}SHOWN{% endif %}{% for message in messages %}<|{{ message.role }}|>
+{{ message.content or '' }}CALLS{{ "\\n" }}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"""
 EACH = "{% for call in message.tool_calls or [] %}{% set f = call.function %}CALL{% endfor %}"
 TAGS = "{% for key, value in f.arguments.items() %}TAG{% endfor %}"
 VALUE = "{{ value if value is string else value | tojson }}"
@@ -67,7 +67,8 @@ TEMPLATES = {
         "<tool_call>{{ f.name }}" + _tags("<arg_key>KEY</arg_key><arg_value>VALUE</arg_value>") + "</tool_call>"
     ),
     "gpt_oss": _chat(
-        "<|start|>assistant to=functions.{{ f.name }}<|channel|>commentary json<|message|>{{ f.arguments | tojson }}<|call|>"
+        "<|start|>assistant to=functions.{{ f.name }}<|channel|>commentary json<|message|>"
+        "{{ f.arguments | tojson }}<|call|>"
     ),
     "granite": _chat(OBJECT, "<|tool_call|>[", "]", ", "),
     "hermes": _chat(f"\n<tool_call>\n{OBJECT}\n</tool_call>"),
