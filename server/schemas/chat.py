@@ -127,6 +127,7 @@ class AssistantMessage(TypedDict):
     content: str | None
     refusal: None
     reasoning_content: NotRequired[str]
+    reasoning: NotRequired[str]  # the same under its other name, because clients read one of the two
     tool_calls: NotRequired[list[ToolCall]]
 
 
@@ -134,6 +135,7 @@ class AssistantDelta(TypedDict):
     role: NotRequired[Literal["assistant"]]
     content: NotRequired[str]
     reasoning_content: NotRequired[str]
+    reasoning: NotRequired[str]  # the same under its other name, because clients read one of the two
     tool_calls: NotRequired[list[ToolCallDelta]]
 
 

@@ -148,7 +148,7 @@ def part_delta(part: Part) -> AssistantDelta:
         case Content():
             return {"content": part.text}
         case Reasoning():
-            return {"reasoning_content": part.text}
+            return {"reasoning_content": part.text, "reasoning": part.text}
         case CallStart():
             function: Any = {"name": part.name, "arguments": ""}
             return {"tool_calls": [{"index": part.index, "id": part.id, "type": "function", "function": function}]}
@@ -167,7 +167,7 @@ def message_of(parts: Sequence[Part]) -> AssistantMessage:
         "refusal": None,
     }
     if thought:
-        message["reasoning_content"] = thought
+        message["reasoning_content"] = message["reasoning"] = thought
     if calls:
         message["tool_calls"] = calls
     return message
