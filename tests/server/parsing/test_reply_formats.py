@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tests.server.parsing.replies import called, parser_of, read
 from tests.server.servers import CHAT_TEMPLATE, make_model_folder
 
 AUTO = ReplyFormats()
+ROOT = Path(__file__).parents[3]
 CALLERS = sorted(name for name, family in families().items() if family.calls)
 
 
@@ -156,3 +158,8 @@ def test_the_log_tells_at_load_how_replies_are_read(tmp_path: Path, caplog: pyte
 def test_an_unknown_family_is_refused_with_those_that_there_are(field: str) -> None:
     with pytest.raises(ValueError, match="must be one of auto"):
         ServerSettings(**{field: "nobody"})
+
+
+def test_the_docs_table_has_every_family() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \| ", (ROOT / "docs/agents.md").read_text(), re.MULTILINE))
+    assert sorted(rows) == CALLERS
