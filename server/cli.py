@@ -17,6 +17,7 @@ import typer
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from rich.console import Console
+from typer.core import TyperCommand, TyperGroup
 
 from decoding import __version__
 from decoding.config import BUNDLED_MODEL
@@ -24,7 +25,27 @@ from decoding.errors import GanderError
 from server.config import ENGINE_OPTIONS, ServerSettings
 from server.http.keys import is_hashed
 
-app = typer.Typer(help="An OpenAI-compatible server with tree speculative decoding.", no_args_is_help=True)
+
+class _FlagsWithoutValue:
+    """Shows flags as they are given: typer's help would have a value, <bool>, behind each."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            if getattr(param, "is_flag", False):
+                param.metavar = ""
+        return params
+
+
+class _Command(_FlagsWithoutValue, TyperCommand):
+    pass
+
+
+class _Group(_FlagsWithoutValue, TyperGroup):
+    pass
+
+
+app = typer.Typer(cls=_Group, help="An OpenAI-compatible server with tree speculative decoding.", no_args_is_help=True)
 ALIASES = {"workers": "--data-parallel-size"}  # what vLLM calls a setting
 SERVER_BENCHES = {"serve": "server.bench.__main__", "pretrained": "server.bench.pretrained.__main__"}
 SECRETS = ("api_keys", "admin_keys")  # settings that hold keys
@@ -103,10 +124,10 @@ def _with_settings_flags(command: Any) -> Any:
     return command
 
 
-app.command("serve")(_with_settings_flags(serve))
+app.command(cls=_Command, name="serve")(_with_settings_flags(serve))
 
 
-@app.command("bench", context_settings=PASS_THROUGH)
+@app.command(cls=_Command, name="bench", context_settings=PASS_THROUGH)
 def bench(context: typer.Context) -> None:
     """Measure the engine; the arguments are those of `python -m decoding.bench`. `bench serve` measures a server,
     `bench pretrained` the speed-ups of a running one."""
@@ -116,21 +137,21 @@ def bench(context: typer.Context) -> None:
     raise typer.Exit(_status(main, rest if module else context.args))
 
 
-@app.command("tune-tree", context_settings=PASS_THROUGH)
+@app.command(cls=_Command, name="tune-tree", context_settings=PASS_THROUGH)
 def tune_tree(context: typer.Context) -> None:
     """Tune a static tree for STAND; the arguments are those of `python -m decoding.training.tune_tree`."""
     module = importlib.import_module("decoding.training.tune_tree")
     raise typer.Exit(_status(module.main, context.args))
 
 
-@app.command("train-head", context_settings=PASS_THROUGH)
+@app.command(cls=_Command, name="train-head", context_settings=PASS_THROUGH)
 def train_head(context: typer.Context) -> None:
     """Train a draft head; the arguments are those of `python -m decoding.training.heads.train_head`."""
     module = importlib.import_module("decoding.training.heads.train_head")
     raise typer.Exit(module.main(context.args))
 
 
-@app.command("ray-config")
+@app.command(cls=_Command, name="ray-config")
 def ray_config(
     model: Annotated[
         str, typer.Argument(help="A Hugging Face model name, a folder, or the bundled model")
@@ -150,7 +171,7 @@ def ray_config(
     typer.echo(written(config_of(options, settings.model_dump(mode="json", include=set(settings.model_fields_set)))))
 
 
-@app.command("version")
+@app.command(cls=_Command, name="version")
 def version() -> None:
     """Show the version."""
     Console().print(f"gander {__version__}", highlight=False)

@@ -131,6 +131,8 @@ def test_help_names_every_setting_and_variable(monkeypatch: pytest.MonkeyPatch) 
     text = invoke("serve", "--help").output
     assert "--kv-memory " in text
     assert "--no-prefix-cache" in text
+    for command in ((), ("serve",), ("ray-config",)):
+        assert "bool" not in invoke(*command, "--help").output, "flags take no value"
     assert invoke("version").output.startswith("gander ")
 
 
