@@ -83,8 +83,8 @@ DECODING = {
 }
 SERVER = {
     "http": """
-        errors keys auth rate_limits middleware sender sse tracing unknown_fields idle_memory turn work_pool body
-        connections repeated_lines
+        errors keys auth rate_limits turn middleware sender sse tracing unknown_fields idle_memory work_pool
+        body connections repeated_lines
     """,
     "settings": "config",
     "schemas": """
@@ -99,8 +99,8 @@ SERVER = {
     "metrics": "totals exposition vllm_names metrics",
     "parsing": "string_search marks parts call_object call_list families forced thinking",
     "prompts": """
-        model_files special_tokens jinja_template template_process chat_template tokenizer served_model encoding
-        conversation
+        model_files special_tokens message_forms jinja_template template_process chat_template tokenizer served_model
+        encoding conversation
     """,
     "grammars": "constraint call_grammar chat_constraint",
     "generation": """
@@ -112,7 +112,7 @@ SERVER = {
         health openapi metrics models page sessions tokens chat/rendered_chat chat/options
         chat/serializer chat/route completions/options completions/serializer completions/route
         responses/input responses/items responses/serializer responses/route responses/stored
-        messages/input messages/blocks messages/serializer messages/route
+        messages/context messages/input messages/blocks messages/serializer messages/route
     """,
     "bench": """
         errors options connection call measured_server conversations closed_loop figures late_prompt report

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,11 +28,13 @@ TEMPLATE_FILE = "chat_template.jinja"
 CONFIG_FILE = "tokenizer_config.json"
 SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 TOOL_TEMPLATE = "tool_use"  # the name of the template for tools, where a model has two
+NULL_CONTENT = re.compile(r"""content['"]?[\])]*\s*(?:is\s+(?:not\s+)?|[!=]=\s*)[nN]one\b""")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
-    """What a template renders. options: further names, from the client; mark: see `MarkedText`."""
+    """What a template renders. options: further names, from the client; mark: see `MarkedText`; wanted: texts that the
+    prompt must have: where the template drops one, it is tried with another form of the messages."""
 
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]] = ()
@@ -39,6 +42,7 @@ class Conversation:
     continue_final_message: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
     mark: str = ""
+    wanted: Sequence[str] = ()
 
 
 class ChatTemplate:
@@ -75,6 +79,11 @@ class ChatTemplate:
         """Whether `name` occurs in the template."""
         return name in self.text
 
+    @property
+    def asks_for_null(self) -> bool:
+        """Whether the template tells content that is null from content that is empty."""
+        return NULL_CONTENT.search(self.text) is not None
+
     def replaced_by(self, source: str) -> ChatTemplate:
         """A client's template, with the model's special tokens."""
         return ChatTemplate({"default": source}, self._special_tokens, self.formats, is_clients=True)
@@ -85,14 +94,14 @@ class ChatTemplate:
         name = TOOL_TEMPLATE if conversation.tools and TOOL_TEMPLATE in self._sources else "default"
         names: dict[str, Any] = {
             **self._special_tokens,
+            "documents": None,
             **conversation.options,
             "messages": conversation.messages,
             "tools": list(conversation.tools) or None,
-            "documents": None,
             "add_generation_prompt": conversation.add_generation_prompt,
         }
         try:
-            text = await self._process.render(name, names)
+            text = await self._process.render(name, names, conversation.wanted)
         except TemplateRefusal as refusal:
             at_fault = ("chat_template", "invalid_template") if self.is_clients else ("messages",)
             raise invalid(f"The chat template {refusal}.", *at_fault) from None
@@ -106,7 +115,7 @@ class ChatTemplate:
 
 def _cut_after(text: str, message: Mapping[str, Any]) -> str:
     """`text` up to the end of the last message's content, so that the model continues that message."""
-    content = str(message["content"])
+    content = message["content"] or ""
     start = text.rfind(content)
     if start < 0:
         content = content.strip()

@@ -14,13 +14,15 @@ from server.config import ServerSettings
 from server.http.body import MAX_DEPTH, depth_of, has_more_parts
 from server.http.errors import invalid
 from server.prompts.chat_template import ChatTemplate, Conversation
+from server.prompts.message_forms import REASONING, CallArguments
 from server.prompts.special_tokens import SpecialTokens
 from server.schemas.messages import ChatMessage
 from server.schemas.tools import Tool
 
 MAX_ARGUMENTS = 65536  # objects, lists and members in the arguments of a conversation's calls
+TOOLS_BEGIN = "You may call one or more functions to help with the user's request."
 TOOL_INTRODUCTION = (
-    "You may call one or more functions to help with the user's request. The functions are described by these JSON "
+    f"{TOOLS_BEGIN} The functions are described by these JSON "
     "objects, one a line:\n<tools>\n{tools}\n</tools>\nTo call a function, reply with its name and arguments as a "
     'JSON object between tags:\n<tool_call>\n{{"name": <name>, "arguments": <object>}}\n</tool_call>'
 )
@@ -51,11 +53,13 @@ class ChatInput:
 def conversation_of(given: ChatInput, template: ChatTemplate, special_tokens: SpecialTokens) -> Conversation:
     """What the template renders: the client's input, with the names of special tokens broken up so that they stay text.
 
-    Where the template does not know tools, a system message describes them. Raises ApiError for calls whose arguments
-    have too many parts or are nested too deeply.
+    Where the template does not know tools, a system message describes them. Raises ApiError where there is no message,
+    and for calls whose arguments have too many parts or are nested too deeply.
     """
-    arguments = "\n".join(call.function.arguments for message in given.messages for call in message.tool_calls)
-    if has_more_parts(arguments.encode("utf-8", "surrogatepass"), MAX_ARGUMENTS):
+    if not given.messages:
+        raise invalid("Nothing of this is shown to the model: there must be a message.", "messages", "empty_prompt")
+    arguments = [call.function.arguments for message in given.messages for call in message.tool_calls]
+    if has_more_parts("\n".join(arguments).encode("utf-8", "surrogatepass"), MAX_ARGUMENTS):
         message = f"The arguments of all tool calls have more than {MAX_ARGUMENTS} objects, lists and members."
         raise invalid(message, "messages", "above_limit")
     messages = [_message(message, template) for message in given.messages]
@@ -63,8 +67,12 @@ def conversation_of(given: ChatInput, template: ChatTemplate, special_tokens: Sp
     mark = special_tokens.mark_for([messages, described, given.options])
     shown: list[dict[str, Any]] = special_tokens.broken_up(messages, mark)
     described = special_tokens.broken_up(described, mark)
-    if not template.knows("tool_calls"):
+    wanted = []
+    if template.knows("tool_calls"):
+        _add_texts(shown, special_tokens.broken_up(arguments, mark))
+    else:
         shown = [_written_out(message) for message in shown]
+        wanted += [message["content"].strip() for message in shown if message["role"] == "tool"][-1:]
     if described and not template.knows("tools"):
         lines = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in described)
         introduction = TOOL_INTRODUCTION.format(tools=lines)
@@ -73,20 +81,22 @@ def conversation_of(given: ChatInput, template: ChatTemplate, special_tokens: Sp
         else:
             shown.insert(0, {"role": "system", "content": introduction})
         described = []
+        wanted.append(TOOLS_BEGIN)
     options = special_tokens.broken_up(dict(given.options), mark)
-    return Conversation(messages=shown, tools=described, options=options, mark=mark)
+    return Conversation(messages=shown, tools=described, options=options, mark=mark, wanted=wanted)
 
 
 def _message(message: ChatMessage, template: ChatTemplate) -> dict[str, Any]:
     role = "system" if message.role == "developer" and not template.knows("developer") else message.role
-    shown: dict[str, Any] = {"role": role, "content": message.content or ""}
+    content = message.content or message.refusal or ""
+    is_null = not content and message.tool_calls and template.asks_for_null
+    shown: dict[str, Any] = {"role": role, "content": None if is_null else content}
     if message.name is not None:
         shown["name"] = message.name
     if message.tool_call_id is not None:
         shown["tool_call_id"] = message.tool_call_id
-    reasoning = message.reasoning_content or message.reasoning
-    if reasoning is not None:
-        shown["reasoning_content"] = reasoning
+    if message.thought is not None:
+        shown |= dict.fromkeys(REASONING, message.thought)
     if message.tool_calls:
         functions = [
             {"name": call.function.name, "arguments": _arguments(call.function.arguments)}
@@ -101,24 +111,35 @@ def _message(message: ChatMessage, template: ChatTemplate) -> dict[str, Any]:
 
 def _written_out(message: dict[str, Any]) -> dict[str, Any]:
     """The message with its calls written into its content, for templates that do not know calls."""
-    functions = (call["function"] for call in message.get("tool_calls", ()))
+    shown = dict(message)
+    functions = (call["function"] for call in shown.pop("tool_calls", ()))
     written = (f"<tool_call>\n{json.dumps(each, ensure_ascii=False)}\n</tool_call>" for each in functions)
-    return message | {"content": "\n".join(text for text in (message["content"], *written) if text)}
+    return shown | {"content": "\n".join(text for text in (message["content"], *written) if text)}
 
 
-def _arguments(text: str) -> Any:
-    """A call's arguments as an object, because templates write them as JSON themselves; text that is not JSON stays
-    text. Raises ApiError for arguments nested too deeply."""
+def _add_texts(messages: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> None:
+    """Add to the arguments of each call their text."""
+    calls = [call["function"] for message in messages for call in message.get("tool_calls", ())]
+    for call, text in zip(calls, texts, strict=True):
+        if isinstance(call["arguments"], dict):
+            call["arguments"] = CallArguments(call["arguments"], text if call["arguments"] else "{}")
+
+
+def _arguments(text: str) -> dict[str, Any] | str:
+    """A call's arguments as an object, because templates write them as JSON themselves. Of a call without arguments it
+    is empty; text that is no object stays text. Raises ApiError for arguments nested too deeply."""
     too_deep = f"The arguments of a tool call are nested more than {MAX_DEPTH} deep."
     try:
-        value = json.loads(text)
+        value = json.loads(text.strip() or "{}")
     except ValueError:
         return text
     except RecursionError:
         raise invalid(too_deep, "messages", "above_limit") from None
     if depth_of(value) > MAX_DEPTH:
         raise invalid(too_deep, "messages", "above_limit")
-    return value
+    if value in (None, "", []):
+        return {}
+    return value if isinstance(value, dict) else text
 
 
 def _described(tool: Tool) -> dict[str, Any]:

@@ -6,7 +6,7 @@ It imports little, because the process that renders a client's template starts w
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -15,6 +15,8 @@ from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from server.prompts.message_forms import forms_of
 
 
 class TemplateRefusal(Exception):
@@ -35,8 +37,15 @@ def _raise(message: str) -> NoReturn:
     raise TemplateError(message)
 
 
-def _to_json(value: Any, indent: int | None = None, **options: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent, **options)
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """transformers' filter, its options in its order."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
@@ -57,8 +66,26 @@ def compiled(source: str) -> Template:
         raise TemplateRefusal(f"cannot be read: {error}") from None
 
 
-def rendered(template: Template, names: Mapping[str, Any]) -> str:
-    """The prompt's text. Raises TemplateRefusal with the template's own words where it refuses the messages."""
+def rendered(template: Template, names: Mapping[str, Any], wanted: Sequence[str] = ()) -> str:
+    """The prompt's text, of the first form of the messages that the template takes and whose text has all that is
+    `wanted`; where no form's has, the messages' own. Raises TemplateRefusal with what the template says of these."""
+    as_they_are: str | TemplateRefusal | None = None
+    for messages in forms_of(names["messages"]):
+        try:
+            text = _rendered(template, {**names, "messages": messages})
+        except TemplateRefusal as refusal:
+            as_they_are = as_they_are or refusal
+            continue
+        if all(each in text for each in wanted):
+            return text
+        as_they_are = text if as_they_are is None else as_they_are
+    if isinstance(as_they_are, str):
+        return as_they_are
+    assert as_they_are is not None
+    raise as_they_are
+
+
+def _rendered(template: Template, names: Mapping[str, Any]) -> str:
     try:
         return template.render(names)
     except MemoryError:

@@ -16,7 +16,7 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -51,8 +51,8 @@ class TemplateProcess:
             self.close()
             self._child = _Child.compiling(self._sources)
 
-    async def render(self, name: str, names: Mapping[str, Any]) -> str:
-        """The prompt's text. Raises TemplateRefusal."""
+    async def render(self, name: str, names: Mapping[str, Any], wanted: Sequence[str] = ()) -> str:
+        """The prompt's text, see `rendered`. Raises TemplateRefusal."""
         async with self._turn:
             if self._child is None or not self._child.is_alive:
                 await asyncio.to_thread(self.start)
@@ -60,7 +60,7 @@ class TemplateProcess:
             assert child is not None
             try:
                 async with asyncio.timeout(PATIENCE):
-                    return await _ask(child.channel, pickle.dumps((name, names)))
+                    return await _ask(child.channel, pickle.dumps((name, names, wanted)))
             except (EOFError, OSError) as error:  # a TimeoutError is one
                 raise TemplateRefusal(await asyncio.to_thread(child.cause_of_death, error)) from None
             except asyncio.CancelledError:
@@ -175,8 +175,8 @@ def _serve(channel: socket.socket) -> None:
         return ""
 
     def render(question: bytes) -> str:
-        name, names = pickle.loads(question)
-        text = rendered(templates[name], names)
+        name, names, wanted = pickle.loads(question)
+        text = rendered(templates[name], names, wanted)
         most = max(MAX_CHARS, len(question) * BYTES_PER_ASKED // 4)
         if len(text) > most:
             raise TemplateRefusal(f"writes more than {most} characters")

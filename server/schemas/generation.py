@@ -56,11 +56,12 @@ TextParts: JsonValue = {
     },
 }
 TEXT_SCHEMA: dict[str, JsonValue] = {"anyOf": [{"type": "string"}, TextParts]}
-TEXT_TYPES = frozenset({"text", "input_text", "output_text", "reasoning_text"})
+TEXT_TYPES = frozenset({"text", "input_text", "output_text", "reasoning_text", "refusal"})
 
 
 def read_text(value: Any) -> Any:
-    """Read text, or a list of text parts, which are joined by newlines. Other values are left to the field's check."""
+    """Read text, or a list of text parts, which are joined by newlines; a part of type refusal is text as well. Other
+    values are left to the field's check."""
     if not isinstance(value, list):
         return value
     texts = []
@@ -69,9 +70,10 @@ def read_text(value: Any) -> Any:
             raise refusal("invalid_type", "content must be a string or a list of parts of type text.")
         if part["type"] not in TEXT_TYPES:
             raise refusal("unsupported_content", "This server reads text only: content parts must be of type text.")
-        if not isinstance(part.get("text"), str):
-            raise refusal("invalid_type", "A content part of type text must have a text.")
-        texts.append(part["text"])
+        name = "refusal" if part["type"] == "refusal" else "text"
+        if not isinstance(part.get(name), str):
+            raise refusal("invalid_type", f"A content part of type {name} must have a {name}.")
+        texts.append(part[name])
     return "\n".join(texts)
 
 

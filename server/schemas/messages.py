@@ -14,6 +14,8 @@ Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 
 class CalledFunction(WireModel):
+    lenient: ClassVar[frozenset[str]] = frozenset({"parsed_arguments"})
+
     name: str = Field(min_length=1, max_length=256)
     arguments: str = "{}"
 
@@ -27,9 +29,10 @@ class MessageToolCall(WireModel):
 
 
 class ChatMessage(WireModel):
-    """reasoning_content, or reasoning: an assistant's reasoning. The chat template decides whether a model sees it."""
+    """reasoning_content, reasoning or thinking: an assistant's reasoning. The chat template decides whether a model
+    sees it. refusal: what an assistant said instead of content. Lenient: what else clients send back of replies."""
 
-    lenient: ClassVar[frozenset[str]] = frozenset({"refusal", "annotations", "phase"})
+    lenient: ClassVar[frozenset[str]] = frozenset({"annotations", "parsed", "phase"})
     refused: ClassVar[dict[str, tuple[Any, ...]]] = {"audio": (), "function_call": ()}
 
     role: Role
@@ -39,10 +42,17 @@ class ChatMessage(WireModel):
     tool_call_id: str | None = Field(default=None, max_length=256)
     reasoning_content: str | None = None
     reasoning: str | None = None
+    thinking: str | None = None
+    refusal: str | None = None
+
+    @property
+    def thought(self) -> str | None:
+        return self.reasoning_content or self.reasoning or self.thinking
 
     @model_validator(mode="after")
     def _require_what_the_role_needs(self) -> ChatMessage:
-        if self.content is None and not (self.role == "assistant" and self.tool_calls):
+        may_be_null = self.role == "assistant" and (self.tool_calls or self.refusal or self.thought)
+        if self.content is None and not may_be_null:
             raise refusal("missing_required_parameter", f"A message of role {self.role} must have content.", "content")
         if self.tool_calls and self.role != "assistant":
             raise refusal("invalid_value", "Only an assistant's message may have tool_calls.", "tool_calls")
