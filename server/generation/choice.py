@@ -17,7 +17,7 @@ from decoding.worker.messages import Submit
 from server.engine_client.replies import Reply
 from server.generation.detokenize import IncrementalText, StopStrings
 from server.http.errors import unavailable
-from server.parsing.parts import Parser, Part, PlainParser, merged
+from server.parsing.parts import Content, Parser, Part, PlainParser, merged
 from server.parsing.string_search import SearchTree
 from server.prompts.tokenizer import Tokenizer
 
@@ -182,12 +182,26 @@ class Choice:
     def _read(self, text: str) -> list[Part]:
         """The parts that new text completes."""
         self._num_read += len(text)
-        if self._num_tokens >= self._min_tokens:
-            text, self.is_cut = self._stops.push(text)
-        self._num_settled += len(text)
-        parts = self._parser.push(text)
+        parts = self._stopped(self._parser.push(text))
+        self._num_settled = self._num_read - self._stops.num_withheld
         self.is_cut = self.is_cut or self._parser.is_done
         return parts
+
+    def _stopped(self, parts: Sequence[Part]) -> list[Part]:
+        """The same parts up to a stop string, which only what is said can have: no thought and no call."""
+        shown: list[Part] = []
+        for part in parts:
+            if not isinstance(part, Content):
+                shown += [Content(self._stops.flush()), part]
+            elif self._num_tokens < self._min_tokens:
+                shown.append(part)
+            else:
+                text, is_found = self._stops.push(part.text)
+                shown.append(Content(text))
+                if is_found:
+                    self.is_cut = True
+                    break
+        return shown
 
     def _settled_news(self, is_end: bool) -> list[TokenNews]:
         """Tokens of whose text at least the beginning is final; at the end, all tokens."""
@@ -223,11 +237,10 @@ class Choice:
             parts += self._read(text)
         if end is not None:
             self._pending.append(TokenNews(end, self._num_read, origin=self._take_origin(), is_shown=False))
-        if not self.is_cut:
-            held = self._stops.flush()
-            self._num_settled += len(held)
-            parts += self._parser.push(held)
-        parts += self._parser.flush(is_cut=finished.reason == "length" and not self.is_cut)
+        if self._stops.found is None:  # else what the parser holds came after it
+            parts += self._stopped(self._parser.flush(is_cut=finished.reason == "length" and not self.is_cut))
+            parts.append(Content(self._stops.flush()))
+            self._num_settled = self._num_read - self._stops.num_withheld
         reason = "length" if self._is_silent else "stop" if self.is_cut else finished.reason
         if reason == "abort":
             raise unavailable("The request was aborted.", "aborted")

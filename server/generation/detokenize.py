@@ -71,6 +71,7 @@ class StopStrings:
         self._state = 0
         self._held = ""  # what may be the beginning of a stop string
         self.found: str | None = None
+        self.num_withheld = 0  # characters at the end that were not given out: held back, or cut off
 
     def push(self, text: str) -> tuple[str, bool]:
         """The text that can no longer be part of a stop string, and whether one was found."""
@@ -82,12 +83,17 @@ class StopStrings:
                 self._held = ""
                 begin = num_read - stops.match_of[state]
                 self.found = whole[begin:num_read]
-                return whole[: num_read if self._keeps else begin], True
-        self._state = state
-        num_settled = len(whole) - stops.length_of[state]
+                end = num_read if self._keeps else begin
+                self.num_withheld = len(whole) - end
+                return whole[:end], True
+        self._state, self.num_withheld = state, stops.length_of[state]
+        num_settled = len(whole) - self.num_withheld
         self._held = whole[num_settled:]
         return whole[:num_settled], False
 
     def flush(self) -> str:
+        """What is held back, where no stop string goes on: at the end, or before what is not part of the text."""
         held, self._held = self._held, ""
+        if self.found is None:
+            self._state = self.num_withheld = 0
         return held
