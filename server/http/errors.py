@@ -28,21 +28,24 @@ MESSAGE_ERROR_TYPES = ERROR_TYPES | {
 
 @dataclass(eq=False)
 class ApiError(Exception):
-    """A reply with an error status. retry_after: seconds, sent as the Retry-After header; param: the field at fault."""
+    """A reply with an error status. retry_after: seconds, sent as the Retry-After header; param: the field at fault;
+    details: in Anthropic's form only, for its clients."""
 
     status: int
     message: str
     param: str | None = None
     code: str = "invalid_value"
     retry_after: int | None = None
+    details: Mapping[str, str] | None = None
 
     def body(self) -> dict[str, dict[str, str | None]]:
         """The object OpenAI's clients parse, both as a reply of its own and inside a stream."""
         return {"error": self._detail(ERROR_TYPES, "server_error")}
 
-    def message_body(self) -> dict[str, str | dict[str, str | None]]:
+    def message_body(self) -> dict[str, Any]:
         """The same in Anthropic's form; param and code, which it does not have, stand beside its own fields."""
-        return {"type": "error", "error": self._detail(MESSAGE_ERROR_TYPES, "api_error")}
+        details = {} if self.details is None else {"details": self.details}
+        return {"type": "error", "error": self._detail(MESSAGE_ERROR_TYPES, "api_error") | details}
 
     def response(self, path: str) -> JSONResponse:
         """The answer to a request of this path."""

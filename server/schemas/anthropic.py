@@ -66,6 +66,13 @@ def _read_blocks(value: Any) -> Any:
 
 
 class Message(WireModel):
+    """Lenient are fields of a reply, because clients send whole replies back."""
+
+    lenient: ClassVar[frozenset[str]] = frozenset(
+        {"id", "model", "stop_reason", "stop_sequence", "stop_details", "usage", "container", "diagnostics"}
+    )
+    refused: ClassVar[dict[str, tuple[Any, ...]]] = {"type": ("message",)}
+
     role: Role
     content: Annotated[list[ContentBlock], FailFast(), BeforeValidator(_read_blocks), OrText()]
 
@@ -140,6 +147,21 @@ class OutputConfig(WireModel):
     format: OutputFormat | None = None
 
 
+class ContextManagement(WireModel):
+    """How the conversation is to be shortened: only where that leaves it as it is, which depends on its length, see
+    `server.endpoints.messages.context`."""
+
+    edits: list[JsonObject] = Field(default=[], max_length=16)
+
+
+class Thread(WireModel):
+    """create: the server may keep the conversation, and this one keeps none; continue: it has kept what came before,
+    which is refused."""
+
+    type: Literal["create", "continue"]
+    previous_message_id: str | None = Field(default=None, max_length=256)
+
+
 class CountRequest(SamplingRequest):
     """POST /v1/messages/count_tokens: a whole conversation."""
 
@@ -152,7 +174,6 @@ class CountRequest(SamplingRequest):
     }
     refused: ClassVar[dict[str, tuple[Any, ...]]] = REFUSED | {
         "container": (),
-        "context_management": ({}, {"edits": []}),
         "mcp_servers": ([],),
         "speed": ("standard",),
     }
@@ -164,6 +185,7 @@ class CountRequest(SamplingRequest):
     tool_choice: MessageToolChoice | None = None
     thinking: ThinkingConfig = ThinkingConfig(type="adaptive")
     output_config: OutputConfig = OutputConfig()
+    context_management: ContextManagement = ContextManagement()
 
     @model_validator(mode="after")
     def _require_consistency(self) -> CountRequest:
@@ -189,3 +211,4 @@ class MessageRequest(CountRequest):
     max_tokens: int = Field(
         ge=1, le=MAX_LENGTH, description="A reply that reaches the end of the context earlier stops there"
     )
+    thread: Thread | None = None

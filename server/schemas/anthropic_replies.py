@@ -73,9 +73,15 @@ class TokenCount(TypedDict):
     input_tokens: int
 
 
+class MessageErrorDetail(ErrorDetail):
+    """details: the error_code by which Anthropic's clients know what they can recover from."""
+
+    details: NotRequired[dict[str, str]]
+
+
 class MessageErrorReply(TypedDict):
     type: Literal["error"]
-    error: ErrorDetail
+    error: MessageErrorDetail
 
 
 class MessageEvent(TypedDict):
@@ -88,4 +94,4 @@ class MessageEvent(TypedDict):
     delta: NotRequired[dict[str, Any]]
     usage: NotRequired[MessageUsage]
     speculation: NotRequired[SpeculationReport]
-    error: NotRequired[ErrorDetail]
+    error: NotRequired[MessageErrorDetail]

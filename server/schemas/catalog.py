@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from typing_extensions import TypedDict
 
 from server.schemas.base import WireModel, refusal
-from server.schemas.messages import ChatMessage
+from server.schemas.messages import ChatMessage, check_template_options
 from server.schemas.tools import Tool
 
 
@@ -63,6 +63,7 @@ class TokenizeRequest(WireModel):
     def _require_one_form(self) -> TokenizeRequest:
         if (self.prompt is None) == (self.messages is None):
             raise refusal("invalid_value", "Give either prompt or messages.", "prompt")
+        check_template_options(self.chat_template_kwargs)
         return self
 
 

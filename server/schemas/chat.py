@@ -14,7 +14,7 @@ from typing_extensions import TypedDict
 
 from server.schemas.base import refusal
 from server.schemas.generation import MAX_LENGTH, REFUSED, GenerationRequest
-from server.schemas.messages import ChatMessage
+from server.schemas.messages import ChatMessage, check_template_options
 from server.schemas.replies import PromptLogprobs, SpeculationReport, Trace, Usage
 from server.schemas.tools import Tool, ToolChoice, ToolChoiceField, check_tools
 
@@ -64,6 +64,7 @@ class ChatRequest(GenerationRequest):
             message = "continue_final_message needs add_generation_prompt to be false."
             raise refusal("invalid_value", message, "continue_final_message")
         check_tools([tool.function.name for tool in self.tools], self.choice_of_tool)
+        check_template_options(self.chat_template_kwargs)
         return self
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -9,8 +10,17 @@ from pydantic import Field, model_validator
 from server.schemas.base import WireModel, refusal
 from server.schemas.generation import Text
 
+GIVEN_ANYWAY = ("messages", "tools", "add_generation_prompt")  # names that a template gets from fields of a body
 MAX_CALLS = 128  # tool calls in one message
 Role = Literal["system", "developer", "user", "assistant", "tool"]
+
+
+def check_template_options(options: Mapping[str, Any]) -> None:
+    """Raises a refusal where chat_template_kwargs has what templates are given anyway, and would not be given by it."""
+    for name in GIVEN_ANYWAY:
+        if name in options:
+            message = f"chat_template_kwargs: {name} is a field of its own; leave it out here."
+            raise refusal("invalid_value", message, f"chat_template_kwargs.{name}")
 
 
 class CalledFunction(WireModel):

@@ -119,6 +119,16 @@ class ResponseDeletion(TypedDict):
     deleted: bool
 
 
+class InputItemList(TypedDict):
+    """A page of the items that came before a response, in the form in which a client may send them."""
+
+    object: Literal["list"]
+    data: list[dict[str, Any]]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
 class InputTokens(TypedDict):
     object: Literal["response.input_tokens"]
     input_tokens: int

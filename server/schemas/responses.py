@@ -22,11 +22,17 @@ NEEDS: dict[str, tuple[str, ...]] = {
 
 
 class InputItem(WireModel):
-    """One item of `input`: a message, a tool call, a call's output, or earlier reasoning. All are text."""
+    """One item of `input`: a message, a tool call, a call's output, or earlier reasoning. All are text.
 
-    lenient: ClassVar[frozenset[str]] = frozenset({"id", "status", "summary", "encrypted_content", "phase"})
+    Lenient are fields that clients send back of replies; id has a meaning in lists of items only."""
+
+    lenient: ClassVar[frozenset[str]] = frozenset(
+        {"status", "summary", "encrypted_content", "phase", "parsed_arguments", "created_by"}
+    )
+    refused: ClassVar[dict[str, tuple[Any, ...]]] = {"caller": ({"type": "direct"},), "async": (False,)}
 
     type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
+    id: str | None = Field(default=None, max_length=256)
     role: Role | None = None
     content: Text | None = None
     call_id: str | None = Field(default=None, min_length=1, max_length=256)
@@ -75,9 +81,11 @@ class ResponseTool(WireModel):
 class TextFormat(WireModel):
     """The reply's format. strict is accepted and changes nothing, because every schema is enforced."""
 
-    lenient: ClassVar[frozenset[str]] = frozenset({"name", "description", "strict"})
+    lenient: ClassVar[frozenset[str]] = frozenset({"strict"})
 
     type: Literal["text", "json_object", "json_schema"]
+    name: str | None = Field(default=None, max_length=256, description="Repeated in the reply, as description is")
+    description: str | None = None
     definition: JsonObject | None = Field(default=None, alias="schema")
 
     @model_validator(mode="after")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any
 
 from server.http.errors import require_at_most
 from server.schemas.anthropic import ContentBlock, CountRequest, MessageTool, Role
@@ -87,6 +86,8 @@ def _said(blocks: Sequence[ContentBlock]) -> ChatMessage:
 
 def _told(role: Role, blocks: Sequence[ContentBlock]) -> Iterator[ChatMessage]:
     """Messages of a user or the system; each tool result becomes a message of its own, in the blocks' order."""
+    if not blocks:
+        yield ChatMessage(role=role, content="")
     for is_text, group in groupby(blocks, key=lambda block: block.type == "text"):
         if is_text:
             yield ChatMessage(role=role, content=_text(list(group)))
@@ -102,6 +103,6 @@ def _text(blocks: Sequence[ContentBlock]) -> str:
 
 
 def _call(block: ContentBlock) -> MessageToolCall:
-    arguments: Any = block.input
-    function = CalledFunction(name=block.name or "", arguments=json.dumps(arguments))
+    arguments = json.dumps(block.input, ensure_ascii=False)
+    function = CalledFunction.model_construct(name=block.name or "", arguments=arguments)  # it may have half a pair
     return MessageToolCall(id=block.id or "", function=function)

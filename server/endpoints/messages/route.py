@@ -9,6 +9,7 @@ from fastapi.responses import Response
 
 from server.endpoints.chat.options import chat_options
 from server.endpoints.chat.rendered_chat import RenderedChat, render_chat
+from server.endpoints.messages.context import require_nothing_cleared, require_whole_conversation
 from server.endpoints.messages.input import chat_request, names_of
 from server.endpoints.messages.serializer import MessageSerializer
 from server.endpoints.openapi import error_replies, generation_replies
@@ -36,6 +37,7 @@ async def create_message(request: Request) -> Response:
     """Answer a conversation, block by block."""
     service = service_of(request)
     body = await service.read(request, MessageRequest)
+    require_whole_conversation(body)
     model, sender = service.require_model(body.model), sender_of(request, body.session_id)
 
     with naming(names_of(body)):
@@ -48,7 +50,7 @@ async def create_message(request: Request) -> Response:
 
 @router.post(
     "/count_tokens",
-    responses=error_replies(400, 401, 404, 413, 503, model=MessageErrorReply),
+    responses=error_replies(400, 401, 404, 413, 415, 503, model=MessageErrorReply),
     openapi_extra=takes(CountRequest),
 )
 async def count_tokens(request: Request) -> TokenCount:
@@ -59,7 +61,9 @@ async def count_tokens(request: Request) -> TokenCount:
     with naming(names_of(body)):
         chat = await render_chat(request, lambda: chat_request(body), service, model)
         options = await service.work_on(request, lambda: chat_options(chat, model))
-    return {"input_tokens": len(options.prompts[0].token_ids)}
+        num_tokens = len(options.prompts[0].token_ids)
+        require_nothing_cleared(body, num_tokens)
+    return {"input_tokens": num_tokens}
 
 
 def _options(body: MessageRequest, chat: RenderedChat, model: ServedModel) -> GenerationOptions:
@@ -67,4 +71,6 @@ def _options(body: MessageRequest, chat: RenderedChat, model: ServedModel) -> Ge
     there with a stop reason, where other endpoints refuse such a request."""
     if model.settings.max_reply_tokens is not None:
         require_at_most(body.max_tokens, model.settings.max_reply_tokens, "max_tokens")
-    return replace(chat_options(chat, model, "msg_"), default_max_tokens=body.max_tokens)
+    options = chat_options(chat, model, "msg_")
+    require_nothing_cleared(body, len(options.prompts[0].token_ids))
+    return replace(options, default_max_tokens=body.max_tokens)

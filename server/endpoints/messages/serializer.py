@@ -30,7 +30,9 @@ class MessageSerializer:
     def chunks(self, delta: ChoiceDelta, usage: UsageCount) -> Iterable[bytes]:
         is_first, self._last = self._last is None, delta
         if is_first:
-            yield event_frame({"type": "message_start", "message": self._message([], usage)})
+            begun = self._message([], usage)
+            begun["usage"] = _usage(usage, is_begin=True)
+            yield event_frame({"type": "message_start", "message": begun})
         for part in delta.parts:
             yield from map(event_frame, self._blocks.add(part))
 
@@ -86,9 +88,10 @@ class MessageSerializer:
             reply["speculation"] = speculation_report(last.stats)
 
 
-def _usage(count: UsageCount) -> MessageUsage:
+def _usage(count: UsageCount, is_begin: bool = False) -> MessageUsage:
+    """is_begin: of the beginning of a stream, where it is not known what the cache had."""
     usage = count.usage()
-    cached = usage["prompt_tokens_details"]["cached_tokens"]
+    cached = 0 if is_begin else usage["prompt_tokens_details"]["cached_tokens"]
     return {
         "input_tokens": usage["prompt_tokens"] - cached,
         "cache_creation_input_tokens": 0,

@@ -55,20 +55,22 @@ def _messages(items: Sequence[InputItem]) -> list[ChatMessage]:
     Raises ApiError where a message has too many tool calls.
     """
     messages: list[ChatMessage] = []
-    thought, said, calls = None, None, list[MessageToolCall]()
+    thoughts, said, calls = list[str](), None, list[MessageToolCall]()
 
     def end_turn() -> None:
-        nonlocal thought, said, calls
+        nonlocal thoughts, said, calls
         require_at_most(len(calls), MAX_CALLS, "input")
-        if said is not None or calls:
+        if said is not None or calls or thoughts:
+            thought = "\n".join(thoughts) or None
             messages.append(ChatMessage(role="assistant", content=said, tool_calls=calls, reasoning_content=thought))
-        thought, said, calls = None, None, []
+        thoughts, said, calls = [], None, []
 
     for item in items:
         match item.type:
             case "reasoning":
-                end_turn()
-                thought = item.content
+                if said is not None or calls:
+                    end_turn()
+                thoughts += [item.content] if item.content else []
             case "function_call":
                 function = CalledFunction(name=item.name or "", arguments=item.arguments or "")
                 calls.append(MessageToolCall(id=item.call_id or "", function=function))

@@ -20,7 +20,7 @@ from server.http.sse import event_frame
 from server.parsing.parts import Content
 from server.schemas.chat import TokenLogprob
 from server.schemas.response_replies import Response, ResponseEvent, ResponseUsage
-from server.schemas.responses import ResponseRequest
+from server.schemas.responses import ResponseRequest, TextConfig
 from server.schemas.tools import ToolChoice
 
 
@@ -115,7 +115,7 @@ class ResponseSerializer:
             "temperature": body.temperature,
             "top_p": body.top_p,
             "top_logprobs": body.top_logprobs or 0,
-            "text": {"format": _format(body)},
+            "text": _text(body.text),
             "tool_choice": _tool_choice(body.tool_choice or ToolChoice("auto")),
             "tools": [tool.model_dump() for tool in body.tools],
             "truncation": "disabled",
@@ -138,13 +138,13 @@ def _tool_choice(choice: ToolChoice) -> str | dict[str, Any]:
     return choice.mode
 
 
-def _format(body: ResponseRequest) -> dict[str, Any]:
-    form = body.text.format
-    if form is None:
-        return {"type": "text"}
-    if form.definition is None:
-        return {"type": form.type}
-    return {"type": form.type, "name": "schema", "schema": form.definition, "strict": True}
+def _text(config: TextConfig) -> dict[str, Any]:
+    verbosity = {} if config.verbosity is None else {"verbosity": config.verbosity}
+    form = config.format
+    if form is None or form.definition is None:
+        return {"format": {"type": "text" if form is None else form.type}, **verbosity}
+    described = {"name": form.name or "schema", "description": form.description, "schema": form.definition}
+    return {"format": {"type": form.type, **described, "strict": True}, **verbosity}
 
 
 def _usage(count: UsageCount) -> ResponseUsage:
