@@ -41,6 +41,7 @@ DESCRIPTIONS = {
     405: "The path has no such method",
     408: "The request took too long to come, or has waited too long for its turn",
     413: "The body is too large",
+    415: "The body has a Content-Encoding that this server does not read",
     429: "Too many requests are waiting, or the key's limit is reached; Retry-After says when to come back",
     500: "The server had an error",
     504: "The request's own timeout is over",
@@ -61,7 +62,7 @@ def generation_replies(event_model: str, error_model: Any = ErrorReply) -> Repli
         "description": "The reply; with `stream` true as server-sent events, each of the shape given here",
         "content": {STREAMED: {"schema": reference}},
     }
-    return {200: success, **error_replies(400, 401, 403, 404, 408, 413, 429, 500, 503, 504, model=error_model)}
+    return {200: success, **error_replies(400, 401, 403, 404, 408, 413, 415, 429, 500, 503, 504, model=error_model)}
 
 
 def document(app: FastAPI) -> dict[str, Any]:

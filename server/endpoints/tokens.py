@@ -25,7 +25,7 @@ router = APIRouter()
 @router.post(
     "/tokenize",
     response_model=TokenizeReply,
-    responses=error_replies(400, 404, 413, 503),
+    responses=error_replies(400, 404, 413, 415, 503),
     openapi_extra=takes(TokenizeRequest),
 )
 async def tokenize(request: Request) -> Response:
@@ -69,7 +69,7 @@ def _conversation(body: TokenizeRequest, model: ServedModel) -> tuple[ChatTempla
     return template, conversation
 
 
-@router.post("/detokenize", responses=error_replies(400, 404, 413, 503), openapi_extra=takes(DetokenizeRequest))
+@router.post("/detokenize", responses=error_replies(400, 404, 413, 415, 503), openapi_extra=takes(DetokenizeRequest))
 async def detokenize(request: Request) -> DetokenizeReply:
     """The text of token ids, special tokens included."""
     service = service_of(request)

@@ -6,6 +6,7 @@ bytes counted are the bytes held. Invariant: a tenant finds only its own.
 
 from __future__ import annotations
 
+import uuid
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,21 +17,30 @@ from server.schemas.response_replies import Response
 from server.schemas.responses import InputItem
 
 FULL_TENANTS = 8  # how many full tenants the store has room for
+ID_PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
 ITEM_BYTES = 128  # what a stored object takes beside its text
 
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """reply: as it was sent; items: the whole conversation up to and with this reply. All are JSON."""
+    """reply: as it was sent; items: the whole conversation up to and with this reply, each with an id of its own;
+    num_said: how many of these are the reply's. All are JSON."""
 
     reply: bytes
     items: tuple[bytes, ...]
+    num_said: int
 
     @classmethod
     def of(cls, reply: Response, earlier: Sequence[InputItem]) -> StoredResponse:
         said = [InputItem.model_validate(item) for item in reply["output"]]
-        items = (item.model_dump_json(exclude_none=True).encode() for item in (*earlier, *said))
-        return cls(msgspec.json.encode(reply), tuple(items))
+        taken: set[str] = set()
+        items: list[bytes] = []
+        for item in (*earlier, *said):
+            if not item.id or item.id in taken:
+                item = item.model_copy(update={"id": f"{ID_PREFIXES[item.type]}_{uuid.uuid4().hex}"})
+            taken.add(item.id or "")
+            items.append(item.model_dump_json(exclude_none=True).encode())
+        return cls(msgspec.json.encode(reply), tuple(items), len(said))
 
     @property
     def num_bytes(self) -> int:
@@ -38,6 +48,10 @@ class StoredResponse:
 
     def read_items(self) -> list[InputItem]:
         return [InputItem.model_validate_json(item) for item in self.items]
+
+    def read_input(self) -> list[InputItem]:
+        """The conversation without the reply."""
+        return self.read_items()[: len(self.items) - self.num_said]
 
 
 class ResponseStore:

@@ -50,6 +50,7 @@ class ApiError(Exception):
     def response(self, path: str) -> JSONResponse:
         """The answer to a request of this path."""
         headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        headers |= {"Accept-Encoding": "gzip, deflate"} if self.status == 415 else {}
         is_message = path == MESSAGES_PATH or path.startswith(f"{MESSAGES_PATH}/")
         return JSONResponse(self.message_body() if is_message else self.body(), self.status, headers)
 

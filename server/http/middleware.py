@@ -9,17 +9,22 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from server.http.errors import ApiError, OnError, internal_error
+from server.http.errors import ApiError, OnError, internal_error, invalid
+from server.http.turn import Turn
 
 LOG = logging.getLogger("gander.http")
 VALID_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 DISCARD_BYTES = 64 * 2**20  # read and dropped of a body that is too large, so that its sender reads the answer
+PACKED = frozenset({"gzip", "x-gzip", "deflate"})
+GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS  # the inflater tells one from the other by its header
+PIECE_BYTES, INFLATED_BYTES = 2**14, 2**18  # read of a packed body at a time, and made of that at a time
 QUIET_PATHS = frozenset({"/health", "/ready", "/metrics", "/is_sleeping"})
 
 
@@ -75,8 +80,8 @@ class RequestFrame:
 
 
 class BodyLimit:
-    """Reads the whole body before the route runs, and answers 413 to one above `max_bytes`. max_put_bytes: the limit of
-    an admin's PUT, whose body is an exported session."""
+    """Reads the whole body before the route runs, and answers 413 to one above `max_bytes`, as it is sent and unpacked.
+    max_put_bytes: the limit of an admin's PUT, whose body is an exported session."""
 
     def __init__(self, app: ASGIApp, max_bytes: int, max_put_bytes: int, on_error: OnError) -> None:
         self._app = app
@@ -90,10 +95,12 @@ class BodyLimit:
             return
         is_session = scope["method"] == "PUT" and scope["state"]["caller"].is_admin
         most = self._max_put_bytes if is_session else self._max_bytes
-        body, is_whole = await self._read(receive, Headers(scope=scope).get("content-length", ""), most)
-        if body is None:
-            message = f"The body is larger than this server's limit of {most} bytes."
-            error = ApiError(413, message, None, "body_too_large")
+        headers = Headers(scope=scope)
+        try:
+            body, is_whole = await self._read(receive, headers.get("content-length", ""), most)
+            if is_whole:
+                body = await _unpacked(body, headers.getlist("content-encoding"), most)
+        except ApiError as error:
             self._on_error(error)
             await error.response(scope["path"])(scope, receive, send)
             return
@@ -106,12 +113,12 @@ class BodyLimit:
 
         await self._app(scope, receive_again, send)
 
-    async def _read(self, receive: Receive, announced: str, most: int) -> tuple[bytes | None, bool]:
-        """The body, or None if it has more than `most` bytes; and whether the client stayed while it was read."""
+    async def _read(self, receive: Receive, announced: str, most: int) -> tuple[bytes, bool]:
+        """The body, and whether the client stayed while it was read. Raises ApiError for more than `most` bytes."""
         pieces: list[bytes] = []
         size = 0
         if announced.isdecimal() and int(announced) > max(most, DISCARD_BYTES):
-            return None, True
+            raise _too_large("body", most)
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
@@ -123,4 +130,49 @@ class BodyLimit:
             else:
                 pieces.clear()
             if not message.get("more_body", False) or size > max(most, DISCARD_BYTES):
-                return (b"".join(pieces) if size <= most else None), True
+                if size > most:
+                    raise _too_large("body", most)
+                return b"".join(pieces), True
+
+
+async def _unpacked(body: bytes, encodings: Sequence[str], most: int) -> bytes:
+    """What was packed into the body, in work and memory that `most`, its limit, bounds. encodings: the values of its
+    Content-Encoding headers. Raises ApiError."""
+    names = [name.strip().lower() for name in ",".join(encodings).split(",")]
+    names = [name for name in names if name not in ("", "identity")]
+    if not names:
+        return body
+    if len(names) > 1 or names[0] not in PACKED:
+        message = f"The body has the Content-Encoding {', '.join(names)}; this server reads gzip, deflate and identity."
+        raise ApiError(415, message, None, "unsupported_encoding")
+    try:
+        return await _inflated(body, most)
+    except zlib.error:
+        message = f"The body is not {names[0]}, as its Content-Encoding says, or it is not whole."
+        raise invalid(message, None, "invalid_encoding") from None
+
+
+async def _inflated(packed: bytes, most: int) -> bytes:
+    inflater = zlib.decompressobj(GZIP_OR_ZLIB)
+    pieces: list[bytes] = []
+    size, turn = 0, Turn()
+    for start in range(0, len(packed), PIECE_BYTES):
+        left = packed[start : start + PIECE_BYTES]
+        is_more = True
+        while is_more:
+            pieces.append(inflater.decompress(left, INFLATED_BYTES))
+            size += len(pieces[-1])
+            if size > most:
+                raise _too_large("unpacked body", most)
+            left = inflater.unconsumed_tail
+            is_more = bool(left) or len(pieces[-1]) == INFLATED_BYTES
+            await turn.share()
+        if inflater.unused_data:
+            raise zlib.error
+    if not inflater.eof:
+        raise zlib.error
+    return b"".join(pieces)
+
+
+def _too_large(what: str, most: int) -> ApiError:
+    return ApiError(413, f"The {what} is larger than this server's limit of {most} bytes.", None, "body_too_large")

@@ -63,7 +63,7 @@ async def create_response(request: Request) -> Response:
 
 
 @router.post(
-    "/v1/responses/input_tokens", responses=error_replies(400, 404, 413, 503), openapi_extra=takes(ResponseRequest)
+    "/v1/responses/input_tokens", responses=error_replies(400, 404, 413, 415, 503), openapi_extra=takes(ResponseRequest)
 )
 async def count_input_tokens(request: Request) -> response_replies.InputTokens:
     """How many tokens the conversation has when it is rendered for the model."""

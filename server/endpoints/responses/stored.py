@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Request
 from fastapi import Response as HttpResponse
 
 from server.endpoints.openapi import error_replies
@@ -11,6 +14,7 @@ from server.http.auth import caller_of
 from server.http.errors import ApiError, invalid
 from server.schemas import response_replies
 from server.schemas.response_replies import ResponseDeletion
+from server.schemas.responses import InputItem
 from server.service import service_of
 
 router = APIRouter(prefix="/v1/responses")
@@ -23,6 +27,20 @@ async def get_response(response_id: str, request: Request, stream: bool = False)
     if stream:
         raise invalid("An earlier response is not streamed again; leave stream out.", "stream", "unsupported_parameter")
     return HttpResponse(stored.reply, media_type="application/json")
+
+
+@router.get("/{response_id}/input_items", responses=error_replies(400, 404))
+async def list_input_items(
+    response_id: str,
+    request: Request,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    order: Literal["asc", "desc"] = "desc",
+    after: str | None = None,
+) -> response_replies.InputItemList:
+    """The items that a response answers, those of the responses before it included. after: the id of an item."""
+    stored = _require(response_id, request)
+    work = partial(_page, stored, limit, order == "asc", after)
+    return await service_of(request).pool.run_beside(request, work)
 
 
 @router.delete("/{response_id}", responses=error_replies(404))
@@ -39,6 +57,35 @@ async def cancel_response(response_id: str, request: Request) -> response_replie
     _require(response_id, request)
     message = "The response is complete. None runs in the background: to end one, close its connection."
     raise ApiError(400, message, "response_id", "response_not_in_background")
+
+
+def _page(stored: StoredResponse, limit: int, is_ascending: bool, after: str | None) -> response_replies.InputItemList:
+    items = stored.read_input() if is_ascending else stored.read_input()[::-1]
+    ids = [item.id for item in items]
+    if after is not None and after not in ids:
+        raise invalid(f"The response has no input item '{after}'.", "after")
+    start = 0 if after is None else ids.index(after) + 1
+    data = [_shown(item) for item in items[start : start + limit]]
+    return {
+        "object": "list",
+        "data": data,
+        "first_id": data[0]["id"] if data else None,
+        "last_id": data[-1]["id"] if data else None,
+        "has_more": start + limit < len(items),
+    }
+
+
+def _shown(item: InputItem) -> dict[str, Any]:
+    """The item as OpenAI lists it: content in parts, and complete."""
+    shown = item.model_dump(exclude_none=True) | {"status": "completed"}
+    if item.type == "reasoning":
+        parts = [] if item.content is None else [{"type": "reasoning_text", "text": item.content}]
+        return shown | {"summary": [], "content": parts}
+    if item.type == "message" and item.role == "assistant":
+        return shown | {"content": [{"type": "output_text", "text": item.content, "annotations": [], "logprobs": []}]}
+    if item.type == "message":
+        return shown | {"content": [{"type": "input_text", "text": item.content}]}
+    return shown
 
 
 def _require(response_id: str, request: Request) -> StoredResponse:

@@ -102,15 +102,70 @@ def test_a_key_sees_its_own_alone_and_a_server_may_keep_none(tmp_path: Path) -> 
         def statuses(headers: dict[str, str]) -> list[int]:
             calls: list[httpx.Response] = [
                 server.http.get(f"/v1/responses/{kept}", headers=headers),
+                server.http.get(f"/v1/responses/{kept}/input_items", headers=headers),
                 server.http.post("/v1/responses", json=body | {"previous_response_id": kept}, headers=headers),
                 server.http.delete(f"/v1/responses/{kept}", headers=headers),
             ]
             return [call.status_code for call in calls]
 
-        assert statuses(two) == [404, 400, 404]
-        assert statuses(one) == [200, 200, 200]
+        assert statuses(two) == [404, 404, 400, 404]
+        assert statuses(one) == [200, 200, 200, 200]
     settings = ServerSettings(model=str(folder), response_store_bytes=0, drain_seconds=1)
     with running_server(settings) as server:
         reply = server.http.post("/v1/responses", json=body | {"store": True}).json()
         assert reply["store"] is False
         assert server.get(f"/v1/responses/{reply['id']}").status_code == 404
+
+
+def test_what_a_response_answers_is_listed_in_pages(server: RunningServer) -> None:
+    client = server.client()
+    items: Any = [
+        {"role": "user", "content": "one"},
+        {"type": "reasoning", "id": "rs_mine", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
+        {"role": "assistant", "content": "two", "id": "msg_mine"},
+        {"type": "function_call", "call_id": "c1", "name": "time", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": "noon"},
+        {"role": "assistant", "content": "three", "id": "msg_mine"},
+    ]
+    say: Any = {"role": "user", "content": json.dumps({"say": "yes"})}
+    first = client.responses.create(model=server.model, input=[*items, say])
+    second = client.responses.create(model=server.model, input=json.dumps({"say": "no"}), previous_response_id=first.id)
+    listed = list(client.responses.input_items.list(first.id, order="asc"))
+    kinds = ["message", "reasoning", "message", "function_call", "function_call_output", "message", "message"]
+    assert [item.type for item in listed] == kinds
+    texts = [item.to_dict() for item in listed]
+    assert [item["id"] for item in texts[1:3]] == ["rs_mine", "msg_mine"]
+    assert texts[0]["content"] == [{"type": "input_text", "text": "one"}]
+    assert texts[1]["content"] == [{"type": "reasoning_text", "text": "hm"}]
+    assert texts[2]["content"] == [{"type": "output_text", "text": "two", "annotations": [], "logprobs": []}]
+    assert (texts[3]["arguments"], texts[4]["output"]) == ("{}", "noon")
+    ids = [item.id for item in listed]
+    assert len(set(ids)) == len(ids), "each has an id of its own, also where the client repeats one"
+    for limit in (1, 2, 3, 7, 100):
+        pages: Any = client.responses.input_items.list(first.id, limit=limit)
+        assert [item.id for item in pages] == ids[::-1], "the newest comes first"
+    page = server.get(f"/v1/responses/{first.id}/input_items?order=asc&limit=2&after={ids[1]}").json()
+    assert ([item["id"] for item in page["data"]], page["has_more"]) == (ids[2:4], True)
+    assert (page["object"], page["first_id"], page["last_id"]) == ("list", ids[2], ids[3])
+    end = server.get(f"/v1/responses/{first.id}/input_items?after={ids[0]}").json()
+    assert end == {"object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False}
+    later = [item.id for item in client.responses.input_items.list(second.id, order="asc")]
+    assert later[: len(ids)] == ids
+    assert later[len(ids)] == first.output[0].id
+    assert len(later) == len(ids) + 2
+
+
+def test_items_that_are_not_there_are_not_listed(server: RunningServer) -> None:
+    reply = server.http.post("/v1/responses", json={"input": "a", "max_output_tokens": 1}).json()
+    path = f"/v1/responses/{reply['id']}/input_items"
+    for query, param in (
+        ("after=x", "after"),
+        ("limit=0", "query.limit"),
+        ("limit=101", "query.limit"),
+        ("order=up", "query.order"),
+    ):
+        error = server.get(f"{path}?{query}").json()["error"]
+        assert error["param"] == param
+    assert server.get("/v1/responses/resp_none/input_items").status_code == 404
+    assert server.http.delete(f"/v1/responses/{reply['id']}").status_code == 200
+    assert server.get(path).status_code == 404

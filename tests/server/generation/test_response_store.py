@@ -8,7 +8,7 @@ from server.generation.response_store import FULL_TENANTS, ResponseStore, Stored
 
 
 def stored(size: int) -> StoredResponse:
-    return StoredResponse(b"x" * size, (b"y" * size,))
+    return StoredResponse(b"x" * size, (b"y" * size,), 1)
 
 
 def test_any_order_of_calls_keeps_the_bounds() -> None:
