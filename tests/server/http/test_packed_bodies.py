@@ -70,22 +70,23 @@ def test_a_body_that_unpacks_to_too_much_costs_nothing(server: RunningServer, si
     assert peak < 4 * MOST
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"{}",
-        gzip.compress(b"{}")[:-4],
-        gzip.compress(b"{}")[:9],
-        gzip.compress(b"{}") + b"more",
-        gzip.compress(b"{}") * 3,
-        gzip.compress(b"{}")[:-8] + b"\0" * 8,
-        gzip.compress(b"") * 5000,
-    ],
-)
-def test_a_body_that_is_not_packed_as_it_says_is_refused(server: RunningServer, data: bytes) -> None:
+EMPTY = gzip.compress(b"{}")
+NOT_PACKED = {
+    "nothing": b"",
+    "plain": b"{}",
+    "without its end": EMPTY[:-4],
+    "its head": EMPTY[:9],
+    "more behind it": EMPTY + b"more",
+    "several": EMPTY * 3,
+    "many of nothing": gzip.compress(b"") * 5000,
+    "a wrong sum": EMPTY[:-8] + b"\0" * 8,
+}
+
+
+@pytest.mark.parametrize("name", NOT_PACKED)
+def test_a_body_that_is_not_packed_as_it_says_is_refused(server: RunningServer, name: str) -> None:
     for path in ("/v1/completions", "/v1/messages", "/tokenize"):
-        response = post(server, data, "gzip", path)
+        response = post(server, NOT_PACKED[name], "gzip", path)
         assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_encoding")
         assert "gzip" in response.json()["error"]["message"]
 
