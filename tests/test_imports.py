@@ -102,7 +102,7 @@ SERVER = {
         model_files special_tokens message_forms jinja_template template_process chat_template tokenizer served_model
         encoding conversation
     """,
-    "grammars": "constraint call_grammar chat_constraint",
+    "grammars": "keywords disjoint schema constraint call_grammar chat_constraint",
     "generation": """
         detokenize choice call events logprobs options limits plan prepare report trace usage spans
         answer response_store

@@ -10,6 +10,7 @@ from typing import Any
 from decoding.core.grammar import Grammar
 from server.config import ServerSettings
 from server.grammars.constraint import schema_text
+from server.grammars.schema import argument_schema
 from server.http.errors import invalid
 from server.schemas.tools import Tool
 
@@ -75,12 +76,6 @@ def _calls(
         call = {"type": "object", "properties": properties, "required": ["name", key], "additionalProperties": False}
         calls.append(call)
     return calls, definitions
-
-
-def argument_schema(tool: Tool) -> dict[str, Any]:
-    """The schema of a call's arguments: the function's parameters, and no others unless its schema allows them."""
-    parameters = tool.function.schema_of_arguments
-    return {"additionalProperties": False, **parameters} if parameters.get("type") == "object" else parameters
 
 
 def _hoisted(schema: dict[str, Any], prefix: str) -> tuple[Any, dict[str, Any]]:

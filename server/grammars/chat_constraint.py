@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from decoding.core.grammar import Grammar
 from server.config import ServerSettings
-from server.grammars.call_grammar import argument_schema, hermes_grammar, required_calls_schema
+from server.grammars.call_grammar import hermes_grammar, required_calls_schema
 from server.grammars.constraint import Constraint, check_text, constraint_of, schema_grammar
+from server.grammars.schema import argument_schema
 from server.http.errors import invalid
 from server.parsing.families import Family
 from server.schemas.chat import ChatRequest

@@ -12,6 +12,7 @@ from typing import Any
 
 from decoding.core.grammar import Grammar
 from server.config import ServerSettings
+from server.grammars.schema import enforceable
 from server.http.body import depth_of
 from server.http.errors import invalid, require_at_most
 from server.schemas.generation import GenerationRequest
@@ -83,7 +84,8 @@ def schema_grammar(schema: Mapping[str, Any] | str, param: str, settings: Server
             raise invalid(f"{param} is not valid JSON: {error}.", param, "invalid_schema") from None
         if not isinstance(schema, dict):
             raise invalid(f"{param} must be a JSON object.", param, "invalid_schema")
-    return Grammar("json_schema", schema_text(schema, param, settings))
+    schema_text(schema, param, settings)
+    return Grammar("json_schema", json.dumps(enforceable(schema, param), ensure_ascii=False))
 
 
 def schema_text(schema: Mapping[str, Any], param: str, settings: ServerSettings) -> str:

@@ -6,7 +6,8 @@ import jsonschema
 import pytest
 
 from server.config import ServerSettings
-from server.grammars.call_grammar import argument_schema, required_calls_schema
+from server.grammars.call_grammar import required_calls_schema
+from server.grammars.schema import argument_schema
 from server.http.body import depth_of
 from server.schemas.tools import FunctionDefinition, Tool
 
