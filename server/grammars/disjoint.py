@@ -13,7 +13,8 @@ from urllib.parse import unquote
 
 from server.grammars.keywords import listed
 
-MOST_LOOKS = 200_000  # at schemas, in one proof
+MOST_LOOKS = 20_000  # at schemas, in one proof
+MOST_TAGS = 16  # properties that are tried as the one that tells objects apart
 MOST_DEPTH = 8  # of properties and alternatives that are compared within others
 TYPES = {
     "null": {"null"},
@@ -48,6 +49,8 @@ def target_of(root: Mapping[str, Any], reference: Any) -> Any:
 def are_all_disjoint(root: Mapping[str, Any], schemas: Sequence[Any], beside: Mapping[str, Any]) -> bool:
     """Whether no value fits two of `schemas`. beside: what must hold as well, whichever of them a value fits."""
     proof = _Proof(root)
+    if proof.are_told_apart([[schema, beside] for schema in schemas]):
+        return True
     return all(proof.are_disjoint([one, beside], [other, beside]) for one, other in combinations(schemas, 2))
 
 
@@ -57,6 +60,24 @@ class _Proof:
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
         self._num_left = MOST_LOOKS
+
+    def are_told_apart(self, options: Sequence[Sequence[Any]]) -> bool:
+        """Whether there is a property that objects of every option must have, with other values in each: the usual
+        case, in linear work."""
+        facets = [self._facets(option) or () for option in options]
+        if not all(_types(each) == {"object"} for each in facets):
+            return False
+        return any(self._is_tag(name, facets) for name in [*dict.fromkeys(_required(facets[0]))][:MOST_TAGS])
+
+    def _is_tag(self, name: str, options: Sequence[Facets]) -> bool:
+        found: set[Any] = set()
+        for facets in options:
+            wanted = self._facets([each["properties"][name] for each in facets if name in _named(each, "properties")])
+            keys = {_key(value) for value in next(_values(wanted or ()), ())}
+            if not keys or keys & found or name not in _required(facets):
+                return False
+            found |= keys
+        return True
 
     def are_disjoint(self, one: Sequence[Any], other: Sequence[Any], depth: int = 0) -> bool:
         """Whether no value fits all of `one` and all of `other`."""
@@ -89,8 +110,7 @@ class _Proof:
 
     def _have_disjoint_property(self, left: Facets, right: Facets, depth: int) -> bool:
         """Whether a property that the objects must have cannot be what both sides want."""
-        names = {name for facet in (*left, *right) for name in listed(facet, "required") if isinstance(name, str)}
-        for name in names:
+        for name in {*_required(left), *_required(right)}:
             self._num_left -= len(left) + len(right)
             one, other = (
                 [facet["properties"][name] for facet in side if name in _named(facet, "properties")]
@@ -120,6 +140,10 @@ def _excludes_values(left: Facets, right: Facets) -> bool:
     for others in _values(right):
         allowed &= {_key(value) for value in others}
     return not allowed
+
+
+def _required(facets: Facets) -> list[str]:
+    return [name for facet in facets for name in listed(facet, "required") if isinstance(name, str)]
 
 
 def _values(facets: Facets) -> Iterator[Sequence[Any]]:

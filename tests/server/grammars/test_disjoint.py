@@ -28,6 +28,7 @@ NODE: Any = {"type": "object", "properties": {"next": {"$ref": "#"}}, "required"
             {"type": "object", "required": ["is"]},
         ),
         ([True, False], {}),
+        ([{"type": "object", "properties": {"is": {"const": n}}, "required": ["a", "is"]} for n in range(1000)], {}),
         ([{}], {}),
     ],
 )
