@@ -9,6 +9,18 @@ GanderError
     └── BrokenGrammar    its grammar matcher reached its limits
 """
 
+from __future__ import annotations
+
+import textwrap
+
+MOST_CHARS = 600  # of a message that is not ours
+
+
+def in_one_line(error: BaseException) -> str:
+    """An exception's whole message as one line, or its name where it has none: libraries write paragraphs, and quote
+    values of any length."""
+    return textwrap.shorten(str(error), MOST_CHARS, placeholder=" ...") or type(error).__name__
+
 
 class GanderError(Exception):
     """Root of every error Gander raises on purpose."""

@@ -42,11 +42,11 @@ from server.http.rate_limits import RATE_LIMIT_HEADERS, RateLimitMiddleware
 from server.http.tracing import TracingMiddleware, exporting_provider
 from server.http.unknown_fields import UnknownFieldsMiddleware
 from server.metrics.metrics import Metrics
+from server.prompts.model_check import check_model
 from server.service import Service
 
 STORES_OF_A_SESSION = 2  # stores that --session-bytes bounds, each by itself
 FILE_THREADS = 4  # that read the page's files; anyio would start forty
-PATHS = ("/", "./", "../", "~")  # how a model begins that is a folder, and no name on the hub
 HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
 GENERATING = "/v1/chat/completions, /v1/completions, /v1/responses and /v1/messages"
 # The parts of OpenAI's API below /v1/ that this server does not have: they get a 404 that says so.
@@ -54,14 +54,19 @@ NOT_SERVED = frozenset(
     {"audio", "batches", "embeddings", "files", "fine_tuning", "images", "moderations", "rerank", "score"}
 )
 
+BELOW_V1 = frozenset({"chat", "completions", "messages", "models", "responses"})  # first parts of paths after /v1/
+
 
 def create_service(
     settings: ServerSettings,
     command: Sequence[str] = WORKER_COMMAND,
     policy: RestartPolicy | None = None,
 ) -> Service:
-    if settings.model.startswith(PATHS) and not Path(settings.model).expanduser().is_dir():
-        raise ConfigError(f"there is no folder {settings.model}")
+    check_model(settings.model, settings.revision)
+    if settings.draft_model not in ("auto", "none"):
+        check_model(settings.draft_model, None, has_tokenizer=False)
+    if settings.draft_head is not None:
+        check_model(settings.draft_head, None, has_tokenizer=False)
     collected = Metrics(settings.model_name)
     policy = policy or RestartPolicy(worker_timeout=settings.worker_timeout, has_standby=settings.standby)
     limits = QueueLimits(**{option.name: getattr(settings, option.name) for option in fields(QueueLimits)})
@@ -139,10 +144,15 @@ def _add_error_handlers(app: FastAPI, on_error: OnError) -> None:
 
     @app.exception_handler(HTTPException)
     async def on_http_error(request: Request, error: HTTPException) -> Response:
-        version, _, part = request.url.path.strip("/").partition("/")
-        if error.status_code == 404 and version == "v1" and part.partition("/")[0] in NOT_SERVED:
+        path = request.url.path
+        first, _, part = path.strip("/").partition("/")
+        if error.status_code == 404 and first == "v1" and part.partition("/")[0] in NOT_SERVED:
             message = f"This server generates text and has no /v1/{part}; it serves {GENERATING}."
             return respond(ApiError(404, message, None, "unsupported_endpoint"), request)
-        message = f"{error.detail}: {request.method} {request.url.path}"
+        message = f"{error.detail}: {request.method} {path}"
+        if error.status_code == 404 and first in BELOW_V1:
+            message += f". The client's base URL lacks /v1: this server has /v1{path}."
+        elif error.status_code == 404 and path.startswith("/v1/v1/"):
+            message += f". The client's base URL has one /v1 too many: this server has {path.removeprefix('/v1')}."
         code = HTTP_CODES.get(error.status_code, "http_error")
         return respond(ApiError(error.status_code, message, None, code), request)

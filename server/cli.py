@@ -174,7 +174,22 @@ def ray_config(
 @app.command(cls=_Command, name="version")
 def version() -> None:
     """Show the version."""
-    Console().print(f"gander {__version__}", highlight=False)
+    typer.echo(f"gander {__version__}")
+
+
+def _show_version(is_wanted: bool) -> None:
+    if is_wanted:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def _gander(
+    _: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
 
 
 def main() -> None:

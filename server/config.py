@@ -7,6 +7,7 @@ Owns names, defaults and bounds. The engine's options have the same names here a
 from __future__ import annotations
 
 import math
+import os
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -32,6 +33,7 @@ BYTES = {"": 1, "b": 1} | {
     for power, letter in enumerate("kmgt", start=1)
     for mark, base in (("b", 1000), ("ib", 1024))
 }
+PATHS = ("model", "draft_model", "draft_head", "tree", "chat_template", "sessions_dir", "sessions_key", "api_key_file")
 SMALLEST_CACHE = 2**20  # bytes; a smaller number is a mistake, such as 8 for 8GiB
 
 
@@ -256,6 +258,12 @@ class ServerSettings(BaseSettings):
     )
     drain_seconds: float = Field(default=30.0, ge=0, description="Longest wait for running replies when stopping")
     log_level: LogLevel = Field(default="info", description="Least severe log lines shown")
+
+    @field_validator(*PATHS)
+    @classmethod
+    def _expand_home(cls, path: str | None) -> str | None:
+        """Replace a leading ~ once, for all who open the path. A shell does not where a flag is written as --flag=~."""
+        return path if path is None or not path.startswith("~") else os.path.expanduser(path)  # noqa: PTH111
 
     @field_validator("api_keys", "admin_keys")
     @classmethod

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pydantic import BaseModel
 from starlette.requests import HTTPConnection, Request
 
-from decoding.errors import ConfigError
+from decoding.errors import ConfigError, in_one_line
 from server.config import ServerSettings
 from server.engine_client.client import LEAVE_SECONDS, EngineClient
 from server.engine_client.status import EngineStatus, OnStatus
@@ -184,6 +184,6 @@ def _refusing(what: str, settings: ServerSettings) -> Iterator[None]:
         yield
     except Exception as error:
         LOG.debug("The %s of %s cannot be loaded.", what, settings.model, exc_info=True)
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        reason = in_one_line(error)
         cause = reason if isinstance(error, TemplateRefusal) else f"cannot be loaded: {reason}"
         raise ConfigError(f"the {what} of {settings.model} {cause}") from error

@@ -97,9 +97,13 @@ SERVER = {
         worker_process standby supervisor router all_sessions client
     """,
     "metrics": "totals exposition vllm_names metrics",
-    "parsing": "string_search marks parts call_object call_list families forced thinking",
+    "parsing": """
+        string_search spaces parts tape json_text typed reply_format call_reader bare_calls reply_parser template_parser
+        reply_formats
+    """,
     "prompts": """
-        model_files special_tokens message_forms jinja_template template_process chat_template tokenizer served_model
+        model_check model_files special_tokens message_forms jinja_template template_process chat_template tokenizer
+        served_model
         encoding conversation
     """,
     "grammars": "keywords disjoint schema constraint call_grammar chat_constraint",

@@ -12,12 +12,11 @@ from contextlib import contextmanager
 import torch
 from safetensors import SafetensorError
 
-from decoding.errors import GanderError, ModelRefused
+from decoding.errors import GanderError, ModelRefused, in_one_line
 
 logger = logging.getLogger(__name__)
 
 NO_FAULT_OF_A_MODEL = (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError)
-MOST_CHARS = 400
 SPEAKING = (
     OSError,
     ValueError,
@@ -40,11 +39,6 @@ def refusing(what: str) -> Iterator[None]:
 
 
 def sentence(error: BaseException) -> str:
-    """The first line of an exception's message, or the next where the first one only announces it: libraries write
-    paragraphs, and quote values of any length."""
-    lines = [line.strip() for line in str(error).strip().splitlines()]
-    if len(lines) > 1 and lines[0].endswith(":"):
-        return lines[1][:MOST_CHARS]
-    if not lines or not isinstance(error, SPEAKING):
-        lines = [": ".join([type(error).__name__, *lines[:1]])]
-    return lines[0][:MOST_CHARS]
+    """An exception's message in one line, after its name where the message does not speak for itself."""
+    said, name = in_one_line(error), type(error).__name__
+    return said if isinstance(error, SPEAKING) or said == name else f"{name}: {said}"

@@ -41,7 +41,7 @@ STATE = Section(
             kind="stat",
             title="KV cache in use",
             description="Share of the KV slots that requests hold; what is kept for prompts to come is not counted.",
-            queries=(Query(f"{_sum('gander_slots_used')} / {_sum('gander_slots_total')}", "used"),),
+            queries=(Query(f"{_sum('gander_slots_used')} / {_sum('gander_slots')}", "used"),),
             unit="percentunit",
             width=4,
             height=4,
@@ -179,7 +179,7 @@ MEMORY = Section(
             description="Share of the KV cache's slots that requests hold, by server.",
             queries=(
                 Query(
-                    f"gander_slots_used{{{INSTANCE}}} / gander_slots_total{{{INSTANCE}}}",
+                    f"gander_slots_used{{{INSTANCE}}} / gander_slots{{{INSTANCE}}}",
                     "{{instance}}",
                 ),
             ),

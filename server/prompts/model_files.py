@@ -7,7 +7,7 @@ from pathlib import Path
 
 import decoding
 from decoding.config import BUNDLED_MODEL
-from decoding.errors import ConfigError
+from server.prompts.model_check import is_offline
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,22 +16,22 @@ class ModelFiles:
     revision: str | None
 
     def find(self, name: str) -> Path | None:
-        """The file's path, None if the model lacks it. Blocks: may download. Raises ConfigError for a folder without a
-        model."""
+        """The file's path, None if the model lacks it. Blocks: may download."""
         if self.model == BUNDLED_MODEL:
             path = Path(decoding.__file__).parent / BUNDLED_MODEL / name
             return path if path.exists() else None
         folder = Path(self.model)
         if folder.is_dir():
-            if not (folder / "config.json").exists():
-                raise ConfigError("the folder has no config.json")
             return folder / name if (folder / name).exists() else None
         from huggingface_hub import hf_hub_download
         from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
         try:
-            return Path(hf_hub_download(self.model, name, revision=self.revision))
-        except LocalEntryNotFoundError:  # not cached, and the hub cannot be reached: not the same as a missing file
-            raise
+            found = hf_hub_download(self.model, name, revision=self.revision, local_files_only=is_offline())
+            return Path(found)
+        except LocalEntryNotFoundError:
+            if is_offline():  # the cache has what was there when the model was fetched
+                return None
+            raise  # the hub cannot be reached, which is not the same as a missing file
         except EntryNotFoundError:
             return None

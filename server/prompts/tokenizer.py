@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from decoding.errors import ConfigError
+from server.prompts.model_check import is_offline
 from server.prompts.model_files import ModelFiles
 from server.prompts.special_tokens import SpecialTokens
 
@@ -97,7 +98,9 @@ def load_tokenizer(files: ModelFiles, trust_remote_code: bool) -> Tokenizer:
 def _from_hub(files: ModelFiles, trust_remote_code: bool) -> Tokenizer:
     from transformers import AutoTokenizer  # imported late: it takes seconds
 
-    auto: Any = AutoTokenizer.from_pretrained(files.model, revision=files.revision, trust_remote_code=trust_remote_code)
+    auto: Any = AutoTokenizer.from_pretrained(
+        files.model, revision=files.revision, trust_remote_code=trust_remote_code, local_files_only=is_offline()
+    )
     plain = deepcopy(auto)  # a second one, because split_special_tokens changes a tokenizer's state
     vocabulary: dict[str, int] = auto.get_vocab()
 

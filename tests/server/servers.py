@@ -56,6 +56,7 @@ def make_model_folder(folder: Path, chat_template: str | None = CHAT_TEMPLATE, *
     if chat_template is not None:
         (folder / "chat_template.jinja").write_text(chat_template)
     (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").touch()
     (folder / "fake.json").write_text(json.dumps(fake))
     return folder
 

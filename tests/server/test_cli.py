@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -147,5 +148,12 @@ def test_the_server_process_imports_no_torch() -> None:
 
 @pytest.mark.parametrize("model", ["/nothing/here", "./nothing", "~/nothing/here"])
 def test_a_folder_that_is_not_there_is_said_so_at_once(model: str) -> None:
-    with pytest.raises(ConfigError, match=f"there is no folder {model}"):
+    with pytest.raises(
+        ConfigError, match=f"there is no folder {Path(model).expanduser() if model[0] == '~' else model}"
+    ):
         create_service(ServerSettings(model=model))
+
+
+def test_the_version_is_a_flag_too() -> None:
+    assert invoke("--version").exit_code == 0
+    assert invoke("--version").output == invoke("version").output

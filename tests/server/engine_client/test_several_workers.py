@@ -123,7 +123,7 @@ def test_a_session_is_deleted_and_replaced_at_every_worker(pair: RunningServer) 
 
 def test_metrics_are_sums_but_for_what_is_told_of_each_worker(pair: RunningServer) -> None:
     pair.post(prompt="abc", max_tokens=30)
-    wait_until(lambda: pair.metric("gander_slots_total") == 2 * KV_SLOTS)
+    wait_until(lambda: pair.metric("gander_slots") == 2 * KV_SLOTS)
     page = pair.get("/metrics").text
     assert page.count("\nvllm:kv_cache_usage_perc{") == page.count("\nvllm:num_requests_running{") == 1
     assert page.count("\ngander_worker_resident_bytes ") == 1
