@@ -1,107 +1,101 @@
-"""Grammars and schemas of tool calls, both required and optional ones. `server.parsing` reads the replies."""
+"""Writes the grammar of calls in the format of a model's family.
+
+Knows nothing of what a reply may have beside them. Invariant: fixed text is written as the family's form has it.
+"""
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from decoding.core.grammar import Grammar
-from server.config import ServerSettings
-from server.grammars.constraint import schema_text
-from server.grammars.schema import argument_schema
-from server.http.errors import invalid
-from server.schemas.tools import Tool
+from server.grammars.argument_values import ArgumentValues
+from server.grammars.lark_rules import LarkRules, quoted
+from server.grammars.schema_parts import SchemaParts
+from server.parsing.reply_format import CallForm, Piece
 
-# The separators with which models were trained to write calls; the grammar allows no other white space.
-JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-DEFINITIONS = ("$defs", "definitions")
-POINTER = re.compile(r"#/(\$defs|definitions)/([^/]*)(.*)", re.DOTALL)
-FREE_TEXT = """to_call[lazy]: /(?s:.*)<tool_call>/
-SPACE: /[ \\n]+/
-FREE: /(?s:.*)/ & ~/(?s:.*)<tool_call>(?s:.*)/
-"""
-FREE_OR_CALLS = 'start: segment* FREE\nsegment: to_call SPACE? call SPACE? "</tool_call>"\n' + FREE_TEXT
-FORM_OR_CALLS = """start: form | segment (SPACE? segment)*
-segment: "<tool_call>" SPACE? call SPACE? "</tool_call>"
-SPACE: /[ \\n]+/
-"""
+NUMBER = "/[0-9]{1,4}/"
+CALL_ID = "/[a-zA-Z0-9]{9}/"  # Mistral's
 
 
-def required_calls_schema(tools: Sequence[Tool], max_calls: int | None, settings: ServerSettings) -> dict[str, Any]:
-    """The schema of a list of at least one call, each {"name", "parameters"} of one of `tools`. max_calls: None for any
-    number. Raises ApiError for invalid schemas."""
-    calls, definitions = _calls(tools, "parameters", settings, is_lenient=False)
-    schema: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"anyOf": calls}}
-    if max_calls is not None:
-        schema["maxItems"] = max_calls
-    return schema | ({"$defs": definitions} if definitions else {})
+class CallGrammar:
+    """Of one form. schemas: of the arguments, by the functions' names."""
+
+    def __init__(self, rules: LarkRules, form: CallForm, schemas: Mapping[str, Mapping[str, Any]]) -> None:
+        self._rules = rules
+        self._form = form
+        self._head, self._pieces = head_of(form)
+        self._rests = {name: self._rest(name, schema) for name, schema in schemas.items()}
+
+    def calls(self, max_calls: int | None = None) -> str:
+        """At least one call. max_calls: 1, or None for any number."""
+        return _row(self._rules.mark(self._form.before or self._head), self.after_opening(max_calls))
+
+    def after_opening(self, max_calls: int | None = None) -> str:
+        """Calls without the fixed text that comes first."""
+        return _row(self._call() if self._form.before else self._body(), self._further(max_calls))
+
+    def calls_of_whole_reply(self) -> str:
+        """Calls whose `beginning` is one text, which tells them from other text that the reply may be."""
+        firsts = (f"{quoted(''.join(beginning(self._form, name)))} {rest}" for name, rest in self._rests.items())
+        return _row(f"({' | '.join(firsts)})", self._further(None))
+
+    def _further(self, max_calls: int | None) -> str:
+        more = "" if max_calls == 1 else f"({_row(self._rules.mark(self._form.between), self._call())})*"
+        return _row(more, self._rules.mark(self._form.after))
+
+    def _call(self) -> str:
+        return _row(self._rules.mark(self._head), self._body())
+
+    def _body(self) -> str:
+        """A call without the form's first text."""
+        bodies = (_row(*map(quoted, _first_texts(self._form, name)), rest) for name, rest in self._rests.items())
+        return self._rules.rule(" | ".join(bodies))
+
+    def _rest(self, name: str, schema: Mapping[str, Any]) -> str:
+        """A call without its first texts."""
+        rules, form = self._rules, self._form
+        values = ArgumentValues(rules, form, SchemaParts(schema, f"The schema of the tool '{name}'"))
+        rest = []
+        for piece in self._pieces:
+            match piece.slot:
+                case "call":
+                    fixed = (": ", quoted(name), ", ", quoted(form.keys[1]), ": ")
+                    rest.append(_row(*map(quoted, fixed), rules.json(schema), quoted("}")))
+                case "name":
+                    rest.append(quoted(name))
+                case "number":
+                    rest.append(rules.terminal(NUMBER))
+                case "id":
+                    rest.append(rules.terminal(CALL_ID))
+                case "arguments":
+                    rest.append(values.loose(schema) if form.strings else rules.json(schema))
+                case "parameters":
+                    rest.append(values.parameters(schema))
+                case "keywords":
+                    rest.append(values.keywords(schema))
+                case _:
+                    rest.append(rules.mark(piece.text))
+        return _row(*(rest if self._pieces[0].slot == "call" else rest[len(_first_texts(form, name)) :]))
 
 
-def hermes_grammar(tools: Sequence[Tool], form: Grammar | None, settings: ServerSettings) -> Grammar | None:
-    """The grammar of a reply that may call `tools` in Hermes' format; None where nothing is to be enforced.
-
-    With strict tools, whatever follows <tool_call> must be a call whose arguments follow the tool's schema. With a
-    `form` (of a JSON object or schema), the reply is either calls or of that form. Raises ApiError for invalid schemas.
-    """
-    if form is None and not any(tool.function.strict for tool in tools):
-        return None
-    calls, definitions = _calls(tools, "arguments", settings, is_lenient=True)
-    schema: dict[str, Any] = {"anyOf": calls, "x-guidance": JSON_STYLE}
-    call = json.dumps(schema | ({"$defs": definitions} if definitions else {}), ensure_ascii=False)
-    if form is None:
-        return Grammar("lark", f"{FREE_OR_CALLS}call: %json {call}\n")
-    wanted = json.loads(form.text) if form.kind == "json_schema" else {"type": "object"}
-    text = json.dumps(wanted | {"x-guidance": JSON_STYLE}, ensure_ascii=False)
-    return Grammar("lark", f"{FORM_OR_CALLS}call: %json {call}\nform: %json {text}\n")
+def beginning(form: CallForm, name: str) -> list[str]:
+    """The texts that tell a call of this function from other text, where calls are the whole reply."""
+    return [text for text in (form.before, head_of(form)[0], *_first_texts(form, name)) if text]
 
 
-def _calls(
-    tools: Sequence[Tool], key: str, settings: ServerSettings, is_lenient: bool
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """A schema for a call of each tool, with arguments under `key`, and the $defs that these schemas refer to.
-
-    is_lenient: only strict tools' arguments must follow their schema; others' may be any object.
-    """
-    definitions: dict[str, Any] = {}
-    calls = []
-    for number, tool in enumerate(tools):
-        arguments: Any = {"type": "object"}
-        if tool.function.strict or not is_lenient:
-            schema_text(tool.function.parameters, "tools", settings)
-            arguments, own = _hoisted(argument_schema(tool), f"tool{number}_")
-            definitions |= own
-        properties = {"name": {"const": tool.function.name}, key: arguments}
-        call = {"type": "object", "properties": properties, "required": ["name", key], "additionalProperties": False}
-        calls.append(call)
-    return calls, definitions
+def head_of(form: CallForm) -> tuple[str, tuple[Piece, ...]]:
+    """The fixed text with which each call begins, and the other pieces."""
+    first = form.pieces[0]
+    return (first.text, form.pieces[1:]) if first.text else ("", form.pieces)
 
 
-def _hoisted(schema: dict[str, Any], prefix: str) -> tuple[Any, dict[str, Any]]:
-    """The schema without its definitions, and the definitions, renamed with `prefix`, for the root of a larger schema.
-    References to them are renamed too."""
-    own = {(keyword, name): item for keyword in DEFINITIONS for name, item in _definitions(schema, keyword).items()}
-
-    def rewrite(value: Any) -> Any:
-        if isinstance(value, list):
-            return [rewrite(item) for item in value]
-        if not isinstance(value, dict):
-            return value
-        rewritten = {name: rewrite(item) for name, item in value.items()}
-        target = value.get("$ref")
-        pointer = POINTER.match(target) if isinstance(target, str) else None
-        if pointer is not None and (pointer[1], pointer[2].replace("~1", "/").replace("~0", "~")) in own:
-            rewritten["$ref"] = f"#/$defs/{prefix}{pointer[2]}{pointer[3]}"
-        return rewritten
-
-    bare = {name: item for name, item in schema.items() if name not in DEFINITIONS}
-    return rewrite(bare), {prefix + name: rewrite(item) for (_, name), item in own.items()}
+def _first_texts(form: CallForm, name: str) -> list[str]:
+    """What comes first after a call's fixed text, as far as it tells a call from other text."""
+    pieces = head_of(form)[1]
+    if pieces[0].slot == "call":
+        return ["{", quoted(form.keys[0])]
+    return [name, pieces[1].text] if form.is_whole_reply else []
 
 
-def _definitions(schema: dict[str, Any], keyword: str) -> dict[str, Any]:
-    """The schema's definitions under `keyword`. Raises ApiError where they are not an object."""
-    found = schema.get(keyword, {})
-    if not isinstance(found, dict):
-        raise invalid(f"tools: {keyword} of a schema must be an object.", "tools", "invalid_schema")
-    return found
+def _row(*parts: str) -> str:
+    return " ".join(filter(None, parts))

@@ -22,11 +22,11 @@ OPTIONS = ("json", "json_object", "regex", "choice", "grammar")
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """param: the field the grammar came from; is_free: the grammar also allows any text, such as reasoning."""
+    """param: the field the grammar came from; may_think: the grammar lets a thought come first."""
 
     param: str
     grammar: Grammar
-    is_free: bool = False
+    may_think: bool = False
 
 
 def constraint_of(body: GenerationRequest, settings: ServerSettings) -> Constraint | None:
