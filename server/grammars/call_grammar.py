@@ -15,6 +15,7 @@ from server.parsing.reply_format import CallForm, Piece
 
 NUMBER = "/[0-9]{1,4}/"
 CALL_ID = "/[a-zA-Z0-9]{9}/"  # Mistral's
+SPACE = "/[ \\n]{0,4}/"  # that may come first, as after a thought
 
 
 class CallGrammar:
@@ -36,7 +37,8 @@ class CallGrammar:
 
     def calls_of_whole_reply(self) -> str:
         """Calls whose `beginning` is one text, which tells them from other text that the reply may be."""
-        firsts = (f"{quoted(''.join(beginning(self._form, name)))} {rest}" for name, rest in self._rests.items())
+        beginnings = {name: quoted("".join(beginning(self._form, name))) for name in self._rests}
+        firsts = (f"{self._rules.terminal(f'{SPACE} {each}')} {self._rests[name]}" for name, each in beginnings.items())
         return _row(f"({' | '.join(firsts)})", self._further(None))
 
     def _further(self, max_calls: int | None) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from decoding.core.grammar import Grammar
 from server.config import ServerSettings
-from server.grammars.call_grammar import CallGrammar
+from server.grammars.call_grammar import SPACE, CallGrammar
 from server.grammars.constraint import Constraint, check_text, constraint_of, schema_text
 from server.grammars.free_text import FreeText
 from server.grammars.lark_rules import LarkRules, expression, quoted
@@ -18,7 +18,6 @@ from server.parsing.reply_format import ReplyFormat
 from server.schemas.chat import ChatRequest
 from server.schemas.tools import Tool
 
-AFTER_THOUGHT = "/[ \\n]{1,4}/"
 UNKNOWN_FORMAT = (
     "the format in which this model writes calls is not known, so that none can be enforced. Name it when the server "
     "starts, with --tool-parser or --response-template, or ask for tool_choice auto without strict tools."
@@ -80,24 +79,22 @@ def _arguments(tool: Tool, is_forced: bool, settings: ServerSettings) -> Mapping
 
 def _thought(format_: ReplyFormat, open_thought: str, rules: LarkRules) -> str:
     """The rest of the prompt's thought, or one that may come first."""
-    space = rules.terminal(AFTER_THOUGHT)
     between = format_.calls[0].between
     after = f"({rules.mark(between)})?" if between in format_.frames else ""  # another message begins
     if open_thought:
-        return f"{rules.text_to(open_thought)} {space}? {after}"
+        return f"{rules.text_to(open_thought)} {rules.terminal(SPACE)} {after}"
     thoughts = []
     for opening, closing in format_.thoughts:
         has_token = any(isinstance(piece, int) for piece in rules.fixed(opening))
         first, inside = (rules.mark(opening), "") if has_token else ("", opening)
         thoughts.append(f"{first} {rules.text_to(closing, opening=inside)}")
-    return f"(({' | '.join(thoughts)}) {space}? {after})?" if thoughts else ""
+    return f"(({' | '.join(thoughts)}) {rules.terminal(SPACE)} {after})?" if thoughts else ""
 
 
 def _form_after_thought(form: Constraint | None, open_thought: str, rules: LarkRules) -> Constraint | None:
     if form is None or not open_thought:
         return form
-    space = rules.terminal(AFTER_THOUGHT)
-    text = rules.text(f"{rules.text_to(open_thought)} {space}? {_form(form.grammar, rules)}")
+    text = rules.text(f"{rules.text_to(open_thought)} {rules.terminal(SPACE)} {_form(form.grammar, rules)}")
     return Constraint(form.param, Grammar("lark", text), may_think=True)
 
 

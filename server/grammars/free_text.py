@@ -46,8 +46,8 @@ class FreeText:
         """Text and calls; where calls can only be a whole reply, one of the two."""
         rules, form = self._rules, self._format.calls[0]
         text = rules.terminal(self._allowed)
-        tokens = ",".join(map(str, self._tokens()))
-        pieces = [f"{text}? <[{tokens}]>"] if tokens else []
+        tokens = " | ".join(written([token]) for token in self._tokens())  # a range would hide that a mark begins
+        pieces = [f"{text}? ({tokens})"] if tokens else []
         if not form.is_whole_reply:
             pieces.append(self._text_and_calls(form, text))
         free = f"({' | '.join(pieces)})* {text}?" if pieces else f"{text}?"
