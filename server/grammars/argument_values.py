@@ -101,10 +101,10 @@ class ArgumentValues:
                 bodies += [self._rules.text_to(mark, [f"({' | '.join(map(quoted, texts))})"])] if texts else []
                 continue
             if "string" in types:
-                contents = _contents(parts)
-                if not contents:
+                contents, length = _patterns(parts), _length(parts)
+                if not contents and not length:
                     return self._rules.text_to(mark)
-                bodies.append(self._rules.text_to(mark, contents))
+                bodies.append(self._rules.text_to(mark, contents, length))
             bodies += [f"{each} {self._rules.mark(mark)}" for each in self._json_of(parts, set(types) - {"string"})]
         return self._one_of(bodies)
 
@@ -126,7 +126,7 @@ class ArgumentValues:
             yield from (self._loose_value(value) for value in values)
             return
         if "string" in types:
-            yield f"{rules.mark(self._form.strings)} {rules.text_to(self._form.strings, _contents(parts))}"
+            yield f"{rules.mark(self._form.strings)} {rules.text_to(self._form.strings, _patterns(parts), _length(parts))}"
         if "array" in types:
             yield from self._array(parts)
         if "object" in types:
@@ -178,15 +178,16 @@ class ArgumentValues:
         return ""
 
 
-def _contents(parts: Parts) -> list[str]:
-    """Terminals, all of which a string of this schema fits; no part of them is its `format`."""
-    contents = []
-    for part in parts:
-        if "pattern" in part:
-            contents.append(expression(search_expression(part["pattern"])))
-        if "minLength" in part or "maxLength" in part:
-            contents.append(f"/(?s:.{{{part.get('minLength', 0)},{part.get('maxLength', '')}}})/")
-    return contents
+def _patterns(parts: Parts) -> list[str]:
+    """Terminals, all of which a string of this schema is."""
+    return [expression(search_expression(part["pattern"])) for part in parts if "pattern" in part]
+
+
+def _length(parts: Parts) -> str:
+    """How many characters a string of this schema has, as a regular expression says it; "" for any number."""
+    least = max((part["minLength"] for part in parts if "minLength" in part), default=0)
+    most = min((part["maxLength"] for part in parts if "maxLength" in part), default="")
+    return f"{{{least},{most}}}" if least or most != "" else ""
 
 
 def search_expression(pattern: str) -> str:

@@ -61,18 +61,24 @@ class LarkRules:
     def mark(self, text: str) -> str:
         return written(self.fixed(text))
 
-    def text_to(self, mark: str, contents: Iterable[str] = (), opening: str = "") -> str:
-        """Text that does not have the mark in it, and the mark, at whose sides white space may stand in the text. The
-        text follows all of `contents`, terminals. opening: text that comes first and has no special token."""
+    def text_to(self, mark: str, contents: Sequence[str] = (), length: str = "", opening: str = "") -> str:
+        """Text and the mark that closes it, which is not in the text. contents: terminals, all of which the text is;
+        length: how many characters it has, as a regular expression says it; opening: text before it, in which there is
+        no special token."""
         first, *rest = self.fixed(mark)
-        name = mark if isinstance(first, int) else first
-        allowed = " & ".join([*contents, without([escaped(word_of(name))])])
+        counted = [f"/(?s:.{length})/"] if length else []
         if isinstance(first, int):
-            before = f"{quoted(opening)} " if opening else ""
-            return f"{before}{self.terminal(allowed)} {written([first, *rest])}"
-        inside = self.terminal(allowed)
-        whole = self.terminal(" ".join(filter(None, (opening and quoted(opening), inside, quoted(first)))))
-        return " ".join(filter(None, (self.rule(whole, "[lazy]"), written(rest))))
+            inside = self.terminal(" & ".join([*contents, *counted, without([escaped(mark.split()[0])])]))
+            return " ".join(filter(None, (opening and quoted(opening), inside, written([first, *rest]))))
+        if length:  # the longest text in which there is no mark would cost llguidance too much
+            word = first.split()[0]
+            end, rest = f"/\\s?{escaped(word)}/", [first.split(word, 1)[1], *rest]
+            inside = self.terminal(" & ".join([*counted, *contents]))
+        else:
+            end = quoted(first)
+            inside = self.terminal(" & ".join([*contents, without([escaped(first.split()[0])])]))
+        whole = self.terminal(" ".join(filter(None, (opening and quoted(opening), inside, end))))
+        return " ".join(filter(None, (self.rule(whole, "[lazy]"), written([piece for piece in rest if piece]))))
 
     def _pieces(self, text: str) -> Iterable[str | int]:
         plain = ""
@@ -131,8 +137,3 @@ def without(expressions: Sequence[str], beginnings: Sequence[str] = ()) -> str:
     if beginnings:
         parts.append(f"~/\\s*({'|'.join(beginnings)})(?s:.*)/")
     return " & ".join(parts)
-
-
-def word_of(text: str) -> str:
-    """The text's first word."""
-    return text.split()[0] if text.strip() else text
