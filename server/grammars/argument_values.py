@@ -126,7 +126,8 @@ class ArgumentValues:
             yield from (self._loose_value(value) for value in values)
             return
         if "string" in types:
-            yield f"{rules.mark(self._form.strings)} {rules.text_to(self._form.strings, _patterns(parts), _length(parts))}"
+            mark = self._form.strings
+            yield f"{rules.mark(mark)} {rules.text_to(mark, _patterns(parts), _length(parts))}"
         if "array" in types:
             yield from self._array(parts)
         if "object" in types:

@@ -13,6 +13,7 @@ from server.grammars.constraint import Constraint, check_text, constraint_of, sc
 from server.grammars.free_text import FreeText
 from server.grammars.lark_rules import LarkRules, expression, quoted
 from server.grammars.schema import argument_schema
+from server.grammars.schema_parts import without_annotations
 from server.http.errors import invalid
 from server.parsing.reply_format import ReplyFormat
 from server.schemas.chat import ChatRequest
@@ -74,7 +75,7 @@ def _arguments(tool: Tool, is_forced: bool, settings: ServerSettings) -> Mapping
     if not is_forced and not tool.function.strict:
         return {"type": "object"}
     schema_text(tool.function.parameters, "tools", settings)
-    return argument_schema(tool)
+    return without_annotations(argument_schema(tool))
 
 
 def _thought(format_: ReplyFormat, open_thought: str, rules: LarkRules) -> str:

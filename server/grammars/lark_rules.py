@@ -70,9 +70,10 @@ class LarkRules:
         if isinstance(first, int):
             inside = self.terminal(" & ".join([*contents, *counted, without([escaped(mark.split()[0])])]))
             return " ".join(filter(None, (opening and quoted(opening), inside, written([first, *rest]))))
-        if length:  # the longest text in which there is no mark would cost llguidance too much
+        if length:  # the first mark ends it; that none is in the text would cost llguidance too much to know
             word = first.split()[0]
-            end, rest = f"/\\s?{escaped(word)}/", [first.split(word, 1)[1], *rest]
+            before, after = first.split(word, 1)
+            end, rest = quoted(before + word), [after, *rest]
             inside = self.terminal(" & ".join([*counted, *contents]))
         else:
             end = quoted(first)

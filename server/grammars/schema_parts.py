@@ -6,7 +6,7 @@ Invariant: a value fits the schema if and only if it fits all parts of one alter
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,19 +20,10 @@ COMPOSED = ("$ref", "allOf", "anyOf", "oneOf")
 DEFINITIONS = ("$defs", "definitions")
 NAMED = (*DEFINITIONS, "properties", "patternProperties")  # what they hold has names of the caller's
 VALUES = ("const", "enum", "default", "examples")
-NOT_SAID = (
-    "title",
-    "description",
-    "default",
-    "examples",
-    "example",
-    "$comment",
-    "deprecated",
-    "$id",
-    "$anchor",
-    "$schema",
-)
+ANNOTATIONS = ("title", "description", "default", "examples", "example", "$comment", "deprecated")
+IDENTIFIERS = ("$id", "$anchor", "$schema")
 
+OF_NO_PART = (*COMPOSED, *ANNOTATIONS, *IDENTIFIERS, *DEFINITIONS)
 Parts = tuple[Mapping[str, Any], ...]  # schemas without COMPOSED, all of which a value fits
 
 
@@ -58,9 +49,7 @@ class SchemaParts:
             return [] if schema is False else [()]
         if num_steps > MOST_REFERENCES:
             self.refuse("refers to itself")
-        own = {
-            keyword: value for keyword, value in schema.items() if keyword not in (*COMPOSED, *NOT_SAID, *DEFINITIONS)
-        }
+        own = {keyword: value for keyword, value in schema.items() if keyword not in OF_NO_PART}
         found: list[Parts] = [(own,) if own else ()]
         choices = [[self._target(schema["$ref"])]] if "$ref" in schema else []
         choices += [[each] for each in schema.get("allOf", ())]
@@ -89,11 +78,18 @@ class SchemaParts:
     def alone(self, schema: Any) -> dict[str, Any]:
         """A part of the root as a root of its own, with all that it refers to as definitions."""
         numbers: dict[str, int] = {}
-        whole = _moved(schema, numbers)
+
+        def moved(part: Any) -> Any:
+            def reference(old: str) -> str:
+                return f"#/$defs/{numbers.setdefault(old, len(numbers))}"
+
+            return _rewritten(part, (*ANNOTATIONS, *IDENTIFIERS, *DEFINITIONS), reference)
+
+        whole: dict[str, Any] = moved(schema)
         definitions: dict[str, Any] = {}
         while len(definitions) < len(numbers):
             number = len(definitions)
-            definitions[str(number)] = _moved(self._target(list(numbers)[number]), numbers)
+            definitions[str(number)] = moved(self._target(list(numbers)[number]))
         return whole | ({"$defs": definitions} if definitions else {})
 
     def refuse(self, what: str) -> None:
@@ -113,6 +109,12 @@ class SchemaParts:
         if found is None:
             self.refuse(f"refers to {reference}")
         return found
+
+
+def without_annotations(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema without what only tells of it, which may be long."""
+    bare: dict[str, Any] = _rewritten(schema, ANNOTATIONS, str)
+    return bare
 
 
 def types_of(parts: Parts) -> list[str]:
@@ -159,23 +161,23 @@ def _all_of(schemas: list[Any]) -> Any:
     return conjunction(saying) if saying else True
 
 
-def _moved(value: Any, numbers: dict[str, int], has_names: bool = False) -> Any:
-    """The schema, or what is in it, with references to definitions by number; `numbers` takes new ones.
-    has_names: its members are named by the caller, so that none is a keyword."""
+def _rewritten(value: Any, dropped: Collection[str], reference: Callable[[str], str], has_names: bool = False) -> Any:
+    """The schema, or what is in it, without the keywords in `dropped`, and with other references. has_names: its
+    members are named by the caller, so that none is a keyword."""
     if isinstance(value, list):
-        return [_moved(item, numbers) for item in value]
+        return [_rewritten(item, dropped, reference) for item in value]
     if not isinstance(value, Mapping):
         return value
-    if has_names:
-        return {name: _moved(item, numbers) for name, item in value.items()}
-    moved = {
-        keyword: item if keyword in VALUES else _moved(item, numbers, keyword in NAMED)
-        for keyword, item in value.items()
-        if keyword not in (*NOT_SAID, *DEFINITIONS)
+    rewritten = {
+        key: item
+        if key in VALUES and not has_names
+        else _rewritten(item, dropped, reference, key in NAMED and not has_names)
+        for key, item in value.items()
+        if has_names or key not in dropped
     }
-    if isinstance(value.get("$ref"), str):
-        moved["$ref"] = f"#/$defs/{numbers.setdefault(value['$ref'], len(numbers))}"
-    return moved
+    if isinstance(value.get("$ref"), str) and not has_names:
+        rewritten["$ref"] = reference(value["$ref"])
+    return rewritten
 
 
 def _schemas_in(value: Any) -> Iterator[Mapping[str, Any]]:

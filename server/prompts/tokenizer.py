@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,8 @@ class Tokenizer:
     """decoder: the "decoder" of tokenizer.json, which says how token names spell bytes; "" if there is none.
 
     encode_with: takes text, add_special_tokens and parse_special, see `encode`; longest_token: the most characters that
-    one token stands for.
+    one token stands for; marks: the ids by name of the tokens that llguidance takes for no text, whatever they spell:
+    special ones, and added ones in angle brackets.
     """
 
     encode_with: Callable[[str, bool, bool], list[int]]
@@ -40,6 +41,7 @@ class Tokenizer:
     decoder: str
     longest_token: int
     special_tokens: SpecialTokens
+    marks: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def has_byte_tokens(self) -> bool:
@@ -117,7 +119,8 @@ def _from_hub(files: ModelFiles, trust_remote_code: bool) -> Tokenizer:
 
     names = auto.convert_ids_to_tokens
     special = SpecialTokens(str(token) for token in auto.added_tokens_decoder.values() if token.special)
-    return Tokenizer(encode, decode, names, vocabulary.get, _decoder_of(auto), _longest(vocabulary), special)
+    longest, marks = _longest(vocabulary), _marks(auto.added_tokens_decoder)
+    return Tokenizer(encode, decode, names, vocabulary.get, _decoder_of(auto), longest, special, marks)
 
 
 def _decoder_of(auto: Any) -> str:
@@ -144,8 +147,18 @@ def _from_file(path: Path) -> Tokenizer:
         return text
 
     decoder, longest = _decoder_part(path.read_text("utf-8")), _longest(fast.get_vocab())
-    special = SpecialTokens(token.content for token in fast.get_added_tokens_decoder().values() if token.special)
-    return Tokenizer(encode, decode, fast.id_to_token, fast.token_to_id, decoder, longest, special)
+    added = fast.get_added_tokens_decoder()
+    special = SpecialTokens(token.content for token in added.values() if token.special)
+    return Tokenizer(encode, decode, fast.id_to_token, fast.token_to_id, decoder, longest, special, _marks(added))
+
+
+def _marks(added: Mapping[int, Any]) -> dict[str, int]:
+    names = {token_id: token.content for token_id, token in added.items()}
+    return {
+        name: token_id
+        for token_id, name in names.items()
+        if added[token_id].special or (name.startswith("<") and name.endswith(">"))
+    }
 
 
 def _opened(path: Path) -> Any:
