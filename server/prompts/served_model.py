@@ -24,7 +24,3 @@ class ServedModel:
     def most_characters(self) -> int:
         """The most characters that may fit into the context: each of its tokens is then the vocabulary's longest."""
         return self.engine.max_model_len * self.tokenizer.longest_token
-
-    def special_id(self, name: str) -> int | None:
-        """The id of the special token of this name; None where there is none."""
-        return self.tokenizer.id_of(name) if self.tokenizer.special_tokens.is_name(name) else None

@@ -39,9 +39,6 @@ class SpecialTokens:
         self._beginnings = frozenset(each for each in beginnings if not each.isalnum())  # letters alone are too common
         self._longest_beginning = max(map(len, self._beginnings), default=0)
 
-    def is_name(self, text: str) -> bool:
-        return self._pattern is not None and self._pattern.fullmatch(text) is not None
-
     def are_in(self, text: str) -> bool:
         """Whether the text has a special token's name."""
         return self._pattern is not None and self._pattern.search(text) is not None

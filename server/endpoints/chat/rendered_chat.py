@@ -80,7 +80,7 @@ def reading_of(chat: RenderedChat, model: ServedModel) -> ReplyReading:
     open_thought = next((closing for opening, closing in format_.thoughts if prompt.endswith(opening.rstrip())), "")
     if any(prompt.endswith(closing.strip()) for _, closing in format_.thoughts):
         format_ = replace(format_, thoughts=())
-    constraint = chat_constraint(body, tools, format_, open_thought, model.special_id, model.settings)
+    constraint = chat_constraint(body, tools, format_, open_thought, model.tokenizer.marks.get, model.settings)
     if constraint is not None and not constraint.may_think:
         format_, open_thought = replace(format_, thoughts=()), ""
     wanted = CallsWanted(

@@ -102,7 +102,9 @@ def test_calls_by_messages(family: tuple[str, RunningServer]) -> None:
 
 
 def test_a_response_template_of_a_file_reads_the_replies(tmp_path: Path) -> None:
-    folder = make_model_folder(tmp_path / "model", "{{ messages[0].content }}\n<|tools|>{{ tools | length }}<|assistant|>")
+    folder = make_model_folder(
+        tmp_path / "model", "{{ messages[0].content }}\n<|tools|>{{ tools | length }}<|assistant|>"
+    )
     fields = {"content": {}, "tool_calls": {"open": "<call>", "close": "</call>", "repeats": True, "content": "json"}}
     (tmp_path / "own.json").write_text(json.dumps({"start_anchor": "<|assistant|>", "fields": fields}))
     settings = ServerSettings(model=str(folder), response_template=str(tmp_path / "own.json"), drain_seconds=2)
