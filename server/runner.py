@@ -54,6 +54,8 @@ def run(settings: ServerSettings, command: Sequence[str] = WORKER_COMMAND) -> in
     """Serve until a signal arrives, or until the model turns out not to be servable. Returns the exit status."""
     logging.basicConfig(level=settings.log_level.upper(), format=LOG_FORMAT)
     quieten()
+    if not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_DISABLE", "1")  # progress bars, also the workers', would fill a log with spaces
     sys.setswitchinterval(SWITCH_SECONDS)
     settle_allocator(MMAP_BYTES)
     return asyncio.run(_serve(settings, command))
@@ -64,7 +66,8 @@ async def _serve(settings: ServerSettings, command: Sequence[str]) -> int:
     try:
         listener = _listen(settings)
     except OSError as error:
-        console.print(f"[red]Cannot listen on {settings.host} port {settings.port}:[/red] {error.strerror}")
+        where = f"{settings.host} port {settings.port}"
+        console.print(f"[red]Cannot listen on {where}:[/red] {error.strerror}", highlight=False, soft_wrap=True)
         return 1
     try:
         service = create_service(settings, command)
@@ -162,25 +165,26 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
-        """Handle SIGINT, SIGTERM and SIGHUP. Unlike uvicorn's, it does not raise them again at the end: the process
-        would then die by the signal after an orderly stop."""
+        """Handle SIGINT, SIGTERM and SIGHUP, and ignore them from the end on: a process that dies by a signal after an
+        orderly stop, as uvicorn has it, looks broken to whoever started it."""
         handlers = {
             signal.SIGINT: self.handle_exit,
             signal.SIGTERM: self.handle_exit,
             signal.SIGHUP: self.handle_hangup,
         }
-        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
         try:
             yield
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            for number in handlers:
+                signal.signal(number, signal.SIG_IGN)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         self._num_signals += 1
-        asyncio.get_running_loop().call_soon_threadsafe(
-            self._stop_at_once if self._num_signals > 1 else self._drain, sig
-        )
+        if self._num_signals <= 2:
+            stop = self._drain if self._num_signals == 1 else self._stop_at_once
+            asyncio.get_running_loop().call_soon_threadsafe(stop, sig)
 
     def handle_hangup(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         asyncio.get_running_loop().call_soon_threadsafe(self._hang_up, sig)
@@ -245,9 +249,8 @@ class _StartupReport:
         self._url = url
         self._last = ""
         self._num_compiling = 0
-        console.print(
-            f"[bold]Gander[/bold] is starting [cyan]{service.settings.model_name}[/cyan]; {url}/ready says when."
-        )
+        name = escape(service.settings.model_name)
+        self._say(f"[bold]Gander[/bold] is starting [cyan]{name}[/cyan]; {url}/ready says when.")
 
     def show(self, status: EngineStatus) -> None:
         """Print each new sentence of progress once, and the address when the server becomes ready."""

@@ -84,6 +84,7 @@ def _describe(service: Service, caller: Caller) -> dict[str, Any]:
     if engine is not None:
         body["engine"] = {
             "model": engine.model,
+            "served_name": service.settings.model_name,
             "device": engine.device,
             "dtype": engine.dtype,
             "weights": engine.weights,

@@ -30,6 +30,29 @@ def align(page: Page) -> Any:
     return run
 
 
+def test_the_header_names_the_model_as_clients_do_and_the_weights_as_they_are(page: Page) -> None:
+    health = {"status": "ready", "sentence": "serving", "fraction": 1, "compiling": []}
+    engine = {"model": "/models/x", "served_name": "small", "dtype": "float32", "weights": "int8", "device": "cpu"}
+    said = page.evaluate(
+        """async (health) => {
+          const { Engine } = await import("/web/api/engine.js");
+          return Object.assign(new Engine(), { health }).sentence;
+        }""",
+        health | {"engine": engine},
+    )
+    assert said == "small · int8 on cpu"
+
+
+def test_an_estimate_below_one_says_why(page: Page) -> None:
+    basis = """async (all) => {
+      const { basisOf } = await import("/web/drafting/inspector.js");
+      return all.map((each) => basisOf(...each));
+    }"""
+    slow = "estimated: steps are slower now than at the start"
+    asked = [[0.47, False], [0.47, True], [1.5, False], [None, False]]
+    assert page.evaluate(basis, asked) == [slow, "measured", "estimated", "estimated"]
+
+
 def test_plain_text_is_split_where_its_tokens_meet(align: Any) -> None:
     assert align(["Hello there"], ["Hel", "lo", " there"]) == [[("Hel", 0), ("lo", 1), (" there", 2)]]
 

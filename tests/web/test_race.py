@@ -34,6 +34,16 @@ def test_race_comes_first_and_ends_equal(visitor: Visitor, real: RunningServer) 
     wait_until(lambda: not ours & {card["id"] for card in real.get("/v1/sessions").json()["data"]})
 
 
+def test_after_a_race_both_lanes_show_the_same_place(visitor: Visitor) -> None:
+    visitor.set("maxNodes", "16")
+    race(visitor)
+    expect(visitor.page.locator('[data-lane="drafted"] .token.of-step').first).to_be_visible()
+    top = "() => [...document.querySelectorAll('.lane .code-text')].map((each) => Math.round(each.scrollTop))"
+    wait_until(lambda: len(set(visitor.page.evaluate(top))) == 1)
+    visitor.page.locator('[data-lane="plain"] .code-text').evaluate("(each) => each.scrollTo(0, 20)")
+    wait_until(lambda: visitor.page.evaluate(top) == [20, 20])
+
+
 def test_a_chat_races_too_and_can_be_replayed(visitor: Visitor) -> None:
     page = visitor.page
     visitor.set("maxTokens", "40")

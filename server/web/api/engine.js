@@ -23,8 +23,8 @@ export class Engine extends EventTarget {
     if (!this.health) return "The server does not answer; trying again.";
     const { status, sentence, fraction, compiling, engine } = this.health;
     if (!sentence) return `The server is ${status}; Settings has a place for its API key.`;
-    if (status === "ready" && compiling.length) return `${engine.model} · replies are plain: still compiling ${compiling[0]}`;
-    if (status === "ready") return `${engine.model} · ${engine.dtype} on ${engine.device}`;
+    if (status === "ready" && compiling.length) return `${engine.served_name} · replies are plain: still compiling ${compiling[0]}`;
+    if (status === "ready") return `${engine.served_name} · ${engine.weights} on ${engine.device}`;
     if (status === "loading") return `Loading, ${Math.round(fraction * 100)}%: ${sentence}`;
     if (status === "failed") return `The engine has been given up: ${sentence}. Restart the server.`;
     return `${{ silent: "Waiting", restarting: "Restarting" }[status] ?? "Stopping"}: ${sentence}`;

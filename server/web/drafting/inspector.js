@@ -8,6 +8,7 @@ import { markStep } from "./tokens.js";
 import { TreeView } from "./tree.js";
 
 const LARGE = 24; // nodes
+const SLOW = 0.95; // a speedup below is a loss
 const REST = 100; // milliseconds between two drawings of the figures
 
 export class Inspector {
@@ -53,7 +54,7 @@ export class Inspector {
       tau: fixed(trace.acceptanceLength, 2),
       rate: rate(tokensPerSecond ?? null),
       speedup: speedup === null ? "–" : `${speedup.toFixed(2)}×`,
-      basis: measuredSpeedup ? "measured" : "estimated",
+      basis: basisOf(speedup, Boolean(measuredSpeedup)),
       tokens: trace.tokens.length,
       steps: trace.steps.length,
       accepted: trace.drafted ? percent(trace.accepted / trace.drafted) : "–",
@@ -74,4 +75,10 @@ export class Inspector {
     this.tree.show(this.generation.trace, number);
     for (const text of this.#texts) markStep(text, number);
   }
+}
+
+/** Where a speedup comes from. An estimate compares with what a plain step took when the server started. */
+export function basisOf(speedup, isMeasured) {
+  if (isMeasured) return "measured";
+  return speedup !== null && speedup < SLOW ? "estimated: steps are slower now than at the start" : "estimated";
 }

@@ -6,7 +6,7 @@ import { SOURCES } from "./sources.js";
 
 const REST = 100; // milliseconds between two drawings of the counts
 const SWITCH = "gander.sources";
-const ALWAYS = new Set(["context", "adjacency", "ngram", "draft_model", "bonus"]);
+const ALWAYS = new Set(["context", "adjacency", "ngram", "bonus"]); // the others show once they have a token
 
 export class Legend {
   #pinned = null;

@@ -40,11 +40,20 @@ export class RaceView {
     this.chart = new RaceChart(part(root, "chart"));
     this.lanes = [new Lane("Plain"), new Lane("Drafted")];
     part(root, "lanes").append(...this.lanes.map((lane) => lane.root));
+    this.lanes.forEach((lane, index) => {
+      lane.text.addEventListener("scroll", () => this.#scrollTogether(lane, this.lanes[1 - index]), { passive: true });
+    });
     this.#preparePrompts();
     this.form.addEventListener("submit", (event) => {
       event.preventDefault();
       if (this.button.canStart) this.#start();
     });
+  }
+
+  /** Once both have ended, both lanes show the same place. */
+  #scrollTogether(lane, other) {
+    const haveEnded = this.lanes.every(({ root }) => root.dataset.state === "done");
+    if (haveEnded) other.text.scrollTop = lane.text.scrollTop;
   }
 
   shown() {

@@ -203,6 +203,17 @@ def test_a_path_of_other_servers_answers_with_a_sentence(server: RunningServer) 
     assert server.http.post("/v1/nonsense", json={}).json()["error"]["code"] == "not_found"
 
 
+def test_a_base_url_that_lacks_the_version_is_told(server: RunningServer) -> None:
+    for path in ("/chat/completions", "/completions", "/responses", "/messages", "/models"):
+        response = server.http.post(path, json={}) if path != "/models" else server.http.get(path)
+        error = response.json()["error"]
+        assert (response.status_code, error["code"]) == (404, "not_found")
+        assert error["message"].endswith(f"The client's base URL lacks /v1: this server has /v1{path}.")
+        twice = server.http.post(f"/v1/v1{path}", json={}).json()["error"]["message"]
+        assert twice.endswith(f"The client's base URL has one /v1 too many: this server has /v1{path}.")
+    assert "base URL" not in server.http.get("/nonsense").json()["error"]["message"]
+
+
 def test_ids_have_the_form_clients_look_for(server: RunningServer) -> None:
     assert server.post(prompt="a", max_tokens=1).json()["id"].startswith("cmpl-")
     assert server.chat("a", max_tokens=1).json()["id"].startswith("chatcmpl-")

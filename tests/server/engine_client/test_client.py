@@ -463,6 +463,29 @@ def test_a_signal_drains_then_exits_0_without_a_worker(tmp_path: Path, number: s
     assert "zzz" not in output
 
 
+def test_signals_without_end_and_a_log_leave_nothing_but_sentences(tmp_path: Path) -> None:
+    """As when a person keeps pressing Ctrl-C during a stream: the last ones come when the server has stopped."""
+    folder = make_model_folder(tmp_path / ("a-name-that-is-long-" * 10))
+    with (
+        server_process(folder, 60) as (process, url, lines),
+        httpx.Client(base_url=url, timeout=PATIENCE) as client,
+    ):
+        wait_until(lambda: client.get("/ready").status_code == 200)
+        pid = client.get("/health").json()["worker_pid"]
+        assert b"\0TQDM_DISABLE=1\0" in Path(f"/proc/{pid}/environ").read_bytes()
+        body = {"prompt": script(per_step=1, delay=0.02), "max_tokens": 4000, "stream": True}
+        with client.stream("POST", "/v1/completions", json=body) as reply:
+            next(reply.iter_text())
+            wait_until(lambda: process.send_signal(signal.SIGINT) or process.poll() is not None)
+        assert process.poll() == 0
+    output = "".join(lines)
+    assert "Traceback" not in output
+    assert output.count("Stopping at once") == 1
+    assert f"Gander is starting {folder.name}; {url}/ready says when.\n" in output
+    assert "\r" not in output
+    assert " " * 20 not in output
+
+
 def test_a_context_that_was_lowered_is_told_of_wherever_the_start_is(tmp_path: Path) -> None:
     note = "The context is 4096 of 8192 tokens [all that the memory holds]."
     folder = make_model_folder(tmp_path / "toy", context_note=note)
