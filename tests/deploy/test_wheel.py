@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -11,11 +12,13 @@ import sys
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from packaging.requirements import Requirement
 
 from tests.kernels import lend_kernels
 from tests.server.servers import wait_until
@@ -45,6 +48,16 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run(sys.executable, "-m", "pip", "wheel", *options, folder / "source")
     (built,) = folder.glob("gander-*.whl")
     return built
+
+
+def test_a_torch_that_is_there_is_kept(wheel: Path) -> None:
+    """So that a machine without a GPU keeps its CPU build: see the README."""
+    options = ("--dry-run", "--quiet", "--no-index", "--ignore-installed", "--no-deps", "--report", "-")
+    report = json.loads(run(sys.executable, "-m", "pip", "install", *options, wheel))
+    (ours,) = report["install"]
+    wanted = next(Requirement(each) for each in ours["metadata"]["requires_dist"] if each.startswith("torch"))
+    assert wanted.specifier.contains(metadata.version("torch")), "else pip would replace it"
+    assert wanted.url is None
 
 
 @pytest.fixture(scope="module")
