@@ -103,10 +103,12 @@ SERVER = {
     """,
     "prompts": """
         model_check model_files special_tokens message_forms jinja_template template_process chat_template tokenizer
-        served_model
-        encoding conversation
+        served_model encoding conversation
     """,
-    "grammars": "keywords disjoint schema constraint call_grammar chat_constraint",
+    "grammars": """
+        keywords disjoint schema constraint lark_rules schema_parts argument_values call_grammar free_text
+        chat_constraint
+    """,
     "generation": """
         detokenize choice call events logprobs options limits plan prepare report trace usage spans
         answer response_store

@@ -13,6 +13,8 @@ from llguidance import LLMatcher, LLTokenizer
 from tokenizers import AddedToken, Tokenizer
 
 import decoding
+from decoding.core.tree import Source, root_only
+from decoding.drafting.grammar import TreeGrammar
 from decoding.sampling.grammar.matcher import CompiledGrammar
 from server.config import ServerSettings
 from server.grammars.chat_constraint import chat_constraint
@@ -20,6 +22,7 @@ from server.grammars.constraint import Constraint
 from server.http.errors import ApiError
 from server.parsing.reply_format import ReplyFormat, families
 from server.schemas.chat import ChatRequest
+from tests.decoding.drafting.one_tree.growing import request_of
 from tests.server.grammars.call_texts import Call, Piece, call_pieces
 
 BOX: Any = {
@@ -185,6 +188,9 @@ def test_marks_and_the_name_are_forced(model: Model, name: str) -> None:
         head = head.split(":")[0]
     compiled = CompiledGrammar(model.matcher(constraint_of(model, NAMED, format_)), frozenset([0]), 0)
     forced = compiled.new_matcher().forced()
+    tree = TreeGrammar(request_of([1]), compiled.new_matcher()).revise(root_only(1), len(forced))
+    assert tree.tokens[1:].tolist() == forced
+    assert set(tree.sources[1:].tolist()) == {Source.GRAMMAR}
     text = model.tokenizer.decode(forced, skip_special_tokens=False)
     assert text.startswith(head[: -len(UNDECIDED)])  # another token may go on from the last letters
     assert {token for mark, token in model.special.items() if mark in head} <= set(forced)
