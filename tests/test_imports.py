@@ -82,6 +82,10 @@ DECODING = {
     """,
 }
 SERVER = {
+    "parsing": """
+        string_search spaces parts tape json_text typed reply_format call_reader bare_calls reply_parser template_parser
+        reply_formats
+    """,
     "http": """
         errors keys auth rate_limits turn middleware sender sse tracing unknown_fields idle_memory work_pool
         body connections repeated_lines
@@ -97,10 +101,6 @@ SERVER = {
         worker_process standby supervisor router all_sessions client
     """,
     "metrics": "totals exposition vllm_names metrics",
-    "parsing": """
-        string_search spaces parts tape json_text typed reply_format call_reader bare_calls reply_parser template_parser
-        reply_formats
-    """,
     "prompts": """
         model_check model_files special_tokens message_forms jinja_template template_process chat_template tokenizer
         served_model encoding conversation
