@@ -162,10 +162,9 @@ def test_one_call_or_a_certain_one_can_be_asked_for(server: RunningServer) -> No
     assert len(both(server, messages=script(say=2 * call), tools=[TOOL])["content"]) == 2
     assert len(both(server, messages=script(say=2 * call), tools=[TOOL], tool_choice=one)["content"]) == 1
     certain = {"type": "tool", "name": "weather"}
-    message = both(server, messages=script(say='{"city": "Rome"}'), tools=[TOOL], tool_choice=certain)
+    message = both(server, messages=script(say=call), tools=[TOOL], tool_choice=certain)
     assert [(block["name"], block["input"]) for block in message["content"]] == [("weather", {"city": "Rome"})]
-    listed = script(say='[{"name": "weather", "parameters": {}}]')
-    message = both(server, messages=listed, tools=[TOOL], tool_choice={"type": "any"})
+    message = both(server, messages=script(say=call), tools=[TOOL], tool_choice={"type": "any"})
     assert (message["content"][0]["name"], message["stop_reason"]) == ("weather", "tool_use")
     message = both(server, messages=script(say=call), tools=[TOOL], tool_choice={"type": "none"})
     assert message["content"] == [{"type": "text", "text": call}]

@@ -95,7 +95,8 @@ def test_a_format_and_a_forced_call_become_grammars(server: RunningServer) -> No
     told = json.loads(reply["output"][0]["content"][0]["text"])
     assert json.loads(told["sampling"]["grammar"]["text"]) == schema
     assert reply["text"]["format"]["schema"] == schema
-    body = {"input": script(say="{}"), "tools": [TOOL], "tool_choice": {"type": "function", "name": "time"}}
+    call = '<tool_call>{"name": "time", "arguments": {}}</tool_call>'
+    body = {"input": script(say=call), "tools": [TOOL], "tool_choice": {"type": "function", "name": "time"}}
     reply = server.http.post("/v1/responses", json=body).json()
     assert [(item["type"], item["name"]) for item in reply["output"]] == [("function_call", "time")]
 

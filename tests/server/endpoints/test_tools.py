@@ -93,36 +93,25 @@ def test_a_reply_without_a_call_is_content(server: RunningServer) -> None:
     assert (read["content"], read["calls"]) == ("<tool_call>{}</tool_call>", [])
 
 
-def told(server: RunningServer, **fields: Any) -> dict[str, Any]:
-    """The request as the worker got it, told as a forced call's text would be."""
-    reply = server.chat('{"tell": ["prompt", "sampling"], "per_step": 500}', stream=True, **fields)
-    assert reply.status_code == 200, reply.text
-    arguments = ""
-    for line in reply.text.splitlines():
-        if line.startswith("data: {"):
-            for choice in json.loads(line.removeprefix("data: "))["choices"]:
-                for call in choice["delta"].get("tool_calls", []):
-                    arguments += call["function"]["arguments"]
-    request: dict[str, Any] = json.loads(arguments)
-    return request
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
 
 
-def test_a_named_function_is_forced_by_its_schema(server: RunningServer) -> None:
+def test_a_named_call_is_read_in_the_familys_form(server: RunningServer) -> None:
     choice = {"type": "function", "function": {"name": "weather"}}
-    request = told(server, tools=[WEATHER, TIME], tool_choice=choice)
-    grammar = request["sampling"]["grammar"]
-    assert grammar["kind"] == "json_schema"
-    assert json.loads(grammar["text"]) == WEATHER["function"]["parameters"] | {"additionalProperties": False}
-    assert "<tools>" in bytes(request["prompt"]).decode()
-    read = both(server, '{"city": "Oslo"}', tools=[WEATHER, TIME], tool_choice=choice)
+    read = both(server, CALL, tools=[WEATHER, TIME], tool_choice=choice)
     assert (read["calls"], read["content"]) == ([("weather", '{"city": "Oslo"}')], None)
 
 
-def test_a_required_call_is_forced_by_a_schema_of_all_tools(server: RunningServer) -> None:
-    say = '[{"name": "weather", "parameters": {"city": "Oslo"}}, {"name": "time", "parameters": {}}]'
+def test_required_calls_are_read_in_the_familys_form(server: RunningServer) -> None:
+    say = f'{CALL}\n<tool_call>\n{{"name": "time", "arguments": {{}}}}\n</tool_call>'
     read = both(server, say, tools=[WEATHER, TIME], tool_choice="required")
     assert read["calls"] == [("weather", '{"city": "Oslo"}'), ("time", "{}")]
     assert read["reason"] == "tool_calls"
+
+
+def test_a_required_call_that_is_cut_shows_nothing_of_itself(server: RunningServer) -> None:
+    read = both(server, CALL[:20], tools=[WEATHER], tool_choice="required")
+    assert (read["content"] or "", read["calls"]) == ("", [])
 
 
 FORM = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object", "properties": {}}}}
@@ -131,16 +120,10 @@ FORM = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
 @pytest.mark.parametrize("form", [FORM, {"type": "json_object"}])
 def test_a_call_that_must_come_wins_over_a_response_format(server: RunningServer, choice: Any, form: Any) -> None:
-    text = '{"city": "Oslo"}' if choice != "required" else '[{"name": "weather", "parameters": {"city": "Oslo"}}]'
     fields: dict[str, Any] = {"tools": [WEATHER], "tool_choice": choice}
-    assert both(server, text, **fields, response_format=form) == both(server, text, **fields)
-    if choice != "required":
-        assert (
-            told(server, **fields, response_format=form)["sampling"]["grammar"]
-            == told(server, **fields)["sampling"]["grammar"]
-        )
+    assert both(server, CALL, **fields, response_format=form) == both(server, CALL, **fields)
     flat = {"type": "function", **WEATHER["function"]}
-    body = {"input": script_of(text), "tools": [flat], "text": {"format": {"type": "json_object"}}}
+    body = {"input": script_of(CALL), "tools": [flat], "text": {"format": {"type": "json_object"}}}
     body["tool_choice"] = choice if choice == "required" else {"type": "function", "name": "weather"}
     reply = server.http.post("/v1/responses", json=body).json()
     assert [(item["type"], item["arguments"]) for item in reply["output"]] == [("function_call", '{"city": "Oslo"}')]

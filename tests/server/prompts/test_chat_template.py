@@ -32,7 +32,7 @@ def rendered(template: ChatTemplate, **fields: Any) -> str:
 
 
 def loaded(files: ModelFiles, given: str | None = None, **fields: Any) -> str:
-    template = load_chat_template(files, given)
+    template = load_chat_template(files, ServerSettings(chat_template=given))
     assert template is not None
     with closing(template):
         return rendered(template, **fields)
@@ -77,7 +77,7 @@ def test_the_last_message_can_be_continued() -> None:
 def test_templates_are_found_in_every_place(tmp_path: Path) -> None:
     folder = make_model_folder(tmp_path / "toy", None)
     files = ModelFiles(str(folder), None)
-    assert load_chat_template(files, None) is None
+    assert load_chat_template(files, ServerSettings()) is None
     named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]
     config = {"chat_template": named, "eos_token": {"content": "</s>"}, "bos_token": None}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
@@ -150,7 +150,7 @@ NESTED = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% e
 def test_a_models_template_that_cannot_be_compiled_within_the_limits_is_refused(tmp_path: Path, source: str) -> None:
     folder = make_model_folder(tmp_path / "toy", source)
     with pytest.raises(TemplateRefusal, match=r"takes more than|cannot be read"):
-        load_chat_template(ModelFiles(str(folder), None), None)
+        load_chat_template(ModelFiles(str(folder), None), ServerSettings())
 
 
 def test_a_models_template_delays_nobody_and_ends_at_its_limits(tmp_path: Path) -> None:

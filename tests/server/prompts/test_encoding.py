@@ -7,7 +7,6 @@ from typing import NoReturn
 import pytest
 from msgspec.structs import replace as replace_struct
 
-from decoding.errors import ConfigError
 from server.config import ServerSettings
 from server.http.errors import ApiError
 from server.prompts.encoding import EncodedPrompt, PromptReading, encode_prediction, encode_prompts, fill_in_the_middle
@@ -31,11 +30,6 @@ def test_the_bundled_model_has_a_tokenizer() -> None:
     tokenizer = load_tokenizer(ModelFiles("gosling", None), False)
     text = "def f(x):\n    return x  # naïve 你好\n"
     assert tokenizer.decode(tokenizer.encode(text)) == text
-
-
-def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"config\.json"):
-        load_tokenizer(ModelFiles(str(tmp_path), None), False)
 
 
 def test_every_token_has_its_bytes(tmp_path: Path) -> None:

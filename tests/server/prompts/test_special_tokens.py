@@ -62,7 +62,7 @@ def loaded(shape: str, folder: Path) -> tuple[Tokenizer, ChatTemplate]:
     """The bundled tokenizer, with another's special tokens where the template is another's."""
     if shape == "gosling":
         files = ModelFiles("gosling", None)
-        template = load_chat_template(files, None)
+        template = load_chat_template(files, ServerSettings())
         assert template is not None
         return load_tokenizer(files, False), template
     path = ModelFiles("gosling", None).find("tokenizer.json")
