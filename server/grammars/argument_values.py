@@ -115,7 +115,7 @@ class ArgumentValues:
             if values is not None:
                 bodies += [quoted(PYTHON.get(text, text)) for text in map(_json, values)]
                 continue
-            bodies += ['"True" | "False"'] if "boolean" in types else []
+            bodies += ['("True" | "False")'] if "boolean" in types else []
             bodies += ['"None"'] if "null" in types else []
             bodies += self._json_of(parts, types - {"boolean", "null"})
         return self._one_of(bodies)

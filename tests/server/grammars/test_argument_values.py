@@ -8,6 +8,7 @@ import pytest
 
 from decoding.sampling.grammar.source import matcher_of
 from server.http.errors import ApiError
+from tests.server.grammars.call_texts import Piece
 from tests.server.grammars.test_call_grammar import (
     FAMILIES,
     REQUIRED,
@@ -145,6 +146,13 @@ def test_references_are_followed_in_every_family(
 )
 def test_schemas_are_kept_to(model: Model, name: str, parameters: Any, fits: Any, does_not: Any) -> None:
     assert verdicts(model, name, parameters, *fits, *does_not) == [True] * len(fits) + [False] * len(does_not)
+
+
+def test_a_keyword_stands_before_each_of_its_values(model: Model) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": of(a={"type": "boolean"})}}]
+    constraint = constraint_of(model, REQUIRED | {"tools": tools}, format_of("pythonic"))
+    verdict = [model.read(constraint, [Piece(text)]) for text in ("[f(a=False)]", "[f(a=True)]", "[f(False)]")]
+    assert verdict == ["whole", "whole", "refused"]
 
 
 @pytest.mark.parametrize("name", OTHERS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,7 @@ class Model:
     plain: Tokenizer
     ll_tokenizer: Any
     special: dict[str, int]
+    compiled: dict[str, LLMatcher] = field(default_factory=dict)
 
     def encode(self, pieces: Sequence[Piece]) -> list[int]:
         return [
@@ -86,9 +87,11 @@ class Model:
         ]
 
     def matcher(self, constraint: Constraint) -> LLMatcher:
-        matcher = LLMatcher(self.ll_tokenizer, constraint.grammar.text)
-        assert not matcher.is_error(), (matcher.get_error(), constraint.grammar.text)
-        return matcher
+        text = constraint.grammar.text
+        if text not in self.compiled:
+            self.compiled[text] = LLMatcher(self.ll_tokenizer, text)
+            assert not self.compiled[text].is_error(), (self.compiled[text].get_error(), text)
+        return self.compiled[text].deep_copy()
 
     def read(self, constraint: Constraint, pieces: Sequence[Piece]) -> str:
         """How far the grammar lets the pieces come: "whole", "open" where the reply may not end there, or "refused"."""
