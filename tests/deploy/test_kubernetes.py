@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from server.config import ServerSettings
-from tests.server.servers import wait_until
+from tests.server.servers import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "kubernetes"
@@ -154,7 +154,7 @@ def test_the_command_of_a_pod_answers_its_probes_has_its_metrics_and_ends_when_t
     command = [*SERVE, *entrypoint(), *container["args"], *here]
     with subprocess.Popen(command, env=environment, cwd=ROOT) as process:
         try:
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE) as client:
                 wait_until(lambda: process.poll() is not None or is_open(port), 120)
                 for name in ("startupProbe", "readinessProbe", "livenessProbe"):
                     status = client.get(container[name]["httpGet"]["path"]).status_code
@@ -168,7 +168,7 @@ def test_the_command_of_a_pod_answers_its_probes_has_its_metrics_and_ends_when_t
                 assert metrics_of_rules() <= set(re.findall(r"^# TYPE (\w+) ", text, re.MULTILINE))
         finally:
             process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 0
+            assert process.wait(PATIENCE) == 0
 
 
 def metrics_of_rules() -> set[str]:

@@ -21,7 +21,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.kernels import lend_kernels
-from tests.server.servers import wait_until
+from tests.server.servers import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("decoding", "server")
@@ -113,14 +113,14 @@ def served(home: Path, folder: Path) -> Iterator[str]:
         process = subprocess.Popen(command, cwd=folder, env=environment(home), stderr=file)
     try:
         found = wait_until(lambda: re.search(r"(http://127\.0\.0\.1:\d+)/ready", output.read_text()), 60)
-        wait_until(lambda: process.poll() is not None or httpx.get(found[0]).status_code == 200, 400)
+        wait_until(lambda: process.poll() is not None or httpx.get(found[0], timeout=PATIENCE).status_code == 200, 400)
         assert process.poll() is None, output.read_text()
         yield found[1]
         process.terminate()
-        assert process.wait(60) == 0, output.read_text()
+        assert process.wait(PATIENCE) == 0, output.read_text()
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(PATIENCE)
 
 
 @pytest.mark.slow
@@ -136,5 +136,5 @@ def test_the_installed_wheel_serves_from_an_empty_folder(home: Path, tmp_path: P
         reply = httpx.post(f"{url}/v1/completions", json=body, timeout=60).json()
         assert reply["usage"]["completion_tokens"] > 0
         assert reply["choices"][0]["text"].strip()
-        assert "gander_" in httpx.get(f"{url}/metrics").text
+        assert "gander_" in httpx.get(f"{url}/metrics", timeout=PATIENCE).text
     assert not list(folder.iterdir())

@@ -111,7 +111,7 @@ class WorkerProcess:
 
     def close(self) -> None:
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(PATIENCE_MS / 1000)
         self._running.close()
         self._inbox.close(linger=0)
         self._outbox.close(linger=0)
@@ -314,7 +314,7 @@ def test_a_drained_worker_finishes_its_requests_and_leaves(model_folder: Path, t
         tokens, end = worker.hear_until_end("last")
         assert isinstance(end, Finished)
         assert len(tokens) == 30
-        assert worker.process.wait(30) == 0
+        assert worker.process.wait(PATIENCE_MS / 1000) == 0
     finally:
         worker.close()
 
@@ -327,7 +327,7 @@ def test_a_model_that_is_not_there_is_said_so(tmp_path: Path) -> None:
             message = worker.hear()
         assert isinstance(message, messages.LoadFailed)
         assert "nothing" in message.error
-        assert worker.process.wait(30) == 1
+        assert worker.process.wait(PATIENCE_MS / 1000) == 1
     finally:
         worker.close()
 
@@ -337,7 +337,7 @@ def test_a_worker_whose_parent_died_while_it_was_importing_leaves_without_a_word
 ) -> None:
     worker = started(model_folder, tmp_path, parent=os.getppid())  # some process, but not the one it was started by
     try:
-        assert worker.process.wait(60) == 0
+        assert worker.process.wait(PATIENCE_MS / 1000) == 0
         assert worker.is_silent
     finally:
         worker.close()
@@ -426,6 +426,6 @@ def test_a_worker_that_breaks_says_so_before_it_leaves(model_folder: Path, tmp_p
         worker.hear_until_ready()
         worker.tell_bytes(b"no message")
         assert worker.hear() == messages.Broke(error="the engine broke (ValidationError)")
-        assert worker.process.wait(60) == 1
+        assert worker.process.wait(PATIENCE_MS / 1000) == 1
     finally:
         worker.close()

@@ -15,7 +15,7 @@ from server.bench.errors import StartError
 from server.bench.measured_server import MeasuredServer
 from server.bench.started_servers import free_port, running
 from server.cli import app
-from tests.server.servers import RunningServer
+from tests.server.servers import PATIENCE, RunningServer
 
 
 def bench(*flags: str) -> tuple[int, str]:
@@ -133,7 +133,7 @@ def test_a_started_process_is_gone_when_the_benchmark_is_told_to_end(tmp_path: P
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
         process.terminate()
-        assert process.wait(30) == 128 + signal.SIGTERM
+        assert process.wait(PATIENCE) == 128 + signal.SIGTERM
     assert "does not answer" in bench("--url", url)[1]
 
 

@@ -532,8 +532,8 @@ def test_a_model_that_cannot_be_served_ends_the_process_with_status_1(tmp_path: 
 @pytest.mark.parametrize("is_stopped", [False, True], ids=["running", "stopped"])
 def test_the_worker_does_not_outlive_a_killed_server(tmp_path: Path, *, is_stopped: bool) -> None:
     with server_process(make_model_folder(tmp_path / "toy"), 1) as (process, url, _):
-        pid = wait_until(lambda: httpx.get(f"{url}/health").json()["worker_pid"])
-        wait_until(lambda: httpx.get(f"{url}/ready").status_code == 200)
+        pid = wait_until(lambda: httpx.get(f"{url}/health", timeout=PATIENCE).json()["worker_pid"])
+        wait_until(lambda: httpx.get(f"{url}/ready", timeout=PATIENCE).status_code == 200)
         if is_stopped:
             os.kill(pid, signal.SIGSTOP)
         process.kill()
@@ -576,10 +576,10 @@ def test_its_port_closes_before_its_replies_have_ended(tmp_path: Path) -> None:
         assert process.wait(PATIENCE) == 0
 
 
-@pytest.mark.parametrize("drain_delay", [0.0, 60.0], ids=["draining", "before the port closes"])
+@pytest.mark.parametrize("drain_delay", [0.0, 10 * PATIENCE], ids=["draining", "before the port closes"])
 def test_a_second_signal_ends_at_once(tmp_path: Path, drain_delay: float) -> None:
     with (
-        server_process(make_model_folder(tmp_path / "toy"), 60, drain_delay) as (process, url, lines),
+        server_process(make_model_folder(tmp_path / "toy"), 10 * PATIENCE, drain_delay) as (process, url, lines),
         httpx.Client(base_url=url, timeout=PATIENCE) as client,
     ):
         wait_until(lambda: client.get("/ready").status_code == 200)
@@ -604,7 +604,7 @@ def test_sighup_reads_the_keys_again_and_ends_no_stream(tmp_path: Path, monkeypa
     monkeypatch.setenv("GANDER_API_KEY_FILE", str(keys))
     with (
         server_process(make_model_folder(tmp_path / "toy"), 5) as (process, url, lines),
-        httpx.Client(base_url=url, timeout=20, headers={"X-Api-Key": "alice"}) as client,
+        httpx.Client(base_url=url, timeout=PATIENCE, headers={"X-Api-Key": "alice"}) as client,
     ):
         wait_until(lambda: client.get("/ready").status_code == 200)
         before = keys.stat().st_mtime_ns
@@ -621,14 +621,14 @@ def test_sighup_reads_the_keys_again_and_ends_no_stream(tmp_path: Path, monkeypa
         assert client.get("/v1/models").status_code == 401
         assert client.get("/v1/models", headers={"X-Api-Key": "carol"}).status_code == 200
         process.terminate()
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE) == 0
 
 
 def test_a_terminal_that_closes_drains_the_server_that_was_started_in_it(tmp_path: Path) -> None:
     ours, theirs = os.openpty()
     with (
         server_process(make_model_folder(tmp_path / "toy"), 30, terminal=theirs) as (process, url, lines),
-        httpx.Client(base_url=url, timeout=20) as client,
+        httpx.Client(base_url=url, timeout=PATIENCE) as client,
     ):
         os.close(theirs)
         wait_until(lambda: client.get("/ready").status_code == 200)
@@ -641,18 +641,18 @@ def test_a_terminal_that_closes_drains_the_server_that_was_started_in_it(tmp_pat
             os.close(ours)
             text += "".join(stream)
         assert text.count("z") == 60
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE) == 0
     assert "Traceback" not in "".join(lines)
 
 
 @pytest.mark.parametrize("num_signals", [1, 2])
 def test_a_client_that_does_not_read_its_stream_holds_up_no_stop(tmp_path: Path, num_signals: int) -> None:
-    drain_seconds = 0.5 if num_signals == 1 else 60
+    drain_seconds = 0.5 if num_signals == 1 else 10 * PATIENCE
     with (
         server_process(make_model_folder(tmp_path / "toy"), drain_seconds) as (process, url, lines),
         socket.socket() as connection,
     ):
-        wait_until(lambda: httpx.get(f"{url}/ready").status_code == 200)
+        wait_until(lambda: httpx.get(f"{url}/ready", timeout=PATIENCE).status_code == 200)
         fields = {"prompt": script(per_step=100), "max_tokens": 2000, "n": 8, "logprobs": 20}
         body = json.dumps(fields | {"stream": True}).encode()
         head = f"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -660,12 +660,13 @@ def test_a_client_that_does_not_read_its_stream_holds_up_no_stop(tmp_path: Path,
         connection.connect(("127.0.0.1", httpx.URL(url).port))
         connection.sendall(head.encode() + body)
         assert connection.recv(15) == b"HTTP/1.1 200 OK"
-        wait_until(lambda: 'gander_requests_total{end="length"} 8.0' in httpx.get(f"{url}/metrics").text)
+        ended = 'gander_requests_total{end="length"} 8.0'
+        wait_until(lambda: ended in httpx.get(f"{url}/metrics", timeout=PATIENCE).text)
         for _ in range(num_signals):
             num_lines = len(lines)
             process.terminate()
             wait_until(lambda number=num_lines: any("Stopping" in line for line in lines[number:]))
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE) == 0
     assert "Traceback" not in "".join(lines)
 
 

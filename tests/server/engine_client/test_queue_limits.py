@@ -18,7 +18,7 @@ from server.engine_client.open_requests import OpenRequests, Ticket
 from server.engine_client.queue_gate import LONGEST_RETRY, QueueGate, QueueLimits
 from server.engine_client.replies import Replies, WorkerGone
 from server.http.errors import ApiError
-from tests.server.servers import RunningServer, make_model_folder, running_server, wait_until
+from tests.server.servers import PATIENCE, RunningServer, make_model_folder, running_server, wait_until
 
 GONE = WorkerGone("it is over", "over")
 
@@ -137,7 +137,7 @@ def test_a_stream_that_is_not_done_in_its_time_ends_in_an_error_event(plain: Run
 
 
 def test_a_reply_in_time_is_as_ever_and_a_time_that_is_none_is_400(plain: RunningServer) -> None:
-    assert plain.post(prompt=script(say="fine"), timeout=30).json()["choices"][0]["text"] == "fine"
+    assert plain.post(prompt=script(say="fine"), timeout=PATIENCE).json()["choices"][0]["text"] == "fine"
     for bad in (0, -1, "soon"):
         assert plain.post(prompt="a", timeout=bad).json()["error"]["param"] == "timeout"
         headers = {"X-Request-Timeout": str(bad)}
