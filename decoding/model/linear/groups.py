@@ -35,7 +35,8 @@ class Groups:
     def __post_init__(self) -> None:
         num_outputs, width = self.codes_OI.shape
         shape = (num_outputs, -(-width // self.group))
-        assert self.bits in CODE_BITS and self.group in GROUP_WIDTHS, (self.bits, self.group)
+        assert self.bits in CODE_BITS, self.bits
+        assert self.group in GROUP_WIDTHS, self.group
         assert self.codes_OI.dtype == torch.uint8, self.codes_OI.dtype
         assert self.scales_OG.shape == self.minima_OG.shape == shape, (self.scales_OG.shape, shape)
         assert self.scales_OG.dtype == self.minima_OG.dtype == torch.float32, self.scales_OG.dtype
@@ -51,7 +52,7 @@ def dequantized(groups: Groups) -> torch.Tensor:
 
 
 def quantized(weight_OI: torch.Tensor, bits: int, group: int = 32) -> Groups:
-    """Round to the codes, scale and minimum of each group with the least squared error, weighted by the size of weights.
+    """Round to the codes, scale and minimum of each group with the least squared error, large weights counting more.
 
     Each range of `SHRINKS` gives codes, and least squares fit scale and minimum to these (as k-quants do)."""
     num_outputs, width = weight_OI.shape
