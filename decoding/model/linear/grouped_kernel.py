@@ -75,7 +75,6 @@ ROWS, VECTORS = (6, PANEL // WIDE) if HAS_WIDE_VNNI else (4, 2)
 WIDE_INTS, WIDE_FLOATS = ir.VectorType(INT, WIDE), ir.VectorType(FLOAT, WIDE)
 WIDE_SHORTS, WIDE_CHARS = ir.VectorType(ir.IntType(16), 2 * WIDE), ir.VectorType(ir.IntType(8), 4 * WIDE)
 CHUNK = 4  # blocks that are unpacked at a time, so that they stay in the L1 cache
-AHEAD = 4096  # bytes between the weights that are unpacked and those that are prefetched
 ROWS_AT_A_TIME = 8
 
 
@@ -189,7 +188,7 @@ def _emit_widened(builder: Builder, halves: Value) -> Value:
 def _unpack(
     _context: Any, bits: Any, group: Any, packed: Any, record: Any, unpacked: Any, num_blocks: Any, zero: Any
 ) -> Any:
-    """Unpack a panel's next `num_blocks` blocks, and prefetch those that lie `AHEAD` bytes further."""
+    """Unpack a panel's next `num_blocks` blocks."""
     layout = _layout(bits, group)
 
     def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
@@ -199,8 +198,6 @@ def _unpack(
         with emit_rolled_loop(builder, num_blocks) as loop:
             source = builder.add(packed, builder.mul(loop.index, record))
             target = emit_address(builder, unpacked, loop.index, layout.unpacked_bytes)
-            for line in range(0, layout.code_bytes + layout.pair_bytes, VECTOR_BYTES):
-                emit_prefetch(builder, emit_offset(builder, source, AHEAD + line))
             for place in range(PANEL_VECTORS):
                 for step, planes in _emit_codes(builder, layout, source, place).items():
                     for plane, codes in enumerate(planes):
@@ -348,6 +345,11 @@ def _emit_tile(builder: Builder, layout: Layout, tile: Tile, places: list[list[V
                 emit_store(builder, _emit_fused(builder, minimum, number_sum, total), place)
 
 
+def _num_asked(layout: Layout, num_vectors: int) -> int:
+    """The cache lines of a block that a turn of so many vectors prefetches."""
+    return -(-(layout.code_bytes + 2 * layout.pair_bytes) * num_vectors // (VECTOR_BYTES * (PANEL // WIDE)))
+
+
 @intrinsic(prefer_literal=True)
 def _take_turn(
     _context: Any,
@@ -359,13 +361,17 @@ def _take_turn(
     unpacked: Any,
     num_blocks: Any,
     sums: Any,
+    asked: Any,
+    asked_step: Any,
 ) -> Any:
     """sums[r] += row r * unpacked blocks for 1 to `ROWS` rows, `source_step` bytes apart; a lone row takes the whole
-    panel, several take a few of its vectors."""
+    panel, several take a few of its vectors.
+
+    asked: the first address to prefetch; `num_asked` for each block, `asked_step` bytes apart."""
     layout = _layout(bits, group)
 
     def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
-        _, _, num_rows, source, source_step, unpacked, num_blocks, sums = values
+        _, _, num_rows, source, source_step, unpacked, num_blocks, sums, asked, asked_step = values
         after = builder.append_basic_block("after")
         switch = builder.switch(num_rows, after)
         for count in range(1, ROWS + 1):
@@ -381,12 +387,16 @@ def _take_turn(
             with emit_rolled_loop(builder, num_blocks) as loop:
                 rows = [emit_address(builder, start, loop.index, ROW_RECORD) for start in starts]
                 block = emit_address(builder, unpacked, loop.index, layout.unpacked_bytes)
+                num_asked = _num_asked(layout, num_vectors)
+                first = builder.add(asked, builder.mul(loop.index, emit_times(builder, asked_step, num_asked)))
+                for place in range(num_asked):
+                    emit_prefetch(builder, builder.add(first, emit_times(builder, asked_step, place)))
                 _emit_tile(builder, layout, Tile(rows, block, num_vectors), places)
             builder.branch(after)
         builder.position_at_end(after)
         return context.get_dummy_value()
 
-    return types.void(bits, group, *[types.int64] * 6), codegen
+    return types.void(bits, group, *[types.int64] * 8), codegen
 
 
 @intrinsic
@@ -422,6 +432,7 @@ def _multiply(call: Any, bits: Any, group: Any) -> None:
     counter = np.int64(call.ctypes.data) + 8 * COUNTER
     num_panels = (call[NUM_OUTPUTS] + PANEL - 1) // PANEL
     num_blocks, record = call[NUM_BLOCKS], call[RECORD]
+    num_asked = record // VECTOR_BYTES
     source_step, target_step = num_blocks * ROW_RECORD, call[NUM_OUTPUTS] * call[ITEM]
     while True:
         first = raise_counter(counter, call[CLAIM])
@@ -432,11 +443,14 @@ def _multiply(call: Any, bits: Any, group: Any) -> None:
             for start in range(0, call[NUM_ROWS], MOST_ROWS):
                 num_rows = min(MOST_ROWS, call[NUM_ROWS] - start)
                 source = call[SOURCE] + start * source_step
+                num_tiles = (num_rows + ROWS - 1) // ROWS
                 fill(sums, num_rows * PANEL_VECTORS, np.float32(0))
                 block = 0
                 while block < num_blocks:
                     count = min(CHUNK, num_blocks - block)
                     _unpack(bits, group, weights + block * record, record, unpacked, count, call[ZERO])
+                    asked = weights + (block + count) * record  # each group of rows prefetches its share of the next
+                    asked_step = (VECTOR_BYTES + num_tiles - 1) // num_tiles
                     row = 0
                     while row < num_rows:
                         left = num_rows - row
@@ -452,8 +466,15 @@ def _multiply(call: Any, bits: Any, group: Any) -> None:
                                 unpacked + shift,
                                 count,
                                 sums + row * PANEL_BYTES + shift,
+                                asked,
+                                asked_step,
                             )
                             shift += PANEL_BYTES if rows == 1 else VECTORS * WIDE_BYTES
+                            asked += (
+                                count
+                                * asked_step
+                                * (num_asked if rows == 1 else num_asked // (PANEL // WIDE // VECTORS))
+                            )
                         row += rows
                     block += count
                 target = call[TARGET] + start * target_step + panel * PANEL * call[ITEM]
