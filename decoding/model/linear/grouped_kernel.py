@@ -535,14 +535,11 @@ SHARES = {
 }
 
 
-def _emit_reduced(builder: Builder, vector: Value, operation: Any) -> Value:
-    """One number from sixteen integers."""
-    half = LANES // 2
-    while half:
-        places = ir.Constant(INT_VECTOR, [(lane + half) % LANES for lane in range(LANES)])
-        vector = operation(vector, builder.shuffle_vector(vector, vector, places))
-        half //= 2
-    return builder.extract_element(vector, ir.Constant(INT, 0))
+def _emit_reduced(builder: Builder, vector: Value, operation: str) -> Value:
+    """One number from sixteen integers. operation: "add" or "smax"."""
+    kind = ir.FunctionType(INT, [INT_VECTOR])
+    name = f"llvm.vector.reduce.{operation}.v{LANES}i32"
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [vector])
 
 
 @intrinsic
@@ -568,10 +565,9 @@ def _round_block(_context: Any, source: Any, is_half: Any, target: Any) -> Any:
             builder.and_(builder.bitcast(each, INT_VECTOR), _emit_ints(0x7FFFFFFF, INT_VECTOR)) for each in numbers
         ]
 
-        def larger(one: Value, other: Value) -> Value:  # without the sign, bits sort like magnitudes; NaN is largest
-            return builder.select(builder.icmp_signed(">", one, other), one, other)
-
-        largest = builder.bitcast(_emit_reduced(builder, larger(*sizes), larger), FLOAT)
+        # Without the sign, bits sort like magnitudes, and what is no number is largest.
+        larger = builder.select(builder.icmp_signed(">", *sizes), *sizes)
+        largest = builder.bitcast(_emit_reduced(builder, larger, "smax"), FLOAT)
         is_zero = builder.fcmp_ordered("<", largest, ir.Constant(FLOAT, SMALLEST))
         most = ir.Constant(FLOAT, LARGEST)
         factor = builder.select(is_zero, ir.Constant(FLOAT, 0.0), builder.fdiv(most, largest))
@@ -583,7 +579,7 @@ def _round_block(_context: Any, source: Any, is_half: Any, target: Any) -> Any:
             rounded = builder.bitcast(builder.fadd(scaled, emit_constant(MAGIC)), INT_VECTOR)
             chars = builder.trunc(rounded, ir.VectorType(ir.IntType(8), LANES))
             emit_store(builder, chars, emit_offset(builder, target, place * LANES))
-            sums.append(_emit_reduced(builder, builder.sext(chars, INT_VECTOR), builder.add))
+            sums.append(_emit_reduced(builder, builder.sext(chars, INT_VECTOR), "add"))
         for place, total in zip(SUM_PLACES, (builder.add(*sums), *sums), strict=True):
             number = builder.fmul(builder.sitofp(total, FLOAT), scale)
             emit_store(builder, number, emit_offset(builder, target, place))
