@@ -10,7 +10,7 @@ from typing import Literal
 
 Attention = Literal["auto", "exact", "sdpa", "reference", "padded", "triton"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
-Weights = Literal["auto", "int8"]
+Weights = Literal["auto", "int8", "int4"]
 
 BLOCK_LEN = 16  # tokens in a block of the KV cache: the keys that fill one vector, see `decoding.attention.lanes`
 BUNDLED_MODEL = "gosling"
@@ -21,7 +21,8 @@ class EngineConfig:
     """Everything the engine needs to start.
 
     model: a hub name, a folder, or "gosling" for the bundled model.
-    weights: "int8" rounds the weights of linear layers to one byte each; "auto" leaves them in `dtype`.
+    weights: "int8" rounds the weights of linear layers to one byte each; "int4" rounds them, the head and the embedding
+        to 4 and 6 bits in groups; "auto" leaves them in `dtype`.
     max_running, max_batch_rows: the most requests and the most tokens of one packed forward, prefill included; None
     takes what suits the machine. max_step_ms: the most milliseconds that prompts may add to a step in which others
     decode. kv_slots: the tokens that the KV cache holds; None derives them from `kv_memory`, which is a share of the

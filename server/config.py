@@ -51,7 +51,8 @@ class ServerSettings(BaseSettings):
     dtype: Dtype = Field(default=ENGINE.dtype, description="Number format of the weights")
     weights: Weights = Field(
         default=ENGINE.weights,
-        description="int8: linear layers store a byte per weight (needs a CPU with VNNI); auto: they use --dtype",
+        description="int8: linear layers store a byte per weight (needs a CPU with VNNI); int4: half a byte (any CPU); "
+        "auto: they use --dtype",
     )
     attention: Attention = Field(
         default=ENGINE.attention, description="Tree attention kernel; exact is the default on a CPU, triton on a GPU"

@@ -279,7 +279,7 @@ class _StartupReport:
     def _show_ready(self) -> None:
         engine = self._service.client.ready
         assert engine is not None
-        weights = "int8 weights, " if engine.weights == "int8" else ""
+        weights = "" if engine.weights == engine.dtype else f"{engine.weights} weights, "
         exactness = "exact" if engine.is_exact else "not exact on this machine"
         self._console.print(
             f"[green]ready[/green] {escape(engine.model)}: {engine.parameters / 1e6:.1f}M parameters, "

@@ -121,7 +121,7 @@ def max_model_len(config: Any, wanted: int | None) -> int:
 def eos_token_ids(model: PreTrainedModel) -> frozenset[int]:
     """The end tokens of the generation configuration, or else of the model's configuration. Ids beyond the vocabulary
     are left out: they are never drawn. Raises ConfigError for what is no id."""
-    num_tokens = model.get_input_embeddings().weight.shape[0]
+    num_tokens = model.get_input_embeddings().num_embeddings
     for source in (model.generation_config, model.config.get_text_config()):
         given = getattr(source, "eos_token_id", None)
         if given is not None:

@@ -24,7 +24,7 @@ PROBE_LEN = 3
 def probe(model: PreTrainedModel) -> list[tuple[nn.Module, LayerSpec]]:
     """Every attention module with its `LayerSpec`, in calling order. Raises ModelRefused with the reason."""
     recorder = _Recorder()
-    vocab_size = model.get_input_embeddings().weight.shape[0]
+    vocab_size = model.get_input_embeddings().num_embeddings
     ids_1N = torch.arange(PROBE_LEN, device=model.device)[None] % vocab_size
     positions_1N = torch.arange(PROBE_LEN, device=model.device)[None]
     kind = model.config.model_type

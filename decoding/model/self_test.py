@@ -33,7 +33,9 @@ LONG_PIECES = (16, 128, 304, 64)
 LONG_WORK = 1 << 39  # parameters times tokens, about a second on two cores; larger models skip the long pieces
 # The largest allowed difference, as a share of the largest logit. A wrong mask or position causes one of order one.
 TOLERANCES = {torch.float64: 1e-5, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
-INT8_TOLERANCE = 0.3  # with int8 a small difference can move an activation by a whole integer step
+ROUNDED_TOLERANCE = (
+    0.3  # where layers round activations, a small difference can move an activation by a whole integer step
+)
 
 
 class Runnable(Protocol):
@@ -147,7 +149,8 @@ def _check(model: Testable, actual: Sequence[torch.Tensor], expected: Sequence[t
     actual_RV, expected_RV = torch.stack(list(actual)), torch.stack(list(expected))
     scale = max(1.0, expected_RV.abs().max().item())
     difference = (actual_RV - expected_RV).abs().max().item() / scale
-    tolerance = max(TOLERANCES[model.dtype], INT8_TOLERANCE if model.weights == "int8" else 0.0)
+    is_rounded = model.weights != str(model.dtype).removeprefix("torch.")
+    tolerance = ROUNDED_TOLERANCE if is_rounded else TOLERANCES[model.dtype]
     if not difference <= tolerance:  # also true for NaN
         raise ModelRefused(
             f"the model cannot be served: the logits of a tree row differ from {what} by {difference:.2g} of the "

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from decoding.attention.sdpa import SdpaAttention
 from decoding.cache.batch import StepBatch
 from decoding.cache.kv_store import KvStore, bytes_per_slot
 from decoding.cache.step_tensors import StepTensors
-from decoding.config import Attention, EngineConfig
+from decoding.config import Attention, EngineConfig, Weights
 from decoding.core.layer import LayerSpec
 from decoding.errors import ConfigError, ModelRefused
 from decoding.model.blueprint import num_weights, read_config
@@ -52,6 +52,8 @@ from decoding.model.layers.fuse import fuse_layers
 from decoding.model.layers.norms import fuse_norms
 from decoding.model.layers.stack import stack_of
 from decoding.model.linear.exact import RowExactLinears, use_eager_experts
+from decoding.model.linear.grouped import GroupedEmbedding
+from decoding.model.linear.int4 import check_int4, pack_int4
 from decoding.model.linear.int8 import check_int8, round_linears
 from decoding.model.linear.packed import can_pack, num_few_rows, num_packed_shapes, pack_linears
 from decoding.model.linear.row_counts import code_bytes, padded
@@ -72,6 +74,19 @@ from decoding.model.self_test import (
 from decoding.model.threads import ThreadChoice, choose_threads, use_threads
 from decoding.model.weights import load_weights
 
+
+class Rounding(NamedTuple):
+    """check: raises ConfigError where the weights cannot be multiplied. round: replaces a model's layers and returns
+    the bytes that the new ones keep."""
+
+    check: Callable[[torch.device, torch.dtype], None]
+    round: Callable[[PreTrainedModel], int]
+
+
+ROUNDINGS: dict[Weights, Rounding] = {
+    "int8": Rounding(check_int8, round_linears),
+    "int4": Rounding(check_int4, pack_int4),
+}
 # Shape suffixes: M tokens of the step, R tokens that need logits, T padded tokens, V vocabulary, E model width.
 
 
@@ -97,8 +112,8 @@ class TargetModel:
         self.max_model_len = max_model_len(model.config, config.max_model_len)
         self.eos_token_ids = eos_token_ids(model)
         self.num_parameters = model.num_parameters()
-        self.vocab_size = self.num_logits = model.get_input_embeddings().weight.shape[0]
-        self.weights = "int8" if config.weights == "int8" else str(self.dtype).removeprefix("torch.")
+        self.vocab_size = self.num_logits = model.get_input_embeddings().num_embeddings
+        self.weights = str(self.dtype).removeprefix("torch.") if config.weights == "auto" else config.weights
         self.identity = identity(model)
         self.fingerprint = fingerprint(model, self.identity, self.attention, self.weights)
         self.num_bytes = self.num_parameters * self.dtype.itemsize  # of the weights
@@ -107,9 +122,9 @@ class TargetModel:
         self._capture = capture
         self._new_stopwatch = stopwatch_on(self.device)
         self._has_experts = self.device.type == "cpu" and capture is None and use_eager_experts(model)
-        if self.weights == "int8":
-            progress("Rounding weights to int8", 0.5)
-            self._round_weights()
+        if config.weights != "auto":
+            progress(f"Rounding weights to {config.weights}", 0.5)
+            self._round_weights(config.weights)
         progress("Probing the model's attention layers", 0.6)
         freeze_rope(model, self.max_model_len)
         layers = probe(model)
@@ -141,8 +156,8 @@ class TargetModel:
         if torch.device(config.device).type == "cuda":
             torch.cuda.set_device(torch.device(config.device).index or 0)  # Triton launches its kernels here
         dtype = getattr(torch, config.dtype)
-        if config.weights == "int8":  # fail before the weights are read
-            check_int8(torch.device(config.device), dtype)
+        if config.weights != "auto":  # fail before the weights are read
+            ROUNDINGS[config.weights].check(torch.device(config.device), dtype)
         origin = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
         failure = f"model {config.model!r} cannot be loaded"
         with refusing(failure):
@@ -163,9 +178,10 @@ class TargetModel:
         attention = resolve_attention(config.attention, model.device.type, name)
         return cls(model.eval(), replace(config, attention=attention), silent, capture)
 
-    def _round_weights(self) -> None:
-        check_int8(self.device, self.dtype)
-        rounded_bytes = round_linears(self._model)
+    def _round_weights(self, weights: Weights) -> None:
+        rounding = ROUNDINGS[weights]
+        rounding.check(self.device, self.dtype)
+        rounded_bytes = rounding.round(self._model)
         self.num_bytes = rounded_bytes + sum(each.nbytes for each in self._model.parameters())
 
     def _prepare_for_cpu(self, case: SelfTestCase) -> None:
@@ -213,8 +229,11 @@ class TargetModel:
 
     @property
     def embeddings(self) -> torch.Tensor:
-        """[V, E], as the model holds them."""
-        weight_VE: torch.Tensor = self._model.get_input_embeddings().weight
+        """[V, E], as the model holds them; a copy if they are packed."""
+        embedding: Any = self._model.get_input_embeddings()
+        if isinstance(embedding, GroupedEmbedding):
+            return embedding(torch.arange(self.vocab_size))
+        weight_VE: torch.Tensor = embedding.weight
         return weight_VE
 
     def tap(self, layers: Sequence[int]) -> FeatureTap:

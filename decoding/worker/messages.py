@@ -107,7 +107,7 @@ class Ready(msgspec.Struct, kw_only=True, frozen=True, tag=True):
     methods: list[str]
     max_nodes: int
     dtype: str
-    weights: str  # "int8", or the dtype
+    weights: str  # "int8", "int4", or the dtype
     device: str
     attention: str
     is_exact: bool  # on this machine a token's logits were proven not to depend on batch and tree

@@ -96,7 +96,7 @@ class VersionReply(TypedDict):
 class EngineCard(TypedDict):
     """is_exact: a check at start showed that logits do not depend on batch or draft tree on this machine.
 
-    served_name: what clients call the model; weights: int8, or the dtype; has_chat_template: whether it can chat;
+    served_name: what clients call the model; weights: int8, int4, or the dtype; has_chat_template: whether it can chat;
     kv_slots: tokens that the KV cache holds; max_running: most requests that run at the same time; max_batch_rows: most
     tokens of one forward; expected_bytes: the worker's memory once the cache is full, without sessions;
     model_context_len, context_note: as in ModelCard.

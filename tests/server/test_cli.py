@@ -41,10 +41,11 @@ def test_serve_takes_a_model_and_flags(started: list[ServerSettings]) -> None:
     assert (settings.trust_remote_code, settings.threads) == (True, 2)
 
 
-def test_serve_takes_int8_weights_and_no_other_kind(started: list[ServerSettings]) -> None:
-    assert invoke("serve", "--weights", "int8").exit_code == 0
-    assert started[0].engine_config().weights == "int8"
-    assert invoke("serve", "--weights", "int4").exit_code != 0
+def test_serve_takes_int8_and_int4_weights_and_no_other_kind(started: list[ServerSettings]) -> None:
+    for weights in ("int8", "int4"):
+        assert invoke("serve", "--weights", weights).exit_code == 0
+        assert started[-1].engine_config().weights == weights
+    assert invoke("serve", "--weights", "int3").exit_code != 0
 
 
 def test_several_gpus_are_workers_by_both_names_and_never_one_model(started: list[ServerSettings]) -> None:

@@ -18,6 +18,7 @@ from decoding.core.layer import LayerSpec
 from decoding.model.layers.activations import FusedSilu
 from decoding.model.layers.decoder_layer import FusedLayer, Parts
 from decoding.model.layers.norms import FusedRmsNorm
+from decoding.model.linear.grouped import GroupedLinear
 from decoding.model.linear.int8 import Int8Linear
 from decoding.model.linear.packed import PackedLinear
 from decoding.model.seam import Seam
@@ -97,7 +98,7 @@ def _inner(module: nn.Module) -> dict[str, nn.Module]:
 
 
 def _have_kernels(parts: Parts) -> bool:
-    are_linear = {type(each) for each in parts.linears} in ({PackedLinear}, {Int8Linear})
+    are_linear = {type(each) for each in parts.linears} in ({PackedLinear}, {Int8Linear}, {GroupedLinear})
     are_norms = all(isinstance(each, FusedRmsNorm) for each in parts.norms)
     return are_linear and are_norms and isinstance(parts.activation, FusedSilu) and parts.few_rows > 0
 

@@ -18,6 +18,7 @@ from decoding.model.features import FeatureTap
 from decoding.model.layers.decoder_layer import FusedLayer, LayerCalls
 from decoding.model.layers.norms import FusedRmsNorm
 from decoding.model.layers.row_kernels import COSINES, IDS, SINES, look_up
+from decoding.model.linear.grouped import GroupedEmbedding, GroupedLinear
 from decoding.model.linear.int8 import Int8Linear
 from decoding.model.linear.packed import PackedLinear
 from decoding.model.rowwise import RotaryTable
@@ -35,11 +36,11 @@ class Output(NamedTuple):
 class Modules(NamedTuple):
     """A model's modules, all in one dtype."""
 
-    embedding_VE: torch.Tensor
+    embedding: nn.Embedding | GroupedEmbedding
     rotary: RotaryTable
     layers: tuple[FusedLayer, ...]
     norm: FusedRmsNorm
-    head: PackedLinear | Int8Linear
+    head: PackedLinear | Int8Linear | GroupedLinear
 
 
 class Stack:
@@ -49,17 +50,17 @@ class Stack:
     def __init__(self, modules: Modules, taps: Sequence[FeatureTap]) -> None:
         self._modules, self._taps = modules, taps
         layers, head, width = modules.layers, modules.head, modules.norm.width
-        rooms, table_VE = layers[0].rooms, modules.embedding_VE
+        rooms = layers[0].rooms
         self._few_rows = min(head.few_rows, *(layer.parts.few_rows for layer in layers))
         shape = len(layers) + 1, self._few_rows, width
-        self._hidden_LTE = torch.zeros(shape, dtype=table_VE.dtype)  # each layer's input, then the last one's output
+        self._hidden_LTE = torch.zeros(shape, dtype=rooms.dtype)  # each layer's input, then the last one's output
         places = [hidden_TE.data_ptr() for hidden_TE in self._hidden_LTE]
         calls = [
             LayerCalls(layer.parts, layer.spec, rooms, place) for layer, place in zip(layers, places, strict=False)
         ]
         normed, asked = rooms.numbers("normed", width), rooms.numbers("asked", width)
-        row_bytes = width * table_VE.itemsize
-        embed = Call(look_up, (table_VE.data_ptr(), places[0], 0, 0, row_bytes, 0))
+        row_bytes = width * rooms.dtype.itemsize
+        embed = _embedding_call(modules.embedding, places[0])
         pick = Call(look_up, (normed, asked, 0, 0, row_bytes, 0))
         of_asked = [pick, *head.ready(asked, rooms), head.call(asked, 0, rooms)]
         phases = [[embed], *self._between(calls, places, normed), *([call] for call in of_asked)]
@@ -74,7 +75,7 @@ class Stack:
         """Argument names are those of transformers; int64 [1, M], [1, M] and [R]."""
         if input_ids.numel() <= self._few_rows:
             return Output(self._run_program(input_ids, position_ids, logits_to_keep))
-        hidden_1ME = nn.functional.embedding(input_ids, self._modules.embedding_VE)
+        hidden_1ME = self._modules.embedding(input_ids)
         tables = self._modules.rotary.forward(hidden_1ME, position_ids)
         for layer in self._modules.layers:
             hidden_1ME = layer(
@@ -129,8 +130,15 @@ def stack_of(model: nn.Module, taps: Sequence[FeatureTap]) -> Stack | None:
         return None
     if type(head) is not type(layers[0].parts.query) or head.few_rows == 0:
         return None
-    embedding_VE = parts["embed_tokens"].weight.detach()
-    return Stack(Modules(embedding_VE, rotary, layers, norm, head), taps)
+    return Stack(Modules(parts["embed_tokens"], rotary, layers, norm, head), taps)
+
+
+def _embedding_call(embedding: nn.Embedding | GroupedEmbedding, target: int) -> Call:
+    """Looks up the tokens whose ids' address is in the field `IDS`."""
+    if isinstance(embedding, GroupedEmbedding):
+        return embedding.call(target)
+    table_VE = embedding.weight.detach()
+    return Call(look_up, (table_VE.data_ptr(), target, 0, 0, table_VE.shape[1] * table_VE.itemsize, 0))
 
 
 def _are_alike(layers: Sequence[Any]) -> bool:

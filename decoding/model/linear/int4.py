@@ -1,0 +1,64 @@
+"""Packs a full-precision model at load: 4 bits for linear layers, more for the head and the embedding.
+
+Invariant: originals are dropped one by one, and a head and an embedding that are tied stay one matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from decoding.errors import ConfigError
+from decoding.model.linear.grouped import GroupedEmbedding, GroupedLinear
+from decoding.model.linear.groups import Groups, quantized
+from decoding.model.linear.packed import can_pack, linears_of
+from decoding.model.linear.panel_kernel import PANEL
+
+# Shape suffixes: O outputs, I input width, V vocabulary, E model width.
+BITS, BITS_OF_TOKENS = 4, 6  # errors of the head and the embedding weigh more: no later layer evens them out
+FEWEST_OUTPUTS = PANEL  # smaller layers, such as routers of experts, keep their precision
+SLICE = 1 << 18  # the weights that are rounded at a time, so that the search stays in the caches
+
+
+def check_int4(device: torch.device, dtype: torch.dtype) -> None:
+    """Raise ConfigError if int4 weights cannot be multiplied here."""
+    if not can_pack(device, dtype):
+        raise ConfigError(
+            "weights 'int4' need the CPU, and float32 or (with AVX-512 or AVX-NE-CONVERT) bfloat16, "
+            f"not {device} and {dtype}"
+        )
+
+
+def pack_int4(model: PreTrainedModel) -> int:
+    """Replace the linear layers, the head and the embedding of `model` by packed ones; return the bytes that these
+    keep."""
+    dtype, num_bytes = model.dtype, 0
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    table_VE = embedding.weight.detach()
+    for parent, name, weight_OI, bias_O in linears_of(model):
+        if len(weight_OI) < FEWEST_OUTPUTS:
+            continue
+        is_head = getattr(parent, name) is head
+        layer = _packed(weight_OI, bias_O, BITS_OF_TOKENS if is_head else BITS, dtype)
+        num_bytes += layer.num_bytes
+        setattr(parent, name, layer)
+        if is_head and weight_OI.data_ptr() == table_VE.data_ptr() and type(embedding) is nn.Embedding:
+            model.set_input_embeddings(GroupedEmbedding(layer))
+    if type(model.get_input_embeddings()) is nn.Embedding:
+        layer = _packed(table_VE, None, BITS_OF_TOKENS, dtype)
+        num_bytes += layer.num_bytes
+        model.set_input_embeddings(GroupedEmbedding(layer))
+    return num_bytes
+
+
+def _packed(weight_OI: torch.Tensor, bias_O: torch.Tensor | None, bits: int, dtype: torch.dtype) -> GroupedLinear:
+    return GroupedLinear(_slices(weight_OI, bits), (weight_OI.shape[0], weight_OI.shape[1]), bias_O, dtype)
+
+
+def _slices(weight_OI: torch.Tensor, bits: int) -> Iterator[Groups]:
+    num_rows = max(1, SLICE // weight_OI.shape[1])
+    for start in range(0, len(weight_OI), num_rows):
+        yield quantized(weight_OI[start : start + num_rows].float(), bits)
