@@ -41,13 +41,15 @@ class Pair:
     plain: dict[str, list[list[int]]]
 
 
-PAIRS = ["llama", pytest.param("gpt_neox", marks=pytest.mark.slow), "gosling", "gosling int8"]
+PAIRS = ["llama", pytest.param("gpt_neox", marks=pytest.mark.slow), "gosling", "gosling int8", "gosling int4"]
+
+WEIGHTS: dict[str, Weights] = {"gosling": "auto", "gosling int8": "int8", "gosling int4": "int4"}
 
 
 @pytest.fixture(scope="module", params=PAIRS)
 def pair(request: pytest.FixtureRequest) -> Pair:
     if request.param.startswith("gosling"):
-        weights: Weights = "int8" if request.param.endswith("int8") else "auto"
+        weights: Weights = WEIGHTS[request.param]
         if weights == "int8" and not can_round_to_int8(torch.device("cpu"), torch.float32):
             pytest.skip("this processor has no instructions for int8 weights")
         tokenizer = AutoTokenizer.from_pretrained(BUNDLED_FOLDER)

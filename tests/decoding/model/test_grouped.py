@@ -1,4 +1,4 @@
-"""Layers of weights in groups: the sums that are written down, bit by bit, and the same bits for a row in any company."""
+"""Layers of weights in groups: sums as they are written down, and the same bits for a row in any company."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def random_groups(shape: tuple[int, int], bits: int, group: int, zero: int | Non
     torch.manual_seed(width + bits)
     num_groups = -(-width // group)
     codes = torch.randint(0, 2**bits, shape, dtype=torch.uint8)
-    scales = (torch.randn(num_outputs, num_groups) * 0.01).half().float() * 2.0 ** torch.randint(-9, 9, (num_outputs, 1))
+    scales = (torch.randn(num_outputs, num_groups) * 0.01).half().float() * 2.0 ** torch.randint(
+        -9, 9, (num_outputs, 1)
+    )
     scales[2] = 0
     minima = (scales * torch.rand_like(scales) * 2**bits).half().float() if zero is None else scales * zero
     return Groups(codes, scales, minima, bits, group)

@@ -80,6 +80,12 @@ def test_one_of_int8_weights_does_too(dtype: torch.dtype) -> None:
     check(load("qwen3", dtype, "int8", **WIDE))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_one_of_int4_weights_does_too(dtype: torch.dtype, is_tied: bool) -> None:
+    check(load("qwen3", dtype, "int4", tie_word_embeddings=is_tied, **WIDE))
+
+
 def check_float32_on_this_processor() -> None:
     for threads in (1, 2):
         torch.set_num_threads(threads)

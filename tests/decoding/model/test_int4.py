@@ -1,0 +1,58 @@
+"""Models packed in 4 bits at load: what is packed, how exact it is, and where it cannot be."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from decoding.config import EngineConfig
+from decoding.errors import ConfigError
+from decoding.model.linear.grouped import GroupedEmbedding, GroupedLinear
+from decoding.model.linear.int4 import check_int4, pack_int4
+from decoding.model.linear.packed import can_pack
+from decoding.model.target_model import TargetModel
+from tests.models import tiny
+
+CPU = torch.device("cpu")
+pytestmark = pytest.mark.skipif(not can_pack(CPU, torch.float32), reason="this torch packs no layers")
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_all_layers_are_packed_and_a_tied_head_shares_the_embeddings_memory(is_tied: bool) -> None:
+    model = tiny("llama", tie_word_embeddings=is_tied)
+    ids = torch.arange(20)[None]
+    with torch.inference_mode():
+        expected = model(ids).logits
+        embedded = model.get_input_embeddings()(ids)
+        num_bytes = pack_int4(model)
+        logits = model(ids).logits
+    layers = [each for each in model.modules() if isinstance(each, GroupedLinear)]
+    embedding = model.get_input_embeddings()
+    assert not any(type(each) in (nn.Linear, nn.Embedding) and each.weight.shape[0] >= 64 for each in model.modules())
+    assert isinstance(embedding, GroupedEmbedding)
+    assert (embedding.packed is model.get_output_embeddings().packed) == is_tied
+    own_bytes = 0 if is_tied else embedding.packed.num_bytes
+    assert num_bytes == own_bytes + sum(each.num_bytes for each in layers)
+    assert (embedding(ids) - embedded).norm() < 0.03 * embedded.norm()
+    assert (logits - expected).norm() < 0.2 * expected.norm()
+
+
+def test_a_model_of_int4_weights_is_exact_and_another_model() -> None:
+    config = EngineConfig(max_model_len=64, threads=1)
+    model = TargetModel.from_model(tiny("llama"), config)
+    packed = TargetModel.from_model(tiny("llama"), EngineConfig(max_model_len=64, threads=1, weights="int4"))
+    assert packed.is_exact
+    assert (model.weights, packed.weights) == ("float32", "int4")
+    assert packed.fingerprint != model.fingerprint
+    assert packed.num_bytes < model.num_bytes / 3
+    assert packed.embeddings.shape == model.embeddings.shape
+    assert (packed.num_parameters, packed.vocab_size) == (model.num_parameters, model.vocab_size)
+
+
+def test_where_it_cannot_be_one_sentence_says_so() -> None:
+    for device, dtype in ((CPU, torch.float16), (torch.device("meta"), torch.float32)):
+        with pytest.raises(ConfigError, match="weights 'int4' need the CPU, and float32"):
+            check_int4(device, dtype)
+    with pytest.raises(ConfigError, match="weights 'int4'"):
+        TargetModel.load(EngineConfig(device="cpu", dtype="float16", weights="int4"), lambda _sentence, _fraction: None)
