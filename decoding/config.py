@@ -20,9 +20,10 @@ BUNDLED_MODEL = "gosling"
 class EngineConfig:
     """Everything the engine needs to start.
 
-    model: a hub name, a folder, or "gosling" for the bundled model.
+    model: a hub name, a folder, a GGUF file, or "gosling" for the bundled model. gguf_file: which GGUF file of a folder
+        or hub model.
     weights: "int8" rounds the weights of linear layers to one byte each; "int4" rounds them, the head and the embedding
-        to 4 and 6 bits in groups; "auto" leaves them in `dtype`.
+        to 4 and 6 bits in groups; "auto" leaves them in `dtype`, or as a file has packed them.
     max_running, max_batch_rows: the most requests and the most tokens of one packed forward, prefill included; None
     takes what suits the machine. max_step_ms: the most milliseconds that prompts may add to a step in which others
     decode. kv_slots: the tokens that the KV cache holds; None derives them from `kv_memory`, which is a share of the
@@ -42,6 +43,7 @@ class EngineConfig:
     """
 
     model: str = BUNDLED_MODEL
+    gguf_file: str | None = None
     device: str = "auto"
     dtype: Dtype = "auto"
     weights: Weights = "auto"

@@ -62,7 +62,7 @@ def create_service(
     command: Sequence[str] = WORKER_COMMAND,
     policy: RestartPolicy | None = None,
 ) -> Service:
-    check_model(settings.model, settings.revision)
+    check_model(settings.model, settings.revision, gguf_file=settings.gguf_file)
     if settings.draft_model not in ("auto", "none"):
         check_model(settings.draft_model, None, has_tokenizer=False)
     if settings.draft_head is not None:

@@ -42,7 +42,12 @@ class ServerSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="GANDER_", frozen=True, extra="forbid")
 
-    model: str = Field(default=BUNDLED_MODEL, description="A Hugging Face model name, a folder, or the bundled model")
+    model: str = Field(
+        default=BUNDLED_MODEL, description="A Hugging Face model name, a folder, a GGUF file, or the bundled model"
+    )
+    gguf_file: str | None = Field(
+        default=ENGINE.gguf_file, description="Which GGUF file of a folder or hub model; of a split one the first part"
+    )
     revision: str | None = Field(default=ENGINE.revision, description="Branch, tag or commit of a hub model")
     trust_remote_code: bool = Field(
         default=ENGINE.trust_remote_code, description="Allow a model to bring its own Python code"
@@ -138,7 +143,7 @@ class ServerSettings(BaseSettings):
     tree: str | None = Field(default=ENGINE.tree, description="Static draft tree of the stand method, a JSON file")
     draft_model: str = Field(
         default=ENGINE.draft_model,
-        description="Small model that drafts: a name, a folder, none, or auto (the bundled model brings its own)",
+        description="Small model that drafts: a name, a folder, a GGUF file, none, or auto (the bundled model's own)",
     )
     draft_head: str | None = Field(
         default=ENGINE.draft_head,
@@ -304,10 +309,10 @@ class ServerSettings(BaseSettings):
 
     @property
     def model_names(self) -> tuple[str, ...]:
-        """The ids under which the model is served: those given, else the folder's name or the hub name."""
+        """The ids under which the model is served: those given, else the folder's or file's name, or the hub name."""
         given = (name.strip() for name in (self.served_model_name or "").split(","))
         folder = Path(self.model)
-        own = folder.resolve().name if folder.is_dir() else self.model
+        own = folder.resolve().name if folder.is_dir() else folder.stem if folder.is_file() else self.model
         return tuple(dict.fromkeys(filter(None, given))) or (own,)
 
     @property

@@ -165,7 +165,7 @@ def service_of(connection: HTTPConnection) -> Service:
 
 def load_prompts(settings: ServerSettings) -> tuple[ChatTemplate | None, Tokenizer]:
     """The model's chat template and its tokenizer. Blocks. Raises ConfigError with a sentence that names the model."""
-    files = ModelFiles(settings.model, settings.revision)
+    files = ModelFiles(settings.model, settings.revision, settings.gguf_file)
     with _refusing("chat template", settings):
         template = load_chat_template(files, settings)
     try:

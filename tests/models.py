@@ -56,6 +56,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
     "smollm3": {"num_key_value_heads": 2, "no_rope_layer_interval": 2},
     "phi3": {"num_key_value_heads": 2, "original_max_position_embeddings": 512},
     "mixtral": _GROUPED | {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "qwen2_moe": {"num_key_value_heads": 2, "num_experts": 4, "shared_expert_intermediate_size": 64} | _EXPERTS,
     "qwen3_moe": _GROUPED | _EXPERTS | {"num_experts": 4},
     "gpt_oss": _GROUPED
     | {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": SLIDING_WINDOW, "num_hidden_layers": 4},

@@ -59,10 +59,9 @@ def read_config(source: str, origin: dict[str, Any]) -> Any:
     return config
 
 
-def num_weights(config: Any, source: str, trust_remote_code: bool) -> int:
-    """The numbers that a model of this configuration holds. Raises ConfigError where it would have many more tensors
-    than its files."""
-    found = _num_tensors(source)
+def num_weights(config: Any, found: int | None, trust_remote_code: bool) -> int:
+    """The numbers that a model of this configuration holds. found: tensors of its files, None if not known. Raises
+    ConfigError where the model would have many more."""
     most = MOST_TENSORS if found is None else PARTS * (found + PARTS)
     num_tensors = 0
 
@@ -85,7 +84,7 @@ def num_weights(config: Any, source: str, trust_remote_code: bool) -> int:
     return sum(each.numel() for each in chain(model.parameters(), model.buffers()))
 
 
-def _num_tensors(source: str) -> int | None:
+def num_tensors(source: str) -> int | None:
     """The tensors in a folder's safetensors files; None where there are none, or they cannot be read."""
     paths = sorted(Path(source).glob("*.safetensors"))
     try:

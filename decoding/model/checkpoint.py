@@ -22,6 +22,7 @@ from transformers import PreTrainedModel
 from decoding.config import BUNDLED_MODEL, Attention, EngineConfig
 from decoding.errors import ConfigError
 from decoding.model.blueprint import CONTEXT_NAMES, read_config
+from decoding.model.files.gguf_place import gguf_paths, small_files
 from decoding.model.refusal import refusing
 
 logger = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ SAMPLES_PER_TENSOR = 256
 
 def resolve(config: EngineConfig) -> tuple[EngineConfig, str]:
     """The configuration without "auto" for device, dtype and attention, and the folder or hub name to load."""
-    source = folder_of(config.model)
+    source = folder_of(config.model, config.gguf_file, config.revision)
     device = config.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -71,9 +72,13 @@ def own_device(device: str, config: EngineConfig) -> str:
     return own
 
 
-def folder_of(model: str) -> str:
-    """The folder of the bundled model; any other folder or hub name as it is."""
-    return str(BUNDLED_FOLDER) if model == BUNDLED_MODEL else model
+def folder_of(model: str, gguf_file: str | None = None, revision: str | None = None) -> str:
+    """The folder of the bundled model, or of the small files made of a GGUF file; any other folder or hub name as it
+    is. Raises ConfigError where a GGUF file makes none."""
+    if model == BUNDLED_MODEL:
+        return str(BUNDLED_FOLDER)
+    paths = gguf_paths(model, gguf_file, revision)
+    return str(small_files(paths)) if paths else model
 
 
 def resolve_attention(attention: Attention, device_type: str, dtype: str) -> Attention:
@@ -139,9 +144,10 @@ def fingerprint(model: PreTrainedModel, identity: str, attention: str, weights: 
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def identity(model: PreTrainedModel) -> str:
-    """16 hex digits that identify the model on any machine. The hash reads a sample of the weights."""
-    digest = hashlib.sha256()
+def identity(model: PreTrainedModel, content: str = "") -> str:
+    """16 hex digits that identify the model on any machine. The hash reads a sample of the weights. content: of packed
+    weights, which the model's state does not show."""
+    digest = hashlib.sha256(content.encode())
     config = model.config.to_diff_dict() | {"transformers_version": None}
     digest.update(json.dumps(config, sort_keys=True, default=str).encode())
     digest.update(f"{model.dtype}".encode())

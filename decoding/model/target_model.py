@@ -30,7 +30,6 @@ from decoding.cache.step_tensors import StepTensors
 from decoding.config import Attention, EngineConfig, Weights
 from decoding.core.layer import LayerSpec
 from decoding.errors import ConfigError, ModelRefused
-from decoding.model.blueprint import num_weights, read_config
 from decoding.model.checkpoint import (
     eos_token_ids,
     fingerprint,
@@ -57,7 +56,8 @@ from decoding.model.linear.int4 import check_int4, pack_int4
 from decoding.model.linear.int8 import check_int8, round_linears
 from decoding.model.linear.packed import can_pack, num_few_rows, num_packed_shapes, pack_linears
 from decoding.model.linear.row_counts import code_bytes, padded
-from decoding.model.memory import check_weights_fit
+from decoding.model.linear.sizes import num_bytes_in, num_weights_in
+from decoding.model.loading import UNPACKED, PackedWeights, load_model
 from decoding.model.probe import probe
 from decoding.model.refusal import refusing
 from decoding.model.rowwise import make_row_safe
@@ -72,7 +72,6 @@ from decoding.model.self_test import (
     trial_steps,
 )
 from decoding.model.threads import ThreadChoice, choose_threads, use_threads
-from decoding.model.weights import load_weights
 
 
 class Rounding(NamedTuple):
@@ -99,24 +98,31 @@ class TargetModel:
     """
 
     def __init__(
-        self, model: PreTrainedModel, config: EngineConfig, progress: Progress, capture: Capture | None = None
+        self,
+        model: PreTrainedModel,
+        config: EngineConfig,
+        progress: Progress,
+        capture: Capture | None = None,
+        packed: PackedWeights = UNPACKED,
     ) -> None:
         """model: in evaluation mode, on its device and in its dtype; its modules will be replaced. config: resolved.
 
-        capture: captures its forwards; None runs them operation by operation."""
+        capture: captures its forwards; None runs them operation by operation. packed: what it was loaded with.
+        """
         is_on_cpu = model.device.type == "cpu"
-        self.threads = choose_threads(config.threads, model.num_parameters(), is_on_cpu, config.workers)
+        self.num_parameters = num_weights_in(model)
+        self.threads = choose_threads(config.threads, self.num_parameters, is_on_cpu, config.workers)
         use_threads(self.threads.chosen)
         self.device, self.dtype = model.device, model.dtype
         self.attention = config.attention
         self.max_model_len = max_model_len(model.config, config.max_model_len)
         self.eos_token_ids = eos_token_ids(model)
-        self.num_parameters = model.num_parameters()
         self.vocab_size = self.num_logits = model.get_input_embeddings().num_embeddings
-        self.weights = str(self.dtype).removeprefix("torch.") if config.weights == "auto" else config.weights
-        self.identity = identity(model)
+        own = packed.name or str(self.dtype).removeprefix("torch.")
+        self.weights = own if config.weights == "auto" else config.weights
+        self.identity = identity(model, packed.content)
         self.fingerprint = fingerprint(model, self.identity, self.attention, self.weights)
-        self.num_bytes = self.num_parameters * self.dtype.itemsize  # of the weights
+        self.num_bytes = num_bytes_in(model)
         self.taps: list[FeatureTap] = []
         self._model = model
         self._capture = capture
@@ -158,18 +164,14 @@ class TargetModel:
         dtype = getattr(torch, config.dtype)
         if config.weights != "auto":  # fail before the weights are read
             ROUNDINGS[config.weights].check(torch.device(config.device), dtype)
-        origin = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
         failure = f"model {config.model!r} cannot be loaded"
         with refusing(failure):
             try:
-                blueprint = read_config(folder, origin)
-                size = num_weights(blueprint, folder, config.trust_remote_code)
-                check_weights_fit(size * dtype.itemsize, torch.device(config.device))
-                model = load_weights(folder, dtype, origin, torch.device(config.device))
+                model, packed = load_model(folder, config)
             except ConfigError as error:
                 raise ConfigError(f"{failure}: {error}") from error
             capture = capture_on(model.device) if config.graphs else None
-            return cls(model.eval(), config, progress, capture)
+            return cls(model.eval(), config, progress, capture, packed)
 
     @classmethod
     def from_model(cls, model: PreTrainedModel, config: EngineConfig, capture: Capture | None = None) -> TargetModel:

@@ -44,9 +44,9 @@ def load_weights(source: str, dtype: torch.dtype, origin: dict[str, Any], device
         misfits = [
             f"{name} {tuple(there)} instead of {tuple(wanted)}" for name, there, wanted in found["mismatched_keys"]
         ]
-        raise ConfigError(f"its weights do not fit its config.json: {_listed(misfits)}")
+        raise ConfigError(f"its weights do not fit its config.json: {listed(misfits)}")
     if found["missing_keys"]:
-        raise ConfigError(f"its weights lack {_listed(found['missing_keys'])}")
+        raise ConfigError(f"its weights lack {listed(found['missing_keys'])}")
     model.to(device)
     check_numbers(model)
     return model
@@ -56,7 +56,7 @@ def check_numbers(model: nn.Module) -> None:
     """Raise ConfigError if weights are not finite numbers. Reads all of them once."""
     broken = [name for name, weight in model.named_parameters() if not _is_finite(weight.detach())]
     if broken:
-        raise ConfigError(f"its weights are not all finite numbers: {_listed(broken)}")
+        raise ConfigError(f"its weights are not all finite numbers: {listed(broken)}")
 
 
 def _is_finite(weight: torch.Tensor) -> bool:
@@ -65,6 +65,6 @@ def _is_finite(weight: torch.Tensor) -> bool:
     return all(bool(torch.isfinite(bound)) for bound in torch.aminmax(weight))
 
 
-def _listed(names: Collection[str]) -> str:
+def listed(names: Collection[str]) -> str:
     shown = ", ".join(sorted(names)[:NAMED])
     return shown if len(names) <= NAMED else f"{shown} and {len(names) - NAMED} more"

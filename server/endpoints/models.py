@@ -35,7 +35,7 @@ def _card(service: Service, name: str) -> ModelCard:
         object="model",
         created=service.created,
         owned_by="gander",
-        root=folder.resolve().name if folder.is_dir() else service.settings.model,
+        root=folder.name if folder.is_file() else folder.resolve().name if folder.is_dir() else service.settings.model,
         parent=None,
         max_model_len=None if ready is None else ready.max_model_len,
     )

@@ -1,6 +1,8 @@
-"""Says before anything starts whether a model can be there: a folder, or a name on the hub, and which file it lacks.
+"""Says before anything starts whether a model can be there: a folder, a GGUF file, or a name on the hub, and which file
+it lacks.
 
-Knows nothing of what the files hold. Invariant: it asks the hub once, and waits seconds.
+Of what files hold it knows only that a GGUF file's header makes a model. Invariant: it asks the hub once, and waits
+seconds.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Any
 
 from decoding.config import BUNDLED_MODEL
 from decoding.errors import ConfigError, in_one_line
+from decoding.model.files.gguf_place import chosen, gguf_paths, small_files
 
 LOG = logging.getLogger("gander.model")
 PATHS = ("/", "./", "../", "~", ".\\")  # how a folder's name begins that cannot be meant for the hub
@@ -31,38 +34,40 @@ LACKS = (
 )
 
 
-def check_model(name: str, revision: str | None, has_tokenizer: bool = True) -> None:
+def check_model(name: str, revision: str | None, has_tokenizer: bool = True, gguf_file: str | None = None) -> None:
     """Raises ConfigError where there is no such model, or where it lacks a file. has_tokenizer: whether it needs a
-    tokenizer of its own. Blocks; asks the hub for a model that is no folder, and has everything that loads it later use
-    the hub's cache alone where the hub cannot be reached."""
+    tokenizer of its own. gguf_file: which file of the model. Blocks; asks the hub for a model that is no folder, and has
+    everything that loads it later use the hub's cache alone where the hub cannot be reached."""
     path = Path(name)
     if name == BUNDLED_MODEL:
         return
-    if path.is_dir():
-        _require_files([each.name for each in path.iterdir()], f"the folder {name}", has_tokenizer)
-    elif path.exists():
-        kind = "a GGUF file, a format that is not read" if path.suffix == ".gguf" else "a file"
-        raise ConfigError(
-            f"{name} is {kind}: a model is a folder with config.json, weights and tokenizer, or a hub name"
-        )
+    if path.exists():
+        gguf = gguf_paths(name, gguf_file, revision)
+        if gguf:
+            small_files(gguf)
+        elif path.is_dir():
+            _require_files([each.name for each in path.iterdir()], f"the folder {name}", has_tokenizer)
+        else:
+            raise ConfigError(
+                f"{name} is a file: a model is a folder with config.json, weights and tokenizer, a GGUF file, "
+                "or a hub name"
+            )
     elif name.startswith(PATHS) or HUB_NAME.fullmatch(name) is None:
         raise ConfigError(f"there is no folder {name}, and that is no name on the hub, such as org/model")
     else:
-        _check_on_hub(name, revision, has_tokenizer)
+        _check_on_hub(name, revision, has_tokenizer, gguf_file)
 
 
 def _require_files(files: Collection[str], what: str, has_tokenizer: bool) -> None:
     for patterns, lacking in LACKS if has_tokenizer else LACKS[:2]:
         if not any(fnmatch(file, pattern) for file in files for pattern in patterns):
             advice = "give the folder of a whole model, with its small files, as the hub has it"
-            if any(file.endswith(".gguf") for file in files):
-                advice = "it has a GGUF file, a format that is not read"
-            elif "adapter_config.json" in files:
+            if "adapter_config.json" in files:
                 advice = "it holds an adapter; merge it into its model first"
             raise ConfigError(f"{what} has no {lacking}: {advice}")
 
 
-def _check_on_hub(name: str, revision: str | None, has_tokenizer: bool) -> None:
+def _check_on_hub(name: str, revision: str | None, has_tokenizer: bool, gguf_file: str | None) -> None:
     from huggingface_hub import HfApi, try_to_load_from_cache
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
@@ -78,14 +83,22 @@ def _check_on_hub(name: str, revision: str | None, has_tokenizer: bool) -> None:
         raise ConfigError(f"the model {name} has no revision {revision} on the hub") from error
     except Exception as error:  # the network and its libraries raise anything
         reason = in_one_line(error)
-        if not isinstance(try_to_load_from_cache(name, CONFIG, revision=revision), str):
+        if not isinstance(try_to_load_from_cache(name, gguf_file or CONFIG, revision=revision), str):
             sentence = f"and the hub cannot be reached to look for {name}: {reason.rstrip('.')}"
             advice = "give the path of a model's folder, or try again with a connection"
             raise ConfigError(f"{no_folder}, {sentence}; {advice}") from error
         LOG.warning("The hub cannot be reached (%s): %s is loaded from its cache.", reason, name)
         os.environ[OFFLINE] = "1"
         return
-    _require_files([each.rfilename for each in found.siblings or ()], f"the model {name} on the hub", has_tokenizer)
+    files, what = [each.rfilename for each in found.siblings or ()], f"the model {name} on the hub"
+    if gguf_file is None:
+        suggested = chosen(files, what)
+        if suggested is not None:
+            raise ConfigError(f"{what} is a GGUF file: give it by --gguf-file {suggested}")
+        _require_files(files, what, has_tokenizer)
+    elif gguf_file not in files:
+        shown = ", ".join(file for file in files if file.endswith(".gguf")) or "no GGUF file"
+        raise ConfigError(f"{what} has no file {gguf_file}: it has {shown}")
 
 
 def is_offline() -> bool:

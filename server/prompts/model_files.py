@@ -1,4 +1,5 @@
-"""Finds a model's small text files: in the bundled model's folder, in a folder, or in the hub's cache."""
+"""Finds a model's small text files: in the bundled model's folder, in a folder, among those made of a GGUF file, or in
+the hub's cache."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import decoding
 from decoding.config import BUNDLED_MODEL
+from decoding.model.files.gguf_place import gguf_paths, small_files
 from server.prompts.model_check import is_offline
 
 
@@ -14,13 +16,15 @@ from server.prompts.model_check import is_offline
 class ModelFiles:
     model: str
     revision: str | None
+    gguf_file: str | None = None
 
     def find(self, name: str) -> Path | None:
         """The file's path, None if the model lacks it. Blocks: may download."""
         if self.model == BUNDLED_MODEL:
             path = Path(decoding.__file__).parent / BUNDLED_MODEL / name
             return path if path.exists() else None
-        folder = Path(self.model)
+        gguf = gguf_paths(self.model, self.gguf_file, self.revision)
+        folder = small_files(gguf) if gguf else Path(self.model)
         if folder.is_dir():
             return folder / name if (folder / name).exists() else None
         from huggingface_hub import hf_hub_download

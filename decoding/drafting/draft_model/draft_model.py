@@ -23,6 +23,7 @@ from decoding.drafting.draft_model.state import DraftModelState, Fallback, Growt
 from decoding.drafting.draft_model.vocabulary import check_same_vocabulary
 from decoding.model.checkpoint import BUNDLED_FOLDER
 from decoding.model.device.runner import Progress
+from decoding.model.files.gguf_place import gguf_paths
 from decoding.model.target_model import TargetModel
 from decoding.sampling.top_tokens import top_tokens
 from decoding.stores.successor_table import NUM_SUCCESSORS
@@ -102,7 +103,9 @@ def load_draft_model(config: EngineConfig, progress: Progress) -> TargetModel | 
     if name == "none":
         return None
     check_same_vocabulary(config, name)
-    model = TargetModel.load(replace(config, model=name, max_model_len=None, revision=None, threads=None), progress)
+    weights = "auto" if gguf_paths(name, None, None) else config.weights  # a GGUF file is packed already
+    own = replace(config, model=name, gguf_file=None, weights=weights, max_model_len=None, revision=None, threads=None)
+    model = TargetModel.load(own, progress)
     if config.threads is not None:
         model.threads.limit(config.threads)  # and it may well be quicker on fewer
     return model

@@ -18,7 +18,7 @@ def check_same_vocabulary(config: EngineConfig, draft_name: str) -> None:
     Embeddings may be padded to different sizes: only ids that mean something count.
     """
     target = _vocabulary(config)
-    draft = _vocabulary(replace(config, model=draft_name, revision=None))
+    draft = _vocabulary(replace(config, model=draft_name, revision=None, gguf_file=None))
     for token_id in sorted(target.keys() | draft.keys()):
         if target.get(token_id) != draft.get(token_id):
             raise ConfigError(

@@ -52,7 +52,9 @@ class GrammarBuilder:
 
     def _tokenizer_file(self) -> TokenizerFile:
         try:
-            path = cached_file(folder_of(self._config.model), "tokenizer.json", revision=self._config.revision)
+            config = self._config
+            folder = folder_of(config.model, config.gguf_file, config.revision)
+            path = cached_file(folder, "tokenizer.json", revision=config.revision)
         except OSError as error:
             raise rejected(f"{self._config.model} has no tokenizer.json, which grammars need") from error
         return TokenizerFile(str(path), self._vocab_size, sorted(self._eos_token_ids))

@@ -1,0 +1,1 @@
+"""Models in other people's formats: GGUF files and quantised checkpoints, read into one kind of packed weight."""

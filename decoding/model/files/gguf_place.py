@@ -1,0 +1,154 @@
+"""Which GGUF file a model's name means, and the folder of small files that is made of its metadata.
+
+The folder has what every reader of a model's folder looks for: config.json, generation_config.json, tokenizer.json and
+tokenizer_config.json. It is kept beside the compiled kernels, under a hash of the header. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import version
+from pathlib import Path
+
+from decoding.core.kernel_cache import base_folder
+from decoding.errors import ConfigError
+from decoding.model.files.gguf_config import config_of, token_ids
+from decoding.model.files.gguf_file import SPLIT_NAME, read_gguf
+from decoding.model.files.gguf_tokenizer import tokenizer_config, tokenizer_text
+
+logger = logging.getLogger(__name__)
+
+SUFFIX = ".gguf"
+FORMAT = 1  # of the folder; another one is made where this file makes others
+FOLDER_NAME = re.compile("gguf-[0-9a-f]{16}")
+NUM_KEPT = 8  # the folders used last stay
+NAMED = 6  # the most files that a sentence names
+
+
+def gguf_paths(model: str, gguf_file: str | None, revision: str | None) -> tuple[Path, ...]:
+    """The file that the model's name means, with all its parts; empty for a model in another format. Blocks: downloads
+    files of the hub. Raises ConfigError where there is none or more than one to choose from."""
+    path = Path(model)
+    if path.is_file():
+        if gguf_file is not None:
+            raise ConfigError(f"--gguf-file chooses a file of a folder or of a hub model, and {model} is a file")
+        return _parts(path) if path.suffix == SUFFIX else ()
+    if path.is_dir():
+        name = gguf_file or chosen([each.name for each in path.iterdir()], f"the folder {model}")
+        return () if name is None else _parts(path / name)
+    if gguf_file is None:
+        return ()
+    from huggingface_hub import hf_hub_download
+
+    return tuple(Path(hf_hub_download(model, name, revision=revision)) for name in part_names(gguf_file))
+
+
+def chosen(names: Sequence[str], what: str) -> str | None:
+    """The one GGUF file among these; None where there is none, or config.json says that the model is in other files.
+    Raises ConfigError, naming them, where there are several."""
+    files = sorted(name for name in names if name.endswith(SUFFIX))
+    firsts = [name for name in files if part_names(name)[0] == name]
+    if not files or ("config.json" in names and any(name.endswith((".safetensors", ".bin")) for name in names)):
+        return None
+    if len(firsts) > 1:
+        shown = ", ".join(firsts[:NAMED]) + (f" and {len(firsts) - NAMED} more" if len(firsts) > NAMED else "")
+        raise ConfigError(f"{what} has several GGUF files: choose one with --gguf-file: {shown}")
+    return (firsts or files)[0]
+
+
+def part_names(name: str) -> tuple[str, ...]:
+    """The names of all parts of a split file; of another one its own."""
+    split = SPLIT_NAME.fullmatch(name)
+    if split is None:
+        return (name,)
+    count = int(split[3])
+    if not 1 <= int(split[2]) <= count:
+        raise ConfigError(f"{name} is named as part {int(split[2])} of {count}")
+    return tuple(f"{split[1]}-{number:05}-of-{split[3]}{SUFFIX}" for number in range(1, count + 1))
+
+
+def _parts(path: Path) -> tuple[Path, ...]:
+    parts = tuple(path.with_name(name) for name in part_names(path.name))
+    missing = [part.name for part in parts if not part.is_file()]
+    if missing:
+        which = (
+            "is not there" if len(parts) == 1 else f"lacks {len(missing)} of its {len(parts)} parts, {missing[0]} first"
+        )
+        raise ConfigError(f"the GGUF file {path} {which}")
+    return parts
+
+
+def small_files(paths: Sequence[Path]) -> Path:
+    """The folder of small files, made where it is not there yet. Raises ConfigError with a sentence that names the
+    file."""
+    stamps = tuple((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths)
+    return _made(stamps)
+
+
+@cache
+def _made(stamps: tuple[tuple[str, int, int], ...]) -> Path:
+    """One folder for each state of the files: in one process they are read once."""
+    paths = [Path(name) for name, _, _ in stamps]
+    try:
+        file = read_gguf(paths)
+        text = f"{FORMAT} {version('transformers')} {version('tokenizers')} {file.header_hash}"
+        name = f"gguf-{sha256(text.encode()).hexdigest()[:16]}"
+        kept = _kept_folder(name)
+        if kept is not None and kept.is_dir() and not kept.is_symlink():
+            os.utime(kept)
+            return kept
+        texts = {
+            "config.json": json.dumps(config_of(file)),
+            "generation_config.json": json.dumps(token_ids(file)),
+            "tokenizer_config.json": json.dumps(tokenizer_config(file), ensure_ascii=False),
+            "tokenizer.json": tokenizer_text(file),
+        }
+    except ConfigError as error:
+        raise ConfigError(f"the GGUF file {paths[0].name} cannot be served: {error}") from error
+    return _written(kept, texts)
+
+
+def _kept_folder(name: str) -> Path | None:
+    try:
+        return base_folder(os.environ) / name
+    except RuntimeError:  # there is no home folder
+        return None
+
+
+def _written(kept: Path | None, texts: dict[str, str]) -> Path:
+    """Write the folder whole, or a temporary one where it cannot be kept."""
+    try:
+        if kept is None:
+            raise OSError("there is no home folder")
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=f"{kept.name}.", suffix=".part", dir=kept.parent))
+    except OSError as error:
+        logger.info("What a GGUF file says of its model is read again at the next start: %s", error)
+        kept, partial = None, Path(tempfile.mkdtemp(prefix="gander-gguf-"))
+        atexit.register(shutil.rmtree, partial, ignore_errors=True)
+    for name, text in texts.items():
+        (partial / name).write_text(text, "utf-8")
+    if kept is None:
+        return partial
+    try:
+        partial.rename(kept)
+    except OSError:  # another process was quicker
+        shutil.rmtree(partial, ignore_errors=True)
+    _remove_old(kept.parent)
+    return kept
+
+
+def _remove_old(base: Path) -> None:
+    folders = [path for path in base.iterdir() if FOLDER_NAME.fullmatch(path.name) and path.is_dir()]
+    folders.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+    for folder in folders[NUM_KEPT:]:
+        shutil.rmtree(folder, ignore_errors=True)

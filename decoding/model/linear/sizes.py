@@ -1,0 +1,23 @@
+"""How many numbers a model has and how many bytes they take, packed ones included."""
+
+from __future__ import annotations
+
+import math
+
+from torch import nn
+
+from decoding.model.linear.grouped import GroupedLinear
+
+
+def num_weights_in(model: nn.Module) -> int:
+    """The numbers of all weights; a head that is tied to the embedding counts once."""
+    return sum(each.numel() for each in model.parameters()) + sum(math.prod(each.shape) for each in _packed_in(model))
+
+
+def num_bytes_in(model: nn.Module) -> int:
+    """The bytes of all weights."""
+    return sum(each.nbytes for each in model.parameters()) + sum(each.num_bytes for each in _packed_in(model))
+
+
+def _packed_in(model: nn.Module) -> list[GroupedLinear]:
+    return [each for each in model.modules() if isinstance(each, GroupedLinear)]
