@@ -46,7 +46,9 @@ def tokenizer_text(file: GgufFile) -> str:
     try:
         backend, _ = convert_gguf_tokenizer(file.architecture, given)
         fields = json.loads(backend.to_str())
-    except Exception as error:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # Rust's panics are no Exception
         raise ConfigError(f"its tokenizer cannot be built: {in_one_line(error)}") from error
     kind, split = file.metadata.get(f"{PREFIX}model"), file.metadata.get(f"{PREFIX}pre", "default")
     if kind == "gpt2":
