@@ -43,7 +43,8 @@ def folder_of(tmp_path: Path, *names: str) -> str:
         (WHOLE[::2], r"the folder .* has no weights \(\*.safetensors\): give"),
         (WHOLE[:2], r"the folder .* has no tokenizer \(tokenizer.json\): give"),
         ((), r"the folder .* has no config.json"),
-        (("a.gguf",), r"the folder .* has no config.json: it has a GGUF file, a format that is not read"),
+        (("a.gguf",), r"the GGUF file a.gguf cannot be served: a.gguf is not a GGUF file: it has 2 bytes"),
+        (("a.gguf", "b.gguf"), r"the folder .* has several GGUF files: choose one with --gguf-file: a.gguf, b.gguf"),
         (("adapter_config.json", "adapter_model.safetensors"), r"config.json: it holds an adapter; merge it"),
     ],
 )
@@ -59,9 +60,9 @@ def test_a_whole_model_and_a_draft_model_without_tokenizer_are_right(tmp_path: P
 
 
 def test_a_file_and_what_is_neither_path_nor_name_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "model.gguf").touch()
-    with pytest.raises(ConfigError, match=r"model.gguf is a GGUF file, a format that is not read: a model is a folder"):
-        check_model(str(tmp_path / "model.gguf"), None)
+    (tmp_path / "model.onnx").touch()
+    with pytest.raises(ConfigError, match=r"model.onnx is a file: a model is a folder"):
+        check_model(str(tmp_path / "model.onnx"), None)
     for name in ("/nothing/here", "./nothing", "models/qwen/small", "two words"):
         with pytest.raises(ConfigError, match=f"there is no folder {name}, and that is no name on the hub"):
             check_model(name, None)
@@ -128,7 +129,8 @@ def ask(address: str, cache: Path) -> tuple[str, str]:
     ("status", "code", "files", "said"),
     [
         (200, "", list(WHOLE), "None\n"),
-        (200, "", ["a.gguf"], "the model org/name on the hub has no config.json: it has a GGUF file"),
+        (200, "", ["a.gguf"], "the model org/name on the hub is a GGUF file: give it by --gguf-file a.gguf"),
+        (200, "", ["a.gguf", "b.gguf"], "the model org/name on the hub has several GGUF files: choose one"),
         (404, "RepoNotFound", [], "there is no folder org/name, and the hub has no model of this name"),
         (403, "GatedRepo", [], "the model org/name is gated: ask for access"),
         (404, "RevisionNotFound", [], "the model org/name has no revision"),
