@@ -26,10 +26,8 @@ NAMES = {"mistral": "llama", "mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3
 }
 
 
-def write_gguf(
-    path: Path, model: PreTrainedModel, kind: str = "F32", metadata: dict[str, Any] | None = None, parts: int = 1
-) -> Path:
-    """kind: of the matrices whose rows are whole blocks of it; embedding and head keep 32 bits unless "Q8_0"."""
+def write_gguf(path: Path, model: PreTrainedModel, kind: str = "F32", metadata: dict[str, Any] | None = None) -> Path:
+    """kind: of the matrices whose rows are whole blocks of it. metadata: further keys."""
     config = model.config
     architecture = NAMES.get(config.model_type, config.model_type)
     writer = gguf.GGUFWriter(path, architecture)

@@ -32,9 +32,9 @@ DECODING = {
         memory rowwise seam probe self_test threads linear/exact linear/panel_kernel linear/row_limit
         linear/row_counts linear/panels linear/readers linear/packed linear/int8_kernel linear/int8 linear/groups
         linear/grouped_kernel linear/grouped linear/int4 linear/sizes files/weight files/experts files/skeleton
-        files/gguf_types files/gguf_model loading
-        layers/row_kernels layers/norms layers/activations layers/decoder_layer
-        layers/fuse features layers/stack device/stopwatch device/capture device/runner device/compiling
+        files/gguf_types files/gguf_model files/quantized_checkpoint loading layers/row_kernels layers/norms
+        layers/activations layers/decoder_layer layers/fuse features layers/stack device/stopwatch device/capture
+        device/runner device/compiling
         device/static_forward device/graph_runner target_model kept_timings timing
     """,
     "sampling": """

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
+from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
-from transformers import PreTrainedModel
+from huggingface_hub import snapshot_download
+from transformers import GenerationConfig, PreTrainedModel
 
 from decoding.config import EngineConfig
 from decoding.errors import ConfigError
@@ -21,13 +25,15 @@ from decoding.model.files.gguf_file import GgufFile, read_gguf
 from decoding.model.files.gguf_model import weights_of
 from decoding.model.files.gguf_place import gguf_paths
 from decoding.model.files.gguf_types import BLOCK_FORMATS
+from decoding.model.files.quantized_checkpoint import Shards
+from decoding.model.files.quantized_checkpoint import weights_of as quantized_weights
 from decoding.model.files.skeleton import empty_model, fill, num_bytes_of
 from decoding.model.files.weight import Target
 from decoding.model.linear.packed import can_pack
 from decoding.model.memory import check_weights_fit
 from decoding.model.weights import load_weights
 
-SAMPLES = 64  # rows of each tensor that are hashed
+NUM_SAMPLES, SAMPLE_BYTES = 1024, 4096  # blocks of each file that are hashed
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +53,27 @@ def load_model(folder: str, config: EngineConfig) -> tuple[PreTrainedModel, Pack
     resolved. Raises ConfigError with a message that continues "model ... cannot be loaded: ", and what transformers
     raises."""
     dtype, device = getattr(torch, config.dtype), torch.device(config.device)
+    target = Target(dtype, device, can_pack(device, dtype))
     paths = gguf_paths(config.model, config.gguf_file, config.revision)
     if not paths:
         origin = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
         blueprint = read_config(folder, origin)
+        quantization = getattr(blueprint, "quantization_config", None)
+        if device.type == "cpu" and quantization is not None:
+            _refuse_rounding(config)
+            return load_quantized(blueprint, quantization, shards_of(folder, config.revision), target)
         size = num_weights(blueprint, num_tensors(folder), config.trust_remote_code)
         check_weights_fit(size * dtype.itemsize, device)
         return load_weights(folder, dtype, origin, device), UNPACKED
-    if config.weights == "int8":
-        raise ConfigError("its weights are packed already: weights 'int8' is for checkpoints in full precision")
-    return load_gguf(read_gguf(paths), folder, Target(dtype, device, can_pack(device, dtype)))
+    _refuse_rounding(config)
+    return load_gguf(read_gguf(paths), folder, target)
+
+
+def _refuse_rounding(config: EngineConfig) -> None:
+    if config.weights != "auto":
+        raise ConfigError(
+            f"its weights are quantised already: weights {config.weights!r} is for checkpoints in full precision"
+        )
 
 
 def load_gguf(file: GgufFile, folder: str, target: Target) -> tuple[PreTrainedModel, PackedWeights]:
@@ -67,11 +84,50 @@ def load_gguf(file: GgufFile, folder: str, target: Target) -> tuple[PreTrainedMo
     weights = weights_of(file, model)
     check_weights_fit(num_bytes_of(weights, target), target.device)
     fill(model, weights, target)
-    content, numbers = hashlib.sha256(file.header_hash.encode()), Counter[str]()
+    numbers = Counter[str]()
     for tensor in file.tensors.values():
-        content.update(np.ascontiguousarray(tensor.rows[:: max(1, len(tensor.rows) // SAMPLES)]).tobytes())
         numbers[tensor.type_name] += prod(tensor.shape)
-    file.release()
     name = numbers.most_common(1)[0][0]
     is_packed = target.is_packed and name in BLOCK_FORMATS
-    return model, PackedWeights(name if is_packed else "", content.hexdigest())
+    return model, PackedWeights(name if is_packed else "", content_of(file.paths))
+
+
+def load_quantized(
+    blueprint: Any, quantization: Any, paths: Sequence[Path], target: Target
+) -> tuple[PreTrainedModel, PackedWeights]:
+    """blueprint: the configuration. quantization: of config.json. paths: of its safetensors files."""
+    fields = quantization if isinstance(quantization, dict) else quantization.to_dict()
+    del blueprint.quantization_config
+    shards = Shards(paths)
+    num_weights(blueprint, len(shards.names()), False)
+    model = empty_model(blueprint, target.dtype)
+    weights = quantized_weights(shards, fields, model)
+    check_weights_fit(num_bytes_of(weights, target), target.device)
+    fill(model, weights, target)
+    with suppress(OSError):  # there is none
+        model.generation_config = GenerationConfig.from_pretrained(paths[0].parent)
+    return model, PackedWeights(str(fields["quant_method"]) if target.is_packed else "", content_of(paths))
+
+
+def shards_of(folder: str, revision: str | None) -> list[Path]:
+    """The safetensors files of a folder or hub model, with the small files beside them. Raises ConfigError where there
+    are none. Blocks: may download."""
+    path = Path(folder)
+    if not path.is_dir():
+        path = Path(snapshot_download(folder, revision=revision, allow_patterns=["*.safetensors", "*.json"]))
+    found = sorted(path.glob("*.safetensors"))
+    if not found:
+        raise ConfigError("it has no safetensors files, which quantised weights are read from")
+    return found
+
+
+def content_of(paths: Sequence[Path]) -> str:
+    """A hash of blocks of the files, all of them where they are small."""
+    content = hashlib.sha256()
+    for path in paths:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            for place in range(0, size, max(SAMPLE_BYTES, size // NUM_SAMPLES)):
+                file.seek(place)
+                content.update(file.read(SAMPLE_BYTES))
+    return content.hexdigest()

@@ -36,8 +36,8 @@ LACKS = (
 
 def check_model(name: str, revision: str | None, has_tokenizer: bool = True, gguf_file: str | None = None) -> None:
     """Raises ConfigError where there is no such model, or where it lacks a file. has_tokenizer: whether it needs a
-    tokenizer of its own. gguf_file: which file of the model. Blocks; asks the hub for a model that is no folder, and has
-    everything that loads it later use the hub's cache alone where the hub cannot be reached."""
+    tokenizer of its own. gguf_file: which file of the model. Blocks; asks the hub for a model that is no folder, and
+    has everything that loads it later use the hub's cache alone where the hub cannot be reached."""
     path = Path(name)
     if name == BUNDLED_MODEL:
         return

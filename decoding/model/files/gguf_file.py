@@ -98,13 +98,12 @@ class GgufTensor:
 @dataclass(frozen=True, slots=True)
 class GgufFile:
     """metadata: numbers, truth values and strings as they are; arrays of numbers as numpy arrays and arrays of strings
-    as `Strings`. header_hash: of everything but the tensors' numbers. num_bytes: of all parts."""
+    as `Strings`. header_hash: of everything but the tensors' numbers. paths, maps: of all parts."""
 
-    path: Path
+    paths: tuple[Path, ...]
     metadata: Mapping[str, Any]
     tensors: Mapping[str, GgufTensor]
     header_hash: str
-    num_bytes: int
     maps: tuple[mmap.mmap, ...]
 
     def release(self) -> None:
@@ -143,16 +142,16 @@ def read_gguf(paths: Sequence[Path]) -> GgufFile:
     if len(parts) > 1 or count not in (0, 1):
         numbers = [part.metadata.get(SPLIT_NUMBER) for part in parts]
         if count != len(parts) or numbers != list(range(len(parts))):
-            raise ConfigError(f"{first.path.name} is part of a split file of {count} parts, and {len(parts)} are there")
+            raise ConfigError(f"{paths[0].name} is part of a split file of {count} parts, and {len(parts)} are there")
     tensors: dict[str, GgufTensor] = {}
     for part in parts:
         twice = tensors.keys() & part.tensors.keys()
         if twice:
-            raise ConfigError(f"{part.path.name} has tensor {min(twice)!r}, which another part has too")
+            raise ConfigError(f"{part.paths[0].name} has tensor {min(twice)!r}, which another part has too")
         tensors |= part.tensors
     header_hash = hashlib.sha256("".join(part.header_hash for part in parts).encode()).hexdigest()
     maps = tuple(each for part in parts for each in part.maps)
-    return GgufFile(first.path, first.metadata, tensors, header_hash, sum(part.num_bytes for part in parts), maps)
+    return GgufFile(tuple(paths), first.metadata, tensors, header_hash, maps)
 
 
 def text_of(metadata: Mapping[str, Any], key: str) -> str:
@@ -204,7 +203,7 @@ class _Reader:
             raise ConfigError(f"general.alignment is {alignment!r}; it must be a multiple of 8 up to {MOST_ALIGNMENT}")
         tensors = self._tensors(places, -(-self._place // alignment) * alignment, alignment)
         header_hash = hashlib.sha256(self._data[: self._place]).hexdigest()
-        return GgufFile(self._path, metadata, tensors, header_hash, len(self._data), (self._map,))
+        return GgufFile((self._path,), metadata, tensors, header_hash, (self._map,))
 
     def _bytes(self, count: int, what: str) -> memoryview:
         if count > len(self._data) - self._place:

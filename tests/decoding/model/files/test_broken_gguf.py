@@ -3,6 +3,7 @@
 import random
 import struct
 import tracemalloc
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -69,15 +70,14 @@ def test_a_broken_file_is_loaded_or_refused_with_a_sentence(seed: int, whole: by
     path.write_bytes(broken(whole, seed))
     tracemalloc.start()
     try:
-        read_gguf([path])
-    except GanderError as error:
-        assert "\n" not in str(error)
+        with suppress(GanderError):
+            read_gguf([path])
     finally:
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert peak < MOST_BYTES
     sentence = try_to_load(path)
-    assert sentence is None or "Traceback" not in sentence
+    assert sentence is None or "\n" not in sentence
 
 
 def test_the_whole_file_loads(whole: bytes, tmp_path: Path) -> None:

@@ -33,11 +33,8 @@ def write_parts(folder: Path) -> Path:
             if key == "general.architecture":
                 continue
             given = list(value) if not isinstance(value, str | int | float | bool) else value
-            given = (
-                [each.item() if isinstance(each, np.generic) else each for each in given]
-                if isinstance(given, list)
-                else given
-            )
+            if isinstance(given, list):
+                given = [each.item() if isinstance(each, np.generic) else each for each in given]
             writer.add_key_value(key, given, gguf.GGUFValueType.get_type(given), _element(given))
         writer.add_uint16("split.no", number)
         writer.add_uint16("split.count", len(PARTS))
@@ -61,11 +58,11 @@ def test_a_file_a_folder_and_a_chosen_file_are_found(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     assert gguf_paths(str(tmp_path / "a.gguf"), None, None) == (tmp_path / "a.gguf",)
     assert gguf_paths(str(tmp_path), "b.gguf", None) == (tmp_path / "b.gguf",)
-    with pytest.raises(ConfigError, match="choose one with --gguf-file: a.gguf, b.gguf"):
+    with pytest.raises(ConfigError, match=r"choose one with --gguf-file: a.gguf, b.gguf"):
         gguf_paths(str(tmp_path), None, None)
-    with pytest.raises(ConfigError, match="c.gguf is not there"):
+    with pytest.raises(ConfigError, match=r"c.gguf is not there"):
         gguf_paths(str(tmp_path), "c.gguf", None)
-    with pytest.raises(ConfigError, match="and .*a.gguf is a file"):
+    with pytest.raises(ConfigError, match=r"and .*a.gguf is a file"):
         gguf_paths(str(tmp_path / "a.gguf"), "b.gguf", None)
     (tmp_path / "b.gguf").unlink()
     assert gguf_paths(str(tmp_path), None, None) == (tmp_path / "a.gguf",)

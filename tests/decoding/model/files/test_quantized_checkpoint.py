@@ -1,0 +1,189 @@
+"""Quantised checkpoints have the logits of a model whose weights are what their formats say."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from transformers import PreTrainedModel
+
+from decoding.config import EngineConfig
+from decoding.errors import ConfigError
+from decoding.model.loading import load_model
+from tests.models import tiny
+
+Tensors = dict[str, torch.Tensor]
+Format = Callable[[torch.Tensor], tuple[Tensors, torch.Tensor]]  # a weight: its tensors, and the weight they mean
+IDS = torch.tensor([[5, 9, 4, 120, 77, 3, 44, 45, 46, 130, 8, 9]])
+WIDTHS = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2}
+
+
+def integers(weight: torch.Tensor, bits: int, group: int, is_symmetric: bool) -> tuple[torch.Tensor, ...]:
+    """Codes [O, I], scales and zero points [O, G]."""
+    grouped = weight.view(len(weight), -1, group)
+    low, high = grouped.amin(2), grouped.amax(2)
+    most = 2**bits - 1
+    scales = (2 * torch.maximum(-low, high) if is_symmetric else high - low) / most
+    scales = scales.half().float()
+    zeros = torch.full_like(scales, 2 ** (bits - 1)) if is_symmetric else (-low / scales).round().clamp(1, most)
+    codes = (grouped / scales[..., None] + zeros[..., None]).round().clamp(0, most)
+    return codes.view(weight.shape).int(), scales, zeros.int()
+
+
+def meant(codes: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
+    return (codes - zeros[:, groups]) * scales[:, groups]
+
+
+def words(codes: torch.Tensor, bits: int) -> torch.Tensor:
+    """The last dimension packed into int32, the first integer lowest."""
+    in_word = 32 // bits
+    padded = torch.nn.functional.pad(codes, (0, -codes.shape[-1] % in_word)).long().unflatten(-1, (-1, in_word))
+    packed = (padded << (bits * torch.arange(in_word))).sum(-1)
+    return torch.where(packed >= 2**31, packed - 2**32, packed).int()
+
+
+def compressed(bits: int, group: int, is_symmetric: bool) -> Format:
+    def make(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+        codes, scales, zeros = integers(weight, bits, group, is_symmetric)
+        tensors = {
+            "weight_packed": words(codes, bits),
+            "weight_scale": scales.bfloat16(),
+            "weight_shape": torch.tensor(weight.shape),
+        }
+        if not is_symmetric:
+            tensors["weight_zero_point"] = words(zeros.t(), bits).t()
+        return tensors, meant(codes, scales.bfloat16().float(), zeros, torch.arange(weight.shape[1]) // group)
+
+    return make
+
+
+def gptq(bits: int, group: int, is_ordered: bool) -> Format:
+    def make(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+        width = weight.shape[1]
+        groups = torch.arange(width) // group
+        order = torch.randperm(width, generator=torch.Generator().manual_seed(3)) if is_ordered else torch.arange(width)
+        codes, scales, zeros = integers(weight[:, order], bits, group, False)
+        back = torch.argsort(order)
+        codes, groups = codes[:, back], groups[back]
+        tensors = {
+            "qweight": words(codes, bits).t(),
+            "qzeros": words((zeros - 1).t(), bits),
+            "scales": scales.t().half(),
+            "g_idx": groups.int(),
+            "bias": torch.zeros(len(weight)),
+        }
+        return tensors, meant(codes, scales, zeros, groups)
+
+    return make
+
+
+def awq(group: int) -> Format:
+    def packed(numbers: torch.Tensor) -> torch.Tensor:
+        return words(numbers.unflatten(1, (-1, 8))[..., [0, 2, 4, 6, 1, 3, 5, 7]].flatten(1), 4)
+
+    def make(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+        codes, scales, zeros = integers(weight, 4, group, False)
+        tensors = {"qweight": packed(codes.t()), "qzeros": packed(zeros.t()), "scales": scales.t().half()}
+        return tensors, meant(codes, scales, zeros, torch.arange(weight.shape[1]) // group)
+
+    return make
+
+
+def float8(scale_name: str, shape: Callable[[torch.Tensor], tuple[int, int]]) -> Format:
+    """shape: of the scales of a weight."""
+
+    def make(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+        rows, columns = shape(weight)
+        blocks = weight.unflatten(0, (rows, -1)).unflatten(2, (columns, -1))
+        scales = blocks.abs().amax((1, 3), keepdim=True) / 448
+        numbers = (blocks / scales).flatten(2).flatten(0, 1).to(torch.float8_e4m3fn)
+        whole = (numbers.float().unflatten(0, (rows, -1)).unflatten(2, (columns, -1)) * scales).flatten(2).flatten(0, 1)
+        given = scales.reshape(rows, columns) if rows * columns > 1 else scales.reshape(())
+        return {"weight": numbers, scale_name: given}, whole
+
+    return make
+
+
+def int8(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+    scales = weight.abs().amax(1, keepdim=True) / 127
+    codes = (weight / scales).round()
+    return {"weight": codes.to(torch.int8), "weight_scale": scales}, codes * scales
+
+
+COMPRESSED = {"quant_method": "compressed-tensors", "format": "pack-quantized"}
+FORMATS: dict[str, tuple[dict[str, Any], Format, float]] = {  # with the largest difference of logits
+    "W4A16 32": (COMPRESSED, compressed(4, 32, True), 1e-4),
+    "W4A16 128": (COMPRESSED, compressed(4, 128, True), 1e-4),
+    "W4A16 zero points": (COMPRESSED, compressed(4, 64, False), 1e-4),
+    "W8A16": (COMPRESSED, compressed(8, 128, True), 1e-4),
+    "GPTQ 32": ({"quant_method": "gptq", "bits": 4}, gptq(4, 32, False), 1e-4),
+    "GPTQ 128 8 bits": ({"quant_method": "gptq", "bits": 8}, gptq(8, 128, False), 1e-4),
+    "GPTQ act-order": ({"quant_method": "gptq", "bits": 4, "desc_act": True}, gptq(4, 64, True), 1e-4),
+    "AWQ 64": ({"quant_method": "awq", "bits": 4, "version": "gemm"}, awq(64), 1e-4),
+    "AWQ 128": ({"quant_method": "awq", "bits": 4, "version": "gemm"}, awq(128), 1e-4),
+    "INT8": ({"quant_method": "compressed-tensors", "format": "int-quantized"}, int8, 1e-4),
+    "FP8 tensor": ({"quant_method": "fp8"}, float8("weight_scale", lambda _: (1, 1)), 0.1),
+    "FP8 channel": (COMPRESSED, float8("weight_scale", lambda weight: (len(weight), 1)), 0.1),
+    "FP8 blocks": (
+        {"quant_method": "fp8", "weight_block_size": [64, 64]},
+        float8("weight_scale_inv", lambda weight: (len(weight) // 64, weight.shape[1] // 64)),
+        0.1,
+    ),
+}
+
+
+def write_checkpoint(folder: Path, quantization: dict[str, Any], make: Format, **changes: Any) -> PreTrainedModel:
+    """Write a tiny model in this format; return it with the weights that were written."""
+    model = tiny("llama", **WIDTHS | changes)
+    tensors: Tensors = {}
+    for name, tensor in model.state_dict().items():
+        if name.endswith("proj.weight"):
+            parts, whole = make(tensor)
+            tensors |= {f"{name.removesuffix('weight')}{part}": each.contiguous() for part, each in parts.items()}
+            tensor.copy_(whole)
+        else:
+            tensors[name] = tensor
+    save_file(tensors, folder / "model.safetensors")
+    model.config.save_pretrained(folder)
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": quantization}))
+    return model
+
+
+def logits_of(model: PreTrainedModel) -> torch.Tensor:
+    with torch.inference_mode():
+        return model.eval()(input_ids=IDS).logits
+
+
+def loaded(folder: Path, dtype: str = "float32") -> PreTrainedModel:
+    config = EngineConfig(model=str(folder), device="cpu", dtype=dtype, attention="reference")  # type: ignore[arg-type]
+    return load_model(str(folder), config)[0]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_format_has_the_logits_of_what_it_means(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quantization, make, most = FORMATS[name]
+    expected = logits_of(write_checkpoint(tmp_path, quantization, make))
+    packed = logits_of(loaded(tmp_path))
+    monkeypatch.setattr("decoding.model.loading.can_pack", lambda *_: False)
+    dense = logits_of(loaded(tmp_path))
+    assert (dense - expected).abs().max() < most * expected.abs().max()
+    assert (packed - expected).abs().max() < (0.1 + most) * expected.abs().max()  # activations are rounded too
+
+
+def test_other_methods_and_widths_are_refused_by_name(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, {"quant_method": "bitsnbytes"}, int8)
+    with pytest.raises(ConfigError, match="quantization is 'bitsnbytes'"):
+        loaded(tmp_path)
+    write_checkpoint(tmp_path, {"quant_method": "gptq", "bits": 3}, gptq(4, 32, False))
+    with pytest.raises(ConfigError, match="integers of 3 bits; 4 and 8 are served"):
+        loaded(tmp_path)
+
+
+def test_a_model_that_is_quantised_is_not_rounded_again(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, *FORMATS["AWQ 64"][:2])
+    with pytest.raises(ConfigError, match="quantised already"):
+        load_model(str(tmp_path), EngineConfig(model=str(tmp_path), device="cpu", dtype="float32", weights="int8"))
