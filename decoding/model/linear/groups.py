@@ -6,15 +6,18 @@ Invariant: weight = scale * code - minimum.
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
 
 import torch
 
-# Shape suffixes: O outputs, I input width, G groups, K inputs of a group.
+from decoding.attention.program import Team
+from decoding.model.linear.rounding_kernel import NUM_FIELDS, round_weights
+
+# Shape suffixes: O outputs, I input width, G groups.
 GROUP_WIDTHS = (16, 32)
 CODE_BITS = (4, 5, 6, 8)
-SHRINKS = tuple(1 - step / 32 for step in range(-1, 13))  # the ranges that are tried, as parts of a group's own range
-REFITS = 2  # least-squares fits of scale and minimum to the codes
+Fields = ctypes.c_int64 * NUM_FIELDS
 
 
 @dataclass(frozen=True)
@@ -54,43 +57,12 @@ def dequantized(groups: Groups) -> torch.Tensor:
 def quantized(weight_OI: torch.Tensor, bits: int, group: int = 32) -> Groups:
     """Round to the codes, scale and minimum of each group with the least squared error, large weights counting more.
 
-    Each range of `SHRINKS` gives codes, and least squares fit scale and minimum to these (as k-quants do)."""
+    weight_OI: finite. Several ranges give codes, and least squares fit scale and minimum to these (as k-quants do)."""
+    weight_OI = weight_OI.float().contiguous()
     num_outputs, width = weight_OI.shape
-    num_groups = -(-width // group)
-    weight_OGK = torch.zeros(num_outputs, num_groups * group)
-    weight_OGK[:, :width] = weight_OI
-    weight_OGK = weight_OGK.view(num_outputs, num_groups, group)
-    importance_OGK = weight_OGK.abs() + weight_OGK.square().mean(-1, keepdim=True).sqrt()
-    low_OG1, high_OG1 = weight_OGK.amin(-1, keepdim=True), weight_OGK.amax(-1, keepdim=True)
-    most = float(2**bits - 1)
-    least_OG1 = torch.full_like(low_OG1, torch.inf)
-    best_codes, best_scale, best_minimum = torch.zeros_like(weight_OGK), torch.zeros_like(low_OG1), -low_OG1
-    for shrink in SHRINKS:
-        middle, half = (high_OG1 + low_OG1) / 2, (high_OG1 - low_OG1) / 2 * shrink
-        scale, minimum = 2 * half / most, half - middle
-        for _ in range(REFITS + 1):
-            codes = _codes(weight_OGK, scale, minimum, most)
-            error = (importance_OGK * (scale * codes - minimum - weight_OGK).square()).sum(-1, keepdim=True)
-            is_better = error < least_OG1
-            least_OG1 = torch.where(is_better, error, least_OG1)
-            best_codes = torch.where(is_better, codes, best_codes)
-            best_scale, best_minimum = (
-                torch.where(is_better, new, best) for new, best in ((scale, best_scale), (minimum, best_minimum))
-            )
-            scale, minimum = _fitted(weight_OGK, importance_OGK, codes)
-    codes_OI = best_codes.view(num_outputs, -1)[:, :width].to(torch.uint8)
-    return Groups(codes_OI, best_scale[..., 0].contiguous(), best_minimum[..., 0].contiguous(), bits, group)
-
-
-def _codes(weight: torch.Tensor, scale: torch.Tensor, minimum: torch.Tensor, most: float) -> torch.Tensor:
-    return torch.where(scale != 0, (weight + minimum) / scale, 0).round().clamp(0, most)
-
-
-def _fitted(weight: torch.Tensor, importance: torch.Tensor, codes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scale and minimum of the least weighted squared error with these codes."""
-    total = importance.sum(-1, keepdim=True).clamp_min(1e-30)
-    mean_weight, mean_code = ((importance * each).sum(-1, keepdim=True) / total for each in (weight, codes))
-    spread = (importance * (codes - mean_code).square()).sum(-1, keepdim=True)
-    together = (importance * (codes - mean_code) * (weight - mean_weight)).sum(-1, keepdim=True)
-    scale = torch.where(spread > 0, together / spread, 0)
-    return scale, scale * mean_code - mean_weight
+    codes_OI = torch.empty(num_outputs, width, dtype=torch.uint8)
+    scales_OG, minima_OG = torch.empty(2, num_outputs, -(-width // group)).unbind()
+    places = (weight_OI.data_ptr(), codes_OI.data_ptr(), num_outputs, 0, width, group, 2**bits - 1)
+    fields = Fields(*places, scales_OG.data_ptr(), minima_OG.data_ptr())
+    Team(round_weights).run(ctypes.addressof(fields), torch.get_num_threads())
+    return Groups(codes_OI, scales_OG, minima_OG, bits, group)
