@@ -36,7 +36,7 @@ class SeparateExperts(nn.Module):
 
     def forward(self, rows_ME: torch.Tensor, chosen_MK: torch.Tensor, shares_MK: torch.Tensor) -> torch.Tensor:
         total_ME = torch.zeros_like(rows_ME)
-        for expert in chosen_MK.unique().tolist():  # in ascending order
+        for expert in sorted(set(chosen_MK.flatten().tolist())):
             places, ranks = torch.where(chosen_MK == expert)
             chosen_rows = rows_ME[places]
             inner = self._apply_gate(self.gates[expert](chosen_rows), self.ups[expert](chosen_rows))

@@ -64,9 +64,9 @@ class Metadata:
         """A finite number. Raises ConfigError for anything else."""
         key = f"{self._architecture}.{name}"
         value = self.file.metadata.get(key, default)
-        if type(value) not in (int, float) or not math.isfinite(value):  # type: ignore[arg-type]
+        if type(value) not in (int, float) or not math.isfinite(value):
             raise ConfigError(f"{key} is {_shown(value)}; it must be a finite number")
-        return float(value)  # type: ignore[arg-type]
+        return float(value)
 
     def factors(self, tensor: str) -> list[float]:
         """The numbers of a small tensor. Raises ConfigError where it is missing, large or not finite."""

@@ -59,6 +59,8 @@ def tokenizer_text(file: GgufFile) -> str:
             fields["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [digits, words]}
         elif split not in GGUF_PRE_TOKENIZER_SPLITS and split not in AS_GPT2:
             logger.warning("How %r splits text is not known: it is split as for GPT-2, which may cost quality.", split)
+    # Classes of transformers add the special tokens of the model that they were made for.
+    fields["added_tokens"] = [each for each in fields["added_tokens"] if each["id"] < len(tokens)]
     fields["post_processor"] = _frame(file, tokens)
     return json.dumps(fields, ensure_ascii=False)
 

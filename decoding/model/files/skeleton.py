@@ -32,7 +32,7 @@ def empty_model(config: Any, dtype: torch.dtype) -> PreTrainedModel:
         is_empty = parameter is None or parameter.is_meta
         return parameter if is_empty else nn.Parameter(parameter.to("meta"), requires_grad=False)  # type: ignore[union-attr]
 
-    hook = register_module_parameter_registration_hook(to_meta)
+    hook = register_module_parameter_registration_hook(to_meta)  # type: ignore[arg-type]
     try:
         model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="eager")
     finally:

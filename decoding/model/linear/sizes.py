@@ -6,7 +6,7 @@ import math
 
 from torch import nn
 
-from decoding.model.linear.grouped import GroupedLinear
+from decoding.model.linear.grouped import GroupedEmbedding, GroupedLinear, PackedGroups
 
 
 def num_weights_in(model: nn.Module) -> int:
@@ -19,5 +19,5 @@ def num_bytes_in(model: nn.Module) -> int:
     return sum(each.nbytes for each in model.parameters()) + sum(each.num_bytes for each in _packed_in(model))
 
 
-def _packed_in(model: nn.Module) -> list[GroupedLinear]:
-    return [each for each in model.modules() if isinstance(each, GroupedLinear)]
+def _packed_in(model: nn.Module) -> set[PackedGroups]:
+    return {each.packed for each in model.modules() if isinstance(each, GroupedLinear | GroupedEmbedding)}

@@ -100,6 +100,7 @@ def test_tokenizer_and_template_are_the_files_own(tmp_path: Path, own_folder: Pa
     folder = small_files([path])
     assert folder.parent == own_folder
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    assert tokenizer.get_vocab_size() == VOCAB_SIZE
     encoded = tokenizer.encode("ab é<|im_end|>")
     assert encoded.tokens == ["<s>", "ab", "Ġ", "Ã", "©", "<|im_end|>"]
     assert tokenizer.decode(encoded.ids, skip_special_tokens=False) == "<s>ab é<|im_end|>"

@@ -174,6 +174,31 @@ def test_a_format_has_the_logits_of_what_it_means(name: str, tmp_path: Path, mon
     assert (packed - expected).abs().max() < (0.1 + most) * expected.abs().max()  # activations are rounded too
 
 
+def test_gpt_oss_in_mxfp4_has_the_logits_of_what_it_means(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    levels = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
+    model = tiny("gpt_oss")
+    tensors: Tensors = {}
+    for name, tensor in model.state_dict().items():
+        if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            tensors[name] = tensor
+            continue
+        num_experts, width, num_rows = tensor.shape
+        random = torch.Generator().manual_seed(len(name))
+        codes = torch.randint(0, 16, (num_experts, num_rows, width // 32, 32), generator=random, dtype=torch.uint8)
+        exponents = torch.randint(120, 126, codes.shape[:3], generator=random, dtype=torch.uint8)
+        tensors[f"{name}_blocks"] = codes[..., ::2] | codes[..., 1::2] << 4
+        tensors[f"{name}_scales"] = exponents
+        whole = levels[codes.int()] * torch.exp2(exponents.float() - 127)[..., None]
+        tensor.copy_(whole.flatten(2).transpose(1, 2))
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, tmp_path / "model.safetensors")
+    model.config.save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    fields = json.loads(path.read_text()) | {"quantization_config": {"quant_method": "mxfp4"}}
+    path.write_text(json.dumps(fields))
+    monkeypatch.setattr("decoding.model.loading.can_pack", lambda *_: False)
+    torch.testing.assert_close(logits_of(loaded(tmp_path)), logits_of(model), rtol=1e-4, atol=1e-4)
+
+
 def test_other_methods_and_widths_are_refused_by_name(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, {"quant_method": "bitsnbytes"}, int8)
     with pytest.raises(ConfigError, match="quantization is 'bitsnbytes'"):
