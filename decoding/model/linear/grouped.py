@@ -222,8 +222,9 @@ def _whole_panels(slices: Iterable[Groups]) -> Iterator[Groups]:
 
 def _joined(one: Groups, other: Groups) -> Groups:
     assert (one.bits, one.group) == (other.bits, other.group), (one.bits, one.group, other.bits, other.group)
-    pairs = ((one.codes_OI, other.codes_OI), (one.scales_OG, other.scales_OG), (one.minima_OG, other.minima_OG))
-    return Groups(*map(torch.cat, pairs), one.bits, one.group)
+    codes_OI = torch.cat((one.codes_OI, other.codes_OI))
+    scales_OG, minima_OG = torch.cat((one.scales_OG, other.scales_OG)), torch.cat((one.minima_OG, other.minima_OG))
+    return Groups(codes_OI, scales_OG, minima_OG, one.bits, one.group)
 
 
 def _rows(groups: Groups, rows: slice) -> Groups:

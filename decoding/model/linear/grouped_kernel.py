@@ -626,7 +626,7 @@ def _widened(_context: Any, address: Any) -> Any:
 
 
 @nb.njit(cache=True)
-def _code(block: int, bits: int, step: int, place: int) -> int:
+def _code(block: int, bits: int, step: int, place: int) -> Any:
     """A code of a packed block. block: its address; place: of the byte among a step's."""
     codes = nb.carray(pointer(block, np.uint8(0)), PLANE_BYTES)
     if bits == 8:
