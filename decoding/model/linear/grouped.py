@@ -31,6 +31,7 @@ from decoding.model.linear.panel_kernel import PANEL
 from decoding.model.linear.panels import ALONE_BYTES, panels_a_claim
 
 # Shape suffixes: M rows, O outputs, I input width, G groups; P panels, B blocks, S steps, N bytes.
+STEP_WORD = torch.int32  # as wide as a step
 HAS_MINIMA = -1  # instead of a zero point
 LARGEST_EXPONENT = 14  # of a row's scales and minima as float16, after its factor is taken out
 Fields = ctypes.c_int64 * NUM_FIELDS
@@ -88,11 +89,8 @@ class PackedGroups:
         panels = slice(first // PANEL, -(-(first + num_outputs) // PANEL))
         rows = torch.zeros((panels.stop - panels.start) * PANEL, self.num_blocks * BLOCK, dtype=torch.uint8)
         rows[:num_outputs, :width] = groups.codes_OI
-        codes_PBSN = (
-            rows.view(-1, PANEL, self.num_blocks, STEPS, STEP)
-            .permute(0, 2, 3, 1, 4)
-            .reshape(-1, self.num_blocks, STEPS, PANEL * STEP)
-        )
+        words_PBSO = rows.view(STEP_WORD).view(-1, PANEL, self.num_blocks, STEPS).permute(0, 2, 3, 1)  # a step at once
+        codes_PBSN = words_PBSO.contiguous().view(torch.uint8)
         pairs = (groups.scales_OG, groups.minima_OG) if self.zero == HAS_MINIMA else (groups.scales_OG,)
         factors_O = _factors(pairs)
         self.factors[first : first + num_outputs] = factors_O
