@@ -20,7 +20,6 @@ from decoding.model.linear.grouped_kernel import (
     NUM_ROUNDING_FIELDS,
     ROW_RECORD,
     SHARES,
-    STEP,
     STEPS,
     Layout,
     look_up_groups,
