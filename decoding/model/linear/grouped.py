@@ -225,8 +225,7 @@ def _joined(one: Groups, other: Groups) -> Groups:
 
 
 def _rows(groups: Groups, rows: slice) -> Groups:
-    tensors = (groups.codes_OI[rows], groups.scales_OG[rows], groups.minima_OG[rows])
-    return Groups(*tensors, groups.bits, groups.group)
+    return Groups(groups.codes_OI[rows], groups.scales_OG[rows], groups.minima_OG[rows], groups.bits, groups.group)
 
 
 def _zero_point(groups: Groups) -> int:
