@@ -28,11 +28,14 @@ PREFIX = "tokenizer.ggml."
 
 def tokenizer_text(file: GgufFile) -> str:
     """The text of tokenizer.json. Raises ConfigError where the metadata make no tokenizer."""
-    from transformers.integrations.gguf.gguf_tokenizer_mapping import (  # imported late: it takes seconds
-        GGUF_PRE_TOKENIZER_SPLITS,
-        GGUF_TOKENIZER_MAPPING,
-        convert_gguf_tokenizer,
-    )
+    try:
+        from transformers.integrations.gguf.gguf_tokenizer_mapping import (  # imported late: it takes seconds
+            GGUF_PRE_TOKENIZER_SPLITS,
+            GGUF_TOKENIZER_MAPPING,
+            convert_gguf_tokenizer,
+        )
+    except ImportError:
+        raise ConfigError("a GGUF file's tokenizer needs transformers 5.23 or newer") from None
 
     tokens = _tokens(file)
     given = {
