@@ -68,13 +68,14 @@ MAGIC = 12582912.0  # 1.5 * 2**23: added to a small float32 it leaves the neares
 HAS_WIDE_VNNI = has_feature("avx512vnni")
 HAS_VNNI = HAS_WIDE_VNNI or has_feature("avxvnni")
 HAS_AVX2 = has_feature("avx2")
-# Vectors of the multiplication: with all registers of sixteen lanes, more rows share a weight.
+# Rows and vectors of a turn must fit the processor's registers, 32 of sixteen lanes or 16 of eight.
 WIDE = LANES if HAS_WIDE_VNNI else LANES // 2
 WIDE_BYTES = 4 * WIDE
 ROWS, VECTORS = (6, PANEL // WIDE) if HAS_WIDE_VNNI else (4, 2)
+TURNS = PANEL // WIDE // VECTORS  # over a panel's vectors
 WIDE_INTS, WIDE_FLOATS = ir.VectorType(INT, WIDE), ir.VectorType(FLOAT, WIDE)
 WIDE_SHORTS, WIDE_CHARS = ir.VectorType(ir.IntType(16), 2 * WIDE), ir.VectorType(ir.IntType(8), 4 * WIDE)
-CHUNK = 4  # blocks that are unpacked at a time, so that they stay in the L1 cache
+CHUNK = 2  # blocks that are unpacked at a time, so that they stay in the L1 cache
 ROWS_AT_A_TIME = 8
 
 
@@ -267,14 +268,13 @@ class Tile(NamedTuple):
 
     rows: list[Value]
     block: Value
-    num_vectors: int
 
     def codes(self, builder: Builder, plane: int, step: int) -> list[Value]:
         shift = plane * PLANE_BYTES + step * PANEL_BYTES
         return self.vectors(builder, shift, WIDE_INTS)
 
     def vectors(self, builder: Builder, shift: int, kind: Any) -> list[Value]:
-        places = [shift + place * WIDE_BYTES for place in range(self.num_vectors)]
+        places = [shift + place * WIDE_BYTES for place in range(VECTORS)]
         return [emit_load(builder, emit_offset(builder, self.block, place), kind) for place in places]
 
     def numbers(self, builder: Builder, row: int, step: int) -> Value:
@@ -289,7 +289,7 @@ Sums = list[list[Value]]  # for each row and vector
 
 def _emit_group_sums(builder: Builder, layout: Layout, tile: Tile, steps: range) -> Sums:
     """The integer sums over a group's steps."""
-    rows, vectors = range(len(tile.rows)), range(tile.num_vectors)
+    rows, vectors = range(len(tile.rows)), range(VECTORS)
     totals: Sums = [[_emit_ints(0, WIDE_INTS) for _ in vectors] for _ in rows]
     if HAS_VNNI:
         for step in steps:
@@ -345,11 +345,6 @@ def _emit_tile(builder: Builder, layout: Layout, tile: Tile, places: list[list[V
                 emit_store(builder, _emit_fused(builder, minimum, number_sum, total), place)
 
 
-def _num_asked(layout: Layout, num_vectors: int) -> int:
-    """The cache lines of a block that a turn of so many vectors prefetches."""
-    return -(-(layout.code_bytes + 2 * layout.pair_bytes) * num_vectors // (VECTOR_BYTES * (PANEL // WIDE)))
-
-
 @intrinsic(prefer_literal=True)
 def _take_turn(
     _context: Any,
@@ -364,11 +359,11 @@ def _take_turn(
     asked: Any,
     asked_step: Any,
 ) -> Any:
-    """sums[r] += row r * unpacked blocks for 1 to `ROWS` rows, `source_step` bytes apart; a lone row takes the whole
-    panel, several take a few of its vectors.
+    """sums[r] += row r * unpacked blocks for 1 to `ROWS` rows, `source_step` bytes apart, and `VECTORS` vectors.
 
-    asked: the first address to prefetch; `num_asked` for each block, `asked_step` bytes apart."""
+    asked: the first address to prefetch; each block prefetches its share of a block, `asked_step` bytes apart."""
     layout = _layout(bits, group)
+    num_asked = -(-(layout.code_bytes + 2 * layout.pair_bytes) // (VECTOR_BYTES * TURNS))
 
     def codegen(context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
         _, _, num_rows, source, source_step, unpacked, num_blocks, sums, asked, asked_step = values
@@ -378,20 +373,18 @@ def _take_turn(
             case = builder.append_basic_block(f"rows{count}")
             switch.add_case(ir.Constant(num_rows.type, count), case)
             builder.position_at_end(case)
-            num_vectors = PANEL // WIDE if count == 1 else VECTORS
             starts = [builder.add(source, emit_times(builder, source_step, row)) for row in range(count)]
             places = [
-                [emit_offset(builder, sums, row * PANEL_BYTES + place * WIDE_BYTES) for place in range(num_vectors)]
+                [emit_offset(builder, sums, row * PANEL_BYTES + place * WIDE_BYTES) for place in range(VECTORS)]
                 for row in range(count)
             ]
             with emit_rolled_loop(builder, num_blocks) as loop:
                 rows = [emit_address(builder, start, loop.index, ROW_RECORD) for start in starts]
                 block = emit_address(builder, unpacked, loop.index, layout.unpacked_bytes)
-                num_asked = _num_asked(layout, num_vectors)
                 first = builder.add(asked, builder.mul(loop.index, emit_times(builder, asked_step, num_asked)))
                 for place in range(num_asked):
                     emit_prefetch(builder, builder.add(first, emit_times(builder, asked_step, place)))
-                _emit_tile(builder, layout, Tile(rows, block, num_vectors), places)
+                _emit_tile(builder, layout, Tile(rows, block), places)
             builder.branch(after)
         builder.position_at_end(after)
         return context.get_dummy_value()
@@ -432,7 +425,7 @@ def _multiply(call: Any, bits: Any, group: Any) -> None:
     counter = np.int64(call.ctypes.data) + 8 * COUNTER
     num_panels = (call[NUM_OUTPUTS] + PANEL - 1) // PANEL
     num_blocks, record = call[NUM_BLOCKS], call[RECORD]
-    num_asked = record // VECTOR_BYTES
+    num_asked = (record // VECTOR_BYTES + TURNS - 1) // TURNS
     source_step, target_step = num_blocks * ROW_RECORD, call[NUM_OUTPUTS] * call[ITEM]
     while True:
         first = raise_counter(counter, call[CLAIM])
@@ -449,7 +442,7 @@ def _multiply(call: Any, bits: Any, group: Any) -> None:
                 while block < num_blocks:
                     count = min(CHUNK, num_blocks - block)
                     _unpack(bits, group, weights + block * record, record, unpacked, count, call[ZERO])
-                    asked = weights + (block + count) * record  # each group of rows prefetches its share of the next
+                    asked = weights + (block + 2 * count) * record  # every turn prefetches its share of a later chunk
                     asked_step = (VECTOR_BYTES + num_tiles - 1) // num_tiles
                     row = 0
                     while row < num_rows:
@@ -469,12 +462,8 @@ def _multiply(call: Any, bits: Any, group: Any) -> None:
                                 asked,
                                 asked_step,
                             )
-                            shift += PANEL_BYTES if rows == 1 else VECTORS * WIDE_BYTES
-                            asked += (
-                                count
-                                * asked_step
-                                * (num_asked if rows == 1 else num_asked // (PANEL // WIDE // VECTORS))
-                            )
+                            shift += VECTORS * WIDE_BYTES
+                            asked += count * asked_step * num_asked
                         row += rows
                     block += count
                 target = call[TARGET] + start * target_step + panel * PANEL * call[ITEM]
