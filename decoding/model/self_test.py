@@ -33,9 +33,7 @@ LONG_PIECES = (16, 128, 304, 64)
 LONG_WORK = 1 << 39  # parameters times tokens, about a second on two cores; larger models skip the long pieces
 # The largest allowed difference, as a share of the largest logit. A wrong mask or position causes one of order one.
 TOLERANCES = {torch.float64: 1e-5, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
-ROUNDED_TOLERANCE = (
-    0.3  # where layers round activations, a small difference can move an activation by a whole integer step
-)
+ROUNDED_TOLERANCE = 0.3  # layers that round may move an activation by a whole integer for a small difference
 
 
 class Runnable(Protocol):

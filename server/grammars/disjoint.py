@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
-from urllib.parse import unquote
 
 from server.grammars.keywords import listed
+from server.parsing.typed import target_of, type_of
 
 MOST_LOOKS = 20_000  # at schemas, in one proof
 MOST_TAGS = 16  # properties that are tried as the one that tells objects apart
@@ -28,22 +28,6 @@ TYPES = {
 ALL_TYPES = frozenset().union(*TYPES.values())
 
 Facets = Sequence[Mapping[str, Any]]  # schemas that must all hold
-
-
-def target_of(root: Mapping[str, Any], reference: Any) -> Any:
-    """What a JSON pointer in a `$ref` points at; None where it points at nothing, or is no pointer."""
-    if not isinstance(reference, str) or reference.partition("/")[0] != "#":
-        return None
-    found: Any = root
-    for part in unquote(reference).split("/")[1:]:
-        name = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, dict) and name in found:
-            found = found[name]
-        elif isinstance(found, list) and name.isdecimal() and int(name) < len(found):
-            found = found[int(name)]
-        else:
-            return None
-    return found
 
 
 def are_all_disjoint(root: Mapping[str, Any], schemas: Sequence[Any], beside: Mapping[str, Any]) -> bool:
@@ -170,15 +154,8 @@ def _types(facets: Facets) -> frozenset[str]:
 
 
 def _type_of(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "boolean"
-    if isinstance(value, int | float):
-        return "integer" if isinstance(value, int) or value.is_integer() else "fraction"
-    if isinstance(value, str):
-        return "string"
-    return "array" if isinstance(value, list) else "object"
+    name = type_of(value)
+    return name if name != "number" else "integer" if value.is_integer() else "fraction"
 
 
 def _named(schema: Mapping[str, Any], keyword: str) -> Mapping[str, Any]:

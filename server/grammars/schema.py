@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, unquote
 
-from server.grammars.disjoint import are_all_disjoint, target_of
+from server.grammars.disjoint import are_all_disjoint
 from server.grammars.keywords import (
     BY_NAME,
     COUNTS,
@@ -33,6 +33,7 @@ from server.grammars.keywords import (
     write_unevaluated,
 )
 from server.http.errors import ApiError, invalid
+from server.parsing.typed import target_of
 from server.schemas.tools import Tool
 
 NAMES = "patternProperties"

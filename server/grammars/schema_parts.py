@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from server.grammars.disjoint import target_of
 from server.http.errors import invalid
+from server.parsing.typed import target_of, type_of
 
 MOST_ALTERNATIVES = 64
 MOST_REFERENCES = 32  # one after the other, without a keyword between them that goes deeper
@@ -131,12 +131,6 @@ def values_of(parts: Parts) -> list[Any] | None:
         return None
     types = types_of(parts)
     return [value for value in lists[0] if type_of(value) in types and all(_is_in(value, each) for each in lists[1:])]
-
-
-def type_of(value: Any) -> str:
-    """Of a JSON value."""
-    names = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
-    return names.get(type(value), "null")
 
 
 def conjunction(parts: Sequence[Any]) -> dict[str, Any]:

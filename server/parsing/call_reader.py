@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from server.parsing.json_text import STRING, CallObject, read_brackets, read_value, spelled_arguments
+from server.parsing.parts import CallWriter
 from server.parsing.reply_format import CallForm, Piece
 from server.parsing.tape import Tape, Wait, overlap, words_of
 from server.parsing.typed import as_json, keywords_as_json, property_of, types_of
@@ -20,22 +21,10 @@ OBJECT_SEPARATORS = " \t\r\n,;["
 KEY_ENDS = frozenset(":,{}[] \t\r\n")
 
 
-class Calls(Protocol):
-    """Takes what is read. start: a call of this name begins, unless it says False; show: the next piece of its
-    arguments' text; is_full: no further call is wanted."""
-
-    def start(self, name: str) -> bool: ...
-
-    def show(self, text: str) -> None: ...
-
-    @property
-    def is_full(self) -> bool: ...
-
-
 class CallReader:
     """schemas: of the arguments, by the functions' names."""
 
-    def __init__(self, tape: Tape, form: CallForm, calls: Calls, schemas: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(self, tape: Tape, form: CallForm, calls: CallWriter, schemas: Mapping[str, Mapping[str, Any]]) -> None:
         self._tape = tape
         self._form = form
         self._calls = calls
@@ -76,7 +65,10 @@ class CallReader:
 
     def _start(self, name: str) -> bool:
         """Without a mark, what looks like a call is one only where there is such a function."""
-        return (not self._form.is_whole_reply or name in self._schemas) and self._calls.start(name)
+        is_one = not self._form.is_whole_reply or name in self._schemas
+        if is_one:
+            self._calls.start(name)
+        return is_one
 
     def _call(self) -> Wait[bool]:
         """Whether a call comes next. Once it has begun it is one, whatever follows."""

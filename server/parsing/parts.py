@@ -80,10 +80,9 @@ class CallWriter:
     def is_full(self) -> bool:
         return self._max_calls is not None and self.num_calls >= self._max_calls
 
-    def start(self, name: str) -> bool:
+    def start(self, name: str) -> None:
         self._parts.append(CallStart(self.num_calls, self._make_id(name, self.num_calls), name))
         self.num_calls += 1
-        return True
 
     def show(self, text: str) -> None:
         self._parts.append(CallArguments(self.num_calls - 1, text))

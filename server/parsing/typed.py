@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 Schema = Mapping[str, Any]
 
@@ -29,9 +30,9 @@ def types_of(schema: Any, root: Schema, num_steps: int = 0) -> frozenset[str]:
         return frozenset(found | ({"null"} if schema.get("nullable") is True else set()))
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     if isinstance(values, list):
-        return frozenset(map(_type_of, values))
+        return frozenset(map(type_of, values))
     if isinstance(schema.get("$ref"), str):
-        return types_of(_at(schema["$ref"], root), root, num_steps + 1)
+        return types_of(target_of(root, schema["$ref"]), root, num_steps + 1)
     for keyword in ("anyOf", "oneOf", "allOf"):
         if isinstance(schema.get(keyword), list):
             steps = num_steps + 1
@@ -39,16 +40,24 @@ def types_of(schema: Any, root: Schema, num_steps: int = 0) -> frozenset[str]:
     return frozenset()
 
 
-def _at(reference: str, root: Schema) -> Any:
-    """What a reference to a place in the same schema points to; None for any other."""
-    place: Any = root if reference.startswith("#") else None
-    for step in reference[1:].split("/")[1:]:
-        name = step.replace("~1", "/").replace("~0", "~")
-        place = place.get(name) if isinstance(place, dict) else None
-    return place
+def target_of(root: Schema, reference: Any) -> Any:
+    """What a JSON pointer in a `$ref` points at; None where it points at nothing, or is no pointer."""
+    if not isinstance(reference, str) or reference.partition("/")[0] != "#":
+        return None
+    found: Any = root
+    for part in unquote(reference).split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, dict) and name in found:
+            found = found[name]
+        elif isinstance(found, list) and name.isdecimal() and int(name) < len(found):
+            found = found[int(name)]
+        else:
+            return None
+    return found
 
 
-def _type_of(value: Any) -> str:
+def type_of(value: Any) -> str:
+    """The name of a JSON value's type."""
     return TYPE_OF.get(type(value), "object")
 
 
@@ -76,9 +85,9 @@ def as_json(text: str, types: frozenset[str]) -> str:
         return bare.lower()
     if "null" in types and bare in ("null", "None"):
         return "null"
-    if _type_of(_parsed(bare)) in types & NESTED:
+    if type_of(_parsed(bare)) in types & NESTED:
         return bare
-    if _type_of(value := _python(bare)) in types & NESTED:
+    if type_of(value := _python(bare)) in types & NESTED:
         return json.dumps(value, ensure_ascii=False)
     return json.dumps(text, ensure_ascii=False)
 
