@@ -81,6 +81,14 @@ def first_price(price: NodePrice) -> float:
     return price.spare if price.num_spare else price.usual
 
 
+def num_nodes_for(price: NodePrice, tokens: float) -> float:
+    """How many nodes, or parts of one, cost so many tokens."""
+    left = tokens - price.spare * price.num_spare
+    if left < 0:
+        return tokens / price.spare if price.num_spare else 0.0
+    return price.num_spare + left / price.usual if price.usual > 0 else math.inf
+
+
 def price_of(price: NodePrice, num_nodes: float) -> float:
     """Of so many nodes. Kernels compile it, too."""
     num_spare = min(num_nodes, float(price.num_spare))
@@ -92,8 +100,9 @@ class DraftBudget(NamedTuple):
     it is, so each field is always of one type.
 
     round_price, row_price: what one more forward of the draft model and each of its rows must promise, in accepted
-    tokens. others, fixed: tokens that the step's other requests are given, and what it costs without this tree, in
-    tokens; a tree that promises much beside them raises the rate, and so the price of its own last nodes. harvests:
+    tokens. credit: what the tree's nodes may cost, in tokens, and as much again the draft model. others, fixed: tokens
+    that the step's other requests are given, and what it costs without this tree, in tokens; a tree that promises much
+    beside them raises the rate, and so the price of its own last nodes. harvests:
     whether the stores learn from the tree's logits.
     """
 
@@ -104,11 +113,17 @@ class DraftBudget(NamedTuple):
     others: float = 0.0
     fixed: float = math.inf
     harvests: bool = True
+    credit: float = math.inf
 
     @property
     def model_price(self) -> NodePrice:
         """Of nodes that the draft model is asked for in rounds of their own, and of their rows in the tree."""
         return self.price.plus(self.round_price + self.row_price)
+
+    @property
+    def most_rounds(self) -> float:
+        """Of a row each, that there is credit for."""
+        return self.credit / (self.round_price + self.row_price) if self.round_price else math.inf
 
 
 NOTHING = DraftBudget(0)

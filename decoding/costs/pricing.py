@@ -7,36 +7,64 @@ means is `price`'s.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from decoding.costs.price import NOTHING, CostCurve, Curves, DraftBudget, NodePrice, first_price, price_of
+from decoding.costs.price import (
+    NOTHING,
+    CostCurve,
+    Curves,
+    DraftBudget,
+    NodePrice,
+    first_price,
+    num_nodes_for,
+    price_of,
+)
 
 SMOOTHING = 0.1
+TRUST = 3  # steps that what was before counts for
 MEDIAN_OF = 9  # steps: one slow moment of the machine moves no price
 
 
-@dataclass(slots=True)
-class Acceptance:
-    """What one request's latest steps brought: running means of the tokens that a step emits and runs, and the median
-    of the seconds that the draft model took for it."""
+class Lately(NamedTuple):
+    """What a step of one request brings: tokens that it emits and runs, and seconds that the draft model takes."""
 
     emitted: float = 2.0  # a hopeful start: the first trees are drafted at a fair price
     tokens: float = 8.0
-    _seconds: deque[float] = field(default_factory=lambda: deque(maxlen=MEDIAN_OF))
+    draft_seconds: float = 0.0
+
+
+FIRST = Lately()
+
+
+class Acceptance:
+    """What one request's latest steps brought: running means of the tokens that a step emits and runs, and the median
+    of the seconds that the draft model took for it. before: in the session's replies before this one."""
+
+    def __init__(self, before: Lately = FIRST) -> None:
+        self.emitted, self.tokens = before.emitted, before.tokens
+        self._num_steps = TRUST
+        self._seconds = deque([before.draft_seconds], MEDIAN_OF)
 
     def update(self, num_drafted: int, num_emitted: int, draft_seconds: float | None = 0.0) -> None:
         """A step went by; draft_seconds: None where they do not tell what drafting costs."""
-        self.emitted += SMOOTHING * (num_emitted - self.emitted)
-        self.tokens += SMOOTHING * (num_drafted + 1 - self.tokens)
+        self._num_steps += 1
+        pace = max(SMOOTHING, 1 / self._num_steps)
+        self.emitted += pace * (num_emitted - self.emitted)
+        self.tokens += pace * (num_drafted + 1 - self.tokens)
         if draft_seconds is not None:
             self._seconds.append(draft_seconds)
 
     @property
     def draft_seconds(self) -> float:
-        return sorted(self._seconds)[len(self._seconds) // 2] if self._seconds else 0.0
+        return sorted(self._seconds)[len(self._seconds) // 2]
+
+    @property
+    def lately(self) -> Lately:
+        return Lately(self.emitted, self.tokens, self.draft_seconds)
 
 
 class Demand(NamedTuple):
@@ -55,13 +83,16 @@ class Demand(NamedTuple):
     runs_draft_model: bool = False
     harvests: bool | None = None
     hit_rate: float = 1.0
+    credit: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Of the requests that decode in one step together. emitted, tokens: what each emits and runs in such a step."""
+    """Of the requests that decode in one step together. plain: tokens a second of plain decoding; emitted, tokens: what
+    each emits and runs in such a step."""
 
     tokens_a_second: float
+    plain: float
     emitted: Sequence[float]
     tokens: Sequence[float]
 
@@ -86,11 +117,40 @@ class Prices(NamedTuple):
 def present_rate(curve: CostCurve, acceptances: Sequence[Acceptance], contexts: Sequence[int]) -> Rate:
     """At what the latest steps brought, or that of plain decoding, which is always to be had."""
     ones = [1.0] * len(acceptances)
-    plain = Rate(len(ones) / curve.step_seconds(ones, contexts), ones, ones)
+    plain = plain_rate(curve, contexts)
     emitted, tokens = [each.emitted for each in acceptances], [each.tokens for each in acceptances]
     seconds = curve.step_seconds(tokens, contexts) + sum(each.draft_seconds for each in acceptances)
-    drafted = Rate(sum(emitted) / seconds, emitted, tokens)
-    return max(plain, drafted, key=lambda rate: rate.tokens_a_second)
+    drafted = sum(emitted) / seconds
+    return Rate(drafted, plain, emitted, tokens) if drafted > plain else Rate(plain, plain, ones, ones)
+
+
+def plain_rate(curve: CostCurve, contexts: Sequence[int]) -> float:
+    """Tokens that requests at these contexts are given a second without drafting."""
+    ones = [1] * len(contexts)
+    return len(contexts) / curve.step_seconds(ones, contexts)
+
+
+LARGEST_LOSS = 0.04  # of the time of plain decoding, that drafting may cost a reply
+SHORT_REPLY = 100  # tokens; a shorter reply may lose what one of so many may
+
+
+def credit(num_emitted: int, lost: float) -> float:
+    """What drafting may yet cost a reply of so many tokens, which has lost as much to plain decoding, in its tokens."""
+    return LARGEST_LOSS * max(SHORT_REPLY, num_emitted) - lost
+
+
+def losses(
+    curve: CostCurve,
+    tokens: Sequence[int],
+    contexts: Sequence[int],
+    drafted: Sequence[tuple[float, int]],
+) -> list[float]:
+    """What drafting cost each request of a step more than it brought, in tokens of plain decoding: negative where it
+    gained. tokens: that each ran; drafted: seconds of the draft model for each, and the tokens that each was given."""
+    rate, num_drafted = plain_rate(curve, contexts), sum(tokens) - len(tokens)
+    more = curve.step_seconds(tokens, contexts) - len(contexts) / rate
+    shares = [(count - 1) / max(1, num_drafted) * more for count in tokens]
+    return [rate * (share + seconds) + 1 - count for share, (seconds, count) in zip(shares, drafted, strict=True)]
 
 
 def node_price(
@@ -109,7 +169,7 @@ HARVEST_TOKENS = 2  # that a reply of some hundred is given sooner by so, for wh
 HARVEST_WORTH = 0.015  # tokens: where learning from a token's logits costs more, copies are enough
 DEAR_NODE = 0.4  # tokens: at such a price only likely nodes are drafted, and logits teach what else might come
 MOST_HARVEST = 1 << 20
-READING = Acceptance(1.0, 1.0)  # of a request whose prompt is being read, once it decodes
+READING = Acceptance(Lately(1.0, 1.0))  # of a request whose prompt is being read, once it decodes
 TINY = 1e-9  # seconds
 MOST_SURPRISE = 2.0  # of one step: another process may have had the machine
 CHAIN_SMOOTHING = 0.3
@@ -205,14 +265,18 @@ class Pricing:
         """That of the demand in this place. num_sharing: sequences that share the draft model's forwards."""
         if demand.tokens_left <= 1 or chance is None:
             return NOTHING
-        if demand.max_nodes is not None:
-            return DraftBudget(min(demand.max_nodes, self._most_nodes))
         prices = self._prices(rate, demand, num_sharing)
-        if not prices.pay_for(chance, demand.hit_rate):
+        runs_model, credit = self._runs_model(demand), max(0.0, demand.credit) * rate.tokens_a_second / rate.plain
+        if demand.max_nodes is not None:
+            dearest = prices.node.plus(prices.round + prices.row)  # in a round of its own
+            return DraftBudget(int(min(demand.max_nodes, self._most_nodes, num_nodes_for(dearest, credit))))
+        credit = credit / 2 if runs_model else credit
+        most_nodes = int(min(self._most_nodes, num_nodes_for(prices.node, credit)))
+        if most_nodes == 0 or not prices.pay_for(chance, demand.hit_rate):
             return NOTHING
         whole = sum(rate.emitted)
         others, fixed = whole - rate.emitted[place], whole - price_of(prices.node, rate.tokens[place] - 1)
-        return DraftBudget(self._most_nodes, *prices, others, fixed, self._harvests(rate, demand))
+        return DraftBudget(most_nodes, *prices, others, fixed, self._harvests(rate, demand), credit)
 
 
 def fitted(budgets: Sequence[DraftBudget], room: int) -> list[DraftBudget]:

@@ -5,13 +5,14 @@ Owns that state; `drafting` decides which method it is. Knows nothing of steps.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass
 
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, Verdict
 from decoding.costs.price import DraftBudget
-from decoding.costs.pricing import Acceptance, Demand
+from decoding.costs.pricing import Acceptance, Demand, credit
 from decoding.drafting.draft_model.state import NO_COST, DraftCost, DraftModelState
 from decoding.drafting.drafter import Drafter
 from decoding.drafting.grammar import TreeGrammar
@@ -38,8 +39,8 @@ class ActiveMethod:
     choice: Choice
     drafter: Drafter
     default_nodes: int | None
+    acceptance: Acceptance
     state: DraftModelState | None = None
-    acceptance: Acceptance = field(default_factory=Acceptance)
 
 
 class SequenceDrafter:
@@ -55,6 +56,7 @@ class SequenceDrafter:
         self.session = session
         self.prediction = prediction
         self.grammar = TreeGrammar(request, matcher) if matcher else None
+        self.lost = 0.0  # tokens of plain decoding, that drafting took beyond what it brought
         if prediction is not None:
             prediction.follow(request.output)
 
@@ -79,6 +81,7 @@ class SequenceDrafter:
             runs_draft_model=active.state is not None,
             harvests=None if drafter.weighs_harvest else drafter.num_top > 0,
             hit_rate=drafter.hit_rate,
+            credit=math.inf if self.request.speculation.max_nodes else credit(self.request.num_output, self.lost),
         )
 
     def probe(self) -> float | None:
@@ -110,7 +113,7 @@ class SequenceDrafter:
         more than they tell."""
         drafter = self.active.drafter
         lives_by_them = drafter.num_top > 0 and not drafter.weighs_harvest
-        return lives_by_them or (harvests and self.active.state is None)
+        return lives_by_them or (harvests and not self.reads_ahead)
 
     @property
     def reads_ahead(self) -> bool:
@@ -143,6 +146,8 @@ class SequenceDrafter:
 
     def finish(self) -> dict[str, int]:
         """The reply has ended: by source, how many of its tokens were predicted, drafted or not."""
+        if self.request.speculation.max_nodes is None:
+            self.session.lately[self.active.choice.method] = self.active.acceptance.lately
         return self.active.drafter.finish()
 
     def take_cost(self) -> DraftCost:

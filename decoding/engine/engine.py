@@ -15,7 +15,7 @@ from decoding.cache.block_pool import BLOCK_LEN
 from decoding.core.events import Finished, PromptLogprobs, Tokens
 from decoding.core.request import FinishReason, Request
 from decoding.core.stats import EngineStats, RequestStats
-from decoding.costs.pricing import Pricing, Rate
+from decoding.costs.pricing import Pricing, Rate, losses
 from decoding.drafting.registry import StartDrafter
 from decoding.engine.intake import Intake, check_queue, check_request
 from decoding.engine.isolation import Isolation
@@ -243,6 +243,9 @@ class Engine:
         trees = [step for step in steps if step.tree is not None]
         tokens, contexts = [step.num_tokens - len(step.chunk) for step in trees], [step.end - 1 for step in trees]
         self._pricing.note_step(tally.seconds, tokens, contexts, chains)
+        drafted = [(step.cost.seconds if step.cost.is_usual else 0.0, step.num_emitted) for step in trees]
+        for step, lost in zip(trees, losses(self.costs.curve, tokens, contexts, drafted), strict=True):
+            step.drafter.lost += lost
         if chains == 0:
             self.costs.note_step(tally.seconds_beside, [step.cost for step in trees])
 

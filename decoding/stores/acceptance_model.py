@@ -2,7 +2,8 @@
 
 Owns the numbers and how they are learned, one token that came at a time. A class's chance is a running rate; what the
 sources say together is mixed in the logistic domain, with weights for each combination of their stances (Mattern, 2012;
-the mixing of the PAQ compressors). Knows nothing of trees, stores or tokens.
+the mixing of the PAQ compressors). The chance is read off a reliability diagram, PAQ's last stage: of the tokens that
+were called so likely, how many came. Knows nothing of trees, stores or tokens.
 Invariant: `stretch[k]` is the logit of `chances[k]`.
 """
 
@@ -30,6 +31,8 @@ FORGETTING = 0.5  # times that of the weights
 _MEASURED = Path(__file__).parent / "acceptance_model.json"
 _LEAST = 1e-4  # that a chance may be, and that it may lack to 1
 _MOST_STRETCH = 12.0
+_LAST_KNOT = 5.0
+_KNOTS = np.arange(-_LAST_KNOT, _LAST_KNOT + 1, dtype=np.float32)  # of the reliability diagram, in logits
 _MOST_WEIGHT = 1e6  # far beyond what is learned; their sums stay finite
 NUM_STANCES = 3 ** (NUM_SOURCES - 1)  # combinations of them
 
@@ -38,6 +41,7 @@ class AcceptanceModel(NamedTuple):
     """One level's view. chances, stretch: float32 [K], by class; tried: float32 [K], observations that a chance rests
     on, at most `most_tried`; weights: float32 [3^S, 1 + S], of the bias and of each source, by the stances they take.
 
+    reliability: float32 [2, 11], the chances that tokens of a mixed logit of -5, -4 ... 5 have, and observations.
     Rates are float32 [2], with how many observations each rests on. hit_rate: how often the target's token is one of
     the likeliest after a node that the draft model ran; rescue_rate: likewise, where what the stores thought likeliest
     did not come; asked_rate: how many probes led to a tree that the draft model was asked for. learning_rate: how far
@@ -50,6 +54,7 @@ class AcceptanceModel(NamedTuple):
     hit_rate: NDArray[np.float32]
     rescue_rate: NDArray[np.float32]
     asked_rate: NDArray[np.float32]
+    reliability: NDArray[np.float32]
     most_tried: float
     learning_rate: float
 
@@ -71,7 +76,8 @@ def below(model: AcceptanceModel, most_tried: float, learning_rate: float, trust
     """A model that starts with another's view, which counts for at most `trust` observations."""
     copies = dict(zip(model._fields, (each.copy() for each in arrays_of(model)), strict=False))
     own = model._replace(**copies, most_tried=most_tried, learning_rate=learning_rate)
-    np.minimum(own.tried, np.float32(trust), out=own.tried)
+    for counts in (own.tried, own.reliability[1]):
+        np.minimum(counts, np.float32(trust), out=counts)
     own.hit_rate[1] = own.rescue_rate[1] = RATES_TRUST
     own.asked_rate[1] = ASKED_TRUST
     return own
@@ -80,8 +86,8 @@ def below(model: AcceptanceModel, most_tried: float, learning_rate: float, trust
 def is_sound(model: AcceptanceModel) -> bool:
     """Whether its numbers, which came from outside, can be ones that were learned."""
     rates = model.hit_rate, model.rescue_rate, model.asked_rate
-    chances = np.concatenate((model.chances, *(rate[:1] for rate in rates)))
-    counts = np.concatenate((model.tried, *(rate[1:] for rate in rates)))
+    chances = np.concatenate((model.chances, model.reliability[0], *(rate[:1] for rate in rates)))
+    counts = np.concatenate((model.tried, model.reliability[1], *(rate[1:] for rate in rates)))
     return bool(
         np.all((chances >= 0) & (chances <= 1))
         and np.all((counts >= 0) & np.isfinite(counts))
@@ -105,6 +111,7 @@ def new_model(chances: NDArray[np.float32], weights: NDArray[np.float32], trust:
         hit_rate=np.array((FIRST_HIT_RATE, RATES_TRUST), np.float32),
         rescue_rate=np.array((FIRST_RESCUE_RATE, RATES_TRUST), np.float32),
         asked_rate=np.array((FIRST_ASKED_RATE, ASKED_TRUST), np.float32),
+        reliability=np.stack((1 / (1 + np.exp(-_KNOTS)), np.full_like(_KNOTS, trust))),
         most_tried=SERVER_TRIED,
         learning_rate=SERVER_LEARNING_RATE,
     )
@@ -147,19 +154,39 @@ def stances_of(classes: NDArray[np.int16]) -> int:
 
 
 @nb.njit(cache=True, forceinline=True)
-def chance_of(model: AcceptanceModel, stances: int, classes: NDArray[np.int16]) -> float:
-    """Of a token of which the sources say `classes`, int16 [1 + S]."""
+def _mixed(model: AcceptanceModel, stances: int, classes: NDArray[np.int16]) -> float:
+    """The logit of what the sources say together."""
     mixed = model.weights[stances, 0]
     for source in range(1, NUM_SOURCES):
         if classes[source] != SILENT:
             mixed += model.weights[stances, source] * model.stretch[classes[source]]
-    return 1.0 / (1.0 + math.exp(-min(max(mixed, -_MOST_STRETCH), _MOST_STRETCH)))
+    return min(max(mixed, -_MOST_STRETCH), _MOST_STRETCH)
+
+
+@nb.njit(cache=True, forceinline=True)
+def _between(mixed: float) -> tuple[int, float]:
+    """The knot of the reliability diagram below a logit, and its share of the next one."""
+    place = min(max(mixed, -_LAST_KNOT), _LAST_KNOT) + _LAST_KNOT
+    knot = min(int(place), len(_KNOTS) - 2)
+    return knot, place - knot
+
+
+@nb.njit(cache=True, forceinline=True)
+def chance_of(model: AcceptanceModel, stances: int, classes: NDArray[np.int16]) -> float:
+    """Of a token of which the sources say `classes`, int16 [1 + S]."""
+    knot, share = _between(_mixed(model, stances, classes))
+    return float((1.0 - share) * model.reliability[0, knot] + share * model.reliability[0, knot + 1])
 
 
 @nb.njit(cache=True)
 def learn_token(model: AcceptanceModel, stances: int, classes: NDArray[np.int16], came: bool) -> None:
     """A token of which the sources said `classes` came, or did not."""
-    error = came - chance_of(model, stances, classes)
+    mixed = _mixed(model, stances, classes)
+    knot, share = _between(mixed)
+    for place, part in ((knot, 1.0 - share), (knot + 1, share)):
+        tried = model.reliability[1, place] = min(model.reliability[1, place] + part, model.most_tried)
+        model.reliability[0, place] += part / tried * (came - model.reliability[0, place])
+    error = came - 1.0 / (1.0 + math.exp(-mixed))
     model.weights[stances, 0] += model.learning_rate * error
     for source in range(1, NUM_SOURCES):
         kind = classes[source]

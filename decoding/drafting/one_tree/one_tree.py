@@ -13,7 +13,7 @@ from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, IntArray, Source, Verdict, root_only
 from decoding.costs.price import NOTHING, DraftBudget, chain_gain
 from decoding.drafting.draft_model.growth import Rounds, Top
-from decoding.drafting.draft_model.state import DraftRows
+from decoding.drafting.draft_model.state import LONG_READ, DraftRows
 from decoding.drafting.one_tree.buffers import (
     LONGEST_FORESEEN,
     NUM_KEPT,
@@ -76,6 +76,7 @@ class OneTree:
         self._num_rows = 0  # of the draft model, for the tree under way
         self._spent = 0.0  # tokens, on the draft model
         self._num_probed = 0  # tokens at the last probe
+        self._num_steps = 0  # probes
         self._num_fruitless = 0  # probes in a row, unless the latest one's tree is drafted
         self._was_predicted = False  # whether the reply followed its prediction then
         self._room_until = 0  # tokens
@@ -110,6 +111,7 @@ class OneTree:
                 self._buffers.record.foreseen.write(self._chains())
             self._chance = probe(self._at, num_tokens)
             self._num_probed, self._was_predicted = num_tokens, self._is_predicted
+            self._num_steps += 1
             self._num_fruitless = min(self._num_fruitless + 1, PATIENCE + LONGEST_NAP)
         return self._chance
 
@@ -122,10 +124,14 @@ class OneTree:
         if budget.round_price == 0:
             return True
         promise = chain_gain(self.hit_rate, self.hit_rate, budget.model_price)
-        return promise > budget.row_price * self._reading and promise > self._grow_from_stores(budget)
+        if promise <= 0 or budget.most_rounds < 1:
+            return False
+        more = promise - self._grow_from_stores(budget)
+        return more > 0 and more * self._num_uses > budget.row_price * self._num_unread
 
     def begin(self, budget: DraftBudget, most_rows: int, most_depth: int) -> None:
-        self._set_out(budget, Rounds(min(most_rows, budget.max_nodes), most_depth))
+        most_rows = int(min(most_rows, budget.max_nodes, budget.most_rounds))
+        self._set_out(budget, Rounds(most_rows, most_depth))
         plant(self._at, self._request.num_tokens)
 
     def grow(self, top: TopTokens) -> DraftRows | None:
@@ -175,11 +181,18 @@ class OneTree:
         return {source.name.lower(): int(self._buffers.record.predicted[source]) for source in sorted(asked)}
 
     @property
-    def _reading(self) -> float:
-        """Tokens that the draft model has to read before it drafts, for each that they may yet be of use for."""
+    def _num_unread(self) -> int:
+        """Tokens that the draft model has to read before it drafts, but for those of the latest step."""
         assert self._state is not None
-        num_left = self._request.max_total - self._request.num_tokens
-        return self._state.num_unread / min(num_left, _READING)
+        return max(0, self._state.num_unread - LONG_READ)
+
+    @property
+    def _num_uses(self) -> float:
+        """Steps in which a draft model that has read so far may yet be asked."""
+        request = self._request
+        tokens_a_step = (1 + request.num_output) / self._num_steps
+        asked_rate = float(self._buffers.record.levels.request.asked_rate[0])
+        return 1 + asked_rate * min(request.max_total - request.num_tokens, _READING) / tokens_a_step
 
     def _chains(self) -> list[tuple[list[int], list[int]]]:
         """What the request itself knows may come next, the likeliest first: what its grammar forces, then where its

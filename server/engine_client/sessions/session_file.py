@@ -17,9 +17,9 @@ from decoding.core.session_info import SessionState
 from decoding.errors import ConfigError
 
 HEADER = b"gander session "  # with which every version begins
-MARK = HEADER + b"9\n"  # the number changes with the format, and with the meaning of what is in it
-MARK_OF_8 = HEADER + b"8\n"
-SIGNED_MARK = HEADER + b"9 signed\n"  # the digest behind it is an HMAC with the operator's key
+MARK = HEADER + b"10\n"  # the number changes with the format, and with the meaning of what is in it
+SIGNED_MARK = HEADER + b"10 signed\n"  # the digest behind it is an HMAC with the operator's key
+OLDER_MARKS = (HEADER + b"8\n", HEADER + b"9\n", HEADER + b"9 signed\n")  # their acceptance models are other numbers
 MODELS = ("greedy", "sampled")
 NO_PLACE = ""  # of a session on its way to another server
 NO_KEY = b""
@@ -55,12 +55,13 @@ def unseal(
     data: bytes, model: str, tenant: str, session_id: str, place: str = NO_PLACE, key: bytes = NO_KEY
 ) -> SessionState:
     """The session, by these names. Raises ValueError that says what is wrong, in a clause."""
-    mark = next((mark for mark in (SIGNED_MARK, MARK, MARK_OF_8) if data.startswith(mark)), None)
+    mark = next((mark for mark in (SIGNED_MARK, MARK, *OLDER_MARKS) if data.startswith(mark)), None)
     if mark is None:
         raise ValueError("it is not a session, or one of another version")
-    if mark != SIGNED_MARK and key:
+    is_signed = mark.endswith(b"signed\n")
+    if key and not is_signed:
         raise ValueError("it is not signed with the key of --sessions-key")
-    if mark == SIGNED_MARK and not key:
+    if is_signed and not key:
         raise ValueError("it is signed with a key, and there is no --sessions-key")
     digest, body = data[len(mark) : len(mark) + DIGEST_BYTES], data[len(mark) + DIGEST_BYTES :]
     if not hmac.compare_digest(digest, _digest(body, place, key)):
@@ -68,21 +69,8 @@ def unseal(
     content = msgspec.msgpack.decode(body, type=_Content)  # a MsgspecError is a ValueError
     if content.model != model:
         raise ValueError("it is of another model")
-    stores = _from_form_8(content.stores) if mark == MARK_OF_8 else content.stores
+    stores = {name: held for name, held in content.stores.items() if mark not in OLDER_MARKS or name not in MODELS}
     return SessionState(tenant, session_id, stores)
-
-
-def _from_form_8(stores: dict[str, list[bytes]]) -> dict[str, list[bytes]]:
-    """Form 8 ended an acceptance model with float32 [5], of which the second and the fifth are `asked_rate`, and
-    float32 [16], which is gone."""
-    found = dict(stores)
-    for name in MODELS:
-        if name in stores:
-            if len(stores[name]) < 2:
-                raise ValueError("its stores are not those of its version")
-            *same, probes, _ = stores[name]
-            found[name] = [*same, probes[4:8] + probes[16:20]]
-    return found
 
 
 def _digest(content: bytes, place: str, key: bytes) -> bytes:

@@ -6,16 +6,29 @@ import numpy as np
 import pytest
 
 from decoding.costs.calibration import LEAST_TOKEN_SHARE, fit_cost_curve
-from decoding.costs.price import CostCurve, Curves, DraftBudget, NodePrice, chain_gain, price_at, price_of
+from decoding.costs.price import (
+    CostCurve,
+    Curves,
+    DraftBudget,
+    NodePrice,
+    chain_gain,
+    num_nodes_for,
+    price_at,
+    price_of,
+)
 from decoding.costs.pricing import (
     DEAR_NODE,
+    FIRST,
     HARVEST_TOKENS,
     HARVEST_WORTH,
     MOST_HARVEST,
     Acceptance,
     Demand,
+    Lately,
     Pricing,
+    credit,
     fitted,
+    losses,
     node_price,
     present_rate,
 )
@@ -87,7 +100,7 @@ def test_a_long_context_makes_its_own_nodes_dearer() -> None:
 
 def test_a_pace_below_plain_decoding_does_not_make_nodes_cheap() -> None:
     curve = CostCurve(base=1.0, token=0.5, key=0.0)
-    wasteful = Acceptance(emitted=1.0, tokens=64.0)
+    wasteful = Acceptance(Lately(emitted=1.0, tokens=64.0))
     assert node_price(curve, present_rate(curve, [wasteful], [0]).tokens_a_second, 0).usual == pytest.approx(0.5 / 1.5)
 
 
@@ -97,7 +110,7 @@ def test_plain_seconds_are_those_of_one_row_per_request() -> None:
 
 
 def demand(max_nodes: int | None, tokens_left: int = 100, hit_rate: float = 1.0, **acceptance: float) -> Demand:
-    lately = Acceptance(**acceptance)  # type: ignore[arg-type]
+    lately = Acceptance(FIRST._replace(**acceptance))
     return Demand(max_nodes, context=10, tokens_left=tokens_left, acceptance=lately, hit_rate=hit_rate)
 
 
@@ -263,3 +276,58 @@ def test_beside_prompts_that_are_read_nodes_cost_what_they_will_when_those_decod
     (alone,) = budgets_of(pricing, [demand(None)])
     (beside,) = budgets_of(pricing, [demand(None)], reading=(100,) * 7)
     assert beside.price.usual > 2 * alone.price.usual
+
+
+@pytest.mark.parametrize("price", [NodePrice(0.2), NodePrice(0.2, 0.05, 7), NodePrice(0.2, 0.0, 7)])
+def test_so_many_nodes_cost_what_there_is_for_them(price: NodePrice) -> None:
+    for tokens in (0.0, 0.1, 0.3, 1.0, 4.0):
+        assert price_of(price, num_nodes_for(price, tokens)) == pytest.approx(tokens, abs=1e-9) or price.spare == 0
+    assert num_nodes_for(NodePrice(0.0), 0.5) == np.inf
+
+
+@pytest.mark.parametrize("draft_curve", [None, CostCurve(0.3, 0.05, 0.0), CostCurve(0.02, 0.001, 0.0)])
+@pytest.mark.parametrize("token", [0.01, 0.05, 0.2, 0.9])
+@pytest.mark.parametrize("default", [None, 10, 80])
+@pytest.mark.parametrize("luck", ["none", "at first", "now and then"])
+def test_a_reply_of_a_hundred_tokens_takes_a_twentieth_longer_at_most_whatever_comes(
+    draft_curve: CostCurve | None, token: float, default: int | None, luck: str
+) -> None:
+    """A drafter that spends all it may, and of whose tokens few come or none."""
+    curve = CostCurve(1.0, token, 1e-4)
+    pricing, lately, random = Pricing(64, Curves(curve, draft_curve)), Acceptance(), np.random.default_rng(1)
+    lost = seconds = plain = 0.0
+    num_emitted, worst, is_gained = 0, 0.0, False
+    while num_emitted < 400:
+        asked = Demand(
+            default,
+            context=num_emitted,
+            tokens_left=400,
+            acceptance=lately,
+            runs_draft_model=draft_curve is not None,
+            credit=credit(num_emitted, lost),
+        )
+        (budget,) = pricing.budgets(pricing.rate([asked]), [asked], [1.0])
+        draft = 0.0
+        if draft_curve is not None and budget.max_nodes:
+            num_rounds = budget.max_nodes if default else int(min(budget.most_rounds, 64))
+            draft = num_rounds * draft_curve.step_seconds([1], [num_emitted])
+        came = {"none": 0, "at first": 6 * (num_emitted < 30), "now and then": 3 * (random.random() < 0.1)}[luck]
+        drafted = (draft, 1 + min(came, budget.max_nodes))
+        (more,) = losses(curve, [1 + budget.max_nodes], [num_emitted], [drafted])
+        lately.update(budget.max_nodes, drafted[1], draft)
+        lost += more
+        seconds += draft + curve.step_seconds([1 + budget.max_nodes], [num_emitted])
+        plain += curve.plain_seconds(drafted[1], [num_emitted])
+        num_emitted += drafted[1]
+        is_gained |= budget.max_nodes > 0
+        if num_emitted >= 100:
+            worst = max(worst, seconds / plain)
+    assert is_gained
+    assert worst <= 1.05
+
+
+def test_a_step_of_several_loses_what_each_tree_added() -> None:
+    curve = CostCurve(1.0, 0.1, 0.0)
+    first, second = losses(curve, [5, 1], [10, 10], [(0.3, 2), (0.0, 1)])
+    rate = 2 / curve.step_seconds([1, 1], [10, 10])
+    assert (first, second) == (pytest.approx(rate * (0.4 + 0.3) - 1), 0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from decoding.costs.pricing import Acceptance, Lately
 from decoding.drafting.draft_model.state import DraftModelState
 from decoding.drafting.one_tree.one_tree import PATIENCE
 from decoding.drafting.registry import METHODS
@@ -21,8 +22,9 @@ def drafting(method: str, has_model: bool = False) -> SequenceDrafter:
         state = drafter_of(session, request, has_model=True)._state
         assert isinstance(state, DraftModelState)
     own = METHODS[method].start(request, Sources(session, state))
+    nodes = METHODS[method].default_nodes
     drafter.active = ActiveMethod(
-        choice=Choice(method), drafter=own, default_nodes=METHODS[method].default_nodes, state=state
+        choice=Choice(method), drafter=own, default_nodes=nodes, acceptance=Acceptance(), state=state
     )
     return drafter
 
@@ -34,8 +36,23 @@ def test_a_prompt_is_learned_from_by_auto_where_that_is_worth_it_and_by_who_live
         assert drafter.learns_prompt(False) == (not is_weighed)
 
 
-def test_where_there_is_a_draft_model_auto_learns_nothing_from_a_prompt() -> None:
-    assert not drafting("auto", has_model=True).learns_prompt(True)
+def test_where_the_draft_model_is_asked_of_late_auto_learns_nothing_from_a_prompt() -> None:
+    drafter = drafting("auto", has_model=True)
+    for rate, learns in ((0.4, True), (0.6, False)):
+        drafter.session.acceptance_models(False)[0].asked_rate[0] = rate
+        assert drafter.learns_prompt(True) == learns
+
+
+def test_a_reply_begins_with_what_the_sessions_last_one_came_to() -> None:
+    drafter = drafting("auto")
+    for _ in range(30):
+        drafter.active.acceptance.update(20, 9, 0.5)
+    drafter.finish()
+    before = Lately(*drafter.session.lately["auto"])
+    assert before == pytest.approx((9, 21, 0.5), rel=0.05)
+    own = Acceptance(before)
+    own.update(0, 1)
+    assert (own.emitted, own.tokens) == pytest.approx((7, 16), rel=0.05), "a quarter of a new beginning"
 
 
 def test_the_draft_model_reads_ahead_where_most_trees_ask_it() -> None:
