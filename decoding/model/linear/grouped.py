@@ -1,4 +1,4 @@
-"""Linear layers and embeddings whose weights stay packed in small integers, see `grouped_kernel` for the layout.
+"""Linear layers and embeddings whose weights stay packed in small integers, see `Layout`.
 
 Knows no file formats and no rounding of weights. Invariant: only the packed matrix is kept, once; an embedding and a
 head that are tied share it.
@@ -13,18 +13,12 @@ import torch
 from torch import nn
 
 from decoding.attention.program import MOST_ROWS, Call, Rooms, Team
-from decoding.model.linear.grouped_kernel import (
-    BLOCK,
-    NUM_FIELDS,
-    NUM_LOOKING_FIELDS,
-    NUM_ROUNDING_FIELDS,
-    ROW_RECORD,
-    SHARES,
-    STEPS,
-    Layout,
-    look_up_groups,
-    round_blocks,
-)
+from decoding.model.linear.grouped_kernel.layout import BLOCK, ROW_RECORD, STEPS, Layout
+from decoding.model.linear.grouped_kernel.lookup import NUM_FIELDS as NUM_LOOKING_FIELDS
+from decoding.model.linear.grouped_kernel.lookup import look_up_groups
+from decoding.model.linear.grouped_kernel.multiplying import NUM_FIELDS, SHARES
+from decoding.model.linear.grouped_kernel.records import NUM_FIELDS as NUM_ROUNDING_FIELDS
+from decoding.model.linear.grouped_kernel.records import round_blocks
 from decoding.model.linear.groups import Groups
 from decoding.model.linear.panel_kernel import PANEL
 from decoding.model.linear.panels import ALONE_BYTES, panels_a_claim

@@ -135,7 +135,7 @@ def test_processors_with_vnni_multiply_four_bytes_at_once(features: dict[str, st
     code = (
         "import llvmlite.binding, numba\n"
         "from decoding.attention.program import SHARE\n"
-        "from decoding.model.linear.grouped_kernel import multiply_8_of_32\n"
+        "from decoding.model.linear.grouped_kernel.multiplying import multiply_8_of_32\n"
         "llvmlite.binding.initialize_native_asmparser()\n"
         "text = numba.cfunc(SHARE)(multiply_8_of_32)._library.get_asm_str()\n"
         "assert 'vpdpbusd' in text and 'pmaddubsw' not in text and 'pmaddwd' not in text\n"
