@@ -31,10 +31,11 @@ DECODING = {
         blueprint refusal files/gguf_file files/gguf_config files/gguf_tokenizer files/gguf_place checkpoint weights
         memory rowwise seam probe self_test threads linear/exact linear/panel_kernel linear/row_limit
         linear/row_counts linear/panels linear/readers linear/packed linear/int8_kernel linear/int8
-        linear/rounding_kernel linear/groups linear/grouped_kernel/layout linear/grouped_kernel/unpacking
-        linear/grouped_kernel/products linear/grouped_kernel/multiplying linear/grouped_kernel/records
-        linear/grouped_kernel/lookup linear/grouped linear/int4 linear/sizes
-        files/weight files/experts files/skeleton files/gguf_types files/gguf_model files/quantized_checkpoint loading
+        linear/rounding_kernel linear/groups linear/grouped_kernel/layout linear/grouped_kernel/packing
+        linear/grouped_kernel/unpacking linear/grouped_kernel/products linear/grouped_kernel/multiplying
+        linear/grouped_kernel/records linear/grouped_kernel/lookup linear/grouped linear/int4 linear/sizes
+        files/weight files/experts files/skeleton files/gguf_codes files/gguf_types files/gguf_model
+        files/quantized_checkpoint loading
         layers/row_kernels layers/norms layers/activations layers/decoder_layer layers/fuse features layers/stack
         device/stopwatch device/capture device/runner device/compiling device/static_forward device/graph_runner
         target_model kept_timings timing

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from decoding.model.files.gguf_codes import codes_of, five_bits, four_bits, q4_k, q5_k, q6_k
 from decoding.model.linear.groups import Groups
 
 # Shape suffixes: N blocks, O outputs, I input width.
@@ -54,13 +55,6 @@ def _nibbles(packed: torch.Tensor) -> torch.Tensor:
     return torch.cat((packed & 15, packed >> 4), -1)
 
 
-def _fifth_bits(blocks: torch.Tensor, start: int) -> torch.Tensor:
-    """[N, 32]: 16 or 0, from 32 bits of each block."""
-    packed = blocks[:, start : start + 4]
-    shifts = torch.arange(8, dtype=torch.uint8)
-    return ((packed[:, :, None] >> shifts & 1) << 4).reshape(len(blocks), 32)
-
-
 def _centred(codes: torch.Tensor, scales: torch.Tensor, zero: int) -> Parts:
     return codes, scales, zero * scales
 
@@ -70,19 +64,19 @@ def _q8_0(blocks: torch.Tensor) -> Parts:
 
 
 def _q4_0(blocks: torch.Tensor) -> Parts:
-    return _centred(_nibbles(blocks[:, 2:]), _half(blocks, 0), 8)
+    return _centred(codes_of(four_bits, blocks, 32), _half(blocks, 0), 8)
 
 
 def _q4_1(blocks: torch.Tensor) -> Parts:
-    return _nibbles(blocks[:, 4:]), _half(blocks, 0), -_half(blocks, 2)
+    return codes_of(four_bits, blocks, 32), _half(blocks, 0), -_half(blocks, 2)
 
 
 def _q5_0(blocks: torch.Tensor) -> Parts:
-    return _centred(_nibbles(blocks[:, 6:]) | _fifth_bits(blocks, 2), _half(blocks, 0), 16)
+    return _centred(codes_of(five_bits, blocks, 32), _half(blocks, 0), 16)
 
 
 def _q5_1(blocks: torch.Tensor) -> Parts:
-    return _nibbles(blocks[:, 8:]) | _fifth_bits(blocks, 4), _half(blocks, 0), -_half(blocks, 2)
+    return codes_of(five_bits, blocks, 32), _half(blocks, 0), -_half(blocks, 2)
 
 
 def _q2_k(blocks: torch.Tensor) -> Parts:
@@ -114,22 +108,17 @@ def _six_bits(packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _q4_k(blocks: torch.Tensor) -> Parts:
     scales, minima = _six_bits(blocks[:, 4:16])
-    codes = _nibbles(blocks[:, 16:].reshape(-1, 4, 32)).reshape(-1, 256)
-    return codes, _half(blocks, 0) * scales, _half(blocks, 2) * minima
+    return codes_of(q4_k, blocks, 256), _half(blocks, 0) * scales, _half(blocks, 2) * minima
 
 
 def _q5_k(blocks: torch.Tensor) -> Parts:
     scales, minima = _six_bits(blocks[:, 4:16])
-    low = _nibbles(blocks[:, 48:].reshape(-1, 4, 32)).reshape(-1, 8, 32)
-    high = (blocks[:, 16:48].reshape(-1, 1, 32) >> _shifts(*range(8))) & 1
-    return (low | high << 4).reshape(-1, 256), _half(blocks, 0) * scales, _half(blocks, 2) * minima
+    return codes_of(q5_k, blocks, 256), _half(blocks, 0) * scales, _half(blocks, 2) * minima
 
 
 def _q6_k(blocks: torch.Tensor) -> Parts:
-    low = _nibbles(blocks[:, :128].reshape(-1, 2, 64))
-    high = ((blocks[:, 128:192].reshape(-1, 2, 1, 32) >> _shifts(0, 2, 4, 6)) & 3).reshape(-1, 2, 128)
     scales = _half(blocks, 208) * blocks[:, 192:208].contiguous().view(torch.int8)
-    return _centred((low | high << 4).reshape(-1, 256), scales, 32)
+    return _centred(codes_of(q6_k, blocks, 256), scales, 32)
 
 
 def _iq4_nl(blocks: torch.Tensor) -> Parts:

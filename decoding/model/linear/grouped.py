@@ -9,14 +9,17 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterable, Iterator
 
+import numpy as np
 import torch
 from torch import nn
+from torch.nn import functional
 
 from decoding.attention.program import MOST_ROWS, Call, Rooms, Team
 from decoding.model.linear.grouped_kernel.layout import BLOCK, ROW_RECORD, STEPS, Layout
 from decoding.model.linear.grouped_kernel.lookup import NUM_FIELDS as NUM_LOOKING_FIELDS
 from decoding.model.linear.grouped_kernel.lookup import look_up_groups
 from decoding.model.linear.grouped_kernel.multiplying import NUM_FIELDS, SHARES
+from decoding.model.linear.grouped_kernel.packing import pack_codes
 from decoding.model.linear.grouped_kernel.records import NUM_FIELDS as NUM_ROUNDING_FIELDS
 from decoding.model.linear.grouped_kernel.records import round_blocks
 from decoding.model.linear.groups import Groups
@@ -24,7 +27,6 @@ from decoding.model.linear.panel_kernel import PANEL
 from decoding.model.linear.panels import ALONE_BYTES, panels_a_claim
 
 # Shape suffixes: M rows, O outputs, I input width, G groups; P panels, B blocks, S steps, N bytes.
-STEP_WORD = torch.int32  # as wide as a step
 HAS_MINIMA = -1  # instead of a zero point
 LARGEST_EXPONENT = 14  # of a row's scales and minima as float16, after its factor is taken out
 Fields = ctypes.c_int64 * NUM_FIELDS
@@ -79,25 +81,22 @@ class PackedGroups:
     def _store(self, groups: Groups, first: int) -> None:
         """Pack the rows from `first` on, a multiple of `PANEL`."""
         num_outputs, width = groups.codes_OI.shape
-        panels = slice(first // PANEL, -(-(first + num_outputs) // PANEL))
-        rows = torch.zeros((panels.stop - panels.start) * PANEL, self.num_blocks * BLOCK, dtype=torch.uint8)
-        rows[:num_outputs, :width] = groups.codes_OI
-        words_PBSO = rows.view(STEP_WORD).view(-1, PANEL, self.num_blocks, STEPS).permute(0, 2, 3, 1)  # a step at once
-        codes_PBSN = words_PBSO.contiguous().view(torch.uint8)
+        panels = self._packed[first // PANEL : -(-(first + num_outputs) // PANEL)]
+        num_more = (self.num_blocks * BLOCK - width, len(panels) * PANEL - num_outputs)
+        codes_OI = functional.pad(groups.codes_OI, (0, num_more[0], 0, num_more[1])).contiguous()
+        words_OBS = codes_OI.numpy().view(np.uint32).reshape(-1, self.num_blocks, STEPS)
+        pack_codes(words_OBS, self.layout.bits, panels.numpy().view(np.uint32))
         pairs = (groups.scales_OG, groups.minima_OG) if self.zero == HAS_MINIMA else (groups.scales_OG,)
         factors_O = _factors(pairs)
         self.factors[first : first + num_outputs] = factors_O
-        parts = [_packed_codes(codes_PBSN, self.layout.bits)]
+        start = self.layout.code_bytes
         for numbers_OG in pairs:
-            padded = torch.zeros(len(rows), self.num_blocks * self.layout.num_groups, dtype=torch.float16)
+            padded = torch.zeros(len(codes_OI), self.num_blocks * self.layout.num_groups, dtype=torch.float16)
             padded[:num_outputs, : numbers_OG.shape[1]] = numbers_OG / factors_O[:, None]
             halves = padded.view(-1, PANEL, self.num_blocks, self.layout.num_groups).permute(0, 2, 3, 1)
-            parts.append(halves.contiguous().view(torch.uint8))
-        start = 0
-        for part in parts:
-            flat = part.flatten(2)
-            self._packed[panels, :, start : start + flat.shape[2]] = flat
-            start += flat.shape[2]
+            end = start + self.layout.pair_bytes
+            panels[:, :, start:end] = halves.contiguous().view(torch.uint8).flatten(2)
+            start = end
 
     def _keep_minima(self, num_packed: int) -> None:
         """Write the minima of what is packed, since they are not all one zero point times the scale."""
@@ -239,20 +238,3 @@ def _factors(pairs: Iterable[torch.Tensor]) -> torch.Tensor:
     largest_O = torch.stack([each_OG.abs().amax(1) for each_OG in pairs]).amax(0)
     exponents_O = torch.frexp(largest_O).exponent - LARGEST_EXPONENT
     return torch.where(largest_O > 0, torch.ldexp(torch.ones_like(largest_O), exponents_O.clamp(-120, 120)), 1.0)
-
-
-def _packed_codes(codes_PBSN: torch.Tensor, bits: int) -> torch.Tensor:
-    """[P, B, planes, N]: nibbles of two steps in a byte, then planes of the higher bits."""
-    if bits == 8:
-        return codes_PBSN
-    half, extra = STEPS // 2, bits - 4
-    low = codes_PBSN & 15
-    planes = [low[:, :, :half] | low[:, :, half:] << 4]
-    if extra:
-        high, num_steps = codes_PBSN >> 4, 8 // extra
-        for start in range(0, STEPS, num_steps):
-            plane = torch.zeros_like(high[:, :, :1])
-            for step in range(num_steps):
-                plane |= high[:, :, start + step : start + step + 1] << (step * extra)
-            planes.append(plane)
-    return torch.cat(planes, 2)
