@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from decoding.model.files.gguf_codes import codes_of, five_bits, four_bits, q4_k, q5_k, q6_k
+from decoding.model.files.gguf_codes import codes_of, five_bits, four_bits, q4_k, q5_k, q6_k, six_bits
 from decoding.model.linear.groups import Groups
 
 # Shape suffixes: N blocks, O outputs, I input width.
@@ -98,21 +98,19 @@ def _q3_k(blocks: torch.Tensor) -> Parts:
     return _centred(codes, _half(blocks, 108) * (factors.float() - 32), 4)
 
 
-def _six_bits(packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """[N, 8] twice: the factors of scales and minima in 12 bytes (ggml's get_scale_min_k4)."""
-    first, second, third = packed[:, :4], packed[:, 4:8], packed[:, 8:]
-    scales = torch.cat((first & 63, third & 15 | first >> 6 << 4), 1)
-    minima = torch.cat((second & 63, third >> 4 | second >> 6 << 4), 1)
-    return scales, minima
+def _six_bits(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """[N, 8] twice: the factors of scales and minima."""
+    factors = codes_of(six_bits, blocks, 16)
+    return factors[:, :8], factors[:, 8:]
 
 
 def _q4_k(blocks: torch.Tensor) -> Parts:
-    scales, minima = _six_bits(blocks[:, 4:16])
+    scales, minima = _six_bits(blocks)
     return codes_of(q4_k, blocks, 256), _half(blocks, 0) * scales, _half(blocks, 2) * minima
 
 
 def _q5_k(blocks: torch.Tensor) -> Parts:
-    scales, minima = _six_bits(blocks[:, 4:16])
+    scales, minima = _six_bits(blocks)
     return codes_of(q5_k, blocks, 256), _half(blocks, 0) * scales, _half(blocks, 2) * minima
 
 

@@ -223,9 +223,9 @@ def _rows(groups: Groups, rows: slice) -> Groups:
 
 def _zero_point(groups: Groups) -> int:
     """The zero point of all groups; `HAS_MINIMA` if there is none."""
-    has_scale = groups.scales_OG != 0
-    ratios = (groups.minima_OG[has_scale][:1] / groups.scales_OG[has_scale][:1]).round().tolist()
-    zero = int(ratios[0]) if ratios and 0 <= ratios[0] < 2**groups.bits else 0
+    first = int((groups.scales_OG != 0).flatten().byte().argmax())  # with a scale
+    ratio = float(groups.minima_OG.flatten()[first] / groups.scales_OG.flatten()[first])
+    zero = round(ratio) if 0 <= ratio < 2**groups.bits else 0
     return zero if _has_zero_point(groups, zero) else HAS_MINIMA
 
 
