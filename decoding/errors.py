@@ -12,7 +12,9 @@ GanderError
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Collection
 
+NAMED = 3  # the most things that a sentence names
 MOST_CHARS = 600  # of a message that is not ours
 
 
@@ -69,3 +71,9 @@ class BrokenGrammar(BrokenSequence):
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"The grammar cannot be followed any further: {reason}.")
+
+
+def listed(names: Collection[str], most: int = NAMED) -> str:
+    """The first names, and how many more there are."""
+    shown = ", ".join(sorted(names)[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

@@ -46,6 +46,7 @@ from decoding.model.device.runner import Forward, Progress, Runner, silent
 from decoding.model.device.static_forward import StaticForward
 from decoding.model.device.stopwatch import stopwatch_on
 from decoding.model.features import FeatureTap
+from decoding.model.files.skeleton import ScaledEmbedding
 from decoding.model.layers.activations import fuse_activations
 from decoding.model.layers.fuse import fuse_layers
 from decoding.model.layers.norms import fuse_norms
@@ -75,11 +76,10 @@ from decoding.model.threads import ThreadChoice, choose_threads, use_threads
 
 
 class Rounding(NamedTuple):
-    """check: raises ConfigError where the weights cannot be multiplied. round: replaces a model's layers and returns
-    the bytes that the new ones keep."""
+    """check: raises ConfigError where the weights cannot be multiplied. round: replaces a model's layers."""
 
     check: Callable[[torch.device, torch.dtype], None]
-    round: Callable[[PreTrainedModel], int]
+    round: Callable[[PreTrainedModel], None]
 
 
 ROUNDINGS: dict[Weights, Rounding] = {
@@ -183,8 +183,8 @@ class TargetModel:
     def _round_weights(self, weights: Weights) -> None:
         rounding = ROUNDINGS[weights]
         rounding.check(self.device, self.dtype)
-        rounded_bytes = rounding.round(self._model)
-        self.num_bytes = rounded_bytes + sum(each.nbytes for each in self._model.parameters())
+        rounding.round(self._model)
+        self.num_bytes = num_bytes_in(self._model)
 
     def _prepare_for_cpu(self, case: SelfTestCase) -> None:
         """Replace modules by faster ones whose result for a token does not depend on other tokens."""
@@ -232,11 +232,17 @@ class TargetModel:
     @property
     def embeddings(self) -> torch.Tensor:
         """[V, E], as the model holds them; a copy if they are packed."""
-        embedding: Any = self._model.get_input_embeddings()
-        if isinstance(embedding, GroupedEmbedding):
-            return embedding(torch.arange(self.vocab_size))
-        weight_VE: torch.Tensor = embedding.weight
+        if self.packed_embedding is not None:
+            return self.packed_embedding(torch.arange(self.vocab_size))
+        weight_VE: torch.Tensor = self._model.get_input_embeddings().weight
         return weight_VE
+
+    @property
+    def packed_embedding(self) -> GroupedEmbedding | None:
+        """What looks up packed embeddings; None if they are not packed."""
+        embedding = self._model.get_input_embeddings()
+        embedding = embedding.embedding if isinstance(embedding, ScaledEmbedding) else embedding
+        return embedding if isinstance(embedding, GroupedEmbedding) else None
 
     def tap(self, layers: Sequence[int]) -> FeatureTap:
         """Record these layers' inputs from the next forward on. Raises ModelRefused if the layers cannot be found."""

@@ -5,7 +5,6 @@ Invariant: every parameter of a loaded model comes from the files, none from ran
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from pickle import UnpicklingError
 from typing import Any
 
@@ -15,10 +14,8 @@ from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import is_accelerate_available
 
-from decoding.errors import ConfigError
+from decoding.errors import ConfigError, listed
 from decoding.model.refusal import sentence
-
-NAMED = 3  # the most tensors that a sentence names
 
 
 def load_weights(source: str, dtype: torch.dtype, origin: dict[str, Any], device: torch.device) -> PreTrainedModel:
@@ -63,8 +60,3 @@ def _is_finite(weight: torch.Tensor) -> bool:
     if weight.numel() == 0 or not weight.is_floating_point():
         return True
     return all(bool(torch.isfinite(bound)) for bound in torch.aminmax(weight))
-
-
-def listed(names: Collection[str]) -> str:
-    shown = ", ".join(sorted(names)[:NAMED])
-    return shown if len(names) <= NAMED else f"{shown} and {len(names) - NAMED} more"

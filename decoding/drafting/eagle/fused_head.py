@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
 from decoding.attention import exact_kernel
 from decoding.attention.exact import ExactPlan
@@ -20,6 +21,8 @@ from decoding.model.layers.decoder_layer import LayerCalls, Parts
 from decoding.model.layers.fuse import parts_of
 from decoding.model.layers.norms import FusedRmsNorm
 from decoding.model.layers.row_kernels import COSINES, IDS, SINES, add_floats, add_halves, look_up
+from decoding.model.layers.stack import embedding_call
+from decoding.model.linear.grouped import GroupedEmbedding
 from decoding.model.rowwise import RotaryTable
 
 # Shape suffixes: M rows of the step, T rows of a room, R rows that are asked of, V vocabulary, D head width, E width,
@@ -30,7 +33,7 @@ class HeadParts(NamedTuple):
     """Modules of a head, and two flags of its config. hidden_norm: of the hidden state, beside the layer's own of the
     embedding; norm, logits: behind the layer."""
 
-    embeddings_VE: torch.Tensor
+    embeddings: nn.Embedding | GroupedEmbedding
     rotary: RotaryTable
     hidden_norm: FusedRmsNorm
     layer: Parts
@@ -46,7 +49,7 @@ class FusedHead:
     def __init__(self, parts: HeadParts, spec: LayerSpec) -> None:
         self.few_rows = min(parts.layer.few_rows, parts.logits.few_rows)
         self._parts, self._group = parts, spec.group
-        width, dtype = parts.norm.width, parts.embeddings_VE.dtype
+        width, dtype = parts.norm.width, parts.embeddings.weight.dtype
         self._rooms = rooms = Rooms(self.few_rows, dtype)
         row_bytes = width * dtype.itemsize
         self._kept_TE = torch.zeros(self.few_rows, width, dtype=dtype)  # of the rows that are asked of
@@ -54,7 +57,7 @@ class FusedHead:
         kept = self._kept_TE.data_ptr()
         residual = rooms.numbers("residual", width) if parts.norm_before_residual else 0
         layer = LayerCalls(parts.layer, spec, rooms, residual)
-        embed = Call(look_up, (parts.embeddings_VE.data_ptr(), embedded, 0, 0, row_bytes, 0))
+        embed = embedding_call(parts.embeddings, embedded)
         norm = parts.layer.input_norm.call(embedded, layer.inputs, step=2 * row_bytes)
         hidden = [parts.hidden_norm.call(0, layer.inputs + row_bytes, step=2 * row_bytes)]
         if parts.norm_before_residual:
@@ -104,7 +107,6 @@ def fused_head(head: EagleHead, spec: LayerSpec) -> FusedHead | None:
     are_norms = isinstance(hidden_norm, FusedRmsNorm) and isinstance(norm, FusedRmsNorm)
     if layer is None or not are_norms or not isinstance(rotary, RotaryTable) or type(logits) is not type(layer.query):
         return None
-    config, embeddings_VE = head.config, head.embed_tokens.weight.detach()
-    flags = config.norm_before_residual, config.norm_output
-    parts = HeadParts(embeddings_VE, rotary, hidden_norm, layer, norm, logits, *flags)
+    flags = head.config.norm_before_residual, head.config.norm_output
+    parts = HeadParts(head.embed_tokens, rotary, hidden_norm, layer, norm, logits, *flags)
     return FusedHead(parts, spec) if parts.logits.few_rows else None

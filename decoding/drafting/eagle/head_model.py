@@ -29,6 +29,7 @@ from decoding.model.layers.norms import fuse_norms
 from decoding.model.linear.int8 import can_round_to_int8, round_linears
 from decoding.model.linear.packed import can_pack, num_few_rows, num_packed_shapes, pack_linears
 from decoding.model.linear.row_counts import code_bytes, padded
+from decoding.model.linear.sizes import num_bytes_in
 from decoding.model.refusal import refusing
 from decoding.model.rowwise import make_row_safe
 from decoding.model.self_test import self_test_case, trial_steps
@@ -57,8 +58,9 @@ class HeadModel:
         self.target_ids = head.target_ids.to("cpu", torch.int32).numpy()
         self.num_parameters = sum(each.numel() for each in _own_weights(head))
         is_rounded = capture is None and can_round_to_int8(self.device, self.dtype)
-        rounded_bytes = round_linears(head, but="fc") if is_rounded else 0
-        self.num_bytes = rounded_bytes + sum(each.nbytes for each in _own_weights(head))
+        if is_rounded:
+            round_linears(head, but="fc")
+        self.num_bytes = num_bytes_in(head) - (0 if config.owns_embeddings else num_bytes_in(head.embed_tokens))
         self.fingerprint = f"{target.fingerprint} {config} {self.num_bytes}"
         self._head = head.eval()
         self._capture = capture
@@ -197,4 +199,6 @@ def load_head_model(config: EngineConfig, target: TargetModel, progress: Progres
     progress(f"Loading the head {name}", 0.0)
     with refusing(f"the head {name!r} cannot be loaded"):
         head = load_head(find_head(name), HeadTarget(target.embeddings, len(target.layers)))
+        if target.packed_embedding is not None and not head.config.owns_embeddings:
+            head.embed_tokens = target.packed_embedding
         return HeadModel(head, target, capture_on(target.device) if config.graphs else None)

@@ -16,6 +16,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEm
 
 from decoding.core.layer import LayerSpec
 from decoding.drafting.eagle.head_config import NUM_FEATURES, HeadConfig
+from decoding.model.linear.grouped import GroupedEmbedding
 
 # Shape suffixes: B sequences, N rows of each, E width, F the features' width (3 of the target's), H query heads,
 # K kv heads, D head width, W draft vocabulary, V the target's vocabulary.
@@ -26,7 +27,8 @@ Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 class EagleHead(nn.Module):
     """Row i reads what the target knew at token i and the embedding of token i + 1, and speaks of token i + 2.
 
-    embeddings_VE: the target's or, if `config.owns_embeddings`, its own; never trained. d2t: int64 [W], what to add to
+    embeddings_VE: the target's or, if `config.owns_embeddings`, its own; never trained. A target's that are packed
+    may look up in their place. d2t: int64 [W], what to add to
     a draft token's id for the target's; t2d: bool [V], which tokens the draft vocabulary has.
     """
 
@@ -38,7 +40,9 @@ class EagleHead(nn.Module):
         width, eps = config.width, config.layer.rms_norm_eps
         assert embeddings_VE.shape == (config.vocab_size, width), (embeddings_VE.shape, config.vocab_size, width)
         self.config = config
-        self.embed_tokens = nn.Embedding(*embeddings_VE.shape, _weight=embeddings_VE.detach(), _freeze=True)
+        self.embed_tokens: nn.Embedding | GroupedEmbedding = nn.Embedding(
+            *embeddings_VE.shape, _weight=embeddings_VE.detach(), _freeze=True
+        )
         num_columns = NUM_FEATURES * config.target_width
         self.input_norm = LlamaRMSNorm(num_columns, eps) if config.norm_before_fc else None
         norms = [LlamaRMSNorm(config.target_width, eps) for _ in range(NUM_FEATURES)]

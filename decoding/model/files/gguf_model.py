@@ -13,13 +13,12 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from decoding.errors import ConfigError
+from decoding.errors import ConfigError, listed
 from decoding.model.files.gguf_config import IN_CONFIG, Architecture, architecture_of
 from decoding.model.files.gguf_file import GgufFile, GgufTensor
 from decoding.model.files.gguf_types import BLOCK_FORMATS, FLOATS, groups_of
 from decoding.model.files.weight import DenseWeight, PackedWeight, Weight
 from decoding.model.linear.groups import Groups
-from decoding.model.weights import listed
 
 STACKED = re.compile(r"blk\.(\d+)\.ffn_(gate|up|down)_exps\.(weight|bias)")
 TURNED = re.compile(r"blk\.\d+\.attn_([qk])\.(weight|bias)")

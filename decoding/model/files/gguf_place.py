@@ -20,7 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from decoding.core.kernel_cache import base_folder
-from decoding.errors import ConfigError
+from decoding.errors import ConfigError, listed
 from decoding.model.files.gguf_config import config_of, token_ids
 from decoding.model.files.gguf_file import SPLIT_NAME, read_gguf
 from decoding.model.files.gguf_tokenizer import tokenizer_config, tokenizer_text
@@ -60,8 +60,7 @@ def chosen(names: Sequence[str], what: str) -> str | None:
     if not files or ("config.json" in names and any(name.endswith((".safetensors", ".bin")) for name in names)):
         return None
     if len(firsts) > 1:
-        shown = ", ".join(firsts[:NAMED]) + (f" and {len(firsts) - NAMED} more" if len(firsts) > NAMED else "")
-        raise ConfigError(f"{what} has several GGUF files: choose one with --gguf-file: {shown}")
+        raise ConfigError(f"{what} has several GGUF files: choose one with --gguf-file: {listed(firsts, NAMED)}")
     return (firsts or files)[0]
 
 

@@ -16,11 +16,11 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from decoding.attention.program import one_thread
-from decoding.errors import ConfigError
+from decoding.errors import ConfigError, listed
 from decoding.model.files.experts import ExpertLayers, SeparateExperts, gate_of
 from decoding.model.files.weight import DenseWeight, PackedWeight, Target, Weight
 from decoding.model.linear.grouped import GroupedEmbedding, GroupedLinear
-from decoding.model.weights import check_numbers, listed
+from decoding.model.weights import check_numbers
 
 EXPERTS = ("gate_proj", "up_proj", "down_proj")
 

@@ -60,7 +60,7 @@ class Stack:
         ]
         normed, asked = rooms.numbers("normed", width), rooms.numbers("asked", width)
         row_bytes = width * rooms.dtype.itemsize
-        embed = _embedding_call(modules.embedding, places[0])
+        embed = embedding_call(modules.embedding, places[0])
         pick = Call(look_up, (normed, asked, 0, 0, row_bytes, 0))
         of_asked = [pick, *head.ready(asked, rooms), head.call(asked, 0, rooms)]
         phases = [[embed], *self._between(calls, places, normed), *([call] for call in of_asked)]
@@ -133,7 +133,7 @@ def stack_of(model: nn.Module, taps: Sequence[FeatureTap]) -> Stack | None:
     return Stack(Modules(parts["embed_tokens"], rotary, layers, norm, head), taps)
 
 
-def _embedding_call(embedding: nn.Embedding | GroupedEmbedding, target: int) -> Call:
+def embedding_call(embedding: nn.Embedding | GroupedEmbedding, target: int) -> Call:
     """Looks up the tokens whose ids' address is in the field `IDS`."""
     if isinstance(embedding, GroupedEmbedding):
         return embedding.call(target)

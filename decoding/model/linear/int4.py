@@ -19,6 +19,7 @@ from decoding.model.linear.panel_kernel import PANEL
 
 # Shape suffixes: O outputs, I input width, V vocabulary, E model width.
 BITS, BITS_OF_TOKENS = 4, 6  # errors of the head and the embedding weigh more: no later layer evens them out
+KINDS = {(BITS, 32), (BITS_OF_TOKENS, 32)}  # bits and group
 FEWEST_OUTPUTS = PANEL  # smaller layers, such as routers of experts, keep their precision
 SLICE = 1 << 18  # the weights that are rounded at a time, so that the search stays in the caches
 
@@ -32,26 +33,20 @@ def check_int4(device: torch.device, dtype: torch.dtype) -> None:
         )
 
 
-def pack_int4(model: PreTrainedModel) -> int:
-    """Replace the linear layers, the head and the embedding of `model` by packed ones; return the bytes that these
-    keep."""
-    dtype, num_bytes = model.dtype, 0
-    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+def pack_int4(model: PreTrainedModel) -> None:
+    """Replace the linear layers, the head and the embedding of `model` by packed ones."""
+    dtype, embedding, head = model.dtype, model.get_input_embeddings(), model.get_output_embeddings()
     table_VE = embedding.weight.detach()
     for parent, name, weight_OI, bias_O in linears_of(model):
         if len(weight_OI) < FEWEST_OUTPUTS:
             continue
         is_head = getattr(parent, name) is head
         layer = _packed(weight_OI, bias_O, BITS_OF_TOKENS if is_head else BITS, dtype)
-        num_bytes += layer.num_bytes
         setattr(parent, name, layer)
         if is_head and weight_OI.data_ptr() == table_VE.data_ptr() and type(embedding) is nn.Embedding:
             model.set_input_embeddings(GroupedEmbedding(layer))
     if type(model.get_input_embeddings()) is nn.Embedding:
-        layer = _packed(table_VE, None, BITS_OF_TOKENS, dtype)
-        num_bytes += layer.num_bytes
-        model.set_input_embeddings(GroupedEmbedding(layer))
-    return num_bytes
+        model.set_input_embeddings(GroupedEmbedding(_packed(table_VE, None, BITS_OF_TOKENS, dtype)))
 
 
 def _packed(weight_OI: torch.Tensor, bias_O: torch.Tensor | None, bits: int, dtype: torch.dtype) -> GroupedLinear:

@@ -133,15 +133,11 @@ def check_int8(device: torch.device, dtype: torch.dtype) -> None:
         )
 
 
-def round_linears(model: nn.Module, but: str = "") -> int:
-    """Replace the linear layers of `model`, the head included, by int8 ones; return the bytes that these keep.
+def round_linears(model: nn.Module, but: str = "") -> None:
+    """Replace the linear layers of `model`, the head included, by int8 ones. Originals are dropped.
 
-    Originals are dropped. but: the name of layers that are not replaced.
+    but: the name of layers that are not replaced.
     """
-    num_bytes = 0
     for parent, name, weight_OI, bias_O in linears_of(model):
         if len(weight_OI) >= FEWEST_OUTPUTS and name != but:
-            layer = Int8Linear(weight_OI, bias_O)
-            num_bytes += layer.num_bytes
-            setattr(parent, name, layer)
-    return num_bytes
+            setattr(parent, name, Int8Linear(weight_OI, bias_O))

@@ -1,4 +1,4 @@
-"""How many numbers a model has and how many bytes they take, packed ones included."""
+"""How many numbers a model has and how many bytes they take, packed and rounded ones included."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 from torch import nn
 
 from decoding.model.linear.grouped import GroupedEmbedding, GroupedLinear, PackedGroups
+from decoding.model.linear.int8 import Int8Linear
 
 
 def num_weights_in(model: nn.Module) -> int:
@@ -19,5 +20,10 @@ def num_bytes_in(model: nn.Module) -> int:
     return sum(each.nbytes for each in model.parameters()) + sum(each.num_bytes for each in _packed_in(model))
 
 
-def _packed_in(model: nn.Module) -> set[PackedGroups]:
-    return {each.packed for each in model.modules() if isinstance(each, GroupedLinear | GroupedEmbedding)}
+def _packed_in(model: nn.Module) -> set[PackedGroups | Int8Linear]:
+    """Each once: an embedding and a head may share one."""
+    return {
+        each if isinstance(each, Int8Linear) else each.packed
+        for each in model.modules()
+        if isinstance(each, GroupedLinear | GroupedEmbedding | Int8Linear)
+    }

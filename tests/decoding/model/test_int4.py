@@ -11,6 +11,7 @@ from decoding.errors import ConfigError
 from decoding.model.linear.grouped import GroupedEmbedding, GroupedLinear
 from decoding.model.linear.int4 import check_int4, pack_int4
 from decoding.model.linear.packed import can_pack
+from decoding.model.linear.sizes import num_bytes_in
 from decoding.model.target_model import TargetModel
 from tests.models import tiny
 
@@ -25,7 +26,7 @@ def test_all_layers_are_packed_and_a_tied_head_shares_the_embeddings_memory(is_t
     with torch.inference_mode():
         expected = model(ids).logits
         embedded = model.get_input_embeddings()(ids)
-        num_bytes = pack_int4(model)
+        pack_int4(model)
         logits = model(ids).logits
     layers = [each for each in model.modules() if isinstance(each, GroupedLinear)]
     embedding = model.get_input_embeddings()
@@ -33,7 +34,8 @@ def test_all_layers_are_packed_and_a_tied_head_shares_the_embeddings_memory(is_t
     assert isinstance(embedding, GroupedEmbedding)
     assert (embedding.packed is model.get_output_embeddings().packed) == is_tied
     own_bytes = 0 if is_tied else embedding.packed.num_bytes
-    assert num_bytes == own_bytes + sum(each.num_bytes for each in layers)
+    dense_bytes = sum(each.nbytes for each in model.parameters())
+    assert num_bytes_in(model) == dense_bytes + own_bytes + sum(each.num_bytes for each in layers)
     assert (embedding(ids) - embedded).norm() < 0.03 * embedded.norm()
     assert (logits - expected).norm() < 0.2 * expected.norm()
 

@@ -16,6 +16,7 @@ from decoding.attention.lanes import has_feature
 from decoding.config import EngineConfig
 from decoding.errors import ConfigError
 from decoding.model.linear.int8 import Int8Linear, can_round_to_int8, check_int8, round_linears
+from decoding.model.linear.sizes import num_bytes_in, num_weights_in
 from decoding.model.target_model import TargetModel
 from tests.models import tiny
 
@@ -93,9 +94,10 @@ def test_rounding_replaces_all_but_the_narrowest_and_keeps_no_second_copy() -> N
     model = nn.Sequential(nn.Linear(64, 64), transposed, nn.Linear(128, 8))
     rows = torch.randn(9, 64)
     expected = model(rows)
-    num_bytes = round_linears(model)
+    round_linears(model)
     assert [type(each) for each in model] == [Int8Linear, Int8Linear, nn.Linear]
-    assert num_bytes == 64 * 64 + 64 * 128 + 8 * (64 + 128)
+    assert num_bytes_in(model) == 64 * 64 + 64 * 128 + 8 * (64 + 128) + 4 * (128 * 8 + 8)
+    assert num_weights_in(model) == 64 * 64 + 64 * 128 + 128 * 8 + 8
     assert sum(each.numel() for each in model.parameters()) == 128 * 8 + 8
     assert (model(rows) - expected).norm() < 0.02 * expected.norm()
 

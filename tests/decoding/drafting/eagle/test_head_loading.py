@@ -17,6 +17,7 @@ from decoding.drafting.eagle.head_drafting import HeadDrafting
 from decoding.drafting.eagle.head_model import HeadModel
 from decoding.engine.start import load_engine, start_engine
 from decoding.errors import ConfigError
+from decoding.model.linear.sizes import num_bytes_in
 from tests.heads import fields_of, new_head, trained_head
 from tests.models import tiny
 from tests.pairs import CONFIG, finish, prompt_of, reply, request_of, target_of
@@ -47,6 +48,23 @@ def test_a_head_drafts_under_either_option(folders: tuple[str, str], option: str
     assert ended["drafted"].counts.accepted > 0
     assert ended["drafted"].draft_model_seconds > 0
     assert engine.stats().draft_bytes > engine.draft_model.model.num_bytes > 0
+
+
+def test_a_head_looks_up_its_targets_packed_embeddings(folders: tuple[str, str]) -> None:
+    model, head = folders
+    engine = load_engine(replace(CONFIG, model=model, draft_head=head, device="cpu", dtype="float32", weights="int4"))
+    assert isinstance(engine.draft_model, HeadDrafting)
+    drafter = engine.draft_model.model
+    assert isinstance(drafter, HeadModel)
+    assert drafter._head.embed_tokens is engine.model.packed_embedding is not None
+    assert drafter._fused is not None
+    assert drafter.num_bytes == num_bytes_in(drafter._head) - engine.model.packed_embedding.packed.num_bytes
+    plain = reply(engine, request_of("plain", prompt_of(30)))
+    request = request_of("drafted", prompt_of(30), method="eagle")
+    engine.add(request)
+    ended, _ = finish(engine)
+    assert request.output.tolist() == plain
+    assert ended["drafted"].counts.drafted > 0
 
 
 def test_in_bfloat16_the_head_is_the_targets_kind(folders: tuple[str, str]) -> None:
