@@ -18,11 +18,14 @@ from decoding.core.kernel_cache import PACKAGE, VARIABLE, completed_name, folder
 from decoding.engine.compiling.compiler import Compiler
 from decoding.engine.compiling.kernels import Kernels
 from decoding.engine.start import load_engine
+from decoding.model.linear.grouped_kernel.multiplying import SHARES
 
 
 def compile_all() -> None:
     """As the first start of a worker does: the model's kernels here, the others in a process beside."""
-    load_engine(EngineConfig(max_model_len=256, threads=1), kernels=Kernels(Compiler()))
+    kernels = Kernels(Compiler())
+    load_engine(EngineConfig(max_model_len=256, threads=1), kernels=kernels)
+    kernels.load_weights(SHARES)
     for thread in running_threads():
         if thread.name == "kernels":
             thread.join()

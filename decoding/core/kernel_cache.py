@@ -70,20 +70,21 @@ def kernel_folder() -> Path:
     return Path(os.environ[VARIABLE])
 
 
-def is_complete() -> bool:
-    """Whether all kernels were compiled into this folder, for this kind of processor and by this numba."""
-    return (kernel_folder() / completed_name(PACKAGE)).exists()
+def is_complete(group: str = "") -> bool:
+    """Whether all kernels were compiled into this folder, for this kind of processor and by this numba. group: of
+    kernels that few models need, and that are not among "all"."""
+    return (kernel_folder() / completed_name(PACKAGE, group)).exists()
 
 
-def note_complete() -> None:
-    """Record that all kernels are in the folder."""
+def note_complete(group: str = "") -> None:
+    """Record that all kernels, or those of a group, are in the folder."""
     with contextlib.suppress(OSError):
-        (kernel_folder() / completed_name(PACKAGE)).touch()
+        (kernel_folder() / completed_name(PACKAGE, group)).touch()
 
 
-def completed_name(package: Path) -> str:
+def completed_name(package: Path, group: str = "") -> str:
     """The marker file's name: a hash of what numba files kernels by: source paths, its version, the processor."""
-    parts = [str(package), platform.python_version(), version("numba"), platform.processor()]
+    parts = [group, str(package), platform.python_version(), version("numba"), platform.processor()]
     parts += [os.environ.get(name, "") for name in ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")]
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -25,6 +25,7 @@ from decoding.engine.warm_up import run_first
 from decoding.model.checkpoint import resolve
 from decoding.model.device.runner import Progress, silent
 from decoding.model.kept_timings import KeptTimings
+from decoding.model.loading import packed_kinds
 from decoding.model.memory import affordable_slots, expected_bytes, room_for
 from decoding.model.refusal import refusing
 from decoding.model.target_model import TargetModel
@@ -48,9 +49,14 @@ def load_engine(
     on_progress("Compiling what every reply needs", 0.0)
     kernels = kernels or Kernels()
     kernels.load_plain()
-    if resolve(config)[0].attention == "exact":
+    resolved, _ = resolve(config)
+    if resolved.attention == "exact":
         kernels.wait_for_attention()
     with refusing(f"model {config.model!r} cannot be served"):
+        kinds = packed_kinds(resolved)
+        if kinds:
+            on_progress("Compiling what multiplies packed weights", 0.0)
+            kernels.load_weights(kinds)
         return _load(config, on_progress, kept, kernels, started)
 
 

@@ -29,6 +29,7 @@ from decoding.model.files.quantized_checkpoint import Shards
 from decoding.model.files.quantized_checkpoint import weights_of as quantized_weights
 from decoding.model.files.skeleton import empty_model, fill, num_bytes_of
 from decoding.model.files.weight import Target
+from decoding.model.linear.int4 import KINDS
 from decoding.model.linear.packed import can_pack
 from decoding.model.memory import check_weights_fit
 from decoding.model.weights import load_weights
@@ -67,6 +68,19 @@ def load_model(folder: str, config: EngineConfig) -> tuple[PreTrainedModel, Pack
         return load_weights(folder, dtype, origin, device), UNPACKED
     _refuse_rounding(config)
     return load_gguf(read_gguf(paths), folder, target)
+
+
+def packed_kinds(config: EngineConfig) -> set[tuple[int, int]]:
+    """Bits and group of the weights that a GGUF file, or `--weights int4`, has on the CPU; of quantised checkpoints in
+    other formats they show when they are read. config: resolved."""
+    device = torch.device(config.device)
+    if not can_pack(device, getattr(torch, config.dtype)):
+        return set()
+    paths = gguf_paths(config.model, config.gguf_file, config.revision)
+    if not paths:
+        return KINDS if config.weights == "int4" else set()
+    types = {tensor.type_name for tensor in read_gguf(paths).tensors.values()}
+    return {(form.bits, form.group) for name, form in BLOCK_FORMATS.items() if name in types}
 
 
 def _refuse_rounding(config: EngineConfig) -> None:

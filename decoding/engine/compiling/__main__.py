@@ -1,4 +1,5 @@
-"""`python -m decoding.engine.compiling --parent PID`: compile group after group into the cache, a line for each."""
+"""`python -m decoding.engine.compiling --parent PID [GROUP ...]`: compile group after group into the cache, a line for
+each."""
 
 from __future__ import annotations
 
@@ -21,8 +22,13 @@ def _compile(group: str) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Compiles kernels for a worker, which starts it.")
     parser.add_argument("--parent", type=int, required=True, help="process id of the worker")
-    end_with(parser.parse_args().parent)
-    _compile(ATTENTION)
-    os.nice(POLITE)
-    for method in methods():
-        _compile(method)
+    parser.add_argument("groups", nargs="*", help="what to compile instead of what every model may need")
+    arguments = parser.parse_args()
+    end_with(arguments.parent)
+    for group in arguments.groups:
+        _compile(group)
+    if not arguments.groups:
+        _compile(ATTENTION)
+        os.nice(POLITE)
+        for method in methods():
+            _compile(method)

@@ -8,14 +8,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 
 
 class Compiler:
     """Compiles from the moment it is made, and says of each group when it is done. It ends with the process that made
     it, whose starting thread has to live as long."""
 
-    def __init__(self) -> None:
-        command = (sys.executable, "-m", "decoding.engine.compiling", "--parent", str(os.getpid()))
+    def __init__(self, groups: Sequence[str] = ()) -> None:
+        """groups: none are those that every model may need."""
+        command = (sys.executable, "-m", "decoding.engine.compiling", "--parent", str(os.getpid()), *groups)
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
         self._done: set[str] = set()
 
@@ -39,3 +41,11 @@ class Compiler:
             said.close()
         self._done.add(line.strip())
         return bool(line)
+
+
+def compile_side_by_side(groups: Sequence[str]) -> None:
+    """In a process for each processor. Returns when they are gone."""
+    num_processes = min(len(groups), len(os.sched_getaffinity(0)))
+    compilers = [Compiler(groups[place::num_processes]) for place in range(num_processes)]
+    for compiler in compilers:
+        compiler.finish()

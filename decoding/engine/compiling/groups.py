@@ -1,5 +1,5 @@
-"""The kernels in groups: what plain replies need, exact attention's, each drafting method's. A group is compiled by
-running what calls it.
+"""The kernels in groups: what plain replies need, exact attention's, each drafting method's, and those of each kind of
+packed weights. A group is compiled by running what calls it.
 
 Knows nothing of processes. Invariant: where a group is in the kernel cache, running it loads it and compiles nothing.
 """
@@ -7,6 +7,7 @@ Knows nothing of processes. Invariant: where a group is in the kernel cache, run
 from __future__ import annotations
 
 ATTENTION, PLAIN = "attention", "plain"
+WEIGHTS = "weights"  # begins the names of the groups of packed weights
 
 
 def methods() -> list[str]:
@@ -14,6 +15,11 @@ def methods() -> list[str]:
     from decoding.drafting import registry  # for which attention need not wait: it imports torch
 
     return [method for method in registry.METHODS if method != registry.PLAIN]
+
+
+def weights_group(bits: int, width: int) -> str:
+    """The group that multiplies codes of `bits` bits in groups of `width` inputs."""
+    return f"{WEIGHTS}-{bits}-{width}"
 
 
 def run_group(name: str) -> None:
@@ -28,6 +34,15 @@ def run_group(name: str) -> None:
 
         for module in (sampler, top_tokens, logprobs, logits_processors, prediction):
             module.warm_up()
+    elif name.startswith(WEIGHTS):
+        from decoding.attention.program import compiled
+        from decoding.model.linear.grouped_kernel.lookup import look_up_groups
+        from decoding.model.linear.grouped_kernel.multiplying import SHARES
+        from decoding.model.linear.grouped_kernel.records import round_blocks
+
+        bits, width = map(int, name.split("-")[1:])
+        for share in (SHARES[bits, width], round_blocks, look_up_groups):
+            compiled(share)
     else:
         from decoding.engine.compiling import drafters
 

@@ -7,11 +7,12 @@ compiler.
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from threading import Thread
 
-from decoding.core.kernel_cache import note_complete
-from decoding.engine.compiling.compiler import Compiler
-from decoding.engine.compiling.groups import ATTENTION, PLAIN, methods, run_group
+from decoding.core.kernel_cache import is_complete, note_complete
+from decoding.engine.compiling.compiler import Compiler, compile_side_by_side
+from decoding.engine.compiling.groups import ATTENTION, PLAIN, methods, run_group, weights_group
 
 logger = logging.getLogger("gander.engine")
 
@@ -42,6 +43,17 @@ class Kernels:
         """Rather than have the model compile it here as well."""
         if self._compiler is not None:
             self._compiler.wait_for(ATTENTION)
+
+    def load_weights(self, kinds: Collection[tuple[int, int]]) -> None:
+        """Those that multiply weights of these bits and groups. Each takes seconds to compile."""
+        groups = [weights_group(*kind) for kind in sorted(kinds)]
+        missing = [group for group in groups if not is_complete(group)]
+        if len(missing) > 1:
+            compile_side_by_side(missing)
+        for group in groups:
+            run_group(group)
+        for group in missing:
+            note_complete(group)
 
     def load(self) -> None:
         """All of them, unless they are to come while requests run."""

@@ -1,12 +1,15 @@
-"""What waits for the compiling process goes on when it is done with the group, and also when it is gone."""
+"""What waits for the compiling process goes on when it is done with the group, and also when it is gone; a model's own
+kernels are compiled side by side."""
 
+import os
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
-from decoding.engine.compiling.compiler import Compiler
+from decoding.engine.compiling import kernels
+from decoding.engine.compiling.compiler import Compiler, compile_side_by_side
 
 PROGRAM = """#!/bin/sh
 echo attention
@@ -37,3 +40,26 @@ def test_a_process_that_dies_holds_nobody_up(program: Path) -> None:
     compiler = Compiler()
     compiler.wait_for("attention")
     compiler.finish()
+
+
+def test_groups_of_its_own_are_compiled_in_processes_side_by_side(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program.write_text(f'#!/bin/sh\nshift 4\necho "$@" >> {tmp_path}/asked\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: {0, 1})
+    compile_side_by_side(["weights-4-32", "weights-5-32", "weights-6-16"])
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert sorted(asked) == ["weights-4-32 weights-6-16", "weights-5-32"]
+
+
+def test_a_models_own_kernels_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    complete, side_by_side, run = {"weights-8-32"}, list[str](), list[str]()
+    monkeypatch.setattr(kernels, "is_complete", complete.__contains__)
+    monkeypatch.setattr(kernels, "note_complete", complete.add)
+    monkeypatch.setattr(kernels, "compile_side_by_side", side_by_side.extend)
+    monkeypatch.setattr(kernels, "run_group", run.append)
+    for _ in range(2):
+        kernels.Kernels().load_weights([(8, 32), (6, 16), (4, 32)])
+    assert side_by_side == ["weights-4-32", "weights-6-16"]
+    assert run == ["weights-4-32", "weights-6-16", "weights-8-32"] * 2

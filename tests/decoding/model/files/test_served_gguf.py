@@ -11,7 +11,8 @@ from decoding.drafting.draft_model.draft_model import load_draft_model
 from decoding.errors import ConfigError
 from decoding.model.checkpoint import resolve
 from decoding.model.device.runner import silent
-from decoding.model.loading import load_gguf, load_model
+from decoding.model.linear.grouped import GroupedLinear
+from decoding.model.loading import load_gguf, load_model, packed_kinds
 from decoding.model.target_model import TargetModel
 from decoding.sampling.grammar.builder import GrammarBuilder
 from tests.gguf_files import VOCAB_SIZE, write_gguf
@@ -81,3 +82,14 @@ def test_smollm2_continues_a_sentence() -> None:
         for _ in range(3):
             ids.append(int(model.eval()(input_ids=torch.tensor([ids])).logits[0, -1].argmax()))
     assert "Paris" in tokenizer.decode(ids)
+
+
+def test_the_kernels_that_a_files_weights_need_are_known_before_it_is_loaded(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "model.gguf", tiny("llama", vocab_size=VOCAB_SIZE, num_hidden_layers=1), "Q5_0")
+    kinds = packed_kinds(resolve(config_of(path))[0])
+    assert (5, 32) in kinds
+    model = TargetModel.load(config_of(path), silent)
+    layouts = {each.packed.layout for each in model._model.modules() if isinstance(each, GroupedLinear)}
+    assert {(each.bits, each.group) for each in layouts} == kinds
+    assert packed_kinds(resolve(EngineConfig(device="cpu", weights="int4"))[0]) == {(4, 32), (6, 32)}
+    assert packed_kinds(resolve(EngineConfig(device="cpu"))[0]) == set()
