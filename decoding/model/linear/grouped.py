@@ -223,8 +223,8 @@ def _rows(groups: Groups, rows: slice) -> Groups:
 
 def _zero_point(groups: Groups) -> int:
     """The zero point of all groups; `HAS_MINIMA` if there is none."""
-    first = int((groups.scales_OG != 0).flatten().byte().argmax())  # with a scale
-    ratio = float(groups.minima_OG.flatten()[first] / groups.scales_OG.flatten()[first])
+    place = int((groups.scales_OG != 0).flatten().byte().argmax())  # that has a scale
+    ratio = float(groups.minima_OG.flatten()[place] / groups.scales_OG.flatten()[place])
     zero = round(ratio) if 0 <= ratio < 2**groups.bits else 0
     return zero if _has_zero_point(groups, zero) else HAS_MINIMA
 
