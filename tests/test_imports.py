@@ -71,8 +71,8 @@ DECODING = {
         heads/acceptance heads/curves heads/train_head
     """,
     "bench": """
-        counts contestant drafting generate machine variant workload profile scripts targets draft_trees/memory
-        draft_trees/ways stand/trajectories stand/questions
+        counts contestant drafting generate machine variant workload profile scripts targets public_prompts
+        draft_trees/memory draft_trees/ways stand/trajectories stand/questions
         stand/tables stand/variants tables/figures tables/markdown tables/report comparison shapes neighbour
         stand/patterns tables/table tables/expectations draft_trees/tables draft_trees/plot
         kernels/compiled kernels/compile kernels/tune
@@ -80,7 +80,7 @@ DECODING = {
         replay/rows replay/tables replay/__main__
         peers/children/child peers/children/gander_peer peers/children/transformers_peer
         peers/children/llama_cpp_peer peers/children/openvino_peer peers/folders peers/gate
-        peers/peer_process peers/rounds peers/tables peers/__main__
+        peers/peer_process peers/rounds peers/options peers/gguf_asks peers/perplexity peers/tables peers/__main__
         auto/runs auto/tables auto/plot auto/__main__
         gpu/cost_model gpu/calculated gpu/contestants gpu/__main__
         sampling/cases sampling/compilation sampling/__main__

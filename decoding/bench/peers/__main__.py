@@ -1,13 +1,13 @@
 """Compares our engine with others on the same weights: `gander bench peers`.
 
-Owns options, the choice of peers, and the console. Each engine, ours included, runs in its own process, in rounds.
+Owns the choice of peers and the console. Each engine, ours included, runs in its own process, in rounds.
 Invariant: a setting is on disk before the next is measured.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -17,76 +17,27 @@ from typing import NamedTuple
 
 import numpy as np
 from rich.console import Console
+from rich.progress import Progress
 from tokenizers import Tokenizer
 from transformers import AutoConfig
 
 from decoding.bench.machine import describe_machine
 from decoding.bench.peers.folders import draft_folder, random_folder, widened_folder
 from decoding.bench.peers.gate import IdleGate, MachineBusy
+from decoding.bench.peers.gguf_asks import GgufAsks
+from decoding.bench.peers.options import ADAPTERS, GGUF, MAX_PROMPT_LEN, WINDOW_LEN, parse
 from decoding.bench.peers.peer_process import PeerFailed, PeerMissing, PeerOptions, PeerProcess
-from decoding.bench.peers.rounds import OURS, Ask, Rounds, Setting
-from decoding.bench.peers.tables import render_drafted, render_plain
+from decoding.bench.peers.perplexity import score
+from decoding.bench.peers.rounds import Ask, Rounds, Setting
+from decoding.bench.peers.tables import num_differing, render_drafted, render_perplexity, render_plain
+from decoding.bench.public_prompts import PROMPT_SETS, read_prompts
 from decoding.bench.tables.report import Report, command_line
 from decoding.bench.workload import PromptChoice, load_workloads
 from decoding.config import BUNDLED_MODEL
 from decoding.core.files.output import claim_folder
 from decoding.model.checkpoint import folder_of
 
-CHILDREN = Path(__file__).parent / "children"
-ADAPTERS = {
-    OURS: CHILDREN / "gander_peer.py",
-    "transformers": CHILDREN / "transformers_peer.py",
-    "llama.cpp": CHILDREN / "llama_cpp_peer.py",
-    "openvino-genai": CHILDREN / "openvino_peer.py",
-}
-PARTS = ("plain", "drafted")
-DTYPES = ("float32", "bfloat16", "int8")
-MAX_PROMPT_LEN = 512  # tokens, in the drafted part
 MARGIN = 64  # tokens of room after prompt and reply, for drafts past the end
-
-
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="gander bench peers", description=__doc__)
-    add = parser.add_argument
-    add("parts", nargs="*", default=PARTS, metavar="PART", help="plain, drafted; default: both")
-    add("--peers", type=_names, default=tuple(ADAPTERS), help=f"apart by commas, of {', '.join(ADAPTERS)}")
-    add(
-        "--interpreter",
-        type=_interpreter,
-        action="append",
-        default=[],
-        metavar="PEER=PYTHON",
-        help="of one installed elsewhere",
-    )
-    add("--model", type=Path, help="plain: a folder instead of the 110M of random weights")
-    add("--dtypes", type=_names, default=DTYPES, help="plain: kinds of weights, apart by commas")
-    add("--widened", type=int, default=100, help="drafted: million parameters that the bundled model is widened to")
-    add("--workloads", type=_names, default=("stories", "code"), help="drafted: apart by commas")
-    add("--drafted-dtype", default="float32", choices=DTYPES, help="drafted: the kind of weights")
-    add("--rounds", type=int, default=5, help="a prompt each")
-    add("--prompt-len", type=int, default=128, help="plain: tokens of a prompt")
-    add("--max-tokens", type=int, default=128, help="new tokens of a reply; drafted: at the most")
-    add("--threads", type=int, default=os.cpu_count(), help="of everybody")
-    add("--patience", type=float, default=120.0, help="seconds of waiting for idle moments, in all")
-    add("--busy", action="store_true", help="go on when no idle moment has come, instead of ending")
-    add("--cache", type=Path, help="a folder that keeps converted weights; default: one that is deleted")
-    add("--out", type=Path, default=Path("docs"), help="the folder for peers.md and peers.json")
-    chosen = parser.parse_args(argv)
-    unknown = [*set(chosen.parts).difference(PARTS), *set(chosen.peers).difference(ADAPTERS)]
-    if unknown:
-        parser.error(f"{', '.join(unknown)}: not one of {', '.join((*PARTS, *ADAPTERS))}")
-    return chosen
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _interpreter(text: str) -> tuple[str, str]:
-    peer, separator, path = text.partition("=")
-    if peer not in ADAPTERS or not separator:
-        raise argparse.ArgumentTypeError(f"{text!r} is not PEER=PYTHON with a peer of {', '.join(ADAPTERS)}")
-    return peer, path
 
 
 class Contenders(NamedTuple):
@@ -125,44 +76,96 @@ class PeersComparison:
         self.gate = IdleGate(chosen.patience, chosen.busy)
         threads = "thread" if chosen.threads == 1 else "threads"
         self.report = Report(chosen.out, f"{describe_machine()}, {chosen.threads} {threads}", command, page="peers")
+        self.asks = GgufAsks(chosen.gguf) if chosen.gguf else None
+        self.num_differing = 0
 
     def run(self) -> int:
-        """Measure the chosen parts; return 1 if the machine was never idle."""
-        measure: dict[str, Callable[[], None]] = {"plain": self.plain, "drafted": self.drafted}
+        """Measure the chosen parts; return 1 if the machine was never idle, or a drafted reply of ours is not the plain
+        one."""
+        measure: dict[str, Callable[[], None]] = {
+            "plain": self.plain,
+            "drafted": self.drafted,
+            "perplexity": self.perplexity,
+        }
         try:
             for part in self.chosen.parts:
                 measure[part]()
         except MachineBusy as error:
             self.console.print(f"Not measured: {error}.", soft_wrap=True)
             return 1
-        return 0
+        return int(self.num_differing > 0)
 
     def plain(self) -> None:
         """Measure plain decoding: random prompts and replies of the full length."""
         chosen, found = self.chosen, list[Setting]()
-        folder = chosen.model or random_folder(self.cache)
-        vocab_size = AutoConfig.from_pretrained(folder).get_text_config().vocab_size
+        if self.asks is not None:
+            folder, dtypes, vocab_size = chosen.gguf, (GGUF,), self.asks.vocab_size
+        else:
+            folder, dtypes = chosen.model or random_folder(self.cache), chosen.dtypes
+            vocab_size = AutoConfig.from_pretrained(folder).get_text_config().vocab_size
         numbers = np.random.default_rng(0).integers(3, vocab_size, (chosen.rounds, chosen.prompt_len))
         ask = Ask(prompts=numbers.tolist(), max_tokens=chosen.max_tokens, end_tokens=[])
-        for dtype in chosen.dtypes:
+        for dtype in dtypes:
             with self.contenders.started(self._options(folder, dtype)) as (running, left_out):
-                found.append(self._measure(dtype, ask, running, left_out, plain_only=True))
-            self.report.write("plain", render_plain(found), found)
+                found.append(self._measure(self._named(dtype), ask, running, left_out, plain_only=True))
+            self._write("plain", render_plain(found), found)
 
     def drafted(self) -> None:
-        """Measure each way of drafting of each peer on prompts of the bundled model's skills."""
-        chosen, found = self.chosen, list[Setting]()
+        """Measure each way of drafting of each peer, on chats with a GGUF file or on the bundled model's skills."""
+        found = list[Setting]()
+        options, asked = self._skills() if self.asks is None else self._chats(self.asks)
+        with self.contenders.started(options) as (running, left_out):
+            for name, ask in asked:
+                found.append(self._measure(self._named(name), ask, running, left_out, plain_only=False))
+                self._write("drafted", render_drafted(found), found)
+        self.num_differing = sum(num_differing(setting)[0] for setting in found)
+
+    def perplexity(self) -> None:
+        """Score a text by each peer's logits."""
+        chosen, console = self.chosen, self.console
+        assert self.asks is not None
+        windows = self.asks.windows(chosen.text, chosen.text_tokens, WINDOW_LEN)
+        contenders = self.contenders.started(self._options(chosen.gguf, GGUF))
+        with contenders as (running, left_out), Progress(console=console, transient=True) as bars:
+            bar = bars.add_task(f"{chosen.gguf.name}: perplexity", total=len(windows))
+            found, failures = score(running, windows, lambda: bars.advance(bar))
+        page = render_perplexity(found, [*left_out, *failures])
+        console.print(page, soft_wrap=True, markup=False)
+        self._write("perplexity", page, found)
+
+    def _chats(self, asks: GgufAsks) -> tuple[PeerOptions, list[tuple[str, Ask]]]:
+        """Prompts as chats of the GGUF file's model."""
+        chosen = self.chosen
+        read = read_prompts(chosen.data, chosen.workloads, chosen.rounds)
+        asked = [(name, asks.chats(prompts, chosen.max_tokens)) for name, prompts in read.items()]
+        longest = max(len(prompt) for _, ask in asked for prompt in ask.prompts)
+        return self._options(chosen.gguf, GGUF, chosen.draft_gguf, longest=longest), asked
+
+    def _skills(self) -> tuple[PeerOptions, list[tuple[str, Ask]]]:
+        """Prompts of the bundled model's skills."""
+        chosen = self.chosen
         folder = widened_folder(self.cache, chosen.widened)
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         choice = PromptChoice(count=chosen.rounds, max_tokens=chosen.max_tokens, max_prompt_len=MAX_PROMPT_LEN)
         end_tokens = AutoConfig.from_pretrained(folder_of(BUNDLED_MODEL)).eos_token_id
-        options = self._options(folder, chosen.drafted_dtype, draft_folder(), BUNDLED_MODEL)
-        with self.contenders.started(options) as (running, left_out):
-            for workload in load_workloads(chosen.workloads, tokenizer, choice, self.console.print):
-                prompts = [prompt.tolist() for prompt in workload.prompts]
-                ask = Ask(prompts=prompts, max_tokens=chosen.max_tokens, end_tokens=end_tokens)
-                found.append(self._measure(workload.name, ask, running, left_out, plain_only=False))
-                self.report.write("drafted", render_drafted(found), found)
+        asked = []
+        for workload in load_workloads(chosen.workloads, tokenizer, choice, self.console.print):
+            prompts = [prompt.tolist() for prompt in workload.prompts]
+            asked.append((workload.name, Ask(prompts=prompts, max_tokens=chosen.max_tokens, end_tokens=end_tokens)))
+        return self._options(folder, chosen.drafted_dtype, draft_folder(), BUNDLED_MODEL), asked
+
+    def _named(self, setting: str) -> str:
+        """The setting's name in tables, with the GGUF file's and its draft model's."""
+        chosen = self.chosen
+        if chosen.gguf is None:
+            return setting
+        files = " + ".join(path.name for path in (chosen.gguf, chosen.draft_gguf) if path)
+        return files if setting == GGUF else f"{files}, {PROMPT_SETS[setting].title}"
+
+    def _write(self, part: str, markdown: str, figures: object) -> None:
+        """Write a part's section, of which each GGUF file has its own."""
+        name = "" if self.chosen.gguf is None else re.sub(r"[^\w.]+", "-", self._named(GGUF)) + " "
+        self.report.write(f"{name}{part}", markdown, figures)
 
     def _measure(
         self, name: str, ask: Ask, running: dict[str, PeerProcess], left_out: Sequence[str], plain_only: bool
@@ -174,8 +177,14 @@ class PeersComparison:
         return setting
 
     def _options(
-        self, model: Path, dtype: str, draft_model: Path | None = None, draft_head: str | None = None
+        self,
+        model: Path,
+        dtype: str,
+        draft_model: Path | None = None,
+        draft_head: str | None = None,
+        longest: int = MAX_PROMPT_LEN,
     ) -> PeerOptions:
+        """longest: tokens of a prompt."""
         chosen = self.chosen
         return PeerOptions(
             model=str(model),
@@ -183,7 +192,7 @@ class PeersComparison:
             draft_head=draft_head,
             dtype=dtype,
             threads=chosen.threads,
-            max_len=max(chosen.prompt_len, MAX_PROMPT_LEN) + chosen.max_tokens + MARGIN,
+            max_len=max(chosen.prompt_len, longest) + chosen.max_tokens + MARGIN,
             cache=str(self.cache),
         )
 

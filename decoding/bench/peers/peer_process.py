@@ -30,8 +30,9 @@ class PeerMissing(PeerFailed):
 
 
 class PeerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """model, draft_model: Hugging Face folders. draft_head: a name or a folder, for peers that support heads. dtype:
-    float32, bfloat16 or int8. max_len: tokens of prompt and reply. cache: a folder for converted models."""
+    """model, draft_model: Hugging Face folders, or GGUF files where the dtype is "gguf". draft_head: a name or a
+    folder, for peers that support heads. dtype: float32, bfloat16, int8, or "gguf", which is as the file has its
+    weights. max_len: tokens of prompt and reply. cache: a folder for converted models."""
 
     model: str
     draft_model: str | None
@@ -49,6 +50,18 @@ class PeerTask(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int
     end_tokens: list[int]
     drafting: str
+
+
+class WindowTask(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens of a text to be scored, each given those before it; the first is not scored."""
+
+    window: list[int]
+
+
+class WindowScore(msgspec.Struct, frozen=True, kw_only=True):
+    """The sum of minus the natural logarithms of the scored tokens' probabilities."""
+
+    nats: float
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +88,7 @@ class _Failure(msgspec.Struct):
     error: str | None = None
 
 
-_Said = TypeVar("_Said", Hello, PeerAnswer)
+_Said = TypeVar("_Said", Hello, PeerAnswer, WindowScore)
 
 
 class PeerProcess:
@@ -110,6 +123,9 @@ class PeerProcess:
     def answer(self, task: PeerTask, limit: float = ANSWER_LIMIT) -> PeerAnswer:
         return self._ask(task, PeerAnswer, limit)
 
+    def nats(self, window: list[int], limit: float = ANSWER_LIMIT) -> float:
+        return self._ask(WindowTask(window=window), WindowScore, limit).nats
+
     def close(self) -> None:
         """End the process."""
         self._process.kill()
@@ -119,7 +135,7 @@ class PeerProcess:
             stream.close()
         self._stderr.close()
 
-    def _ask(self, question: PeerOptions | PeerTask, kind: type[_Said], limit: float) -> _Said:
+    def _ask(self, question: PeerOptions | PeerTask | WindowTask, kind: type[_Said], limit: float) -> _Said:
         stdin = self._process.stdin
         assert stdin is not None
         try:

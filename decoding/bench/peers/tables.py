@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
+from decoding.bench.peers.perplexity import Score
 from decoding.bench.peers.rounds import OURS, PLAIN, Row, Setting, agreement, ratio
 from decoding.bench.tables.markdown import table
 
@@ -43,9 +44,30 @@ def render_drafted(settings: Sequence[Setting]) -> str:
     """A row for each way of drafting of each peer, and for each workload our best row against the others' best."""
     rows = [_drafted_row(setting, row) for setting in settings for row in setting.rows]
     summary = [sentence for setting in settings if (sentence := _best_against_best(setting))]
-    return "\n\n".join(
-        [_versions(settings), table(DRAFTED_COLUMNS, rows), *summary, *_sentences(settings), *_phases(settings)]
-    )
+    differ, compared = (sum(counts) for counts in zip(*map(num_differing, settings), strict=True))
+    same = [f"Of {compared} drafted replies of ours {differ} have other tokens than the plain one."] if compared else []
+    told = [*summary, *same, *_sentences(settings), *_phases(settings)]
+    return "\n\n".join([_versions(settings), table(DRAFTED_COLUMNS, rows), *told])
+
+
+def render_perplexity(scores: Sequence[Score], left_out: Sequence[str]) -> str:
+    """A row for each peer, with our perplexity over its."""
+    ours = next((score for score in scores if score.peer == OURS), None)
+    rows = []
+    for score in scores:
+        compared = f"{ours.perplexity / score.perplexity:.4f}" if ours and score is not ours else ""
+        rows.append([f"{score.peer} {score.version}", f"{score.num_tokens}", f"{score.perplexity:.4f}", compared])
+    told = ["\n".join(f"- {sentence}" for sentence in left_out)] if left_out else []
+    return "\n\n".join([table(("peer", "tokens scored", "perplexity", "ours ÷ it"), rows), *told])
+
+
+def num_differing(setting: Setting) -> tuple[int, int]:
+    """How many of our drafted replies are not our plain one, and how many there are."""
+    plain, drafted = setting.find(OURS), [row for row in _of_ours(setting) if row.drafting != PLAIN]
+    if plain is None:
+        return 0, 0
+    pairs = [pair for row in drafted for pair in zip(row.answers, plain.answers, strict=True)]
+    return sum(answer.tokens != expected.tokens for answer, expected in pairs), len(pairs)
 
 
 def best(rows: Sequence[Row]) -> Row | None:

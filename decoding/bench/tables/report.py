@@ -60,7 +60,7 @@ class Report:
 
 def is_page(content: bytes) -> bool:
     """Whether the page with this content has a section that a command wrote."""
-    return re.search(rb"<!-- [a-z ]+: begin -->", content) is not None
+    return re.search(rb"<!-- [\w. -]+: begin -->", content) is not None
 
 
 def is_picture(content: bytes) -> bool:

@@ -2,7 +2,8 @@
 
 Standard library only, since the interpreter is the peer's and need not have this package. The adapter is a file with a
 class `Peer`: made of the options, it has `version` and `draftings`, and `answer(task, on_token)`, which returns the
-tokens and calls `on_token` when the first is known. Invariant: every line that comes in is answered with one line.
+tokens and calls `on_token` when the first is known. Where GGUF files are compared it also has `nats(window)`.
+Invariant: every line that comes in is answered with one line.
 """
 
 import json
@@ -35,7 +36,8 @@ def serve(adapter: str) -> None:
     say({"version": peer.version, "draftings": list(peer.draftings)})
     for line in sys.stdin:
         try:
-            say(_timed(peer, json.loads(line)))
+            task = json.loads(line)
+            say({"nats": peer.nats(task["window"])} if "window" in task else _timed(peer, task))
         except Exception as error:
             say(_failure(error))
 

@@ -14,7 +14,7 @@ import numpy as np
 import decoding
 from decoding.bench.contestant import step
 from decoding.config import EngineConfig
-from decoding.core.events import Tokens
+from decoding.core.events import PromptLogprobs, Tokens
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
@@ -31,7 +31,7 @@ class Peer:
     def __init__(self, options: dict[str, Any]) -> None:
         """Raises ValueError if the engine does not support the dtype."""
         config, has_draft_model = _config(options), options["draft_model"] is not None
-        engine = _calibrated(config)
+        self._engine = engine = _calibrated(config)
         self._ways = {name: (engine, way) for name, way in METHODS.items() if has_draft_model or name != "draft model"}
         if options["draft_head"]:  # replaces the draft model
             config = replace(config, draft_model="none", draft_head=options["draft_head"])
@@ -64,6 +64,22 @@ class Peer:
         tokens: list[int] = request.output.tolist()
         return tokens
 
+    def nats(self, window: list[int]) -> float:
+        number, nats = str(next(self._numbers)), 0.0
+        request = Request(
+            id=number,
+            prompt=np.array(window, np.int32),
+            sampling=SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0),
+            speculation=SpeculationParams(method="none", max_nodes=0),
+            eos_token_ids=frozenset(),
+            session_id=number,
+        )
+        self._engine.add(request)
+        while self._engine.has_work:
+            for scored in step(self._engine).of(PromptLogprobs):
+                nats -= sum(token.logprob for token in scored.logprobs if token is not None)
+        return nats
+
 
 def _calibrated(config: EngineConfig) -> Engine:
     engine = load_engine(config)
@@ -73,8 +89,8 @@ def _calibrated(config: EngineConfig) -> Engine:
 
 
 def _config(options: dict[str, Any]) -> EngineConfig:
-    dtype, is_int8 = options["dtype"], options["dtype"] == "int8"
-    chosen: dict[str, Any] = {"weights": "int8"} if is_int8 else {"dtype": dtype}
+    dtype = options["dtype"]
+    chosen: dict[str, Any] = {"int8": {"weights": "int8"}, "gguf": {}}.get(dtype, {"dtype": dtype})
     if not chosen.keys() <= {field.name for field in fields(EngineConfig)}:
         raise ValueError(f"this engine has no {dtype} weights")
     return EngineConfig(

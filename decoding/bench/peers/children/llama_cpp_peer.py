@@ -1,6 +1,7 @@
-"""llama.cpp as a peer, through llama-cpp-python: plain, and with its prompt lookup. Writes the weights as GGUF.
+"""llama.cpp as a peer, through llama-cpp-python: plain, and with its prompt lookup. Writes weights as GGUF, or loads a
+GGUF file as it is.
 
-Supports models of the types llama and qwen3. Needs the packages llama-cpp-python and gguf.
+Writes models of the types llama and qwen3. Needs the package llama-cpp-python, and gguf to write weights.
 """
 
 import json
@@ -8,18 +9,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import gguf
 import llama_cpp
 import numpy as np
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
 LOOKUP_TOKENS = (2, 10)  # its guide's value for CPUs, and its default
-FILE_TYPES = {
-    "float32": gguf.GGMLQuantizationType.F32,
-    "bfloat16": gguf.GGMLQuantizationType.BF16,
-    "int8": gguf.GGMLQuantizationType.Q8_0,
-}
-ARCHITECTURES = {"llama": gguf.MODEL_ARCH.LLAMA, "qwen3": gguf.MODEL_ARCH.QWEN3}
+SCORING = "scoring"  # in the place of a way of drafting
+FILE_TYPES = {"float32": "F32", "bfloat16": "BF16", "int8": "Q8_0"}
+ARCHITECTURES = {"llama": "LLAMA", "qwen3": "QWEN3"}
 SAFETENSORS_DTYPES: dict[str, Any] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
 
 
@@ -29,11 +26,7 @@ class Peer:
     def __init__(self, options: dict[str, Any]) -> None:
         """Raises ValueError for an unsupported type of model."""
         self._options = options
-        self._path = Path(options["cache"]) / f"{Path(options['model']).name}-{options['dtype']}.gguf"
-        if not self._path.is_file():
-            partial = self._path.with_suffix(".partial")
-            write_gguf(Path(options["model"]), partial, FILE_TYPES[options["dtype"]])
-            partial.rename(self._path)
+        self._path = Path(options["model"]) if options["dtype"] == "gguf" else _written(options)
         self._drafts: dict[str, LlamaPromptLookupDecoding | None] = {"plain": None}
         for number in LOOKUP_TOKENS:
             self._drafts[f"prompt lookup, {number}"] = LlamaPromptLookupDecoding(num_pred_tokens=number)
@@ -52,9 +45,21 @@ class Peer:
                 break
         return tokens
 
+    def nats(self, window: list[int]) -> float:
+        model = self._model(SCORING)
+        model.reset()
+        model.n_tokens = 0  # as in `answer`
+        model.eval(window)
+        nats = 0.0
+        for place, token in enumerate(window[1:]):
+            logits = np.asarray(model.scores[place], np.float64)
+            highest = logits.max()
+            nats += np.log(np.exp(logits - highest).sum()) + highest - logits[token]
+        return float(nats)
+
     def _model(self, drafting: str) -> llama_cpp.Llama:
-        """A model for each way of drafting, on the same mapped weights; with drafting it computes all tokens'
-        logits."""
+        """A model for each way of drafting and for scoring, on the same mapped weights; all but the plain one compute
+        all tokens' logits."""
         if drafting not in self._models:
             threads, is_float32 = self._options["threads"], self._options["dtype"] == "float32"
             kv_type = llama_cpp.GGML_TYPE_F32 if is_float32 else llama_cpp.GGML_TYPE_F16
@@ -66,18 +71,32 @@ class Peer:
                 n_gpu_layers=0,
                 type_k=kv_type,
                 type_v=kv_type,
-                draft_model=self._drafts[drafting],
+                draft_model=self._drafts.get(drafting),
+                logits_all=drafting == SCORING,
                 verbose=False,
             )
         return self._models[drafting]
 
 
-def write_gguf(folder: Path, out: Path, file_type: Any) -> None:
+def _written(options: dict[str, Any]) -> Path:
+    """The folder's weights as GGUF, unless the cache has them already."""
+    path = Path(options["cache"]) / f"{Path(options['model']).name}-{options['dtype']}.gguf"
+    if not path.is_file():
+        partial = path.with_suffix(".partial")
+        write_gguf(Path(options["model"]), partial, FILE_TYPES[options["dtype"]])
+        partial.rename(path)
+    return path
+
+
+def write_gguf(folder: Path, out: Path, file_type: str) -> None:
     """Write a Hugging Face folder's weights to a GGUF file, matrices as `file_type`, vectors as float32."""
+    import gguf  # only here: a GGUF file is loaded without it
+
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     if config["model_type"] not in ARCHITECTURES:
         raise ValueError(f"only {' and '.join(ARCHITECTURES)} can be written as GGUF, not {config['model_type']}")
-    architecture = ARCHITECTURES[config["model_type"]]
+    architecture = getattr(gguf.MODEL_ARCH, ARCHITECTURES[config["model_type"]])
+    matrix_kind = getattr(gguf.GGMLQuantizationType, file_type)
     names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
     writer = gguf.GGUFWriter(out, gguf.MODEL_ARCH_NAMES[architecture])
     _write_config(writer, config)
@@ -87,7 +106,7 @@ def write_gguf(folder: Path, out: Path, file_type: Any) -> None:
             continue
         if config["model_type"] == "llama":
             weight = _interleaved(name, weight, config)
-        kind = file_type if weight.ndim > 1 else gguf.GGMLQuantizationType.F32
+        kind = matrix_kind if weight.ndim > 1 else gguf.GGMLQuantizationType.F32
         written = names.get_name(name, try_suffixes=(".weight", ".bias"))
         writer.add_tensor(written, gguf.quants.quantize(weight, kind), raw_dtype=kind)
     writer.write_header_to_file()
@@ -119,6 +138,8 @@ def _write_config(writer: Any, config: dict[str, Any]) -> None:
 def _write_vocabulary(writer: Any, folder: Path, vocab_size: int) -> None:
     """Write the texts of a byte-level tokenizer's tokens, so that `llama-server` can answer with text. The
     pre-tokenizer is not the model's own: prompts come as token ids."""
+    import gguf  # as in `write_gguf`
+
     file = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     special = {token["id"]: token["content"] for token in file["added_tokens"]}
     texts = {number: text for text, number in file["model"]["vocab"].items()} | special

@@ -20,6 +20,9 @@ class Peer:
     version = openvino_genai.__version__
 
     def __init__(self, options: dict[str, Any]) -> None:
+        """Raises ValueError for GGUF files, whose weights it would pack anew."""
+        if options["dtype"] not in PRECISIONS:
+            raise ValueError(f"openvino-genai is given no {options['dtype']} weights")
         self._options, cache = options, Path(options["cache"])
         self._folder = converted(Path(options["model"]), options["dtype"], cache)
         self.draftings = ["plain", "prompt lookup"]

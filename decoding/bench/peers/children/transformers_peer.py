@@ -15,9 +15,11 @@ class Peer:
     version = transformers.__version__
 
     def __init__(self, options: dict[str, Any]) -> None:
-        """Raises ValueError for int8, which it supports on GPUs only."""
+        """Raises ValueError for int8, which it supports on GPUs only, and for GGUF files."""
         if options["dtype"] == "int8":
             raise ValueError("transformers has no int8 weights for the CPU")
+        if options["dtype"] == "gguf":
+            raise ValueError("transformers would unpack a GGUF file to float32")
         torch.set_num_threads(options["threads"])
         dtype = getattr(torch, options["dtype"])
         self._model = AutoModelForCausalLM.from_pretrained(options["model"], dtype=dtype).eval()

@@ -1,0 +1,88 @@
+"""The flags of `gander bench peers`. Owns names and defaults; measures nothing."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from decoding.bench.peers.rounds import OURS
+from decoding.bench.public_prompts import PROMPT_SETS
+
+CHILDREN = Path(__file__).parent / "children"
+ADAPTERS = {
+    OURS: CHILDREN / "gander_peer.py",
+    "transformers": CHILDREN / "transformers_peer.py",
+    "llama.cpp": CHILDREN / "llama_cpp_peer.py",
+    "openvino-genai": CHILDREN / "openvino_peer.py",
+}
+DESCRIPTION = "Compare our engine with others on the same weights, prompts and threads, in interleaved rounds."
+PARTS = ("plain", "drafted", "perplexity")
+DTYPES = ("float32", "bfloat16", "int8")
+GGUF = "gguf"  # in the place of a dtype: as the file has its weights
+SKILLS, CHATS = ("stories", "code"), ("gsm8k", "humaneval", "edit")
+MAX_PROMPT_LEN = 512  # tokens, of a skill's prompt
+WINDOW_LEN = 512  # tokens
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="gander bench peers", description=DESCRIPTION)
+    add = parser.add_argument
+    add("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all that the options allow")
+    add("--peers", type=_names, default=tuple(ADAPTERS), help=f"apart by commas, of {', '.join(ADAPTERS)}")
+    add(
+        "--interpreter",
+        type=_interpreter,
+        action="append",
+        default=[],
+        metavar="PEER=PYTHON",
+        help="of one installed elsewhere",
+    )
+    add("--model", type=Path, help="plain: a folder instead of the 110M of random weights")
+    add("--gguf", type=Path, metavar="FILE", help="a GGUF file, which all load as it is, instead of other models")
+    add("--draft-gguf", type=Path, metavar="FILE", help="drafted: a draft model for peers that take one")
+    add("--data", type=Path, metavar="FOLDER", help="drafted, with --gguf: the folder of prompt files")
+    add("--text", type=Path, metavar="FILE", help="perplexity: a text, or JSON lines with a `prompt` each")
+    add("--text-tokens", type=int, default=30_000, help="perplexity: of the text, from its beginning")
+    add("--dtypes", type=_names, default=DTYPES, help="plain: kinds of weights, apart by commas")
+    add("--widened", type=int, default=100, help="drafted: million parameters that the bundled model is widened to")
+    default = f"{','.join(SKILLS)}, with --gguf {','.join(CHATS)} of {', '.join(PROMPT_SETS)}"
+    add("--workloads", type=_names, help=f"drafted: apart by commas; default {default}")
+    add("--drafted-dtype", default="float32", choices=DTYPES, help="drafted: the kind of weights")
+    add("--rounds", type=int, default=5, help="a prompt each")
+    add("--prompt-len", type=int, default=128, help="plain: tokens of a prompt")
+    add("--max-tokens", type=int, default=128, help="new tokens of a reply; drafted: at the most")
+    add("--threads", type=int, default=os.cpu_count(), help="of everybody")
+    add("--patience", type=float, default=120.0, help="seconds of waiting for idle moments, in all")
+    add("--busy", action="store_true", help="go on when no idle moment has come, instead of ending")
+    add("--cache", type=Path, help="a folder that keeps converted weights; default: one that is deleted")
+    add("--out", type=Path, default=Path("docs"), help="the folder for peers.md and peers.json")
+    return _checked(parser, parser.parse_args(argv))
+
+
+def _checked(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> argparse.Namespace:
+    """The options with the defaults that depend on others. Ends the process where they do not go together."""
+    unknown = [*set(chosen.parts).difference(PARTS), *set(chosen.peers).difference(ADAPTERS)]
+    if unknown:
+        parser.error(f"{', '.join(unknown)}: not one of {', '.join((*PARTS, *ADAPTERS))}")
+    is_gguf = chosen.gguf is not None
+    if (chosen.draft_gguf or chosen.data or chosen.text or "perplexity" in chosen.parts) and not is_gguf:
+        parser.error("--draft-gguf, --data, --text and the part perplexity need --gguf")
+    has_what_it_needs = {"plain": True, "drafted": bool(chosen.data) or not is_gguf, "perplexity": bool(chosen.text)}
+    chosen.parts = chosen.parts or [part for part in PARTS if has_what_it_needs[part]]
+    if not all(has_what_it_needs[part] for part in chosen.parts):
+        parser.error("with --gguf the part drafted needs --data, and perplexity --text")
+    chosen.workloads = chosen.workloads or (CHATS if is_gguf else SKILLS)
+    return chosen
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _interpreter(text: str) -> tuple[str, str]:
+    peer, separator, path = text.partition("=")
+    if peer not in ADAPTERS or not separator:
+        raise argparse.ArgumentTypeError(f"{text!r} is not PEER=PYTHON with a peer of {', '.join(ADAPTERS)}")
+    return peer, path
