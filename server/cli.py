@@ -47,7 +47,7 @@ class _Group(_FlagsWithoutValue, TyperGroup):
 
 app = typer.Typer(cls=_Group, help="An OpenAI-compatible server with tree speculative decoding.", no_args_is_help=True)
 ALIASES = {"workers": "--data-parallel-size"}  # what vLLM calls a setting
-SERVER_BENCHES = {"serve": "server.bench.__main__", "pretrained": "server.bench.pretrained.__main__"}
+SERVER_BENCHES = {"serve": "server.bench.__main__", "real": "server.bench.real.__main__"}
 SECRETS = ("api_keys", "admin_keys")  # settings that hold keys
 PASS_THROUGH = {
     "allow_extra_args": True,
@@ -130,7 +130,7 @@ app.command(cls=_Command, name="serve")(_with_settings_flags(serve))
 @app.command(cls=_Command, name="bench", context_settings=PASS_THROUGH)
 def bench(context: typer.Context) -> None:
     """Measure the engine; the arguments are those of `python -m decoding.bench`. `bench serve` measures a server,
-    `bench pretrained` the speed-ups of a running one."""
+    `bench real` every drafting method on a model of yours."""
     name, *rest = context.args or [""]
     module = SERVER_BENCHES.get(name)
     main = importlib.import_module(module or "decoding.bench.__main__").main

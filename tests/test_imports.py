@@ -129,8 +129,7 @@ SERVER = {
     "bench": """
         errors options connection call measured_server conversations closed_loop figures late_prompt report
         started_servers bench __main__
-        pretrained/prompts pretrained/options pretrained/figures pretrained/rounds pretrained/tables pretrained/pages
-        pretrained/__main__
+        real/options real/figures real/goals real/rounds real/tables real/plot real/pages real/__main__
     """,
     "applications": "app",
     "ray": "config_file http_call front application",

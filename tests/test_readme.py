@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from decoding.bench.tables.report import replace_section
-from server.bench.pretrained.figures import read_runs
-from server.bench.pretrained.pages import PAGES, RUNS, SECTION
+from server.bench.real.figures import read_runs
+from server.bench.real.pages import PAGES, RUNS, SECTION
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

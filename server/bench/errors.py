@@ -5,6 +5,7 @@ BenchError
 ├── PromptFileError      a prompt file without prompts
 ├── StartError           a server that did not become ready
 ├── ServerError          a server that does not answer what the benchmark asks before it begins
+├── KeptRunError         a file of figures that were measured otherwise
 └── LatePromptError      a late prompt, or a stream beside it, that failed
 """
 
@@ -31,3 +32,7 @@ class ServerError(BenchError):
 
 class LatePromptError(BenchError):
     """The late prompt or a stream failed, so that there is nothing to compare."""
+
+
+class KeptRunError(BenchError):
+    """The file keeps figures of the same model that were measured with other options."""

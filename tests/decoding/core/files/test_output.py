@@ -21,7 +21,7 @@ from decoding.core.files.output import MARKER, check_output, claim_folder, is_js
 from decoding.drafting.stand.static_tree import write_tree
 from decoding.errors import ConfigError
 from decoding.training.first_tree import initial_tree
-from server.bench.pretrained.figures import keep
+from server.bench.real.figures import keep
 from server.cli import app
 from tests.strangers import lost, picture, plant
 
