@@ -29,32 +29,43 @@ TRUST = 3  # steps that what was before counts for
 MEDIAN_OF = 9  # steps: one slow moment of the machine moves no price
 
 
-class Lately(NamedTuple):
-    """What a step of one request brings: tokens that it emits and runs, and seconds that the draft model takes."""
+class Brought(NamedTuple):
+    """By a step of one request: tokens that it emits and runs."""
 
     emitted: float = 2.0  # a hopeful start: the first trees are drafted at a fair price
     tokens: float = 8.0
+
+    def towards(self, other: Brought, pace: float) -> Brought:
+        return Brought(*(own + pace * (new - own) for own, new in zip(self, other, strict=True)))
+
+
+class Lately(NamedTuple):
+    """What a step of one request brings, and seconds that the draft model takes for it; alone: what is expected of the
+    stores alone."""
+
+    own: Brought = Brought()
+    alone: Brought = Brought()
     draft_seconds: float = 0.0
 
 
-FIRST = Lately()
+FIRST, PLAIN = Lately(), Brought(1.0, 1.0)
 
 
 class Acceptance:
-    """What one request's latest steps brought: running means of the tokens that a step emits and runs, and the median
-    of the seconds that the draft model took for it. before: in the session's replies before this one."""
+    """What one request's latest steps brought: running means, and the median of the seconds that the draft model took.
+    before: in the session's replies before this one."""
 
     def __init__(self, before: Lately = FIRST) -> None:
-        self.emitted, self.tokens = before.emitted, before.tokens
+        self.own, self.alone, seconds = before
         self._num_steps = TRUST
-        self._seconds = deque([before.draft_seconds], MEDIAN_OF)
+        self._seconds = deque([seconds], MEDIAN_OF)
 
-    def update(self, num_drafted: int, num_emitted: int, draft_seconds: float | None = 0.0) -> None:
-        """A step went by; draft_seconds: None where they do not tell what drafting costs."""
+    def update(self, own: Brought, alone: Brought | None = None, draft_seconds: float | None = 0.0) -> None:
+        """A step went by. alone: what the stores alone were expected to bring, if the draft model was asked;
+        draft_seconds: None where they do not tell what drafting costs."""
         self._num_steps += 1
         pace = max(SMOOTHING, 1 / self._num_steps)
-        self.emitted += pace * (num_emitted - self.emitted)
-        self.tokens += pace * (num_drafted + 1 - self.tokens)
+        self.own, self.alone = self.own.towards(own, pace), self.alone.towards(alone or own, pace)
         if draft_seconds is not None:
             self._seconds.append(draft_seconds)
 
@@ -64,7 +75,7 @@ class Acceptance:
 
     @property
     def lately(self) -> Lately:
-        return Lately(self.emitted, self.tokens, self.draft_seconds)
+        return Lately(self.own, self.alone, self.draft_seconds)
 
 
 class Demand(NamedTuple):
@@ -115,13 +126,17 @@ class Prices(NamedTuple):
 
 
 def present_rate(curve: CostCurve, acceptances: Sequence[Acceptance], contexts: Sequence[int]) -> Rate:
-    """At what the latest steps brought, or that of plain decoding, which is always to be had."""
-    ones = [1.0] * len(acceptances)
-    plain = plain_rate(curve, contexts)
-    emitted, tokens = [each.emitted for each in acceptances], [each.tokens for each in acceptances]
-    seconds = curve.step_seconds(tokens, contexts) + sum(each.draft_seconds for each in acceptances)
-    drafted = sum(emitted) / seconds
-    return Rate(drafted, plain, emitted, tokens) if drafted > plain else Rate(plain, plain, ones, ones)
+    """At what the latest steps brought, or would have without the draft model, or at that of plain decoding, which is
+    always to be had."""
+    plain, seconds = plain_rate(curve, contexts), sum(each.draft_seconds for each in acceptances)
+    ways = [([PLAIN] * len(acceptances), 0.0), ([each.alone for each in acceptances], 0.0)]
+    ways.append(([each.own for each in acceptances], seconds))
+    rates = []
+    for brought, draft_seconds in ways:
+        emitted, tokens = [each.emitted for each in brought], [each.tokens for each in brought]
+        tokens_a_second = sum(emitted) / (curve.step_seconds(tokens, contexts) + draft_seconds)
+        rates.append(Rate(tokens_a_second, plain, emitted, tokens))
+    return max(rates, key=lambda rate: rate.tokens_a_second)
 
 
 def plain_rate(curve: CostCurve, contexts: Sequence[int]) -> float:
@@ -169,7 +184,7 @@ HARVEST_TOKENS = 2  # that a reply of some hundred is given sooner by so, for wh
 HARVEST_WORTH = 0.015  # tokens: where learning from a token's logits costs more, copies are enough
 DEAR_NODE = 0.4  # tokens: at such a price only likely nodes are drafted, and logits teach what else might come
 MOST_HARVEST = 1 << 20
-READING = Acceptance(Lately(1.0, 1.0))  # of a request whose prompt is being read, once it decodes
+READING = Acceptance(Lately(PLAIN, PLAIN))  # of a request whose prompt is being read, once it decodes
 TINY = 1e-9  # seconds
 MOST_SURPRISE = 2.0  # of one step: another process may have had the machine
 CHAIN_SMOOTHING = 0.3

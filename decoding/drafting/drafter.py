@@ -12,6 +12,7 @@ from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, IntArray, Verdict
 from decoding.costs.price import DraftBudget
+from decoding.costs.pricing import Brought
 from decoding.stores.ngram import NgramStore
 from decoding.stores.successor_table import NUM_SUCCESSORS
 
@@ -30,6 +31,10 @@ class Drafter(Protocol):
     @property
     def hit_rate(self) -> float:
         """How often the token after one that the draft model ran is among those that it thought likeliest."""
+
+    @property
+    def alone(self) -> Brought | None:
+        """What the stores alone were expected to bring where the draft model was asked; None for the same."""
 
     @property
     def is_awake(self) -> bool:
@@ -61,6 +66,7 @@ class FixedBudgetDrafter:
     num_top = 0
     weighs_harvest = False
     hit_rate = 1.0
+    alone = None
     is_awake = True
 
     def __init__(self, request: Request) -> None:

@@ -12,7 +12,7 @@ from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, Verdict
 from decoding.costs.price import DraftBudget
-from decoding.costs.pricing import Acceptance, Demand, credit
+from decoding.costs.pricing import Acceptance, Brought, Demand, credit
 from decoding.drafting.draft_model.state import NO_COST, DraftCost, DraftModelState
 from decoding.drafting.drafter import Drafter
 from decoding.drafting.grammar import TreeGrammar
@@ -96,7 +96,7 @@ class SequenceDrafter:
     @property
     def nodes_wanted(self) -> int:
         """That it could bring to a step: twice those that its trees lately had, since they may grow."""
-        return int(2 * (self.active.acceptance.tokens - 1)) if self._tokens_left > 1 else 0
+        return int(2 * (self.active.acceptance.own.tokens - 1)) if self._tokens_left > 1 else 0
 
     @property
     def _max_nodes(self) -> int | None:
@@ -157,7 +157,8 @@ class SequenceDrafter:
     def note_step(self, tree: DraftTree, verdict: Verdict, cost: DraftCost) -> None:
         """A tree was verified, and the request extended."""
         draft_seconds = cost.seconds if cost is NO_COST or cost.is_usual else None
-        self.active.acceptance.update(tree.num_drafted, len(verdict.tokens), draft_seconds)
+        own, alone = Brought(len(verdict.tokens), tree.num_drafted + 1), self.active.drafter.alone
+        self.active.acceptance.update(own, alone if cost.num_forwards else None, draft_seconds)
         if self.prediction is not None:
             self.prediction.follow(self.request.output)
 

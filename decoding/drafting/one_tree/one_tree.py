@@ -11,12 +11,14 @@ import numpy as np
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, IntArray, Source, Verdict, root_only
-from decoding.costs.price import NOTHING, DraftBudget, chain_gain
+from decoding.costs.price import NOTHING, DraftBudget, chain_gain, price_of
+from decoding.costs.pricing import Brought
 from decoding.drafting.draft_model.growth import Rounds, Top
 from decoding.drafting.draft_model.state import LONG_READ, DraftRows
 from decoding.drafting.one_tree.buffers import (
     LONGEST_FORESEEN,
     NUM_KEPT,
+    NUM_NODES,
     SHORTEST_COPIED,
     Sides,
     Stores,
@@ -77,6 +79,7 @@ class OneTree:
         self._spent = 0.0  # tokens, on the draft model
         self._num_probed = 0  # tokens at the last probe
         self._num_steps = 0  # probes
+        self.alone: Brought | None = None
         self._num_fruitless = 0  # probes in a row, unless the latest one's tree is drafted
         self._was_predicted = False  # whether the reply followed its prediction then
         self._room_until = 0  # tokens
@@ -126,7 +129,10 @@ class OneTree:
         promise = chain_gain(self.hit_rate, self.hit_rate, budget.model_price)
         if promise <= 0 or budget.most_rounds < 1:
             return False
-        more = promise - self._grow_from_stores(budget)
+        gain = self._grow_from_stores(budget)
+        num_nodes = float(self._buffers.record.counts[NUM_NODES])
+        self.alone = Brought(1 + gain + price_of(budget.price, num_nodes - 1), num_nodes)
+        more = promise - gain
         return more > 0 and more * self._num_uses > budget.row_price * self._num_unread
 
     def begin(self, budget: DraftBudget, most_rows: int, most_depth: int) -> None:

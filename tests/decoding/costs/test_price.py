@@ -18,11 +18,12 @@ from decoding.costs.price import (
 )
 from decoding.costs.pricing import (
     DEAR_NODE,
-    FIRST,
     HARVEST_TOKENS,
     HARVEST_WORTH,
     MOST_HARVEST,
+    PLAIN,
     Acceptance,
+    Brought,
     Demand,
     Lately,
     Pricing,
@@ -66,7 +67,7 @@ def test_pricing_nodes_settles_at_the_size_of_most_tokens_per_second(token: floa
     for _ in range(300):
         price = node_price(curve, present_rate(curve, [lately], [0]).tokens_a_second, 0)
         num_nodes = sum(chance > price_at(price, place) for place, chance in enumerate(chances))
-        lately.update(num_nodes, 1 + chances[:num_nodes].sum())
+        lately.update(Brought(1 + chances[:num_nodes].sum(), 1 + num_nodes))
     best = max(tokens_per_second(n) for n in range(65))
     assert tokens_per_second(num_nodes) == pytest.approx(best, rel=0.01)
 
@@ -100,7 +101,7 @@ def test_a_long_context_makes_its_own_nodes_dearer() -> None:
 
 def test_a_pace_below_plain_decoding_does_not_make_nodes_cheap() -> None:
     curve = CostCurve(base=1.0, token=0.5, key=0.0)
-    wasteful = Acceptance(Lately(emitted=1.0, tokens=64.0))
+    wasteful = Acceptance(Lately(Brought(1.0, 64.0), PLAIN))
     assert node_price(curve, present_rate(curve, [wasteful], [0]).tokens_a_second, 0).usual == pytest.approx(0.5 / 1.5)
 
 
@@ -110,7 +111,8 @@ def test_plain_seconds_are_those_of_one_row_per_request() -> None:
 
 
 def demand(max_nodes: int | None, tokens_left: int = 100, hit_rate: float = 1.0, **acceptance: float) -> Demand:
-    lately = Acceptance(FIRST._replace(**acceptance))
+    brought = Brought()._replace(**acceptance)
+    lately = Acceptance(Lately(brought, brought))
     return Demand(max_nodes, context=10, tokens_left=tokens_left, acceptance=lately, hit_rate=hit_rate)
 
 
@@ -144,10 +146,10 @@ def test_one_slow_moment_moves_no_price() -> None:
     lately = Acceptance()
     assert lately.draft_seconds == 0
     for seconds in (0.002, 0.003, None, 9.0, 0.002, 0.003, 9.0):
-        lately.update(4, 2, seconds)
+        lately.update(Brought(2, 5), draft_seconds=seconds)
     assert lately.draft_seconds == 0.003
     for _ in range(9):
-        lately.update(4, 2, 0.1)
+        lately.update(Brought(2, 5), draft_seconds=0.1)
     assert lately.draft_seconds == 0.1, "but a lasting change is believed"
 
 
@@ -314,7 +316,7 @@ def test_a_reply_of_a_hundred_tokens_takes_a_twentieth_longer_at_most_whatever_c
         came = {"none": 0, "at first": 6 * (num_emitted < 30), "now and then": 3 * (random.random() < 0.1)}[luck]
         drafted = (draft, 1 + min(came, budget.max_nodes))
         (more,) = losses(curve, [1 + budget.max_nodes], [num_emitted], [drafted])
-        lately.update(budget.max_nodes, drafted[1], draft)
+        lately.update(Brought(drafted[1], 1 + budget.max_nodes), PLAIN, draft)
         lost += more
         seconds += draft + curve.step_seconds([1 + budget.max_nodes], [num_emitted])
         plain += curve.plain_seconds(drafted[1], [num_emitted])
@@ -331,3 +333,15 @@ def test_a_step_of_several_loses_what_each_tree_added() -> None:
     first, second = losses(curve, [5, 1], [10, 10], [(0.3, 2), (0.0, 1)])
     rate = 2 / curve.step_seconds([1, 1], [10, 10])
     assert (first, second) == (pytest.approx(rate * (0.4 + 0.3) - 1), 0.0)
+
+
+def test_a_node_costs_what_the_stores_alone_would_bring_where_the_draft_model_brings_less() -> None:
+    curve = CostCurve(1.0, 0.1, 0.0)
+    asked, stores = Brought(8.0, 10.0), Brought(3.0, 5.0)
+    dear, cheap = Acceptance(Lately(asked, stores, 4.0)), Acceptance(Lately(asked, stores, 0.1))
+    assert present_rate(curve, [dear], [10]).tokens_a_second == pytest.approx(3 / 1.5)
+    assert present_rate(curve, [cheap], [10]).tokens_a_second == pytest.approx(8 / 2.1)
+    assert present_rate(curve, [Acceptance(Lately(Brought(1.0, 9.0), PLAIN))], [10]).emitted == [1.0]
+    for _ in range(60):
+        cheap.update(Brought(2.0, 5.0), stores, 3.0)
+    assert present_rate(curve, [cheap], [10]).tokens_a_second == pytest.approx(3 / 1.5, rel=0.01)

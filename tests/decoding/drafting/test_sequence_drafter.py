@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from decoding.costs.pricing import Acceptance, Lately
+from decoding.costs.pricing import Acceptance, Brought
 from decoding.drafting.draft_model.state import DraftModelState
 from decoding.drafting.one_tree.one_tree import PATIENCE
 from decoding.drafting.registry import METHODS
@@ -46,13 +46,15 @@ def test_where_the_draft_model_is_asked_of_late_auto_learns_nothing_from_a_promp
 def test_a_reply_begins_with_what_the_sessions_last_one_came_to() -> None:
     drafter = drafting("auto")
     for _ in range(30):
-        drafter.active.acceptance.update(20, 9, 0.5)
+        drafter.active.acceptance.update(Brought(9, 21), Brought(3, 5), 0.5)
     drafter.finish()
-    before = Lately(*drafter.session.lately["auto"])
-    assert before == pytest.approx((9, 21, 0.5), rel=0.05)
-    own = Acceptance(before)
-    own.update(0, 1)
-    assert (own.emitted, own.tokens) == pytest.approx((7, 16), rel=0.05), "a quarter of a new beginning"
+    before = drafter.session.lately["auto"]
+    assert before.own == pytest.approx((9, 21), rel=0.05)
+    assert before.alone == pytest.approx((3, 5), rel=0.05)
+    assert before.draft_seconds == 0.5
+    lately = Acceptance(before)
+    lately.update(Brought(1, 1))
+    assert lately.own == pytest.approx((7, 16), rel=0.05), "a quarter of a new beginning"
 
 
 def test_the_draft_model_reads_ahead_where_most_trees_ask_it() -> None:
