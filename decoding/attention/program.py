@@ -164,7 +164,7 @@ class Program:
 
 
 @intrinsic
-def _call(_context: Any, function: Any, argument: Any) -> Any:
+def call_at(_context: Any, function: Any, argument: Any) -> Any:
     """Call the function at an address."""
 
     def codegen(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
@@ -178,7 +178,7 @@ def _call(_context: Any, function: Any, argument: Any) -> Any:
 @nb.njit(cache=True)
 def _run_steps(num_steps: int, steps: Any) -> None:
     for step in range(num_steps):
-        _call(steps[1 + 2 * step], steps[2 + 2 * step])
+        call_at(steps[1 + 2 * step], steps[2 + 2 * step])
 
 
 def run_steps(fields: Any) -> None:

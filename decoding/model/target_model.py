@@ -45,13 +45,17 @@ from decoding.model.device.graph_runner import BUCKETS, GraphRunner, buckets_for
 from decoding.model.device.runner import Forward, Progress, Runner, silent
 from decoding.model.device.static_forward import StaticForward
 from decoding.model.device.stopwatch import stopwatch_on
+from decoding.model.experts.fused import fuse_experts
+from decoding.model.experts.interface import use_experts
+from decoding.model.experts.panel_linear import has_panels
+from decoding.model.experts.reading import separate_experts
 from decoding.model.features import FeatureTap
 from decoding.model.files.skeleton import ScaledEmbedding
 from decoding.model.layers.activations import fuse_activations
 from decoding.model.layers.fuse import fuse_layers
 from decoding.model.layers.norms import fuse_norms
 from decoding.model.layers.stack import stack_of
-from decoding.model.linear.exact import RowExactLinears, use_eager_experts
+from decoding.model.linear.exact import RowExactLinears
 from decoding.model.linear.grouped import GroupedEmbedding
 from decoding.model.linear.int4 import check_int4, pack_int4
 from decoding.model.linear.int8 import check_int8, round_linears
@@ -127,7 +131,7 @@ class TargetModel:
         self._model = model
         self._capture = capture
         self._new_stopwatch = stopwatch_on(self.device)
-        self._has_experts = self.device.type == "cpu" and capture is None and use_eager_experts(model)
+        self._has_experts = self.device.type == "cpu" and capture is None and use_experts(model)
         if config.weights != "auto":
             progress(f"Rounding weights to {config.weights}", 0.5)
             self._round_weights(config.weights)
@@ -183,11 +187,16 @@ class TargetModel:
     def _round_weights(self, weights: Weights) -> None:
         rounding = ROUNDINGS[weights]
         rounding.check(self.device, self.dtype)
+        if self._has_experts and has_panels(self.device, self.dtype):
+            separate_experts(self._model, self.dtype)
         rounding.round(self._model)
         self.num_bytes = num_bytes_in(self._model)
 
     def _prepare_for_cpu(self, case: SelfTestCase) -> None:
         """Replace modules by faster ones whose result for a token does not depend on other tokens."""
+        if self._has_experts and has_panels(self.device, self.dtype):
+            separate_experts(self._model, self.dtype)
+            fuse_experts(self._model, self.dtype)
         pack_linears(self._model)
         self._few_rows = num_few_rows(self._model)
         fuse_activations(self._model, self.dtype)

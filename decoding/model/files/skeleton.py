@@ -17,7 +17,9 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from decoding.attention.program import one_thread
 from decoding.errors import ConfigError, listed
-from decoding.model.files.experts import ExpertLayers, SeparateExperts, gate_of
+from decoding.model.experts.gates import gate_of, kernel_of
+from decoding.model.experts.interface import adopt
+from decoding.model.experts.separate import ExpertLayers, SeparateExperts
 from decoding.model.files.weight import DenseWeight, PackedWeight, Target, Weight
 from decoding.model.linear.grouped import GroupedEmbedding, GroupedLinear
 from decoding.model.weights import check_numbers
@@ -47,7 +49,7 @@ def fill(model: PreTrainedModel, weights: Mapping[str, Weight], target: Target) 
     wanted = _expert_layers(model, left) | _layers(model, left)
     with one_thread(), ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # each thread a layer
         linears = dict(zip(wanted, pool.map(lambda layer: target.linear(*layer), wanted.values()), strict=True))
-    _place_experts(model, linears)
+    _place_experts(model, linears, target.dtype)
     _place_layers(model, linears)
     for name, parameter in list(model.named_parameters()):
         if not parameter.is_meta:
@@ -132,7 +134,7 @@ def _expert_layers(model: PreTrainedModel, left: dict[str, Weight]) -> dict[str,
     return layers
 
 
-def _place_experts(model: PreTrainedModel, linears: dict[str, nn.Module]) -> None:
+def _place_experts(model: PreTrainedModel, linears: dict[str, nn.Module], dtype: torch.dtype) -> None:
     for name, module in list(model.named_modules()):
         if f"{name}.0.gate_proj" in linears:
             own: Any = module
@@ -140,7 +142,7 @@ def _place_experts(model: PreTrainedModel, linears: dict[str, nn.Module]) -> Non
                 ExpertLayers(*(linears.pop(f"{name}.{number}.{part}") for part in EXPERTS))
                 for number in range(own.num_experts)
             ]
-            model.set_submodule(name, SeparateExperts(experts, gate_of(module), model.config))
+            adopt(module, SeparateExperts(experts, gate_of(module), kernel_of(module, dtype)))
 
 
 def _taken(left: dict[str, Weight], name: str, shape: tuple[int, ...]) -> Weight:

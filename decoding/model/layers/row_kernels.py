@@ -52,7 +52,7 @@ FLOATS, HALVES = np.float32(0), np.uint16(0)  # tags
 
 
 @intrinsic
-def _widened(_context: Any, number: Any) -> Any:
+def widened(_context: Any, number: Any) -> Any:
     """A number as float32."""
 
     def codegen(_context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
@@ -64,7 +64,7 @@ def _widened(_context: Any, number: Any) -> Any:
 
 
 @intrinsic
-def _narrowed(_context: Any, number: Any, tag: Any) -> Any:
+def narrowed(_context: Any, number: Any, tag: Any) -> Any:
     """A float32 rounded to the type of `tag`: to nearest, ties to even."""
 
     def codegen(_context: Any, builder: Builder, _signature: Any, values: Any) -> Value:
@@ -80,16 +80,16 @@ def _narrowed(_context: Any, number: Any, tag: Any) -> Any:
 
 @nb.njit(cache=True)
 def _rounded(number: float, tag: Any) -> Any:
-    return _widened(_narrowed(number, tag))
+    return widened(narrowed(number, tag))
 
 
 @nb.njit(cache=True)
-def _numbers(address: int, width: int, tag: Any) -> Any:
+def numbers_at(address: int, width: int, tag: Any) -> Any:
     return nb.carray(pointer(address, tag), width)
 
 
 @intrinsic
-def _size(_context: Any, tag: Any) -> Any:
+def size_of(_context: Any, tag: Any) -> Any:
     """The bytes of one number of the tag's type."""
 
     def codegen(_context: Any, _builder: Builder, _signature: Any, _values: Any) -> Value:
@@ -107,7 +107,7 @@ def _next_row(call: Any) -> int:
 @nb.njit(cache=True)
 def _add_rows(source: Any, other: Any, target: Any, tag: Any) -> None:
     for column in range(len(target)):
-        target[column] = _narrowed(_widened(source[column]) + _widened(other[column]), tag)
+        target[column] = narrowed(widened(source[column]) + widened(other[column]), tag)
 
 
 @nb.njit(cache=True, fastmath=FAST)
@@ -120,26 +120,26 @@ def _mean_square(numbers: Any) -> Any:
 
 @nb.njit(cache=True)
 def _normalise_row(call: Any, source: Any, target: Any, wide: Any, tag: Any) -> None:
-    scale = _numbers(call[SCALE], call[WIDTH], FLOATS)
+    scale = numbers_at(call[SCALE], call[WIDTH], FLOATS)
     eps = nb.carray(pointer(np.int64(call.ctypes.data) + 8 * EPS, FLOATS), 1)[0]
     for column in range(len(wide)):
-        wide[column] = _widened(source[column])
+        wide[column] = widened(source[column])
     share = np.float32(1) / np.sqrt(_mean_square(wide) + eps)
     if call[ROUNDS_FIRST]:
         for column in range(len(wide)):
-            target[column] = _narrowed(_rounded(wide[column] * share, tag) * scale[column], tag)
+            target[column] = narrowed(_rounded(wide[column] * share, tag) * scale[column], tag)
     else:
         for column in range(len(wide)):
-            target[column] = _narrowed(wide[column] * share * scale[column], tag)
+            target[column] = narrowed(wide[column] * share * scale[column], tag)
 
 
 @nb.njit(inline="always")
 def _add(call: Any, tag: Any) -> None:
     row = _next_row(call)
     while row < call[NUM_ROWS]:
-        shift, width = row * call[WIDTH] * _size(tag), call[WIDTH]
-        source, other = _numbers(call[SOURCE] + shift, width, tag), _numbers(call[OTHER] + shift, width, tag)
-        _add_rows(source, other, _numbers(call[TARGET] + shift, width, tag), tag)
+        shift, width = row * call[WIDTH] * size_of(tag), call[WIDTH]
+        source, other = numbers_at(call[SOURCE] + shift, width, tag), numbers_at(call[OTHER] + shift, width, tag)
+        _add_rows(source, other, numbers_at(call[TARGET] + shift, width, tag), tag)
         row = _next_row(call)
 
 
@@ -148,16 +148,16 @@ def _normalise(call: Any, tag: Any) -> None:
     """Normalise `SOURCE`, or, if there is an `OTHER`, the sum of both, which is stored in `SUM`."""
     width = call[WIDTH]
     wide = np.empty(width, np.float32)
-    step = call[STEP] if call[STEP] != 0 else width * _size(tag)
+    step = call[STEP] if call[STEP] != 0 else width * size_of(tag)
     row = _next_row(call)
     while row < call[NUM_ROWS]:
-        shift = row * call[WIDTH] * _size(tag)
-        source = _numbers(call[SOURCE] + shift, width, tag)
+        shift = row * call[WIDTH] * size_of(tag)
+        source = numbers_at(call[SOURCE] + shift, width, tag)
         if call[OTHER] != 0:
-            total = _numbers(call[SUM] + shift, width, tag)
-            _add_rows(source, _numbers(call[OTHER] + shift, width, tag), total, tag)
+            total = numbers_at(call[SUM] + shift, width, tag)
+            _add_rows(source, numbers_at(call[OTHER] + shift, width, tag), total, tag)
             source = total
-        _normalise_row(call, source, _numbers(call[TARGET] + row * step, width, tag), wide, tag)
+        _normalise_row(call, source, numbers_at(call[TARGET] + row * step, width, tag), wide, tag)
         row = _next_row(call)
 
 
@@ -165,22 +165,22 @@ def _normalise(call: Any, tag: Any) -> None:
 def _rotate(call: Any, tag: Any) -> None:
     """Rotate every head of a row in place: x * cos + (-second half, first half) * sin. WIDTH: of a head."""
     half = call[WIDTH] // 2
-    shift = half * _size(tag)
+    shift = half * size_of(tag)
     row = _next_row(call)
     while row < call[NUM_ROWS]:
-        cosines = call[COSINES] + row * call[WIDTH] * _size(tag)
-        sines = call[SINES] + row * call[WIDTH] * _size(tag)
-        cos, other_cos = _numbers(cosines, half, tag), _numbers(cosines + shift, half, tag)
-        sin, other_sin = _numbers(sines, half, tag), _numbers(sines + shift, half, tag)
+        cosines = call[COSINES] + row * call[WIDTH] * size_of(tag)
+        sines = call[SINES] + row * call[WIDTH] * size_of(tag)
+        cos, other_cos = numbers_at(cosines, half, tag), numbers_at(cosines + shift, half, tag)
+        sin, other_sin = numbers_at(sines, half, tag), numbers_at(sines + shift, half, tag)
         for head in range(call[NUM_HEADS]):
-            start = call[SOURCE] + (row * call[NUM_HEADS] + head) * call[WIDTH] * _size(tag)
-            ones, others = _numbers(start, half, tag), _numbers(start + shift, half, tag)
+            start = call[SOURCE] + (row * call[NUM_HEADS] + head) * call[WIDTH] * size_of(tag)
+            ones, others = numbers_at(start, half, tag), numbers_at(start + shift, half, tag)
             for place in range(half):
-                one, other = _widened(ones[place]), _widened(others[place])
-                left = _rounded(one * _widened(cos[place]), tag)
-                right = _rounded(other * _widened(other_cos[place]), tag)
-                ones[place] = _narrowed(left + _rounded(-other * _widened(sin[place]), tag), tag)
-                others[place] = _narrowed(right + _rounded(one * _widened(other_sin[place]), tag), tag)
+                one, other = widened(ones[place]), widened(others[place])
+                left = _rounded(one * widened(cos[place]), tag)
+                right = _rounded(other * widened(other_cos[place]), tag)
+                ones[place] = narrowed(left + _rounded(-other * widened(sin[place]), tag), tag)
+                others[place] = narrowed(right + _rounded(one * widened(other_sin[place]), tag), tag)
         row = _next_row(call)
 
 
@@ -233,15 +233,15 @@ def _gate(call: Any, tag: Any) -> None:
     width = call[WIDTH]
     row = _next_row(call)
     while row < call[NUM_ROWS]:
-        shift = row * call[WIDTH] * _size(tag)
-        source, target = _numbers(call[SOURCE] + shift, width, tag), _numbers(call[TARGET] + shift, width, tag)
+        shift = row * call[WIDTH] * size_of(tag)
+        source, target = numbers_at(call[SOURCE] + shift, width, tag), numbers_at(call[TARGET] + shift, width, tag)
         _silu_vectors(call[SOURCE] + shift, call[TARGET] + shift, width // LANES, tag)
         for column in range(width // LANES * LANES, width):
-            target[column] = _narrowed(_silu(_widened(source[column])), tag)
+            target[column] = narrowed(_silu(widened(source[column])), tag)
         if call[OTHER] != 0:
-            other = _numbers(call[OTHER] + shift, width, tag)
+            other = numbers_at(call[OTHER] + shift, width, tag)
             for column in range(width):
-                target[column] = _narrowed(_widened(target[column]) * _widened(other[column]), tag)
+                target[column] = narrowed(widened(target[column]) * widened(other[column]), tag)
         row = _next_row(call)
 
 

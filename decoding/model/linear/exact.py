@@ -15,7 +15,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from decoding.attention import lanes
@@ -35,17 +34,6 @@ class RowExactLinears(TorchFunctionMode):
         if func is F.linear and args[0].dtype == torch.float32:
             return row_exact_linear(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
-
-
-def use_eager_experts(model: nn.Module) -> bool:
-    """Have mixtures of experts run expert by expert, which works in any dtype; return whether there are any."""
-    has_experts = False
-    for module in model.modules():
-        config = getattr(module, "config", None)
-        if type(module).__name__.endswith("Experts") and config is not None:
-            config._experts_implementation = "eager"
-            has_experts = True
-    return has_experts
 
 
 def row_exact_linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:

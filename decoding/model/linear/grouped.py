@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from decoding.attention.program import MOST_ROWS, Call, Rooms, Team
+from decoding.attention.program import MOST_ROWS, SOURCE, TARGET, Call, Rooms, Team
 from decoding.model.linear.grouped_kernel.layout import BLOCK, ROW_RECORD, STEPS, Layout
 from decoding.model.linear.grouped_kernel.lookup import NUM_FIELDS as NUM_LOOKING_FIELDS
 from decoding.model.linear.grouped_kernel.lookup import look_up_groups
@@ -144,6 +144,7 @@ class GroupedLinear(nn.Module):
         )
         self.num_bytes = packed.num_bytes
         self.few_rows = MOST_ROWS  # the most rows of a program
+        self.row_steps = {SOURCE: self._row_bytes, TARGET: self.out_features * dtype.itemsize}
         self._share = SHARES[packed.layout.bits, packed.layout.group]
         self._team, self._rounding = Team(self._share), Team(round_blocks)
 

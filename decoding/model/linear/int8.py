@@ -12,12 +12,13 @@ import torch
 from torch import nn
 
 from decoding.attention.lanes import has_feature
-from decoding.attention.program import MOST_ROWS, Call, Rooms, Team
+from decoding.attention.program import MOST_ROWS, SOURCE, TARGET, Call, Rooms, Team
 from decoding.errors import ConfigError
 from decoding.model.linear.int8_kernel import (
     LARGEST,
     NUM_FIELDS,
     NUM_ROUNDING_FIELDS,
+    ROW_SCALES,
     ZERO_POINT,
     multiply_to_floats,
     multiply_to_halves,
@@ -67,6 +68,11 @@ class Int8Linear(nn.Module):
         self._share = multiply_to_halves if self._dtype == torch.bfloat16 else multiply_to_floats
         self._team = Team(self._share)
         self.few_rows = MOST_ROWS  # the most rows of a program
+        self.row_steps = {
+            SOURCE: self._padded_width,
+            TARGET: self.out_features * self._dtype.itemsize,
+            ROW_SCALES: SCALE_BYTES,
+        }
         self._rounding = Team(round_rows)
 
     def __call__(self, input: torch.Tensor) -> torch.Tensor:  # skips nn.Module's hooks, which cost microseconds

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from decoding.attention.lanes import has_feature
-from decoding.attention.program import Call, Team
+from decoding.attention.program import SOURCE, TARGET, Call, Team
 from decoding.model.linear.panel_kernel import (
     NUM_FIELDS,
     PANEL,
@@ -41,7 +41,7 @@ class Panels:
     def __init__(
         self, packed: torch.Tensor, bias_O: torch.Tensor | None, shape: tuple[int, int], dtype: torch.dtype, block: int
     ) -> None:
-        """shape: of the weight, [O, I]."""
+        """packed: by oneDNN, or a tensor that is panels already. shape: of the weight, [O, I]."""
         num_outputs, width = shape
         num_panels = -(-num_outputs // PANEL)
         self.block = block
@@ -49,9 +49,11 @@ class Panels:
         self._bias = None if bias_O is None else _whole_panels(bias_O, num_panels)
         self._num_outputs, self._dtype = num_outputs, dtype
         self._is_small = num_outputs * width * dtype.itemsize < ALONE_BYTES
-        leap = torch.ops.mkldnn._nbytes(packed) // num_panels
+        self.row_steps = {SOURCE: width * dtype.itemsize, TARGET: num_outputs * dtype.itemsize}
+        address = torch.ops.mkldnn.data_ptr(packed) if packed.is_mkldnn else packed.data_ptr()
+        leap = (torch.ops.mkldnn._nbytes(packed) if packed.is_mkldnn else packed.nbytes) // num_panels
         self._constants = (  # the kernel's fields after COUNTER
-            torch.ops.mkldnn.data_ptr(packed),
+            address,
             0 if self._bias is None else self._bias.data_ptr(),
             width * dtype.itemsize // STEP_BYTES,
             block,
