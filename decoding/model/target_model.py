@@ -49,6 +49,7 @@ from decoding.model.experts.fused import fuse_experts
 from decoding.model.experts.interface import use_experts
 from decoding.model.experts.panel_linear import has_panels
 from decoding.model.experts.reading import separate_experts
+from decoding.model.experts.router import fuse_routers
 from decoding.model.features import FeatureTap
 from decoding.model.files.skeleton import ScaledEmbedding
 from decoding.model.layers.activations import fuse_activations
@@ -197,13 +198,14 @@ class TargetModel:
         if self._has_experts and has_panels(self.device, self.dtype):
             separate_experts(self._model, self.dtype)
             fuse_experts(self._model, self.dtype)
+            fuse_routers(self._model, self.dtype)
         pack_linears(self._model)
         self._few_rows = num_few_rows(self._model)
         fuse_activations(self._model, self.dtype)
         make_row_safe(self._model)
         fuse_norms(self._model, self.dtype)
         self._is_packed = True
-        if self.dtype == torch.float32 and self._has_experts:
+        if self._has_experts:
             self._linears = RowExactLinears()
         if self.attention == "exact":
             self._fuse(trial_steps(self, case))

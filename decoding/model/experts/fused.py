@@ -14,6 +14,7 @@ from torch import nn
 
 from decoding.attention.program import MOST_ROWS, SOURCE, TARGET, Call, Program, Rooms, compiled
 from decoding.model.experts.gates import GateKernel
+from decoding.model.experts.interface import experts_of
 from decoding.model.experts.kernels import (
     MOST_MOVES,
     SHARES,
@@ -116,6 +117,7 @@ class FusedExperts:
     """Runs all chosen experts of a mixture at once, for any number of rows."""
 
     def __init__(self, experts: SeparateExperts, kernel: GateKernel, rooms: PairRooms) -> None:
+        self.num_experts, self.width = len(experts.gates), experts.downs[0].shape[0]
         self._experts, self._kernel, self._rooms = experts, kernel, rooms
         self._calls: dict[int, ExpertCalls] = {}
         self._programs: dict[int, tuple[Program, list[Any]]] = {}
@@ -182,3 +184,9 @@ def _form(layer: Any) -> Any:
         return None
     share = layer.call(0, 0, Rooms(0, layer.weight.dtype)).share
     return type(layer), layer.shape, share
+
+
+def runner_of(module: nn.Module | None) -> FusedExperts | None:
+    """What runs a transformers module's experts at once; None if nothing does, or it is another module."""
+    experts = None if module is None else experts_of(module)
+    return experts.runner if experts is not None and isinstance(experts.runner, FusedExperts) else None

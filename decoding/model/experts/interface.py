@@ -37,6 +37,12 @@ def adopt(module: nn.Module, experts: SeparateExperts) -> None:
     own.config._experts_implementation = SERVING
 
 
+def experts_of(module: nn.Module) -> SeparateExperts | None:
+    """Those that compute what the module is called for; None if it does so itself."""
+    experts = module._modules.get(CHILD)
+    return experts if isinstance(experts, SeparateExperts) else None
+
+
 def own_forward(module: nn.Module, *arguments: Any) -> torch.Tensor:
     """The model's own computation, expert by expert, which works in any dtype."""
     forward: Any = type(module).forward
@@ -45,7 +51,7 @@ def own_forward(module: nn.Module, *arguments: Any) -> torch.Tensor:
 
 
 def _serve(module: nn.Module, *arguments: torch.Tensor) -> torch.Tensor:
-    experts: Any = module._modules.get(CHILD)
+    experts = experts_of(module)
     result: torch.Tensor = own_forward(module, *arguments) if experts is None else experts(*arguments)
     return result
 

@@ -1,23 +1,23 @@
 """A decoder layer of Llama's form that runs a few tokens in one call, from the first norm to the last sum.
 
-The form: norm, attention with rotation, sum, norm, gated MLP, sum, as in Llama, Mistral, Qwen and others. A row is a
-token. Knows nothing of how such layers are found. Invariant: there is one copy of the weights; with many rows the
-transformers layer itself runs.
+The form: norm, attention with rotation, sum, norm, gated MLP or experts, sum, as in Llama, Mistral, Qwen and others. A
+row is a token. Knows nothing of how such layers are found. Invariant: there is one copy of the weights; with many rows
+the transformers layer itself runs.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
 
 from decoding.attention import exact_kernel
 from decoding.attention.exact import ExactPlan
-from decoding.attention.program import MOST_ROWS, SOURCE, TARGET, Call, Program, Rooms
+from decoding.attention.program import SOURCE, TARGET, Call, Program, Rooms
 from decoding.core.layer import LayerSpec
-from decoding.model.layers.activations import FusedSilu
+from decoding.model.layers.mlp import Linear, Mlp, linear_phases
 from decoding.model.layers.norms import FusedRmsNorm
 from decoding.model.layers.row_kernels import (
     COSINES,
@@ -28,18 +28,6 @@ from decoding.model.layers.row_kernels import (
     rotate_halves,
 )
 from decoding.model.seam import Seam
-
-
-class Linear(Protocol):
-    """A linear layer that a program can call for up to `few_rows` rows."""
-
-    shape: tuple[int, int]  # of the weight, [outputs, inputs]
-    few_rows: int
-
-    def ready(self, source: int, rooms: Rooms) -> list[Call]:
-        """The calls that prepare its input; layers with the same input share them."""
-
-    def call(self, source: int, target: int, rooms: Rooms) -> Call: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +41,7 @@ class Parts:
     head_norms: tuple[FusedRmsNorm, ...]
     output: Linear
     mlp_norm: FusedRmsNorm
-    gate: Linear
-    up: Linear
-    activation: FusedSilu
-    down: Linear
+    mlp: Mlp
 
     @property
     def norms(self) -> tuple[FusedRmsNorm, ...]:
@@ -64,11 +49,11 @@ class Parts:
 
     @property
     def linears(self) -> tuple[Linear, ...]:
-        return (self.query, self.key, self.value, self.output, self.gate, self.up, self.down)
+        return (self.query, self.key, self.value, self.output)
 
     @property
     def few_rows(self) -> int:
-        return min(MOST_ROWS, *(each.few_rows for each in self.linears))
+        return min(self.mlp.few_rows, *(each.few_rows for each in self.linears))
 
 
 class FusedLayer(nn.Module):
@@ -139,26 +124,17 @@ class LayerCalls:
         self.middle = parts.mlp_norm.call_after(source, self.mixed, self.summed, self.normed)
 
     def phases(self) -> list[list[Call]]:
-        parts, mlp_width = self._parts, self._parts.up.shape[0]
-        gate, up = self._rooms.numbers("gate", mlp_width), self._rooms.numbers("up", mlp_width)
+        parts, rooms = self._parts, self._rooms
         inputs = ((parts.query, self._query), (parts.key, self._key), (parts.value, self._value))
         return [
-            *self._linears(self.inputs, *inputs),
+            *linear_phases(rooms, self.inputs, *inputs),
             *self._head_norms(),
             self._rotations(),
             [self._attention()],
-            *self._linears(self._attended, (parts.output, self.mixed)),
+            *linear_phases(rooms, self._attended, (parts.output, self.mixed)),
             [self.middle],
-            *self._linears(self.normed, (parts.gate, gate), (parts.up, up)),
-            [parts.activation.call(gate, up, gate, mlp_width)],
-            *self._linears(gate, (parts.down, self.mixed)),
+            *parts.mlp.phases(self.normed, self.mixed, rooms),
         ]
-
-    def _linears(self, source: int, *layers: tuple[Linear, int]) -> list[list[Call]]:
-        """Calls of linear layers that share one input. layers: each with the address that it writes to."""
-        ready = layers[0][0].ready(source, self._rooms)
-        products = [layer.call(source, target, self._rooms) for layer, target in layers]
-        return [ready, products] if ready else [products]
 
     def _head_norms(self) -> list[list[Call]]:
         norms = zip(self._parts.head_norms, self._heads(), strict=False)

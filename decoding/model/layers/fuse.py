@@ -15,8 +15,11 @@ from torch import nn
 from decoding.attention.program import MOST_ROWS, Rooms
 from decoding.cache.batch import StepBatch
 from decoding.core.layer import LayerSpec
+from decoding.model.experts.fused import runner_of
+from decoding.model.experts.router import FusedRouter
 from decoding.model.layers.activations import FusedSilu
 from decoding.model.layers.decoder_layer import FusedLayer, Parts
+from decoding.model.layers.mlp import GatedMlp, Linear, Mixture
 from decoding.model.layers.norms import FusedRmsNorm
 from decoding.model.linear.grouped import GroupedLinear
 from decoding.model.linear.int8 import Int8Linear
@@ -72,10 +75,11 @@ def parts_of(children: dict[str, nn.Module], spec: LayerSpec, num_inputs: int = 
 
     num_inputs: how many normed vectors attention reads side by side for each token (EAGLE-3's head reads two).
     """
-    attention, mlp = _inner(children["self_attn"]), _inner(children["mlp"])
-    if attention.keys() not in (OF_ATTENTION, OF_ATTENTION | NORMS_OF_HEADS) or mlp.keys() != OF_MLP:
+    attention = _inner(children["self_attn"])
+    mlp = _mlp_of(children["mlp"])
+    if attention.keys() not in (OF_ATTENTION, OF_ATTENTION | NORMS_OF_HEADS) or mlp is None:
         return None
-    known: dict[str, Any] = children | attention | mlp
+    known: dict[str, Any] = children | attention
     parts = Parts(
         input_norm=known["input_layernorm"],
         query=known["q_proj"],
@@ -84,12 +88,24 @@ def parts_of(children: dict[str, nn.Module], spec: LayerSpec, num_inputs: int = 
         head_norms=tuple(known[name] for name in ("q_norm", "k_norm") if name in known),
         output=known["o_proj"],
         mlp_norm=known["post_attention_layernorm"],
-        gate=known["gate_proj"],
-        up=known["up_proj"],
-        activation=known["act_fn"],
-        down=known["down_proj"],
+        mlp=mlp,
     )
     return parts if _have_kernels(parts) and _fit(parts, spec, num_inputs) else None
+
+
+def _mlp_of(module: nn.Module) -> GatedMlp | Mixture | None:
+    """The parts of an MLP or a mixture of experts; None if it has another form or no kernel."""
+    known: dict[str, Any] = _inner(module)
+    if known.keys() == OF_MLP:
+        mlp = GatedMlp(known["gate_proj"], known["up_proj"], known["act_fn"], known["down_proj"])
+        return mlp if isinstance(mlp.activation, FusedSilu) and _are_of_one_kind(mlp.linears) else None
+    router, runner = known.get("gate", known.get("router")), runner_of(known.get("experts"))
+    is_mixture = len(known) == 2 and isinstance(router, FusedRouter) and runner is not None
+    return Mixture(router, runner) if is_mixture else None
+
+
+def _are_of_one_kind(linears: Sequence[Linear]) -> bool:
+    return {type(each) for each in linears} in ({PackedLinear}, {Int8Linear}, {GroupedLinear})
 
 
 def _inner(module: nn.Module) -> dict[str, nn.Module]:
@@ -98,14 +114,13 @@ def _inner(module: nn.Module) -> dict[str, nn.Module]:
 
 
 def _have_kernels(parts: Parts) -> bool:
-    are_linear = {type(each) for each in parts.linears} in ({PackedLinear}, {Int8Linear}, {GroupedLinear})
     are_norms = all(isinstance(each, FusedRmsNorm) for each in parts.norms)
-    return are_linear and are_norms and isinstance(parts.activation, FusedSilu) and parts.few_rows > 0
+    return are_norms and _are_of_one_kind(parts.linears) and parts.few_rows > 0
 
 
 def _fit(parts: Parts, spec: LayerSpec, num_inputs: int) -> bool:
     """Whether the widths of consecutive parts match, so that no call reads or writes outside its buffers."""
-    width, mlp_width = parts.input_norm.width, parts.gate.shape[0]
+    width = parts.input_norm.width
     input_width = num_inputs * width
     norm_widths = [width, width, *[spec.key_dim] * len(parts.head_norms)]
     shapes = [
@@ -113,11 +128,9 @@ def _fit(parts: Parts, spec: LayerSpec, num_inputs: int) -> bool:
         (spec.num_kv_heads * spec.key_dim, input_width),
         (spec.num_kv_heads * spec.value_dim, input_width),
         (width, spec.num_query_heads * spec.value_dim),
-        (mlp_width, width),
-        (mlp_width, width),
-        (width, mlp_width),
     ]
-    return [each.width for each in parts.norms] == norm_widths and [each.shape for each in parts.linears] == shapes
+    are_linears = [each.shape for each in parts.linears] == shapes
+    return are_linears and [each.width for each in parts.norms] == norm_widths and parts.mlp.fits(width)
 
 
 def _trials(layers: Sequence[nn.Module], run: Run, batch: StepBatch) -> list[Trial | None]:

@@ -1,8 +1,8 @@
-"""Makes linear maps that are not modules (routers, experts) row-exact in float32 on the CPU.
+"""Makes what is no module in mixtures of experts row-exact on the CPU: linear maps in float32, and sigmoids.
 
-Modelling code calls `F.linear` for them, and the stock kernel's rounding of a row depends on the number of rows. A
-torch function mode replaces those calls; each row becomes a lane (see `attention.lanes`). Invariant: a row's sums run
-over the input in order, whatever the other rows are.
+Modelling code calls `F.linear` and `torch.sigmoid`, and the stock kernels' rounding of a row depends on the number of
+rows. A torch function mode replaces those calls; in linear maps each row becomes a lane (see `attention.lanes`).
+Invariant: a row's sums run over the input in order, whatever the other rows are.
 """
 
 from __future__ import annotations
@@ -19,20 +19,25 @@ from torch.overrides import TorchFunctionMode
 
 from decoding.attention import lanes
 from decoding.attention.lanes import IN_FLIGHT, LANES, VECTOR_BYTES
+from decoding.model.rowwise import RowSafeActivation
 
 # Shape suffixes: M rows, I input width, O output width.
 PARALLEL_WORK = 1 << 20  # with fewer multiply-adds (of sixteen rows each), threads cost more than they save
+SIGMOIDS = (torch.sigmoid, torch.Tensor.sigmoid)  # F.sigmoid calls the second
 Floats = NDArray[np.float32]
+_sigmoid = RowSafeActivation(torch.nn.Sigmoid())
 
 
 class RowExactLinears(TorchFunctionMode):
-    """Inside this mode `F.linear` of float32 is row-exact; nothing else changes."""
+    """Inside this mode `F.linear` of float32 and `torch.sigmoid` are row-exact; nothing else changes."""
 
     def __torch_function__(
         self, func: Callable[..., Any], _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if func is F.linear and args[0].dtype == torch.float32:
             return row_exact_linear(*args, **(kwargs or {}))
+        if func in SIGMOIDS:
+            return _sigmoid(*args)
         return func(*args, **(kwargs or {}))
 
 

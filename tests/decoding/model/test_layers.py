@@ -30,7 +30,7 @@ from tests.models import tiny
 from tests.trees import random_parents
 
 CPU = torch.device("cpu")
-TYPES = ["llama", "mistral", "qwen2", "qwen3"]
+TYPES = ["llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe"]
 WIDE = {"head_dim": 32, "num_key_value_heads": 2}  # int8 layers have at least 64 outputs
 
 
@@ -78,6 +78,11 @@ def test_a_fused_layer_gives_the_bits_of_the_layer_it_stands_for(model_type: str
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_one_of_int8_weights_does_too(dtype: torch.dtype) -> None:
     check(load("qwen3", dtype, "int8", **WIDE))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_mixture_of_int4_weights_does_too(dtype: torch.dtype) -> None:
+    check(load("qwen3_moe", dtype, "int4", moe_intermediate_size=96, num_experts=8, **WIDE))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

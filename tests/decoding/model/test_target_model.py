@@ -24,6 +24,7 @@ from tests.trees import path_to, random_parents
 
 ARCHITECTURES = [
     "llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3_text", "gpt_neox", "phi3", "mixtral", "qwen3_moe",
+    "qwen2_moe", "gpt_oss",
 ]  # fmt: skip
 KINDS = [  # of whose bits: bfloat16 differs from float32 by kernels alone, which three models see
     *((each, "float32") for each in ARCHITECTURES),
@@ -32,7 +33,7 @@ KINDS = [  # of whose bits: bfloat16 differs from float32 by kernels alone, whic
         for each in ARCHITECTURES
     ),
 ]
-ALSO = ["gpt_oss", "llama4_text", "deepseek_v3"]
+ALSO = ["llama4_text", "deepseek_v3"]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 Tokens = NDArray[np.int32]
 

@@ -1,0 +1,95 @@
+"""What a decoder layer computes behind its second norm: a gated MLP, or a mixture of experts.
+
+Knows nothing of attention. A row is a token. Invariant: calls write only the target and rooms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from decoding.attention.program import MOST_ROWS, Call, Rooms
+from decoding.model.experts.fused import FusedExperts
+from decoding.model.experts.router import FusedRouter
+from decoding.model.layers.activations import FusedSilu
+
+
+class Linear(Protocol):
+    """A linear layer that a program can call for up to `few_rows` rows."""
+
+    shape: tuple[int, int]  # of the weight, [outputs, inputs]
+    few_rows: int
+
+    def ready(self, source: int, rooms: Rooms) -> list[Call]:
+        """The calls that prepare its input; layers with the same input share them."""
+
+    def call(self, source: int, target: int, rooms: Rooms) -> Call: ...
+
+
+class Mlp(Protocol):
+    @property
+    def few_rows(self) -> int: ...
+
+    def fits(self, width: int) -> bool:
+        """Whether its parts fit to each other and to rows of this width, so that no call reads outside its buffers."""
+
+    def phases(self, source: int, target: int, rooms: Rooms) -> list[list[Call]]:
+        """A program's calls between two addresses."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatedMlp:
+    gate: Linear
+    up: Linear
+    activation: FusedSilu
+    down: Linear
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        return (self.gate, self.up, self.down)
+
+    @property
+    def few_rows(self) -> int:
+        return min(MOST_ROWS, *(each.few_rows for each in self.linears))
+
+    def fits(self, width: int) -> bool:
+        inner = self.gate.shape[0]
+        return [each.shape for each in self.linears] == [(inner, width), (inner, width), (width, inner)]
+
+    def phases(self, source: int, target: int, rooms: Rooms) -> list[list[Call]]:
+        width = self.up.shape[0]
+        gate, up = rooms.numbers("gate", width), rooms.numbers("up", width)
+        return [
+            *linear_phases(rooms, source, (self.gate, gate), (self.up, up)),
+            [self.activation.call(gate, up, gate, width)],
+            *linear_phases(rooms, gate, (self.down, target)),
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """A router and the experts that it chooses of."""
+
+    router: FusedRouter
+    experts: FusedExperts
+
+    @property
+    def few_rows(self) -> int:
+        return MOST_ROWS
+
+    def fits(self, width: int) -> bool:
+        return self.router.width == self.experts.width == width and self.router.num_experts == self.experts.num_experts
+
+    def phases(self, source: int, target: int, rooms: Rooms) -> list[list[Call]]:
+        calls, logits = self.experts.calls(self.router.num_ranks), rooms.numbers("router", self.router.num_experts)
+        return [
+            *self.router.phases(source, logits, calls.chosen, calls.shares),
+            *calls.phases(source, target),
+        ]
+
+
+def linear_phases(rooms: Rooms, source: int, *layers: tuple[Linear, int]) -> list[list[Call]]:
+    """Calls of linear layers that share one input. layers: each with the address that it writes to."""
+    ready = layers[0][0].ready(source, rooms)
+    products = [layer.call(source, target, rooms) for layer, target in layers]
+    return [ready, products] if ready else [products]
