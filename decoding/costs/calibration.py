@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.costs.price import CostCurve
+from decoding.costs.price import CostCurve, ExpertCosts
 
 ROUNDS = 8
 SECONDS_LIMIT = 2.0  # after which no further round is begun at start; two always are
@@ -31,7 +32,8 @@ Clock = Callable[[], float]  # seconds
 
 class Calibration:
     """sizes: (rows, context); measure: times one of them; kept: seconds of each as of an earlier start, which are taken
-    if they are of all and each can be timed anew while nobody waits."""
+    if they are of all and each can be timed anew while nobody waits; experts: how many a forward of so many rows has
+    chosen, as they are measured."""
 
     def __init__(
         self,
@@ -39,7 +41,9 @@ class Calibration:
         measure: Measure,
         kept: Mapping[tuple[int, int], float] | None = None,
         clock: Clock = time.perf_counter,
+        experts: Mapping[int, float] | None = None,
     ) -> None:
+        self._experts = experts
         self._sizes = sizes
         self._measure = measure
         self._clock = clock
@@ -97,12 +101,13 @@ class Calibration:
         self._outdated.discard(size)
 
     def _fit(self) -> CostCurve:
-        return fit_cost_curve([(rows, context, seconds) for (rows, context), seconds in self._quickest.items()])
+        samples = [(rows, context, seconds) for (rows, context), seconds in self._quickest.items()]
+        return fit_cost_curve(samples, [self._experts[rows] for rows, *_ in samples] if self._experts else None)
 
 
-def fit_cost_curve(samples: Sequence[tuple[int, int, float]]) -> CostCurve:
+def fit_cost_curve(samples: Sequence[tuple[int, int, float]], experts: Sequence[float] | None = None) -> CostCurve:
     """Least squares on (tokens, context, seconds) samples, errors relative, no coefficient negative, with as many
-    tokens among the few as the samples speak for.
+    tokens among the few as the samples speak for. experts: how many each sample's tokens chose, where there are any.
 
     A token is never free: a measurement that says so was disturbed, and `LEAST_TOKEN_SHARE` of the base is put in.
     """
@@ -111,11 +116,13 @@ def fit_cost_curve(samples: Sequence[tuple[int, int, float]]) -> CostCurve:
     for few in FEW:
         if few < tokens.max():
             # Every token costs what one of the few does, and those beyond them something more.
-            terms = np.stack((np.ones_like(tokens), tokens, np.maximum(0.0, tokens - few), tokens * contexts), axis=1)
-            fits.append((*_non_negative(terms / seconds[:, None]), few))
-    (base, few_token, more, key), _, few = min(fits, key=lambda fit: fit[1])
+            terms = [np.ones_like(tokens), tokens, np.maximum(0.0, tokens - few), tokens * contexts]
+            terms.append(np.zeros_like(tokens) if experts is None else np.array(experts))
+            fits.append((*_non_negative(np.stack(terms, axis=1) / seconds[:, None]), few))
+    (base, few_token, more, key, expert), _, few = min(fits, key=lambda fit: fit[1])
     few_token = max(few_token, LEAST_TOKEN_SHARE * base)
-    return CostCurve(base, few_token + more, key, few=few, few_token=few_token)
+    curve = CostCurve(base, few_token + more, key, few=few, few_token=few_token)
+    return curve if experts is None else replace(curve, experts=ExpertCosts(expert))
 
 
 def _non_negative(terms: NDArray[np.float64]) -> tuple[tuple[float, ...], float]:

@@ -12,14 +12,57 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertCosts:
+    """What it takes to read the experts that a step's tokens choose. seconds: of one expert in all mixtures.
+    num_chosen, num_experts: of how many a token chooses how many. novelty: how far each further token chooses anew: 1
+    as if at random, 0 always the same."""
+
+    seconds: float = 0.0
+    num_chosen: float = 1.0
+    num_experts: float = 1.0
+    novelty: float = 1.0
+
+    def num_distinct(self, num_tokens: float) -> float:
+        """How many experts so many tokens choose together."""
+        num_choices = min(num_tokens, 1.0) + self.novelty * max(0.0, num_tokens - 1)
+        return self.num_experts * (1 - self._chance_of_rest**num_choices)
+
+    def novelty_of(self, num_tokens: float, num_distinct: float) -> float | None:
+        """The novelty at which so many tokens choose so many experts; None where there is no telling."""
+        rest = 1 - num_distinct / self.num_experts
+        if num_tokens < 2 or rest < LEAST_REST or not 0 < self._chance_of_rest < 1:
+            return None
+        return min(max(0.0, math.log(rest) / math.log(self._chance_of_rest) - 1) / (num_tokens - 1), 1.0)
+
+    @property
+    def _chance_of_rest(self) -> float:
+        """That a token does not choose a certain expert."""
+        return 1 - self.num_chosen / self.num_experts
+
+    def seconds_of_tokens(self, num_tokens: float) -> float:
+        return self.seconds * self.num_distinct(num_tokens) if self.seconds else 0.0
+
+    def seconds_of_node(self, num_requests: int) -> float:
+        """Of each of a few nodes beside the tokens of so many requests. Later ones find more of their experts read, but
+        a price that fell from node to node would have no tree grow until its end is known."""
+        further = self.seconds_of_tokens(num_requests + FEW_NODES) - self.seconds_of_tokens(num_requests)
+        return further / FEW_NODES
+
+
+NO_EXPERTS = ExpertCosts()
+LEAST_REST = 0.05  # of the experts: where fewer are left, their number says little
+FEW_NODES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class CostCurve:
     """Seconds of one step: base + few_token for each of the first `few` tokens + token for each other + key * (tokens
-    summed over their context lengths).
+    summed over their context lengths) + what the tokens' experts take.
 
     head: the part of `token` that goes into its logits, which a prompt's tokens can do without; harvest: what a token
     costs more when the stores learn from its logits.
@@ -32,6 +75,12 @@ class CostCurve:
     harvest: float = 0.0
     few: int = 0
     few_token: float = 0.0
+    experts: ExpertCosts = NO_EXPERTS
+
+    @property
+    def tokens_of_base(self) -> float:
+        """How many tokens take as long as a step of many tokens takes beside them, which reads all experts."""
+        return (self.base + self.experts.seconds * self.experts.num_experts) / self.token
 
     def step_seconds(self, tokens: Sequence[float], contexts: Sequence[int]) -> float:
         """A step in which request i brings tokens[i] tokens at contexts[i] committed ones."""
@@ -41,7 +90,18 @@ class CostCurve:
     def seconds_of_tokens(self, num_tokens: float) -> float:
         """What so many tokens take beside what every step does and the keys they read."""
         num_few = min(num_tokens, self.few)
-        return self.few_token * num_few + self.token * (num_tokens - num_few)
+        alone = self.few_token * num_few + self.token * (num_tokens - num_few)
+        return alone + self.experts.seconds_of_tokens(num_tokens)
+
+    def slower(self, factor: float) -> CostCurve:
+        """The same, but for `key`, in steps that take `factor` times as long."""
+        return replace(
+            self,
+            base=factor * self.base,
+            token=factor * self.token,
+            few_token=factor * self.few_token,
+            experts=replace(self.experts, seconds=factor * self.experts.seconds),
+        )
 
     def plain_seconds(self, emitted: int, contexts: Sequence[int]) -> float:
         """Seconds plain decoding needs for `emitted` tokens at this load: one token per request a step."""

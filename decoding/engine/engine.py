@@ -247,7 +247,7 @@ class Engine:
         for step, lost in zip(trees, losses(self.costs.curve, tokens, contexts, drafted), strict=True):
             step.drafter.lost += lost
         if chains == 0:
-            self.costs.note_step(tally.seconds_beside, [step.cost for step in trees])
+            self.costs.note_step(tally.seconds_beside, [step.cost for step in trees], sum(tokens))
 
     def _note_sessions(self, steps: list[SequenceStep]) -> None:
         """Have the sessions in use counted and told of, now and then."""

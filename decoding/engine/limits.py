@@ -38,7 +38,7 @@ def limits_for(config: EngineConfig, curve: CostCurve, device_type: str, afforda
 
     On a CPU as many sequences as bring four fifths of the tokens a second that any number could, and as many rows
     as let a long prompt run at nearly full speed: more would only make everybody wait for longer."""
-    tokens_per_base = curve.base / curve.token
+    tokens_per_base = curve.tokens_of_base
     max_running, max_batch_rows = config.max_running, config.max_batch_rows
     if max_running is None:
         by_costs = GPU_RUNNING if device_type != "cpu" else max(8, round(4 * tokens_per_base))

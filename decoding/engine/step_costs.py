@@ -23,6 +23,7 @@ from decoding.stores.successor_table import NUM_SUCCESSORS
 MEDIAN_OF = 9  # steps: one slow moment of the machine moves no price
 FORGOTTEN_AFTER = 32  # steps without a draft forward, of one that took longer than the curve says
 HARVEST_ROUNDS = 9
+NOVELTIES = 33  # steps: texts that repeat themselves share experts, and others do not
 
 
 class StepCosts(Curves):
@@ -33,18 +34,23 @@ class StepCosts(Curves):
         self._draft_timing = Timing(draft_model, kept) if draft_model else None
         self._harvest = harvest_seconds(model.vocab_size)
         self._beside: deque[float] = deque([0.0], MEDIAN_OF)  # seconds of a step that are not its forwards'
+        self._mixtures = model.mixtures
+        self._novelties: deque[float] = deque([1.0], NOVELTIES)  # of tokens' experts
         self._draft_factors: deque[float] = deque([1.0] * MEDIAN_OF, MEDIAN_OF)  # of what the draft model's curve says
         self._num_without = 0  # steps, since the last draft forward
         self._measure()
 
-    def note_step(self, beside: float, costs: Sequence[DraftCost]) -> None:
-        """A step took `beside` seconds beyond its forwards; costs: what the draft model took for each sequence, in
-        forwards that they shared.
+    def note_step(self, beside: float, costs: Sequence[DraftCost], num_tokens: int = 1) -> None:
+        """A step of so many tokens took `beside` seconds beyond its forwards; costs: what the draft model took for each
+        sequence, in forwards that they shared.
 
         A draft forward runs behind a target's, which has emptied the caches, and takes longer than is measured of it.
         While there are none that is forgotten, or a busy moment might silence the draft model for good.
         """
         self._beside.append(beside)
+        if self._mixtures is not None:
+            novelty = self._forward.experts.novelty_of(num_tokens, self._mixtures.num_distinct())
+            self._novelties.extend([] if novelty is None else [novelty])
         if self._draft_forward is not None:
             self._note_draft(costs, self._draft_forward)
         self._take_curves()
@@ -74,13 +80,13 @@ class StepCosts(Curves):
 
     def _take_curves(self) -> None:
         forward, alone = self._forward, self._draft_forward
-        self.curve = replace(forward, base=forward.base + median(self._beside), harvest=self._harvest)
+        experts = replace(forward.experts, novelty=median(self._novelties))
+        beside = median(self._beside)
+        self.curve = replace(forward, base=forward.base + beside, harvest=self._harvest, experts=experts)
         self.draft_curve = None
         if alone is not None:
             factor = max(1.0, median(self._draft_factors))
-            self.draft_curve = replace(
-                alone, base=factor * alone.base, token=factor * alone.token, few_token=factor * alone.few_token
-            )
+            self.draft_curve = alone.slower(factor)
 
 
 def harvest_seconds(vocab_size: int) -> float:

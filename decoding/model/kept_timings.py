@@ -21,11 +21,13 @@ logger = logging.getLogger(__name__)
 
 
 class ModelTimings(msgspec.Struct, frozen=True):
-    """threads: the quickest number. head: seconds of one token's logits. quickest: (tokens, context, seconds)."""
+    """threads: the quickest number. head: seconds of one token's logits. quickest: (tokens, context, seconds). experts:
+    (tokens, experts that they chose)."""
 
     threads: int
     head: float
     quickest: list[tuple[int, int, float]]
+    experts: list[tuple[int, float]] = []
 
 
 Timings = TypeVar("Timings", bound=msgspec.Struct)

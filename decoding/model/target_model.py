@@ -47,6 +47,7 @@ from decoding.model.device.static_forward import StaticForward
 from decoding.model.device.stopwatch import stopwatch_on
 from decoding.model.experts.fused import fuse_experts
 from decoding.model.experts.interface import use_experts
+from decoding.model.experts.mixtures import Mixtures
 from decoding.model.experts.panel_linear import has_panels
 from decoding.model.experts.reading import separate_experts
 from decoding.model.experts.router import fuse_routers
@@ -129,6 +130,7 @@ class TargetModel:
         self.fingerprint = fingerprint(model, self.identity, self.attention, self.weights)
         self.num_bytes = num_bytes_in(model)
         self.taps: list[FeatureTap] = []
+        self.mixtures: Mixtures | None = None  # whose experts run together
         self._model = model
         self._capture = capture
         self._new_stopwatch = stopwatch_on(self.device)
@@ -197,7 +199,8 @@ class TargetModel:
         """Replace modules by faster ones whose result for a token does not depend on other tokens."""
         if self._has_experts and has_panels(self.device, self.dtype):
             separate_experts(self._model, self.dtype)
-            fuse_experts(self._model, self.dtype)
+            fused = fuse_experts(self._model, self.dtype)
+            self.mixtures = Mixtures(fused) if fused else None
             fuse_routers(self._model, self.dtype)
         pack_linears(self._model)
         self._few_rows = num_few_rows(self._model)

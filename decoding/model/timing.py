@@ -17,8 +17,9 @@ from decoding.cache.block_pool import num_blocks_for
 from decoding.cache.kv_cache import KvCache
 from decoding.cache.kv_store import KvRows, KvStore
 from decoding.costs.calibration import LONGEST_LATER, Calibration, Clock
-from decoding.costs.price import CostCurve
+from decoding.costs.price import CostCurve, ExpertCosts
 from decoding.model.device.runner import Runner
+from decoding.model.experts.mixtures import Mixtures
 from decoding.model.kept_timings import KeptTimings, ModelTimings
 from decoding.model.threads import ThreadChoice
 
@@ -36,6 +37,7 @@ class Timed(Protocol):
     threads: ThreadChoice
     vocab_size: int
     max_model_len: int
+    mixtures: Mixtures | None
 
     def new_store(self, num_blocks: int) -> KvStore: ...
 
@@ -87,15 +89,21 @@ class Timing:
             self._threads.begin_with(known.threads)
         self._num_threads = self._threads.chosen
         self._chains: Chains | None = None
+        self._experts = dict(known.experts) if known else {}
         quickest = {(rows, context): seconds for rows, context, seconds in known.quickest} if known else None
-        self._calibration = Calibration(self._sizes(), self._seconds, quickest, clock)
+        self._calibration = Calibration(self._sizes(), self._seconds, quickest, clock, self._experts)
         self._head = self._head_seconds() if known is None else known.head
         self._keep()
 
     @property
     def curve(self) -> CostCurve:
         curve = self._calibration.curve
-        return replace(curve, head=min(self._head, MOST_HEAD * curve.token))
+        curve = replace(curve, head=min(self._head, MOST_HEAD * curve.token))
+        mixtures = self._model.mixtures
+        if mixtures is None:
+            return curve
+        experts = ExpertCosts(curve.experts.seconds, mixtures.num_chosen, mixtures.num_experts)
+        return replace(curve, experts=experts)
 
     def refine(self) -> None:
         """Continue to measure for a moment."""
@@ -111,7 +119,9 @@ class Timing:
     def _keep(self) -> None:
         if self._kept is not None:
             quickest = [(*size, seconds) for size, seconds in self._calibration.quickest.items()]
-            self._kept.write(self._fingerprint, ModelTimings(self._num_threads, self._head, quickest))
+            self._kept.write(
+                self._fingerprint, ModelTimings(self._num_threads, self._head, quickest, list(self._experts.items()))
+            )
 
     def _head_seconds(self) -> float:
         """The seconds of one token's logits: the difference between forwards with all logits and with the last only."""
@@ -129,7 +139,10 @@ class Timing:
             self._step()  # finish the trial first
         if self._chains is None:
             self._chains = Chains(self._model, self._contexts, max(ROWS), self._clock)
-        return self._chains.seconds(num_rows, context)
+        seconds = self._chains.seconds(num_rows, context)
+        if self._model.mixtures is not None:
+            self._experts[num_rows] = self._model.mixtures.num_distinct()
+        return seconds
 
     def _sizes(self) -> list[tuple[int, int]]:
         longest = self._model.max_model_len

@@ -89,6 +89,9 @@ class ExpertCalls:
         places = (self._numbers.data_ptr(), self._words.data_ptr(), len(self._tables))
         self.sort = Call(sort_rows, (self.chosen, self._places, 0, 0, num_ranks, num_experts, *places))
 
+    def num_distinct(self) -> int:
+        return int(self._numbers[0])
+
     def phases(self, source: int, target: int) -> list[list[Call]]:
         """From routed rows at `source` to their sums at `target`. The first phase sorts."""
         item, num_ranks, numbers = self._rooms.dtype.itemsize, self._num_ranks, self._numbers.data_ptr()
@@ -122,6 +125,15 @@ class FusedExperts:
         self._calls: dict[int, ExpertCalls] = {}
         self._programs: dict[int, tuple[Program, list[Any]]] = {}
 
+    @property
+    def num_ranks(self) -> int:
+        """How many experts each row has, once one was run."""
+        return max(self._calls)
+
+    def num_distinct(self) -> int:
+        """How many experts the last rows chose."""
+        return self._calls[self.num_ranks].num_distinct()
+
     def calls(self, num_ranks: int) -> ExpertCalls:
         """Those for rows with so many experts each."""
         if num_ranks not in self._calls:
@@ -152,17 +164,17 @@ class FusedExperts:
         return self._programs[num_ranks]
 
 
-def fuse_experts(model: nn.Module, dtype: torch.dtype) -> int:
-    """Have the separate experts of `model` run together; return in how many mixtures. Their layers get panels unless
-    they are packed already."""
-    rooms, num_fused = PairRooms(dtype), 0
+def fuse_experts(model: nn.Module, dtype: torch.dtype) -> list[FusedExperts]:
+    """Have the separate experts of `model` run together; return what runs them. Their layers get panels unless they are
+    packed already."""
+    rooms, fused = PairRooms(dtype), []
     for experts in list(model.modules()):
         if isinstance(experts, SeparateExperts) and experts.gate_kernel is not None:
             _pack(experts)
             if _are_alike(experts):
-                experts.runner = FusedExperts(experts, experts.gate_kernel, rooms)
-                num_fused += 1
-    return num_fused
+                fused.append(FusedExperts(experts, experts.gate_kernel, rooms))
+                experts.runner = fused[-1]
+    return fused
 
 
 def _pack(experts: SeparateExperts) -> None:

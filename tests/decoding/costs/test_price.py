@@ -10,6 +10,7 @@ from decoding.costs.price import (
     CostCurve,
     Curves,
     DraftBudget,
+    ExpertCosts,
     NodePrice,
     chain_gain,
     num_nodes_for,
@@ -345,3 +346,35 @@ def test_a_node_costs_what_the_stores_alone_would_bring_where_the_draft_model_br
     for _ in range(60):
         cheap.update(Brought(2.0, 5.0), stores, 3.0)
     assert present_rate(curve, [cheap], [10]).tokens_a_second == pytest.approx(3 / 1.5, rel=0.01)
+
+
+EXPERTS = ExpertCosts(seconds=1e-4, num_chosen=8, num_experts=64)
+
+
+def test_the_fit_finds_what_experts_take() -> None:
+    curve = CostCurve(base=2e-3, token=5e-5, key=1e-7, experts=EXPERTS)
+    sizes = [(n, c) for n in (1, 2, 4, 6, 8, 16, 32, 64) for c in (32, 512)]
+    samples = [(n, c, curve.step_seconds([n], [c])) for n, c in sizes]
+    fitted = fit_cost_curve(samples, [EXPERTS.num_distinct(n) for n, _ in sizes])
+    assert (fitted.base, fitted.token, fitted.experts.seconds) == pytest.approx((2e-3, 5e-5, 1e-4), rel=1e-6)
+
+
+@pytest.mark.parametrize("novelty", [0.0, 0.3, 1.0])
+def test_what_tokens_chose_says_how_alike_they_are(novelty: float) -> None:
+    experts = replace(EXPERTS, novelty=novelty)
+    assert experts.num_distinct(1) == pytest.approx(8)
+    assert experts.num_distinct(1e4) == pytest.approx(64 if novelty else 8)
+    assert EXPERTS.novelty_of(6, experts.num_distinct(6)) == pytest.approx(novelty, abs=1e-9)
+    assert EXPERTS.novelty_of(1, 8) is None
+    assert EXPERTS.novelty_of(60, 63.9) is None
+    assert ExpertCosts(1e-4, 4, 4).novelty_of(6, 4) is None
+
+
+def test_nodes_with_experts_of_their_own_are_dearer() -> None:
+    def price(novelty: float, num_requests: int = 1) -> float:
+        experts = replace(EXPERTS, novelty=novelty)
+        return node_price(CostCurve(2e-3, 5e-5, 0.0, experts=experts), 100.0, 0, num_requests).usual
+
+    assert price(0.0) == pytest.approx(100 * 5e-5)
+    assert price(0.0) < price(0.3) < price(1.0) < 100 * (5e-5 + 8 * EXPERTS.seconds)
+    assert price(1.0, 64) < 1.1 * price(0.0), "with many requests all experts are read anyway"

@@ -27,6 +27,7 @@ class ScriptedModel:
     fingerprint: str = "scripted"
     vocab_size: int = 100
     max_model_len: int = 256
+    mixtures: None = None
 
     def clock(self) -> float:
         return self.now
