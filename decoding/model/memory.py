@@ -13,6 +13,7 @@ from decoding.config import EngineConfig
 from decoding.errors import ConfigError
 
 PAGE_BYTES = 4096
+PACKED_BYTES = 5 / 8  # of a weight of four bits, with its share of scales and minima
 CONTROL_GROUPS = (  # a container's own control group: its folder, and the files with its limit and usage
     (Path("/sys/fs/cgroup"), "memory.max", "memory.current"),
     (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes"),
@@ -98,11 +99,16 @@ def room_for(longest: int, config: EngineConfig, affordable: int, max_running: i
     return CacheRoom(num_slots, num_slots, note)
 
 
-def check_weights_fit(num_bytes: int, device: torch.device) -> None:
-    """Raise ConfigError, with both numbers, if a model's weights are larger than the free memory."""
-    free = free_bytes(device)
-    if num_bytes > free:
-        raise ConfigError(f"the model's weights take {_gib(num_bytes)}, but only {_gib(free)} are free")
+def check_weights_fit(num_bytes: int, device: torch.device, num_numbers: int = 0) -> None:
+    """Raise ConfigError, with both numbers, if a model's weights are larger than the free memory. num_numbers: of
+    weights in full precision, which a file may hold packed."""
+    free, packed_bytes = free_bytes(device), int(num_numbers * PACKED_BYTES)
+    if num_bytes <= free:
+        return
+    sentence = f"the model's weights take {_gib(num_bytes)}, but only {_gib(free)} are free"
+    if device.type == "cpu" and 0 < packed_bytes < free:
+        sentence += f"; packed in four bits they take about {_gib(packed_bytes)}: a GGUF file of such a type fits"
+    raise ConfigError(sentence)
 
 
 def _limits_left() -> list[int]:

@@ -94,6 +94,10 @@ def test_weights_that_do_not_fit_are_refused_with_both_numbers() -> None:
     check_weights_fit(2**20, CPU)
     with pytest.raises(ConfigError, match=r"weights take 1048576\.0 GiB, but only \d+\.\d GiB are free"):
         check_weights_fit(2**50, CPU)
+    with pytest.raises(ConfigError, match=r"are free; packed in four bits they take about 0\.6 GiB: a GGUF file"):
+        check_weights_fit(2**50, CPU, 2**30)
+    with pytest.raises(ConfigError, match="are free$"):
+        check_weights_fit(2**50, CPU, 2**50)
 
 
 def test_a_limit_on_the_address_space_counts_as_memory() -> None:
