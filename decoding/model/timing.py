@@ -37,7 +37,9 @@ class Timed(Protocol):
     threads: ThreadChoice
     vocab_size: int
     max_model_len: int
-    mixtures: Mixtures | None
+
+    @property
+    def mixtures(self) -> Mixtures | None: ...
 
     def new_store(self, num_blocks: int) -> KvStore: ...
 

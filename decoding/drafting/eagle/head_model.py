@@ -53,6 +53,7 @@ class HeadModel:
         self.device, self.dtype = target.device, target.dtype
         self.vocab_size, self.max_model_len = target.vocab_size, target.max_model_len
         self.num_logits = config.draft_vocab_size
+        self.mixtures = None  # a head has no experts
         self.threads = ThreadChoice([target.threads.chosen], target.threads.chosen)
         self.width = config.width
         self.target_ids = head.target_ids.to("cpu", torch.int32).numpy()

@@ -69,7 +69,8 @@ class ExpertCalls:
     router says."""
 
     def __init__(self, experts: SeparateExperts, kernel: GateKernel, num_ranks: int, rooms: Rooms) -> None:
-        self.width, self._inner = experts.downs[0].shape
+        down: Any = experts.downs[0]
+        self.width, self._inner = down.shape
         self._experts, self._kernel, self._num_ranks, self._rooms = experts, kernel, num_ranks, rooms
         self.chosen, self.shares = rooms.room("chosen", PAIR_BYTES), rooms.room("shares", SHARE_BYTES)
         self._places = rooms.room("places", PAIR_BYTES)
@@ -77,14 +78,12 @@ class ExpertCalls:
         self._gate, self._up = rooms.numbers("gate", self._inner), rooms.numbers("up", self._inner)
         num_experts = len(experts.gates)
         self._numbers = torch.zeros(1 + num_experts, dtype=torch.int64)  # of the chosen experts, after how many
-        self._tables = [
-            _Table(list(layers), source, target, rooms)
-            for layers, source, target in (
-                (experts.gates, self._sorted, self._gate),
-                (experts.ups, self._sorted, self._up),
-                (experts.downs, self._gate, self._results),
-            )
+        sides: list[tuple[nn.ModuleList, int, int]] = [
+            (experts.gates, self._sorted, self._gate),
+            (experts.ups, self._sorted, self._up),
+            (experts.downs, self._gate, self._results),
         ]
+        self._tables = [_Table(list(layers), source, target, rooms) for layers, source, target in sides]
         self._words = torch.tensor([table.words for table in self._tables], dtype=torch.int64)
         places = (self._numbers.data_ptr(), self._words.data_ptr(), len(self._tables))
         self.sort = Call(sort_rows, (self.chosen, self._places, 0, 0, num_ranks, num_experts, *places))
@@ -120,7 +119,8 @@ class FusedExperts:
     """Runs all chosen experts of a mixture at once, for any number of rows."""
 
     def __init__(self, experts: SeparateExperts, kernel: GateKernel, rooms: PairRooms) -> None:
-        self.num_experts, self.width = len(experts.gates), experts.downs[0].shape[0]
+        down: Any = experts.downs[0]
+        self.num_experts, self.width = len(experts.gates), down.shape[0]
         self._experts, self._kernel, self._rooms = experts, kernel, rooms
         self._calls: dict[int, ExpertCalls] = {}
         self._programs: dict[int, tuple[Program, list[Any]]] = {}

@@ -188,7 +188,7 @@ def _route(call: Any, tag: Any) -> None:
         shares = numbers_at(call[TARGET_SHARES] + 4 * row * num_ranks, num_ranks, FLOATS)
         total = np.float32(0)
         for rank in range(num_ranks):
-            best = np.int64(0)
+            best = 0
             for expert in range(1, num_experts):
                 if worth[expert] > worth[best]:  # the first of equals
                     best = expert

@@ -83,7 +83,8 @@ def _linear(weight_OI: torch.Tensor, bias_O: torch.Tensor | None) -> nn.Linear:
 
 def _is_same(module: nn.Module, experts: SeparateExperts) -> bool:
     """Whether a few random rows have the results of the model's own code."""
-    generator, weight = torch.Generator().manual_seed(0), experts.downs[0].weight
+    down: Any = experts.downs[0]
+    generator, weight = torch.Generator().manual_seed(0), down.weight
     num_experts, num_ranks = len(experts.gates), min(TRIAL_RANKS, len(experts.gates))
     rows_ME = torch.randn(TRIAL_ROWS, weight.shape[0], generator=generator).to(weight.dtype)
     chosen_MK = torch.stack([torch.randperm(num_experts, generator=generator)[:num_ranks] for _ in range(TRIAL_ROWS)])

@@ -100,8 +100,9 @@ def _mlp_of(module: nn.Module) -> GatedMlp | Mixture | None:
         mlp = GatedMlp(known["gate_proj"], known["up_proj"], known["act_fn"], known["down_proj"])
         return mlp if isinstance(mlp.activation, FusedSilu) and _are_of_one_kind(mlp.linears) else None
     router, runner = known.get("gate", known.get("router")), runner_of(known.get("experts"))
-    is_mixture = len(known) == 2 and isinstance(router, FusedRouter) and runner is not None
-    return Mixture(router, runner) if is_mixture else None
+    if len(known) != 2 or runner is None or not isinstance(router, FusedRouter):
+        return None
+    return Mixture(router, runner)
 
 
 def _are_of_one_kind(linears: Sequence[Linear]) -> bool:

@@ -78,7 +78,8 @@ class Mixture:
         return MOST_ROWS
 
     def fits(self, width: int) -> bool:
-        return self.router.width == self.experts.width == width and self.router.num_experts == self.experts.num_experts
+        routed = (self.router.num_experts, self.router.width)
+        return routed == (self.experts.num_experts, self.experts.width) and self.router.width == width
 
     def phases(self, source: int, target: int, rooms: Rooms) -> list[list[Call]]:
         calls, logits = self.experts.calls(self.router.num_ranks), rooms.numbers("router", self.router.num_experts)

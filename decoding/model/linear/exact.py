@@ -36,7 +36,7 @@ class RowExactLinears(TorchFunctionMode):
     ) -> Any:
         if func is F.linear and args[0].dtype == torch.float32:
             return row_exact_linear(*args, **(kwargs or {}))
-        if func in SIGMOIDS:
+        if func in SIGMOIDS and not kwargs:
             return _sigmoid(*args)
         return func(*args, **(kwargs or {}))
 
