@@ -45,7 +45,7 @@ class ExpertCosts:
         return 1 - self.num_chosen / self.num_experts
 
     def seconds_of_tokens(self, num_tokens: float) -> float:
-        return self.seconds * self.num_distinct(num_tokens) if self.seconds else 0.0
+        return self.seconds * self.num_distinct(num_tokens)
 
     def seconds_of_node(self, num_requests: int) -> float:
         """Of each of a few nodes beside the tokens of so many requests. Later ones find more of their experts read, but
@@ -54,7 +54,6 @@ class ExpertCosts:
         return further / FEW_NODES
 
 
-NO_EXPERTS = ExpertCosts()
 LEAST_REST = 0.05  # of the experts: where fewer are left, their number says little
 FEW_NODES = 4
 
@@ -75,12 +74,13 @@ class CostCurve:
     harvest: float = 0.0
     few: int = 0
     few_token: float = 0.0
-    experts: ExpertCosts = NO_EXPERTS
+    experts: ExpertCosts | None = None
 
     @property
     def tokens_of_base(self) -> float:
         """How many tokens take as long as a step of many tokens takes beside them, which reads all experts."""
-        return (self.base + self.experts.seconds * self.experts.num_experts) / self.token
+        reading = self.experts.seconds * self.experts.num_experts if self.experts is not None else 0.0
+        return (self.base + reading) / self.token
 
     def step_seconds(self, tokens: Sequence[float], contexts: Sequence[int]) -> float:
         """A step in which request i brings tokens[i] tokens at contexts[i] committed ones."""
@@ -91,17 +91,13 @@ class CostCurve:
         """What so many tokens take beside what every step does and the keys they read."""
         num_few = min(num_tokens, self.few)
         alone = self.few_token * num_few + self.token * (num_tokens - num_few)
-        return alone + self.experts.seconds_of_tokens(num_tokens)
+        return alone if self.experts is None else alone + self.experts.seconds_of_tokens(num_tokens)
 
     def slower(self, factor: float) -> CostCurve:
         """The same, but for `key`, in steps that take `factor` times as long."""
-        return replace(
-            self,
-            base=factor * self.base,
-            token=factor * self.token,
-            few_token=factor * self.few_token,
-            experts=replace(self.experts, seconds=factor * self.experts.seconds),
-        )
+        experts = self.experts and replace(self.experts, seconds=factor * self.experts.seconds)
+        base, token, few_token = factor * self.base, factor * self.token, factor * self.few_token
+        return replace(self, base=base, token=token, few_token=few_token, experts=experts)
 
     def plain_seconds(self, emitted: int, contexts: Sequence[int]) -> float:
         """Seconds plain decoding needs for `emitted` tokens at this load: one token per request a step."""

@@ -174,7 +174,9 @@ def node_price(
     """What nodes cost one of so many requests, at `context` committed tokens, in tokens: the tokens that a step has to
     spare beside their own are shared. seconds_beside: of each node, beside the forward."""
     num_spare = max(0, curve.few - num_requests) // num_requests
-    more = curve.key * context + seconds_beside + curve.experts.seconds_of_node(num_requests)
+    more = curve.key * context + seconds_beside
+    if curve.experts is not None:
+        more += curve.experts.seconds_of_node(num_requests)
     return NodePrice(rate * (curve.token + more), rate * (curve.few_token + more), num_spare)
 
 
@@ -226,7 +228,7 @@ class Pricing:
             curves.append(self._costs.draft_curve)
         num_keys = num_tokens * (context + num_tokens / 2)
         seconds = sum((curve.token - curve.head) * num_tokens + curve.key * num_keys for curve in curves)
-        seconds += sum(curve.experts.seconds_of_tokens(num_tokens) for curve in curves)
+        seconds += sum(curve.experts.seconds_of_tokens(num_tokens) for curve in curves if curve.experts is not None)
         return self._chain_factor * seconds
 
     def note_step(self, seconds: float, tokens: Sequence[int], contexts: Sequence[int], chains: float) -> None:

@@ -48,7 +48,7 @@ class StepCosts(Curves):
         While there are none that is forgotten, or a busy moment might silence the draft model for good.
         """
         self._beside.append(beside)
-        if self._mixtures is not None:
+        if self._mixtures is not None and self._forward.experts is not None:
             novelty = self._forward.experts.novelty_of(num_tokens, self._mixtures.num_distinct())
             self._novelties.extend([] if novelty is None else [novelty])
         if self._draft_forward is not None:
@@ -80,7 +80,7 @@ class StepCosts(Curves):
 
     def _take_curves(self) -> None:
         forward, alone = self._forward, self._draft_forward
-        experts = replace(forward.experts, novelty=median(self._novelties))
+        experts = forward.experts and replace(forward.experts, novelty=median(self._novelties))
         beside = median(self._beside)
         self.curve = replace(forward, base=forward.base + beside, harvest=self._harvest, experts=experts)
         self.draft_curve = None

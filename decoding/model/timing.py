@@ -102,7 +102,7 @@ class Timing:
         curve = self._calibration.curve
         curve = replace(curve, head=min(self._head, MOST_HEAD * curve.token))
         mixtures = self._model.mixtures
-        if mixtures is None:
+        if mixtures is None or curve.experts is None:
             return curve
         experts = ExpertCosts(curve.experts.seconds, mixtures.num_chosen, mixtures.num_experts)
         return replace(curve, experts=experts)

@@ -356,6 +356,7 @@ def test_the_fit_finds_what_experts_take() -> None:
     sizes = [(n, c) for n in (1, 2, 4, 6, 8, 16, 32, 64) for c in (32, 512)]
     samples = [(n, c, curve.step_seconds([n], [c])) for n, c in sizes]
     fitted = fit_cost_curve(samples, [EXPERTS.num_distinct(n) for n, _ in sizes])
+    assert fitted.experts is not None
     assert (fitted.base, fitted.token, fitted.experts.seconds) == pytest.approx((2e-3, 5e-5, 1e-4), rel=1e-6)
 
 

@@ -31,5 +31,6 @@ def test_replies_are_the_plain_ones_in_any_batch_tree_chunk_and_after_preemption
     assert [request.output.tolist() for request in requests] == [request.output.tolist() for request in alone]
     assert scored == expected
     experts = engine.costs.curve.experts
+    assert experts is not None
     assert (experts.num_chosen, experts.num_experts) == (2, 4)
     assert 0 <= experts.novelty <= 1
