@@ -290,8 +290,10 @@ class _StartupReport:
         )
         num_workers = self._service.settings.workers
         takers = "the worker takes" if num_workers == 1 else f"the {num_workers} workers take"
+        carried = f", each with {engine.state_bytes / 2**20:.2f} MiB that layers carry" if engine.state_bytes else ""
         self._say(
-            f"The KV cache has room for {engine.kv_slots:,} tokens; {engine.max_running} requests run at a time; "
+            f"The KV cache has room for {engine.kv_slots:,} tokens; "
+            f"{engine.max_running} requests run at a time{carried}; "
             f"once full, {takers} {engine.expected_bytes / 2**30:.1f} GiB and what sessions remember."
         )
         if engine.context_note is not None:

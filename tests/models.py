@@ -30,6 +30,19 @@ _COMMON: dict[str, Any] = {
 }
 _GROUPED: dict[str, Any] = {"num_key_value_heads": 2, "head_dim": 16}
 _EXPERTS: dict[str, Any] = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
+_LINEAR: dict[str, Any] = {
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+}
+_MAMBA_2: dict[str, Any] = {
+    "mamba_n_heads": 8,
+    "mamba_d_head": 16,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 16,
+    "mamba_chunk_size": 8,
+}
 
 # What each type needs beyond (or instead of) _COMMON.
 _PRESETS: dict[str, dict[str, Any]] = {
@@ -82,21 +95,61 @@ _PRESETS: dict[str, dict[str, Any]] = {
         "first_k_dense_replace": 1,
     },
     # Types that Gander refuses.
-    "mamba": {"state_size": 8},
     "bloom": {"n_layer": 3, "n_head": 4},
     "falcon": {},
     "gptj": {"n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 512, "rotary_dim": 8},
+    # Types whose layers carry a state.
+    "lfm2": {
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 4,
+        "layer_types": ["conv", "full_attention", "conv", "conv"],
+        "block_auto_adjust_ff_dim": False,
+    },
     "qwen3_next": _GROUPED
     | _EXPERTS
+    | _LINEAR
+    | {"num_experts": 4, "num_hidden_layers": 4, "shared_expert_intermediate_size": 32},
+    "qwen3_5_text": _GROUPED | _LINEAR | {"num_hidden_layers": 4},
+    "olmo_hybrid": {"num_key_value_heads": 2, "num_hidden_layers": 4} | _LINEAR,
+    "kimi_linear": _EXPERTS
     | {
-        "num_experts": 4,
         "num_hidden_layers": 4,
-        "shared_expert_intermediate_size": 32,
-        "linear_key_head_dim": 16,
-        "linear_value_head_dim": 16,
-        "linear_num_key_heads": 2,
-        "linear_num_value_heads": 4,
+        "linear_head_dim": 16,
+        "linear_num_heads": 4,
+        "num_key_value_heads": 4,
+        "kv_lora_rank": 16,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 8,
+        "v_head_dim": 12,
+        "num_local_experts": 4,
+        "layer_types": ["linear_attention", "full_attention", "linear_attention", "full_attention"],
     },
+    "bamba": _GROUPED | _MAMBA_2 | {"attn_layer_indices": [1]},
+    "granitemoehybrid": _GROUPED
+    | _MAMBA_2
+    | {"layer_types": ["mamba", "attention", "mamba"], "num_local_experts": 4, "shared_intermediate_size": 32},
+    "falcon_h1": _GROUPED | _MAMBA_2 | {"mamba_d_ssm": 128},
+    "nemotron_h": _GROUPED
+    | {
+        "layers_block_type": ["mamba", "mlp", "attention", "mamba"],
+        "mamba_num_heads": 8,
+        "mamba_head_dim": 16,
+        "n_groups": 2,
+        "ssm_state_size": 16,
+        "chunk_size": 8,
+    },
+    "mamba2": {"num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 2, "chunk_size": 8},
+    "jamba": {
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 4,
+        "attn_layer_period": 2,
+        "attn_layer_offset": 1,
+        "mamba_d_state": 16,
+        "mamba_dt_rank": 8,
+        "num_experts": 2,
+        "num_experts_per_tok": 1,
+    },
+    "mamba": {"state_size": 16, "time_step_rank": 8},
 }
 
 

@@ -22,14 +22,17 @@ DECODING = {
     """,
     "costs": "price calibration pricing",
     "stores": "context successor_table blend ngram suffixes evidence acceptance_model session session_store",
-    "cache": "prefix_index block_pool kv_store kv_cache stamped top_token_store feature_store batch step_tensors",
+    "cache": """
+        state_pool prefix_index block_pool kv_store kv_cache stamped top_token_store feature_store batch step_tensors
+    """,
     "attention": """
         backend lanes program products step_table tile_scratch exact_kernel exact reference sdpa padded
         triton/work triton/kernels triton/tiles triton/constants triton/triton_attention
     """,
     "model": """
         blueprint refusal files/gguf_file files/gguf_config files/gguf_tokenizer files/gguf_place checkpoint weights
-        memory rowwise seam probe self_test threads linear/exact linear/panel_kernel linear/row_limit
+        memory rowwise state/sites state/step_walk state/rule_rows state/state_lanes state/walk_kernel state/reference
+        state/compiled state/state_seam seam probe self_test threads linear/exact linear/panel_kernel linear/row_limit
         linear/row_counts linear/panels linear/readers linear/packed linear/int8_kernel linear/int8
         linear/rounding_kernel linear/groups linear/grouped_kernel/layout linear/grouped_kernel/packing
         linear/grouped_kernel/unpacking linear/grouped_kernel/products linear/grouped_kernel/multiplying

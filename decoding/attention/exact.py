@@ -165,7 +165,8 @@ class ExactAttention:
         num_threads = torch.get_num_threads()
         if num_keys > self._most_keys or num_threads > len(self._scratch):
             self._most_keys = num_keys + num_keys // 2
-            words = max(scratch_words(self._most_keys, spec.key_dim, spec.value_dim) for spec in self._specs)
+            sizes = [scratch_words(self._most_keys, spec.key_dim, spec.value_dim) for spec in self._specs]
+            words = max(sizes, default=1)  # where no layer attends
             self._scratch = np.zeros((num_threads, words), np.float32)
         return self._scratch
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from decoding.cache.block_pool import BLOCK_LEN
 from decoding.cache.kv_store import KvRows, KvStore
+from decoding.cache.state_pool import SequenceState
 from decoding.core.tree import IntArray
 
 # Shape suffixes: M tokens of the step, R tokens that need logits, B segments (one per request), W words of ancestor
@@ -33,7 +34,8 @@ class Segment:
     tokens: int32 [n]; parents: int32 [w + n], local to the segment, -1 for a node that follows the committed tokens,
     `parents[i] < i`; None is a causal chain. num_written: w, for a tree that grows over several forwards: the store has
     the keys and values of its first w nodes already. logits: which tokens need logits; a number asks for that many
-    last tokens.
+    last tokens. num_certain: how many of its first tokens, a chain, every commit keeps; None are all of a chain, and
+    the root of a tree.
     """
 
     rows: KvRows
@@ -41,6 +43,14 @@ class Segment:
     parents: IntArray | None = None
     logits: LogitRows = "all"
     num_written: int = 0
+    num_certain: int | None = None
+
+
+class CarriedSegment(NamedTuple):
+    """state: of the segment's sequence. num_certain: as of `Segment`."""
+
+    state: SequenceState
+    num_certain: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +64,7 @@ class StepBatch:
     positions_P (int64) describe whole trees; tree_offsets: int32 [B+1] into them; num_written: int32 [B], the nodes of
     each tree that come before the step's tokens. prefix_lens: int32 [B], committed tokens. is_chain: bool [B], every
     node's parent is the node before. write_slots_M: int64. logit_rows_R: int64, the tokens that need logits, ascending;
-    logit_offsets: int32 [B+1] into them.
+    logit_offsets: int32 [B+1] into them. carried: of each segment, where the model's layers carry a state.
     """
 
     store: KvStore
@@ -72,6 +82,7 @@ class StepBatch:
     write_slots_M: NDArray[np.int64]
     logit_rows_R: NDArray[np.int64]
     logit_offsets: IntArray
+    carried: tuple[CarriedSegment, ...] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -144,7 +155,17 @@ def pack(segments: Sequence[Segment], store: KvStore) -> StepBatch:
         write_slots_M=write_slots_M,
         logit_rows_R=logit_rows_R,
         logit_offsets=tables.logit_offsets,
+        carried=() if store.carried is None else tuple(map(_carried, segments)),
     )
+
+
+def _carried(segment: Segment) -> CarriedSegment:
+    assert segment.rows.state is not None, "a sequence of a model whose layers carry a state"
+    assert segment.num_written == 0, "a tree of such a model is run in one forward"
+    num_certain = segment.num_certain
+    if num_certain is None:
+        num_certain = len(segment.tokens) if segment.parents is None else 1
+    return CarriedSegment(segment.rows.state, num_certain)
 
 
 class Tables(NamedTuple):

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoding.cache.prefix_index import PrefixIndex, block_digest
+from decoding.cache.state_pool import StatePool
 from decoding.config import BLOCK_LEN as BLOCK_LEN
 from decoding.core.tree import IntArray
 
@@ -31,19 +32,24 @@ def num_blocks_for(num_tokens: int) -> int:
 class BlockTable:
     """One sequence's blocks in the order of its tokens, for all models that run it. Only its pool writes it.
 
-    num_hashed: the first blocks whose tokens the index knows. digest: of those blocks, or the namespace if there are
-    none.
+    digests: of the first blocks whose tokens the index knows. num_matched: how many blocks of its tokens the index had
+    when it was last asked, whether they could be used or not.
     """
 
-    digest: bytes = NO_NAMESPACE
+    namespace: bytes = NO_NAMESPACE
     num_blocks: int = 0
-    num_hashed: int = 0
+    digests: list[bytes] = field(default_factory=list)
+    num_matched: int = 0
     _numbers: IntArray = field(default_factory=lambda: _NO_BLOCKS)
 
     @property
     def blocks(self) -> IntArray:
         """int32 [num_blocks]."""
         return self._numbers[: self.num_blocks]
+
+    @property
+    def num_hashed(self) -> int:
+        return len(self.digests)
 
     @property
     def capacity(self) -> int:
@@ -65,10 +71,12 @@ class BlockTable:
 
 class BlockPool:
     """Gives out the cache's blocks. stamps: int64 [num_blocks], raised each time a block is given to a new holder, so
-    that data stored beside a block can be told from its last holder's."""
+    that data stored beside a block can be told from its last holder's. states: beside the blocks, of a model whose
+    layers carry some."""
 
-    def __init__(self, num_blocks: int, index: PrefixIndex | None = None) -> None:
+    def __init__(self, num_blocks: int, index: PrefixIndex | None = None, states: StatePool | None = None) -> None:
         self.num_blocks = num_blocks
+        self.states = states
         self.stamps: NDArray[np.int64] = np.ones(num_blocks, np.int64)
         self._index = index
         self._free = list(range(num_blocks - 1, -1, -1))
@@ -115,23 +123,28 @@ class BlockPool:
         self._tables.remove(table)
         while table.num_blocks:
             self._drop(table.pop())
-        table.num_hashed = 0
+        table.digests.clear()
 
     def find(self, table: BlockTable, tokens: IntArray) -> int:
         """Append the indexed blocks that hold the next of `tokens`; return how many. A table with blocks that are not
-        hashed finds none."""
+        hashed finds none. Where layers carry a state, only those up to the last that has a checkpoint of it."""
         if self._index is None or table.num_hashed < table.num_blocks:
             return 0
-        found = 0
+        found: list[tuple[bytes, int]] = []
+        num_usable = 0
         for digest in self._digests(table, tokens):
             block = self._index.find(digest)
             if block is None:
                 break
+            found.append((digest, block))
+            if self.states is None or self.states.knows(digest):
+                num_usable = len(found)
+        table.num_matched = max(table.num_matched, table.num_hashed + len(found))
+        for digest, block in found[:num_usable]:
             self._hold(block)
             table.append(block)
-            table.digest, table.num_hashed = digest, table.num_hashed + 1
-            found += 1
-        return found
+            table.digests.append(digest)
+        return num_usable
 
     def publish(self, table: BlockTable, tokens: IntArray) -> None:
         """Put the table's full blocks into the index, by the tokens that they hold or will hold after the next forward.
@@ -140,15 +153,17 @@ class BlockPool:
             return
         for digest in self._digests(table, tokens):
             self._index.add(digest, int(table.blocks[table.num_hashed]))
-            table.digest, table.num_hashed = digest, table.num_hashed + 1
+            table.digests.append(digest)
 
     def forget(self) -> None:
-        """Take all idle blocks out of the index and free them."""
+        """Take all idle blocks out of the index and free them, and drop all checkpoints."""
         while self._idle:
             block, _ = self._idle.popitem()
             assert self._index is not None, "only what the index knows is idle"
             self._index.remove(block)
             self._free.append(block)
+        if self.states is not None:
+            self.states.forget()
 
     def fork(self, table: BlockTable, num_tokens: int) -> BlockTable | None:
         """A new table that shares the full blocks of the first `num_tokens`; None if no block is left. It gets a block
@@ -178,10 +193,12 @@ class BlockPool:
         if self._index is not None:
             assert all(block in self._index.digests for block in self._idle), "an idle block that cannot be found"
             assert not any(block in self._index.digests for block in self._free), "a free block that can be found"
+        if self.states is not None:
+            self.states.check_integrity()
 
     def _digests(self, table: BlockTable, tokens: IntArray) -> Iterator[bytes]:
         """The digests of the full blocks of `tokens` that follow the table's hashed ones."""
-        digest = table.digest
+        digest = table.digests[-1] if table.digests else table.namespace
         for start in range(table.num_hashed * BLOCK_LEN, len(tokens) - BLOCK_LEN + 1, BLOCK_LEN):
             digest = block_digest(digest, tokens[start : start + BLOCK_LEN])
             yield digest

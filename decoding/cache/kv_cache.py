@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from decoding.cache.block_pool import BLOCK_LEN, BlockPool
 from decoding.cache.kv_store import KvRows, KvStore
+from decoding.cache.state_pool import StatePool
 
 
 class KvCache:
@@ -11,11 +12,13 @@ class KvCache:
 
     def __init__(self, store: KvStore) -> None:
         self.store = store
-        self.pool = BlockPool(store.num_blocks)
+        states = StatePool(store.carried.shape, store.dtype, store.device) if store.carried else None
+        self.pool = BlockPool(store.num_blocks, states=states)
 
     def new_rows(self, num_tokens: int) -> KvRows:
         """An empty sequence with room for `num_tokens`. The pool must have the blocks."""
-        rows = KvRows(self.pool.open())
+        states = self.pool.states
+        rows = KvRows(self.pool.open(), state=None if states is None else states.open())
         has_room = self.pool.resize(rows.table, num_tokens)
         assert has_room, (num_tokens, self.pool.num_available)
         return rows
@@ -30,4 +33,4 @@ class KvCache:
             self.store.copy_block(int(rows.table.blocks[last]), int(table.blocks[last]))
         has_room = self.pool.resize(table, num_tokens)
         assert has_room, (num_tokens, self.pool.num_available)
-        return KvRows(table, rows.length)
+        return KvRows(table, rows.length, rows.state and rows.state.pool.fork(rows.state))

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from decoding.cache.block_pool import BLOCK_LEN, BlockTable
+from decoding.cache.state_pool import CarriedStates, SequenceState
 from decoding.core.layer import LayerSpec
 from decoding.core.tree import IntArray
 
@@ -25,10 +26,12 @@ from decoding.core.tree import IntArray
 
 @dataclass(eq=False, slots=True)
 class KvRows:
-    """One model's rows of one sequence. length: the committed rows; the running step's rows follow them."""
+    """One model's rows of one sequence. length: the committed rows; the running step's rows follow them. state: what
+    layers carry after the committed rows; None if the model's layers carry nothing."""
 
     table: BlockTable
     length: int = 0
+    state: SequenceState | None = None
 
     @property
     def room(self) -> int:
@@ -40,11 +43,20 @@ class KvStore:
     """Keys [B, H, D, S], so that a block's 16 keys fill a vector, and values [B, H, S, V] of each layer.
 
     Layers with the same widths and number of heads share tensors, so that a commit is one compiled call per such group,
-    however many layers there are. On the CPU memory pages are touched only when written.
+    however many layers there are. On the CPU memory pages are touched only when written. carried: what runs the states
+    of layers that carry one, if any do.
     """
 
-    def __init__(self, layers: Sequence[LayerSpec], num_blocks: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        layers: Sequence[LayerSpec],
+        num_blocks: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        carried: CarriedStates | None = None,
+    ) -> None:
         self.num_blocks = num_blocks
+        self.carried = carried
         self.dtype = dtype
         self.device = device
         shapes = [(layer.num_kv_heads, layer.key_dim, layer.value_dim) for layer in layers]
@@ -101,6 +113,8 @@ class KvStore:
             source = slots_of(rows.table.blocks, path[moved:] + rows.length)
             target = slots_of(rows.table.blocks, np.arange(moved, num_kept) + rows.length)
             self._move(source, target)
+        if self.carried is not None and rows.state is not None and num_kept:
+            self.carried.commit(rows.state, path)
         rows.length += num_kept
 
     def copy_block(self, source: int, target: int) -> None:

@@ -139,7 +139,8 @@ class StepStats(msgspec.Struct, kw_only=True, array_like=True):
 
 class EngineStats(msgspec.Struct, kw_only=True):
     """Gauges of the engine at present. slots_used: slots of blocks that requests hold; slots_cached: slots of blocks
-    that no request holds but whose tokens a later prompt may reuse."""
+    that no request holds but whose tokens a later prompt may reuse. state_bytes: of all states that layers carry from
+    token to token; state_checkpoints: how many of them are kept for later prompts."""
 
     running: int
     waiting: int
@@ -150,3 +151,5 @@ class EngineStats(msgspec.Struct, kw_only=True):
     session_bytes: int
     resident_bytes: int
     draft_bytes: int = 0  # weights of the draft model and its part of all slots
+    state_bytes: int = 0
+    state_checkpoints: int = 0

@@ -132,6 +132,8 @@ class Engine:
         tally.end_phase("schedule")
         self._draft(steps, isolation)
         tally.end_draft(steps)
+        for step in steps:
+            step.mark_state()
         batch = pack([step.segment() for step in steps], self.store)
         forward = self._runner.launch(batch)
         logits_RV = forward.logits_RV
@@ -268,4 +270,6 @@ class Engine:
             session_bytes=self.sessions.num_bytes,
             resident_bytes=resident_bytes(),
             draft_bytes=draft.num_bytes if draft else 0,
+            state_bytes=self.pool.states.num_bytes if self.pool.states else 0,
+            state_checkpoints=self.pool.states.num_checkpoints if self.pool.states else 0,
         )

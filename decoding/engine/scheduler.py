@@ -167,9 +167,8 @@ class Scheduler:
         """Of each key that has prompts the same, by its weight, of the seconds they may take beside sequences that
         decode; what one does not need is for those that want more."""
         seconds_left = PLANNED_SHARE * self._limits.max_step_seconds if plan.sizes else float("inf")
-        prompts = [
-            Prompt(each, self._seconds(each, each.num_pending)) for each in self._queue.running if each.num_pending > 1
-        ]
+        reading = self._without_twins([each for each in self._queue.running if each.num_pending > 1])
+        prompts = [Prompt(each, self._seconds(each, each.num_pending)) for each in reading]
         if not prompts:
             return
         first = min(prompts, key=Prompt.rank).sequence
@@ -182,6 +181,19 @@ class Scheduler:
             own = sorted((each for each in prompts if each.sequence.turn.key == key), key=Prompt.rank)
             seconds_left -= self._plan_prompts_of_key(own, seconds_left * weights[key] / total, first, plan)
             total -= weights[key]
+
+    def _without_twins(self, reading: list[Sequence]) -> list[Sequence]:
+        """Of sequences with one prompt the first alone, where the others can take over what layers carry after it."""
+        if self._pool.states is None or not self._pool.states.max_checkpoints:
+            return reading
+        firsts: dict[object, Sequence] = {}
+        for each in sorted(reading, key=lambda each: each.turn.arrived):
+            request = each.request
+            is_alone = request.sampling.prompt_logprobs is not None or request.num_output > 0
+            is_alone |= len(request.prompt) <= BLOCK_LEN
+            key = each if is_alone else (request.tenant, request.cache_salt, request.prompt.tobytes())
+            firsts.setdefault(key, each)
+        return list(firsts.values())
 
     def _plan_prompts_of_key(self, prompts: list[Prompt], seconds: float, first: Sequence, plan: StepPlan) -> float:
         """As many of their tokens as take so many seconds, and a block's of `first` at least; the seconds they take."""

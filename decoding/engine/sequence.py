@@ -79,9 +79,12 @@ class Sequence:
         """Take over blocks that hold its next tokens, be they run by now or in the coming step; how many tokens."""
         if self.rows is None:
             names = (self.request.tenant, self.request.cache_salt)
-            self.rows = KvRows(pool.open(namespace_digest(*names)))
+            state = None if pool.states is None else pool.states.open()
+            self.rows = KvRows(pool.open(namespace_digest(*names)), state=state)
         num_found = pool.find(self.rows.table, self.tokens_to_find) * BLOCK_LEN
         self.rows.length += num_found
+        if num_found and self.rows.state is not None:
+            self.rows.state.pool.adopt(self.rows.state, self.rows.table.digests[-1])
         return num_found
 
     def note_admission(self) -> int:
@@ -103,6 +106,8 @@ class Sequence:
         if self.rows is not None:
             pool.publish(self.rows.table, self.request.tokens[: self.rows.length])
             pool.release(self.rows.table)
+            if self.rows.state is not None:
+                self.rows.state.pool.release(self.rows.state)
             self.rows = None
             self.drafter.forget_rows()
 

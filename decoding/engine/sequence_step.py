@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from decoding.cache.batch import LogitRows, Segment, StepBatch
-from decoding.cache.block_pool import BlockTable
+from decoding.cache.block_pool import BLOCK_LEN, BlockTable
 from decoding.cache.kv_store import KvRows, slots_of
 from decoding.cache.top_token_store import TopTokenStore
 from decoding.core.tree import DraftTree, IntArray, Verdict, root_only
@@ -23,6 +23,8 @@ from decoding.engine.sequence import Sequence
 from decoding.sampling.asked import Asked, Drawn
 from decoding.sampling.step_sampler import Drawing
 from decoding.stores.successor_table import NUM_SUCCESSORS
+
+MARKED_EVERY = 64  # blocks of long prompts
 
 
 @dataclass(slots=True, eq=False)
@@ -129,7 +131,18 @@ class SequenceStep:
         tokens = np.concatenate((self.chunk, self.tree.tokens))
         chunk_parents = np.arange(-1, num_chunk - 1, dtype=np.int32)
         parents = np.concatenate((chunk_parents, self.tree.parents + np.int32(num_chunk)))
-        return Segment(self.rows, tokens, parents, logits)
+        return Segment(self.rows, tokens, parents, logits, num_certain=num_chunk + 1)
+
+    def mark_state(self) -> None:
+        """Have the forward keep what layers carry after some of the chunk's blocks, for who begins with the same
+        tokens: after the last block that can be found, after the last that others had, too, and now and then."""
+        state, digests = self.rows.state, self.table.digests
+        if state is None:
+            return
+        last, common = len(self.sequence.tokens_to_find) // BLOCK_LEN, self.table.num_matched
+        for block in range(self.start // BLOCK_LEN + 1, (self.start + len(self.chunk)) // BLOCK_LEN + 1):
+            if block <= len(digests) and (block in (last, common) or block % MARKED_EVERY == 0):
+                state.pool.mark(state, block * BLOCK_LEN - self.start, digests[block - 1])
 
     def ask(self, place: int, batch: StepBatch) -> Asked:
         """What is asked of its rows of the step's logits. place: of its segment in the batch."""

@@ -6,9 +6,11 @@ Owns the order of these. What they make is an engine's `Resources`.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from decoding.cache.block_pool import BLOCK_LEN, BlockPool
 from decoding.cache.prefix_index import PrefixIndex
+from decoding.cache.state_pool import StatePool
 from decoding.cache.top_token_store import TopTokenStore
 from decoding.config import EngineConfig
 from decoding.drafting.draft_model.draft_model import DraftModel, load_draft_model
@@ -26,7 +28,7 @@ from decoding.model.checkpoint import resolve
 from decoding.model.device.runner import Progress, silent
 from decoding.model.kept_timings import KeptTimings
 from decoding.model.loading import packed_kinds
-from decoding.model.memory import affordable_slots, expected_bytes, room_for
+from decoding.model.memory import affordable_slots, expected_bytes, room_for, state_room
 from decoding.model.refusal import refusing
 from decoding.model.target_model import TargetModel
 from decoding.sampling.grammar.builder import GrammarBuilder
@@ -116,9 +118,16 @@ def _resources(
     slot_bytes = sum(each.bytes_per_slot for each in models) + TopTokenStore.bytes_per_slot(NUM_SUCCESSORS)
     slots = affordable_slots(config, model.device, slot_bytes)
     limits = limits_for(config, costs.curve, model.device.type, slots)
+    state_bytes, max_checkpoints = 0, 0
+    if model.state_bytes:
+        states_room = state_room(config, model.device, model.state_bytes, limits.max_running)
+        state_bytes, max_checkpoints = states_room.num_states * model.state_bytes, states_room.max_checkpoints
+        limits = replace(limits, max_running=states_room.max_running)
+        slots = affordable_slots(config, model.device, slot_bytes, state_bytes)
     room = room_for(model.max_model_len, config, slots, limits.max_running)
     store = model.new_store(room.num_slots // BLOCK_LEN)
-    pool = BlockPool(store.num_blocks, PrefixIndex() if config.prefix_cache else None)
+    states = StatePool(store.carried.shape, store.dtype, store.device, max_checkpoints) if store.carried else None
+    pool = BlockPool(store.num_blocks, PrefixIndex() if config.prefix_cache else None, states)
     proposer = _proposer(draft_model, pool, limits.max_batch_rows, model.vocab_size)
     code_bytes = sum(each.code_bytes(limits.max_batch_rows) for each in models)
     return Resources(
@@ -140,7 +149,7 @@ def _resources(
         draft_model=proposer,
         kernels=kernels,
         grammars=GrammarCompiler(GrammarBuilder(config, model.vocab_size, model.eos_token_ids).build),
-        expected_bytes=expected_bytes(model.device, room.num_slots * slot_bytes + code_bytes),
+        expected_bytes=expected_bytes(model.device, room.num_slots * slot_bytes + state_bytes + code_bytes),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -19,6 +20,8 @@ CONTROL_GROUPS = (  # a container's own control group: its folder, and the files
     (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes"),
 )
 CPU_SHARE, DEVICE_SHARE = 0.5, 0.85  # of the memory that is free after the models are loaded
+STATES_SHARE = 0.5  # of that, for what layers carry from token to token
+MOST_CHECKPOINTS = 1024
 
 
 def resident_bytes() -> int:
@@ -56,21 +59,52 @@ class CacheRoom:
     note: str | None
 
 
-def affordable_slots(config: EngineConfig, device: torch.device, slot_bytes: int) -> int:
-    """The tokens that the KV cache may hold, as configured or as memory allows. slot_bytes: of one token, in all
-    models.
-
-    Workers on one CPU get equal parts. What an earlier process had may be more than its share of what is free now."""
-    num_sharers = config.workers if device.type == "cpu" else 1
-    if config.kv_slots is not None:
-        return config.kv_slots // num_sharers
+def cache_bytes(config: EngineConfig, device: torch.device) -> int:
+    """What the KV cache and states may take, as configured or as memory allows. Workers on one CPU get equal parts."""
     wanted = config.kv_memory or (CPU_SHARE if device.type == "cpu" else DEVICE_SHARE)
     free = free_bytes(device)
-    if config.kept_slots is not None and config.kept_slots * slot_bytes <= free:
-        return config.kept_slots
     if wanted > free:
         raise ConfigError(f"kv_memory is {_gib(wanted)}, but only {_gib(free)} are free")
-    return int(wanted if wanted > 1 else wanted * free) // num_sharers // slot_bytes
+    return int(wanted if wanted > 1 else wanted * free) // (config.workers if device.type == "cpu" else 1)
+
+
+def affordable_slots(config: EngineConfig, device: torch.device, slot_bytes: int, state_bytes: int = 0) -> int:
+    """The tokens that the KV cache may hold, as configured or as memory allows. slot_bytes: of one token, in all
+    models. state_bytes: of all states, which take their part first.
+
+    What an earlier process had may be more than its share of what is free now."""
+    if config.kv_slots is not None:
+        return config.kv_slots // (config.workers if device.type == "cpu" else 1)
+    if config.kept_slots is not None and config.kept_slots * slot_bytes + state_bytes <= free_bytes(device):
+        return config.kept_slots
+    return (cache_bytes(config, device) - state_bytes) // slot_bytes
+
+
+class StateRoom(NamedTuple):
+    """max_running: the sequences whose states there is room for. max_checkpoints: states that may be kept beside."""
+
+    max_running: int
+    max_checkpoints: int
+
+    @property
+    def num_states(self) -> int:
+        """The most states that exist: each sequence has one, and one that its step writes; one has no tokens."""
+        return 2 * self.max_running + self.max_checkpoints + 1
+
+
+def state_room(config: EngineConfig, device: torch.device, state_bytes: int, max_running: int) -> StateRoom:
+    """How many states of so many bytes there may be: half of what the cache and states may take. Sequences come
+    first, but leave a checkpoint for each. Raises ConfigError where not one sequence has room."""
+    affordable = int(STATES_SHARE * cache_bytes(config, device)) // state_bytes - 1
+    if affordable < 2:
+        raise ConfigError(
+            f"what its layers carry from token to token takes {_gib(3 * state_bytes)} for one sequence, and there is "
+            f"room for {_gib(max(0, affordable + 1) * state_bytes)}; see kv_memory"
+        )
+    num_each = 3 if config.prefix_cache else 2
+    num_running = max(1, min(max_running, affordable // num_each))
+    num_left = affordable - 2 * num_running
+    return StateRoom(num_running, min(num_left, MOST_CHECKPOINTS) if config.prefix_cache else 0)
 
 
 def room_for(longest: int, config: EngineConfig, affordable: int, max_running: int) -> CacheRoom:

@@ -1,13 +1,14 @@
-"""The probe: one short forward at load that finds every attention layer's shape and mask, and refuses some models.
+"""The probe: one short forward at load that finds every layer's shape, mask and state, and refuses some models.
 
 Some models tell a layer's window only in the mask that they request, so the probe answers mask requests with tags
 and reads the tags where attention is called.
-Invariant: a model that passes calls the attention interface exactly once per layer.
+Invariant: in a model that passes, each layer that attends calls the attention interface once, and one that does not
+calls a function by whose name its state is known.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,41 +18,49 @@ from transformers import PreTrainedModel
 from decoding.core.layer import LayerSpec
 from decoding.errors import ModelRefused
 from decoding.model.seam import AttentionCall, MaskTag, observed
+from decoding.model.state.sites import Names, Site
 
 PROBE_LEN = 3
 
 
-def probe(model: PreTrainedModel) -> list[tuple[nn.Module, LayerSpec]]:
-    """Every attention module with its `LayerSpec`, in calling order. Raises ModelRefused with the reason."""
+class Probed(NamedTuple):
+    """layers: every attention module with its `LayerSpec`. sites: where layers carry a state. Both in calling order."""
+
+    layers: list[tuple[nn.Module, LayerSpec]]
+    sites: list[Site]
+
+
+def probe(model: PreTrainedModel, names: Names) -> Probed:
+    """What the model's layers are. names: of its sites. Raises ModelRefused with the reason."""
     recorder = _Recorder()
     vocab_size = model.get_input_embeddings().num_embeddings
     ids_1N = torch.arange(PROBE_LEN, device=model.device)[None] % vocab_size
     positions_1N = torch.arange(PROBE_LEN, device=model.device)[None]
     kind = model.config.model_type
     try:
-        with observed(model, recorder), torch.inference_mode():
+        with observed(model, recorder), names.recorded() as sites, torch.inference_mode():
             model(input_ids=ids_1N, position_ids=positions_1N, use_cache=False)
     except Exception as error:  # modelling code may raise anything; the caller needs one sentence
         reason = f"its forward does not run through the attention interface ({type(error).__name__}: {error})"
         raise ModelRefused(f"{kind} cannot be served: {reason}") from error
-    _check_calls(model, recorder)
-    return recorder.layers
+    _check_calls(model, recorder, sites)
+    return Probed(recorder.layers, sites)
 
 
-def _check_calls(model: PreTrainedModel, recorder: _Recorder) -> None:
+def _check_calls(model: PreTrainedModel, recorder: _Recorder, sites: list[Site]) -> None:
     kind = model.config.model_type
     num_layers = getattr(model.config.get_text_config(), "num_hidden_layers", len(recorder.layers))
-    if not recorder.layers:
+    if not recorder.layers and not sites:
         raise ModelRefused(f"{kind} cannot be served: no layer calls transformers' attention interface")
     if recorder.repeated:
         raise ModelRefused(
             f"{kind} cannot be served: a layer attends more than once per forward, "
             "so its keys and values have no single place per token"
         )
-    if len(recorder.layers) < num_layers:
+    if len(recorder.layers) < num_layers and not sites:
         raise ModelRefused(
             f"{kind} cannot be served: only {len(recorder.layers)} of its {num_layers} layers attend; the others "
-            "carry a recurrent state, which a tree of candidates would mix up"
+            "carry a state in a way of their own, which a tree of candidates would mix up"
         )
 
 

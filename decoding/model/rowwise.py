@@ -7,10 +7,13 @@ Invariant: a token's result has the same bits in every batch.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 # Shape suffixes: L positions in the table, D rotary width.
 UNROLLED_BYTES = 128  # torch's loops take two of the widest vectors at a time
@@ -18,6 +21,22 @@ ELEMENTS_PER_THREAD = 32768  # torch splits longer arrays among its threads (at:
 FIRST_TABLE_LEN = 4096
 ACTIVATION_MODULES = (nn.SiLU, nn.GELU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Mish, nn.ELU)
 EXACT_MODULES = (nn.ReLU, nn.Identity)
+FUNCTIONS = frozenset(
+    (
+        F.silu,
+        F.gelu,
+        F.softplus,
+        F.sigmoid,
+        torch.sigmoid,
+        torch.Tensor.sigmoid,
+        torch.exp,
+        torch.Tensor.exp,
+        torch.log,
+        torch.Tensor.log,
+        torch.tanh,
+        torch.Tensor.tanh,
+    )
+)
 
 
 class RowSafeActivation(nn.Module):
@@ -28,15 +47,30 @@ class RowSafeActivation(nn.Module):
         self.activation = activation
 
     def __call__(self, values: torch.Tensor) -> torch.Tensor:
-        count = values.numel()
-        padded = safe_length(count, UNROLLED_BYTES // values.element_size())
-        if padded == count and values.is_contiguous():
-            result: torch.Tensor = self.activation(values)
-            return result
-        flat = values.new_zeros(padded)
-        flat[:count] = values.reshape(-1)
-        whole: torch.Tensor = self.activation(flat)
-        return whole[:count].view(values.shape)
+        return on_whole_vectors(self.activation, values)
+
+
+class RowSafeFunctions(TorchFunctionMode):
+    """Inside this mode elementwise functions that modelling code calls by name are row-safe, too."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func in FUNCTIONS:
+            options = kwargs or {}
+            return on_whole_vectors(lambda values: func(values, *args[1:], **options), args[0])
+        return func(*args, **(kwargs or {}))
+
+
+def on_whole_vectors(function: Callable[[torch.Tensor], torch.Tensor], values: torch.Tensor) -> torch.Tensor:
+    """An elementwise function of these values, whose last ones are no array's end."""
+    count = values.numel()
+    padded = safe_length(count, UNROLLED_BYTES // values.element_size())
+    if padded == count and values.is_contiguous():
+        return function(values)
+    flat = values.new_zeros(padded)
+    flat[:count] = values.reshape(-1)
+    return function(flat)[:count].view(values.shape)
 
 
 class RotaryTable(nn.Module):
@@ -50,6 +84,8 @@ class RotaryTable(nn.Module):
     def forward(
         self, hidden: torch.Tensor, position_ids: torch.Tensor, *layer_type: Any, **named: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        if position_ids.dim() == 3:  # a row for each of time, height and width, which are equal in text
+            position_ids = position_ids[0]
         key = (*layer_type, *named.values())
         tables = self._tables.get(key)
         if tables is not None:

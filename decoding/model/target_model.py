@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -67,7 +67,7 @@ from decoding.model.linear.sizes import num_bytes_in, num_weights_in
 from decoding.model.loading import UNPACKED, PackedWeights, load_model
 from decoding.model.probe import probe
 from decoding.model.refusal import refusing
-from decoding.model.rowwise import make_row_safe
+from decoding.model.rowwise import RowSafeFunctions, make_row_safe
 from decoding.model.seam import SERVING, Seam, implementation, set_implementation
 from decoding.model.self_test import (
     TOLERANCES,
@@ -78,6 +78,8 @@ from decoding.model.self_test import (
     self_test_case,
     trial_steps,
 )
+from decoding.model.state.sites import Names
+from decoding.model.state.state_seam import StateSeam
 from decoding.model.threads import ThreadChoice, choose_threads, use_threads
 
 
@@ -132,7 +134,6 @@ class TargetModel:
         self.taps: list[FeatureTap] = []
         self.mixtures: Mixtures | None = None  # whose experts run together
         self._model = model
-        self._capture = capture
         self._new_stopwatch = stopwatch_on(self.device)
         self._has_experts = self.device.type == "cpu" and capture is None and use_experts(model)
         if config.weights != "auto":
@@ -140,7 +141,10 @@ class TargetModel:
             self._round_weights(config.weights)
         progress("Probing the model's attention layers", 0.6)
         freeze_rope(model, self.max_model_len)
-        layers = probe(model)
+        names = Names(model)
+        layers, sites = probe(model, names)
+        self._states = StateSeam(names, sites, self.device) if sites else None
+        self._capture = capture = None if sites else capture
         case = self_test_case(self.vocab_size)
         own_logits = [_eager_logits(model, tokens) for tokens in path_sequences(case)]
         self.layers = tuple(layer for _, layer in layers)
@@ -148,7 +152,7 @@ class TargetModel:
         set_implementation(model, SERVING)
         self._is_packed, self._few_rows = False, 0
         self._forward: Any = model  # or a `Stack` that replaces it
-        self._linears: AbstractContextManager[Any] = nullcontext()
+        self._modes: list[AbstractContextManager[Any]] = []
         if capture is None and can_pack(self.device, self.dtype):
             progress("Packing linear layers", 0.7)
             self._prepare_for_cpu(case)
@@ -208,8 +212,10 @@ class TargetModel:
         make_row_safe(self._model)
         fuse_norms(self._model, self.dtype)
         self._is_packed = True
-        if self._has_experts:
-            self._linears = RowExactLinears()
+        if self._has_experts or (self._states is not None and self.dtype == torch.float32):
+            self._modes.append(RowExactLinears())
+        if self._states is not None:
+            self._modes.append(RowSafeFunctions())
         if self.attention == "exact":
             self._fuse(trial_steps(self, case))
 
@@ -244,6 +250,11 @@ class TargetModel:
         return bytes_per_slot(self.layers, self.dtype)
 
     @property
+    def state_bytes(self) -> int:
+        """What a sequence's layers carry from token to token; 0 if they carry nothing."""
+        return 0 if self._states is None else self._states.shape.num_bytes(self.dtype)
+
+    @property
     def embeddings(self) -> torch.Tensor:
         """[V, E], as the model holds them; a copy if they are packed."""
         if self.packed_embedding is not None:
@@ -260,13 +271,16 @@ class TargetModel:
 
     def tap(self, layers: Sequence[int]) -> FeatureTap:
         """Record these layers' inputs from the next forward on. Raises ModelRefused if the layers cannot be found."""
-        tap = FeatureTap(self._model, len(self.layers), layers)
+        num_layers = len(self.layers)
+        if self._states is not None:  # not all of them attend
+            num_layers = self._model.config.get_text_config().num_hidden_layers
+        tap = FeatureTap(self._model, num_layers, layers)
         self.taps.append(tap)
         return tap
 
     def new_store(self, num_blocks: int) -> KvStore:
         """An empty store of `num_blocks` blocks."""
-        return KvStore(self.layers, num_blocks, self.dtype, self.device)
+        return KvStore(self.layers, num_blocks, self.dtype, self.device, self._states)
 
     def runner_over(
         self, store: KvStore, most_keys: int, most_rows: int = BUCKETS[-1], progress: Progress = silent
@@ -305,7 +319,13 @@ class TargetModel:
         positions_1M = self._padded(torch.from_numpy(batch.positions_M))[None]
         rows_R = self._padded(torch.from_numpy(batch.logit_rows_R))  # the head is a linear layer like the others
         num_logits = len(batch.logit_rows_R)
-        with torch.inference_mode(), self._linears, self._seam.running(self._seam.backend.prepare(batch)):
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode())
+            for mode in self._modes:
+                stack.enter_context(mode)
+            if self._states is not None:
+                stack.enter_context(self._states.running(batch))
+            stack.enter_context(self._seam.running(self._seam.backend.prepare(batch)))
             logits_1RV: torch.Tensor = self._forward(
                 input_ids=ids_1M.to(self.device, non_blocking=True),
                 position_ids=positions_1M.to(self.device, non_blocking=True),

@@ -91,7 +91,8 @@ class Ready(msgspec.Struct, kw_only=True, frozen=True, tag=True):
 
     max_model_len is the most tokens of a prompt and its reply together, model_context_len the most that the model
     itself takes, and context_note a sentence that says why the first is less, if it is. expected_bytes is what the
-    process takes once the cache is full, without sessions.
+    process takes once the cache is full, without sessions. state_bytes is what layers carry from token to token in one
+    sequence.
     """
 
     model: str
@@ -115,6 +116,7 @@ class Ready(msgspec.Struct, kw_only=True, frozen=True, tag=True):
     parameters: int
     fingerprint: str  # changes whenever the same seed might give another reply
     identity: str  # of the model, the same on every machine
+    state_bytes: int = 0
 
 
 class LoadProgress(msgspec.Struct, kw_only=True, frozen=True, tag=True):

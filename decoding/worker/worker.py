@@ -233,6 +233,7 @@ def ready_message(engine: Engine, config: EngineConfig) -> messages.Ready:
         max_batch_rows=engine.limits.max_batch_rows,
         kv_slots=engine.room.num_slots,
         expected_bytes=engine.expected_bytes,
+        state_bytes=model.state_bytes,
         vocab_size=model.vocab_size,
         eos_token_ids=sorted(model.eos_token_ids),
         methods=engine.methods,

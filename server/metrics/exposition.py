@@ -91,6 +91,8 @@ def _gauges(totals: StepTotals) -> Iterator[Metric]:
         ("session_bytes", "Bytes of all sessions' stores", engine.session_bytes),
         ("worker_resident_bytes", "Resident memory of the worker processes", engine.resident_bytes),
         ("draft_bytes", "Bytes of the draft model's weights and its part of the slots", engine.draft_bytes),
+        ("state_bytes", "Bytes of the states that the model's layers carry from token to token", engine.state_bytes),
+        ("state_checkpoints", "States that are kept for prompts that begin alike", engine.state_checkpoints),
         ("speedup", SPEEDUP, totals.speedup),
     )
     for name, text, value in rows:

@@ -21,6 +21,7 @@ from decoding.core.top_tokens import TopTokens
 from decoding.drafting.draft_model.rounds import grow_in_rounds
 from decoding.drafting.draft_model.state import DraftModelState, Fallback, GrowthRequest, KeptTokens
 from decoding.drafting.draft_model.vocabulary import check_same_vocabulary
+from decoding.errors import ConfigError
 from decoding.model.checkpoint import BUNDLED_FOLDER
 from decoding.model.device.runner import Progress
 from decoding.model.files.gguf_place import gguf_paths
@@ -106,6 +107,8 @@ def load_draft_model(config: EngineConfig, progress: Progress) -> TargetModel | 
     weights = "auto" if gguf_paths(name, None, None) else config.weights  # a GGUF file is packed already
     own = replace(config, model=name, gguf_file=None, weights=weights, max_model_len=None, revision=None, threads=None)
     model = TargetModel.load(own, progress)
+    if model.state_bytes:
+        raise ConfigError(f"draft model {name!r} cannot be used: its layers carry a state, which only targets may")
     if config.threads is not None:
         model.threads.limit(config.threads)  # and it may well be quicker on fewer
     return model

@@ -38,7 +38,14 @@ class RowExactLinears(TorchFunctionMode):
             return row_exact_linear(*args, **(kwargs or {}))
         if func in SIGMOIDS and not kwargs:
             return _sigmoid(*args)
+        if func is torch.Tensor.matmul and is_of_columns(*args):
+            return row_exact_linear(args[1].mT, args[0]).mT
         return func(*args, **(kwargs or {}))
+
+
+def is_of_columns(weight: torch.Tensor, columns: torch.Tensor) -> bool:
+    """Whether a product is a linear map of tokens that lie in columns, as Mamba's modelling code writes it."""
+    return weight.dim() == 2 and columns.dim() == 3 and weight.dtype == columns.dtype == torch.float32
 
 
 def row_exact_linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:

@@ -22,6 +22,7 @@ from decoding.model.linear.row_limit import exact_row_limit, run_in_pieces
 
 # Shape suffixes: M rows, I input width, O output width.
 ROWS_HINT = 16  # oneDNN chooses its layout for so many rows
+MULTIPLIED_BY_HAND = ("dt_proj",)  # of Mamba-1
 _linear = torch.ops.mkldnn._linear_pointwise.default
 
 
@@ -85,10 +86,13 @@ def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def linears_of(model: nn.Module) -> Iterator[tuple[nn.Module, str, torch.Tensor, torch.Tensor | None]]:
-    """Every linear layer of `model` as (parent, name, weight, bias). Layers may be replaced while iterating."""
+    """Every linear layer of `model` as (parent, name, weight, bias), but those whose weight modelling code multiplies
+    itself. Layers may be replaced while iterating."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if type(child) is not nn.Linear and type(child) is not Conv1D:  # subclasses may compute something else
+                continue
+            if name in MULTIPLIED_BY_HAND:
                 continue
             parameters = {key: parameter.detach() for key, parameter in child.named_parameters()}
             weight = parameters["weight"]

@@ -174,8 +174,6 @@ def test_greedy_tokens_are_those_of_generate() -> None:
 @pytest.mark.parametrize(
     ("model_type", "reason"),
     [
-        ("mamba", "no layer calls transformers' attention interface"),
-        ("qwen3_next", "only 1 of its 4 layers attend; the others carry a recurrent state"),
         ("bloom", "does not run through the attention interface"),
         ("falcon", "does not run through the attention interface"),
         ("gptj", "does not run through the attention interface"),

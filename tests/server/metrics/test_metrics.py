@@ -30,6 +30,8 @@ ENGINE = EngineStats(
     session_bytes=5,
     resident_bytes=6,
     draft_bytes=800,
+    state_bytes=900,
+    state_checkpoints=7,
 )
 
 
@@ -109,6 +111,8 @@ def test_the_cache_has_metrics_under_both_names() -> None:
         ("vllm:num_preemptions_total", "toy", "0"): 3,
         ("gander_slots_used",): 3,
         ("gander_slots_cached",): 4,
+        ("gander_state_bytes",): 900,
+        ("gander_state_checkpoints",): 7,
         ("vllm:kv_cache_usage_perc", "toy", "0"): 0.1,
         ("vllm:gpu_cache_usage_perc", "toy", "0"): 0.1,
     }
