@@ -1,7 +1,8 @@
 """`python -m decoding.audit [TYPES...]`: which of transformers' causal language models Gander can serve.
 
-Builds a tiny random model of every type and loads it as a target, with probe and self-test, in float64. Each
-type runs in its own child process with a time limit, so that its crash affects no other.
+Builds a tiny random model of every type and loads it as a target, with probe and self-test, in float64; of a type that
+sees or hears as well, its text model. Each type runs in its own child process with a time limit, so that its crash
+affects no other.
 Knows nothing of checkpoints. Invariant: every requested type gets exactly one line.
 """
 
@@ -24,11 +25,15 @@ from rich.progress import track
 from rich.table import Table
 from transformers import AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+)
 
 from decoding.audit.tiny_configs import OVERRIDES, SMALL_FIELDS
 from decoding.config import EngineConfig
 from decoding.errors import ModelRefused
+from decoding.model.blueprint import text_part
 from decoding.model.target_model import TargetModel
 
 TIME_LIMIT = 120  # seconds per type
@@ -52,8 +57,8 @@ class AuditResult:
 
 
 def known_types() -> list[str]:
-    """Every model type that AutoModelForCausalLM builds."""
-    return sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+    """Every model type that AutoModelForCausalLM builds, and every one that reads images and text."""
+    return sorted({*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES})
 
 
 def audit(model_type: str) -> AuditResult:
@@ -116,6 +121,7 @@ def tiny_model(model_type: str) -> Any:
 
 def _tiny_config(model_type: str) -> Any:
     """The type's configuration with those small values that it has a field for, without the ones that it rejects."""
+    model_type = _text_type(model_type)
     kind = CONFIG_MAPPING[model_type]
     accepted = {*inspect.signature(kind.__init__).parameters, *getattr(kind, "__annotations__", {})}
     accepted |= set(getattr(kind, "__dataclass_fields__", {}))
@@ -127,6 +133,17 @@ def _tiny_config(model_type: str) -> Any:
         except Exception as error:  # configurations raise many kinds of errors
             errors.append(error)
     raise errors[0]
+
+
+def _text_type(model_type: str) -> str:
+    """The type of the text model that a type wraps; the type itself if it wraps none."""
+    try:
+        found: str = text_part(CONFIG_MAPPING[model_type]()).model_type
+    except Exception:  # its configuration has no defaults
+        found = model_type
+    if found not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        raise ValueError(f"{model_type} has no text model that is a causal language model of its own")
+    return found
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -79,6 +79,33 @@ _LATENT = {
     "index_head_dim": 16,
     "index_topk": 64,
 }
+_STATES = {
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_head_dim": 16,
+    "linear_num_heads": 4,
+    "mamba_n_heads": 8,
+    "mamba_num_heads": 8,
+    "mamba_d_head": 16,
+    "mamba_head_dim": 16,
+    "mamba_d_ssm": 128,
+    "mamba_n_groups": 2,
+    "mamba_ngroups": 2,
+    "n_groups": 2,
+    "mamba_d_state": 16,
+    "ssm_state_size": 16,
+    "state_size": 16,
+    "mamba_dt_rank": 8,
+    "time_step_rank": 8,
+    "mamba_chunk_size": 8,
+    "chunk_size": 8,
+    "attn_layer_period": 2,
+    "attn_layer_offset": 1,
+    "layer_group_size": 4,
+    "adapter_rank": 8,
+}
 _NOISE = {
     "initializer_range": 0.2,
     "query_pre_attn_scalar": 16,
@@ -88,10 +115,25 @@ _NOISE = {
     "attn_pdrop": 0.0,
     "hidden_dropout": 0.0,
 }
-SMALL_FIELDS: dict[str, Any] = _HEADS | _WIDTHS | _LENGTHS | _TOKENS | _EXPERTS | _LATENT | _NOISE
+SMALL_FIELDS: dict[str, Any] = _HEADS | _WIDTHS | _LENGTHS | _TOKENS | _EXPERTS | _LATENT | _STATES | _NOISE
 
 OVERRIDES: dict[str, dict[str, Any]] = {
     "phi": {"num_key_value_heads": 4},
+    "lfm2": {"layer_types": ["conv", "conv", "full_attention", "conv"], "block_auto_adjust_ff_dim": False},
+    "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention", "conv"], "num_dense_layers": 1},
+    "lfm3": {"layer_types": ["conv", "conv", "full_attention", "conv"]},
+    "bamba": {"attn_layer_indices": [2]},
+    "granitemoehybrid": {"layer_types": ["mamba", "mamba", "attention", "mamba"]},
+    "mamba2": {"num_heads": 8},
+    "nemotron_h": {
+        "layers_block_type": ["mamba", "moe", "attention", "mamba"],
+        "moe_shared_expert_intermediate_size": 32,
+    },
+    "zamba2": {
+        "layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"],
+        "n_mamba_heads": 8,
+        "num_key_value_heads": 4,
+    },
     "deepseek_v2": {"num_key_value_heads": 4},
     "deepseek_v3": {"num_key_value_heads": 4},
     "gemma3n_text": {

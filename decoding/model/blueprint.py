@@ -19,10 +19,12 @@ from safetensors import safe_open
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from decoding.errors import ConfigError
 
 CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length")
+WRAPPERS_FIELDS = ("dtype", "quantization_config", "bos_token_id", "eos_token_id", "pad_token_id")
 SIZES = (
     "vocab_size",
     "hidden_size",
@@ -45,10 +47,10 @@ T = TypeVar("T")
 
 
 def read_config(source: str, origin: dict[str, Any]) -> Any:
-    """The configuration of a folder or hub name. origin: revision and trust_remote_code. Raises ConfigError naming the
-    field at fault, and what transformers raises."""
+    """The configuration of a folder or hub name; of one that sees or hears as well, that of its text model. origin:
+    revision and trust_remote_code. Raises ConfigError naming the field at fault, and what transformers raises."""
     seconds = 0.0 if origin["trust_remote_code"] else READ_SECONDS  # code from elsewhere may import anything
-    config = _bounded(seconds, lambda: AutoConfig.from_pretrained(source, **origin))
+    config = text_part(_bounded(seconds, lambda: AutoConfig.from_pretrained(source, **origin)))
     text_config = config.get_text_config()
     for name in SIZES:
         value = getattr(text_config, name, None)
@@ -57,6 +59,20 @@ def read_config(source: str, origin: dict[str, Any]) -> Any:
         if type(value) is not int or not 1 <= value <= LARGEST:
             raise ConfigError(f"config.json: {name} is {value!r}; it must be an integer from 1 to {LARGEST}")
     return config
+
+
+def text_part(config: Any) -> Any:
+    """The configuration of the text model that another model wraps, where it is a causal language model on its own; any
+    other configuration as it is."""
+    text_config = config.get_text_config()
+    if text_config is config or text_config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        return config
+    for name in WRAPPERS_FIELDS:
+        value = getattr(config, name, None)
+        if value is not None and getattr(text_config, name, None) is None:
+            setattr(text_config, name, value)
+    text_config.tie_word_embeddings = getattr(config, "tie_word_embeddings", text_config.tie_word_embeddings)
+    return text_config
 
 
 def num_weights(config: Any, found: int | None, trust_remote_code: bool) -> int:

@@ -65,7 +65,7 @@ def load_model(folder: str, config: EngineConfig) -> tuple[PreTrainedModel, Pack
             return load_quantized(blueprint, quantization, shards_of(folder, config.revision), target)
         size = num_weights(blueprint, num_tensors(folder), config.trust_remote_code)
         check_weights_fit(size * dtype.itemsize, device, size)
-        return load_weights(folder, dtype, origin, device), UNPACKED
+        return load_weights(folder, blueprint, dtype, origin, device), UNPACKED
     _refuse_rounding(config)
     return load_gguf(read_gguf(paths), folder, target)
 

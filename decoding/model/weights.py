@@ -18,14 +18,26 @@ from decoding.errors import ConfigError, listed
 from decoding.model.refusal import sentence
 
 
-def load_weights(source: str, dtype: torch.dtype, origin: dict[str, Any], device: torch.device) -> PreTrainedModel:
+# Where the weights of a text model lie in the files of one that wraps it, today's way and earlier ones.
+OF_WRAPPERS = {
+    r"^model\.language_model\.": "model.",
+    r"^language_model\.model\.": "model.",
+    r"^language_model\.lm_head\.": "lm_head.",
+}
+
+
+def load_weights(
+    source: str, config: Any, dtype: torch.dtype, origin: dict[str, Any], device: torch.device
+) -> PreTrainedModel:
     """Load a model from a folder or the hub, with eager attention, to `device`: directly if accelerate is installed,
-    else through the host's memory. origin: revision and trust_remote_code. Raises ConfigError with a message that
-    continues "model ... cannot be loaded: ", and what transformers raises."""
+    else through the host's memory. config: as `read_config` returns it. origin: revision and trust_remote_code. Raises
+    ConfigError with a message that continues "model ... cannot be loaded: ", and what transformers raises."""
     goes_straight = device.type != "cpu" and is_accelerate_available()
     try:
         model, found = AutoModelForCausalLM.from_pretrained(
             source,
+            config=config,
+            key_mapping=OF_WRAPPERS,
             dtype=dtype,
             attn_implementation="eager",
             output_loading_info=True,
