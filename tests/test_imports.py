@@ -39,7 +39,8 @@ DECODING = {
         linear/grouped_kernel/records linear/grouped_kernel/lookup linear/grouped linear/int4 linear/sizes
         layers/row_kernels layers/norms layers/activations experts/kernels experts/gates experts/separate
         experts/interface experts/panel_linear experts/reading experts/fused experts/router experts/mixtures
-        files/weight files/skeleton files/gguf_codes files/gguf_types files/gguf_model files/quantized_checkpoint loading
+        files/weight files/skeleton files/gguf_codes files/gguf_types files/gguf_model
+        files/quantized_checkpoint loading
         layers/mlp layers/decoder_layer layers/fuse features layers/stack
         device/stopwatch device/capture device/runner device/compiling device/static_forward device/graph_runner
         target_model kept_timings timing

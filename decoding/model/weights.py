@@ -17,7 +17,6 @@ from transformers.utils import is_accelerate_available
 from decoding.errors import ConfigError, listed
 from decoding.model.refusal import sentence
 
-
 # Where the weights of a text model lie in the files of one that wraps it, today's way and earlier ones.
 OF_WRAPPERS = {
     r"^model\.language_model\.": "model.",
