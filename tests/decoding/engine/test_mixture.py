@@ -23,7 +23,7 @@ def test_replies_are_the_plain_ones_in_any_batch_tree_chunk_and_after_preemption
         engine.add(request)
     ended, _, scored = finish(engine, with_guest=True)
     assert sum(stats.preemptions for stats in ended.values()) > 0
-    assert sum(stats.accepted for stats in ended.values()) > 0
+    assert sum(stats.counts.accepted for stats in ended.values()) > 0
     alone, roomy = [again(request) for request in requests], engine_of(8192)
     for request in alone:
         roomy.add(request)
