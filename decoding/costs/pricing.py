@@ -162,8 +162,8 @@ def losses(
 ) -> list[float]:
     """What drafting cost each request of a step more than it brought, in tokens of plain decoding: negative where it
     gained. tokens: that each ran; drafted: seconds of the draft model for each, and the tokens that each was given."""
-    rate, num_drafted = plain_rate(curve, contexts), sum(tokens) - len(tokens)
-    more = curve.step_seconds(tokens, contexts) - len(contexts) / rate
+    plain, num_drafted = curve.step_seconds([1] * len(tokens), contexts), sum(tokens) - len(tokens)
+    rate, more = len(tokens) / plain, curve.step_seconds(tokens, contexts) - plain
     shares = [(count - 1) / max(1, num_drafted) * more for count in tokens]
     return [rate * (share + seconds) + 1 - count for share, (seconds, count) in zip(shares, drafted, strict=True)]
 

@@ -334,6 +334,7 @@ def test_a_step_of_several_loses_what_each_tree_added() -> None:
     first, second = losses(curve, [5, 1], [10, 10], [(0.3, 2), (0.0, 1)])
     rate = 2 / curve.step_seconds([1, 1], [10, 10])
     assert (first, second) == (pytest.approx(rate * (0.4 + 0.3) - 1), 0.0)
+    assert losses(curve, [], [], []) == [], "of a step of prompts alone"
 
 
 def test_a_node_costs_what_the_stores_alone_would_bring_where_the_draft_model_brings_less() -> None:
