@@ -51,6 +51,17 @@ class Lately(NamedTuple):
 FIRST, PLAIN = Lately(), Brought(1.0, 1.0)
 
 
+def numbers_of(lately: Lately) -> tuple[float, ...]:
+    """In the order in which a session keeps them."""
+    return *lately.own, *lately.alone, lately.draft_seconds
+
+
+def lately_of(numbers: Sequence[float]) -> Lately:
+    """What `numbers_of` wrote."""
+    emitted, tokens, alone_emitted, alone_tokens, draft_seconds = numbers
+    return Lately(Brought(emitted, tokens), Brought(alone_emitted, alone_tokens), draft_seconds)
+
+
 class Acceptance:
     """What one request's latest steps brought: running means, and the median of the seconds that the draft model took.
     before: in the session's replies before this one."""
@@ -283,12 +294,10 @@ class Pricing:
         """That of the demand in this place. num_sharing: sequences that share the draft model's forwards."""
         if demand.tokens_left <= 1 or chance is None:
             return NOTHING
-        prices = self._prices(rate, demand, num_sharing)
-        runs_model, credit = self._runs_model(demand), max(0.0, demand.credit) * rate.tokens_a_second / rate.plain
         if demand.max_nodes is not None:
-            dearest = prices.node.plus(prices.round + prices.row)  # in a round of its own
-            return DraftBudget(int(min(demand.max_nodes, self._most_nodes, num_nodes_for(dearest, credit))))
-        credit = credit / 2 if runs_model else credit
+            return DraftBudget(min(demand.max_nodes, self._most_nodes))
+        prices = self._prices(rate, demand, num_sharing)
+        credit = max(0.0, demand.credit) * rate.tokens_a_second / rate.plain / (2 if self._runs_model(demand) else 1)
         most_nodes = int(min(self._most_nodes, num_nodes_for(prices.node, credit)))
         if most_nodes == 0 or not prices.pay_for(chance, demand.hit_rate):
             return NOTHING

@@ -13,7 +13,7 @@ from decoding.cache.block_pool import BlockTable
 from decoding.core.request import Request
 from decoding.core.tree import DraftTree
 from decoding.costs.price import DraftBudget
-from decoding.costs.pricing import FIRST, Acceptance
+from decoding.costs.pricing import Acceptance, lately_of
 from decoding.drafting.draft_model.state import DraftCost, Fallback, GrowthRequest, KeptTokens, Proposer
 from decoding.drafting.one_tree.prediction import Prediction
 from decoding.drafting.registry import AUTO, METHODS, PLAIN, StartDrafter, available
@@ -130,7 +130,8 @@ class Drafting:
             state = self.draft_model.open(request)
         sources = Sources(drafter.session, state, self._tree, drafter.prediction, drafter.grammar)
         own = (start_drafter or method.start)(request, sources)
-        acceptance = Acceptance(drafter.session.lately.get(choice.method, FIRST))
+        before, _ = drafter.session.acceptance_models(request.sampling.temperature > 0)
+        acceptance = Acceptance(lately_of(before.lately.tolist()))
         drafter.active = ActiveMethod(
             choice=choice, drafter=own, default_nodes=method.default_nodes, acceptance=acceptance, state=state
         )

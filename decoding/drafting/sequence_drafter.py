@@ -5,14 +5,13 @@ Owns that state; `drafting` decides which method it is. Knows nothing of steps.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, Verdict
 from decoding.costs.price import DraftBudget
-from decoding.costs.pricing import Acceptance, Brought, Demand, credit
+from decoding.costs.pricing import Acceptance, Brought, Demand, credit, numbers_of
 from decoding.drafting.draft_model.state import NO_COST, DraftCost, DraftModelState
 from decoding.drafting.drafter import Drafter
 from decoding.drafting.grammar import TreeGrammar
@@ -81,7 +80,7 @@ class SequenceDrafter:
             runs_draft_model=active.state is not None,
             harvests=None if drafter.weighs_harvest else drafter.num_top > 0,
             hit_rate=drafter.hit_rate,
-            credit=math.inf if self.request.speculation.max_nodes else credit(self.request.num_output, self.lost),
+            credit=credit(self.request.num_output, self.lost),
         )
 
     def probe(self) -> float | None:
@@ -146,8 +145,9 @@ class SequenceDrafter:
 
     def finish(self) -> dict[str, int]:
         """The reply has ended: by source, how many of its tokens were predicted, drafted or not."""
-        if self.request.speculation.max_nodes is None:
-            self.session.lately[self.active.choice.method] = self.active.acceptance.lately
+        if self._max_nodes is None:
+            own, _ = self.session.acceptance_models(self.request.sampling.temperature > 0)
+            own.lately[:] = numbers_of(self.active.acceptance.lately)
         return self.active.drafter.finish()
 
     def take_cost(self) -> DraftCost:

@@ -31,7 +31,7 @@ class Session:
     """The store of one session; running requests hold on to it even after it left the `SessionStore`.
 
     max_bytes: of the store, which exists from its first use on. server_models: of greedy and of sampled requests,
-    shared by all sessions; this one's own begin with their view. lately: a `pricing.Lately` of each method.
+    shared by all sessions; this one's own begin with their view.
     """
 
     tenant: str
@@ -39,7 +39,6 @@ class Session:
     max_bytes: int
     server_models: tuple[AcceptanceModel, AcceptanceModel]
     last_used: float = 0.0
-    lately: dict[str, Any] = field(default_factory=dict, repr=False)
     _models: list[AcceptanceModel | None] = field(default_factory=lambda: [None, None], repr=False)
     _ngrams: NgramStore | None = field(default=None, repr=False)
     _replies: SuffixIndex | None = field(default=None, repr=False)

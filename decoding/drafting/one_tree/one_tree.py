@@ -79,7 +79,7 @@ class OneTree:
         self._spent = 0.0  # tokens, on the draft model
         self._num_probed = 0  # tokens at the last probe
         self._num_steps = 0  # probes
-        self.alone: Brought | None = None
+        self._alone: Brought | None = None  # what the stores alone were last expected to bring
         self._num_fruitless = 0  # probes in a row, unless the latest one's tree is drafted
         self._was_predicted = False  # whether the reply followed its prediction then
         self._room_until = 0  # tokens
@@ -93,6 +93,10 @@ class OneTree:
     @property
     def hit_rate(self) -> float:
         return float(self._hit_rate[0])
+
+    @property
+    def alone(self) -> Brought | None:
+        return self._alone
 
     @property
     def is_awake(self) -> bool:
@@ -131,7 +135,7 @@ class OneTree:
             return False
         gain = self._grow_from_stores(budget)
         num_nodes = float(self._buffers.record.counts[NUM_NODES])
-        self.alone = Brought(1 + gain + price_of(budget.price, num_nodes - 1), num_nodes)
+        self._alone = Brought(1 + gain + price_of(budget.price, num_nodes - 1), num_nodes)
         more = promise - gain
         return more > 0 and more * self._num_uses > budget.row_price * self._num_unread
 

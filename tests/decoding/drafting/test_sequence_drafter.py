@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from decoding.costs.pricing import Acceptance, Brought
+from decoding.costs.pricing import Acceptance, Brought, lately_of
 from decoding.drafting.draft_model.state import DraftModelState
 from decoding.drafting.one_tree.one_tree import PATIENCE
 from decoding.drafting.registry import METHODS
@@ -48,7 +48,7 @@ def test_a_reply_begins_with_what_the_sessions_last_one_came_to() -> None:
     for _ in range(30):
         drafter.active.acceptance.update(Brought(9, 21), Brought(3, 5), 0.5)
     drafter.finish()
-    before = drafter.session.lately["auto"]
+    before = lately_of(drafter.session.acceptance_models(False)[0].lately.tolist())
     assert before.own == pytest.approx((9, 21), rel=0.05)
     assert before.alone == pytest.approx((3, 5), rel=0.05)
     assert before.draft_seconds == 0.5

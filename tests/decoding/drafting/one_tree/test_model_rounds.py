@@ -208,4 +208,4 @@ def test_after_every_step_the_draft_model_holds_the_first_tokens_of_each_request
             num_kept += length_of(state) - before
             assert length_of(state) < state.request.num_tokens
         assert_rows_are_of_the_tokens([state])
-    assert num_kept > 5
+    assert num_kept > 3

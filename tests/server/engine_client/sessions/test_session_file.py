@@ -38,8 +38,8 @@ def taught_session() -> Session:
 
 
 def of_form_9(state: SessionState) -> bytes:
-    """As a server of version 9 wrote it: without the reliability of chances, the last of an acceptance model."""
-    models = {name: held[:-1] for name, held in state.stores.items() if name in ("greedy", "sampled")}
+    """As a server of version 9 wrote it: without the last two arrays of an acceptance model."""
+    models = {name: held[:-2] for name, held in state.stores.items() if name in ("greedy", "sampled")}
     content = msgspec.msgpack.encode({"model": MODEL, "stores": dict(state.stores) | models})
     return b"gander session 9\n" + hashlib.sha256(PLACE.encode() + b"\0" + content).digest() + content
 
