@@ -17,7 +17,6 @@ from decoding.drafting.eagle.head_drafting import HeadDrafting
 from decoding.drafting.eagle.head_model import HeadModel
 from decoding.engine.start import load_engine, start_engine
 from decoding.errors import ConfigError
-from decoding.model.linear.sizes import num_bytes_in
 from tests.heads import fields_of, new_head, trained_head
 from tests.models import tiny
 from tests.pairs import CONFIG, finish, prompt_of, reply, request_of, target_of
@@ -58,7 +57,9 @@ def test_a_head_looks_up_its_targets_packed_embeddings(folders: tuple[str, str])
     assert isinstance(drafter, HeadModel)
     assert drafter._head.embed_tokens is engine.model.packed_embedding is not None
     assert drafter._fused is not None
-    assert drafter.num_bytes == num_bytes_in(drafter._head) - engine.model.packed_embedding.packed.num_bytes
+    unpacked = load_engine(replace(CONFIG, model=model, draft_head=head, device="cpu", dtype="float32")).draft_model
+    assert isinstance(unpacked, HeadDrafting)
+    assert drafter.num_bytes == unpacked.model.num_bytes, "the embeddings are the target's in both"
     plain = reply(engine, request_of("plain", prompt_of(30)))
     request = request_of("drafted", prompt_of(30), method="eagle")
     engine.add(request)
