@@ -139,21 +139,14 @@ class Prices(NamedTuple):
 def present_rate(curve: CostCurve, acceptances: Sequence[Acceptance], contexts: Sequence[int]) -> Rate:
     """At what the latest steps brought, or would have without the draft model, or at that of plain decoding, which is
     always to be had."""
-    plain, seconds = plain_rate(curve, contexts), sum(each.draft_seconds for each in acceptances)
     ways = [([PLAIN] * len(acceptances), 0.0), ([each.alone for each in acceptances], 0.0)]
-    ways.append(([each.own for each in acceptances], seconds))
-    rates = []
+    ways.append(([each.own for each in acceptances], sum(each.draft_seconds for each in acceptances)))
+    rates: list[Rate] = []
     for brought, draft_seconds in ways:
         emitted, tokens = [each.emitted for each in brought], [each.tokens for each in brought]
         tokens_a_second = sum(emitted) / (curve.step_seconds(tokens, contexts) + draft_seconds)
-        rates.append(Rate(tokens_a_second, plain, emitted, tokens))
+        rates.append(Rate(tokens_a_second, rates[0].plain if rates else tokens_a_second, emitted, tokens))
     return max(rates, key=lambda rate: rate.tokens_a_second)
-
-
-def plain_rate(curve: CostCurve, contexts: Sequence[int]) -> float:
-    """Tokens that requests at these contexts are given a second without drafting."""
-    ones = [1] * len(contexts)
-    return len(contexts) / curve.step_seconds(ones, contexts)
 
 
 LARGEST_LOSS = 0.04  # of the time of plain decoding, that drafting may cost a reply

@@ -19,12 +19,12 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
+from decoding.costs.pricing import FIRST, numbers_of
 from decoding.stores.evidence import NUM_CLASSES, NUM_SOURCES, SILENT, is_named, meant_chances
 
 SERVER_TRIED, SERVER_LEARNING_RATE = 4096.0, 0.0005  # see `AcceptanceModel`
 SERVER_TRUST = 256.0  # observations that rates measured elsewhere count for
 FIRST_HIT_RATE, FIRST_RESCUE_RATE, FIRST_ASKED_RATE = 0.85, 0.5, 0.5
-FIRST_LATELY = (2.0, 8.0, 2.0, 8.0, 0.0)  # a hopeful start: the first trees are drafted at a fair price
 RATES_PACE = 2.0  # times that of the weights, at which the hit rates follow what comes
 RATES_TRUST = 16.0
 ASKED_PACE, ASKED_TRUST = 5.0, 4.0
@@ -46,8 +46,7 @@ class AcceptanceModel(NamedTuple):
     Rates are float32 [2], with how many observations each rests on. hit_rate: how often the target's token is one of
     the likeliest after a node that the draft model ran; rescue_rate: likewise, where what the stores thought likeliest
     did not come; asked_rate: how many probes led to a tree that the draft model was asked for. learning_rate: how far
-    an example moves the weights. lately: float32 [5], what a step brings, and would without the draft model, in tokens
-    that it emits and runs, and the draft model's seconds."""
+    an example moves the weights. lately: float32 [5], what a step brings, as `pricing.numbers_of`."""
 
     chances: NDArray[np.float32]
     stretch: NDArray[np.float32]
@@ -116,7 +115,7 @@ def new_model(chances: NDArray[np.float32], weights: NDArray[np.float32], trust:
         rescue_rate=np.array((FIRST_RESCUE_RATE, RATES_TRUST), np.float32),
         asked_rate=np.array((FIRST_ASKED_RATE, ASKED_TRUST), np.float32),
         reliability=np.stack((1 / (1 + np.exp(-_KNOTS)), np.full_like(_KNOTS, trust))),
-        lately=np.array(FIRST_LATELY, np.float32),
+        lately=np.array(numbers_of(FIRST), np.float32),
         most_tried=SERVER_TRIED,
         learning_rate=SERVER_LEARNING_RATE,
     )
