@@ -92,10 +92,10 @@ class Acceptance:
 class Demand(NamedTuple):
     """What one decoding sequence asks of a step.
 
-    max_nodes: the budget it asks for, None where each node is weighed against its price; context: its tokens so far;
-    tokens_left: the most it may yet emit; harvests: whether the stores learn from its logits, None where that is
-    weighed against its price; hit_rate: how often the token after one that the draft model ran is among those that the
-    draft model thought likeliest.
+    max_nodes: the budget it asks for, None where its credit and the price of nodes are its budget; most_nodes: the most
+    of them then, None for any; context: its tokens so far; tokens_left: the most it may yet emit; harvests: whether the
+    stores learn from its logits, None where that is weighed against its price; hit_rate: how often the token after one
+    that the draft model ran is among those that the draft model thought likeliest.
     """
 
     max_nodes: int | None
@@ -106,6 +106,7 @@ class Demand(NamedTuple):
     harvests: bool | None = None
     hit_rate: float = 1.0
     credit: float = math.inf
+    most_nodes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +292,8 @@ class Pricing:
             return DraftBudget(min(demand.max_nodes, self._most_nodes))
         prices = self._prices(rate, demand, num_sharing)
         credit = max(0.0, demand.credit) * rate.tokens_a_second / rate.plain / (2 if self._runs_model(demand) else 1)
-        most_nodes = int(min(self._most_nodes, num_nodes_for(prices.node, credit)))
+        most_nodes = self._most_nodes if demand.most_nodes is None else min(demand.most_nodes, self._most_nodes)
+        most_nodes = int(min(most_nodes, num_nodes_for(prices.node, credit)))
         if most_nodes == 0 or not prices.pay_for(chance, demand.hit_rate):
             return NOTHING
         whole = sum(rate.emitted)

@@ -130,10 +130,9 @@ class Drafting:
             state = self.draft_model.open(request)
         sources = Sources(drafter.session, state, self._tree, drafter.prediction, drafter.grammar)
         own = (start_drafter or method.start)(request, sources)
-        before, _ = drafter.session.acceptance_models(request.sampling.temperature > 0)
-        acceptance = Acceptance(lately_of(before.lately.tolist()))
+        acceptance = Acceptance(lately_of(drafter.learned.lately.tolist()))
         drafter.active = ActiveMethod(
-            choice=choice, drafter=own, default_nodes=method.default_nodes, acceptance=acceptance, state=state
+            choice=choice, drafter=own, most_nodes=method.most_nodes, acceptance=acceptance, state=state
         )
 
 

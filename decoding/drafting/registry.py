@@ -40,12 +40,13 @@ StartDrafter = Callable[[Request, Sources], Drafter]  # makes one request's draf
 class Method:
     """A registered method: `start` makes one request's drafter from the request and what it may draw on.
 
-    default_nodes: the budget of a request that names none; None where the drafter itself weighs each node's
-    chance against its price. draft_model: "optional" where it drafts with one if there is one.
+    most_nodes: of a tree whose request names no budget, as far as the reply's credit allows; None where the drafter
+    itself weighs each node's chance against its price. draft_model: "optional" where it drafts with one if there is
+    one.
     """
 
     start: StartDrafter
-    default_nodes: int | None = None
+    most_nodes: int | None = None
     draft_model: Literal["unused", "optional", "needed"] = "unused"
 
 

@@ -17,6 +17,7 @@ from decoding.drafting.drafter import Drafter
 from decoding.drafting.grammar import TreeGrammar
 from decoding.drafting.one_tree.prediction import Prediction
 from decoding.sampling.grammar.matcher import GrammarMatcher
+from decoding.stores.acceptance_model import AcceptanceModel
 from decoding.stores.session import Session
 
 
@@ -32,12 +33,12 @@ class Choice:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class ActiveMethod:
-    """A method at work for one sequence. default_nodes: the budget of a request that names none, None where nodes are
-    weighed against their price; state: its part of the draft model, if the method drafts with it."""
+    """A method at work for one sequence. most_nodes: as the registry has it; state: its part of the draft model, if the
+    method drafts with it."""
 
     choice: Choice
     drafter: Drafter
-    default_nodes: int | None
+    most_nodes: int | None
     acceptance: Acceptance
     state: DraftModelState | None = None
 
@@ -60,6 +61,12 @@ class SequenceDrafter:
             prediction.follow(request.output)
 
     @property
+    def learned(self) -> AcceptanceModel:
+        """By its session, of requests of this kind."""
+        own, _ = self.session.acceptance_models(self.request.sampling.temperature > 0)
+        return own
+
+    @property
     def num_top(self) -> int:
         """How many of the target's likeliest tokens are wanted of each row; 0 for none."""
         return self.active.drafter.num_top
@@ -74,6 +81,7 @@ class SequenceDrafter:
         active, drafter = self.active, self.active.drafter
         return Demand(
             max_nodes=self._max_nodes,
+            most_nodes=active.most_nodes,
             context=self.request.num_tokens,
             tokens_left=self._tokens_left,
             acceptance=active.acceptance,
@@ -99,8 +107,8 @@ class SequenceDrafter:
 
     @property
     def _max_nodes(self) -> int | None:
-        asked = self.request.speculation.max_nodes
-        return 0 if self.is_waiting else self.active.default_nodes if asked is None else asked
+        """The budget of each step; None where it is what the reply's credit allows."""
+        return 0 if self.active.most_nodes == 0 else self.request.speculation.max_nodes
 
     @property
     def _tokens_left(self) -> int:
@@ -120,8 +128,7 @@ class SequenceDrafter:
         method was asked for by name."""
         if self.active.state is None:
             return False
-        own, _ = self.session.acceptance_models(self.request.sampling.temperature > 0)
-        return not self.active.drafter.weighs_harvest or bool(own.asked_rate[0] > 0.5)
+        return not self.active.drafter.weighs_harvest or bool(self.learned.asked_rate[0] > 0.5)
 
     def learns_from(self, tree: DraftTree) -> bool:
         """Whether a verified tree is worth observing: a plain step's is not, where learning is weighed."""
@@ -145,9 +152,8 @@ class SequenceDrafter:
 
     def finish(self) -> dict[str, int]:
         """The reply has ended: by source, how many of its tokens were predicted, drafted or not."""
-        if self._max_nodes is None:
-            own, _ = self.session.acceptance_models(self.request.sampling.temperature > 0)
-            own.lately[:] = numbers_of(self.active.acceptance.lately)
+        if self._max_nodes is None and self.active.most_nodes is None:
+            self.learned.lately[:] = numbers_of(self.active.acceptance.lately)
         return self.active.drafter.finish()
 
     def take_cost(self) -> DraftCost:

@@ -30,7 +30,7 @@ SECOND_TREE: IntArray = np.array([-1, 0, 0, 2], np.int32)
 PIECES = (1, 2, 3, 5, 7, 16, 33)
 # 512 tokens, of which only the last piece goes through the head, which may cost as much as all layers.
 LONG_PIECES = (16, 128, 304, 64)
-LONG_WORK = 1 << 39  # parameters times tokens, about a second on two cores; larger models skip the long pieces
+LONG_WORK = 1 << 37  # parameters times tokens, seconds on two cores; larger models skip the long pieces
 # The largest allowed difference, as a share of the largest logit. A wrong mask or position causes one of order one.
 TOLERANCES = {torch.float64: 1e-5, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
 ROUNDED_TOLERANCE = 0.3  # layers that round may move an activation by a whole integer for a small difference

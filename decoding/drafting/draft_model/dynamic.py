@@ -86,8 +86,8 @@ class ModelDrafter(FixedBudgetDrafter):
         self._under_way: ModelTree | None = None
         self._rows: IntArray = np.zeros(0, np.int32)  # of the draft forwards, that ran the nodes proposed last
 
-    def prepare(self, budget: DraftBudget) -> bool:  # noqa: ARG002 - it has no other source
-        return True
+    def prepare(self, budget: DraftBudget) -> bool:
+        return budget.most_rounds >= 1
 
     def begin(self, budget: DraftBudget, most_rows: int, most_depth: int) -> None:
         rounds = Rounds(most_rows, most_depth)

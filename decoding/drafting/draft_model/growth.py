@@ -94,14 +94,18 @@ class ModelTree:
         self._nodes = np.array([(request.tokens[-1], -1, 0, -1, 1.0, 1.0)], _NODE)
         self._run = _ROOT
         self._row_parents = _ROOT[:0]
+        self._budget = budget
+        self._credit = budget.credit - budget.round_price - budget.row_price  # for more rows than the root's
 
     def grow(self, top: TopTokens) -> DraftRows | None:
         """Take in what follows the nodes that were run last, at first the root; those to run next, None for none."""
         said, first, num_rows = Top(top.ids, top.probabilities), len(self._nodes), len(self._row_parents)
         self._nodes = nodes = _with_children(self._nodes, self._run, said, self._growing)
         self._run = run = _chosen(nodes, first, num_rows, self._growing)
-        if len(run) == 0:
+        price = self._budget.round_price + self._budget.row_price * len(run)
+        if len(run) == 0 or price > self._credit:
             return None
+        self._credit -= price
         nodes["row"][run] = np.arange(num_rows, num_rows + len(run))
         parents = nodes["row"][nodes["parent"][run]]  # the root's children follow the committed tokens: -1
         self._row_parents = np.concatenate((self._row_parents, parents))

@@ -18,6 +18,7 @@ from server.bench.real.figures import Answer, Group, Row, Setting, rows_of
 from server.bench.real.options import RealOptions
 
 POLL_SECONDS = 0.5
+PAPERS_NODES = {"lookup": 10, "suffix": 64}  # methods to hold `auto` against draft what their papers do, at any price
 WARM_UP, WARM_UP_TOKENS = Prompt(("Say hello.",)), 16
 
 
@@ -61,12 +62,13 @@ class Rounds:
         return rows_of(setting, found)
 
     def _body(self, method: str, temperature: float, session: str, max_tokens: int) -> dict[str, Any]:
+        nodes = {"max_nodes": PAPERS_NODES[method]} if method in PAPERS_NODES else {}
         return {
             "max_tokens": max_tokens,
             "temperature": temperature,
             "seed": self._options.seed,
             "session_id": f"{self._run_id}-{session}-{method}",
-            "speculation": {"method": method, "report": True},
+            "speculation": {"method": method, "report": True} | nodes,
             "return_token_ids": True,
         }
 

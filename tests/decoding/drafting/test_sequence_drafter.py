@@ -22,9 +22,12 @@ def drafting(method: str, has_model: bool = False) -> SequenceDrafter:
         state = drafter_of(session, request, has_model=True)._state
         assert isinstance(state, DraftModelState)
     own = METHODS[method].start(request, Sources(session, state))
-    nodes = METHODS[method].default_nodes
     drafter.active = ActiveMethod(
-        choice=Choice(method), drafter=own, default_nodes=nodes, acceptance=Acceptance(), state=state
+        choice=Choice(method),
+        drafter=own,
+        most_nodes=METHODS[method].most_nodes,
+        acceptance=Acceptance(),
+        state=state,
     )
     return drafter
 
@@ -87,9 +90,9 @@ def test_who_naps_is_not_probed() -> None:
 
 @pytest.mark.parametrize("method", [name for name, each in METHODS.items() if each.draft_model == "unused"])
 def test_a_method_of_a_fixed_budget_asks_for_it_at_every_step_and_others_are_weighed(method: str) -> None:
-    drafter, is_fixed = drafting(method), METHODS[method].default_nodes is not None
-    demand = drafter.demand()
-    assert demand.max_nodes == METHODS[method].default_nodes
+    drafter, most_nodes = drafting(method), METHODS[method].most_nodes
+    is_fixed, demand = most_nodes is not None, drafter.demand()
+    assert (demand.max_nodes, demand.most_nodes) == (0 if most_nodes == 0 else None, most_nodes)
     assert demand.harvests == (drafter.num_top > 0)
     if demand.max_nodes == 0:
         assert drafter.probe() is None
