@@ -13,7 +13,8 @@ from decoding.cache.prefix_index import PrefixIndex
 from decoding.cache.state_pool import StatePool
 from decoding.cache.top_token_store import TopTokenStore
 from decoding.config import EngineConfig
-from decoding.drafting.draft_model.draft_model import DraftModel, load_draft_model
+from decoding.drafting.draft_model.draft_model import DraftModel, draft_name, load_draft_model
+from decoding.drafting.draft_model.vocabulary import token_map
 from decoding.drafting.drafting import Drafting
 from decoding.drafting.eagle.head_drafting import HeadDrafting
 from decoding.drafting.eagle.head_model import HeadModel, load_head_model
@@ -86,9 +87,9 @@ def start_engine(
 ) -> Engine:
     """An engine of a model that is ready to run.
 
-    on_progress: told of start-up work, a sentence and a fraction. draft_model: one that shares the vocabulary of
-    `model`, or a head of it. kept: timings of earlier starts. kernels: those of drafting, if they may come later.
-    started: when loading began, on the clock of `time.perf_counter`.
+    on_progress: told of start-up work, a sentence and a fraction. draft_model: the one that `config` names, or one of
+    the same vocabulary as `model`, or a head of it. kept: timings of earlier starts. kernels: those of drafting, if
+    they may come later. started: when loading began, on the clock of `time.perf_counter`.
     """
     started = time.perf_counter() if started is None else started
     kernels = kernels or Kernels()
@@ -128,7 +129,7 @@ def _resources(
     store = model.new_store(room.num_slots // BLOCK_LEN)
     states = StatePool(store.carried.shape, store.dtype, store.device, max_checkpoints) if store.carried else None
     pool = BlockPool(store.num_blocks, PrefixIndex() if config.prefix_cache else None, states)
-    proposer = _proposer(draft_model, pool, limits.max_batch_rows, model.vocab_size)
+    proposer = _proposer(config, draft_model, pool, limits.max_batch_rows, model.vocab_size)
     code_bytes = sum(each.code_bytes(limits.max_batch_rows) for each in models)
     return Resources(
         model=model,
@@ -154,11 +155,17 @@ def _resources(
 
 
 def _proposer(
-    draft_model: TargetModel | HeadModel | None, pool: BlockPool, most_tokens: int, vocab_size: int
+    config: EngineConfig,
+    draft_model: TargetModel | HeadModel | None,
+    pool: BlockPool,
+    most_tokens: int,
+    vocab_size: int,
 ) -> DraftModel | HeadDrafting | None:
     """What drafts with a draft model or a head."""
     if draft_model is None:
         return None
     if isinstance(draft_model, HeadModel):
         return HeadDrafting(draft_model, pool, most_tokens)
-    return DraftModel(draft_model, pool, most_tokens, vocab_size)
+    name = draft_name(config)
+    tokens = token_map(config, name, vocab_size, draft_model.vocab_size) if name else None
+    return DraftModel(draft_model, pool, most_tokens, vocab_size, tokens)

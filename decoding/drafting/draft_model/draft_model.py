@@ -20,7 +20,7 @@ from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.drafting.draft_model.rounds import grow_in_rounds
 from decoding.drafting.draft_model.state import DraftModelState, Fallback, GrowthRequest, KeptTokens
-from decoding.drafting.draft_model.vocabulary import check_same_vocabulary
+from decoding.drafting.draft_model.vocabulary import TokenMap
 from decoding.errors import ConfigError
 from decoding.model.checkpoint import BUNDLED_FOLDER
 from decoding.model.device.runner import Progress
@@ -32,15 +32,19 @@ from decoding.stores.successor_table import NUM_SUCCESSORS
 
 class DraftModel:
     """model: ready to run; pool: of the target's blocks, in which the draft model's rows lie as well. most_rows: of the
-    prompt that a sequence may bring to one forward; vocab_size: the target's."""
+    prompt that a sequence may bring to one forward; vocab_size: the target's; tokens: None where ids mean the same to
+    both models."""
 
-    def __init__(self, model: TargetModel, pool: BlockPool, most_rows: int, vocab_size: int) -> None:
+    def __init__(
+        self, model: TargetModel, pool: BlockPool, most_rows: int, vocab_size: int, tokens: TokenMap | None = None
+    ) -> None:
         assert model.vocab_size >= NUM_SUCCESSORS, model.vocab_size
         self.model = model
         self.store: KvStore = model.new_store(pool.num_blocks)
         self._runner = model.runner_over(self.store, model.max_model_len)
         self._filled = FilledBlocks(pool)  # whose rows were all run here
-        self._vocab_size = min(vocab_size, model.vocab_size)
+        self._vocab_size = min(vocab_size, model.vocab_size) if tokens is None else vocab_size
+        self._tokens = tokens
         self._most_rows = most_rows
 
     def open(self, request: Request) -> DraftModelState:
@@ -71,7 +75,7 @@ class DraftModel:
         if request.end >= longest:
             return Fallback("context", f"the draft model's context ends after {longest} tokens")
         unseen = state.request.tokens[state.rows_in(request.table).length : request.end]
-        if len(unseen) and unseen.max() >= self.model.vocab_size:
+        if self._tokens is None and len(unseen) and unseen.max() >= self.model.vocab_size:
             return Fallback("vocabulary", f"the draft model knows no token {unseen.max()}")
         return None
 
@@ -88,22 +92,31 @@ class DraftModel:
 
     def _forward(self, asked: Sequence[tuple[DraftModelState, Segment]]) -> list[TopTokens]:
         """One packed forward: the likeliest tokens after each segment's logit rows."""
-        batch = pack([segment for _, segment in asked], self.store)
+        segments, tokens = [segment for _, segment in asked], self._tokens
+        if tokens is not None:
+            segments = [replace(each, tokens=tokens.to_draft[each.tokens]) for each in segments]
+        batch = pack(segments, self.store)
         top = top_tokens(self._runner.launch(batch).logits_RV, NUM_SUCCESSORS)
+        if tokens is not None:
+            top = replace(top, ids=tokens.to_target[top.ids])
         return [top.rows(*borders) for borders in pairwise(batch.logit_offsets.tolist())]
+
+
+def draft_name(config: EngineConfig) -> str | None:
+    """Of the draft model that `config` asks for, if any."""
+    if config.draft_model == "auto":
+        return str(BUNDLED_FOLDER / "draft") if config.model == BUNDLED_MODEL else None
+    return None if config.draft_model == "none" else config.draft_model
 
 
 def load_draft_model(config: EngineConfig, progress: Progress) -> TargetModel | None:
     """The draft model that goes with `config`, on the same device and in the same dtype, if one is asked for.
 
-    Raises ConfigError where its vocabulary is not the target's, and what `TargetModel.load` raises.
+    Raises what `TargetModel.load` raises.
     """
-    name = config.draft_model
-    if name == "auto":
-        name = str(BUNDLED_FOLDER / "draft") if config.model == BUNDLED_MODEL else "none"
-    if name == "none":
+    name = draft_name(config)
+    if name is None:
         return None
-    check_same_vocabulary(config, name)
     weights = "auto" if gguf_paths(name, None, None) else config.weights  # a GGUF file is packed already
     own = replace(config, model=name, gguf_file=None, weights=weights, max_model_len=None, revision=None, threads=None)
     model = TargetModel.load(own, progress)

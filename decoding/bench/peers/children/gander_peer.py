@@ -23,6 +23,7 @@ from decoding.engine.start import load_engine
 
 CALIBRATION_ROUNDS = 6  # measurements of step costs before the comparison starts
 METHODS = {"plain": "none", "prompt lookup": "lookup", "draft model": "dynamic", "auto": "auto"}
+NODES = {"lookup": 10}  # at any price, as the others draft
 
 
 class Peer:
@@ -47,7 +48,7 @@ class Peer:
             id=number,
             prompt=np.array(task["prompt"], np.int32),
             sampling=SamplingParams(max_tokens=task["max_tokens"], temperature=0.0, ignore_eos=not task["end_tokens"]),
-            speculation=SpeculationParams(method=method, max_nodes=0 if method == "none" else None),
+            speculation=SpeculationParams(method=method, max_nodes=NODES.get(method)),
             eos_token_ids=frozenset(task["end_tokens"]),
             session_id=number,
         )

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
-from tokenizers import Tokenizer, models
 from transformers import PreTrainedModel
 
 from decoding.cache.batch import StepBatch
@@ -22,12 +17,12 @@ from decoding.core.stats import RequestStats, StepStats
 from decoding.costs.price import DraftBudget, NodePrice
 from decoding.engine.engine import Engine
 from decoding.engine.sequence_step import SequenceStep
-from decoding.engine.start import load_engine, start_engine
-from decoding.errors import ConfigError, ModelRefused, RequestRejected
+from decoding.engine.start import start_engine
+from decoding.errors import RequestRejected
 from decoding.model.device.capture import Capture
 from decoding.model.device.runner import Forward, Progress
 from decoding.model.target_model import TargetModel
-from tests.models import VOCAB_SIZE, correlated, tiny
+from tests.models import correlated, tiny
 from tests.pairs import CONFIG, GREEDY, NOISE, SAMPLED, draft_of, finish, prompt_of, reply, request_of, target_of
 
 METHODS = ["dynamic", "linear", "fixed"]
@@ -255,55 +250,3 @@ def test_without_a_draft_model_its_methods_are_rejected_by_name(target: TargetMo
     assert caught.value.param == "speculation.method"
     assert caught.value.code == "no_draft_model"
     assert not engine.has_work
-
-
-def words(**changes: str) -> dict[str, int]:
-    """VOCAB_SIZE words by id, some renamed."""
-    return {changes.get(f"w{token_id}", f"w{token_id}"): token_id for token_id in range(VOCAB_SIZE)}
-
-
-def save(folder: Path, model: PreTrainedModel, vocabulary: dict[str, int]) -> str:
-    model.save_pretrained(folder)
-    Tokenizer(models.WordLevel(vocabulary, unk_token="w0")).save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
-    return str(folder)
-
-
-@pytest.mark.parametrize(
-    ("vocabulary", "difference"),
-    [
-        (words(w7="other", w90="also"), "token 7 is 'other' there and 'w7' here"),
-        (words() | {"more": VOCAB_SIZE}, f"token {VOCAB_SIZE} is 'more' there and nothing here"),
-        ({word: token_id for word, token_id in words().items() if token_id < 150}, "token 150 is nothing there"),
-    ],
-)
-def test_a_draft_with_another_vocabulary_is_refused_naming_the_first_difference(
-    tmp_path: Path, vocabulary: dict[str, int], difference: str
-) -> None:
-    model = save(tmp_path / "target", tiny("llama"), words())
-    draft = save(tmp_path / "draft", tiny("llama"), vocabulary)
-    with pytest.raises(ConfigError, match=difference):
-        load_engine(replace(CONFIG, model=model, draft_model=draft, device="cpu"))
-
-
-def test_a_draft_with_the_same_vocabulary_is_loaded_and_drafts(tmp_path: Path) -> None:
-    model = save(tmp_path / "target", tiny("llama"), words())
-    draft = save(tmp_path / "draft", correlated("llama", NOISE), words())
-    engine = load_engine(replace(CONFIG, model=model, draft_model=draft, device="cpu"))
-    assert set(METHODS) <= set(engine.methods)
-    prompt: NDArray[np.int32] = prompt_of(20)
-    plain = reply(engine, request_of("plain", prompt))
-    request = request_of("drafted", prompt, method="dynamic", max_nodes=8)
-    ended, _ = run(engine, request)
-    assert request.output.tolist() == plain
-    assert ended["drafted"].counts.accepted > 0
-    assert engine.stats().draft_bytes > 0
-
-
-def test_a_model_of_ones_own_has_no_draft_model_unless_one_is_named(tmp_path: Path) -> None:
-    model = save(tmp_path / "target", tiny("llama"), words())
-    engine = load_engine(replace(CONFIG, model=model, device="cpu"))
-    assert engine.draft_model is None
-    assert not set(METHODS) & set(engine.methods)
-    with pytest.raises(ModelRefused):
-        load_engine(replace(CONFIG, model=model, draft_model=str(tmp_path / "nothing"), device="cpu"))
