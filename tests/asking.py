@@ -16,6 +16,7 @@ from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.stats import RequestStats
 from decoding.core.token_logprobs import TokenLogprobs
+from decoding.drafting.registry import METHODS
 from decoding.engine.engine import Engine
 from decoding.model.checkpoint import BUNDLED_FOLDER
 
@@ -42,6 +43,12 @@ def encode(text: str) -> NDArray[np.int32]:
     return np.array(TOKENIZER.encode(text).ids, np.int32)
 
 
+def own_nodes(method: str, most_nodes: int) -> int | None:
+    """The size of a method's own trees, as far as a server allows it; None where nodes are weighed."""
+    own = METHODS[method].most_nodes
+    return None if own is None else min(own, most_nodes)
+
+
 def ask(
     engine: Engine,
     prompt: NDArray[np.int32],
@@ -51,7 +58,9 @@ def ask(
     resumed: Sequence[int] = (),
     **speculation: object,
 ) -> Reply:
-    """One reply, in a session of its own, with nothing else running; what comes after the tokens `resumed`, if any."""
+    """One reply, in a session of its own, with nothing else running; what comes after the tokens `resumed`, if any.
+    Trees are of their method's own size, whatever they cost, unless `speculation` says otherwise."""
+    speculation.setdefault("max_nodes", own_nodes(method, engine.config.max_nodes))
     name = f"asked-{next(_NUMBERS)}"
     request = Request(
         id=name,

@@ -16,6 +16,7 @@ from decoding.core.stats import RequestStats, StepStats
 from decoding.engine.engine import Engine
 from decoding.engine.start import start_engine
 from decoding.model.target_model import TargetModel
+from tests.asking import own_nodes
 from tests.models import VOCAB_SIZE, correlated, tiny
 
 CONFIG = EngineConfig(max_model_len=400, kv_slots=8192, max_batch_rows=200, max_nodes=32, threads=1)
@@ -45,6 +46,8 @@ def prompt_of(length: int, seed: int = 0, vocab_size: int = VOCAB_SIZE) -> NDArr
 def request_of(
     name: str, prompt: NDArray[np.int32], sampling: SamplingParams = GREEDY, method: str = "none", **options: object
 ) -> Request:
+    """One whose trees are of its method's own size, whatever they cost, unless `options` says otherwise."""
+    options.setdefault("max_nodes", own_nodes(method, CONFIG.max_nodes))
     speculation = SpeculationParams(method=method, **options)  # type: ignore[arg-type]
     return Request(id=name, prompt=prompt, sampling=sampling, speculation=speculation, session_id=name)
 

@@ -274,6 +274,17 @@ def test_a_forward_of_the_draft_model_may_be_worth_it_only_to_many() -> None:
     assert [each.max_nodes for each in budgets_of(pricing, [asked] * 32, [0.0] * 32)] == [64] * 32
 
 
+@pytest.mark.parametrize(("most", "credit", "expected"), [(10, 9.0, 10), (10, 0.5, 5), (None, 0.5, 5), (10, 0.0, 0)])
+def test_a_tree_of_a_size_of_its_own_is_cut_to_what_the_credit_pays_for(
+    most: int | None, credit: float, expected: int
+) -> None:
+    curve = CostCurve(1.0, 0.1, 0.0)
+    rate = 1 / curve.step_seconds([1], [0])
+    asked = demand(None, emitted=1.0, tokens=1.0)._replace(most_nodes=most, credit=credit * rate * 1.001)
+    (budget,) = budgets_of(Pricing(64, Curves(curve)), [asked])
+    assert budget.max_nodes == expected
+
+
 def test_beside_prompts_that_are_read_nodes_cost_what_they_will_when_those_decode() -> None:
     pricing = Pricing(64, Curves(CostCurve(1.0, 0.01, 0.0)))
     (alone,) = budgets_of(pricing, [demand(None)])

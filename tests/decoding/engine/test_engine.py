@@ -23,6 +23,7 @@ from decoding.engine.engine import Engine
 from decoding.engine.start import start_engine
 from decoding.errors import RequestRejected
 from decoding.model.target_model import TargetModel
+from tests.asking import own_nodes
 from tests.fakes import ScriptedDrafter
 from tests.models import EOS_TOKEN_ID, VOCAB_SIZE, tiny
 
@@ -56,6 +57,7 @@ def prompt_of(length: int, seed: int = 0) -> NDArray[np.int32]:
 def request_of(
     name: str, prompt: NDArray[np.int32], sampling: SamplingParams, method: str = "none", **options: object
 ) -> Request:
+    options.setdefault("max_nodes", own_nodes(method, CONFIG.max_nodes))
     speculation = SpeculationParams(method=method, **options)  # type: ignore[arg-type]
     return Request(
         id=name,

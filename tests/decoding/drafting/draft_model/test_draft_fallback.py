@@ -156,7 +156,7 @@ def test_one_broken_request_leaves_its_neighbours_their_trees(breaking: Engine, 
     """The last row of a packed forward is broken: the last request's alone."""
     prompts = [prompt_of(20, seed) for seed in range(3)]
     plain = [reply(breaking, request_of(f"plain{seed}", prompt)) for seed, prompt in enumerate(prompts)]
-    requests = [request_of(f"{seed}", prompt, method="linear") for seed, prompt in enumerate(prompts)]
+    requests = [request_of(f"{seed}", prompt, method="linear", max_nodes=8) for seed, prompt in enumerate(prompts)]
     model.countdown = 1
     ended, steps = run(breaking, *requests)
     assert [request.output.tolist() for request in requests] == plain

@@ -132,6 +132,19 @@ def verify(drafter: ModelDrafter, tree: DraftTree, is_right: bool) -> None:
     drafter.observe(tree, walk(tree, chosen), None)
 
 
+@pytest.mark.parametrize("credit", [0.0, 0.5, 0.9, 1.3, 2.5, 6.0])
+def test_the_draft_model_is_run_for_what_the_credit_pays_for(credit: float) -> None:
+    law: Law = lambda _path: [(20 + slot, 0.1) for slot in range(10)]  # noqa: E731
+    budget, rounds = DraftBudget(64, round_price=0.5, row_price=0.1, credit=credit), [1]
+    drafter = drafter_of(fixed_rules(SpeculationParams(method="fixed", branching=2, max_depth=4, min_probability=0.0)))
+    assert drafter.prepare(budget) == (credit >= 0.6)
+    if drafter.prepare(budget):
+        tree_of(drafter, law, budget, rows=rounds)
+        spent = sum(0.5 + 0.1 * num_rows for num_rows in rounds)
+        assert spent <= credit
+        assert len(rounds) == 4 or spent + 0.5 + 0.1 * 2 ** len(rounds) > credit, "and for no less"
+
+
 @pytest.mark.parametrize(("confidence", "breadth"), [(0.95, 1), (0.9, 1), (0.85, 2), (0.4, 2), (0.35, 3), (0.2, 3)])
 def test_the_surer_the_draft_model_the_fewer_children(confidence: float, breadth: int) -> None:
     law: Law = lambda _path: [(20, confidence), *((30 + slot, (1 - confidence) / 9) for slot in range(9))]  # noqa: E731

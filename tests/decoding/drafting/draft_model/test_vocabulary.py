@@ -18,7 +18,7 @@ from decoding.drafting.draft_model.vocabulary import TokenMap, token_map
 from decoding.engine.start import load_engine
 from decoding.errors import ConfigError, ModelRefused
 from tests.models import VOCAB_SIZE, correlated, tiny
-from tests.pairs import CONFIG, NOISE, prompt_of, reply, request_of, run
+from tests.pairs import CONFIG, NOISE, finish, prompt_of, reply, request_of
 
 METHODS = ["dynamic", "linear", "fixed"]
 WORDS = {f"w{token_id}": token_id for token_id in range(VOCAB_SIZE)}
@@ -120,7 +120,8 @@ def test_a_draft_in_another_vocabulary_drafts_what_it_would_in_the_targets(
         assert set(METHODS) <= set(engine.methods)
         plain = reply(engine, request_of("plain", prompt_of(20)))
         request = request_of("drafted", prompt_of(20), method=method, max_nodes=8)
-        ended, _ = run(engine, request)
+        engine.add(request)
+        ended, _ = finish(engine)
         assert request.output.tolist() == plain
         accepted[name] = ended["drafted"].counts.accepted
         assert engine.stats().draft_bytes > 0
