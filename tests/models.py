@@ -35,6 +35,7 @@ _LINEAR: dict[str, Any] = {
     "linear_value_head_dim": 16,
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
 }
 _MAMBA_2: dict[str, Any] = {
     "mamba_n_heads": 8,
@@ -101,19 +102,14 @@ _PRESETS: dict[str, dict[str, Any]] = {
     # Types whose layers carry a state.
     "lfm2": {
         "num_key_value_heads": 2,
-        "num_hidden_layers": 4,
-        "layer_types": ["conv", "full_attention", "conv", "conv"],
+        "layer_types": ["conv", "full_attention", "conv"],
         "block_auto_adjust_ff_dim": False,
     },
-    "qwen3_next": _GROUPED
-    | _EXPERTS
-    | _LINEAR
-    | {"num_experts": 4, "num_hidden_layers": 4, "shared_expert_intermediate_size": 32},
-    "qwen3_5_text": _GROUPED | _LINEAR | {"num_hidden_layers": 4},
-    "olmo_hybrid": {"num_key_value_heads": 2, "num_hidden_layers": 4} | _LINEAR,
+    "qwen3_next": _GROUPED | _EXPERTS | _LINEAR | {"num_experts": 4, "shared_expert_intermediate_size": 32},
+    "qwen3_5_text": _GROUPED | _LINEAR,
+    "olmo_hybrid": {"num_key_value_heads": 2} | _LINEAR,
     "kimi_linear": _EXPERTS
     | {
-        "num_hidden_layers": 4,
         "linear_head_dim": 16,
         "linear_num_heads": 4,
         "num_key_value_heads": 4,
@@ -122,7 +118,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
         "qk_nope_head_dim": 8,
         "v_head_dim": 12,
         "num_local_experts": 4,
-        "layer_types": ["linear_attention", "full_attention", "linear_attention", "full_attention"],
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
     },
     "bamba": _GROUPED | _MAMBA_2 | {"attn_layer_indices": [1]},
     "granitemoehybrid": _GROUPED
@@ -141,7 +137,6 @@ _PRESETS: dict[str, dict[str, Any]] = {
     "mamba2": {"num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 2, "chunk_size": 8},
     "jamba": {
         "num_key_value_heads": 2,
-        "num_hidden_layers": 4,
         "attn_layer_period": 2,
         "attn_layer_offset": 1,
         "mamba_d_state": 16,

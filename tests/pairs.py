@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +17,7 @@ from decoding.core.speculation_params import SpeculationParams
 from decoding.core.stats import RequestStats, StepStats
 from decoding.engine.engine import Engine
 from decoding.engine.start import start_engine
+from decoding.model.kept_timings import KeptTimings
 from decoding.model.target_model import TargetModel
 from tests.asking import own_nodes
 from tests.models import VOCAB_SIZE, correlated, tiny
@@ -23,6 +26,8 @@ CONFIG = EngineConfig(max_model_len=400, kv_slots=8192, max_batch_rows=200, max_
 GREEDY = SamplingParams(max_tokens=32, temperature=0.0, ignore_eos=True)
 SAMPLED = SamplingParams(max_tokens=32, temperature=0.8, top_p=0.95, seed=1234, ignore_eos=True)
 NOISE = 0.02
+FOLDER = TemporaryDirectory()
+KEPT = KeptTimings(Path(FOLDER.name))  # a model that starts a second time in this process is not timed again
 
 
 def target_of(model_type: str) -> TargetModel:
@@ -36,7 +41,7 @@ def draft_of(model_type: str, max_model_len: int | None = 400) -> TargetModel:
 
 
 def engine_of(model_type: str) -> Engine:
-    return start_engine(target_of(model_type), CONFIG, draft_model=draft_of(model_type))
+    return start_engine(target_of(model_type), CONFIG, draft_model=draft_of(model_type), kept=KEPT)
 
 
 def prompt_of(length: int, seed: int = 0, vocab_size: int = VOCAB_SIZE) -> NDArray[np.int32]:

@@ -80,6 +80,7 @@ DECODING = {
         draft_trees/memory draft_trees/ways stand/trajectories stand/questions
         stand/tables stand/variants tables/figures tables/markdown tables/report comparison shapes neighbour
         stand/patterns tables/table tables/expectations draft_trees/tables draft_trees/plot
+        architectures/sizes architectures/measure architectures/__main__
         kernels/compiled kernels/compile kernels/tune
         draft_trees/__main__ heads/contender heads/book heads/tables heads/target heads/__main__
         replay/rows replay/tables replay/__main__

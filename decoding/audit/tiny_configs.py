@@ -134,6 +134,16 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "n_mamba_heads": 8,
         "num_key_value_heads": 4,
     },
+    "zamba": {"num_hidden_layers": 5, "num_key_value_heads": 4},
+    "bailing_hybrid": {"num_key_value_heads": 4},
+    "zaya": {"num_experts_per_tok": 1},
+    "qwen4_exp_text": {
+        "indexer_n_heads": 2,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 16,
+        "indexer_budget": 16,
+        "indexer_compress_ratio": 4,
+    },
     "deepseek_v2": {"num_key_value_heads": 4},
     "deepseek_v3": {"num_key_value_heads": 4},
     "gemma3n_text": {

@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
 from decoding.bench import workload as workloads
+from decoding.bench.architectures import __main__ as architectures
 from decoding.bench.auto import __main__ as auto
 from decoding.bench.comparison import Comparison, compare, contestants_of
 from decoding.bench.draft_trees import __main__ as draft_trees
@@ -40,6 +41,7 @@ from decoding.model.checkpoint import resolve
 
 PARTS = ("table", "shapes")
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {  # parts with their own options
+    "architectures": architectures.main,
     "auto": auto.main,
     "patterns": patterns.main,
     "draft-trees": draft_trees.main,
@@ -59,7 +61,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         nargs="?",
         default="all",
         choices=("all", *PARTS, "profile"),
-        help="what to measure; `patterns`, `draft-trees`, `heads`, `peers` and `replay` with `--help` have more",
+        help=f"what to measure; with `--help` {', '.join(COMMANDS)} have more",
     )
     add("--model", default="gosling", help="the bundled model, or a folder with a model and its tokenizer.json")
     add("--data", type=Path, help="a folder with humaneval.jsonl; without it that workload is left out")

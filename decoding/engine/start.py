@@ -119,10 +119,10 @@ def _resources(
     slot_bytes = sum(each.bytes_per_slot for each in models) + TopTokenStore.bytes_per_slot(NUM_SUCCESSORS)
     slots = affordable_slots(config, model.device, slot_bytes)
     limits = limits_for(config, costs.curve, model.device.type, slots)
-    state_bytes, max_checkpoints = 0, 0
-    if model.state_bytes:
-        states_room = state_room(config, model.device, model.state_bytes, limits.max_running)
-        state_bytes, max_checkpoints = states_room.num_states * model.state_bytes, states_room.max_checkpoints
+    state_bytes, max_checkpoints, draft_bytes = 0, 0, draft_model.state_bytes if draft_model else 0
+    if model.state_bytes or draft_bytes:
+        states_room = state_room(config, model.device, model.state_bytes, limits.max_running, draft_bytes)
+        state_bytes, max_checkpoints = states_room.num_bytes, states_room.max_checkpoints
         limits = replace(limits, max_running=states_room.max_running)
         slots = affordable_slots(config, model.device, slot_bytes, state_bytes)
     room = room_for(model.max_model_len, config, slots, limits.max_running)

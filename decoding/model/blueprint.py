@@ -51,6 +51,11 @@ def read_config(source: str, origin: dict[str, Any]) -> Any:
     revision and trust_remote_code. Raises ConfigError naming the field at fault, and what transformers raises."""
     seconds = 0.0 if origin["trust_remote_code"] else READ_SECONDS  # code from elsewhere may import anything
     config = text_part(_bounded(seconds, lambda: AutoConfig.from_pretrained(source, **origin)))
+    kind = config.model_type
+    if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and not origin["trust_remote_code"]:
+        raise ConfigError(
+            f"config.json: transformers has no causal language model of type {kind!r}, nor does it wrap one"
+        )
     text_config = config.get_text_config()
     for name in SIZES:
         value = getattr(text_config, name, None)

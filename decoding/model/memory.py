@@ -22,6 +22,7 @@ CONTROL_GROUPS = (  # a container's own control group: its folder, and the files
 CPU_SHARE, DEVICE_SHARE = 0.5, 0.85  # of the memory that is free after the models are loaded
 STATES_SHARE = 0.5  # of that, for what layers carry from token to token
 MOST_CHECKPOINTS = 1024
+NUM_BESIDE = 2  # states: one of no tokens, and one of a sequence for which another is about to make way
 
 
 def resident_bytes() -> int:
@@ -81,30 +82,32 @@ def affordable_slots(config: EngineConfig, device: torch.device, slot_bytes: int
 
 
 class StateRoom(NamedTuple):
-    """max_running: the sequences whose states there is room for. max_checkpoints: states that may be kept beside."""
+    """max_running: the sequences whose states there is room for. max_checkpoints: states that may be kept beside.
+    num_bytes: of all states, once as many exist as may."""
 
     max_running: int
     max_checkpoints: int
-
-    @property
-    def num_states(self) -> int:
-        """The most states that exist: each sequence has one, and one that its step writes; one has no tokens."""
-        return 2 * self.max_running + self.max_checkpoints + 1
+    num_bytes: int
 
 
-def state_room(config: EngineConfig, device: torch.device, state_bytes: int, max_running: int) -> StateRoom:
-    """How many states of so many bytes there may be: half of what the cache and states may take. Sequences come
-    first, but leave a checkpoint for each. Raises ConfigError where not one sequence has room."""
-    affordable = int(STATES_SHARE * cache_bytes(config, device)) // state_bytes - 1
-    if affordable < 2:
+def state_room(
+    config: EngineConfig, device: torch.device, state_bytes: int, max_running: int, draft_bytes: int = 0
+) -> StateRoom:
+    """How many states there may be: half of what the cache and states may take. Sequences come first, but leave a
+    checkpoint for each. state_bytes, draft_bytes: of a state of the target and of the draft model, of which a sequence
+    has two each: one, and one that its step writes. Raises ConfigError where not one sequence has room."""
+    beside, own = NUM_BESIDE * state_bytes, 2 * (state_bytes + draft_bytes)
+    room = int(STATES_SHARE * cache_bytes(config, device)) - beside
+    if room < own:
         raise ConfigError(
-            f"what its layers carry from token to token takes {_gib(3 * state_bytes)} for one sequence, and there is "
-            f"room for {_gib(max(0, affordable + 1) * state_bytes)}; see kv_memory"
+            f"what layers carry from token to token takes {_gib(own + beside)} for one sequence, and there is room for "
+            f"{_gib(room + beside)}; see kv_memory"
         )
-    num_each = 3 if config.prefix_cache else 2
-    num_running = max(1, min(max_running, affordable // num_each))
-    num_left = affordable - 2 * num_running
-    return StateRoom(num_running, min(num_left, MOST_CHECKPOINTS) if config.prefix_cache else 0)
+    keeps = config.prefix_cache and state_bytes > 0
+    num_running = max(1, min(max_running, room // (own + state_bytes * keeps)))
+    room -= num_running * own
+    num_checkpoints = min(room // state_bytes, MOST_CHECKPOINTS) if keeps else 0
+    return StateRoom(num_running, num_checkpoints, num_running * own + num_checkpoints * state_bytes + beside)
 
 
 def room_for(longest: int, config: EngineConfig, affordable: int, max_running: int) -> CacheRoom:

@@ -21,6 +21,7 @@ from decoding.model.seam import AttentionCall, MaskTag, observed
 from decoding.model.state.sites import Names, Site
 
 PROBE_LEN = 3
+UNKNOWN_OPTIONS = ("position_bias", "sinks")  # of attention, which change its result and no kernel here computes
 
 
 class Probed(NamedTuple):
@@ -41,7 +42,10 @@ def probe(model: PreTrainedModel, names: Names) -> Probed:
         with observed(model, recorder), names.recorded() as sites, torch.inference_mode():
             model(input_ids=ids_1N, position_ids=positions_1N, use_cache=False)
     except Exception as error:  # modelling code may raise anything; the caller needs one sentence
-        reason = f"its forward does not run through the attention interface ({type(error).__name__}: {error})"
+        cause = f"{type(error).__name__}: {error}"
+        if MaskTag.__name__ in cause:
+            cause = "it computes with the masks that it asks for"
+        reason = f"its forward does not run through the attention interface ({cause})"
         raise ModelRefused(f"{kind} cannot be served: {reason}") from error
     _check_calls(model, recorder, sites)
     return Probed(recorder.layers, sites)
@@ -52,6 +56,9 @@ def _check_calls(model: PreTrainedModel, recorder: _Recorder, sites: list[Site])
     num_layers = getattr(model.config.get_text_config(), "num_hidden_layers", len(recorder.layers))
     if not recorder.layers and not sites:
         raise ModelRefused(f"{kind} cannot be served: no layer calls transformers' attention interface")
+    if recorder.unknown:
+        options = " and ".join(recorder.unknown)
+        raise ModelRefused(f"{kind} cannot be served: its attention has {options}, which no kernel here computes")
     if recorder.repeated:
         raise ModelRefused(
             f"{kind} cannot be served: a layer attends more than once per forward, "
@@ -70,12 +77,14 @@ class _Recorder:
     def __init__(self) -> None:
         self.layers: list[tuple[nn.Module, LayerSpec]] = []
         self.repeated = False
+        self.unknown: list[str] = []  # options
 
     def __call__(self, call: AttentionCall) -> torch.Tensor:
         if any(module is call.module for module, _ in self.layers):
             self.repeated = True
         else:
             self.layers.append((call.module, _layer_spec(len(self.layers), call)))
+        self.unknown = self.unknown or [name for name in UNKNOWN_OPTIONS if call.options.get(name) is not None]
         group = call.query_1HND.shape[1] // call.key_1KND.shape[1]
         out_1HNV = F.scaled_dot_product_attention(
             call.query_1HND,

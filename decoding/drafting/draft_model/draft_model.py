@@ -2,7 +2,7 @@
 
 Owns the draft model, its keys and values in the target's blocks, and each sequence's state. Knows nothing of how a
 tree grows: growers do.
-Invariant: a state's committed rows are the first tokens of its sequence, and no token is ever forwarded twice.
+Invariant: a state's committed rows are the first tokens of its sequence, and no committed token is forwarded twice.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from itertools import pairwise
 
 from decoding.cache.batch import Segment, pack
 from decoding.cache.block_pool import BLOCK_LEN, BlockPool
-from decoding.cache.kv_store import KvStore
+from decoding.cache.kv_store import KvRows, KvStore
 from decoding.cache.stamped import FilledBlocks
+from decoding.cache.state_pool import StatePool
 from decoding.config import BUNDLED_MODEL, EngineConfig
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.drafting.draft_model.rounds import grow_in_rounds
 from decoding.drafting.draft_model.state import DraftModelState, Fallback, GrowthRequest, KeptTokens
 from decoding.drafting.draft_model.vocabulary import TokenMap
-from decoding.errors import ConfigError
 from decoding.model.checkpoint import BUNDLED_FOLDER
 from decoding.model.device.runner import Progress
 from decoding.model.files.gguf_place import gguf_paths
@@ -74,16 +74,25 @@ class DraftModel:
         state, longest = request.state, self.model.max_model_len
         if request.end >= longest:
             return Fallback("context", f"the draft model's context ends after {longest} tokens")
-        unseen = state.request.tokens[state.rows_in(request.table).length : request.end]
+        unseen = state.request.tokens[self._rows(request).length : request.end]
         if self._tokens is None and len(unseen) and unseen.max() >= self.model.vocab_size:
             return Fallback("vocabulary", f"the draft model knows no token {unseen.max()}")
         return None
 
-    def _unseen(self, request: GrowthRequest) -> Segment:
-        """The next tokens to read, but for those in blocks that are filled, be it by another sequence of this step."""
+    def _rows(self, request: GrowthRequest) -> KvRows:
+        """Its rows. What layers carry is in a pool of the sequence's own, which goes when the rows go: nobody goes on
+        from it."""
         rows = request.state.rows_in(request.table)
-        blocks = request.table.blocks
-        while rows.length + BLOCK_LEN < request.end and blocks[rows.length // BLOCK_LEN] in self._filled:
+        if self.store.carried is not None and rows.state is None:
+            rows.state = StatePool(self.store.carried.shape, self.store.dtype, self.store.device).open()
+        return rows
+
+    def _unseen(self, request: GrowthRequest) -> Segment:
+        """The next tokens to read, but for those in blocks that are filled, be it by another sequence of this step: all
+        of them where layers carry a state, which is in no block."""
+        rows, blocks = self._rows(request), request.table.blocks
+        is_shared = self.store.carried is None
+        while is_shared and rows.length + BLOCK_LEN < request.end and blocks[rows.length // BLOCK_LEN] in self._filled:
             rows.length += BLOCK_LEN - rows.length % BLOCK_LEN
         end = min(request.end, rows.length + self._most_rows)
         self._filled.note(blocks[: end // BLOCK_LEN])
@@ -120,8 +129,6 @@ def load_draft_model(config: EngineConfig, progress: Progress) -> TargetModel | 
     weights = "auto" if gguf_paths(name, None, None) else config.weights  # a GGUF file is packed already
     own = replace(config, model=name, gguf_file=None, weights=weights, max_model_len=None, revision=None, threads=None)
     model = TargetModel.load(own, progress)
-    if model.state_bytes:
-        raise ConfigError(f"draft model {name!r} cannot be used: its layers carry a state, which only targets may")
     if config.threads is not None:
         model.threads.limit(config.threads)  # and it may well be quicker on fewer
     return model

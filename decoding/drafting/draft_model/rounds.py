@@ -1,6 +1,7 @@
 """The rounds in which the trees of all sequences grow together, by what a draft model or a head says.
 
-Knows nothing of models: a forward is given. Invariant: no row of a tree is run twice.
+Knows nothing of models: a forward is given. Invariant: no row of a tree is run twice, unless layers carry a state: then
+each round runs the whole tree, since no state of its rows is kept.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import numpy as np
 
 from decoding.cache.batch import Segment
 from decoding.core.top_tokens import TopTokens
-from decoding.drafting.draft_model.state import DraftModelState, Fallback, GrowthRequest
+from decoding.core.tree import IntArray
+from decoding.drafting.draft_model.state import DraftModelState, DraftRows, Fallback, GrowthRequest
 
 ForwardRows = Callable[[Sequence[tuple[DraftModelState, Segment]]], list[TopTokens]]  # what follows each segment's rows
 
@@ -34,7 +36,8 @@ def grow_in_rounds(
         if segment.logits == "last" and request.budget is not None and state.grower is not None:
             state.grower.begin(request.budget, segment.rows.room, most_depth(request))
             growing.append((state, top))
-    fallbacks = {}
+    fallbacks: dict[DraftModelState, Fallback] = {}
+    trees: dict[DraftModelState, IntArray] = {}  # tokens, where layers carry a state
     while growing:
         asked = []
         for state, top in growing:
@@ -42,13 +45,19 @@ def grow_in_rounds(
                 fallbacks[state] = Fallback("nan", f"the {whose} gave numbers that are not finite")
                 continue
             assert state.grower is not None
-            assert state.rows is not None
             rows = state.grower.grow(top)
             if rows is not None:
-                num_written = len(rows.parents) - len(rows.tokens)
-                asked.append((state, Segment(state.rows, rows.tokens, rows.parents, "all", num_written)))
+                asked.append((state, _segment(state, rows, trees)))
         growing = list(zip([state for state, _ in asked], _run(forward, asked), strict=True))
     return fallbacks
+
+
+def _segment(state: DraftModelState, rows: DraftRows, trees: dict[DraftModelState, IntArray]) -> Segment:
+    assert state.rows is not None
+    if state.rows.state is None:
+        return Segment(state.rows, rows.tokens, rows.parents, "all", len(rows.parents) - len(rows.tokens))
+    trees[state] = np.concatenate((trees.get(state, rows.tokens[:0]), rows.tokens))
+    return Segment(state.rows, trees[state], rows.parents, len(rows.tokens), num_certain=0)
 
 
 def _run(forward: ForwardRows, asked: Sequence[tuple[DraftModelState, Segment]]) -> list[TopTokens]:

@@ -54,6 +54,7 @@ class HeadModel:
         self.vocab_size, self.max_model_len = target.vocab_size, target.max_model_len
         self.num_logits = config.draft_vocab_size
         self.mixtures = None  # a head has no experts
+        self.state_bytes = 0  # and its layer carries nothing from token to token
         self.threads = ThreadChoice([target.threads.chosen], target.threads.chosen)
         self.width = config.width
         self.target_ids = head.target_ids.to("cpu", torch.int32).numpy()

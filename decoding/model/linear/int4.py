@@ -35,18 +35,23 @@ def check_int4(device: torch.device, dtype: torch.dtype) -> None:
 
 def pack_int4(model: PreTrainedModel) -> None:
     """Replace the linear layers, the head and the embedding of `model` by packed ones."""
+    pack_groups(model, BITS, BITS_OF_TOKENS)
+
+
+def pack_groups(model: PreTrainedModel, bits: int, bits_of_tokens: int) -> None:
+    """As `pack_int4`. bits: of a weight; bits_of_tokens: of one of the head or the embedding."""
     dtype, embedding, head = model.dtype, model.get_input_embeddings(), model.get_output_embeddings()
     table_VE = embedding.weight.detach()
     for parent, name, weight_OI, bias_O in linears_of(model):
         if len(weight_OI) < FEWEST_OUTPUTS:
             continue
         is_head = getattr(parent, name) is head
-        layer = _packed(weight_OI, bias_O, BITS_OF_TOKENS if is_head else BITS, dtype)
+        layer = _packed(weight_OI, bias_O, bits_of_tokens if is_head else bits, dtype)
         setattr(parent, name, layer)
         if is_head and weight_OI.data_ptr() == table_VE.data_ptr() and type(embedding) is nn.Embedding:
             model.set_input_embeddings(GroupedEmbedding(layer))
     if type(model.get_input_embeddings()) is nn.Embedding:
-        model.set_input_embeddings(GroupedEmbedding(_packed(table_VE, None, BITS_OF_TOKENS, dtype)))
+        model.set_input_embeddings(GroupedEmbedding(_packed(table_VE, None, bits_of_tokens, dtype)))
 
 
 def _packed(weight_OI: torch.Tensor, bias_O: torch.Tensor | None, bits: int, dtype: torch.dtype) -> GroupedLinear:

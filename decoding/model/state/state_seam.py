@@ -110,6 +110,9 @@ class StateSeam:
         kept: KeptStep = state.kept
         num_certain = kept.num_certain
         assert len(path) >= num_certain, "a commit keeps the certain rows"
+        if num_certain == 0:  # nothing was walked to the next state
+            for back, front in zip(state.back.matrices, state.front.matrices, strict=True):
+                back.copy_(front)
         state.pool.advance(state, num_certain)
         accepted = path[num_certain:].astype(np.int64) - num_certain + kept.first
         if len(accepted):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 
 import numpy as np
+import pytest
 import torch
 
 from decoding.cache.block_pool import BLOCK_LEN, BlockPool
 from decoding.cache.prefix_index import PrefixIndex
 from decoding.cache.state_pool import SequenceState, StatePool, StateShape
+from decoding.model.memory import resident_bytes
 
 SHAPE = StateShape(windows=((3, 8),), matrices=((2, 4, 16),))
 
@@ -32,6 +34,22 @@ def value(state: SequenceState) -> float:
 def test_a_state_has_the_bytes_that_its_shape_says() -> None:
     assert SHAPE.num_bytes(torch.float32) == 4 * 3 * 8 + 4 * 2 * 4 * 16
     assert SHAPE.num_bytes(torch.bfloat16) == 2 * 3 * 8 + 4 * 2 * 4 * 16
+
+
+def test_states_take_the_memory_that_the_pool_tells() -> None:
+    shape = StateShape(windows=((3, 1 << 15),), matrices=((16, 128, 128),))
+    pool = StatePool(shape, torch.float32, torch.device("cpu"), 20)
+    before = resident_bytes()
+    for place in range(20):
+        state = pool.open()
+        pool.mark(state, 16, bytes([place]))
+        written = [state.back, state.marks[0].state]
+        pool.advance(state, 20)
+        for each in (*written, state.back):
+            for part in (*each.windows, *each.matrices):
+                part.fill_(1.0)
+    assert pool.num_made == 60
+    assert resident_bytes() - before == pytest.approx(pool.num_bytes, rel=0.05)
 
 
 def test_a_sequence_begins_with_zeros_and_goes_on_to_what_its_step_wrote() -> None:

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 from decoding.cache.block_pool import BLOCK_LEN
 from decoding.engine.engine import Engine
 from decoding.engine.start import start_engine
+from decoding.model.target_model import TargetModel
 from tests.decoding.engine.test_preemption import again, finish, requests_of
-from tests.pairs import CONFIG, draft_of, target_of
+from tests.pairs import CONFIG, KEPT, draft_of, target_of
+
+
+@cache
+def models() -> tuple[TargetModel, TargetModel]:
+    """What both engines run."""
+    return target_of("qwen3_moe"), draft_of("qwen3_moe")
 
 
 def engine_of(num_slots: int, **options: object) -> Engine:
     config = replace(CONFIG, kv_slots=num_slots, max_model_len=None, **options)  # type: ignore[arg-type]
-    return start_engine(target_of("qwen3_moe"), config, draft_model=draft_of("qwen3_moe"))
+    target, draft = models()
+    return start_engine(target, config, draft_model=draft, kept=KEPT)
 
 
 def test_replies_are_the_plain_ones_in_any_batch_tree_chunk_and_after_preemption() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -16,8 +17,9 @@ from decoding.core.speculation_params import SpeculationParams
 from decoding.core.stats import RequestStats
 from decoding.engine.engine import Engine
 from decoding.engine.start import start_engine
+from decoding.model.target_model import TargetModel
 from tests.models import VOCAB_SIZE
-from tests.pairs import CONFIG, draft_of, target_of
+from tests.pairs import CONFIG, KEPT, draft_of, target_of
 
 METHODS = ("auto", "spine", "stand", "dynamic", "none")
 MOST_STEPS = 5000
@@ -28,9 +30,16 @@ def roomy() -> Engine:
     return new_engine(8192)
 
 
+@cache
+def models() -> tuple[TargetModel, TargetModel]:
+    """What all engines here run."""
+    return target_of("llama"), draft_of("llama")
+
+
 def new_engine(num_slots: int, **options: object) -> Engine:
     config = replace(CONFIG, kv_slots=num_slots, max_model_len=None, **options)  # type: ignore[arg-type]
-    return start_engine(target_of("llama"), config, draft_model=draft_of("llama"))
+    target, draft = models()
+    return start_engine(target, config, draft_model=draft, kept=KEPT)
 
 
 def requests_of(count: int, seed: int) -> list[Request]:

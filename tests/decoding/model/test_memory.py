@@ -13,16 +13,19 @@ from decoding.config import EngineConfig
 from decoding.errors import ConfigError
 from decoding.model.memory import (
     CacheRoom,
+    StateRoom,
     affordable_slots,
     check_weights_fit,
     expected_bytes,
     free_bytes,
     resident_bytes,
     room_for,
+    state_room,
 )
 
 CPU = torch.device("cpu")
 SLOT_BYTES = 2**20
+STATE_BYTES = 2**20
 
 
 def room_of(affordable: int, max_running: int = 4, **options: int) -> CacheRoom:
@@ -58,6 +61,31 @@ def test_what_an_earlier_process_had_is_taken_again_wherever_it_fits(monkeypatch
 def test_more_bytes_than_are_free_are_refused_with_both_numbers() -> None:
     with pytest.raises(ConfigError, match=r"kv_memory is 1048576\.0 GiB, but only \d+\.\d GiB are free"):
         slots_of(kv_memory=2**50)
+
+
+@pytest.mark.parametrize("num_states", [4, 5, 8, 16, 100])
+@pytest.mark.parametrize("prefix_cache", [True, False])
+def test_states_take_half_of_what_the_cache_may_take(num_states: int, *, prefix_cache: bool) -> None:
+    config = EngineConfig(kv_memory=2 * num_states * STATE_BYTES, prefix_cache=prefix_cache)
+    room = state_room(config, CPU, STATE_BYTES, 4)
+    assert room.num_bytes == (2 * room.max_running + room.max_checkpoints + 2) * STATE_BYTES <= num_states * STATE_BYTES
+    assert room.max_running == {4: 1, 5: 1, 8: 2 + (not prefix_cache), 16: 4, 100: 4}[num_states]
+    assert room.max_checkpoints == (num_states - 2 - 2 * room.max_running if prefix_cache else 0)
+
+
+def test_states_of_a_draft_model_take_their_part() -> None:
+    config = EngineConfig(kv_memory=2 * 16 * STATE_BYTES)
+    assert state_room(config, CPU, STATE_BYTES, 4, STATE_BYTES) == StateRoom(2, 6, 16 * STATE_BYTES)
+    assert state_room(config, CPU, 0, 4, STATE_BYTES) == StateRoom(4, 0, 8 * STATE_BYTES)
+    assert state_room(config, CPU, 0, 16, STATE_BYTES) == StateRoom(8, 0, 16 * STATE_BYTES)
+
+
+def test_states_without_room_for_one_sequence_are_refused_with_both_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("decoding.model.memory.free_bytes", lambda _: 2**40)
+    with pytest.raises(
+        ConfigError, match=r"takes 4\.0 GiB for one sequence, and there is room for 3\.0 GiB; see kv_mem"
+    ):
+        state_room(EngineConfig(kv_memory=6 * 2**30), CPU, 2**30, 4)
 
 
 def test_the_cache_is_no_larger_than_those_that_run_can_use() -> None:

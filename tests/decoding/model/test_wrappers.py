@@ -11,6 +11,7 @@ from transformers import AutoModelForImageTextToText
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from decoding.config import EngineConfig
+from decoding.errors import ConfigError
 from decoding.model.blueprint import read_config
 from decoding.model.target_model import TargetModel
 from decoding.model.weights import load_weights
@@ -88,6 +89,14 @@ def test_the_text_model_says_what_the_whole_one_says(model_type: str, tmp_path: 
     with torch.inference_mode():
         expected, found = (model(input_ids=ids, use_cache=False).logits for model in (whole, text))
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("model_type", ["glm5_next", "t5"])
+def test_a_type_without_a_causal_language_model_is_refused_by_its_name(model_type: str, tmp_path: Path) -> None:
+    CONFIG_MAPPING[model_type]().save_pretrained(tmp_path)
+    sentence = f"transformers has no causal language model of type '{model_type}', nor does it wrap one"
+    with pytest.raises(ConfigError, match=sentence):
+        TargetModel.load(EngineConfig(model=str(tmp_path), threads=1, device="cpu"), lambda *_: None)
 
 
 def test_a_wrapper_is_served_by_its_text_model(tmp_path: Path) -> None:

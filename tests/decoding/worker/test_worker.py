@@ -218,6 +218,51 @@ def test_a_resumed_request_is_given_the_rest(worker: WorkerProcess) -> None:
     assert (end.stats.resumed_tokens, end.stats.emitted) == (15, 25)
 
 
+@pytest.mark.slow
+def test_the_next_worker_goes_on_where_one_with_states_was_killed(tmp_path: Path) -> None:
+    """What layers carry dies with a worker: the next one runs prompt and reply again."""
+    tiny("lfm2").save_pretrained(tmp_path / "model")
+    asked = [
+        msgspec.structs.replace(
+            submit(method, [5, 9, 7] * 20, 200, method),
+            sampling=SamplingParams(max_tokens=200, temperature=temperature, seed=3, ignore_eos=True),
+        )
+        for method, temperature in (("none", 0.0), ("auto", 0.0), ("spine", 0.7), ("none", 0.7))
+    ]
+    asked = [msgspec.structs.replace(each, request_id=f"{place}") for place, each in enumerate(asked)]
+    told: dict[str, list[int]] = {each.request_id: [] for each in asked}
+    first, ended = started(tmp_path / "model", tmp_path), set()
+    try:
+        first.hear_until_ready()
+        for each in asked:
+            first.tell(each)
+        while min(map(len, told.values())) < 5:
+            message = first.hear()
+            ended |= {message.request_id} if isinstance(message, Finished) else set()
+            if isinstance(message, Tokens):
+                told[message.request_id] += message.token_ids
+    finally:
+        first.close()
+    assert len(ended) < len(asked)
+    (tmp_path / "next").mkdir()
+    second = started(tmp_path / "model", tmp_path / "next")
+    try:
+        second.hear_until_ready()
+        for each in asked:
+            if each.request_id not in ended:
+                second.tell(msgspec.structs.replace(each, resumed=told[each.request_id]))
+                rest, end = second.hear_until_end(each.request_id)
+                assert isinstance(end, Finished)
+                told[each.request_id] += rest
+        assert all(len(tokens) == 200 for tokens in told.values())
+        for each in asked:
+            second.tell(msgspec.structs.replace(each, request_id=f"whole {each.request_id}"))
+            whole, _ = second.hear_until_end(f"whole {each.request_id}")
+            assert whole == told[each.request_id]
+    finally:
+        second.close()
+
+
 def test_what_cannot_be_served_is_rejected_with_its_field(worker: WorkerProcess) -> None:
     for request_id, bad, field in (
         ("empty", submit("empty", []), "prompt"),

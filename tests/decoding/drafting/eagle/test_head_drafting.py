@@ -31,7 +31,7 @@ from decoding.drafting.sources import Sources
 from decoding.engine.start import start_engine
 from tests.heads import features_of, fields_of, new_head, trained_head
 from tests.models import tiny
-from tests.pairs import CONFIG, GREEDY, finish, prompt_of, request_of, target_of
+from tests.pairs import CONFIG, GREEDY, KEPT, finish, prompt_of, request_of, target_of
 
 LENGTH = 4  # of the chains
 
@@ -76,7 +76,7 @@ class HeadBench:
         self.model = tiny(model_type)
         self.network = network or trained_head(model_type)
         self.head = WatchedHead(deepcopy(self.network), target)
-        self.engine = start_engine(target, config, draft_model=self.head)
+        self.engine = start_engine(target, config, draft_model=self.head, kept=KEPT)
         self.recorders: list[Recorder] = []
 
     def add(self, name: str, prompt: NDArray[np.int32], **sampling: object) -> Request:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from decoding.attention.program import MOST_ROWS
+from decoding.config import EngineConfig
 from decoding.model.experts.fused import FusedExperts, fuse_experts
 from decoding.model.experts.gates import ClampedGate, GateKernel
 from decoding.model.experts.interface import own_forward, use_experts
@@ -19,6 +20,8 @@ from decoding.model.layers.activations import FusedSilu
 from decoding.model.linear.grouped import GroupedLinear
 from decoding.model.linear.groups import quantized
 from decoding.model.linear.int8 import Int8Linear, can_round_to_int8
+from decoding.model.self_test import long_chain
+from decoding.model.target_model import TargetModel
 from tests.models import tiny
 
 CPU = torch.device("cpu")
@@ -147,3 +150,49 @@ def test_experts_that_compute_something_else_stay_as_they_are() -> None:
     changed = type(own.__name__, (own,), {"forward": wraps(doubled)(doubled)})
     experts.__class__ = changed
     assert separate_experts(model, torch.float32) == len(model.model.layers) - 1
+
+
+class ListedExpert(nn.Module):
+    def __init__(self, gate_up_2NE: torch.Tensor, down_EN: torch.Tensor) -> None:
+        super().__init__()
+        gate_NE, up_NE = gate_up_2NE.chunk(2)
+        self.gate_proj, self.up_proj, self.down_proj = (
+            linear(weight, None, "float32") for weight in (gate_NE, up_NE, down_EN)
+        )
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.down_proj(nn.functional.silu(self.gate_proj(rows)) * self.up_proj(rows))
+        return result
+
+
+class ListedMixture(nn.Module):
+    """As modelling code had mixtures before their experts shared a tensor: a list of modules, run one by one."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.top_k = block.gate.top_k
+        self.gate = linear(block.gate.weight.detach(), None, "float32")
+        pairs = zip(block.experts.gate_up_proj.detach(), block.experts.down_proj.detach(), strict=True)
+        self.experts = nn.ModuleList(ListedExpert(*pair) for pair in pairs)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        rows = hidden.view(-1, hidden.shape[-1])
+        shares, chosen = torch.topk(nn.functional.softmax(self.gate(rows), dim=-1), self.top_k, dim=-1)
+        total = torch.zeros_like(rows)
+        for number, expert in enumerate(self.experts):
+            places, ranks = torch.where(chosen == number)
+            total.index_add_(0, places, expert(rows[places]) * shares[places, ranks, None])
+        return total.view(hidden.shape)
+
+
+@pytest.mark.parametrize("weights", ["auto", "int4"])
+def test_experts_that_are_a_list_of_modules_are_served_as_the_layers_that_they_are(weights: str) -> None:
+    model, listed = tiny("qwen3_moe", num_hidden_layers=2), tiny("qwen3_moe", num_hidden_layers=2)
+    for layer in listed.model.layers:
+        layer.mlp = ListedMixture(layer.mlp)
+    config = EngineConfig(threads=1, max_model_len=256, weights=weights)  # type: ignore[arg-type]
+    together, one_by_one = (TargetModel.from_model(each, config) for each in (model, listed))
+    assert together.is_exact
+    assert one_by_one.is_exact
+    found, expected = (each.forward(long_chain(each)) for each in (one_by_one, together))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))

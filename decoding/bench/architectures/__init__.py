@@ -1,0 +1,1 @@
+"""Models of published sizes with random weights, beside transformers: what their layers cost, whatever they say."""
