@@ -14,6 +14,8 @@ Weights = Literal["auto", "int8", "int4"]
 
 BLOCK_LEN = 16  # tokens in a block of the KV cache: the keys that fill one vector, see `decoding.attention.lanes`
 BUNDLED_MODEL = "gosling"
+OWN_HEAD = "mtp"
+NO_NAMES = ("auto", "none", OWN_HEAD)  # what may stand in place of a draft model's name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +40,9 @@ class EngineConfig:
     workers: the processes that serve this model on this machine; this one is number `place`. Each has its own GPU; on a
     CPU they share the cores and the cache's memory; they always share the memory of sessions. kept_slots: the room that
     an earlier process of this place had, which this one takes again if that much memory is free.
-    draft_model: a hub name or folder, "none", or "auto", which takes the bundled model's own draft model for the
-    bundled model and none for others. draft_head: a hub name or folder of an EAGLE-3 head, which drafts instead.
+    draft_model: a hub name or folder, "none", "auto" or "mtp". "auto" takes what the model brings: the bundled model
+    its own draft model, others the MTP head of their checkpoint if there is one that can be served; "mtp" insists on
+    that head. draft_head: a hub name or folder of an EAGLE-3 head, which drafts instead.
     """
 
     model: str = BUNDLED_MODEL

@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from decoding import __version__
+from decoding.config import NO_NAMES
 from decoding.errors import ConfigError
 from server.config import ServerSettings
 from server.endpoints import health, metrics, models, page, sessions, tokens
@@ -63,7 +64,7 @@ def create_service(
     policy: RestartPolicy | None = None,
 ) -> Service:
     check_model(settings.model, settings.revision, gguf_file=settings.gguf_file)
-    if settings.draft_model not in ("auto", "none"):
+    if settings.draft_model not in NO_NAMES:
         check_model(settings.draft_model, None, has_tokenizer=False)
     if settings.draft_head is not None:
         check_model(settings.draft_head, None, has_tokenizer=False)

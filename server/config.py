@@ -143,7 +143,8 @@ class ServerSettings(BaseSettings):
     tree: str | None = Field(default=ENGINE.tree, description="Static draft tree of the stand method, a JSON file")
     draft_model: str = Field(
         default=ENGINE.draft_model,
-        description="Small model that drafts: a name, a folder, a GGUF file, none, or auto (the bundled model's own)",
+        description="Small model that drafts: a name, a folder, a GGUF file, none, mtp (the head in the model's own "
+        "checkpoint), or auto (what the model brings: the bundled one its draft model, others such a head, if any)",
     )
     draft_head: str | None = Field(
         default=ENGINE.draft_head,

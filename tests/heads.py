@@ -5,11 +5,18 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
+from decoding.core.request import Request
+from decoding.core.tree import DraftTree
+from decoding.costs.price import DraftBudget
+from decoding.drafting.draft_model.dynamic import ModelDrafter, linear_rules
 from decoding.drafting.eagle.head_config import default_feature_layers, read_config
 from decoding.drafting.eagle.network import EagleHead, attend_causally
+from decoding.drafting.sources import Sources
 from tests.models import VOCAB_SIZE, tiny
 
 LAYER: dict[str, Any] = {
@@ -26,6 +33,21 @@ LAYER: dict[str, Any] = {
 }
 NUM_LAYERS = 3  # of the tiny targets
 NUM_TEXTS, TEXT_LEN, NUM_UPDATES = 128, 48, 250
+
+
+class Recorder(ModelDrafter):
+    """Chains, and what was known when each was drafted."""
+
+    def __init__(self, request: Request, sources: Sources) -> None:
+        assert sources.state is not None
+        super().__init__(request, sources.state, linear_rules(request.speculation))
+        self._tokens = request
+        self.seen: list[tuple[NDArray[np.int32], DraftTree]] = []
+
+    def propose(self, budget: DraftBudget) -> DraftTree:
+        tree = super().propose(budget)
+        self.seen.append((self._tokens.tokens.copy(), tree))
+        return tree
 
 
 def fields_of(**changes: Any) -> dict[str, Any]:

@@ -95,6 +95,10 @@ _PRESETS: dict[str, dict[str, Any]] = {
         "moe_intermediate_size": 32,
         "first_k_dense_replace": 1,
     },
+    "mimo": {"num_key_value_heads": 2},  # which only `tests.mtp` makes known to transformers
+    "glm4_moe": _GROUPED
+    | _EXPERTS
+    | {"n_routed_experts": 4, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "use_qk_norm": True},
     # Types that Gander refuses.
     "bloom": {"n_layer": 3, "n_head": 4},
     "falcon": {},
@@ -107,6 +111,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
     },
     "qwen3_next": _GROUPED | _EXPERTS | _LINEAR | {"num_experts": 4, "shared_expert_intermediate_size": 32},
     "qwen3_5_text": _GROUPED | _LINEAR,
+    "qwen3_5_moe_text": _GROUPED | _EXPERTS | _LINEAR | {"num_experts": 4, "shared_expert_intermediate_size": 32},
     "olmo_hybrid": {"num_key_value_heads": 2} | _LINEAR,
     "kimi_linear": _EXPERTS
     | {

@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from decoding.config import EngineConfig
 from decoding.core.events import Finished
@@ -20,7 +21,7 @@ from decoding.engine.start import start_engine
 from decoding.model.kept_timings import KeptTimings
 from decoding.model.target_model import TargetModel
 from tests.asking import own_nodes
-from tests.models import VOCAB_SIZE, correlated, tiny
+from tests.models import EOS_TOKEN_ID, VOCAB_SIZE, correlated, tiny
 
 CONFIG = EngineConfig(max_model_len=400, kv_slots=8192, max_batch_rows=200, max_nodes=32, threads=1)
 GREEDY = SamplingParams(max_tokens=32, temperature=0.0, ignore_eos=True)
@@ -76,3 +77,16 @@ def reply(engine: Engine, request: Request) -> list[int]:
     engine.add(request)
     finish(engine)
     return request.output.tolist()
+
+
+def write_tokenizer(folder: Path) -> Path:
+    """A byte for each token of the tiny models, as far as there are tokens."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet(), key=lambda letter: (ord(letter) > 126, letter))
+    vocabulary = {"<pad>": 0, "<s>": 1, "</s>": EOS_TOKEN_ID}
+    vocabulary |= {letter: 3 + place for place, letter in enumerate(letters[: VOCAB_SIZE - 3])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<pad>", "<s>", "</s>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder

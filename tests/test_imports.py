@@ -53,8 +53,8 @@ DECODING = {
     """,
     "drafting": """
         drafter baselines/lookup baselines/none draft_model/state draft_model/rounds draft_model/vocabulary
-        draft_model/draft_model eagle/head_config eagle/network eagle/checkpoint eagle/fused_head eagle/head_graphs
-        eagle/head_model eagle/head_drafting grammar stand/static_tree
+        draft_model/draft_model eagle/head_config eagle/network eagle/checkpoint mtp/layout mtp/network mtp/checkpoint
+        eagle/fused_head eagle/head_graphs eagle/head_model eagle/head_drafting grammar stand/static_tree
         tree/by_address tree/candidates tree/frontier tree/nodes tree/limits draft_model/growth one_tree/buffers
         one_tree/prediction sources baselines/isotropic baselines/recycle
         baselines/suffix draft_model/dynamic eagle/eagle_tree spine/spine stand/stand

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 from transformers import PreTrainedModel
 
 from decoding.attention.backend import AttentionBackend, StaticAttention
@@ -88,6 +89,15 @@ class Rounding(NamedTuple):
 
     check: Callable[[torch.device, torch.dtype], None]
     round: Callable[[PreTrainedModel], None]
+
+
+class SharedParts(NamedTuple):
+    """Of a model, what a head that comes with it computes with. config: of the text model. norm: the last one."""
+
+    config: Any
+    embedding: nn.Module
+    norm: nn.Module
+    output: nn.Module
 
 
 ROUNDINGS: dict[Weights, Rounding] = {
@@ -268,6 +278,18 @@ class TargetModel:
         embedding = self._model.get_input_embeddings()
         embedding = embedding.embedding if isinstance(embedding, ScaledEmbedding) else embedding
         return embedding if isinstance(embedding, GroupedEmbedding) else None
+
+    @property
+    def model_type(self) -> str:
+        """transformers' name of the text model's type."""
+        return str(self._model.config.get_text_config().model_type)
+
+    @property
+    def shared(self) -> SharedParts:
+        """What a head of its own may call, but not change. For models whose last norm is named as Llama's is."""
+        model: Any = self._model
+        norm, output = model.get_decoder().norm, model.get_output_embeddings()
+        return SharedParts(model.config.get_text_config(), model.get_input_embeddings(), norm, output)
 
     def tap(self, layers: Sequence[int]) -> FeatureTap:
         """Record these layers' inputs from the next forward on. Raises ModelRefused if the layers cannot be found."""

@@ -16,7 +16,7 @@ from decoding.cache.block_pool import BLOCK_LEN, BlockPool
 from decoding.cache.kv_store import KvRows, KvStore
 from decoding.cache.stamped import FilledBlocks
 from decoding.cache.state_pool import StatePool
-from decoding.config import BUNDLED_MODEL, EngineConfig
+from decoding.config import BUNDLED_MODEL, NO_NAMES, EngineConfig
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.drafting.draft_model.rounds import grow_in_rounds
@@ -115,7 +115,7 @@ def draft_name(config: EngineConfig) -> str | None:
     """Of the draft model that `config` asks for, if any."""
     if config.draft_model == "auto":
         return str(BUNDLED_FOLDER / "draft") if config.model == BUNDLED_MODEL else None
-    return None if config.draft_model == "none" else config.draft_model
+    return None if config.draft_model in NO_NAMES else config.draft_model
 
 
 def load_draft_model(config: EngineConfig, progress: Progress) -> TargetModel | None:

@@ -17,6 +17,7 @@ from decoding.attention.program import NUM_ROWS, SOURCE, TARGET, Call, Program, 
 from decoding.cache.batch import StepBatch
 from decoding.core.layer import LayerSpec
 from decoding.drafting.eagle.network import EagleHead
+from decoding.drafting.mtp.network import MtpHead
 from decoding.model.layers.decoder_layer import LayerCalls, Parts
 from decoding.model.layers.fuse import parts_of
 from decoding.model.layers.norms import FusedRmsNorm
@@ -98,8 +99,10 @@ class FusedHead:
         return self._kept_TE[:num_asked].clone(), logits_RW
 
 
-def fused_head(head: EagleHead, spec: LayerSpec) -> FusedHead | None:
-    """What might stand for a head's forwards, by its parts."""
+def fused_head(head: EagleHead | MtpHead, spec: LayerSpec) -> FusedHead | None:
+    """What might stand for a head's forwards, by its parts; None for one of another form."""
+    if not isinstance(head, EagleHead):
+        return None
     children: dict[str, Any] = dict(head.layers[0].named_children())
     hidden_norm, modules = children.pop("hidden_norm"), dict[str, Any](head.named_children())
     layer = parts_of(children, spec, num_inputs=2)

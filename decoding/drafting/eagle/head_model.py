@@ -5,6 +5,8 @@ Knows nothing of sequences or trees. Invariant: a head runs on its target's devi
 
 from __future__ import annotations
 
+import logging
+
 import torch
 
 from decoding.attention.backend import StaticAttention
@@ -13,12 +15,14 @@ from decoding.cache.batch import StepBatch
 from decoding.cache.feature_store import FeatureStore
 from decoding.cache.kv_store import KvStore, bytes_per_slot
 from decoding.cache.step_tensors import StepTensors
-from decoding.config import EngineConfig
+from decoding.config import NO_NAMES, OWN_HEAD, EngineConfig
 from decoding.drafting.eagle.checkpoint import HeadTarget, find_head, is_head_name, load_head
 from decoding.drafting.eagle.fused_head import FusedHead, fused_head
 from decoding.drafting.eagle.head_graphs import HeadGraphs, HeadRunner
-from decoding.drafting.eagle.network import EagleHead, layer_spec
-from decoding.errors import ConfigError
+from decoding.drafting.eagle.network import EagleHead
+from decoding.drafting.mtp.checkpoint import load_mtp
+from decoding.drafting.mtp.network import MtpHead
+from decoding.errors import ConfigError, GanderError
 from decoding.model.checkpoint import freeze_rope
 from decoding.model.device.capture import Capture, capture_on
 from decoding.model.device.graph_runner import BUCKETS, buckets_for
@@ -40,33 +44,35 @@ from decoding.stores.successor_table import NUM_SUCCESSORS
 # Shape suffixes: M rows of the step, K rows of the target's, R rows that are asked of, E width, F features of a row,
 # T padded rows, W draft vocabulary.
 
+logger = logging.getLogger(__name__)
+
 
 class HeadModel:
     """`head` is taken over: on the CPU its linear layers are packed, and rounded to int8 where the processor multiplies
     integers; what it drafts may change by that, and no reply. target: whose features it reads. capture: what notes its
     forwards; None where they are to run as they come."""
 
-    def __init__(self, head: EagleHead, target: TargetModel, capture: Capture | None = None) -> None:
+    def __init__(self, head: EagleHead | MtpHead, target: TargetModel, capture: Capture | None = None) -> None:
         config = head.config
         if config.draft_vocab_size < NUM_SUCCESSORS:
             raise ConfigError(f"the head drafts {config.draft_vocab_size} tokens; it must draft {NUM_SUCCESSORS}")
         self.device, self.dtype = target.device, target.dtype
         self.vocab_size, self.max_model_len = target.vocab_size, target.max_model_len
         self.num_logits = config.draft_vocab_size
-        self.mixtures = None  # a head has no experts
+        self.mixtures = None  # an MTP head's experts run one by one
         self.state_bytes = 0  # and its layer carries nothing from token to token
         self.threads = ThreadChoice([target.threads.chosen], target.threads.chosen)
         self.width = config.width
         self.target_ids = head.target_ids.to("cpu", torch.int32).numpy()
-        self.num_parameters = sum(each.numel() for each in _own_weights(head))
+        self.num_parameters = _num_own_weights(head)
         is_rounded = capture is None and can_round_to_int8(self.device, self.dtype)
         if is_rounded:
             round_linears(head, but="fc")
-        self.num_bytes = num_bytes_in(head) - (0 if config.owns_embeddings else num_bytes_in(head.embed_tokens))
+        self.num_bytes = num_bytes_in(head) - num_bytes_in(head.shared)
         self.fingerprint = f"{target.fingerprint} {config} {self.num_bytes}"
         self._head = head.eval()
         self._capture = capture
-        self._layers = (layer_spec(config),)
+        self._layers = (head.spec,)
         self._backend = new_backend(target.attention, self._layers, self.dtype, self.device)
         self._tap = target.tap(config.feature_layers)
         freeze_rope(head, self.max_model_len)
@@ -133,9 +139,12 @@ class HeadModel:
 
     def _fuse(self) -> None:
         """Have a few rows run as one call, where bits stay as they are."""
+        fused = fused_head(self._head, self._layers[0])
+        if fused is None:
+            return
         trials = trial_steps(self, self_test_case(self.vocab_size))
         expected = [self._run_embedded(batch) for batch in trials]
-        self._fused = fused_head(self._head, self._layers[0])
+        self._fused = fused
         for batch, wanted in zip(trials, expected, strict=True):
             if not all(map(torch.equal, self._run_embedded(batch), wanted)):
                 self._fused = None
@@ -181,26 +190,43 @@ class HeadModel:
         return padded(rows_M, self._few_rows) if self._is_packed else rows_M
 
 
-def _own_weights(head: EagleHead) -> list[torch.Tensor]:
+def _num_own_weights(head: EagleHead | MtpHead) -> int:
     """Those that it does not share with its target, as long as they are torch's."""
-    return [each for each in head.parameters() if each.requires_grad or head.config.owns_embeddings]
+    own = set(head.parameters()) - set(head.shared.parameters())
+    return sum(each.numel() for each in own)
 
 
 def load_head_model(config: EngineConfig, target: TargetModel, progress: Progress) -> HeadModel | None:
-    """The head that goes with `config`, if one is asked for, be it as a draft model.
+    """The head that goes with `config`, if one is asked for, be it as a draft model, or comes with the target.
 
     Raises ConfigError where it does not fit its target, and ModelRefused where the target's layers cannot be told.
     """
     name, other = config.draft_head, config.draft_model
     if name is not None and other not in ("auto", "none"):
         raise ConfigError(f"draft_head is {name!r} and draft_model {other!r}; only one of them can draft")
-    if name is None and other not in ("auto", "none") and is_head_name(other):
+    if name is None and other not in NO_NAMES and is_head_name(other):
         name = other
     if name is None:
-        return None
+        return _load_own_head(config, target) if other in ("auto", OWN_HEAD) else None
     progress(f"Loading the head {name}", 0.0)
     with refusing(f"the head {name!r} cannot be loaded"):
         head = load_head(find_head(name), HeadTarget(target.embeddings, len(target.layers)))
         if target.packed_embedding is not None and not head.config.owns_embeddings:
             head.embed_tokens = target.packed_embedding
         return HeadModel(head, target, capture_on(target.device) if config.graphs else None)
+
+
+def _load_own_head(config: EngineConfig, target: TargetModel) -> HeadModel | None:
+    """The head in the target's checkpoint. Where nobody asked for it by name, one that cannot be served is left out."""
+    try:
+        with refusing(f"the MTP head of {config.model!r} cannot be loaded"):
+            head = load_mtp(config, target)
+            if head is not None:
+                return HeadModel(head, target, capture_on(target.device) if config.graphs else None)
+    except GanderError as error:
+        if config.draft_model == OWN_HEAD:
+            raise ConfigError(f"draft_model is {OWN_HEAD!r}, and {config.model!r} cannot draft so: {error}") from error
+        logger.warning("%s drafts without the MTP head of its checkpoint: %s", config.model, error)
+    if config.draft_model == OWN_HEAD:
+        raise ConfigError(f"draft_model is {OWN_HEAD!r}, and the checkpoint of {config.model!r} has no MTP tensors")
+    return None

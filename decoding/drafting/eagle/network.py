@@ -56,6 +56,25 @@ class EagleHead(nn.Module):
         self.register_buffer("t2d", torch.arange(config.vocab_size) < config.draft_vocab_size)
 
     @property
+    def spec(self) -> LayerSpec:
+        """Its one layer, for stores and attention backends."""
+        layer = self.config.layer
+        return LayerSpec(
+            index=0,
+            num_query_heads=layer.num_attention_heads,
+            num_kv_heads=layer.num_key_value_heads,
+            key_dim=layer.head_dim,
+            value_dim=layer.head_dim,
+            scaling=layer.head_dim**-0.5,
+            window=self.config.window,
+        )
+
+    @property
+    def shared(self) -> nn.ModuleList:
+        """What is the target's."""
+        return nn.ModuleList([] if self.config.owns_embeddings else [self.embed_tokens])
+
+    @property
     def target_ids(self) -> torch.Tensor:
         """int64 [W]: the target's id of each token of the draft vocabulary."""
         return self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
@@ -158,20 +177,6 @@ class HeadMlp(nn.Module):
     def forward(self, hidden_BNE: torch.Tensor) -> torch.Tensor:
         output: torch.Tensor = self.down_proj(self.act_fn(self.gate_proj(hidden_BNE)) * self.up_proj(hidden_BNE))
         return output
-
-
-def layer_spec(config: HeadConfig) -> LayerSpec:
-    """The head's one layer, for stores and attention backends."""
-    layer = config.layer
-    return LayerSpec(
-        index=0,
-        num_query_heads=layer.num_attention_heads,
-        num_kv_heads=layer.num_key_value_heads,
-        key_dim=layer.head_dim,
-        value_dim=layer.head_dim,
-        scaling=layer.head_dim**-0.5,
-        window=config.window,
-    )
 
 
 def attend_causally(query_BHND: torch.Tensor, key_BKND: torch.Tensor, value_BKND: torch.Tensor) -> torch.Tensor:

@@ -84,7 +84,10 @@ def weights_of(shards: Shards, quantization: Fields, model: PreTrainedModel) -> 
         raise ConfigError(f"its quantization is {method!r}; those that are served are {', '.join(METHODS)}")
     weights: dict[str, Weight] = {}
     wanted = {name for name, _ in model.named_parameters()}
+    others = [re.compile(each) for each in model._keys_to_ignore_on_load_unexpected or ()]  # such as layers that draft
     for name in shards.names():
+        if any(each.search(name) for each in others):
+            continue
         base, _, kind = name.rpartition(".")
         ours = _renamed(base)
         if kind in ("weight_packed", "qweight") or (

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from decoding.cache.block_pool import BLOCK_LEN
 from decoding.core.events import Finished
@@ -22,8 +20,7 @@ from decoding.engine.engine import Engine
 from decoding.engine.start import start_engine
 from decoding.model.target_model import TargetModel
 from tests.heads import trained_head
-from tests.models import EOS_TOKEN_ID, VOCAB_SIZE
-from tests.pairs import CONFIG, GREEDY, KEPT, SAMPLED, finish, prompt_of, request_of, target_of
+from tests.pairs import CONFIG, GREEDY, KEPT, SAMPLED, finish, prompt_of, request_of, target_of, write_tokenizer
 
 METHODS = {"dynamic": {"max_nodes": 12}, "eagle": {}, "linear": {"max_depth": 4}, "fixed": {"max_depth": 3}}
 KINDS = {
@@ -39,19 +36,6 @@ class Bench:
     target: TargetModel
     engine: Engine
     head: HeadModel
-
-
-def write_tokenizer(folder: Path) -> Path:
-    """A byte for each token of the tiny models, as far as there are tokens."""
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet(), key=lambda letter: (ord(letter) > 126, letter))
-    vocabulary = {"<pad>": 0, "<s>": 1, "</s>": EOS_TOKEN_ID}
-    vocabulary |= {letter: 3 + place for place, letter in enumerate(letters[: VOCAB_SIZE - 3])}
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(["<pad>", "<s>", "</s>"])
-    tokenizer.save(str(folder / "tokenizer.json"))
-    return folder
 
 
 @pytest.fixture(scope="module", params=["llama", pytest.param("gpt_neox", marks=pytest.mark.slow)])

@@ -74,6 +74,11 @@ def test_models_that_draft_are_looked_for_too(field: str) -> None:
         create_service(ServerSettings.model_validate({field: "/nothing/here"}))
 
 
+def test_what_stands_in_place_of_a_name_is_not_looked_for() -> None:
+    for name in ("auto", "none", "mtp"):
+        create_service(ServerSettings(draft_model=name))
+
+
 def test_the_home_folder_is_meant_by_a_tilde(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/ada")
     settings = ServerSettings(model="~/models/x", draft_head="~/head", sessions_dir="~/sessions", tree="trees/~")

@@ -19,9 +19,7 @@ from transformers import PreTrainedModel
 from decoding.cache.batch import StepBatch
 from decoding.cache.block_pool import BLOCK_LEN
 from decoding.core.request import Request
-from decoding.core.tree import DraftTree
 from decoding.costs.price import DraftBudget, NodePrice
-from decoding.drafting.draft_model.dynamic import ModelDrafter, linear_rules
 from decoding.drafting.drafter import Drafter
 from decoding.drafting.eagle import head_model
 from decoding.drafting.eagle.head_model import HeadModel
@@ -29,7 +27,7 @@ from decoding.drafting.eagle.network import Attend, EagleHead
 from decoding.drafting.one_tree.one_tree import OneTree
 from decoding.drafting.sources import Sources
 from decoding.engine.start import start_engine
-from tests.heads import features_of, fields_of, new_head, trained_head
+from tests.heads import Recorder, features_of, fields_of, new_head, trained_head
 from tests.models import tiny
 from tests.pairs import CONFIG, GREEDY, KEPT, finish, prompt_of, request_of, target_of
 
@@ -40,21 +38,6 @@ LENGTH = 4  # of the chains
 def keep_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The head's weights stay as the plain network has them."""
     monkeypatch.setattr(head_model, "can_round_to_int8", lambda *_: False)
-
-
-class Recorder(ModelDrafter):
-    """Chains, and what was known when each was drafted."""
-
-    def __init__(self, request: Request, sources: Sources) -> None:
-        assert sources.state is not None
-        super().__init__(request, sources.state, linear_rules(request.speculation))
-        self._tokens = request
-        self.seen: list[tuple[NDArray[np.int32], DraftTree]] = []
-
-    def propose(self, budget: DraftBudget) -> DraftTree:
-        tree = super().propose(budget)
-        self.seen.append((self._tokens.tokens.copy(), tree))
-        return tree
 
 
 class WatchedHead(HeadModel):

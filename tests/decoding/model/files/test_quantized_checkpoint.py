@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 from decoding.config import EngineConfig
@@ -135,9 +135,11 @@ FORMATS: dict[str, tuple[dict[str, Any], Format, float]] = {  # with the largest
 }
 
 
-def write_checkpoint(folder: Path, quantization: dict[str, Any], make: Format, **changes: Any) -> PreTrainedModel:
+def write_checkpoint(
+    folder: Path, quantization: dict[str, Any], make: Format, model_type: str = "llama", **changes: Any
+) -> PreTrainedModel:
     """Write a tiny model in this format; return it with the weights that were written."""
-    model = tiny("llama", **WIDTHS | changes)
+    model = tiny(model_type, **WIDTHS | changes)
     tensors: Tensors = {}
     for name, tensor in model.state_dict().items():
         if name.endswith("proj.weight"):
@@ -197,6 +199,16 @@ def test_gpt_oss_in_mxfp4_has_the_logits_of_what_it_means(tmp_path: Path, monkey
     path.write_text(json.dumps(fields))
     monkeypatch.setattr("decoding.model.loading.can_pack", lambda *_: False)
     torch.testing.assert_close(logits_of(loaded(tmp_path)), logits_of(model), rtol=1e-4, atol=1e-4)
+
+
+def test_a_layer_that_drafts_is_left_to_who_drafts(tmp_path: Path) -> None:
+    model = write_checkpoint(tmp_path, *FORMATS["AWQ 64"][:2], "qwen3_5_text")
+    expected, file = logits_of(loaded(tmp_path)), tmp_path / "model.safetensors"
+    tensors = load_file(file) | {"mtp.fc.weight": torch.zeros(128, 256)}
+    tensors |= {f"mtp.layers.0.mlp.up_proj.{name}": each for name, each in awq(64)(torch.randn(256, 128))[0].items()}
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, file)
+    assert torch.equal(logits_of(loaded(tmp_path)), expected)
+    assert (expected - logits_of(model)).abs().max() < 0.1 * expected.abs().max()
 
 
 def test_other_methods_and_widths_are_refused_by_name(tmp_path: Path) -> None:
