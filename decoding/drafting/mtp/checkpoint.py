@@ -30,6 +30,7 @@ from decoding.model.target_model import TargetModel
 from decoding.model.weights import check_numbers
 
 JOINING = ("fc.weight", f"{EMBEDDING_NORM}weight", f"{HIDDEN_NORM}weight")  # what goes before the decoder layer
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 EXPERT = re.compile(r"(.*\.experts\.)(\d+)(\..*)")
 EMBEDDING = "embed_tokens.weight"
 Tensors = dict[str, torch.Tensor]
@@ -56,7 +57,11 @@ def load_mtp(config: EngineConfig, target: TargetModel) -> MtpHead | None:
         return None
     num_weights = sum(prod(shards.shape(name)) for name in found.values())
     check_weights_fit(num_weights * target.dtype.itemsize, target.device)
-    head = _assemble({own: shards.read(name) for own, name in found.items()}, layout, target)
+    tensors = {own: shards.read(name) for own, name in found.items()}
+    for own, tensor in tensors.items():
+        if tensor.dtype not in DTYPES:
+            raise ConfigError(f"the tensor {layout.file_name(own)} of its MTP head holds {tensor.dtype} numbers")
+    head = _assemble(tensors, layout, target)
     check_numbers(head)
     return head
 

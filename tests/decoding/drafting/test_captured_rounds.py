@@ -6,7 +6,9 @@ A tree grows over several forwards here, of which each tells the rows of the one
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -17,12 +19,14 @@ from decoding.cache.kv_cache import KvCache
 from decoding.cache.step_tensors import StepBuffers, StepTensors
 from decoding.drafting.eagle.head_graphs import HeadGraphs
 from decoding.drafting.eagle.head_model import HeadModel
+from decoding.drafting.mtp.checkpoint import load_mtp
 from decoding.model.device import graph_runner
 from decoding.model.device.graph_runner import GraphRunner
 from decoding.model.target_model import TargetModel
 from tests.decoding.model.device.test_graph_runner import CONFIG, MOST_KEYS, SAME, baked_lengths, tokens
 from tests.heads import new_head
 from tests.models import tiny
+from tests.mtp import mtp_of
 from tests.recording import RecordingCapture
 
 BUCKETS = (1, 4, 16)
@@ -78,7 +82,19 @@ def _of_draft_model() -> Rounds:
 
 def _of_head() -> Rounds:
     target = TargetModel.from_model(tiny("llama"), CONFIG, RecordingCapture())
-    head = HeadModel(new_head(target.embeddings), target, RecordingCapture())
+    return _rounds_of(HeadModel(new_head(target.embeddings), target, RecordingCapture()))
+
+
+def _of_mtp_head() -> Rounds:
+    mtp = mtp_of("mimo")
+    target = TargetModel.from_model(mtp.model, CONFIG, RecordingCapture())
+    with TemporaryDirectory() as folder:
+        network = load_mtp(replace(CONFIG, model=str(mtp.write(Path(folder)))), target)
+    assert network is not None
+    return _rounds_of(HeadModel(network, target, RecordingCapture()))
+
+
+def _rounds_of(head: HeadModel) -> Rounds:
     cache = KvCache(head.new_store(40))
     runner = head.runner_over(cache.store, MOST_KEYS)
     assert isinstance(runner, HeadGraphs)
@@ -94,7 +110,7 @@ def _of_head() -> Rounds:
     return Rounds(cache, is_same)
 
 
-MODELS = {"draft model": _of_draft_model, "head": _of_head}
+MODELS = {"draft model": _of_draft_model, "head": _of_head, "MTP head": _of_mtp_head}
 
 
 @pytest.fixture(params=MODELS)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -129,6 +130,21 @@ def test_a_tensor_that_is_not_known_is_named(tmp_path: Path) -> None:
 def test_numbers_that_are_none_are_named(tmp_path: Path) -> None:
     said = refusal("glm4_moe", tmp_path, **{"model.layers.3.enorm.weight": torch.full((64,), float("nan"))})
     assert "are not all finite numbers: pre_fc_norm_embedding.weight" in said
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn, torch.bool])
+def test_numbers_that_mean_something_only_with_others_are_named(tmp_path: Path, dtype: torch.dtype) -> None:
+    said = refusal("glm4_moe", tmp_path, **{FC: torch.ones(64, 128).to(dtype)})
+    assert f"eh_proj.weight of its MTP head holds {dtype} numbers" in said
+
+
+def test_whatever_is_wrong_with_a_tensor_ends_in_a_sentence(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    tensors = pair("glm4_moe")[0].tensors()
+    broken = sorted(name for name in tensors if "embed_tokens" not in name and "shared_head.head" not in name)
+    for name in generator.choice(broken, 6, replace=False):
+        shape = tuple(generator.integers(0, 3, generator.integers(0, 4)).tolist())
+        assert refusal("glm4_moe", tmp_path, **{name: torch.ones(shape)}).startswith("draft_model is 'mtp', and")
 
 
 @pytest.mark.parametrize(
