@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +20,8 @@ from decoding.core.speculation_params import SpeculationParams
 from decoding.core.stats import RequestStats, StepStats
 from decoding.engine.engine import Engine
 from decoding.engine.start import start_engine
-from decoding.model.kept_timings import KeptTimings
+from decoding.model import timing
+from decoding.model.kept_timings import KeptTimings, ModelTimings
 from decoding.model.target_model import TargetModel
 from tests.asking import own_nodes
 from tests.models import EOS_TOKEN_ID, VOCAB_SIZE, correlated, tiny
@@ -29,6 +32,22 @@ SAMPLED = SamplingParams(max_tokens=32, temperature=0.8, top_p=0.95, seed=1234, 
 NOISE = 0.02
 FOLDER = TemporaryDirectory()
 KEPT = KeptTimings(Path(FOLDER.name))  # a model that starts a second time in this process is not timed again
+
+
+class GivenTimings(KeptTimings):
+    """Says of any model that takes as long sequences as `CONFIG` what its forwards took: none is timed."""
+
+    def read(self, fingerprint: str, kind: type[Any]) -> Any:  # noqa: ARG002 - the same for all
+        assert CONFIG.max_model_len is not None
+        sizes = product(timing.ROWS, (timing.SHORT_CONTEXT, CONFIG.max_model_len // 2))
+        quickest = [(rows, context, 1e-3 + 5e-5 * rows + 3e-8 * rows * context) for rows, context in sizes]
+        return ModelTimings(threads=1, head=1e-6, quickest=quickest)
+
+    def write(self, fingerprint: str, timings: Any) -> None:
+        """Nothing was timed."""
+
+
+GIVEN = GivenTimings(Path(FOLDER.name))
 
 
 def target_of(model_type: str) -> TargetModel:

@@ -20,7 +20,7 @@ from decoding.bench.tables.markdown import table
 from decoding.bench.tables.report import Report, command_line
 
 COMMAND = "gander bench architectures"
-SECTION = "architectures"
+PAGE = "architectures"
 SHOWN_ROWS = (8, 16)
 
 
@@ -34,7 +34,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--rounds", type=int, default=3)
     add("--processor", action="store_true", help="count processor time, for busy machines")
     add("--out", type=Path, default=Path(), help="the folder of the page and its figures")
-    add("--page", default=SECTION, help="the page's name; a page that is there has the section's markers")
+    add("--page", default=PAGE, help="the page's name; one that is there has a section of ours")
     chosen = parser.parse_args(argv)
     chosen.weights = [part.strip() for part in chosen.weights.split(",")]
     if unknown := sorted(set(chosen.weights).difference(WEIGHTS)):
@@ -50,9 +50,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def render(rows: Sequence[Measured]) -> str:
     """A Markdown table."""
-    columns = ["model", "layers", "weights", "parameters (active)", "step, ms", "÷ `generate`", "÷ reading"]
+    columns = ["model", "layers", "weights", "parameters (active)", "step, ms", "`generate` ÷ step", "reading ÷ step"]
     columns += [f"t({num_rows})" for num_rows in SHOWN_ROWS]
-    columns += [f"the walk's share at 1, {', '.join(map(str, SHOWN_ROWS))}", "prompt, tokens/s", "÷ dense"]
+    columns += [f"the walk's share at 1, {', '.join(map(str, SHOWN_ROWS))}", "prompt, tokens/s", "rate ÷ dense"]
     return table(columns, [_cells(row) for row in rows])
 
 
@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for weights in chosen.weights:
             console.print(f"{name}, {weights} ...")
             rows.append(measure(name, config_of(SIZES[name], chosen.layers), weights, plan))
-            report.write(SECTION, render(rows), rows)
+            report.write(" ".join((PAGE, *chosen.names)), render(rows), rows)
             console.print(render(rows[-1:]), soft_wrap=True)
     return 0
 

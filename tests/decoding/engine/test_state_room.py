@@ -18,7 +18,7 @@ from decoding.engine.engine import Engine
 from decoding.engine.start import start_engine
 from decoding.model.memory import state_room
 from decoding.model.target_model import TargetModel
-from tests.pairs import CONFIG, KEPT, finish, prompt_of, reply, request_of, target_of
+from tests.pairs import CONFIG, GIVEN, finish, prompt_of, reply, request_of, target_of
 
 NUM_STATES = 8
 GREEDY = SamplingParams(max_tokens=24, temperature=0.0, ignore_eos=True)
@@ -37,7 +37,7 @@ def target() -> TargetModel:
 
 def tight_engine(target: TargetModel) -> Engine:
     config = replace(CONFIG, kv_memory=float(2 * NUM_STATES * target.state_bytes), kv_slots=2048)
-    engine = start_engine(target, config, kept=KEPT)
+    engine = start_engine(target, config, kept=GIVEN)
     room = state_room(config, target.device, target.state_bytes, engine.limits.max_running)
     assert room.num_bytes == NUM_STATES * target.state_bytes
     assert (engine.limits.max_running, states_of(engine).max_checkpoints) == (room.max_running, room.max_checkpoints)
@@ -106,7 +106,7 @@ def test_32_chats_of_ten_turns_in_room_for_8_states_are_answered_as_alone(target
     assert num_ended == NUM_CHATS * NUM_TURNS
     assert sum(step.prefix_hits for step in steps) == num_cached > 0
     assert engine.stats().state_bytes <= NUM_STATES * target.state_bytes
-    roomy = start_engine(target, CONFIG, kept=KEPT)
+    roomy = start_engine(target, CONFIG, kept=GIVEN)
     for chat in chats:
         for turn in chat.turns:
             alone = request_of("alone", turn.prompt, turn.sampling)

@@ -13,7 +13,7 @@ from decoding.engine.engine import Engine
 from decoding.engine.start import start_engine
 from decoding.model.target_model import TargetModel
 from tests.models import tiny
-from tests.pairs import CONFIG, GREEDY, KEPT, SAMPLED, draft_of, finish, prompt_of, reply, request_of, target_of
+from tests.pairs import CONFIG, GIVEN, GREEDY, SAMPLED, draft_of, finish, prompt_of, reply, request_of, target_of
 
 FAMILIES = ("lfm2", "qwen3_5_text", pytest.param("mamba", marks=pytest.mark.slow))
 METHODS = {
@@ -36,7 +36,7 @@ def target(model_type: str) -> TargetModel:
 @pytest.fixture(scope="module", params=FAMILIES)
 def engine(request: pytest.FixtureRequest) -> Engine:
     """Its draft model is the target with noise."""
-    return start_engine(target(request.param), CONFIG, draft_model=draft_of(request.param), kept=KEPT)
+    return start_engine(target(request.param), CONFIG, draft_model=draft_of(request.param), kept=GIVEN)
 
 
 @pytest.mark.parametrize("law", LAWS)
@@ -64,7 +64,7 @@ def test_drafted_replies_are_the_plain_ones_alone_and_together(engine: Engine, l
 def test_a_draft_model_that_is_the_target_is_never_wrong() -> None:
     """So what it carries is at each node what the node's path leads to, in any round, and after what was accepted."""
     model = target("qwen3_5_text")
-    engine = start_engine(model, CONFIG, draft_model=TargetModel.from_model(tiny("qwen3_5_text"), CONFIG), kept=KEPT)
+    engine = start_engine(model, CONFIG, draft_model=TargetModel.from_model(tiny("qwen3_5_text"), CONFIG), kept=GIVEN)
     for place, prompt in enumerate((prompt_of(7, 1), prompt_of(50, 2), prompt_of(7, 1))):
         request = request_of(f"{place}", prompt, LAWS["greedy"], "linear", max_depth=3, max_nodes=3)
         engine.add(request)
@@ -83,7 +83,7 @@ def test_a_draft_model_with_states_reads_again_what_was_given_up() -> None:
         target("lfm2"),
         replace(CONFIG, kv_slots=14 * BLOCK_LEN, max_model_len=None, max_running=4, max_batch_rows=64),
         draft_model=draft_of("lfm2"),
-        kept=KEPT,
+        kept=GIVEN,
     )
     prompts = [prompt_of(40, place) for place in range(4)]
     requests = [request_of(f"{place}", prompt, LAWS["sampled"], "dynamic") for place, prompt in enumerate(prompts)]
@@ -111,7 +111,7 @@ def test_an_attention_model_may_be_drafted_for_by_one_with_states() -> None:
     draft.get_input_embeddings().weight.data.copy_(model.get_input_embeddings().weight)
     draft.get_output_embeddings().weight.data.copy_(model.get_output_embeddings().weight)
     engine = start_engine(
-        TargetModel.from_model(model, CONFIG), CONFIG, draft_model=TargetModel.from_model(draft, CONFIG), kept=KEPT
+        TargetModel.from_model(model, CONFIG), CONFIG, draft_model=TargetModel.from_model(draft, CONFIG), kept=GIVEN
     )
     prompt = np.tile(prompt_of(20, 0), 2)
     plain = reply(engine, request_of("plain", prompt, LAWS["greedy"]))
