@@ -18,7 +18,7 @@ DECODING = {
     "": "errors config",
     "core": """
         grammar kernel_cache files/output layer parent ranking sampling_params session_info speculation_params request
-        stats step_trace token_logprobs events top_tokens tree
+        stats step_trace token_logprobs toolchain events top_tokens tree
     """,
     "costs": "price calibration pricing",
     "stores": "context successor_table blend ngram suffixes evidence acceptance_model session session_store",
