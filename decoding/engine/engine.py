@@ -180,9 +180,11 @@ class Engine:
         reading = [each.request.num_tokens for each in self._scheduler.running if each not in now]
         rate = self._pricing.rate(demands, reading)
         self._scheduler.grant(drafting, self._pricing.budgets(rate, demands, [step.chance for step in drafting]))
+        room = self.limits.max_prompt_logits - sum(step.num_chunk_logits for step in steps)  # told in any case
         for step in steps:
             if len(step.chunk):
-                step.harvest_len = self._harvest_len(step, rate)
+                step.harvest_len, step.harvest_room = self._harvest_len(step, rate), room
+                room -= 0 if step.sequence.scores_prompt else step.num_chunk_logits
 
     def _harvest_len(self, step: SequenceStep, rate: Rate) -> int:
         is_kept = self.config.prefix_cache or step.drafter.num_top > 0

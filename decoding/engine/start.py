@@ -6,6 +6,7 @@ Owns the order of these. What they make is an engine's `Resources`.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 from decoding.cache.block_pool import BLOCK_LEN, BlockPool
@@ -20,11 +21,12 @@ from decoding.drafting.eagle.head_model import HeadModel, load_head_model
 from decoding.drafting.stand.static_tree import read_tree
 from decoding.engine.compiling.kernels import Kernels
 from decoding.engine.engine import Engine
-from decoding.engine.limits import limits_for
+from decoding.engine.limits import Limits, limits_for
 from decoding.engine.resources import Resources
 from decoding.engine.step_costs import StepCosts
 from decoding.engine.warm_up import run_first
 from decoding.model.checkpoint import resolve
+from decoding.model.device.peak import meter_on, step_bytes
 from decoding.model.device.runner import Progress, silent
 from decoding.model.kept_timings import KeptTimings
 from decoding.model.loading import packed_kinds
@@ -35,6 +37,8 @@ from decoding.sampling.grammar.builder import GrammarBuilder
 from decoding.sampling.grammar.compiler import GrammarCompiler
 from decoding.sampling.step_sampler import sampler_on
 from decoding.stores.successor_table import NUM_SUCCESSORS
+
+EDITED_BYTES = 4  # of a logit that processors change in a copy
 
 
 def load_engine(
@@ -116,14 +120,16 @@ def _resources(
     """Everything that is sized by what the machine affords."""
     models = [each for each in (model, draft_model) if each]
     slot_bytes = sum(each.bytes_per_slot for each in models) + TopTokenStore.bytes_per_slot(NUM_SUCCESSORS)
-    slots = affordable_slots(config, model.device, slot_bytes)
+    most = limits_for(config, costs.curve, model.device.type, affordable_slots(config, model.device, slot_bytes))
+    largest = _step_bytes(models, most, on_progress)
+    slots = affordable_slots(config, model.device, slot_bytes, step_bytes=largest)
     limits = limits_for(config, costs.curve, model.device.type, slots)
     state_bytes, max_checkpoints = 0, 0
     if model.state_bytes:
-        states_room = state_room(config, model.device, model.state_bytes, limits.max_running)
+        states_room = state_room(config, model.device, model.state_bytes, limits.max_running, largest)
         state_bytes, max_checkpoints = states_room.num_states * model.state_bytes, states_room.max_checkpoints
         limits = replace(limits, max_running=states_room.max_running)
-        slots = affordable_slots(config, model.device, slot_bytes, state_bytes)
+        slots = affordable_slots(config, model.device, slot_bytes, state_bytes, largest)
     room = room_for(model.max_model_len, config, slots, limits.max_running)
     store = model.new_store(room.num_slots // BLOCK_LEN)
     states = StatePool(store.carried.shape, store.dtype, store.device, max_checkpoints) if store.carried else None
@@ -151,6 +157,16 @@ def _resources(
         grammars=GrammarCompiler(GrammarBuilder(config, model.vocab_size, model.eos_token_ids).build),
         expected_bytes=expected_bytes(model.device, room.num_slots * slot_bytes + state_bytes + code_bytes),
     )
+
+
+def _step_bytes(models: Sequence[TargetModel | HeadModel], limits: Limits, on_progress: Progress) -> int:
+    """What a step takes of a device beside weights and cache, where that is not left to chance."""
+    meter = meter_on(models[0].device)
+    if meter is None:
+        return 0
+    on_progress("Measuring what the largest step takes of the memory", 0.9)
+    edited = limits.max_logits * models[0].vocab_size * EDITED_BYTES
+    return edited + max(step_bytes(each, limits.max_batch_rows, limits.max_logits, meter) for each in models)
 
 
 def _proposer(

@@ -32,7 +32,7 @@ from decoding.stores.successor_table import NUM_SUCCESSORS
 
 class DraftModel:
     """model: ready to run; pool: of the target's blocks, in which the draft model's rows lie as well. most_rows: of the
-    prompt that a sequence may bring to one forward; vocab_size: the target's."""
+    prompts that sequences may bring to one forward together; vocab_size: the target's."""
 
     def __init__(self, model: TargetModel, pool: BlockPool, most_rows: int, vocab_size: int) -> None:
         assert model.vocab_size >= NUM_SUCCESSORS, model.vocab_size
@@ -59,10 +59,14 @@ class DraftModel:
         """Bring every sequence up to date and grow the trees of those that are; which ones it can do no more for.
 
         One packed forward for what the draft model has not seen, then one for each depth of the trees. Of a sequence
-        with more than `most_rows` to catch up on no tree is begun.
+        with more to catch up on than it has room for no tree is begun.
         """
         fallbacks = {request.state: found for request in requests if (found := self._fallback(request)) is not None}
-        unseen = [(each, self._unseen(each)) for each in requests if each.state not in fallbacks]
+        unseen, left = [], self._most_rows
+        for each in requests:
+            if each.state not in fallbacks:
+                unseen.append((each, self._unseen(each, left)))
+                left -= len(unseen[-1][1].tokens)
         longest = self.model.max_model_len
         return fallbacks | grow_in_rounds(unseen, self._forward, lambda each: longest - each.end, "draft model")
 
@@ -75,13 +79,13 @@ class DraftModel:
             return Fallback("vocabulary", f"the draft model knows no token {unseen.max()}")
         return None
 
-    def _unseen(self, request: GrowthRequest) -> Segment:
+    def _unseen(self, request: GrowthRequest, most_rows: int) -> Segment:
         """The next tokens to read, but for those in blocks that are filled, be it by another sequence of this step."""
         rows = request.state.rows_in(request.table)
         blocks = request.table.blocks
         while rows.length + BLOCK_LEN < request.end and blocks[rows.length // BLOCK_LEN] in self._filled:
             rows.length += BLOCK_LEN - rows.length % BLOCK_LEN
-        end = min(request.end, rows.length + self._most_rows)
+        end = min(request.end, rows.length + most_rows)
         self._filled.note(blocks[: end // BLOCK_LEN])
         is_through = end == request.end and request.budget is not None
         return Segment(rows, request.state.request.tokens[rows.length : end], None, "last" if is_through else "none")
