@@ -9,6 +9,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
+
 from decoding.cache.block_pool import BLOCK_LEN, BlockPool
 from decoding.cache.prefix_index import PrefixIndex
 from decoding.cache.state_pool import StatePool
@@ -36,6 +38,7 @@ from decoding.model.target_model import TargetModel
 from decoding.sampling.grammar.builder import GrammarBuilder
 from decoding.sampling.grammar.compiler import GrammarCompiler
 from decoding.sampling.step_sampler import sampler_on
+from decoding.sampling.top_tokens import top_tokens
 from decoding.stores.successor_table import NUM_SUCCESSORS
 
 EDITED_BYTES = 4  # of a logit that processors change in a copy
@@ -103,10 +106,20 @@ def start_engine(
     costs = StepCosts(model, draft_model, kept)
     engine = Engine(_resources(model, config, draft_model, costs, kernels, on_progress))
     on_progress("Warming up", 0.95)
+    if model.device.type != "cpu":
+        _compile_samplers(engine, draft_model)
     run_first(engine, model, draft_model is not None and not kernels.missing)
     engine.start_afresh(time.perf_counter() - started)
     kernels.load_beside()
     return engine
+
+
+def _compile_samplers(engine: Engine, draft_model: TargetModel | HeadModel | None) -> None:
+    """Have everything compiled that any step may call on a device, so that none waits for a compiler."""
+    model = engine.model
+    engine.sampler.warm_up(torch.zeros(1 + engine.config.max_nodes, model.num_logits, device=model.device))
+    if draft_model is not None:
+        top_tokens(torch.zeros(1, draft_model.num_logits, device=model.device), NUM_SUCCESSORS)
 
 
 def _resources(
