@@ -131,6 +131,10 @@ def _resources(
     on_progress: Progress,
 ) -> Resources:
     """Everything that is sized by what the machine affords."""
+
+    def on_capture(sentence: str, fraction: float) -> None:
+        on_progress(sentence, 0.9 + 0.05 * fraction)
+
     models = [each for each in (model, draft_model) if each]
     slot_bytes = sum(each.bytes_per_slot for each in models) + TopTokenStore.bytes_per_slot(NUM_SUCCESSORS)
     most = limits_for(config, costs.curve, model.device.type, affordable_slots(config, model.device, slot_bytes))
@@ -147,7 +151,7 @@ def _resources(
     store = model.new_store(room.num_slots // BLOCK_LEN)
     states = StatePool(store.carried.shape, store.dtype, store.device, max_checkpoints) if store.carried else None
     pool = BlockPool(store.num_blocks, PrefixIndex() if config.prefix_cache else None, states)
-    proposer = _proposer(draft_model, pool, limits.max_batch_rows, model.vocab_size)
+    proposer = _proposer(draft_model, pool, limits.max_batch_rows, model.vocab_size, on_capture)
     code_bytes = sum(each.code_bytes(limits.max_batch_rows) for each in models)
     return Resources(
         model=model,
@@ -155,7 +159,7 @@ def _resources(
         runner=model.runner_over(
             store,
             room.max_model_len + config.max_nodes,
-            progress=lambda sentence, fraction: on_progress(sentence, 0.9 + 0.05 * fraction),
+            progress=on_capture,
         ),
         store=store,
         pool=pool,
@@ -183,11 +187,15 @@ def _step_bytes(models: Sequence[TargetModel | HeadModel], limits: Limits, on_pr
 
 
 def _proposer(
-    draft_model: TargetModel | HeadModel | None, pool: BlockPool, most_tokens: int, vocab_size: int
+    draft_model: TargetModel | HeadModel | None,
+    pool: BlockPool,
+    most_tokens: int,
+    vocab_size: int,
+    progress: Progress,
 ) -> DraftModel | HeadDrafting | None:
     """What drafts with a draft model or a head."""
     if draft_model is None:
         return None
     if isinstance(draft_model, HeadModel):
-        return HeadDrafting(draft_model, pool, most_tokens)
-    return DraftModel(draft_model, pool, most_tokens, vocab_size)
+        return HeadDrafting(draft_model, pool, most_tokens, progress)
+    return DraftModel(draft_model, pool, most_tokens, vocab_size, progress)

@@ -25,6 +25,14 @@ SPEAKING = (
 )  # whose messages need no name of the exception before them
 
 
+def is_device_error(error: BaseException) -> bool:
+    """Whether a device or its memory failed, after which nothing that it computes can be relied on. Triton raises its
+    own errors as RuntimeError."""
+    if isinstance(error, torch.OutOfMemoryError | torch.AcceleratorError):
+        return True
+    return isinstance(error, RuntimeError) and "[CUDA]" in str(error)
+
+
 @contextmanager
 def refusing(what: str) -> Iterator[None]:
     """Raise whatever the block raises as ModelRefused, a sentence that begins with `what`. Errors of our own stay as

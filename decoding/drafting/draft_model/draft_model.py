@@ -23,7 +23,7 @@ from decoding.drafting.draft_model.state import DraftModelState, Fallback, Growt
 from decoding.drafting.draft_model.vocabulary import check_same_vocabulary
 from decoding.errors import ConfigError
 from decoding.model.checkpoint import BUNDLED_FOLDER
-from decoding.model.device.runner import Progress
+from decoding.model.device.runner import Progress, silent
 from decoding.model.files.gguf_place import gguf_paths
 from decoding.model.target_model import TargetModel
 from decoding.sampling.top_tokens import top_tokens
@@ -34,11 +34,13 @@ class DraftModel:
     """model: ready to run; pool: of the target's blocks, in which the draft model's rows lie as well. most_rows: of the
     prompts that sequences may bring to one forward together; vocab_size: the target's."""
 
-    def __init__(self, model: TargetModel, pool: BlockPool, most_rows: int, vocab_size: int) -> None:
+    def __init__(
+        self, model: TargetModel, pool: BlockPool, most_rows: int, vocab_size: int, progress: Progress = silent
+    ) -> None:
         assert model.vocab_size >= NUM_SUCCESSORS, model.vocab_size
         self.model = model
         self.store: KvStore = model.new_store(pool.num_blocks)
-        self._runner = model.runner_over(self.store, model.max_model_len)
+        self._runner = model.runner_over(self.store, model.max_model_len, progress=progress)
         self._filled = FilledBlocks(pool)  # whose rows were all run here
         self._vocab_size = min(vocab_size, model.vocab_size)
         self._most_rows = most_rows

@@ -29,6 +29,7 @@ from decoding.core.tree import IntArray
 from decoding.drafting.draft_model.rounds import grow_in_rounds
 from decoding.drafting.draft_model.state import DraftModelState, Fallback, GrowthRequest, KeptTokens
 from decoding.drafting.eagle.head_model import HeadModel
+from decoding.model.device.runner import Progress, silent
 from decoding.sampling.top_tokens import top_tokens
 from decoding.stores.successor_table import NUM_SUCCESSORS
 
@@ -50,10 +51,10 @@ class Unfused(NamedTuple):
 class HeadDrafting:
     """pool: of the target's blocks. most_rows: of the prompts that sequences may bring to one forward together."""
 
-    def __init__(self, model: HeadModel, pool: BlockPool, most_rows: int) -> None:
+    def __init__(self, model: HeadModel, pool: BlockPool, most_rows: int, progress: Progress = silent) -> None:
         self.model = model
         self.store: KvStore = model.new_store(pool.num_blocks)
-        self._runner = model.runner_over(self.store, model.max_model_len)
+        self._runner = model.runner_over(self.store, model.max_model_len, progress=progress)
         self._pool = pool
         self._features = FeatureStore(pool, model.width, model.dtype, model.device)
         self._filled = FilledBlocks(pool)  # whose rows were all run here

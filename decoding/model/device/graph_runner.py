@@ -17,17 +17,19 @@ import torch
 
 from decoding.attention.backend import StaticAttention
 from decoding.cache.batch import Segment, StepBatch, pack
-from decoding.cache.block_pool import BLOCK_LEN, BlockTable
+from decoding.cache.block_pool import BLOCK_LEN, BlockTable, num_blocks_for
 from decoding.cache.kv_store import KvRows, KvStore
 from decoding.cache.step_tensors import StepBuffers, StepRoom, StepTensors
+from decoding.errors import ModelRefused
 from decoding.model.device.capture import Capture, Launch
 from decoding.model.device.runner import Forward, Progress, Runner
 from decoding.model.device.stopwatch import stopwatch_on
 from decoding.model.features import FeatureTap, Seen
-from decoding.model.refusal import sentence
+from decoding.model.self_test import TOLERANCES
 
 # Shape suffixes: T padded tokens, V vocabulary.
 BUCKETS: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)  # tokens
+FEW_TOKENS = 16  # of the vocabulary, that replays are checked with
 TREE_ROWS = 8  # room for tree nodes per token of the largest bucket: a growing tree's earlier nodes are passed again
 
 
@@ -68,11 +70,14 @@ class GraphRunner:
         self._features: dict[int, list[Seen]] = {}
 
     def try_capture(self, capture: Capture, progress: Progress) -> bool:
-        """Capture the forwards. If that fails, report the reason to `progress` and return False."""
+        """Capture the forwards and check them. If they cannot be captured, or give other logits than the operations
+        that were captured, report the reason to `progress` and return False."""
         try:
             self.capture(capture, progress)
-        except RuntimeError as error:  # the device raises it if a forward waits for a result
-            progress(f"Forwards are not captured: {sentence(error)}", 1.0)
+            for num_rows in self._buckets:
+                self._check(num_rows)
+        except ModelRefused as refused:
+            progress(f"Forwards are not captured: {refused}", 1.0)
             return False
         return True
 
@@ -86,6 +91,23 @@ class GraphRunner:
             self._features[num_rows] = [dict(tap.seen) for tap in self._model.taps]
         mebibytes = (capture.reserved_bytes() - before) / 2**20
         progress(f"Captured forwards of {len(self._buckets)} sizes in {mebibytes:.0f} MiB", 1.0)
+
+    def _check(self, num_rows: int) -> None:
+        """Compare replays with the operations that were captured, over other steps. Raises ModelRefused."""
+        room, step = self._buffers.room, self._buffers.view(num_rows)
+        num_tokens = max(1, min(num_rows, min(room.keys, self._store.num_blocks * BLOCK_LEN) // 2))
+        rows = KvRows(_first_blocks(2 * num_tokens))
+        for _ in range(2):  # a prompt, and what follows it
+            batch = pack([Segment(rows, np.arange(num_tokens, dtype=np.int32) % FEW_TOKENS)], self._store)
+            self._buffers.stage(batch, num_rows)
+            expected_RV = self._model.run_static(step)[:num_tokens].float()
+            self._replays[num_rows]()
+            difference = float((self._logits_TV[:num_tokens] - expected_RV).abs().max() / expected_RV.abs().max())
+            if not difference <= TOLERANCES[self._store.dtype]:
+                raise ModelRefused(
+                    f"a replay of {num_rows} rows gives logits that differ by {difference:.2g} of the largest one"
+                )
+            rows.length += num_tokens
 
     def holds(self, batch: StepBatch) -> bool:
         """Whether the step fits a captured forward."""
@@ -108,6 +130,14 @@ class GraphRunner:
     def _queue(self, step: StepTensors) -> None:
         logits_TV = self._model.run_static(step)
         self._logits_TV[: len(logits_TV)].copy_(logits_TV)
+
+
+def _first_blocks(num_tokens: int) -> BlockTable:
+    """Of a store in which nobody holds any."""
+    table = BlockTable()
+    for block in range(num_blocks_for(num_tokens)):
+        table.append(block)
+    return table
 
 
 def _nothing(store: KvStore) -> StepBatch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -147,6 +147,26 @@ def test_a_length_that_is_a_number_of_the_host_is_caught(monkeypatch: pytest.Mon
     with baked_lengths(monkeypatch):
         runner = runner_over(model, cache)
     assert differing(model, runner, cache)
+
+
+def test_replays_that_give_other_logits_are_told_at_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, told = model_of(), list[str]()
+    store = model.new_store(40)
+    with baked_lengths(monkeypatch):
+        runner = model.runner_over(store, MOST_KEYS, 4, lambda sentence, _: told.append(sentence))
+    assert runner is model
+    assert "Forwards are not captured: a replay of" in told[-1]
+    assert "rows gives logits that differ by" in told[-1]
+
+
+def test_a_device_that_fails_while_forwards_are_captured_ends_the_start() -> None:
+    class Failing(RecordingCapture):
+        def note(self, _launch: Callable[[], None]) -> Callable[[], None]:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    model = TargetModel.from_model(tiny("llama"), CONFIG, Failing())
+    with pytest.raises(torch.OutOfMemoryError):
+        model.runner_over(model.new_store(40), MOST_KEYS, 4)
 
 
 @pytest.mark.parametrize("question", ["item", "nonzero"])
