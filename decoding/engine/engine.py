@@ -26,6 +26,7 @@ from decoding.engine.step_result import StepResult
 from decoding.engine.tally import StepTally, outcome_of
 from decoding.engine.tracing import trace_step
 from decoding.model.memory import resident_bytes
+from decoding.model.refusal import is_device_error
 from decoding.stores.session_store import SessionLimits, SessionStore
 
 GRAMMAR_PATIENCE = 0.02  # seconds that a step waits for a grammar when nothing else is to be done
@@ -195,7 +196,9 @@ class Engine:
         """Let the trees grow. Where drafting fails, the step is a plain one."""
         try:
             self._drafting.propose(steps)
-        except Exception:  # of one of them at least; the others draft again, which changes no token
+        except Exception as error:  # of one of them at least; the others draft again, which changes no token
+            if is_device_error(error):
+                raise
             isolation.each(steps, self._draft_alone)
 
     def _draft_alone(self, step: SequenceStep) -> None:

@@ -16,7 +16,6 @@ from decoding.errors import GanderError, ModelRefused, in_one_line
 
 logger = logging.getLogger(__name__)
 
-NO_FAULT_OF_A_MODEL = (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError)
 SPEAKING = (
     OSError,
     ValueError,
@@ -39,9 +38,11 @@ def refusing(what: str) -> Iterator[None]:
     they are, and so does what is no fault of a model: a device or memory that fails may work at the next try."""
     try:
         yield
-    except (GanderError, *NO_FAULT_OF_A_MODEL):
+    except (GanderError, MemoryError):
         raise
     except Exception as error:
+        if is_device_error(error):
+            raise
         logger.debug("%s.", what, exc_info=True)
         raise ModelRefused(f"{what}: {sentence(error)}") from error
 
