@@ -94,7 +94,7 @@ ROUNDINGS: dict[Weights, Rounding] = {
     "int8": Rounding(check_int8, round_linears),
     "int4": Rounding(check_int4, pack_int4),
 }
-# Shape suffixes: M tokens of the step, R tokens that need logits, T padded tokens, V vocabulary, E model width.
+# Shape suffixes: M tokens of the step, R tokens that need logits, L those and padding, V vocabulary, E model width.
 
 
 class TargetModel:
@@ -156,12 +156,12 @@ class TargetModel:
         if capture is None and can_pack(self.device, self.dtype):
             progress("Packing linear layers", 0.7)
             self._prepare_for_cpu(case)
+        self._static = StaticForward(model, self._seam)
         progress("Testing tree decoding against plain decoding", 0.9)
         report = self_test(self, case, own_logits)
         self.is_exact = report.is_exact and self.attention == "exact"
         if not self._is_same_on_any_threads():
             self._stay_with_these_threads()
-        self._static = StaticForward(model, self._seam)
         if config.compile:
             self._compile(progress)
 
@@ -301,7 +301,7 @@ class TargetModel:
         use_threads(self.threads.count)
         if self.device.type != "cpu":
             stopwatch = self._new_stopwatch()
-            logits_RV = self._run(batch)
+            logits_RV = self._run_on_device(batch)
             stopwatch.stop()
             return Forward(logits_RV, stopwatch.seconds)
         started = time.perf_counter()
@@ -336,8 +336,15 @@ class TargetModel:
             logits_1RV = logits_1RV[:, rows_R]
         return logits_1RV[0, :num_logits].float().contiguous()
 
+    def _run_on_device(self, batch: StepBatch) -> torch.Tensor:
+        """The same, compiled if it is."""
+        if not self._static.is_compiled or batch.num_tokens < LEAST_ROWS:
+            return self._run(batch)
+        step: StepTensors = self._seam.backend.prepare(batch)
+        return self._static.run(step)[: len(batch.logit_rows_R)].float().contiguous()
+
     def run_static(self, step: StepTensors) -> torch.Tensor:
-        """[T, V]: logits of the tokens `logit_rows_T`, in the model's dtype. Copies nothing to the host."""
+        """[L, V]: logits of the tokens `logit_rows_L`, in the model's dtype. Copies nothing to the host."""
         return self._static.run(step)
 
     def _compile(self, progress: Progress) -> None:

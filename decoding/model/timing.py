@@ -25,6 +25,7 @@ from decoding.model.kept_timings import KeptTimings, ModelTimings
 from decoding.model.threads import ThreadChoice
 
 ROWS = (1, 2, 4, 6, 8, 12, 16, 32, 64)
+DEVICE_ROWS = (*ROWS, 128, 256, 512, 1024)  # on a device a step costs alike up to some hundred tokens
 SHORT_CONTEXT, LONG_CONTEXT = 8, 512
 HEAD_ROUNDS = 5
 DEVICE_HEAD_ROWS = 256  # on a device a few tokens' logits take as long as one's, which reads all weights of the head
@@ -156,12 +157,13 @@ class Timing:
         while self._threads.count != self._threads.chosen:
             self._step()  # finish the trial first
         if self._chains is None:
-            self._chains = Chains(self._model, self._contexts, max(ROWS), self._clock)
+            most_rows = max(num_rows for num_rows, _ in self._sizes())
+            self._chains = Chains(self._model, self._contexts, most_rows, self._clock)
         seconds = self._chains.seconds(num_rows, context)
         if self._model.mixtures is not None:
             self._experts[num_rows] = self._model.mixtures.num_distinct()
         return seconds
 
     def _sizes(self) -> list[tuple[int, int]]:
-        longest = self._model.max_model_len
-        return [(rows, context) for context in self._contexts for rows in ROWS if context + rows <= longest]
+        longest, known = self._model.max_model_len, ROWS if self._model.device.type == "cpu" else DEVICE_ROWS
+        return [(rows, context) for context in self._contexts for rows in known if context + rows <= longest]

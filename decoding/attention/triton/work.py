@@ -15,11 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoding.cache.batch import StepBatch
+from decoding.cache.step_tensors import Work, WorkRoom
 from decoding.core.tree import IntArray
 
 SPLIT = 256  # the length of a range is a multiple of so many keys
 MOST_RANGES = 32  # of a segment, so that a long context has few partial sums
 MOST_PARTIALS = 4096  # partial sums of a segment per head: a long prompt's rows give enough parallel work
+MOST_SHORT_ROWS = 256  # of a step, that have room for the partial sums of any context
 SEGMENT_WORDS = 3  # keys of a range, number of ranges, first partial sum
 ITEM_WORDS = 3  # segment, first (row, head) pair, range
 
@@ -31,16 +33,9 @@ class Kind(NamedTuple):
     pairs: int
 
 
-class Work(NamedTuple):
-    """words: int32, for the device: for each kind the number of items and where they begin, then the segments, then the
-    items. num_partials: the partial sums of all rows and ranges, for each head."""
-
-    words: IntArray
-    num_partials: int
-
-
 def share_out(batch: StepBatch, kinds: Sequence[Kind]) -> Work:
-    """The work list of a step."""
+    """The work list of a step: for each kind the number of items and where they begin, then the segments, then the
+    items. Its partial sums are of all rows and ranges."""
     segments, num_partials = _cut(batch.offsets, batch.prefix_lens, batch.tree_offsets)
     items = [_list_items(batch.offsets, segments, *kind) for kind in kinds]
     header, place = np.empty((len(kinds), 2), np.int32), 2 * len(kinds) + segments.size
@@ -50,11 +45,13 @@ def share_out(batch: StepBatch, kinds: Sequence[Kind]) -> Work:
     return Work(np.concatenate([part.ravel() for part in (header, segments, *items)]), num_partials)
 
 
-def most_words(num_rows: int, most_keys: int, kinds: Sequence[Kind]) -> int:
-    """The most words of a step of `num_rows` rows (hence at most as many segments) with up to `most_keys` keys each."""
+def most_work(num_rows: int, most_keys: int, kinds: Sequence[Kind]) -> WorkRoom:
+    """Room for steps of `num_rows` rows (hence at most as many segments) with up to `most_keys` keys each. Long prompts
+    need few partial sums for their rows, so that larger steps have room for no more than one of so many short ones."""
     num_tiles = sum(num_rows * kind.group // kind.pairs + num_rows for kind in kinds)
     num_ranges = min(MOST_RANGES, -(-most_keys // SPLIT))
-    return 2 * len(kinds) + SEGMENT_WORDS * num_rows + ITEM_WORDS * num_ranges * num_tiles
+    num_words = 2 * len(kinds) + SEGMENT_WORDS * num_rows + ITEM_WORDS * num_ranges * num_tiles
+    return WorkRoom(num_words, num_ranges * min(num_rows, MOST_SHORT_ROWS))
 
 
 @nb.njit(cache=True)

@@ -140,7 +140,7 @@ class HeadModel:
                 self._fused = None
 
     def run_static(self, step: StepTensors, hidden_TE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The same over a step's tensors, of the rows `logit_rows_T`. Reads nothing back to the host."""
+        """The same over a step's tensors, of the rows `logit_rows_L`. Reads nothing back to the host."""
         layer = self._layers[0]
         with torch.inference_mode():
             result_1TE = self._head(
@@ -149,7 +149,7 @@ class HeadModel:
                 step.positions_T[None],
                 lambda query, key, value: self._backend.attend(layer, query, key, value, step),
             )
-            hidden_1TE = result_1TE[:, step.logit_rows_T]
+            hidden_1TE = result_1TE[:, step.logit_rows_L]
             return hidden_1TE[0], self._head.logits(hidden_1TE)[0]
 
     def runner_over(

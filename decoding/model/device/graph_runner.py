@@ -1,8 +1,8 @@
 """Captures forwards over one store for a few numbers of tokens (buckets) and replays them: a launch is one call.
 
-Owns the buffers that forwards read and the logits that they write. A step that fits no bucket, such as a long prompt,
-is run by the model itself. Invariant: every forward of a bucket queues the same operations; a step differs only in
-data.
+Owns the buffers that forwards read and the logits that they write. A step that fits no bucket, such as a very long
+prompt, is run by the model itself. Invariant: every forward of a bucket queues the same operations; a step differs only
+in data.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ from decoding.model.device.stopwatch import stopwatch_on
 from decoding.model.features import FeatureTap, Seen
 from decoding.model.self_test import TOLERANCES
 
-# Shape suffixes: T padded tokens, V vocabulary.
-BUCKETS: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)  # tokens
+# Shape suffixes: L padded tokens that need logits, V vocabulary.
+BUCKETS: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 512, 1024, 2048)  # tokens
+MOST_LOGITS = 512  # of a step: of a prompt's many tokens few need logits, which take the room of hundreds of others
+MOST_SEGMENTS = 256  # of a step, that there is room for the longest block tables of
 FEW_TOKENS = 16  # of the vocabulary, that replays are checked with
 TREE_ROWS = 8  # room for tree nodes per token of the largest bucket: a growing tree's earlier nodes are passed again
 
@@ -40,7 +42,7 @@ class StaticModel(Runner, Protocol):
     taps: list[FeatureTap]
 
     def run_static(self, step: StepTensors) -> torch.Tensor:
-        """[T, V]: logits of the tokens `logit_rows_T`, in any dtype. Copies nothing to the host."""
+        """[L, V]: logits of the tokens `logit_rows_L`, in any dtype. Copies nothing to the host."""
         ...
 
 
@@ -57,14 +59,15 @@ class GraphRunner:
         self, model: StaticModel, attention: StaticAttention, store: KvStore, most_keys: int, buckets: Sequence[int]
     ) -> None:
         most_rows = buckets[-1]
-        tables = most_rows * -(-most_keys // BLOCK_LEN)
+        most_logits, tables = min(most_rows, MOST_LOGITS), min(most_rows, MOST_SEGMENTS) * -(-most_keys // BLOCK_LEN)
         work = attention.most_work(most_rows, most_keys)
-        room = StepRoom(most_rows, TREE_ROWS * most_rows, tables, most_keys, work)
+        room = StepRoom(most_rows, most_logits, TREE_ROWS * most_rows, tables, most_keys, work)
         self._model = model
         self._store = store
         self._buckets = buckets
-        self._buffers = StepBuffers(store, room, attention.share_out)
-        self._logits_TV = torch.empty(most_rows, model.num_logits, dtype=torch.float32, device=store.device)
+        self._attention = attention
+        self._buffers = StepBuffers(store, room)
+        self._logits_LV = torch.empty(most_logits, model.num_logits, dtype=torch.float32, device=store.device)
         self._new_stopwatch = stopwatch_on(store.device)
         self._replays: dict[int, Launch] = {}
         self._features: dict[int, list[Seen]] = {}
@@ -86,7 +89,7 @@ class GraphRunner:
         before, nothing = capture.reserved_bytes(), _nothing(self._store)
         for place, num_rows in enumerate(reversed(self._buckets)):
             progress(f"Capturing forwards of {num_rows} rows", place / len(self._buckets))
-            self._buffers.stage(nothing, num_rows)
+            self._buffers.stage(nothing, num_rows, self._attention.share_out(nothing))
             self._replays[num_rows] = capture.note(partial(self._queue, self._buffers.view(num_rows)))
             self._features[num_rows] = [dict(tap.seen) for tap in self._model.taps]
         mebibytes = (capture.reserved_bytes() - before) / 2**20
@@ -98,11 +101,12 @@ class GraphRunner:
         num_tokens = max(1, min(num_rows, min(room.keys, self._store.num_blocks * BLOCK_LEN) // 2))
         rows = KvRows(_first_blocks(2 * num_tokens))
         for _ in range(2):  # a prompt, and what follows it
-            batch = pack([Segment(rows, np.arange(num_tokens, dtype=np.int32) % FEW_TOKENS)], self._store)
-            self._buffers.stage(batch, num_rows)
-            expected_RV = self._model.run_static(step)[:num_tokens].float()
+            tokens, num_logits = np.arange(num_tokens, dtype=np.int32) % FEW_TOKENS, min(num_tokens, room.logits)
+            batch = pack([Segment(rows, tokens, None, num_logits)], self._store)
+            self._buffers.stage(batch, num_rows, self._attention.share_out(batch))
+            expected_RV = self._model.run_static(step)[:num_logits].float()
             self._replays[num_rows]()
-            difference = float((self._logits_TV[:num_tokens] - expected_RV).abs().max() / expected_RV.abs().max())
+            difference = float((self._logits_LV[:num_logits] - expected_RV).abs().max() / expected_RV.abs().max())
             if not difference <= TOLERANCES[self._store.dtype]:
                 raise ModelRefused(
                     f"a replay of {num_rows} rows gives logits that differ by {difference:.2g} of the largest one"
@@ -111,25 +115,26 @@ class GraphRunner:
 
     def holds(self, batch: StepBatch) -> bool:
         """Whether the step fits a captured forward."""
-        return self._buffers.room.holds(batch)
+        return self._buffers.room.holds(batch, self._attention.share_out(batch))
 
     def launch(self, batch: StepBatch) -> Forward:
         """Replay the smallest bucket that holds the step; if none does, run the model."""
         assert batch.store is self._store, "a captured forward writes to the store it was captured with"
-        if not self.holds(batch):
+        work = self._attention.share_out(batch)
+        if not self._buffers.room.holds(batch, work):
             return self._model.launch(batch)
         num_rows = self._buckets[bisect_left(self._buckets, batch.num_tokens)]
         stopwatch = self._new_stopwatch()
-        self._buffers.stage(batch, num_rows)
+        self._buffers.stage(batch, num_rows, work)
         self._replays[num_rows]()
         stopwatch.stop()
         for tap, seen in zip(self._model.taps, self._features[num_rows], strict=True):
             tap.seen.update(seen)
-        return Forward(self._logits_TV[: len(batch.logit_rows_R)], stopwatch.seconds)
+        return Forward(self._logits_LV[: len(batch.logit_rows_R)], stopwatch.seconds)
 
     def _queue(self, step: StepTensors) -> None:
-        logits_TV = self._model.run_static(step)
-        self._logits_TV[: len(logits_TV)].copy_(logits_TV)
+        logits_LV = self._model.run_static(step)
+        self._logits_LV[: len(logits_LV)].copy_(logits_LV)
 
 
 def _first_blocks(num_tokens: int) -> BlockTable:

@@ -14,7 +14,7 @@ from decoding.attention.reference import ReferenceAttention
 from decoding.cache.batch import Segment, StepBatch, pack
 from decoding.cache.block_pool import BlockTable, num_blocks_for
 from decoding.cache.kv_store import KvRows, KvStore, slots_of
-from decoding.cache.step_tensors import StepBuffers, StepRoom, StepTensors, room_of
+from decoding.cache.step_tensors import StepBuffers, StepTensors, room_of
 from decoding.core.layer import LayerSpec
 from decoding.core.tree import IntArray
 from tests.trees import random_parents
@@ -187,9 +187,10 @@ def test_one_plan_serves_steps_of_a_bucket_and_padding_is_written_to_the_trash_b
     steps = [step_of(spec, shapes) for shapes in ([Shape(300, 0, 9)], [Shape(2, 4, 0), Shape(33, 0, 3)])]
     backend = TritonAttention([spec], torch.float32, DEVICE)
     for step in steps:
-        needed = room_of(step.batch)
-        room = StepRoom(16, needed.tree_rows, needed.blocks, 400, backend.most_work(16, 400))
-        plan = StepBuffers(step.batch.store, room, backend.share_out).stage(step.batch, 16)
+        work = backend.share_out(step.batch)
+        needed = room_of(step.batch, work)
+        room = needed._replace(rows=16, logits=16, keys=400, work=backend.most_work(16, 400))
+        plan = StepBuffers(step.batch.store, room).stage(step.batch, 16, work)
         num_rows, store = step.batch.num_tokens, step.batch.store
         step.query, step.key, step.value = (
             _padded(each[0, :, :num_rows], 16 - num_rows) for each in (step.query, step.key, step.value)

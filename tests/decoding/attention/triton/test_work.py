@@ -11,7 +11,7 @@ import torch
 
 from decoding.attention.triton import tiles
 from decoding.attention.triton.tiles import Tile, default_tile, head_name, keep_tiles, read_tiles, tile_of
-from decoding.attention.triton.work import MOST_RANGES, SEGMENT_WORDS, SPLIT, Kind, most_words, share_out
+from decoding.attention.triton.work import MOST_RANGES, SEGMENT_WORDS, SPLIT, Kind, most_work, share_out
 from decoding.cache.batch import Segment, StepBatch, pack
 from decoding.cache.kv_cache import KvCache
 from decoding.cache.kv_store import KvStore
@@ -59,8 +59,9 @@ def test_each_pair_meets_each_range_of_its_keys_once() -> None:
 
 def test_no_step_has_more_work_than_there_is_room_for() -> None:
     for shapes in ([(0, 1)] * 32, [(9_000, 1)] * 32, [(9_000, 32)], [(300, 16), (8_000, 16)]):
-        words = share_out(batch_of(*shapes), KINDS).words
-        assert len(words) <= most_words(32, max(prefix + count for prefix, count in shapes), KINDS)
+        work, room = share_out(batch_of(*shapes), KINDS), most_work(32, max(map(sum, shapes)), KINDS)
+        assert len(work.words) <= room.words
+        assert work.num_partials <= room.partials
 
 
 @pytest.mark.parametrize("capability", [(8, 6), (9, 0), (12, 0)])

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from decoding.attention.padded import PaddedAttention
 from decoding.cache.batch import Segment, StepBatch, pack
 from decoding.cache.kv_cache import KvCache
-from decoding.cache.step_tensors import StepBuffers, StepTensors
+from decoding.cache.step_tensors import StepBuffers, StepTensors, Work
 from decoding.config import EngineConfig
 from decoding.core.layer import LayerSpec
 from decoding.model.device import graph_runner
@@ -132,10 +132,10 @@ def test_tensors_made_anew_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     runner = runner_over(model, cache)
     stage = StepBuffers.stage
 
-    def moving(self: StepBuffers, batch: StepBatch, num_rows: int) -> StepTensors:
+    def moving(self: StepBuffers, batch: StepBatch, num_rows: int, work: Work) -> StepTensors:
         if self.room.keys == MOST_KEYS:
             self._device = self._device.clone()
-        return stage(self, batch, num_rows)
+        return stage(self, batch, num_rows, work)
 
     monkeypatch.setattr(StepBuffers, "stage", moving)
     assert differing(model, runner, cache)
@@ -205,4 +205,25 @@ def test_only_buckets_that_are_needed_are_captured() -> None:
 
 def test_buckets_rise_from_a_single_row_to_where_rows_are_no_longer_free() -> None:
     assert tuple(sorted(set(graph_runner.BUCKETS))) == graph_runner.BUCKETS
-    assert (graph_runner.BUCKETS[0], graph_runner.BUCKETS[-1]) == (1, 256)
+    assert (graph_runner.BUCKETS[0], graph_runner.BUCKETS[-1]) == (1, 2048)
+
+
+def test_a_prompt_is_replayed_and_its_few_logits_computed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph_runner, "MOST_LOGITS", 8)
+    model, shapes, run_static = model_of(), list[tuple[int, int]](), TargetModel.run_static
+
+    def noted(self: TargetModel, step: StepTensors) -> torch.Tensor:
+        logits_LV = run_static(self, step)
+        shapes.append((len(step.ids_T), len(logits_LV)))
+        return logits_LV
+
+    monkeypatch.setattr(TargetModel, "run_static", noted)
+    cache = KvCache(model.new_store(40))
+    runner = runner_over(model, cache)
+    assert set(shapes) == {(1, 1), (4, 4), (16, 8), (32, 8)}
+    ids, rows = tokens(30, np.random.default_rng(0)), cache.new_rows(64)
+    few, many = (pack([Segment(rows, ids, None, count)], cache.store) for count in (8, 9))
+    assert runner.holds(few)
+    assert not runner.holds(many)
+    for batch in (few, many):
+        torch.testing.assert_close(runner.launch(batch).logits_RV, model.forward(batch), **SAME)
