@@ -23,7 +23,8 @@ DECODING = {
     "costs": "price calibration pricing",
     "stores": "context successor_table blend ngram suffixes evidence acceptance_model session session_store",
     "cache": """
-        state_pool prefix_index block_pool kv_store kv_cache stamped top_token_store feature_store batch step_tensors
+        state_pool prefix_index block_pool moves kv_store kv_cache stamped top_token_store feature_store batch
+        step_tensors
     """,
     "attention": """
         backend lanes program products step_table tile_scratch exact_kernel exact reference sdpa padded

@@ -25,7 +25,7 @@ class AttentionBackend(Protocol):
     """
 
     def prepare(self, batch: StepBatch) -> Any:
-        """Compute what all layers of the step share."""
+        """Settle the store and compute what all layers of the step share."""
 
     def attend(
         self, layer: LayerSpec, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, plan: Any

