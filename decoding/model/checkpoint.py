@@ -142,11 +142,18 @@ def eos_token_ids(model: PreTrainedModel) -> frozenset[int]:
     return frozenset()
 
 
-def fingerprint(model: PreTrainedModel, identity: str, attention: str, weights: str) -> str:
-    """16 hex digits that hash everything a seeded reply depends on. identity: the model's."""
-    versions = f"{torch.__version__} {transformers.__version__}"
-    text = f"{identity} {weights} {attention} {model.device.type} {versions}"
+def fingerprint(device: torch.device, *parts: object) -> str:
+    """16 hex digits that hash everything a seeded reply depends on. parts: the model's identity, and how it is run."""
+    text = f"{torch.__version__} {transformers.__version__} {device_name(device)} {parts}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def device_name(device: torch.device) -> str:
+    """The kind of device and the version of its libraries: another one rounds otherwise, and takes other times."""
+    if device.type != "cuda":
+        return device.type
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"{torch.cuda.get_device_name(device)} {major}.{minor}, CUDA {torch.version.cuda}"
 
 
 def identity(model: PreTrainedModel, content: str = "") -> str:

@@ -7,7 +7,6 @@ Invariant: a model that was constructed has passed the probe and the self-test.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -129,7 +128,6 @@ class TargetModel:
         own = packed.name or str(self.dtype).removeprefix("torch.")
         self.weights = own if config.weights == "auto" else config.weights
         self.identity = identity(model, packed.content)
-        self.fingerprint = fingerprint(model, self.identity, self.attention, self.weights)
         self.num_bytes = num_bytes_in(model)
         self.taps: list[FeatureTap] = []
         self.mixtures: Mixtures | None = None  # whose experts run together
@@ -149,6 +147,9 @@ class TargetModel:
         own_logits = [_eager_logits(model, tokens) for tokens in path_sequences(case)]
         self.layers = tuple(layer for _, layer in layers)
         self._seam = Seam(layers, new_backend(self.attention, self.layers, self.dtype, self.device))
+        tiles = tiles_of(self.attention, self.layers, self.dtype, self.device)
+        own_parts = self.identity, self.weights, self.attention, tiles, capture is not None
+        self.fingerprint = fingerprint(self.device, *own_parts)
         set_implementation(model, SERVING)
         self._is_packed, self._few_rows = False, 0
         self._forward: Any = model  # or a `Stack` that replaces it
@@ -164,6 +165,8 @@ class TargetModel:
             self._stay_with_these_threads()
         if config.compile:
             self._compile(progress)
+        if self._static.is_compiled:
+            self.fingerprint = fingerprint(self.device, self.fingerprint, "compiled")
 
     @classmethod
     def load(cls, config: EngineConfig, progress: Progress) -> TargetModel:
@@ -239,7 +242,7 @@ class TargetModel:
         """Fix the number of threads and add it to the fingerprint: replies depend on it on this processor."""
         count = self.threads.chosen
         self.threads = ThreadChoice([count], count)
-        self.fingerprint = hashlib.sha256(f"{self.fingerprint} {count}".encode()).hexdigest()[:16]
+        self.fingerprint = fingerprint(self.device, self.fingerprint, count)
 
     def code_bytes(self, most_rows: int) -> int:
         """The bytes of code that oneDNN will keep for forwards of up to `most_rows` tokens."""
@@ -369,6 +372,15 @@ def _eager_logits(model: PreTrainedModel, tokens: NDArray[np.int32]) -> torch.Te
     with torch.inference_mode(), implementation(model, "eager"):
         logits_1MV: torch.Tensor = model(input_ids=ids_1M, use_cache=False).logits
     return logits_1MV[0, -1].float()
+
+
+def tiles_of(attention: Attention, layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device) -> list[Any]:
+    """The sizes in which an attention backend sums, where they are tuned to the device."""
+    if attention != "triton":
+        return []
+    from decoding.attention.triton.tiles import tile_of
+
+    return [tile_of(layer, dtype, device) for layer in layers]
 
 
 def new_backend(

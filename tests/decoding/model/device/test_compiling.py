@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -110,3 +111,5 @@ def test_a_step_that_fits_no_captured_forward_is_compiled_as_well(monkeypatch: p
     monkeypatch.setattr(model, "_new_stopwatch", HostStopwatch)
     torch.testing.assert_close(model.launch(batch).logits_RV, expected_RV, rtol=1e-4, atol=1e-4)
     assert len(compiler.runs) == runs + 1
+    plain = TargetModel(tiny("llama"), replace(CONFIG, compile=False), lambda *_: None, RecordingCapture())
+    assert plain.fingerprint != model.fingerprint, "whose rounding is another"
