@@ -236,18 +236,24 @@ def _fill(step: HostStep, packed: Packed, num_rows: int, trash_slot: int) -> int
 
 
 @nb.njit(cache=True)
+def trunk_len(parents: IntArray) -> int:
+    """The length of a tree's leading chain that all later nodes descend from."""
+    trunk = 0
+    while trunk < len(parents) and parents[trunk] == trunk - 1:
+        trunk += 1
+    for node in range(trunk, len(parents)):
+        trunk = min(trunk, parents[node] + 1)
+    return trunk
+
+
+@nb.njit(cache=True)
 def _fill_segment(step: HostStep, packed: Packed, segment: int) -> None:
     """Write the segment's number for its tokens, and its tree: trunk, positions and preorder."""
     step.row_segments_T[packed.offsets[segment] : packed.offsets[segment + 1]] = segment
     first, end = packed.tree_offsets[segment], packed.tree_offsets[segment + 1]
     parents, size = packed.parents_P[first:end], end - first
     step.tree_positions_P[first:end] = packed.positions_P[first:end]
-    trunk = 0
-    while trunk < size and parents[trunk] == trunk - 1:
-        trunk += 1
-    for node in range(trunk, size):
-        trunk = min(trunk, parents[node] + 1)
-    step.trunk_lens_B[segment] = trunk
+    step.trunk_lens_B[segment] = trunk_len(parents)
     enters, leaves = step.enters_P[first:end], step.leaves_P[first:end]
     leaves[:] = 1  # holds the sizes of subtrees until the last loop
     for node in range(size - 1, 0, -1):

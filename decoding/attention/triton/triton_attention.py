@@ -124,8 +124,8 @@ class TritonAttention:
             **constants.attend,
         )
         merge_ranges[(len(out_NHV), layer.num_query_heads)](
-            out_NHV, sums_PHV, stats_PH2, step.row_segments_T, step.first_rows_B, step.work_W, num_rows,
-            **constants.merge,
+            out_NHV, sums_PHV, stats_PH2, step.row_segments_T, step.first_rows_B, step.positions_T, step.work_W,
+            num_rows, **constants.merge,
         )  # fmt: skip
         return out_NHV[None]
 
@@ -138,13 +138,8 @@ def _read_of(step: StepTensors) -> Step:
     return Step(
         first_rows=step.first_rows_B,
         lengths=step.lengths_B,
-        num_written=step.num_written_B,
-        trunk_lens=step.trunk_lens_B,
         table_offsets=step.table_offsets_B,
-        tree_offsets=step.tree_offsets_B,
-        positions=step.tree_positions_P,
-        enters=step.enters_P,
-        leaves=step.leaves_P,
+        positions=step.positions_T,
         blocks=step.blocks_C,
         work=step.work_W,
     )
