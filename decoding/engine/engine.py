@@ -40,7 +40,7 @@ class Engine:
         self.model, self.config = resources.model, resources.config
         self.costs, self.limits, self.room = resources.costs, resources.limits, resources.room
         self.store, self.pool, self._tops = resources.store, resources.pool, resources.tops
-        self.sampler, self._runner = resources.sampler, resources.runner
+        self.sampler, self._runner, self.exact_rows = resources.sampler, resources.runner, resources.exact_rows
         self.expected_bytes, self.draft_model = resources.expected_bytes, resources.draft_model
         self._drafting, self._kernels, self._grammars = resources.drafting, resources.kernels, resources.grammars
         self.start_afresh(0.0)

@@ -28,6 +28,7 @@ from decoding.engine.resources import Resources
 from decoding.engine.step_costs import StepCosts
 from decoding.engine.warm_up import run_first
 from decoding.model.checkpoint import resolve
+from decoding.model.device.exactness import exact_rows
 from decoding.model.device.peak import meter_on, step_bytes
 from decoding.model.device.runner import Progress, silent
 from decoding.model.kept_timings import KeptTimings
@@ -152,15 +153,13 @@ def _resources(
     states = StatePool(store.carried.shape, store.dtype, store.device, max_checkpoints) if store.carried else None
     pool = BlockPool(store.num_blocks, PrefixIndex() if config.prefix_cache else None, states)
     proposer = _proposer(draft_model, pool, limits.max_batch_rows, model.vocab_size, on_capture)
+    runner = model.runner_over(store, room.max_model_len + config.max_nodes, progress=on_capture)
     code_bytes = sum(each.code_bytes(limits.max_batch_rows) for each in models)
     return Resources(
         model=model,
         config=config,
-        runner=model.runner_over(
-            store,
-            room.max_model_len + config.max_nodes,
-            progress=on_capture,
-        ),
+        runner=runner,
+        exact_rows=exact_rows(model, runner, store),
         store=store,
         pool=pool,
         tops=TopTokenStore(pool, NUM_SUCCESSORS),

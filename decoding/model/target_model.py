@@ -40,7 +40,7 @@ from decoding.model.checkpoint import (
 )
 from decoding.model.device.capture import Capture, capture_on
 from decoding.model.device.compiling import LEAST_ROWS
-from decoding.model.device.graph_runner import BUCKETS, GraphRunner, buckets_for
+from decoding.model.device.graph_runner import BUCKETS, FIXED_ROWS, GraphRunner, buckets_for
 from decoding.model.device.runner import Forward, Progress, Runner, silent
 from decoding.model.device.static_forward import StaticForward
 from decoding.model.device.stopwatch import stopwatch_on
@@ -101,7 +101,7 @@ class TargetModel:
 
     is_exact: on this machine a token's logits had the same bits alone, batched and in a tree.
     fingerprint: changes whenever the same seed might give another reply; identity: changes only with the model.
-    taps: record its features for draft heads.
+    taps: record its features for draft heads. fixed_rows: captured forwards have at least so many tokens.
     """
 
     def __init__(
@@ -130,6 +130,7 @@ class TargetModel:
         self.identity = identity(model, packed.content)
         self.num_bytes = num_bytes_in(model)
         self.taps: list[FeatureTap] = []
+        self.fixed_rows = FIXED_ROWS
         self.mixtures: Mixtures | None = None  # whose experts run together
         self._model = model
         self._new_stopwatch = stopwatch_on(self.device)
@@ -295,7 +296,8 @@ class TargetModel:
         attention = self._seam.backend
         if self._capture is None or not isinstance(attention, StaticAttention):
             return self
-        buckets = buckets_for(most_rows, LEAST_ROWS if self._static.is_compiled else 1)
+        least_rows = max(self.fixed_rows, LEAST_ROWS if self._static.is_compiled else 1)
+        buckets = buckets_for(most_rows, least_rows)
         runner = GraphRunner(self, attention, store, most_keys, buckets)
         return runner if runner.try_capture(self._capture, progress) else self
 

@@ -113,6 +113,7 @@ def load_draft_model(config: EngineConfig, progress: Progress) -> TargetModel | 
     weights = "auto" if gguf_paths(name, None, None) else config.weights  # a GGUF file is packed already
     own = replace(config, model=name, gguf_file=None, weights=weights, max_model_len=None, revision=None, threads=None)
     model = TargetModel.load(own, progress)
+    model.fixed_rows = 1  # what it drafts may round as it likes
     if model.state_bytes:
         raise ConfigError(f"draft model {name!r} cannot be used: its layers carry a state, which only targets may")
     if config.threads is not None:

@@ -29,6 +29,7 @@ from decoding.model.self_test import TOLERANCES
 
 # Shape suffixes: L padded tokens that need logits, V vocabulary.
 BUCKETS: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 512, 1024, 2048)  # tokens
+FIXED_ROWS = 64  # up to so many tokens a target's forward has one shape, and so one rounding, for a few per cent more
 MOST_LOGITS = 512  # of a step: of a prompt's many tokens few need logits, which take the room of hundreds of others
 MOST_SEGMENTS = 256  # of a step, that there is room for the longest block tables of
 FEW_TOKENS = 16  # of the vocabulary, that replays are checked with
@@ -48,7 +49,7 @@ class StaticModel(Runner, Protocol):
 
 def buckets_for(most_rows: int, least_rows: int = 1) -> Sequence[int]:
     """The buckets to capture for steps of up to `most_rows` tokens. least_rows: the fewest tokens of a forward."""
-    buckets = [each for each in BUCKETS if each >= least_rows]
+    buckets = [each for each in BUCKETS if each >= least_rows] or BUCKETS[-1:]
     return buckets[: bisect_left(buckets, most_rows) + 1]
 
 

@@ -72,6 +72,7 @@ def on_device(engine: Engine) -> Engine:
         assert isinstance(draft._runner, HeadGraphs)
     elif isinstance(draft, DraftModel):
         model = draft.model
+        model.fixed_rows = 1  # as of draft models that are loaded
         model._seam.backend = TritonAttention(model.layers, model.dtype, model.device)
         draft._runner = model.runner_over(draft.store, SMALL.max_model_len)
         assert isinstance(draft._runner, GraphRunner)

@@ -31,7 +31,9 @@ SAME = {"rtol": 1e-4, "atol": 1e-4}  # matrix products round by the number of ro
 
 
 def model_of(model_type: str = "llama") -> TargetModel:
-    return TargetModel.from_model(tiny(model_type), CONFIG, RecordingCapture())
+    model = TargetModel.from_model(tiny(model_type), CONFIG, RecordingCapture())
+    model.fixed_rows = 1
+    return model
 
 
 @contextmanager
@@ -201,6 +203,14 @@ def test_only_buckets_that_are_needed_are_captured() -> None:
     model.runner_over(model.new_store(40), MOST_KEYS, 3, lambda sentence, _: told.append(sentence))
     assert [sentence.split()[-2] for sentence in told[:-1]] == ["4", "2", "1"]
     assert told[-1] == "Captured forwards of 3 sizes in 0 MiB"
+
+
+def test_a_targets_steps_of_few_tokens_are_all_replayed_in_one_shape() -> None:
+    assert list(graph_runner.buckets_for(20, graph_runner.FIXED_ROWS)) == [graph_runner.FIXED_ROWS]
+    model = TargetModel.from_model(tiny("llama"), CONFIG, RecordingCapture())
+    runner = model.runner_over(model.new_store(40), MOST_KEYS, 96)
+    assert isinstance(runner, GraphRunner)
+    assert set(runner._replays) == {graph_runner.FIXED_ROWS, 96}
 
 
 def test_buckets_rise_from_a_single_row_to_where_rows_are_no_longer_free() -> None:
