@@ -90,6 +90,8 @@ DECODING = {
         auto/runs auto/tables auto/plot auto/__main__
         gpu/cost_model gpu/calculated gpu/contestants gpu/__main__
         sampling/cases sampling/compilation sampling/__main__
+        gpu/first_hour/deadline gpu/first_hour/bench gpu/first_hour/correctness gpu/first_hour/serving
+        gpu/first_hour/kernels gpu/first_hour/page gpu/first_hour/__main__
         __main__
     """,
 }
