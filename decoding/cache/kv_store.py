@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from decoding.cache.block_pool import BLOCK_LEN, BlockTable
 from decoding.cache.state_pool import CarriedStates, SequenceState
+from decoding.core.files.toolchain import why_no_triton
 from decoding.core.layer import LayerSpec
-from decoding.core.toolchain import why_no_triton
 from decoding.core.tree import IntArray
 
 # Shape suffixes: P planes (layers of one shape), B blocks, S slots of a block (16), H kv heads, D key width,

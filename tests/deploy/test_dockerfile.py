@@ -97,6 +97,6 @@ def test_trying_the_compiler_fails_where_there_is_none(tmp_path: Path, has_compi
     paths = os.environ["PATH"] if has_compiler else str(tmp_path / "bin")
     environment = os.environ | {"PATH": paths, "TRITON_CACHE_DIR": str(tmp_path)}
     environment.pop("CC", None)
-    command = [sys.executable, "-m", "decoding.core.toolchain"]
+    command = [sys.executable, "-m", "decoding.core.files.toolchain"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, "needs a C compiler" in done.stderr) == ((0, False) if has_compiler else (1, True))

@@ -1,6 +1,6 @@
 """Whether Triton can launch kernels here: at run time it builds a small C module, for which it needs a compiler.
 
-`python -m decoding.core.toolchain` says why not and ends with status 1, so that the build of an image finds out.
+`python -m decoding.core.files.toolchain` says why not and ends with status 1, so that the build of an image finds out.
 """
 
 from __future__ import annotations
