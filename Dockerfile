@@ -39,18 +39,24 @@ LABEL org.opencontainers.image.title="Gander" \
 ENV PATH=/opt/gander/bin:$PATH \
     GANDER_DEVICE=${DEVICE} \
     HF_HOME=/cache/huggingface \
-    NUMBA_CACHE_DIR=/cache/numba
+    NUMBA_CACHE_DIR=/cache/numba \
+    TRITON_CACHE_DIR=/cache/triton
+# Triton builds a small C module at run time. A base without Debian's packages has to bring a compiler.
+# hadolint ignore=DL3008
+RUN test "${DEVICE}" = cpu || command -v gcc > /dev/null || { apt-get update \
+    && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*; }
 # The caches belong to group 0 as well, for platforms that choose a user id of their own.
 RUN useradd --uid 10001 --create-home gander \
-    && install --directory --owner=gander --group=root --mode=2775 /cache/huggingface /cache/numba
+    && install --directory --owner=gander --group=root --mode=2775 /cache/huggingface /cache/numba /cache/triton
 COPY --from=build /opt/gander /opt/gander
 USER 10001:10001
 WORKDIR /home/gander
 # Loading the bundled model compiles what serving calls, into a folder of /cache/numba named after the sources. The kernels
 # are for this CPU: on another one they are ignored and made anew at the first start, which then takes a minute longer.
-RUN python -c "from decoding.config import EngineConfig; from decoding.engine.engine import Engine; \
-    Engine.load(EngineConfig(device='cpu'))" \
+RUN python -c "from decoding.config import EngineConfig; from decoding.engine.start import load_engine; \
+    load_engine(EngineConfig(device='cpu'))" \
     && chmod -R g=u /cache/numba
+RUN test "${DEVICE}" = cpu || { python -m decoding.core.files.toolchain && chmod -R g=u /cache/triton; }
 VOLUME ["/cache/huggingface"]
 EXPOSE 8000
 # http.client heeds no proxy variables.

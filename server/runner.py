@@ -281,6 +281,8 @@ class _StartupReport:
         assert engine is not None
         weights = "" if engine.weights == engine.dtype else f"{engine.weights} weights, "
         exactness = "exact" if engine.is_exact else "not exact on this machine"
+        if engine.exact_rows and not engine.is_exact:
+            exactness = f"exact in steps of up to {engine.exact_rows} tokens"
         self._console.print(
             f"[green]ready[/green] {escape(engine.model)}: {engine.parameters / 1e6:.1f}M parameters, "
             f"{weights}{engine.dtype} on {engine.device}, attention {engine.attention} ({exactness}), "

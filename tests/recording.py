@@ -18,6 +18,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_flatten
 
+from decoding.errors import ModelRefused
+
 aten = torch.ops.aten
 WAITING = {  # what waits for a device, or has a shape that only it knows
     aten._local_scalar_dense.default,
@@ -30,7 +32,7 @@ WAITING = {  # what waits for a device, or has a shape that only it knows
 }
 
 
-class Waits(RuntimeError):
+class Waits(ModelRefused):
     """Something was asked of the device that only waiting for it can tell."""
 
 

@@ -17,13 +17,14 @@ MOST_FILES = 15  # of code in one folder
 DECODING = {
     "": "errors config",
     "core": """
-        grammar kernel_cache files/output layer parent ranking sampling_params session_info speculation_params request
-        stats step_trace token_logprobs events top_tokens tree
+        grammar kernel_cache files/output files/toolchain layer parent ranking sampling_params session_info
+        speculation_params request stats step_trace token_logprobs events top_tokens tree
     """,
     "costs": "price calibration pricing",
     "stores": "context successor_table blend ngram suffixes evidence acceptance_model session session_store",
     "cache": """
-        state_pool prefix_index block_pool kv_store kv_cache stamped top_token_store feature_store batch step_tensors
+        state_pool prefix_index block_pool moves kv_store kv_cache stamped top_token_store feature_store batch
+        step_tensors
     """,
     "attention": """
         backend lanes program products step_table tile_scratch exact_kernel exact reference sdpa padded
@@ -42,8 +43,8 @@ DECODING = {
         files/weight files/skeleton files/gguf_codes files/gguf_types files/gguf_model
         files/quantized_checkpoint loading
         layers/mlp layers/decoder_layer layers/fuse features layers/stack
-        device/stopwatch device/capture device/runner device/compiling device/static_forward device/graph_runner
-        target_model kept_timings timing
+        device/stopwatch device/capture device/runner device/peak device/compiling device/static_forward
+        device/graph_runner device/exactness target_model kept_timings timing
     """,
     "sampling": """
         grammar/source grammar/trial grammar/matcher grammar/builder grammar/compiler grammar/__main__
@@ -90,6 +91,8 @@ DECODING = {
         auto/runs auto/tables auto/plot auto/__main__
         gpu/cost_model gpu/calculated gpu/contestants gpu/__main__
         sampling/cases sampling/compilation sampling/__main__
+        gpu/first_hour/deadline gpu/first_hour/bench gpu/first_hour/correctness gpu/first_hour/serving
+        gpu/first_hour/kernels gpu/first_hour/page gpu/first_hour/__main__
         __main__
     """,
 }

@@ -14,9 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from decoding.cache.batch import StepBatch
-from decoding.cache.step_tensors import StepTensors
+from decoding.cache.step_tensors import StepTensors, Work, WorkRoom
 from decoding.core.layer import LayerSpec
-from decoding.core.tree import IntArray
 
 
 class AttentionBackend(Protocol):
@@ -26,7 +25,7 @@ class AttentionBackend(Protocol):
     """
 
     def prepare(self, batch: StepBatch) -> Any:
-        """Compute what all layers of the step share."""
+        """Settle the store and compute what all layers of the step share."""
 
     def attend(
         self, layer: LayerSpec, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, plan: Any
@@ -45,12 +44,13 @@ class StaticAttention(Protocol):
         self, layer: LayerSpec, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, plan: StepTensors
     ) -> torch.Tensor: ...
 
-    def share_out(self, batch: StepBatch) -> IntArray:
-        """int32: the step's work list, for `work_W`."""
+    def share_out(self, batch: StepBatch) -> Work:
+        """What it makes of a step."""
         ...
 
-    def most_work(self, num_rows: int, most_keys: int) -> int:
-        """The longest work list of a step of `num_rows` padded tokens whose segments have up to `most_keys` keys."""
+    def most_work(self, num_rows: int, most_keys: int) -> WorkRoom:
+        """Room for steps of up to `num_rows` padded tokens whose segments have up to `most_keys` keys; of the partial
+        sums not more than such a step usually needs."""
         ...
 
 

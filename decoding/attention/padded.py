@@ -12,28 +12,27 @@ import torch
 
 from decoding.cache.batch import StepBatch
 from decoding.cache.block_pool import BLOCK_LEN
-from decoding.cache.step_tensors import StepBuffers, StepTensors, room_of
+from decoding.cache.step_tensors import StepBuffers, StepTensors, Work, WorkRoom, room_of
 from decoding.core.layer import LayerSpec
-from decoding.core.tree import IntArray
 
 # Shape suffixes: T padded tokens, K the most keys of a token, H query heads, G = H / kv heads, N kv heads, D key width,
 # V value width.
 
-_NO_WORK: IntArray = np.empty(0, np.int32)
+NO_WORK = Work(np.empty(0, np.int32))
 
 
 class PaddedAttention:
     """A `StaticAttention`."""
 
     def prepare(self, batch: StepBatch) -> StepTensors:
-        return StepBuffers(batch.store, room_of(batch), self.share_out).stage(batch, batch.num_tokens)
+        room = room_of(batch, NO_WORK)._replace(logits=batch.num_tokens)
+        return StepBuffers(batch.store, room).stage(batch, batch.num_tokens, NO_WORK)
 
-    def share_out(self, _batch: StepBatch) -> IntArray:
-        """Empty: there is no work list."""
-        return _NO_WORK
+    def share_out(self, _batch: StepBatch) -> Work:
+        return NO_WORK
 
-    def most_work(self, _num_rows: int, _most_keys: int) -> int:
-        return 0
+    def most_work(self, _num_rows: int, _most_keys: int) -> WorkRoom:
+        return WorkRoom()
 
     def attend(
         self,

@@ -23,6 +23,7 @@ class ReferenceAttention:
     """Runs on any device, in any dtype."""
 
     def prepare(self, batch: StepBatch) -> ReferencePlan:
+        batch.store.settle()
         return ReferencePlan(batch, torch.from_numpy(batch.write_slots_M))
 
     def attend(

@@ -39,6 +39,7 @@ class SdpaAttention:
         self.device = device
 
     def prepare(self, batch: StepBatch) -> SdpaPlan:
+        batch.store.settle()
         write_slots_M = torch.from_numpy(batch.write_slots_M).to(self.device, non_blocking=True)
         blocks_T = torch.from_numpy(batch.blocks_T.astype(np.int64)).to(self.device, non_blocking=True)
         lengths = [num_blocks_for(batch.num_keys(segment)) for segment in range(batch.num_segments)]

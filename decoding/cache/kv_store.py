@@ -1,12 +1,13 @@
 """One model's keys and values in blocks. A row is the key and value of one token.
 
 Owns the tensors. Knows nothing of token ids, attention or who holds a block.
-Invariant: row i of a sequence lies in slot `slots_of(blocks, i)`, whether it is committed or of the running step.
+Invariant: row i of a sequence lies in slot `slots_of(blocks, i)`, whether it is committed or of the running step; on a
+device it does once `settle` was called, before the next forward.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +18,14 @@ from numpy.typing import NDArray
 
 from decoding.cache.block_pool import BLOCK_LEN, BlockTable
 from decoding.cache.state_pool import CarriedStates, SequenceState
+from decoding.core.files.toolchain import why_no_triton
 from decoding.core.layer import LayerSpec
 from decoding.core.tree import IntArray
 
 # Shape suffixes: P planes (layers of one shape), B blocks, S slots of a block (16), H kv heads, D key width,
 # V value width, T rows of a sequence, M rows of a step.
+
+MoveAll = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, int], None]  # as `moves.move_rows`
 
 
 @dataclass(eq=False, slots=True)
@@ -43,8 +47,8 @@ class KvStore:
     """Keys [B, H, D, S], so that a block's 16 keys fill a vector, and values [B, H, S, V] of each layer.
 
     Layers with the same widths and number of heads share tensors, so that a commit is one compiled call per such group,
-    however many layers there are. On the CPU memory pages are touched only when written. carried: what runs the states
-    of layers that carry one, if any do.
+    however many layers there are. On the CPU memory pages are touched only when written. On a device the rows that a
+    step's commits move are moved together. carried: what runs the states of layers that carry one, if any do.
     """
 
     def __init__(
@@ -59,6 +63,8 @@ class KvStore:
         self.carried = carried
         self.dtype = dtype
         self.device = device
+        self._move_all = _mover_on(device)
+        self._moves: list[NDArray[np.int64]] = []  # of each sequence, source and target slots, not done yet
         shapes = [(layer.num_kv_heads, layer.key_dim, layer.value_dim) for layer in layers]
         self._groups = {
             (heads, key_dim, value_dim): (
@@ -112,29 +118,51 @@ class KvStore:
             moved = int(np.argmax(path != np.arange(num_kept)))  # earlier rows lie in their place already
             source = slots_of(rows.table.blocks, path[moved:] + rows.length)
             target = slots_of(rows.table.blocks, np.arange(moved, num_kept) + rows.length)
-            self._move(source, target)
+            for keys, values in self._arrays:
+                _move_rows(keys, values, source, target)
+            if not self._arrays:
+                self._moves.append(np.stack((source, target), axis=1))
         if self.carried is not None and rows.state is not None and num_kept:
             self.carried.commit(rows.state, path)
         rows.length += num_kept
 
+    def settle(self) -> None:
+        """Queue the moves of all commits since the last call, before anything reads rows."""
+        if not self._moves:
+            return
+        borders = np.cumsum([0, *map(len, self._moves)])
+        words = torch.from_numpy(np.concatenate((borders, *(moves.ravel() for moves in self._moves))))
+        words = (words.pin_memory() if self.device.type == "cuda" else words).to(self.device, non_blocking=True)
+        for keys_PBHDS, values_PBHSV in self._groups.values():
+            self._move_all(keys_PBHDS, values_PBHSV, words, len(self._moves))
+        self._moves.clear()
+
     def copy_block(self, source: int, target: int) -> None:
         """Copy the content of one block to another, in all layers."""
+        self.settle()
         for keys_PBHDS, values_PBHSV in self._groups.values():
             keys_PBHDS[:, target] = keys_PBHDS[:, source]
             values_PBHSV[:, target] = values_PBHSV[:, source]
 
-    def _move(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
-        for keys, values in self._arrays:
-            _move_rows(keys, values, source, target)
-        if self._arrays:
-            return
-        blocks, places = np.divmod(np.stack((source, target)), BLOCK_LEN)
-        (from_block, to_block), (from_place, to_place) = (
-            torch.from_numpy(each).to(self.device, non_blocking=True) for each in (blocks, places)
-        )
-        for keys_PBHDS, values_PBHSV in self._groups.values():
-            keys_PBHDS[:, to_block, :, :, to_place] = keys_PBHDS[:, from_block, :, :, from_place]
-            values_PBHSV[:, to_block, :, to_place] = values_PBHSV[:, from_block, :, from_place]
+
+def _mover_on(device: torch.device) -> MoveAll:
+    if device.type != "cuda" or why_no_triton() is not None:
+        return _gather_and_scatter
+    from decoding.cache.moves import move_rows  # Triton may not be installed elsewhere
+
+    return move_rows
+
+
+def _gather_and_scatter(
+    keys_PBHDS: torch.Tensor, values_PBHSV: torch.Tensor, words: torch.Tensor, num_sequences: int
+) -> None:
+    """By torch's own operations, of which each is many launches over a large cache."""
+    source, target = words[num_sequences + 1 :].view(-1, 2).unbind(1)
+    from_block, from_place, to_block, to_place = (
+        each for slots in (source, target) for each in (slots // BLOCK_LEN, slots % BLOCK_LEN)
+    )
+    keys_PBHDS[:, to_block, :, :, to_place] = keys_PBHDS[:, from_block, :, :, from_place]
+    values_PBHSV[:, to_block, :, to_place] = values_PBHSV[:, from_block, :, from_place]
 
 
 def slots_of(blocks: IntArray, rows: NDArray[Any]) -> NDArray[np.int64]:

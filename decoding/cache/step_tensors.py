@@ -7,7 +7,6 @@ tensors, never in Python numbers, so the captured operations fit every step.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,11 +20,24 @@ from decoding.cache.block_pool import BLOCK_LEN
 from decoding.cache.kv_store import KvStore
 from decoding.core.tree import IntArray
 
-# Shape suffixes: T padded tokens, B padded segments (as many), P nodes of the segments' trees, C room for block tables,
-# W room for an attention backend's own list.
+# Shape suffixes: T padded tokens, L padded tokens that need logits, B padded segments (as many as tokens), P nodes of
+# the segments' trees, C room for block tables, W room for an attention backend's own list.
 ALIGNMENT = 4  # int32 numbers: each part begins at a multiple of 16 bytes
 
-ShareOut = Callable[[StepBatch], IntArray]
+
+class Work(NamedTuple):
+    """What an attention backend makes of a step beside its tensors. words: its own list, int32. num_partials: the
+    partial sums that it needs room for, for each head."""
+
+    words: IntArray
+    num_partials: int = 0
+
+
+class WorkRoom(NamedTuple):
+    """The most of both."""
+
+    words: int = 0
+    partials: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,22 +49,23 @@ class StepTensors:
     sees the committed tokens, and node j of its tree if enters[j] <= enters[i] < leaves[j]: `enters` numbers the nodes
     in preorder, and j's descendants end before leaves[j].
 
-    row_segments_T: each token's segment; -1 for padding, whose slots lie in the trash block. logit_rows_T: the tokens
+    row_segments_T: each token's segment; -1 for padding, whose slots lie in the trash block. logit_rows_L: the tokens
     that need logits, then zeros. lengths_B: committed tokens. trunk_lens_B: the length of a tree's leading chain that
     all later nodes descend from, such as a prompt's chunk and the root. first_rows_B, table_offsets_B, tree_offsets_B:
     [B + 1]; segments of padding are empty. enters_P, leaves_P, tree_positions_P: node j of segment b is at
-    tree_offsets[b] + j. work_W: the attention backend's work list. most_keys: the most keys of a segment, a multiple of
-    16.
+    tree_offsets[b] + j. work_W: the attention backend's work list; num_partials: its partial sums. most_keys: the most
+    keys of a segment, a multiple of 16.
     """
 
     store: KvStore
     most_keys: int
+    num_partials: int
     blocks_C: torch.Tensor
     ids_T: torch.Tensor
     positions_T: torch.Tensor
     slots_T: torch.Tensor
     row_segments_T: torch.Tensor
-    logit_rows_T: torch.Tensor
+    logit_rows_L: torch.Tensor
     lengths_B: torch.Tensor
     num_written_B: torch.Tensor
     trunk_lens_B: torch.Tensor
@@ -105,40 +118,42 @@ class Packed(NamedTuple):
 
 
 class StepRoom(NamedTuple):
-    """The sizes of buffers: tokens of a step, nodes of its trees, blocks of its tables, keys of a segment, and numbers
-    of the attention backend's work list."""
+    """The sizes of buffers: tokens of a step, those that need logits, nodes of its trees, blocks of its tables, keys of
+    a segment, and what the attention backend makes of it."""
 
     rows: int
+    logits: int
     tree_rows: int
     blocks: int
     keys: int
-    work: int = 0
+    work: WorkRoom = WorkRoom()
 
-    def holds(self, batch: StepBatch) -> bool:
-        """Whether a step fits, apart from its work list, whose size the backend bounds."""
-        needed = room_of(batch)
-        return all(count <= most for count, most in zip(needed[:-1], self[:-1], strict=True))
+    def holds(self, batch: StepBatch, work: Work) -> bool:
+        """Whether a step fits."""
+        needed = room_of(batch, work)
+        sizes = zip((*needed[:-1], *needed.work), (*self[:-1], *self.work), strict=True)
+        return all(count <= most for count, most in sizes)
 
 
-def room_of(batch: StepBatch, work: int = 0) -> StepRoom:
+def room_of(batch: StepBatch, work: Work) -> StepRoom:
     """The sizes that one step needs."""
     most_keys = int((batch.prefix_lens + np.diff(batch.tree_offsets)).max())
-    return StepRoom(batch.num_tokens, len(batch.positions_P), len(batch.blocks_T), most_keys, work)
+    own = WorkRoom(len(work.words), work.num_partials)
+    num_logits = len(batch.logit_rows_R)
+    return StepRoom(batch.num_tokens, num_logits, len(batch.positions_P), len(batch.blocks_T), most_keys, own)
 
 
 class StepBuffers:
-    """Buffers for one step at a time. store: of the keys and values. share_out: the backend's function that makes
-    `work_W`.
+    """Buffers for one step at a time. store: of the keys and values.
 
     For a CUDA device the host's block is pinned, and is not overwritten before its last copy is done.
     """
 
-    def __init__(self, store: KvStore, room: StepRoom, share_out: ShareOut) -> None:
+    def __init__(self, store: KvStore, room: StepRoom) -> None:
         self.room = room
         self._store = store
         self._most_keys = -(-room.keys // BLOCK_LEN) * BLOCK_LEN
-        self._share_out = share_out
-        lengths = [room.blocks, *[room.rows] * 8, *[room.rows + 1] * 3, *[room.tree_rows] * 3, room.work]
+        lengths = [room.blocks, *[room.rows] * 8, *[room.rows + 1] * 3, *[room.tree_rows] * 3, room.work.words]
         self._lengths = [-(-length // ALIGNMENT) * ALIGNMENT for length in lengths]
         is_cuda = store.device.type == "cuda"
         self._host = torch.zeros(sum(self._lengths), dtype=torch.int32, pin_memory=is_cuda)
@@ -147,14 +162,15 @@ class StepBuffers:
         self._step = HostStep(*(part.numpy() for part in torch.split(self._host, self._lengths)))
         self._views: dict[int, StepTensors] = {}
 
-    def stage(self, batch: StepBatch, num_rows: int) -> StepTensors:
-        """Start the copy of a step to the device, padded to `num_rows`. It must fit; the next step overwrites it."""
+    def stage(self, batch: StepBatch, num_rows: int, work: Work) -> StepTensors:
+        """Settle the store and start the copy of a step to the device, padded to `num_rows`. It must fit; the next step
+        overwrites it."""
         if self._copied is not None:
             self._copied.synchronize()
+        self._store.settle()
         num_blocks = _fill(self._step, _packed(batch), num_rows, self._store.trash_block * BLOCK_LEN)
-        work = self._share_out(batch)
-        self._step.work_W[: len(work)] = work
-        used = slice(self._lengths[0] - num_blocks, len(self._host) - self._lengths[-1] + len(work))
+        self._step.work_W[: len(work.words)] = work.words
+        used = slice(self._lengths[0] - num_blocks, len(self._host) - self._lengths[-1] + len(work.words))
         self._device[used].copy_(self._host[used], non_blocking=True)
         if self._copied is not None:
             self._copied.record()
@@ -165,8 +181,11 @@ class StepBuffers:
         view = self._views.get(num_rows)
         if view is None:
             parts = torch.split(self._device, self._lengths)
-            by_row, by_border = [part[:num_rows] for part in parts[1:9]], [part[: num_rows + 1] for part in parts[9:12]]
-            view = StepTensors(self._store, self._most_keys, parts[0], *by_row, *by_border, *parts[12:])
+            ids, positions, slots, segments, logit_rows, *by_segment = (part[:num_rows] for part in parts[1:9])
+            by_row = ids, positions, slots, segments, logit_rows[: self.room.logits]
+            by_border = [part[: num_rows + 1] for part in parts[9:12]]
+            sizes = self._most_keys, self.room.work.partials
+            view = StepTensors(self._store, *sizes, parts[0], *by_row, *by_segment, *by_border, *parts[12:])
             self._views[num_rows] = view
         return view
 
@@ -217,18 +236,24 @@ def _fill(step: HostStep, packed: Packed, num_rows: int, trash_slot: int) -> int
 
 
 @nb.njit(cache=True)
+def trunk_len(parents: IntArray) -> int:
+    """The length of a tree's leading chain that all later nodes descend from."""
+    trunk = 0
+    while trunk < len(parents) and parents[trunk] == trunk - 1:
+        trunk += 1
+    for node in range(trunk, len(parents)):
+        trunk = min(trunk, parents[node] + 1)
+    return trunk
+
+
+@nb.njit(cache=True)
 def _fill_segment(step: HostStep, packed: Packed, segment: int) -> None:
     """Write the segment's number for its tokens, and its tree: trunk, positions and preorder."""
     step.row_segments_T[packed.offsets[segment] : packed.offsets[segment + 1]] = segment
     first, end = packed.tree_offsets[segment], packed.tree_offsets[segment + 1]
     parents, size = packed.parents_P[first:end], end - first
     step.tree_positions_P[first:end] = packed.positions_P[first:end]
-    trunk = 0
-    while trunk < size and parents[trunk] == trunk - 1:
-        trunk += 1
-    for node in range(trunk, size):
-        trunk = min(trunk, parents[node] + 1)
-    step.trunk_lens_B[segment] = trunk
+    step.trunk_lens_B[segment] = trunk_len(parents)
     enters, leaves = step.enters_P[first:end], step.leaves_P[first:end]
     leaves[:] = 1  # holds the sizes of subtrees until the last loop
     for node in range(size - 1, 0, -1):

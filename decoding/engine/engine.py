@@ -26,6 +26,7 @@ from decoding.engine.step_result import StepResult
 from decoding.engine.tally import StepTally, outcome_of
 from decoding.engine.tracing import trace_step
 from decoding.model.memory import resident_bytes
+from decoding.model.refusal import is_device_error
 from decoding.stores.session_store import SessionLimits, SessionStore
 
 GRAMMAR_PATIENCE = 0.02  # seconds that a step waits for a grammar when nothing else is to be done
@@ -39,7 +40,7 @@ class Engine:
         self.model, self.config = resources.model, resources.config
         self.costs, self.limits, self.room = resources.costs, resources.limits, resources.room
         self.store, self.pool, self._tops = resources.store, resources.pool, resources.tops
-        self.sampler, self._runner = resources.sampler, resources.runner
+        self.sampler, self._runner, self.exact_rows = resources.sampler, resources.runner, resources.exact_rows
         self.expected_bytes, self.draft_model = resources.expected_bytes, resources.draft_model
         self._drafting, self._kernels, self._grammars = resources.drafting, resources.kernels, resources.grammars
         self.start_afresh(0.0)
@@ -180,9 +181,11 @@ class Engine:
         reading = [each.request.num_tokens for each in self._scheduler.running if each not in now]
         rate = self._pricing.rate(demands, reading)
         self._scheduler.grant(drafting, self._pricing.budgets(rate, demands, [step.chance for step in drafting]))
+        room = self.limits.max_prompt_logits - sum(step.num_chunk_logits for step in steps)  # told in any case
         for step in steps:
             if len(step.chunk):
-                step.harvest_len = self._harvest_len(step, rate)
+                step.harvest_len, step.harvest_room = self._harvest_len(step, rate), room
+                room -= 0 if step.sequence.scores_prompt else step.num_chunk_logits
 
     def _harvest_len(self, step: SequenceStep, rate: Rate) -> int:
         is_kept = self.config.prefix_cache or step.drafter.num_top > 0
@@ -193,7 +196,9 @@ class Engine:
         """Let the trees grow. Where drafting fails, the step is a plain one."""
         try:
             self._drafting.propose(steps)
-        except Exception:  # of one of them at least; the others draft again, which changes no token
+        except Exception as error:  # of one of them at least; the others draft again, which changes no token
+            if is_device_error(error):
+                raise
             isolation.each(steps, self._draft_alone)
 
     def _draft_alone(self, step: SequenceStep) -> None:

@@ -1,6 +1,7 @@
 """One step, in which what is raised for a sequence ends that sequence and no other.
 
-Owns how each that failed ends, and no exception: one that is kept holds the frames it came through, the step's too.
+A device that fails is nobody's fault and serves nobody any more: that is raised on, and another worker goes on with all
+of them. Owns how each that failed ends, and no exception: one that is kept holds the frames it came through, too.
 Invariant: a sequence that failed takes no further part in the step, and leaves at its end: until then its rows are
 run, since others may have found them.
 """
@@ -14,6 +15,7 @@ from decoding.engine.fault import failed_by
 from decoding.engine.scheduler import Scheduler
 from decoding.engine.sequence import Sequence
 from decoding.engine.sequence_step import SequenceStep
+from decoding.model.refusal import is_device_error
 
 
 class Isolation:
@@ -33,6 +35,8 @@ class Isolation:
             except (KeyboardInterrupt, SystemExit):
                 raise
             except BaseException as error:  # a panic in llguidance is no Exception
+                if is_device_error(error):
+                    raise
                 self._broken[step.sequence] = failed_by(step.sequence.request.id, error)
             else:
                 passed.append(step)

@@ -11,6 +11,7 @@ from decoding.errors import ConfigError
 
 GPU_RUNNING, GPU_BATCH = 256, 4096
 MOST_RUNNING = 256
+GPU_PROMPT_LOGITS, GPU_TREE_TOKENS = 256, 768  # a thousand tokens' logits take a gigabyte where words are 150,000
 TOKENS_EACH = 2 * BLOCK_LEN  # of room, that a further running sequence should find
 FIXED_SHARE = 0.05  # of a forward's time that may go to what does not grow with its rows
 LEAST_BATCH, MOST_BATCH = 64, 512
@@ -19,12 +20,20 @@ LEAST_BATCH, MOST_BATCH = 64, 512
 @dataclass(frozen=True, slots=True)
 class Limits:
     """max_running: sequences in a step; max_batch_rows: its rows; max_waiting: requests in the queue;
-    max_step_seconds: by how much prompts may delay a step of those that decode."""
+    max_step_seconds: by how much prompts may delay a step of those that decode. Of a step's rows logits are computed of
+    at most max_prompt_logits of prompts, and of max_tree_tokens in trees, roots included."""
 
     max_running: int
     max_batch_rows: int
     max_waiting: int
     max_step_seconds: float
+    max_prompt_logits: int
+    max_tree_tokens: int
+
+    @property
+    def max_logits(self) -> int:
+        """The rows of a step's logits."""
+        return min(self.max_batch_rows, self.max_prompt_logits + self.max_tree_tokens)
 
     @property
     def max_open(self) -> int:
@@ -50,4 +59,9 @@ def limits_for(config: EngineConfig, curve: CostCurve, device_type: str, afforda
     if max_batch_rows <= BLOCK_LEN:
         raise ConfigError(f"max_batch_rows is {max_batch_rows}, it must be more than {BLOCK_LEN}")
     max_running = min(max_running, max_batch_rows - BLOCK_LEN)
-    return Limits(max_running, max_batch_rows, config.max_waiting, config.max_step_ms / 1000)
+    prompt_logits = tree_tokens = max_batch_rows
+    if device_type != "cpu":
+        prompt_logits = min(max_batch_rows, GPU_PROMPT_LOGITS)
+        tree_tokens = min(max_batch_rows, max(max_running, GPU_TREE_TOKENS))
+    seconds = config.max_step_ms / 1000
+    return Limits(max_running, max_batch_rows, config.max_waiting, seconds, prompt_logits, tree_tokens)

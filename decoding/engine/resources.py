@@ -23,13 +23,15 @@ from decoding.sampling.step_sampler import StepSampler
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """runner: of the target's forwards over `store`; tops: what follows each token in the blocks of `pool`, where it is
-    known; kernels: those of drafting, which may still be coming; expected_bytes: of the process once the cache is
-    full, sessions apart."""
+    """runner: of the target's forwards over `store`; exact_rows: in steps of up to so many tokens it gives a token the
+    same bits however it is run; tops: what follows each token in the blocks of `pool`, where it is known; kernels:
+    those of drafting, which may still be coming; expected_bytes: of the process once the cache is full, sessions
+    apart."""
 
     model: TargetModel
     config: EngineConfig
     runner: Runner
+    exact_rows: int
     store: KvStore
     pool: BlockPool
     tops: TopTokenStore

@@ -47,7 +47,7 @@ class Scheduler:
         self._shares = StepShares(limits.max_batch_rows)
         self._num_steps = 0
         self._last_step: dict[Sequence, int] = {}  # in which each that decodes ran
-        self._plan = StepPlan(0, {})  # of the step under way
+        self._plan = StepPlan(0, {}, 0, 0)  # of the step under way
         self.reuse = Reuse()
 
     @property
@@ -85,7 +85,8 @@ class Scheduler:
         self._drop_trees()
         self._admit()
         tokens = self._shares.tokens_of_keys(self._queue.running, self._pricing.base_tokens, time.monotonic())
-        self._plan = plan = StepPlan(self._limits.max_batch_rows, tokens)
+        limits = self._limits
+        self._plan = plan = StepPlan(limits.max_batch_rows, tokens, limits.max_prompt_logits, limits.max_tree_tokens)
         self._plan_decoding(plan)
         self._plan_prompts(plan)
         steps = [SequenceStep.of(sequence, size) for sequence, size in plan.sizes.items()]
@@ -97,9 +98,11 @@ class Scheduler:
         for place, step in enumerate(steps):
             places[step.sequence.turn.key].append(place)
         for key, own in places.items():
-            room = max(min(self._plan.tokens_of[key], self._plan.tokens_left), 0)
+            left = self._plan.tokens_of[key], self._plan.tokens_left, self._plan.tree_tokens_left
+            room = max(min(left), 0)
             for place, budget in zip(own, fitted([budgets[place] for place in own], room), strict=True):
                 self._plan.tokens_left -= budget.max_nodes
+                self._plan.tree_tokens_left -= budget.max_nodes
                 steps[place].budget = self._with_room(steps[place], budget)
 
     def _drop_trees(self) -> None:

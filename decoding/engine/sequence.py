@@ -61,9 +61,14 @@ class Sequence:
     def tokens_to_find(self) -> IntArray:
         """Those whose rows another sequence may have run: not the last, which is the next root, and none whose log
         probabilities are still to be told."""
-        if self.request.sampling.prompt_logprobs is not None and self.request.num_output == 0:
+        if self.scores_prompt:
             return self.request.tokens[: len(self.prompt_logprobs) - 1]
         return self.request.tokens[:-1]
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether the log probabilities of all its prompt's tokens are to be told."""
+        return self.request.sampling.prompt_logprobs is not None and self.request.num_output == 0
 
     @property
     def num_pending(self) -> int:

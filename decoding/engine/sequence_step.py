@@ -34,9 +34,10 @@ class SequenceStep:
     Scheduled: `sequence`, and of its tokens the chunk, int32, of its prompt from position `start` on; `tree`, the root
     alone, for drafting to grow, None where the prompt goes on in the next step. Probed: `chance`, how likely the
     likeliest next token is. Priced: `budget`, None where there is no tree; `harvest_len`, how many of the prompt's last
-    tokens drafting learns from. Drafted: `tree`, `cost` of the draft model, `refusal`, why that does no more for the
-    sequence. Packed: `place` in the batch, `first_row` of its tokens there, `first_logit` and `num_logits`, its rows of
-    the step's logits. Sampled: `drawn`. Committed: `num_emitted`.
+    tokens drafting learns from; `harvest_room`, of how many in this step there may be logits. Drafted: `tree`, `cost`
+    of the draft model, `refusal`, why that does no more for the sequence. Packed: `place` in the batch, `first_row` of
+    its tokens there, `first_logit` and `num_logits`, its rows of the step's logits. Sampled: `drawn`. Committed:
+    `num_emitted`.
     """
 
     sequence: Sequence
@@ -46,6 +47,7 @@ class SequenceStep:
     chance: float | None = None
     budget: DraftBudget | None = None
     harvest_len: int = 0
+    harvest_room: int = 0
     cost: DraftCost = NO_COST
     refusal: str | None = None
     place: int = 0
@@ -107,10 +109,11 @@ class SequenceStep:
         num_chunk = len(self.chunk)
         if num_chunk == 0 or self.sequence.request.num_output:  # run again after a preemption, or resumed
             return 0
-        if self.sequence.request.sampling.prompt_logprobs is not None:
+        if self.sequence.scores_prompt:
             return num_chunk
         first_worth = len(self.sequence.request.prompt) - 1 - self.harvest_len
-        return max(0, self.start + num_chunk - max(self.start, self.sequence.num_observed, first_worth))
+        num_worth = self.start + num_chunk - max(self.start, self.sequence.num_observed, first_worth)
+        return max(0, min(num_worth, self.harvest_room))
 
     @property
     def num_top(self) -> int:
@@ -150,7 +153,7 @@ class SequenceStep:
         self.num_logits = int(batch.logit_offsets[place + 1]) - self.first_logit
         sequence, request = self.sequence, self.sequence.request
         next_scored, tokens = len(sequence.prompt_logprobs), request.prompt[:0]
-        if request.sampling.prompt_logprobs is not None and request.num_output == 0:
+        if sequence.scores_prompt:
             tokens = request.prompt[next_scored : self.start + len(self.chunk) + 1]
         return Asked(
             request=request,

@@ -6,7 +6,10 @@ Owns the order of these. What they make is an engine's `Resources`.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
+
+import torch
 
 from decoding.cache.block_pool import BLOCK_LEN, BlockPool
 from decoding.cache.prefix_index import PrefixIndex
@@ -21,11 +24,13 @@ from decoding.drafting.eagle.head_model import HeadModel, load_head_model
 from decoding.drafting.stand.static_tree import read_tree
 from decoding.engine.compiling.kernels import Kernels
 from decoding.engine.engine import Engine
-from decoding.engine.limits import limits_for
+from decoding.engine.limits import Limits, limits_for
 from decoding.engine.resources import Resources
 from decoding.engine.step_costs import StepCosts
 from decoding.engine.warm_up import run_first
 from decoding.model.checkpoint import resolve
+from decoding.model.device.exactness import exact_rows
+from decoding.model.device.peak import meter_on, step_bytes
 from decoding.model.device.runner import Progress, silent
 from decoding.model.kept_timings import KeptTimings
 from decoding.model.loading import packed_kinds
@@ -35,7 +40,10 @@ from decoding.model.target_model import TargetModel
 from decoding.sampling.grammar.builder import GrammarBuilder
 from decoding.sampling.grammar.compiler import GrammarCompiler
 from decoding.sampling.step_sampler import sampler_on
+from decoding.sampling.top_tokens import top_tokens
 from decoding.stores.successor_table import NUM_SUCCESSORS
+
+EDITED_BYTES = 4  # of a logit that processors change in a copy
 
 
 def load_engine(
@@ -100,10 +108,20 @@ def start_engine(
     costs = StepCosts(model, draft_model, kept)
     engine = Engine(_resources(model, config, draft_model, costs, kernels, on_progress))
     on_progress("Warming up", 0.95)
+    if model.device.type != "cpu":
+        _compile_samplers(engine, draft_model)
     run_first(engine, model, draft_model is not None and not kernels.missing)
     engine.start_afresh(time.perf_counter() - started)
     kernels.load_beside()
     return engine
+
+
+def _compile_samplers(engine: Engine, draft_model: TargetModel | HeadModel | None) -> None:
+    """Have everything compiled that any step may call on a device, so that none waits for a compiler."""
+    model = engine.model
+    engine.sampler.warm_up(torch.zeros(1 + engine.config.max_nodes, model.num_logits, device=model.device))
+    if draft_model is not None:
+        top_tokens(torch.zeros(1, draft_model.num_logits, device=model.device), NUM_SUCCESSORS)
 
 
 def _resources(
@@ -115,30 +133,34 @@ def _resources(
     on_progress: Progress,
 ) -> Resources:
     """Everything that is sized by what the machine affords."""
+
+    def on_capture(sentence: str, fraction: float) -> None:
+        on_progress(sentence, 0.9 + 0.05 * fraction)
+
     models = [each for each in (model, draft_model) if each]
     slot_bytes = sum(each.bytes_per_slot for each in models) + TopTokenStore.bytes_per_slot(NUM_SUCCESSORS)
-    slots = affordable_slots(config, model.device, slot_bytes)
+    most = limits_for(config, costs.curve, model.device.type, affordable_slots(config, model.device, slot_bytes))
+    largest = _step_bytes(models, most, on_progress)
+    slots = affordable_slots(config, model.device, slot_bytes, step_bytes=largest)
     limits = limits_for(config, costs.curve, model.device.type, slots)
     state_bytes, max_checkpoints, draft_bytes = 0, 0, draft_model.state_bytes if draft_model else 0
     if model.state_bytes or draft_bytes:
-        states_room = state_room(config, model.device, model.state_bytes, limits.max_running, draft_bytes)
+        states_room = state_room(config, model.device, model.state_bytes, limits.max_running, draft_bytes, largest)
         state_bytes, max_checkpoints = states_room.num_bytes, states_room.max_checkpoints
         limits = replace(limits, max_running=states_room.max_running)
-        slots = affordable_slots(config, model.device, slot_bytes, state_bytes)
+        slots = affordable_slots(config, model.device, slot_bytes, state_bytes, largest)
     room = room_for(model.max_model_len, config, slots, limits.max_running)
     store = model.new_store(room.num_slots // BLOCK_LEN)
     states = StatePool(store.carried.shape, store.dtype, store.device, max_checkpoints) if store.carried else None
     pool = BlockPool(store.num_blocks, PrefixIndex() if config.prefix_cache else None, states)
-    proposer = _proposer(config, draft_model, pool, limits.max_batch_rows, model.vocab_size)
+    proposer = _proposer(config, draft_model, pool, limits.max_batch_rows, model.vocab_size, on_capture)
+    runner = model.runner_over(store, room.max_model_len + config.max_nodes, progress=on_capture)
     code_bytes = sum(each.code_bytes(limits.max_batch_rows) for each in models)
     return Resources(
         model=model,
         config=config,
-        runner=model.runner_over(
-            store,
-            room.max_model_len + config.max_nodes,
-            progress=lambda sentence, fraction: on_progress(sentence, 0.9 + 0.05 * fraction),
-        ),
+        runner=runner,
+        exact_rows=exact_rows(model, runner, store),
         store=store,
         pool=pool,
         tops=TopTokenStore(pool, NUM_SUCCESSORS),
@@ -154,18 +176,29 @@ def _resources(
     )
 
 
+def _step_bytes(models: Sequence[TargetModel | HeadModel], limits: Limits, on_progress: Progress) -> int:
+    """What a step takes of a device beside weights and cache, where that is not left to chance."""
+    meter = meter_on(models[0].device)
+    if meter is None:
+        return 0
+    on_progress("Measuring what the largest step takes of the memory", 0.9)
+    edited = limits.max_logits * models[0].vocab_size * EDITED_BYTES
+    return edited + max(step_bytes(each, limits.max_batch_rows, limits.max_logits, meter) for each in models)
+
+
 def _proposer(
     config: EngineConfig,
     draft_model: TargetModel | HeadModel | None,
     pool: BlockPool,
     most_tokens: int,
     vocab_size: int,
+    progress: Progress,
 ) -> DraftModel | HeadDrafting | None:
     """What drafts with a draft model or a head."""
     if draft_model is None:
         return None
     if isinstance(draft_model, HeadModel):
-        return HeadDrafting(draft_model, pool, most_tokens)
+        return HeadDrafting(draft_model, pool, most_tokens, progress)
     name = draft_name(config)
     tokens = token_map(config, name, vocab_size, draft_model.vocab_size) if name else None
-    return DraftModel(draft_model, pool, most_tokens, vocab_size, tokens)
+    return DraftModel(draft_model, pool, most_tokens, vocab_size, tokens, progress)

@@ -20,6 +20,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from decoding.config import BUNDLED_MODEL, Attention, EngineConfig
+from decoding.core.files.toolchain import why_no_triton
 from decoding.errors import ConfigError
 from decoding.model.blueprint import CONTEXT_NAMES, read_config
 from decoding.model.files.gguf_place import gguf_paths, small_files
@@ -89,19 +90,23 @@ def resolve_attention(attention: Attention, device_type: str, dtype: str) -> Att
         raise ConfigError(
             f"attention 'exact' needs the CPU and float32 or bfloat16, not {device_type} and {dtype}; use 'sdpa'"
         )
-    has_triton = find_spec("triton") is not None
     if attention == "triton":
-        if not has_triton:
+        if find_spec("triton") is None:
             raise ConfigError("attention 'triton' needs the package triton, which is not installed; use 'sdpa'")
         if device_type == "cpu" and not _is_interpreted():
             raise ConfigError("attention 'triton' needs a GPU (or TRITON_INTERPRET=1, for tests); use 'exact'")
+        if device_type == "cuda" and (reason := why_no_triton()) is not None:
+            raise ConfigError(f"attention 'triton' cannot run: {reason}; mend that or use 'sdpa'")
     if attention != "auto":
         return attention
     if can_be_exact:
         return "exact"
-    if device_type == "cuda" and not has_triton:
-        logger.warning("Triton is not installed: attention copies keys and values for torch's own kernels.")
-    return "triton" if device_type == "cuda" and has_triton else "sdpa"
+    if device_type != "cuda":
+        return "sdpa"
+    reason = why_no_triton()
+    if reason is not None:
+        logger.warning("Attention copies keys and values for torch's own kernels, which is slower: %s.", reason)
+    return "triton" if reason is None else "sdpa"
 
 
 def _is_interpreted() -> bool:
@@ -137,11 +142,18 @@ def eos_token_ids(model: PreTrainedModel) -> frozenset[int]:
     return frozenset()
 
 
-def fingerprint(model: PreTrainedModel, identity: str, attention: str, weights: str) -> str:
-    """16 hex digits that hash everything a seeded reply depends on. identity: the model's."""
-    versions = f"{torch.__version__} {transformers.__version__}"
-    text = f"{identity} {weights} {attention} {model.device.type} {versions}"
+def fingerprint(device: torch.device, *parts: object) -> str:
+    """16 hex digits that hash everything a seeded reply depends on. parts: the model's identity, and how it is run."""
+    text = f"{torch.__version__} {transformers.__version__} {device_name(device)} {parts}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def device_name(device: torch.device) -> str:
+    """The kind of device and the version of its libraries: another one rounds otherwise, and takes other times."""
+    if device.type != "cuda":
+        return device.type
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"{torch.cuda.get_device_name(device)} {major}.{minor}, CUDA {torch.version.cuda}"
 
 
 def identity(model: PreTrainedModel, content: str = "") -> str:

@@ -64,7 +64,10 @@ def load_model(folder: str, config: EngineConfig) -> tuple[PreTrainedModel, Pack
             _refuse_rounding(config)
             return load_quantized(blueprint, quantization, shards_of(folder, config.revision), target)
         size = num_weights(blueprint, num_tensors(folder), config.trust_remote_code)
-        check_weights_fit(size * dtype.itemsize, device, size)
+        if quantization is None:
+            check_weights_fit(size * dtype.itemsize, device, size)
+        else:  # they stay as packed as their files
+            check_weights_fit(sum(path.stat().st_size for path in shards_of(folder, config.revision)), device)
         return load_weights(folder, blueprint, dtype, origin, device), UNPACKED
     _refuse_rounding(config)
     return load_gguf(read_gguf(paths), folder, target)

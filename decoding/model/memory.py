@@ -60,25 +60,29 @@ class CacheRoom:
     note: str | None
 
 
-def cache_bytes(config: EngineConfig, device: torch.device) -> int:
-    """What the KV cache and states may take, as configured or as memory allows. Workers on one CPU get equal parts."""
+def cache_bytes(config: EngineConfig, device: torch.device, step_bytes: int = 0) -> int:
+    """What the KV cache and states may take, as configured or as memory allows, beside `step_bytes` of a step. Workers
+    on one CPU get equal parts."""
     wanted = config.kv_memory or (CPU_SHARE if device.type == "cpu" else DEVICE_SHARE)
-    free = free_bytes(device)
-    if wanted > free:
+    free = max(0, free_bytes(device) - step_bytes)
+    if wanted > max(free, 1):
         raise ConfigError(f"kv_memory is {_gib(wanted)}, but only {_gib(free)} are free")
     return int(wanted if wanted > 1 else wanted * free) // (config.workers if device.type == "cpu" else 1)
 
 
-def affordable_slots(config: EngineConfig, device: torch.device, slot_bytes: int, state_bytes: int = 0) -> int:
+def affordable_slots(
+    config: EngineConfig, device: torch.device, slot_bytes: int, state_bytes: int = 0, step_bytes: int = 0
+) -> int:
     """The tokens that the KV cache may hold, as configured or as memory allows. slot_bytes: of one token, in all
-    models. state_bytes: of all states, which take their part first.
+    models. state_bytes: of all states, which take their part first. step_bytes: that a step needs beside the cache.
 
     What an earlier process had may be more than its share of what is free now."""
     if config.kv_slots is not None:
         return config.kv_slots // (config.workers if device.type == "cpu" else 1)
-    if config.kept_slots is not None and config.kept_slots * slot_bytes + state_bytes <= free_bytes(device):
+    others = state_bytes + step_bytes
+    if config.kept_slots is not None and config.kept_slots * slot_bytes + others <= free_bytes(device):
         return config.kept_slots
-    return (cache_bytes(config, device) - state_bytes) // slot_bytes
+    return max(0, cache_bytes(config, device, step_bytes) - state_bytes) // slot_bytes
 
 
 class StateRoom(NamedTuple):
@@ -91,13 +95,18 @@ class StateRoom(NamedTuple):
 
 
 def state_room(
-    config: EngineConfig, device: torch.device, state_bytes: int, max_running: int, draft_bytes: int = 0
+    config: EngineConfig,
+    device: torch.device,
+    state_bytes: int,
+    max_running: int,
+    draft_bytes: int = 0,
+    step_bytes: int = 0,
 ) -> StateRoom:
     """How many states there may be: half of what the cache and states may take. Sequences come first, but leave a
     checkpoint for each. state_bytes, draft_bytes: of a state of the target and of the draft model, of which a sequence
     has two each: one, and one that its step writes. Raises ConfigError where not one sequence has room."""
     beside, own = NUM_BESIDE * state_bytes, 2 * (state_bytes + draft_bytes)
-    room = int(STATES_SHARE * cache_bytes(config, device)) - beside
+    room = int(STATES_SHARE * cache_bytes(config, device, step_bytes)) - beside
     if room < own:
         raise ConfigError(
             f"what layers carry from token to token takes {_gib(own + beside)} for one sequence, and there is room for "

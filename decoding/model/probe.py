@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from decoding.core.layer import LayerSpec
 from decoding.errors import ModelRefused
+from decoding.model.refusal import is_device_error
 from decoding.model.seam import AttentionCall, MaskTag, observed
 from decoding.model.state.sites import Names, Site
 
@@ -42,6 +43,8 @@ def probe(model: PreTrainedModel, names: Names) -> Probed:
         with observed(model, recorder), names.recorded() as sites, torch.inference_mode():
             model(input_ids=ids_1N, position_ids=positions_1N, use_cache=False)
     except Exception as error:  # modelling code may raise anything; the caller needs one sentence
+        if is_device_error(error):
+            raise
         cause = f"{type(error).__name__}: {error}"
         if MaskTag.__name__ in cause:
             cause = "it computes with the masks that it asks for"

@@ -16,7 +16,6 @@ from decoding.errors import GanderError, ModelRefused, in_one_line
 
 logger = logging.getLogger(__name__)
 
-NO_FAULT_OF_A_MODEL = (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError)
 SPEAKING = (
     OSError,
     ValueError,
@@ -25,15 +24,25 @@ SPEAKING = (
 )  # whose messages need no name of the exception before them
 
 
+def is_device_error(error: BaseException) -> bool:
+    """Whether a device or its memory failed, after which nothing that it computes can be relied on. Triton raises its
+    own errors as RuntimeError."""
+    if isinstance(error, torch.OutOfMemoryError | torch.AcceleratorError):
+        return True
+    return isinstance(error, RuntimeError) and "[CUDA]" in str(error)
+
+
 @contextmanager
 def refusing(what: str) -> Iterator[None]:
     """Raise whatever the block raises as ModelRefused, a sentence that begins with `what`. Errors of our own stay as
     they are, and so does what is no fault of a model: a device or memory that fails may work at the next try."""
     try:
         yield
-    except (GanderError, *NO_FAULT_OF_A_MODEL):
+    except (GanderError, MemoryError):
         raise
     except Exception as error:
+        if is_device_error(error):
+            raise
         logger.debug("%s.", what, exc_info=True)
         raise ModelRefused(f"{what}: {sentence(error)}") from error
 

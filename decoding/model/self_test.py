@@ -28,6 +28,7 @@ FIRST_TREE: IntArray = np.array([-1, 0, 0, 1, 2, 2], np.int32)
 FIRST_PATH: IntArray = np.array([0, 2, 4], np.int32)
 SECOND_TREE: IntArray = np.array([-1, 0, 0, 2], np.int32)
 PIECES = (1, 2, 3, 5, 7, 16, 33)
+FEW_PIECES = (1, 17, 2, 3)  # and the rest
 # 512 tokens, of which only the last piece goes through the head, which may cost as much as all layers.
 LONG_PIECES = (16, 128, 304, 64)
 LONG_WORK = 1 << 37  # parameters times tokens, seconds on two cores; larger models skip the long pieces
@@ -96,13 +97,19 @@ def self_test(model: Testable, case: SelfTestCase, own: Sequence[torch.Tensor]) 
 
     own: [V] each, the model's own logits at the end of each of `path_sequences(case)`.
     """
-    tree = _decode_trees(model, case)
+    tree, plain = _decode_trees(model, case), _decode_all_paths(model, case)
     difference = _check(model, tree, own, "the model's own forward over its path")
-    plain = _decode_paths(model, case.prompt, _paths(case.first, FIRST_TREE))
-    plain += _decode_paths(model, case.committed, _paths(case.second, SECOND_TREE))
     _check(model, tree, plain, "decoding its path one token at a time")
-    is_exact = all(torch.equal(row, plain_row) for row, plain_row in zip(tree, plain, strict=True))
+    is_exact = all(map(torch.equal, tree, plain))
     return SelfTestReport(is_exact and _is_row_invariant(model), difference)
+
+
+def has_same_bits(model: Testable, num_rows: int) -> bool:
+    """Whether tokens have the same bits in trees and one at a time, and in pieces and together, in steps of up to
+    `num_rows`."""
+    case, pieces = self_test_case(model.vocab_size), (*FEW_PIECES, num_rows - sum(FEW_PIECES))
+    is_same = all(map(torch.equal, _decode_trees(model, case), _decode_all_paths(model, case)))
+    return is_same and _is_same_in_pieces(model, pieces, num_rows)
 
 
 def trial_steps(model: Runnable, case: SelfTestCase) -> list[StepBatch]:
@@ -172,6 +179,12 @@ def _decode_trees(model: Testable, case: SelfTestCase) -> list[torch.Tensor]:
     store.commit(ours, FIRST_PATH)
     store.commit(others, np.arange(len(case.other), dtype=np.int32))
     return rows + list(model.forward(pack([Segment(ours, case.second, SECOND_TREE)], store)))
+
+
+def _decode_all_paths(model: Testable, case: SelfTestCase) -> list[torch.Tensor]:
+    """Logits of both trees' nodes, each by its path."""
+    first = _decode_paths(model, case.prompt, _paths(case.first, FIRST_TREE))
+    return first + _decode_paths(model, case.committed, _paths(case.second, SECOND_TREE))
 
 
 def _decode_paths(model: Testable, prompt: IntArray, paths: Sequence[IntArray]) -> list[torch.Tensor]:

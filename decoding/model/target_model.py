@@ -7,7 +7,6 @@ Invariant: a model that was constructed has passed the probe and the self-test.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -42,7 +41,7 @@ from decoding.model.checkpoint import (
 )
 from decoding.model.device.capture import Capture, capture_on
 from decoding.model.device.compiling import LEAST_ROWS
-from decoding.model.device.graph_runner import BUCKETS, GraphRunner, buckets_for
+from decoding.model.device.graph_runner import BUCKETS, FIXED_ROWS, GraphRunner, buckets_for
 from decoding.model.device.runner import Forward, Progress, Runner, silent
 from decoding.model.device.static_forward import StaticForward
 from decoding.model.device.stopwatch import stopwatch_on
@@ -104,7 +103,7 @@ ROUNDINGS: dict[Weights, Rounding] = {
     "int8": Rounding(check_int8, round_linears),
     "int4": Rounding(check_int4, pack_int4),
 }
-# Shape suffixes: M tokens of the step, R tokens that need logits, T padded tokens, V vocabulary, E model width.
+# Shape suffixes: M tokens of the step, R tokens that need logits, L those and padding, V vocabulary, E model width.
 
 
 class TargetModel:
@@ -112,7 +111,7 @@ class TargetModel:
 
     is_exact: on this machine a token's logits had the same bits alone, batched and in a tree.
     fingerprint: changes whenever the same seed might give another reply; identity: changes only with the model.
-    taps: record its features for draft heads.
+    taps: record its features for draft heads. fixed_rows: captured forwards have at least so many tokens.
     """
 
     def __init__(
@@ -139,9 +138,9 @@ class TargetModel:
         own = packed.name or str(self.dtype).removeprefix("torch.")
         self.weights = own if config.weights == "auto" else config.weights
         self.identity = identity(model, packed.content)
-        self.fingerprint = fingerprint(model, self.identity, self.attention, self.weights)
         self.num_bytes = num_bytes_in(model)
         self.taps: list[FeatureTap] = []
+        self.fixed_rows = FIXED_ROWS
         self.mixtures: Mixtures | None = None  # whose experts run together
         self._model = model
         self._new_stopwatch = stopwatch_on(self.device)
@@ -159,6 +158,9 @@ class TargetModel:
         own_logits = [_eager_logits(model, tokens) for tokens in path_sequences(case)]
         self.layers = tuple(layer for _, layer in layers)
         self._seam = Seam(layers, new_backend(self.attention, self.layers, self.dtype, self.device))
+        tiles = tiles_of(self.attention, self.layers, self.dtype, self.device)
+        own_parts = self.identity, self.weights, self.attention, tiles, capture is not None
+        self.fingerprint = fingerprint(self.device, *own_parts)
         set_implementation(model, SERVING)
         self._is_packed, self._few_rows = False, 0
         self._forward: Any = model  # or a `Stack` that replaces it
@@ -166,14 +168,16 @@ class TargetModel:
         if capture is None and can_pack(self.device, self.dtype):
             progress("Packing linear layers", 0.7)
             self._prepare_for_cpu(case)
+        self._static = StaticForward(model, self._seam)
         progress("Testing tree decoding against plain decoding", 0.9)
         report = self_test(self, case, own_logits)
         self.is_exact = report.is_exact and self.attention == "exact"
         if not self._is_same_on_any_threads():
             self._stay_with_these_threads()
-        self._static = StaticForward(model, self._seam)
         if config.compile:
             self._compile(progress)
+        if self._static.is_compiled:
+            self.fingerprint = fingerprint(self.device, self.fingerprint, "compiled")
 
     @classmethod
     def load(cls, config: EngineConfig, progress: Progress) -> TargetModel:
@@ -249,7 +253,7 @@ class TargetModel:
         """Fix the number of threads and add it to the fingerprint: replies depend on it on this processor."""
         count = self.threads.chosen
         self.threads = ThreadChoice([count], count)
-        self.fingerprint = hashlib.sha256(f"{self.fingerprint} {count}".encode()).hexdigest()[:16]
+        self.fingerprint = fingerprint(self.device, self.fingerprint, count)
 
     def code_bytes(self, most_rows: int) -> int:
         """The bytes of code that oneDNN will keep for forwards of up to `most_rows` tokens."""
@@ -314,7 +318,8 @@ class TargetModel:
         attention = self._seam.backend
         if self._capture is None or not isinstance(attention, StaticAttention):
             return self
-        buckets = buckets_for(most_rows, LEAST_ROWS if self._static.is_compiled else 1)
+        least_rows = max(self.fixed_rows, LEAST_ROWS if self._static.is_compiled else 1)
+        buckets = buckets_for(most_rows, least_rows)
         runner = GraphRunner(self, attention, store, most_keys, buckets)
         return runner if runner.try_capture(self._capture, progress) else self
 
@@ -323,7 +328,7 @@ class TargetModel:
         use_threads(self.threads.count)
         if self.device.type != "cpu":
             stopwatch = self._new_stopwatch()
-            logits_RV = self._run(batch)
+            logits_RV = self._run_on_device(batch)
             stopwatch.stop()
             return Forward(logits_RV, stopwatch.seconds)
         started = time.perf_counter()
@@ -358,8 +363,15 @@ class TargetModel:
             logits_1RV = logits_1RV[:, rows_R]
         return logits_1RV[0, :num_logits].float().contiguous()
 
+    def _run_on_device(self, batch: StepBatch) -> torch.Tensor:
+        """The same, compiled if it is."""
+        if not self._static.is_compiled or batch.num_tokens < LEAST_ROWS:
+            return self._run(batch)
+        step: StepTensors = self._seam.backend.prepare(batch)
+        return self._static.run(step)[: len(batch.logit_rows_R)].float().contiguous()
+
     def run_static(self, step: StepTensors) -> torch.Tensor:
-        """[T, V]: logits of the tokens `logit_rows_T`, in the model's dtype. Copies nothing to the host."""
+        """[L, V]: logits of the tokens `logit_rows_L`, in the model's dtype. Copies nothing to the host."""
         return self._static.run(step)
 
     def _compile(self, progress: Progress) -> None:
@@ -384,6 +396,15 @@ def _eager_logits(model: PreTrainedModel, tokens: NDArray[np.int32]) -> torch.Te
     with torch.inference_mode(), implementation(model, "eager"):
         logits_1MV: torch.Tensor = model(input_ids=ids_1M, use_cache=False).logits
     return logits_1MV[0, -1].float()
+
+
+def tiles_of(attention: Attention, layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device) -> list[Any]:
+    """The sizes in which an attention backend sums, where they are tuned to the device."""
+    if attention != "triton":
+        return []
+    from decoding.attention.triton.tiles import tile_of
+
+    return [tile_of(layer, dtype, device) for layer in layers]
 
 
 def new_backend(

@@ -11,6 +11,7 @@ from itertools import cycle
 from typing import Protocol
 
 import numpy as np
+import torch
 
 from decoding.cache.batch import LogitRows, Segment, pack
 from decoding.cache.block_pool import num_blocks_for
@@ -24,15 +25,18 @@ from decoding.model.kept_timings import KeptTimings, ModelTimings
 from decoding.model.threads import ThreadChoice
 
 ROWS = (1, 2, 4, 6, 8, 12, 16, 32, 64)
+DEVICE_ROWS = (*ROWS, 128, 256, 512, 1024)  # on a device a step costs alike up to some hundred tokens
 SHORT_CONTEXT, LONG_CONTEXT = 8, 512
 HEAD_ROUNDS = 5
+DEVICE_HEAD_ROWS = 256  # on a device a few tokens' logits take as long as one's, which reads all weights of the head
 MOST_HEAD = 0.8  # the head's largest share of a token's cost: a larger measurement was disturbed
 STEP_ROWS = (1, 16)  # threads are chosen by these steps: a plain one and one with a tree
 
 
-class Timed(Protocol):
+class Timed(Runner, Protocol):
     """A model that can be timed."""
 
+    device: torch.device
     fingerprint: str
     threads: ThreadChoice
     vocab_size: int
@@ -47,14 +51,18 @@ class Timed(Protocol):
 
 
 class Chains:
-    """A few prompts in a cache of their own, and forwards of chains after them."""
+    """A few prompts in a cache of their own, and forwards of chains after them: captured ones where there are any."""
 
-    def __init__(self, model: Timed, contexts: tuple[int, ...], most_rows: int, clock: Clock) -> None:
+    def __init__(
+        self, model: Timed, contexts: tuple[int, ...], most_rows: int, clock: Clock, is_captured: bool = True
+    ) -> None:
         self._clock = clock
         self._vocab_size = model.vocab_size
         cache = KvCache(model.new_store(sum(num_blocks_for(context + most_rows) for context in contexts)))
         self._store = cache.store
-        self._runner = model.runner_over(cache.store, max(contexts) + most_rows, most_rows)
+        self._runner: Runner = model
+        if is_captured:
+            self._runner = model.runner_over(cache.store, max(contexts) + most_rows, most_rows)
         self._rows: dict[int, KvRows] = {}
         for context in contexts:
             rows = self._rows[context] = cache.new_rows(context + most_rows)
@@ -95,6 +103,9 @@ class Timing:
         quickest = {(rows, context): seconds for rows, context, seconds in known.quickest} if known else None
         self._calibration = Calibration(self._sizes(), self._seconds, quickest, clock, self._experts)
         self._head = self._head_seconds() if known is None else known.head
+        self._is_on_device = model.device.type != "cpu"
+        if self._is_on_device:
+            self._chains = None  # its room is the cache's
         self._keep()
 
     @property
@@ -108,7 +119,9 @@ class Timing:
         return replace(curve, experts=experts)
 
     def refine(self) -> None:
-        """Continue to measure for a moment."""
+        """Continue to measure for a moment: on a CPU, which others may have kept busy before."""
+        if self._is_on_device:
+            return
         if min(self._calibration.quickest.values()) <= LONGEST_LATER and self._threads.refine(self._step):
             return
         if self._threads.chosen != self._num_threads:
@@ -126,10 +139,14 @@ class Timing:
             )
 
     def _head_seconds(self) -> float:
-        """The seconds of one token's logits: the difference between forwards with all logits and with the last only."""
+        """The seconds of one token's logits: the difference between forwards with all logits and with the last only.
+        Captured forwards compute all of them in any case."""
         num_rows, rounds = max(STEP_ROWS), range(HEAD_ROUNDS)
+        if self._model.device.type != "cpu":
+            num_rows = min(DEVICE_HEAD_ROWS, self._model.max_model_len - SHORT_CONTEXT)
+        chains = Chains(self._model, (SHORT_CONTEXT,), num_rows, self._clock, is_captured=False)
         kinds: tuple[LogitRows, ...] = ("all", "last")
-        times = [[self._steps.seconds(num_rows, SHORT_CONTEXT, kind) for kind in kinds] for _ in rounds]
+        times = [[chains.seconds(num_rows, SHORT_CONTEXT, kind) for kind in kinds] for _ in rounds]
         with_all, with_last = (min(column) for column in zip(*times, strict=True))
         return max(0.0, with_all - with_last) / (num_rows - 1)
 
@@ -140,12 +157,13 @@ class Timing:
         while self._threads.count != self._threads.chosen:
             self._step()  # finish the trial first
         if self._chains is None:
-            self._chains = Chains(self._model, self._contexts, max(ROWS), self._clock)
+            most_rows = max(num_rows for num_rows, _ in self._sizes())
+            self._chains = Chains(self._model, self._contexts, most_rows, self._clock)
         seconds = self._chains.seconds(num_rows, context)
         if self._model.mixtures is not None:
             self._experts[num_rows] = self._model.mixtures.num_distinct()
         return seconds
 
     def _sizes(self) -> list[tuple[int, int]]:
-        longest = self._model.max_model_len
-        return [(rows, context) for context in self._contexts for rows in ROWS if context + rows <= longest]
+        longest, known = self._model.max_model_len, ROWS if self._model.device.type == "cpu" else DEVICE_ROWS
+        return [(rows, context) for context in self._contexts for rows in known if context + rows <= longest]

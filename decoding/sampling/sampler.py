@@ -30,6 +30,9 @@ class HostSampler:
     def launch(self, logits_RV: torch.Tensor, asked: Sequence[Asked]) -> HostDrawing:
         return HostDrawing(logits_RV, asked)
 
+    def warm_up(self, _logits_RV: torch.Tensor) -> None:
+        """Its kernels are compiled with all others of the host."""
+
 
 class HostDrawing:
     def __init__(self, logits_RV: torch.Tensor, asked: Sequence[Asked]) -> None:

@@ -25,6 +25,10 @@ class StepSampler(Protocol):
         """Start to answer all sequences from a step's raw logits, float32 and contiguous, without waiting for them."""
         ...
 
+    def warm_up(self, logits_RV: torch.Tensor, /) -> None:
+        """Compile what any step of such logits may call, trees of up to R nodes included."""
+        ...
+
 
 def sampler_on(device: torch.device) -> StepSampler:
     """The sampler for logits on this device. Without Triton they are copied to the host."""

@@ -243,6 +243,7 @@ def ready_message(engine: Engine, config: EngineConfig) -> messages.Ready:
         device=str(model.device),
         attention=model.attention,
         is_exact=model.is_exact,
+        exact_rows=engine.exact_rows,
         load_seconds=engine.load_seconds,
         parameters=model.num_parameters,
         fingerprint=model.fingerprint,

@@ -100,6 +100,8 @@ def _describe(service: Service, caller: Caller) -> dict[str, Any]:
             "has_chat_template": service.chat_template is not None,
             "load_seconds": engine.load_seconds,
         }
+        if not engine.is_exact:
+            body["engine"]["exact_rows"] = engine.exact_rows
         if engine.context_note is not None:
             body["engine"] |= {"model_context_len": engine.model_context_len, "context_note": engine.context_note}
     return body

@@ -51,5 +51,6 @@ def ready_of(workers: Sequence[Ready]) -> Ready | None:
         kv_slots=sum(worker.kv_slots for worker in workers),
         expected_bytes=sum(worker.expected_bytes for worker in workers),
         is_exact=all(worker.is_exact for worker in workers),
+        exact_rows=min(worker.exact_rows for worker in workers),
         fingerprint="+".join(sorted({worker.fingerprint for worker in workers})),
     )

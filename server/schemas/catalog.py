@@ -94,7 +94,8 @@ class VersionReply(TypedDict):
 
 
 class EngineCard(TypedDict):
-    """is_exact: a check at start showed that logits do not depend on batch or draft tree on this machine.
+    """is_exact: a check at start showed that logits do not depend on batch or draft tree on this machine; exact_rows:
+    elsewhere, in steps of up to so many tokens they do not.
 
     served_name: what clients call the model; weights: int8, int4, or the dtype; has_chat_template: whether it can chat;
     kv_slots: tokens that the KV cache holds; max_running: most requests that run at the same time; max_batch_rows: most
@@ -109,6 +110,7 @@ class EngineCard(TypedDict):
     weights: str
     attention: str
     is_exact: bool
+    exact_rows: NotRequired[int]
     max_model_len: int
     model_context_len: NotRequired[int]
     context_note: NotRequired[str]

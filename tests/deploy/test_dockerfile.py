@@ -1,11 +1,16 @@
 """The Dockerfile's promises that can be checked without building it; `make check` lints it."""
 
+import ast
+import importlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from server.config import ServerSettings
 from tests.server.servers import make_model_folder, running_server
@@ -62,3 +67,36 @@ def test_the_image_for_gpus_reads_weights_straight_to_them() -> None:
         required = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
         assert any(line.startswith("accelerate") for line in required) == is_wanted
         assert any(line.startswith("fastapi") for line in required)
+
+
+def test_what_the_build_runs_of_ours_is_there() -> None:
+    for program in re.findall(r'python -c "(from decoding.*?)"', TEXT, re.DOTALL):
+        names: dict[str, object] = {}
+        for node in ast.walk(ast.parse(program.replace("\\\n", ""))):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names |= {each.name: getattr(importlib.import_module(node.module), each.name) for each in node.names}
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                assert hasattr(names[node.value.id], node.attr), (node.value.id, node.attr)
+        assert names
+
+
+def test_the_image_for_gpus_has_the_compiler_that_triton_needs_and_tries_it() -> None:
+    pytest.importorskip("triton", reason="Triton is not installed")
+    assert re.search(r'test "\$\{DEVICE\}" = cpu \|\| .*apt-get install .* gcc libc6-dev', LAST_STAGE, re.DOTALL)
+    found = re.search(r"python -m (decoding\.core\.\S+)", LAST_STAGE)
+    assert found
+    assert "TRITON_CACHE_DIR=/cache/triton" in LAST_STAGE
+
+
+@pytest.mark.parametrize("has_compiler", [True, False])
+def test_trying_the_compiler_fails_where_there_is_none(tmp_path: Path, has_compiler: bool) -> None:
+    pytest.importorskip("triton", reason="Triton is not installed")
+    if has_compiler and shutil.which("gcc") is None:
+        pytest.skip("there is no gcc here")
+    (tmp_path / "bin").mkdir()
+    paths = os.environ["PATH"] if has_compiler else str(tmp_path / "bin")
+    environment = os.environ | {"PATH": paths, "TRITON_CACHE_DIR": str(tmp_path)}
+    environment.pop("CC", None)
+    command = [sys.executable, "-m", "decoding.core.files.toolchain"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, "needs a C compiler" in done.stderr) == ((0, False) if has_compiler else (1, True))

@@ -1,10 +1,11 @@
 """Tree attention over the block pool, in Triton: three launches a layer for any mixture of prompts, roots and trees.
 
 `store_rows` first writes the step's keys and values to their slots, since other segments of the step may read them;
-`attend_tiles` computes every tile of (row, head) pairs over one range of its segment's keys; `merge_ranges` adds a
-row's ranges. A row is a token. Softmax is in base 2. All that changes from step to step is read on the device, so grids
-depend only on the padded number of rows.
-Invariant: how a row's keys are cut into ranges and blocks depends on its own segment, never on other segments.
+`attend_tiles` computes every tile of (row, head) pairs over one range of positions; `merge_ranges` adds a row's ranges.
+A row is a token. Softmax is in base 2. All that changes from step to step is read on the device, so grids depend only
+on the padded number of rows.
+Invariant: a row's keys are added up in order of their positions, in ranges and blocks that begin at the same positions
+whatever is beside it. So it has the same bits in a tree, in a chain, and in any batch.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -16,15 +17,18 @@ import torch
 import triton
 import triton.language as tl
 
-from decoding.attention.triton.work import ITEM_WORDS, MOST_RANGES, SEGMENT_WORDS
+from decoding.attention.triton.work import ITEM_WORDS, MOST_RANGES, OCTAVE, SEGMENT_WORDS, SPLIT
 from decoding.cache.block_pool import BLOCK_LEN
 
 # Shape suffixes: M pairs of a tile (the query heads of a row that share a kv head lie side by side), N keys of a block,
-# D key width and V value width, both padded to powers of two, R ranges.
+# D key width and V value width, both padded to powers of two, R ranges that are merged at a time, A all ranges.
 SLOTS = tl.constexpr(BLOCK_LEN)
 ITEM = tl.constexpr(ITEM_WORDS)
 SEGMENT = tl.constexpr(SEGMENT_WORDS)
 RANGES = tl.constexpr(MOST_RANGES)
+MERGED = tl.constexpr(16)
+FIRST_LEN = tl.constexpr(SPLIT)
+ALIKE = tl.constexpr(OCTAVE)
 LOG2_E = tl.constexpr(1.4426950408889634)
 NEVER = tl.constexpr(float("-inf"))
 FAR = tl.constexpr(1 << 30)
@@ -35,13 +39,8 @@ class Step(NamedTuple):
 
     first_rows: torch.Tensor
     lengths: torch.Tensor
-    num_written: torch.Tensor
-    trunk_lens: torch.Tensor
     table_offsets: torch.Tensor
-    tree_offsets: torch.Tensor
     positions: torch.Tensor
-    enters: torch.Tensor
-    leaves: torch.Tensor
     blocks: torch.Tensor
     work: torch.Tensor
 
@@ -92,17 +91,17 @@ def _soft_capped(scores_MN, SOFTCAP: tl.constexpr):
 def _meet(
     state,
     query_MD,
-    enter_M,
+    position_M,
     low_M,
     first_key,
     end,
-    length,
     head,
     keys,
     values,
     table,
-    step,
-    root,
+    nodes,
+    base,
+    length,
     scaling,
     NUM_KV_HEADS: tl.constexpr,
     KEY_DIM: tl.constexpr,
@@ -110,22 +109,31 @@ def _meet(
     VALUE_WIDTH: tl.constexpr,
     SOFTCAP: tl.constexpr,
     HAS_LOW: tl.constexpr,
-    IS_TREE: tl.constexpr,
+    IS_TAIL: tl.constexpr,
     N: tl.constexpr,
 ):
-    """Add the N keys from `first_key` on to a tile's state. IS_TREE: not every row may see all of them.
+    """Add the keys of N positions from `first_key` on to a tile's state. IS_TAIL: not every row may see all of them.
 
-    state: each pair's largest score, sum of weights, and weighted sum of values. root: where the segment's tree begins
-    in `step.enters`.
+    state: each pair's largest score, sum of weights, and weighted sum of values. nodes: which nodes of the segment's
+    tree are at the positions from `base` on; before it keys lie in order of their positions. length: of what is
+    committed, which the tree's keys lie behind.
     """
     top_M, total_M, sum_MV = state
     column_D, column_V = tl.arange(0, query_MD.shape[1]), tl.arange(0, VALUE_WIDTH)
-    key_N = first_key + tl.arange(0, N)
-    is_key_N = key_N < end
-    block_N = tl.load(table + key_N // SLOTS, mask=is_key_N, other=0) if IS_TREE else tl.load(table + key_N // SLOTS)
+    position_N = first_key + tl.arange(0, N)
+    is_key_N = position_N < end
+    if IS_TAIL:
+        is_node_N = is_key_N & (position_N >= base)
+        node_N = tl.load(nodes + (position_N - base), mask=is_node_N, other=0)
+        key_N = tl.where(is_node_N, length + node_N, position_N)
+        block_N = tl.load(table + key_N // SLOTS, mask=is_key_N, other=0)
+    else:
+        key_N = position_N
+        block_N = tl.load(table + key_N // SLOTS)
     plane_N = block_N.to(tl.int64) * NUM_KV_HEADS + head
     place_DN = (plane_N * (KEY_DIM * SLOTS) + key_N % SLOTS)[None, :] + (column_D * SLOTS)[:, None]
-    place_DN = tl.max_contiguous(tl.multiple_of(place_DN, [1, SLOTS]), [1, SLOTS])  # a block's keys, side by side
+    if not IS_TAIL:
+        place_DN = tl.max_contiguous(tl.multiple_of(place_DN, [1, SLOTS]), [1, SLOTS])  # a block's keys, side by side
     if query_MD.shape[1] == KEY_DIM:
         keys_DN = tl.load(keys + place_DN)
     else:
@@ -133,24 +141,16 @@ def _meet(
     scores_MN = tl.dot(query_MD, keys_DN, input_precision="ieee") * scaling
     if SOFTCAP > 0:
         scores_MN = _soft_capped(scores_MN, SOFTCAP) * LOG2_E
-    position_N = key_N
-    if IS_TREE:
-        node_N = key_N - length
-        in_tree_N = (node_N >= 0) & is_key_N
-        enter_N = tl.load(step.enters + root + node_N, mask=in_tree_N, other=0)
-        leave_N = tl.where(node_N < 0, FAR, tl.load(step.leaves + root + node_N, mask=in_tree_N, other=0))
-        is_seen_MN = (enter_N[None, :] <= enter_M[:, None]) & (enter_M[:, None] < leave_N[None, :])
-        scores_MN = tl.where(is_seen_MN, scores_MN, NEVER)
-        if HAS_LOW:
-            position_N = tl.where(in_tree_N, tl.load(step.positions + root + node_N, mask=in_tree_N, other=0), key_N)
+    if IS_TAIL:
+        scores_MN = tl.where(position_N[None, :] <= position_M[:, None], scores_MN, NEVER)
     if HAS_LOW:
         scores_MN = tl.where(position_N[None, :] >= low_M[:, None], scores_MN, NEVER)
     new_top_M = tl.maximum(top_M, tl.max(scores_MN, 1))
-    safe_M = tl.where(new_top_M == NEVER, 0.0, new_top_M) if IS_TREE or HAS_LOW else new_top_M
+    safe_M = tl.where(new_top_M == NEVER, 0.0, new_top_M) if IS_TAIL or HAS_LOW else new_top_M
     weights_MN = tl.exp2(scores_MN - safe_M[:, None])
     shrink_M = tl.exp2(top_M - safe_M)
     place_NV = ((plane_N * SLOTS + key_N % SLOTS) * VALUE_DIM)[:, None] + column_V[None, :]
-    if IS_TREE:  # unwritten slots may hold NaN, which stays NaN when multiplied by a weight of zero
+    if IS_TAIL:  # unwritten slots may hold NaN, which stays NaN when multiplied by a weight of zero
         values_NV = tl.load(values + place_NV, mask=is_key_N[:, None] & (column_V < VALUE_DIM)[None, :], other=0.0)
     elif VALUE_WIDTH == VALUE_DIM:
         values_NV = tl.load(values + place_NV)
@@ -198,34 +198,37 @@ def attend_tiles(
     for number in range(tl.program_id(0), tl.load(step.work + 2 * KIND) * NUM_KV_HEADS, tl.num_programs(0)):
         head, item = number % NUM_KV_HEADS, items + number // NUM_KV_HEADS * ITEM
         segment, first_pair, place = tl.load(item), tl.load(item + 1), tl.load(item + 2)
+        start, end, path = tl.load(item + 3), tl.load(item + 4), tl.load(item + 5)
         ranges = step.work + 2 * NUM_KINDS + segment * SEGMENT
-        range_len, num_ranges, first_partial = tl.load(ranges), tl.load(ranges + 1), tl.load(ranges + 2)
-        length, written = tl.load(step.lengths + segment), tl.load(step.num_written + segment)
-        first_row, root = tl.load(step.first_rows + segment), tl.load(step.tree_offsets + segment)
-        num_rows = tl.load(step.first_rows + segment + 1) - first_row
+        num_ranges, first_partial = tl.load(ranges + 1), tl.load(ranges + 2)
+        length, first_row = tl.load(step.lengths + segment), tl.load(step.first_rows + segment)
         table = step.blocks + tl.load(step.table_offsets + segment)
 
+        is_path = path >= 0
+        record = step.work + tl.where(is_path, path, 0)
+        num_rows = tl.load(step.first_rows + segment + 1) - first_row
+        num_rows = tl.where(is_path, tl.load(record), num_rows)
+        base = tl.where(is_path, tl.load(record + 1), FAR)
+        rows, nodes = record + 2, record + 2 + num_rows
         pair_M = first_pair + tl.arange(0, M)
         row_M, head_M = pair_M // GROUP, head * GROUP + pair_M % GROUP
         is_row_M = row_M < num_rows
+        listed_M = tl.load(rows + row_M, mask=row_M < tl.where(is_path, num_rows, 0), other=0)
+        row_M = tl.where(is_path, listed_M, row_M)
         query_at_M = (first_row + row_M) * query_row + head_M * query_head
         is_query_MD = is_row_M[:, None] & (column_D < KEY_DIM)[None, :]
         query_MD = tl.load(query + query_at_M[:, None] + column_D[None, :], mask=is_query_MD, other=0.0)
-        enter_M = tl.load(step.enters + root + written + row_M, mask=is_row_M, other=0)
+        position_M = tl.load(step.positions + first_row + row_M, mask=is_row_M, other=-1)
         low_M = tl.zeros([M], tl.int32)
-        if HAS_LOW:  # low_M: the first position that a row sees
-            position_M = tl.load(step.positions + root + written + row_M, mask=is_row_M, other=FAR)
-            if WINDOW:
-                low_M = tl.maximum(low_M, position_M - WINDOW + 1)
-            if CHUNK:
-                low_M = tl.maximum(low_M, position_M // CHUNK * CHUNK)
+        if WINDOW:  # low_M: the first position that a row sees
+            low_M = tl.where(is_row_M, tl.maximum(low_M, position_M - WINDOW + 1), FAR)
+        if CHUNK:
+            low_M = tl.where(is_row_M, tl.maximum(low_M, position_M // CHUNK * CHUNK), FAR)
 
-        first_node = written + first_pair // GROUP
-        last_node = written + tl.minimum((first_pair + M - 1) // GROUP, num_rows - 1)
-        start = tl.maximum(place * range_len, tl.min(low_M, 0) // N * N)
-        end = tl.minimum((place + 1) * range_len, length + last_node + 1)
-        seen_by_all = length + tl.minimum(first_node + 1, tl.load(step.trunk_lens + segment))
-        border = tl.maximum(start, tl.minimum(end, seen_by_all) // N * N)
+        start = tl.maximum(start, tl.min(low_M, 0) // N * N)
+        end = tl.minimum(end, tl.max(position_M, 0) + 1)
+        seen_by_all = tl.min(tl.where(is_row_M, position_M, FAR), 0) + 1
+        border = tl.maximum(start, tl.minimum(tl.minimum(end, base), seen_by_all) // N * N)
 
         top_M = tl.full([M], NEVER, tl.float32)
         total_M = tl.zeros([M], tl.float32)
@@ -236,13 +239,13 @@ def attend_tiles(
         sum_MV = tl.zeros([M, VALUE_WIDTH], tl.float32)
         for first_key in range(start, border, N):
             top_M, total_M, sum_MV = _meet(
-                (top_M, total_M, sum_MV), query_MD, enter_M, low_M, first_key, end, length, head, keys, values, table,
-                step, root, scaling, NUM_KV_HEADS, KEY_DIM, VALUE_DIM, VALUE_WIDTH, SOFTCAP, HAS_LOW, False, N,
+                (top_M, total_M, sum_MV), query_MD, position_M, low_M, first_key, end, head, keys, values, table, nodes,
+                base, length, scaling, NUM_KV_HEADS, KEY_DIM, VALUE_DIM, VALUE_WIDTH, SOFTCAP, HAS_LOW, False, N,
             )  # fmt: skip
         for first_key in tl.range(border, end, N, num_stages=2):
             top_M, total_M, sum_MV = _meet(
-                (top_M, total_M, sum_MV), query_MD, enter_M, low_M, first_key, end, length, head, keys, values, table,
-                step, root, scaling, NUM_KV_HEADS, KEY_DIM, VALUE_DIM, VALUE_WIDTH, SOFTCAP, HAS_LOW, True, N,
+                (top_M, total_M, sum_MV), query_MD, position_M, low_M, first_key, end, head, keys, values, table, nodes,
+                base, length, scaling, NUM_KV_HEADS, KEY_DIM, VALUE_DIM, VALUE_WIDTH, SOFTCAP, HAS_LOW, True, N,
             )  # fmt: skip
 
         is_value_MV = is_row_M[:, None] & (column_V < VALUE_DIM)[None, :]
@@ -266,6 +269,7 @@ def merge_ranges(
     stats,
     row_segments,
     first_rows,
+    positions,
     work,
     num_rows,
     NUM_KINDS: tl.constexpr,
@@ -278,17 +282,35 @@ def merge_ranges(
     num_ranges = tl.load(work + 2 * NUM_KINDS + segment * SEGMENT + 1) if segment >= 0 else 0
     if num_ranges != 1:
         head, num_heads = tl.program_id(1), tl.num_programs(1)
-        column_V, place_R = tl.arange(0, VALUE_WIDTH), tl.arange(0, RANGES)
+        column_V = tl.arange(0, VALUE_WIDTH)
         mean_V = tl.zeros([VALUE_WIDTH], tl.float32)
         if num_ranges > 0:
-            first_partial = tl.load(work + 2 * NUM_KINDS + segment * SEGMENT + 2)
-            partial_R = first_partial + (row - tl.load(first_rows + segment)) * num_ranges + place_R
-            at_R = partial_R.to(tl.int64) * num_heads + head
-            top_R = tl.load(stats + 2 * at_R, mask=place_R < num_ranges, other=NEVER)
-            total_R = tl.load(stats + 2 * at_R + 1, mask=place_R < num_ranges, other=0.0)
-            is_sum_RV = (total_R > 0)[:, None] & (column_V < VALUE_DIM)[None, :]
-            sum_RV = tl.load(sums + at_R[:, None] * VALUE_DIM + column_V[None, :], mask=is_sum_RV, other=0.0)
-            weight_R = tl.exp2(top_R - tl.max(top_R, 0))
-            mean_V = tl.sum(sum_RV * weight_R[:, None], 0) / tl.sum(total_R * weight_R, 0)
+            ranges = work + 2 * NUM_KINDS + segment * SEGMENT
+            own = _num_ranges(tl.load(positions + row), tl.load(ranges))
+            first = tl.load(ranges + 2) + (row - tl.load(first_rows + segment)) * num_ranges
+            place_A = tl.arange(0, RANGES)
+            at_A = (first + place_A).to(tl.int64) * num_heads + head
+            top = tl.max(tl.load(stats + 2 * at_A, mask=place_A < own, other=NEVER), 0)
+            total = 0.0
+            for start in range(0, own, MERGED):
+                place_R = start + tl.arange(0, MERGED)
+                at_R = (first + place_R).to(tl.int64) * num_heads + head
+                top_R = tl.load(stats + 2 * at_R, mask=place_R < own, other=NEVER)
+                total_R = tl.load(stats + 2 * at_R + 1, mask=place_R < own, other=0.0)
+                is_sum_RV = (total_R > 0)[:, None] & (column_V < VALUE_DIM)[None, :]
+                sum_RV = tl.load(sums + at_R[:, None] * VALUE_DIM + column_V[None, :], mask=is_sum_RV, other=0.0)
+                weight_R = tl.exp2(top_R - top)
+                mean_V += tl.sum(sum_RV * weight_R[:, None], 0)
+                total += tl.sum(total_R * weight_R, 0)
+            mean_V = mean_V / total
         out_at_V = out + (row * num_heads + head) * VALUE_DIM + column_V
         tl.store(out_at_V, mean_V.to(out.dtype.element_ty), mask=column_V < VALUE_DIM)
+
+
+@triton.jit
+def _num_ranges(position, stride):
+    """How many of its segment's ranges a row sees: those that begin at its position or before (see `work.start_of`)."""
+    place_A = tl.arange(0, RANGES) * stride
+    unit_A = tl.where(place_A < ALIKE, place_A, (ALIKE + place_A % ALIKE) << (tl.maximum(place_A // ALIKE, 1) - 1))
+    is_seen_A = (place_A < RANGES) & (unit_A * FIRST_LEN <= position)
+    return tl.sum(is_seen_A.to(tl.int32), 0)

@@ -21,7 +21,7 @@ INTERPRETER = "interpreter"
 
 
 class Tile(NamedTuple):
-    """pairs: (token, head) pairs of a tile. keys: keys of one pass, a divisor of 256 and a multiple of 16."""
+    """pairs: (token, head) pairs of a tile. keys: keys of one pass, a divisor of 128 and a multiple of 16."""
 
     pairs: int
     keys: int

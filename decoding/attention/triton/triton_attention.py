@@ -1,7 +1,7 @@
 """Attention by the Triton kernels: three launches per layer, which read the step from its tensors on the device.
 
-Invariant: up to `MOST_STATIC_ROWS` tokens, grids and sizes depend only on the padded number of tokens, the layer and
-the device, so that a captured forward serves every step of its bucket.
+Invariant: grids and sizes depend only on the padded number of tokens, the buffers' room, the layer and the device, so
+that a captured forward serves every step of its bucket.
 """
 
 from __future__ import annotations
@@ -14,19 +14,18 @@ import torch
 from decoding.attention.triton.constants import constants_of
 from decoding.attention.triton.kernels import Step, attend_tiles, merge_ranges, store_rows
 from decoding.attention.triton.tiles import Tile, tile_of
-from decoding.attention.triton.work import MOST_RANGES, Kind, most_words, share_out
+from decoding.attention.triton.work import Kind, most_work, share_out
 from decoding.cache.batch import StepBatch
 from decoding.cache.block_pool import BLOCK_LEN
 from decoding.cache.kv_store import KvStore
-from decoding.cache.step_tensors import StepBuffers, StepRoom, StepTensors, room_of
+from decoding.cache.step_tensors import StepBuffers, StepRoom, StepTensors, Work, WorkRoom, room_of
 from decoding.core.layer import LayerSpec
-from decoding.core.tree import IntArray
 
 # Shape suffixes: H query heads, K kv heads, N tokens and padding, D key width, V value width, B blocks, S slots of a
 # block, P partial sums.
-MOST_STATIC_ROWS = 256  # up to so many tokens, partial sums get room for any context; larger steps are never captured
 PROGRAMS_EACH = 4  # Triton programs for each of the device's multiprocessors
 INTERPRETED_PROGRAMS = 3
+NO_ROOM = StepRoom(0, 0, 0, 0, 0)
 
 
 class TritonAttention:
@@ -52,27 +51,28 @@ class TritonAttention:
         self._num_programs = INTERPRETED_PROGRAMS
         if device.type == "cuda":
             self._num_programs = PROGRAMS_EACH * torch.cuda.get_device_properties(device).multi_processor_count
-        self._num_partials = 0  # partial sums of the last step passed to `share_out`
         self._store: KvStore | None = None
         self._buffers: StepBuffers | None = None
 
     def prepare(self, batch: StepBatch) -> StepTensors:
         """Start the copy of a step to the device, into buffers that grow when a step does not fit."""
-        if self._buffers is None or self._store is not batch.store or not self._buffers.room.holds(batch):
-            before = self._buffers.room if self._buffers else room_of(batch)
-            rows, tree_rows, blocks, keys, _ = (2 * max(each) for each in zip(room_of(batch), before, strict=True))
-            room = StepRoom(rows, tree_rows, blocks, keys, self.most_work(rows, keys))
-            self._store, self._buffers = batch.store, StepBuffers(batch.store, room, self.share_out)
-        return self._buffers.stage(batch, batch.num_tokens)
+        work = self.share_out(batch)
+        if self._buffers is None or self._store is not batch.store or not self._buffers.room.holds(batch, work):
+            self._store, self._buffers = batch.store, StepBuffers(batch.store, self._grown(room_of(batch, work)))
+        return self._buffers.stage(batch, batch.num_tokens, work)
 
-    def share_out(self, batch: StepBatch) -> IntArray:
-        """int32: the step's work list of tiles and ranges."""
-        work = share_out(batch, self._kinds)
-        self._num_partials = work.num_partials
-        return work.words
+    def _grown(self, needed: StepRoom) -> StepRoom:
+        """Room for a step and, so that buffers seldom grow, for one that is twice as long in what had no room."""
+        before = NO_ROOM if self._buffers is None else self._buffers.room
+        sizes = map(_doubled, needed[:-1], before[:-1])
+        return StepRoom(*sizes, WorkRoom(*map(_doubled, needed.work, before.work)))
 
-    def most_work(self, num_rows: int, most_keys: int) -> int:
-        return most_words(num_rows, most_keys, self._kinds)
+    def share_out(self, batch: StepBatch) -> Work:
+        """Tiles and ranges."""
+        return share_out(batch, self._kinds)
+
+    def most_work(self, num_rows: int, most_keys: int) -> WorkRoom:
+        return most_work(num_rows, most_keys, self._kinds)
 
     def attend(
         self,
@@ -108,9 +108,8 @@ class TritonAttention:
             **constants.store,
         )
         out_NHV = query_HND.new_empty(query_HND.shape[1], layer.num_query_heads, layer.value_dim)
-        num_partials = MOST_RANGES * num_rows if num_rows <= MOST_STATIC_ROWS else self._num_partials
-        sums_PHV = out_NHV.new_empty(num_partials, *out_NHV.shape[1:], dtype=torch.float32)
-        stats_PH2 = out_NHV.new_empty(num_partials, layer.num_query_heads, 2, dtype=torch.float32)
+        sums_PHV = out_NHV.new_empty(step.num_partials, *out_NHV.shape[1:], dtype=torch.float32)
+        stats_PH2 = out_NHV.new_empty(step.num_partials, layer.num_query_heads, 2, dtype=torch.float32)
         attend_tiles[(self._num_programs,)](
             query_HND,
             keys_BKDS,
@@ -125,23 +124,22 @@ class TritonAttention:
             **constants.attend,
         )
         merge_ranges[(len(out_NHV), layer.num_query_heads)](
-            out_NHV, sums_PHV, stats_PH2, step.row_segments_T, step.first_rows_B, step.work_W, num_rows,
-            **constants.merge,
+            out_NHV, sums_PHV, stats_PH2, step.row_segments_T, step.first_rows_B, step.positions_T, step.work_W,
+            num_rows, **constants.merge,
         )  # fmt: skip
         return out_NHV[None]
+
+
+def _doubled(needed: int, before: int) -> int:
+    return before if 0 < needed <= before else 2 * max(1, needed)
 
 
 def _read_of(step: StepTensors) -> Step:
     return Step(
         first_rows=step.first_rows_B,
         lengths=step.lengths_B,
-        num_written=step.num_written_B,
-        trunk_lens=step.trunk_lens_B,
         table_offsets=step.table_offsets_B,
-        tree_offsets=step.tree_offsets_B,
-        positions=step.tree_positions_P,
-        enters=step.enters_P,
-        leaves=step.leaves_P,
+        positions=step.positions_T,
         blocks=step.blocks_C,
         work=step.work_W,
     )

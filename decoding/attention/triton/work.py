@@ -1,8 +1,11 @@
 """The work list of a step, which the programs of a launch divide among themselves: tiles of rows by ranges of keys.
 
-A row is a token. A tile is some (row, head) pairs of one segment that share a kv head; a range is a run of the
-segment's keys. Each kind of layer (query heads per kv head, pairs of a tile) has its own list.
-Invariant: a segment's tiles and ranges depend on its own rows and length, never on other segments.
+A row is a token. A tile is some (row, head) pairs of one segment that share a kv head; a range is a run of positions,
+and each kind of layer (query heads per kv head, pairs of a tile) has its own list. Where a tree forks its nodes no
+longer lie in the order of their positions: from there on a tile has rows of one path from root to leaf, and lists of
+which node is at which position.
+Invariant: where a row's keys are cut depends on their positions alone, so it is the same in a tree, in a chain and in
+any batch. Prompts of more than 64 tokens a step may have coarser ranges.
 """
 
 from __future__ import annotations
@@ -15,13 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoding.cache.batch import StepBatch
+from decoding.cache.step_tensors import Work, WorkRoom, trunk_len
 from decoding.core.tree import IntArray
 
-SPLIT = 256  # the length of a range is a multiple of so many keys
-MOST_RANGES = 32  # of a segment, so that a long context has few partial sums
-MOST_PARTIALS = 4096  # partial sums of a segment per head: a long prompt's rows give enough parallel work
-SEGMENT_WORDS = 3  # keys of a range, number of ranges, first partial sum
-ITEM_WORDS = 3  # segment, first (row, head) pair, range
+SPLIT = 128  # the length of the first ranges
+OCTAVE = 16  # so many ranges are as long; each further octave's are twice as long as those of the one before
+MOST_RANGES = 128  # of a segment, the last of which has no end
+MOST_PARTIALS = 8192  # partial sums of a segment per head: a long prompt's rows give enough parallel work
+MOST_SHORT_ROWS = 64  # of a step beside a long prompt, that have room for the partial sums of any context
+PATH_WORDS = 64  # for each row, that there is room for in a captured step
+SEGMENT_WORDS = 3  # how many ranges are one, number of ranges, first partial sum
+ITEM_WORDS = 6  # segment, first (row, head) pair, number of the range, its first and its last position + 1, path or -1
+NO_END = 1 << 30
 
 
 class Kind(NamedTuple):
@@ -31,55 +39,190 @@ class Kind(NamedTuple):
     pairs: int
 
 
-class Work(NamedTuple):
-    """words: int32, for the device: for each kind the number of items and where they begin, then the segments, then the
-    items. num_partials: the partial sums of all rows and ranges, for each head."""
+class Trees(NamedTuple):
+    """The fields of a `StepBatch` that say what sees what."""
 
-    words: IntArray
+    offsets: IntArray
+    tree_offsets: IntArray
+    prefix_lens: IntArray
+    num_written: IntArray
+    is_chain: NDArray[np.bool_]
+    parents_P: IntArray
+    positions_P: NDArray[np.int64]
+
+
+class Cuts(NamedTuple):
+    """Of each segment. segments: int32 [B, 3], for the device. num_shared: how many of its ranges, the first ones, have
+    their keys in the order of positions. num_partials: of all."""
+
+    segments: NDArray[np.int32]
+    num_shared: NDArray[np.int32]
     num_partials: int
 
 
+class Paths(NamedTuple):
+    """records: int32, for the device: of each path its number of rows, the position from which on nodes are listed,
+    the rows, the nodes. index: int32 [P, 3], of each path its segment, where its record begins, its last position."""
+
+    records: NDArray[np.int32]
+    index: NDArray[np.int32]
+
+
 def share_out(batch: StepBatch, kinds: Sequence[Kind]) -> Work:
-    """The work list of a step."""
-    segments, num_partials = _cut(batch.offsets, batch.prefix_lens, batch.tree_offsets)
-    items = [_list_items(batch.offsets, segments, *kind) for kind in kinds]
-    header, place = np.empty((len(kinds), 2), np.int32), 2 * len(kinds) + segments.size
+    """The work list of a step: for each kind the number of items and where they begin, then the segments, then the
+    items, then the paths. Its partial sums are of all rows and ranges."""
+    trees = Trees(
+        batch.offsets,
+        batch.tree_offsets,
+        batch.prefix_lens,
+        batch.num_written,
+        batch.is_chain,
+        batch.parents_P,
+        batch.positions_P,
+    )
+    cuts = _cut(trees)
+    paths = _list_paths(trees, cuts)
+    items = [_list_items(trees, cuts, paths, *kind) for kind in kinds]
+    header, place = np.empty((len(kinds), 2), np.int32), 2 * len(kinds) + cuts.segments.size
     for kind, own in enumerate(items):
         header[kind] = len(own), place
         place += own.size
-    return Work(np.concatenate([part.ravel() for part in (header, segments, *items)]), num_partials)
+    for own in items:
+        own[own[:, 5] >= 0, 5] += place
+    words = np.concatenate([part.ravel() for part in (header, cuts.segments, *items, paths.records)])
+    return Work(words, cuts.num_partials)
 
 
-def most_words(num_rows: int, most_keys: int, kinds: Sequence[Kind]) -> int:
-    """The most words of a step of `num_rows` rows (hence at most as many segments) with up to `most_keys` keys each."""
+def most_work(num_rows: int, most_keys: int, kinds: Sequence[Kind]) -> WorkRoom:
+    """Room for steps of `num_rows` rows (hence at most as many segments) with up to `most_keys` keys each; of partial
+    sums, for one long prompt and some other rows, or for as many rows with shorter contexts."""
     num_tiles = sum(num_rows * kind.group // kind.pairs + num_rows for kind in kinds)
-    num_ranges = min(MOST_RANGES, -(-most_keys // SPLIT))
-    return 2 * len(kinds) + SEGMENT_WORDS * num_rows + ITEM_WORDS * num_ranges * num_tiles
+    num_ranges = place_of(most_keys) + 1
+    num_words = 2 * len(kinds) + (SEGMENT_WORDS + PATH_WORDS) * num_rows + ITEM_WORDS * (num_ranges + 2) * num_tiles
+    return WorkRoom(num_words, min(num_ranges * num_rows, MOST_PARTIALS + num_rows + num_ranges * MOST_SHORT_ROWS))
 
 
 @nb.njit(cache=True)
-def _cut(offsets: IntArray, prefix_lens: IntArray, tree_offsets: IntArray) -> tuple[NDArray[np.int32], int]:
-    """int32 [B, 3]: each segment's ranges; and the number of partial sums. A row with one range needs none."""
-    segments, num_partials = np.empty((len(prefix_lens), SEGMENT_WORDS), np.int32), 0
-    for segment in range(len(prefix_lens)):
-        num_rows = offsets[segment + 1] - offsets[segment]
-        num_keys = prefix_lens[segment] + tree_offsets[segment + 1] - tree_offsets[segment]
-        most_ranges = max(1, min(MOST_RANGES, MOST_PARTIALS // num_rows))
-        range_len = SPLIT * -(-num_keys // (SPLIT * most_ranges))
-        num_ranges = -(-num_keys // range_len)
-        segments[segment, 0], segments[segment, 1], segments[segment, 2] = range_len, num_ranges, num_partials
+def place_of(position: int) -> int:
+    """The number of the range that a position is in."""
+    unit, octave = position // SPLIT, 1
+    if unit < 2 * OCTAVE:
+        return unit
+    while unit >> (octave - 1) >= 2 * OCTAVE:
+        octave += 1
+    return min(MOST_RANGES - 1, (octave - 1) * OCTAVE + (unit >> (octave - 1)))
+
+
+@nb.njit(cache=True)
+def start_of(place: int) -> int:
+    """The first position of a range."""
+    if place < OCTAVE:
+        return SPLIT * place
+    if place >= MOST_RANGES:
+        return NO_END
+    return SPLIT * (OCTAVE + place % OCTAVE << (place // OCTAVE - 1))
+
+
+@nb.njit(cache=True)
+def _cut(trees: Trees) -> Cuts:
+    num_segments = len(trees.prefix_lens)
+    segments, num_shared = np.empty((num_segments, SEGMENT_WORDS), np.int32), np.empty(num_segments, np.int32)
+    num_partials = 0
+    for segment in range(num_segments):
+        num_rows = trees.offsets[segment + 1] - trees.offsets[segment]
+        first, end = trees.tree_offsets[segment], trees.tree_offsets[segment + 1]
+        num_places = place_of(np.max(trees.positions_P[first:end])) + 1
+        stride = max(1, -(-num_places * num_rows // MOST_PARTIALS))
+        num_ranges = -(-num_places // stride)
+        num_shared[segment] = num_ranges
+        if not trees.is_chain[segment]:
+            fork = trees.prefix_lens[segment] + trunk_len(trees.parents_P[first:end])
+            num_shared[segment] = min(num_ranges, place_of(fork) // stride)
+        segments[segment, 0], segments[segment, 1], segments[segment, 2] = stride, num_ranges, num_partials
         num_partials += num_rows * num_ranges if num_ranges > 1 else 0
-    return segments, num_partials
+    return Cuts(segments, num_shared, num_partials)
 
 
 @nb.njit(cache=True)
-def _list_items(offsets: IntArray, segments: NDArray[np.int32], group: int, pairs: int) -> NDArray[np.int32]:
-    """int32 [I, 3]: the items, ordered so that tiles of the same keys follow each other and find them in the cache."""
-    num_tiles = -(-(offsets[1:] - offsets[:-1]) * group // pairs)
-    items, item = np.empty((np.sum(num_tiles * segments[:, 1]), ITEM_WORDS), np.int32), 0
-    for segment in range(len(segments)):
-        for number in range(segments[segment, 1]):
+def _list_paths(trees: Trees, cuts: Cuts) -> Paths:
+    """Each row that reaches beyond its segment's shared ranges is in one path, and in order of position there."""
+    most_words = most_paths = 0
+    for segment in range(len(trees.prefix_lens)):
+        if not trees.is_chain[segment]:
+            first, end = trees.tree_offsets[segment], trees.tree_offsets[segment + 1]
+            most_paths += end - first
+            depths = trees.positions_P[first:end] - trees.prefix_lens[segment]
+            most_words += 2 * np.sum(depths + 2)
+    records, index, place, path = np.empty(most_words, np.int32), np.empty((most_paths, 3), np.int32), 0, 0
+    for segment in range(len(trees.prefix_lens)):
+        if trees.is_chain[segment]:
+            continue
+        first, end = trees.tree_offsets[segment], trees.tree_offsets[segment + 1]
+        length, num_written = trees.prefix_lens[segment], trees.num_written[segment]
+        parents, positions = trees.parents_P[first:end], trees.positions_P[first:end]
+        start = start_of(cuts.num_shared[segment] * cuts.segments[segment, 0])
+        base = max(length, start)
+        is_listed, is_parent = np.zeros(end - first, np.bool_), np.zeros(end - first, np.bool_)
+        for node in range(end - first):
+            if parents[node] >= 0:
+                is_parent[parents[node]] = True
+        for leaf in range(end - first):
+            if is_parent[leaf] or positions[leaf] < start:
+                continue
+            num_rows, node = 0, leaf
+            while node >= 0 and positions[node] >= base:
+                num_rows += node >= num_written and not is_listed[node]
+                node = parents[node]
+            if num_rows == 0:
+                continue
+            records[place], records[place + 1] = num_rows, base
+            row, nodes, node = place + 1 + num_rows, place + 2 + num_rows, leaf
+            while node >= 0 and positions[node] >= base:
+                if node >= num_written and not is_listed[node]:
+                    records[row], is_listed[node] = node - num_written, True
+                    row -= 1
+                records[nodes + positions[node] - base] = node
+                node = parents[node]
+            index[path, 0], index[path, 1], index[path, 2] = segment, place, positions[leaf]
+            place, path = nodes + positions[leaf] - base + 1, path + 1
+    return Paths(records[:place], index[:path])
+
+
+@nb.njit(cache=True)
+def _list_items(trees: Trees, cuts: Cuts, paths: Paths, group: int, pairs: int) -> NDArray[np.int32]:
+    """int32 [I, 6]: the items, ordered so that tiles of the same keys follow each other and find them in the cache. A
+    path's place is counted from the first path's."""
+    num_tiles = -(-(trees.offsets[1:] - trees.offsets[:-1]) * group // pairs)
+    most_items = np.sum(num_tiles * cuts.num_shared)
+    for path in range(len(paths.index)):
+        segment, record, last = paths.index[path, 0], paths.index[path, 1], paths.index[path, 2]
+        num_ranges = place_of(last) // cuts.segments[segment, 0] + 1 - cuts.num_shared[segment]
+        most_items += -(-paths.records[record] * group // pairs) * num_ranges
+    items, item = np.empty((most_items, ITEM_WORDS), np.int32), 0
+    for segment in range(len(num_tiles)):
+        stride, num_rows = cuts.segments[segment, 0], trees.offsets[segment + 1] - trees.offsets[segment]
+        first_position = trees.prefix_lens[segment] + trees.num_written[segment]
+        for number in range(cuts.num_shared[segment]):
+            start, end = start_of(number * stride), start_of((number + 1) * stride)
             for tile in range(num_tiles[segment]):
-                items[item, 0], items[item, 1], items[item, 2] = segment, tile * pairs, number
+                last_row = min(num_rows, ((tile + 1) * pairs + group - 1) // group) - 1
+                if trees.is_chain[segment] and first_position + last_row < start:
+                    continue
+                _write(items[item], segment, tile * pairs, number, start, end, -1)
                 item += 1
-    return items
+    for path in range(len(paths.index)):
+        segment, record, last = paths.index[path, 0], paths.index[path, 1], paths.index[path, 2]
+        stride = cuts.segments[segment, 0]
+        for number in range(cuts.num_shared[segment], place_of(last) // stride + 1):
+            start, end = start_of(number * stride), start_of((number + 1) * stride)
+            for tile in range(-(-paths.records[record] * group // pairs)):
+                _write(items[item], segment, tile * pairs, number, start, end, record)
+                item += 1
+    return items[:item]
+
+
+@nb.njit(cache=True)
+def _write(
+    item: NDArray[np.int32], segment: int, first_pair: int, number: int, start: int, end: int, path: int
+) -> None:
+    item[0], item[1], item[2], item[3], item[4], item[5] = segment, first_pair, number, start, end, path

@@ -20,9 +20,9 @@ EAGER_SECONDS = 10e-6
 HOST_SECONDS = 0.4e-3  # of a step outside its forward, both copies included: an assumption, our own budget
 PRODUCTS = 7  # matrix products of a layer: queries, keys, values, output, gate, up, down
 ATTENTION = 3  # launches: storing keys and values, attending in splits, merging
-# Other launches of a Qwen3 layer. We counted 47 in its modelling code, products included; compiled, two norms, the
-# rotation with its norms, the activation and a copy should be left.
-SMALL_BY_WAY = {"as they come": 40, "graphs": 40, "compiled": 5}
+# Other launches of a Qwen3 layer in bfloat16, as a test counts them; compiled, two norms, the rotation with its norms,
+# the activation and a copy should be left.
+SMALL_BY_WAY = {"as they come": 46, "graphs": 46, "compiled": 5}
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,16 @@ from decoding.attention.triton import kernels
 from decoding.attention.triton.constants import constants_of
 from decoding.attention.triton.tiles import EXACT, Tile, default_tile, padded_width
 from decoding.bench.kernels.compiled import Compiled, compile_for
+from decoding.cache.moves import move
 from decoding.core.layer import LayerSpec
 
 CAPABILITIES = [(8, 0), (9, 0), (10, 0)]
 NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
+WORDS = {"moves"}
 OF_MODEL = {"query", "keys", "values", "key", "value", "sinks", "out"}
 SUMS = {"sums", "stats"}
-NUMBERS = {"num_rows", "key_head", "key_row", "value_head", "value_row", "query_head", "query_row"}
+COUNTS = {"num_rows", "num_sequences", "num_blocks"}
+NUMBERS = COUNTS | {"key_head", "key_row", "value_head", "value_row", "query_head", "query_row"}
 
 
 def compile_kernel(kernel: Any, constants: dict[str, Any], dtype: torch.dtype, capability: tuple[int, int]) -> Compiled:
@@ -33,7 +36,7 @@ def compile_kernel(kernel: Any, constants: dict[str, Any], dtype: torch.dtype, c
     for place, (name, kind) in enumerate(signature.items()):
         if isinstance(kind, kernels.Step):
             aligned += [(place, part) for part in range(len(kind))]
-        elif kind.startswith("*") or name in NUMBERS - {"num_rows"}:
+        elif kind.startswith("*") or name in NUMBERS - COUNTS:
             aligned.append((place,))
     source = ASTSource(kernel, signature, known, {path: [["tt.divisibility", 16]] for path in aligned})
     options = {name: value for name, value in constants.items() if name not in signature}
@@ -49,6 +52,8 @@ def _type(name: str, dtype: str) -> Any:
         return f"*{dtype}"
     if name in SUMS:
         return "*fp32"
+    if name in WORDS:
+        return "*i64"
     return "fp32" if name == "scaling" else "i32" if name in NUMBERS else "*i32"
 
 
@@ -78,6 +83,12 @@ def compile_attend(layer: LayerSpec, dtype: torch.dtype, capability: tuple[int, 
     return compile_kernel(kernels.attend_tiles, constants.attend, dtype, capability)
 
 
+def compile_move(dtype: torch.dtype, capability: tuple[int, int]) -> Compiled:
+    """Compile what moves the rows of accepted paths."""
+    widths = dict.fromkeys(("KEY_DIM", "VALUE_DIM", "KEY_WIDTH", "VALUE_WIDTH"), 128)
+    return compile_kernel(move, widths | {"NUM_HEADS": 8, "num_warps": 4}, dtype, capability)
+
+
 def _lines() -> Iterator[str]:
     yield f"Triton {triton.__version__}, no device. Pairs x keys of a tile, warps, stages: registers,"
     yield "shared and spilled bytes, by what matrices are multiplied.\n"
@@ -92,6 +103,8 @@ def _lines() -> Iterator[str]:
         yield _line(
             f"{name}, 128", torch.bfloat16, [f"{each.registers}, {each.shared:,}, {each.spilled}" for each in made]
         )
+    made = [compile_move(torch.bfloat16, capability) for capability in CAPABILITIES]
+    yield _line("move, 128", torch.bfloat16, [f"{each.registers}, {each.shared:,}, {each.spilled}" for each in made])
 
 
 def _attend_cell(layer: LayerSpec, dtype: torch.dtype, capability: tuple[int, int]) -> str:

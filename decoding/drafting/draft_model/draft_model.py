@@ -23,7 +23,7 @@ from decoding.drafting.draft_model.rounds import grow_in_rounds
 from decoding.drafting.draft_model.state import DraftModelState, Fallback, GrowthRequest, KeptTokens
 from decoding.drafting.draft_model.vocabulary import TokenMap
 from decoding.model.checkpoint import BUNDLED_FOLDER
-from decoding.model.device.runner import Progress
+from decoding.model.device.runner import Progress, silent
 from decoding.model.files.gguf_place import gguf_paths
 from decoding.model.target_model import TargetModel
 from decoding.sampling.top_tokens import top_tokens
@@ -32,16 +32,22 @@ from decoding.stores.successor_table import NUM_SUCCESSORS
 
 class DraftModel:
     """model: ready to run; pool: of the target's blocks, in which the draft model's rows lie as well. most_rows: of the
-    prompt that a sequence may bring to one forward; vocab_size: the target's; tokens: None where ids mean the same to
-    both models."""
+    prompts that sequences may bring to one forward together; vocab_size: the target's; tokens: None where ids mean the
+    same to both models."""
 
     def __init__(
-        self, model: TargetModel, pool: BlockPool, most_rows: int, vocab_size: int, tokens: TokenMap | None = None
+        self,
+        model: TargetModel,
+        pool: BlockPool,
+        most_rows: int,
+        vocab_size: int,
+        tokens: TokenMap | None = None,
+        progress: Progress = silent,
     ) -> None:
         assert model.vocab_size >= NUM_SUCCESSORS, model.vocab_size
         self.model = model
         self.store: KvStore = model.new_store(pool.num_blocks)
-        self._runner = model.runner_over(self.store, model.max_model_len)
+        self._runner = model.runner_over(self.store, model.max_model_len, progress=progress)
         self._filled = FilledBlocks(pool)  # whose rows were all run here
         self._vocab_size = min(vocab_size, model.vocab_size) if tokens is None else vocab_size
         self._tokens = tokens
@@ -63,10 +69,14 @@ class DraftModel:
         """Bring every sequence up to date and grow the trees of those that are; which ones it can do no more for.
 
         One packed forward for what the draft model has not seen, then one for each depth of the trees. Of a sequence
-        with more than `most_rows` to catch up on no tree is begun.
+        with more to catch up on than it has room for no tree is begun.
         """
         fallbacks = {request.state: found for request in requests if (found := self._fallback(request)) is not None}
-        unseen = [(each, self._unseen(each)) for each in requests if each.state not in fallbacks]
+        unseen, left = [], self._most_rows
+        for each in requests:
+            if each.state not in fallbacks:
+                unseen.append((each, self._unseen(each, left)))
+                left -= len(unseen[-1][1].tokens)
         longest = self.model.max_model_len
         return fallbacks | grow_in_rounds(unseen, self._forward, lambda each: longest - each.end, "draft model")
 
@@ -87,14 +97,14 @@ class DraftModel:
             rows.state = StatePool(self.store.carried.shape, self.store.dtype, self.store.device).open()
         return rows
 
-    def _unseen(self, request: GrowthRequest) -> Segment:
+    def _unseen(self, request: GrowthRequest, most_rows: int) -> Segment:
         """The next tokens to read, but for those in blocks that are filled, be it by another sequence of this step: all
         of them where layers carry a state, which is in no block."""
         rows, blocks = self._rows(request), request.table.blocks
         is_shared = self.store.carried is None
         while is_shared and rows.length + BLOCK_LEN < request.end and blocks[rows.length // BLOCK_LEN] in self._filled:
             rows.length += BLOCK_LEN - rows.length % BLOCK_LEN
-        end = min(request.end, rows.length + self._most_rows)
+        end = min(request.end, rows.length + most_rows)
         self._filled.note(blocks[: end // BLOCK_LEN])
         is_through = end == request.end and request.budget is not None
         return Segment(rows, request.state.request.tokens[rows.length : end], None, "last" if is_through else "none")
@@ -129,6 +139,7 @@ def load_draft_model(config: EngineConfig, progress: Progress) -> TargetModel | 
     weights = "auto" if gguf_paths(name, None, None) else config.weights  # a GGUF file is packed already
     own = replace(config, model=name, gguf_file=None, weights=weights, max_model_len=None, revision=None, threads=None)
     model = TargetModel.load(own, progress)
+    model.fixed_rows = 1  # what it drafts may round as it likes
     if config.threads is not None:
         model.threads.limit(config.threads)  # and it may well be quicker on fewer
     return model

@@ -29,6 +29,7 @@ from decoding.core.tree import IntArray
 from decoding.drafting.draft_model.rounds import grow_in_rounds
 from decoding.drafting.draft_model.state import DraftModelState, Fallback, GrowthRequest, KeptTokens
 from decoding.drafting.eagle.head_model import HeadModel
+from decoding.model.device.runner import Progress, silent
 from decoding.sampling.top_tokens import top_tokens
 from decoding.stores.successor_table import NUM_SUCCESSORS
 
@@ -48,12 +49,12 @@ class Unfused(NamedTuple):
 
 
 class HeadDrafting:
-    """pool: of the target's blocks. most_rows: of the prompt that a sequence may bring to one forward."""
+    """pool: of the target's blocks. most_rows: of the prompts that sequences may bring to one forward together."""
 
-    def __init__(self, model: HeadModel, pool: BlockPool, most_rows: int) -> None:
+    def __init__(self, model: HeadModel, pool: BlockPool, most_rows: int, progress: Progress = silent) -> None:
         self.model = model
         self.store: KvStore = model.new_store(pool.num_blocks)
-        self._runner = model.runner_over(self.store, model.max_model_len)
+        self._runner = model.runner_over(self.store, model.max_model_len, progress=progress)
         self._pool = pool
         self._features = FeatureStore(pool, model.width, model.dtype, model.device)
         self._filled = FilledBlocks(pool)  # whose rows were all run here
@@ -87,7 +88,10 @@ class HeadDrafting:
         sequence whose last token but one the target has not run yet no tree is begun.
         """
         self._fuse()
-        unseen, longest = [(each, self._unseen(each)) for each in requests], self.model.max_model_len
+        unseen, left, longest = [], self._most_rows, self.model.max_model_len
+        for each in requests:
+            unseen.append((each, self._unseen(each, left)))
+            left -= len(unseen[-1][1].tokens)
         return grow_in_rounds(unseen, partial(self._forward, {}), lambda _: longest, "head")
 
     def _fuse(self) -> None:
@@ -104,7 +108,7 @@ class HeadDrafting:
         if len(slots_K):
             self._features.write(slots_K, self.model.fuse(features_KF))
 
-    def _unseen(self, request: GrowthRequest) -> Segment:
+    def _unseen(self, request: GrowthRequest, most_rows: int) -> Segment:
         """The next rows to run, but for those in blocks that are filled, be it by another sequence of this step.
 
         The last row of the last of these is run again: the token after it may be another.
@@ -115,7 +119,7 @@ class HeadDrafting:
         while rows.length + BLOCK_LEN <= last and blocks[rows.length // BLOCK_LEN] in self._filled:
             rows.length += BLOCK_LEN - rows.length % BLOCK_LEN
         rows.length -= rows.length > before
-        slots = slots_of(blocks, np.arange(rows.length, min(last, rows.length + self._most_rows)))
+        slots = slots_of(blocks, np.arange(rows.length, min(last, rows.length + most_rows)))
         end = rows.length + self._features.num_known(slots)
         self._filled.note(blocks[: end // BLOCK_LEN])
         is_through = end == last and request.budget is not None

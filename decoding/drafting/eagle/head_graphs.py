@@ -40,7 +40,7 @@ class StaticHead(HeadRunner, Protocol):
     device: torch.device
 
     def run_static(self, step: StepTensors, hidden_TE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of the rows `logit_rows_T`, as `run` gives them, in any dtype. Reads nothing back to the host."""
+        """Of the rows `logit_rows_L`, as `run` gives them, in any dtype. Reads nothing back to the host."""
         ...
 
 

@@ -150,7 +150,7 @@ class HeadModel:
                 self._fused = None
 
     def run_static(self, step: StepTensors, hidden_TE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The same over a step's tensors, of the rows `logit_rows_T`. Reads nothing back to the host."""
+        """The same over a step's tensors, of the rows `logit_rows_L`. Reads nothing back to the host."""
         layer = self._layers[0]
         with torch.inference_mode():
             result_1TE = self._head(
@@ -159,10 +159,12 @@ class HeadModel:
                 step.positions_T[None],
                 lambda query, key, value: self._backend.attend(layer, query, key, value, step),
             )
-            hidden_1TE = result_1TE[:, step.logit_rows_T]
+            hidden_1TE = result_1TE[:, step.logit_rows_L]
             return hidden_1TE[0], self._head.logits(hidden_1TE)[0]
 
-    def runner_over(self, store: KvStore, most_keys: int, most_rows: int = BUCKETS[-1]) -> HeadRunner:
+    def runner_over(
+        self, store: KvStore, most_keys: int, most_rows: int = BUCKETS[-1], progress: Progress = silent
+    ) -> HeadRunner:
         """What runs it over an empty store the quickest way there is: the head itself, or captured forwards.
 
         most_keys: of a segment; most_rows: that captured forwards need to have.
@@ -170,7 +172,7 @@ class HeadModel:
         if self._capture is None or not isinstance(self._backend, StaticAttention):
             return self
         graphs = HeadGraphs(self, self._backend, store, most_keys, buckets_for(most_rows))
-        return graphs if graphs.try_capture(self._capture, silent) else self
+        return graphs if graphs.try_capture(self._capture, progress) else self
 
     def launch(self, batch: StepBatch) -> Forward:
         """A forward for who measures what it takes."""

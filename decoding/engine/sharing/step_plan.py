@@ -31,20 +31,26 @@ class Prompt(NamedTuple):
 @dataclass(slots=True)
 class StepPlan:
     """A step in the making: who runs with how many of its pending tokens, and how many more there may be, in all and of
-    each key."""
+    each key; of how many tokens of prompts whose log probabilities are told, and of how many in trees."""
 
     tokens_left: int
     tokens_of: dict[str, int]
+    logits_left: int
+    tree_tokens_left: int
     sizes: dict[Sequence, int] = field(default_factory=dict)
 
     def add(self, sequence: Sequence, size: int) -> None:
         self.sizes[sequence] = size
         self.tokens_left -= size
         self.tokens_of[sequence.turn.key] -= size
+        if sequence.scores_prompt:
+            self.logits_left -= size
+        self.tree_tokens_left -= size == sequence.num_pending
 
     def room_for(self, sequence: Sequence) -> int:
         """How many of its tokens there may be."""
-        return min(sequence.num_pending, self.tokens_left, self.tokens_of[sequence.turn.key])
+        room = min(sequence.num_pending, self.tokens_left, self.tokens_of[sequence.turn.key])
+        return min(room, self.logits_left) if sequence.scores_prompt else room
 
     def unplanned(self, sequences: Iterable[Sequence]) -> list[Sequence]:
         return [each for each in sequences if each not in self.sizes]

@@ -1,8 +1,8 @@
 """Captures forwards over one store for a few numbers of tokens (buckets) and replays them: a launch is one call.
 
-Owns the buffers that forwards read and the logits that they write. A step that fits no bucket, such as a long prompt,
-is run by the model itself. Invariant: every forward of a bucket queues the same operations; a step differs only in
-data.
+Owns the buffers that forwards read and the logits that they write. A step that fits no bucket, such as a very long
+prompt, is run by the model itself. Invariant: every forward of a bucket queues the same operations; a step differs only
+in data.
 """
 
 from __future__ import annotations
@@ -17,17 +17,22 @@ import torch
 
 from decoding.attention.backend import StaticAttention
 from decoding.cache.batch import Segment, StepBatch, pack
-from decoding.cache.block_pool import BLOCK_LEN, BlockTable
+from decoding.cache.block_pool import BLOCK_LEN, BlockTable, num_blocks_for
 from decoding.cache.kv_store import KvRows, KvStore
 from decoding.cache.step_tensors import StepBuffers, StepRoom, StepTensors
+from decoding.errors import ModelRefused
 from decoding.model.device.capture import Capture, Launch
 from decoding.model.device.runner import Forward, Progress, Runner
 from decoding.model.device.stopwatch import stopwatch_on
 from decoding.model.features import FeatureTap, Seen
-from decoding.model.refusal import sentence
+from decoding.model.self_test import TOLERANCES
 
-# Shape suffixes: T padded tokens, V vocabulary.
-BUCKETS: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)  # tokens
+# Shape suffixes: L padded tokens that need logits, V vocabulary.
+BUCKETS: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 512, 1024, 2048)  # tokens
+FIXED_ROWS = 64  # up to so many tokens a target's forward has one shape, and so one rounding, for a few per cent more
+MOST_LOGITS = 512  # of a step: of a prompt's many tokens few need logits, which take the room of hundreds of others
+MOST_SEGMENTS = 256  # of a step, that there is room for the longest block tables of
+FEW_TOKENS = 16  # of the vocabulary, that replays are checked with
 TREE_ROWS = 8  # room for tree nodes per token of the largest bucket: a growing tree's earlier nodes are passed again
 
 
@@ -38,13 +43,13 @@ class StaticModel(Runner, Protocol):
     taps: list[FeatureTap]
 
     def run_static(self, step: StepTensors) -> torch.Tensor:
-        """[T, V]: logits of the tokens `logit_rows_T`, in any dtype. Copies nothing to the host."""
+        """[L, V]: logits of the tokens `logit_rows_L`, in any dtype. Copies nothing to the host."""
         ...
 
 
 def buckets_for(most_rows: int, least_rows: int = 1) -> Sequence[int]:
     """The buckets to capture for steps of up to `most_rows` tokens. least_rows: the fewest tokens of a forward."""
-    buckets = [each for each in BUCKETS if each >= least_rows]
+    buckets = [each for each in BUCKETS if each >= least_rows] or BUCKETS[-1:]
     return buckets[: bisect_left(buckets, most_rows) + 1]
 
 
@@ -55,24 +60,28 @@ class GraphRunner:
         self, model: StaticModel, attention: StaticAttention, store: KvStore, most_keys: int, buckets: Sequence[int]
     ) -> None:
         most_rows = buckets[-1]
-        tables = most_rows * -(-most_keys // BLOCK_LEN)
+        most_logits, tables = min(most_rows, MOST_LOGITS), min(most_rows, MOST_SEGMENTS) * -(-most_keys // BLOCK_LEN)
         work = attention.most_work(most_rows, most_keys)
-        room = StepRoom(most_rows, TREE_ROWS * most_rows, tables, most_keys, work)
+        room = StepRoom(most_rows, most_logits, TREE_ROWS * most_rows, tables, most_keys, work)
         self._model = model
         self._store = store
         self._buckets = buckets
-        self._buffers = StepBuffers(store, room, attention.share_out)
-        self._logits_TV = torch.empty(most_rows, model.num_logits, dtype=torch.float32, device=store.device)
+        self._attention = attention
+        self._buffers = StepBuffers(store, room)
+        self._logits_LV = torch.empty(most_logits, model.num_logits, dtype=torch.float32, device=store.device)
         self._new_stopwatch = stopwatch_on(store.device)
         self._replays: dict[int, Launch] = {}
         self._features: dict[int, list[Seen]] = {}
 
     def try_capture(self, capture: Capture, progress: Progress) -> bool:
-        """Capture the forwards. If that fails, report the reason to `progress` and return False."""
+        """Capture the forwards and check them. If they cannot be captured, or give other logits than the operations
+        that were captured, report the reason to `progress` and return False."""
         try:
             self.capture(capture, progress)
-        except RuntimeError as error:  # the device raises it if a forward waits for a result
-            progress(f"Forwards are not captured: {sentence(error)}", 1.0)
+            for num_rows in self._buckets:
+                self._check(num_rows)
+        except ModelRefused as refused:
+            progress(f"Forwards are not captured: {refused}", 1.0)
             return False
         return True
 
@@ -81,33 +90,60 @@ class GraphRunner:
         before, nothing = capture.reserved_bytes(), _nothing(self._store)
         for place, num_rows in enumerate(reversed(self._buckets)):
             progress(f"Capturing forwards of {num_rows} rows", place / len(self._buckets))
-            self._buffers.stage(nothing, num_rows)
+            self._buffers.stage(nothing, num_rows, self._attention.share_out(nothing))
             self._replays[num_rows] = capture.note(partial(self._queue, self._buffers.view(num_rows)))
             self._features[num_rows] = [dict(tap.seen) for tap in self._model.taps]
         mebibytes = (capture.reserved_bytes() - before) / 2**20
         progress(f"Captured forwards of {len(self._buckets)} sizes in {mebibytes:.0f} MiB", 1.0)
 
+    def _check(self, num_rows: int) -> None:
+        """Compare replays with the operations that were captured, over other steps. Raises ModelRefused."""
+        room, step = self._buffers.room, self._buffers.view(num_rows)
+        num_tokens = max(1, min(num_rows, min(room.keys, self._store.num_blocks * BLOCK_LEN) // 2))
+        rows = KvRows(_first_blocks(2 * num_tokens))
+        for _ in range(2):  # a prompt, and what follows it
+            tokens, num_logits = np.arange(num_tokens, dtype=np.int32) % FEW_TOKENS, min(num_tokens, room.logits)
+            batch = pack([Segment(rows, tokens, None, num_logits)], self._store)
+            self._buffers.stage(batch, num_rows, self._attention.share_out(batch))
+            expected_RV = self._model.run_static(step)[:num_logits].float()
+            self._replays[num_rows]()
+            difference = float((self._logits_LV[:num_logits] - expected_RV).abs().max() / expected_RV.abs().max())
+            if not difference <= TOLERANCES[self._store.dtype]:
+                raise ModelRefused(
+                    f"a replay of {num_rows} rows gives logits that differ by {difference:.2g} of the largest one"
+                )
+            rows.length += num_tokens
+
     def holds(self, batch: StepBatch) -> bool:
         """Whether the step fits a captured forward."""
-        return self._buffers.room.holds(batch)
+        return self._buffers.room.holds(batch, self._attention.share_out(batch))
 
     def launch(self, batch: StepBatch) -> Forward:
         """Replay the smallest bucket that holds the step; if none does, run the model."""
         assert batch.store is self._store, "a captured forward writes to the store it was captured with"
-        if not self.holds(batch):
+        work = self._attention.share_out(batch)
+        if not self._buffers.room.holds(batch, work):
             return self._model.launch(batch)
         num_rows = self._buckets[bisect_left(self._buckets, batch.num_tokens)]
-        stopwatch = self._new_stopwatch()
-        self._buffers.stage(batch, num_rows)
+        self._buffers.stage(batch, num_rows, work)
+        stopwatch = self._new_stopwatch()  # what the host packs while the device waits is not the forward's time
         self._replays[num_rows]()
         stopwatch.stop()
         for tap, seen in zip(self._model.taps, self._features[num_rows], strict=True):
             tap.seen.update(seen)
-        return Forward(self._logits_TV[: len(batch.logit_rows_R)], stopwatch.seconds)
+        return Forward(self._logits_LV[: len(batch.logit_rows_R)], stopwatch.seconds)
 
     def _queue(self, step: StepTensors) -> None:
-        logits_TV = self._model.run_static(step)
-        self._logits_TV[: len(logits_TV)].copy_(logits_TV)
+        logits_LV = self._model.run_static(step)
+        self._logits_LV[: len(logits_LV)].copy_(logits_LV)
+
+
+def _first_blocks(num_tokens: int) -> BlockTable:
+    """Of a store in which nobody holds any."""
+    table = BlockTable()
+    for block in range(num_blocks_for(num_tokens)):
+        table.append(block)
+    return table
 
 
 def _nothing(store: KvStore) -> StepBatch:

@@ -16,7 +16,7 @@ from decoding.errors import ModelRefused
 from decoding.model.device.compiling import CompiledModel
 from decoding.model.seam import SERVING, TRACED, Seam, set_implementation
 
-# Shape suffixes: T padded tokens, R tokens that need logits, V vocabulary.
+# Shape suffixes: T padded tokens, L those that need logits, and padding, R those that do, V vocabulary.
 
 
 class StaticForward:
@@ -30,15 +30,15 @@ class StaticForward:
         self._gives_all_rows = "logits_to_keep" not in inspect.signature(model.forward).parameters
 
     def run(self, step: StepTensors) -> torch.Tensor:
-        """[T, V]: logits of the tokens `logit_rows_T`, in the model's dtype. Copies nothing to the host."""
+        """[L, V]: logits of the tokens `logit_rows_L`, in the model's dtype. Copies nothing to the host."""
         with torch.inference_mode(), self._seam.running(step):
-            logits_1TV: torch.Tensor = self._call(
+            logits_1LV: torch.Tensor = self._call(
                 input_ids=step.ids_T[None],
                 position_ids=step.positions_T[None],
                 use_cache=False,
-                logits_to_keep=step.logit_rows_T,
+                logits_to_keep=step.logit_rows_L,
             ).logits
-        return logits_1TV[0, step.logit_rows_T] if self._gives_all_rows else logits_1TV[0]
+        return logits_1LV[0, step.logit_rows_L] if self._gives_all_rows else logits_1LV[0]
 
     def compile(self, step: StepTensors, expected_RV: torch.Tensor, tolerance: float) -> None:
         """Compile the forward, if `step` then gives the expected logits within `tolerance` times the largest of them.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import chain
 
 from torch import nn
 
@@ -16,8 +17,9 @@ def num_weights_in(model: nn.Module) -> int:
 
 
 def num_bytes_in(model: nn.Module) -> int:
-    """The bytes of all weights."""
-    return sum(each.nbytes for each in model.parameters()) + sum(each.num_bytes for each in _packed_in(model))
+    """The bytes of all weights, those that other libraries keep packed in buffers included."""
+    own = sum(each.nbytes for each in chain(model.parameters(), model.buffers()))
+    return own + sum(each.num_bytes for each in _packed_in(model))
 
 
 def _packed_in(model: nn.Module) -> set[PackedGroups | Int8Linear]:

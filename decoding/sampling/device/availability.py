@@ -1,11 +1,11 @@
-"""Whether the kernels of this room can run. Does not import Triton."""
+"""Whether the kernels of this room can run. Imports Triton only where there is a GPU."""
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 import torch
+
+from decoding.core.files.toolchain import why_no_triton
 
 
 def has_kernels(device: torch.device) -> bool:
-    return device.type == "cuda" and find_spec("triton") is not None
+    return device.type == "cuda" and why_no_triton() is None

@@ -11,11 +11,16 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from decoding.core.request import Request
+from decoding.core.sampling_params import MAX_LOGPROBS, SamplingParams
+from decoding.core.speculation_params import SpeculationParams
 from decoding.core.token_logprobs import TokenLogprobs
-from decoding.core.tree import IntArray, Verdict
+from decoding.core.tree import IntArray, Source, Verdict, chain
 from decoding.sampling.asked import Asked, Drawn
-from decoding.sampling.device.launch import BLOCK, Results, launch
-from decoding.sampling.device.plan import Answers, Tree, plan_step
+from decoding.sampling.device.launch import BLOCK, FEWEST_NODES, Results, launch
+from decoding.sampling.device.plan import FEW_TOP, Answers, Tree, plan_step
+from decoding.sampling.law import law_of
+from decoding.sampling.logits_processors import processors_of
 from decoding.sampling.logprobs import told
 from decoding.sampling.sampler import drawn_on_host
 
@@ -28,6 +33,32 @@ class DeviceSampler:
 
     def launch(self, logits_RV: torch.Tensor, asked: Sequence[Asked]) -> DeviceDrawing:
         return DeviceDrawing(logits_RV, asked, self._block_len)
+
+    def warm_up(self, logits_RV: torch.Tensor) -> None:
+        """Have the kernels compiled for whatever may be asked of such rows, trees of up to R nodes included."""
+        num_nodes = min(FEWEST_NODES, len(logits_RV))
+        while True:
+            for num_top in (FEW_TOP, MAX_LOGPROBS):
+                asked = _everything(num_nodes, num_top, logits_RV.shape[1])
+                self.launch(logits_RV[:num_nodes], [asked])
+            if num_nodes == len(logits_RV):
+                return
+            num_nodes = min(2 * num_nodes, len(logits_RV))
+
+
+def _everything(num_nodes: int, num_top: int, vocab_size: int) -> Asked:
+    """A request that has all kernels launched, and a tree."""
+    sampling = SamplingParams(max_tokens=1, logprobs=num_top, logit_bias={0: 1.0}, allowed_token_ids=(0,))
+    request = Request(
+        id="",
+        prompt=np.zeros(1, np.int32),
+        sampling=sampling,
+        speculation=SpeculationParams(),
+        eos_token_ids=frozenset(),
+    )
+    tree = chain(0, np.arange(1, num_nodes, dtype=np.int32) % vocab_size, Source.CONTEXT)
+    processors, law = processors_of(request, vocab_size, None), law_of(sampling)
+    return Asked(request, law, 0, num_nodes, tree, processors, min(num_top, FEW_TOP), request.prompt[:0], 0)
 
 
 class DeviceDrawing:

@@ -36,6 +36,7 @@ from decoding.sampling.device.scan import (
 )
 
 NEAR = tl.constexpr(1e-3)  # float32 scores closer than this are compared in float64; their error is below 1e-4
+FEW = tl.constexpr(64)  # tokens of a top-k that are counted one by one
 UNSAID = tl.constexpr(-1)  # no token: the row is not finite, or has no token left
 
 
@@ -74,7 +75,10 @@ def _draw_kept(row, job, numbers, block_bests, reaches, mass, vocab_size, BLOCKS
     if most_ahead == 0:
         most_ahead += vocab_size
     elif top_p < 1:
-        last = _place_of_rank(row, block_bests, most_ahead, temperature, vocab_size, BLOCKS, BLOCK)
+        if most_ahead <= FEW:
+            last = _place_of_low_rank(row, block_bests, most_ahead, vocab_size, BLOCKS, BLOCK)
+        else:
+            last = _place_of_rank(row, block_bests, most_ahead, temperature, vocab_size, BLOCKS, BLOCK)
         _, mass = _ahead(row, block_bests, last, best, temperature, vocab_size, BLOCKS, BLOCK)
         floor, needed = tl.maximum(floor, last + 1), mass * top_p
     is_filtered = (most_ahead < vocab_size) | (top_p < 1)
@@ -136,6 +140,23 @@ def _ahead(row, block_bests, place, best, temperature, vocab_size, BLOCKS: tl.co
         block_bests = tl.where(blocks == block, NOTHING, block_bests)
         nearest = tl.max(block_bests, 0)
     return count, mass
+
+
+@triton.jit
+def _place_of_low_rank(row, block_bests, rank, vocab_size, BLOCKS: tl.constexpr, BLOCK: tl.constexpr):
+    """The same as `_place_of_rank`, for a few tokens: the best one is taken off until the `rank`-th is the best, and
+    each time one block is read."""
+    blocks = tl.arange(0, BLOCKS)
+    place = tl.max(block_bests, 0)
+    left = rank
+    while (left > 1) & (place > NOTHING):
+        block = token_of(place) // BLOCK
+        _, places = load_block(row, block, vocab_size, BLOCK)
+        following = tl.max(tl.where(places < place, places, NOTHING), 0)
+        block_bests = tl.where(blocks == block, following, block_bests)
+        place = tl.max(block_bests, 0)
+        left -= 1
+    return tl.where(place > NOTHING, place - 1, place)
 
 
 @triton.jit

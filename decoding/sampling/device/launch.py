@@ -70,10 +70,11 @@ class Launched:
 
 
 class _Tables:
-    """A plan's tables on the device, sent in one copy."""
+    """A plan's tables on the device, sent in one copy. Each begins at a multiple of 16 bytes, whatever is before it:
+    kernels are compiled anew for addresses of another alignment."""
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
-        bits = np.concatenate([*plan.masks, np.zeros(plan.num_mask_words % 2, np.uint32)])
+        bits = np.concatenate([*plan.masks, np.zeros(plan.num_mask_words % 2, np.uint32)])  # whole int64
         tables = {
             "jobs": _joined(plan.jobs),
             "trees": _joined(plan.trees),
@@ -86,6 +87,7 @@ class _Tables:
             "entries": _joined(plan.entries),
             "masks": bits.view(np.int64),
         }
+        tables = {name: np.append(words, np.zeros(len(words) % 2, np.int64)) for name, words in tables.items()}
         block = torch.from_numpy(np.concatenate(list(tables.values())))
         block = (block.pin_memory() if device.type == "cuda" else block).to(device, non_blocking=True)
         parts = block.split([len(words) for words in tables.values()])  # type: ignore[no-untyped-call]

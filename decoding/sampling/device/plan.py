@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoding.core.sampling_params import MAX_LOGPROBS
-from decoding.core.tree import DraftTree, IntArray
+from decoding.core.tree import DraftTree
 from decoding.sampling.asked import Asked
 from decoding.sampling.device.tree_edits import TreeEdits
+from decoding.sampling.law import Law
 from decoding.sampling.logits_kernel import Mask, Penalties
 from decoding.sampling.logits_processors import Entries
 
@@ -41,12 +42,24 @@ class Tree(NamedTuple):
     path: int
 
 
+class Draws(NamedTuple):
+    """A tree to draw from. Node i's row is `source + step * i`."""
+
+    tree: DraftTree
+    source: int
+    step: int
+    num_tokens: int  # before it
+    law: Law
+
+
 @dataclass(slots=True)
 class Answers:
-    """Where a sequence's answers are. tree: None if none is walked. ranked, scored: the first of its entries among the
-    step's ranked rows and scored tokens. is_on_host: the host must answer instead, see `plan_step`."""
+    """Where a sequence's answers are. tree: None if none is walked; number: of all trees. ranked, scored: the first of
+    its entries among the step's ranked rows and scored tokens. is_on_host: the host must answer instead, see
+    `plan_step`."""
 
     tree: Tree | None = None
+    number: int = 0
     ranked: int = 0
     scored: int = 0
     is_on_host: bool = False
@@ -60,6 +73,8 @@ class Plan:
     vocab_size: int
     num_top: int
     answers: list[Answers] = field(default_factory=list)
+    draws: list[Draws] = field(default_factory=list)
+    are_ranked: list[bool] = field(default_factory=list)  # of each tree: whether its jobs rank their rows as well
     jobs: list[Words] = field(default_factory=list)
     trees: list[Tree] = field(default_factory=list)
     nodes: list[Words] = field(default_factory=list)
@@ -90,7 +105,7 @@ class Plan:
 
     def add_tree(self, asked: Asked, tree: DraftTree) -> Answers:
         """Plan a draw at each node of a tree, and its walk."""
-        sources = np.arange(asked.first_of_tree, asked.first_of_tree + len(tree))
+        source, step = asked.first_of_tree, 1
         if asked.processors is not None:
             try:
                 edits = TreeEdits(asked.processors, tree)
@@ -98,13 +113,36 @@ class Plan:
                 raise
             except BaseException:  # a panic in llguidance is not an Exception
                 return Answers(is_on_host=True)
-            sources = self._add_edits(edits, sources)
+            source, step = -1 - self._add_edits(edits, source), -1
         walked = Tree(self.num_jobs, len(tree), self.first_ranked)
         self.trees.append(walked)
         self.first_ranked += 1 + 2 * len(tree)
-        self.nodes.append(np.stack((tree.tokens, tree.parents), axis=1).astype(np.int64))
-        self._add_jobs(self._draws(asked, sources, asked.request.num_tokens + tree.depths()))
-        return Answers(walked)
+        self.num_jobs += len(tree)
+        self.draws.append(Draws(tree, source, step, asked.request.num_tokens, asked.law))
+        self.are_ranked.append(False)
+        return Answers(walked, len(self.draws) - 1)
+
+    def lay_out(self) -> None:
+        """Make the records of all nodes, and of the jobs that draw at them, at once: each by its request's law."""
+        if not self.draws:
+            return
+        counts = [len(each.tree) for each in self.draws]
+        tree_N = np.repeat(np.arange(len(counts)), counts)
+        node_N = np.arange(len(tree_N)) - np.repeat(np.cumsum([0, *counts[:-1]]), counts)
+        integers_NX = np.array([self._integers(*each) for each in zip(self.draws, self.are_ranked, strict=True)])[
+            tree_N
+        ]
+        source_N, step_N, is_ranked_N, seed_N, num_tokens_N, top_k_N = integers_NX.T
+        jobs = np.empty((len(tree_N), JOB_WORDS), np.int64)
+        jobs[:, SOURCE], jobs[:, IS_RANKED] = source_N + step_N * node_N, is_ranked_N
+        jobs[:, SEED], jobs[:, TOP_K] = seed_N, top_k_N
+        jobs[:, POSITION] = num_tokens_N + np.concatenate([each.tree.depths() for each in self.draws])
+        jobs[:, TEMPERATURE:] = np.array([_numbers(each.law) for each in self.draws]).view(np.int64)[tree_N]
+        tokens_N, parents_N = (
+            np.concatenate([getattr(each.tree, name) for each in self.draws]) for name in ("tokens", "parents")
+        )
+        self.nodes.append(np.stack((tokens_N, parents_N), axis=1).astype(np.int64))
+        self.jobs.insert(0, jobs)
 
     def add_ranks(self, asked: Asked, answers: Answers) -> None:
         """Plan to rank the sequence's rows and score tokens, if top tokens or logprobs are wanted."""
@@ -116,7 +154,7 @@ class Plan:
             self.rank_rows(asked.first, num_rows)
         else:  # the tree's rows are drawn from unedited, so their jobs can rank them as well
             self.rank_rows(asked.first, num_rows - tree.num_nodes)
-            self.jobs[self.trees.index(tree)][:, IS_RANKED] = 1
+            self.are_ranked[answers.number] = True
             self.ranked += range(tree.first, tree.first + tree.num_nodes)
         self.scored += enumerate(asked.prompt_tokens.tolist(), asked.first + asked.first_scored)
         if asked.num_logprobs is not None and tree is not None:
@@ -127,30 +165,26 @@ class Plan:
         self.ranked += range(self.num_jobs, self.num_jobs + num_rows)
         jobs = np.zeros((num_rows, JOB_WORDS), np.int64)
         jobs[:, SOURCE], jobs[:, IS_RANKED] = np.arange(first, first + num_rows), 1
-        self._add_jobs(jobs)
+        self.jobs.append(jobs)
+        self.num_jobs += len(jobs)
 
-    def _draws(self, asked: Asked, sources: Words, positions: IntArray) -> Words:
-        """The records of jobs that draw by the request's law."""
-        law = asked.law
-        floor = math.log(law.min_p) if law.min_p > 0.0 else -math.inf
-        jobs = np.zeros((len(sources), JOB_WORDS), np.int64)
-        jobs[:, SOURCE], jobs[:, POSITION] = sources, positions
-        jobs[:, SEED], jobs[:, TOP_K] = law.seed.astype(np.int64), law.top_k if law.top_k < self.vocab_size else 0
-        jobs[:, TEMPERATURE:] = np.array([law.temperature, law.top_p, floor]).view(np.int64)
-        return jobs
+    def _integers(self, draws: Draws, is_ranked: bool) -> tuple[int, ...]:
+        """Of a tree's jobs what is the same for all of them or follows from a node's number."""
+        law = draws.law
+        top_k = law.top_k if law.top_k < self.vocab_size else 0
+        return draws.source, draws.step, is_ranked, int(law.seed.astype(np.int64)), draws.num_tokens, top_k
 
-    def _add_edits(self, edits: TreeEdits, sources: Words) -> Words:
-        """Plan edited copies of the rows `sources`; return their numbers as sources of jobs (negative)."""
+    def _add_edits(self, edits: TreeEdits, first_source: int) -> int:
+        """Plan edited copies of a tree's rows, from `first_source` on; return the number of the first one."""
         first = len(self.edited)
         first_entry = self._add_entries(edits.entries)
-        for row, (source, mask_W, after) in enumerate(
-            zip(sources, edits.masks, edits.entries_after, strict=True), first
-        ):
-            self.edited.append((int(source), self._add_mask(mask_W)))
+        for place, (mask_W, after) in enumerate(zip(edits.masks, edits.entries_after, strict=True)):
+            row, source = first + place, first_source + place
+            self.edited.append((source, self._add_mask(mask_W)))
             self.changes.append(_change(row, source, first_entry, edits.entries, edits.penalties))
             if len(after.tokens_E):
                 self.changes_after.append(_change(row, source, self._add_entries(after), after, edits.penalties))
-        return -1 - np.arange(first, len(self.edited))
+        return first
 
     def _add_entries(self, entries: Entries) -> int:
         """Add entries; return the number of the first one."""
@@ -167,12 +201,13 @@ class Plan:
             self.num_mask_words += len(mask_W)
         return self.num_mask_words - len(mask_W)
 
-    def _add_jobs(self, jobs: Words) -> None:
-        self.jobs.append(jobs)
-        self.num_jobs += len(jobs)
+
+def _numbers(law: Law) -> tuple[float, float, float]:
+    """The last words of a job."""
+    return law.temperature, law.top_p, math.log(law.min_p) if law.min_p > 0.0 else -math.inf
 
 
-def _change(row: int, source: np.int64, first_entry: int, entries: Entries, penalties: Penalties) -> Words:
+def _change(row: int, source: int, first_entry: int, entries: Entries, penalties: Penalties) -> Words:
     """The record that applies a list of entries to an edited row."""
     words = np.array([row, source, first_entry, len(entries.tokens_E)])
     numbers = np.array([penalties.presence, penalties.frequency, penalties.repetition])
@@ -195,4 +230,5 @@ def plan_step(asked: Sequence[Asked], vocab_size: int) -> Plan:
     for each, answers in zip(asked, plan.answers, strict=True):
         if not answers.is_on_host:
             plan.add_ranks(each, answers)
+    plan.lay_out()
     return plan

@@ -59,7 +59,7 @@ def scan(
             best = tl.max(places, 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first"])
 def rank(ranked, bests, masses, tops, results, values, first, num_blocks, NUM_TOP: tl.constexpr, BLOCKS: tl.constexpr,
          PLACES: tl.constexpr):  # fmt: skip
     """Find a ranked row's most likely tokens. ranked: int64 [H], the rows' jobs. Writes [H, 1 + 2 NUM_TOP] to
@@ -83,7 +83,7 @@ def rank(ranked, bests, masses, tops, results, values, first, num_blocks, NUM_TO
         candidates = tl.where(candidates == top, NOTHING, candidates)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first"])
 def score(scored, drawn, logits, results, values, first, vocab_size, BLOCK: tl.constexpr):
     """Score one token in its row. scored: int64 [L, 2], the row and the token, or `-1 - job` for the token that a job
     drew. Writes [L, 2] to results[first:] as above: the token's logit and the number of higher logits."""

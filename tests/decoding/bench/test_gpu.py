@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from decoding.attention.padded import PaddedAttention
 from decoding.bench.gpu import contestants
 from decoding.bench.gpu.__main__ import main, render
 from decoding.bench.gpu.calculated import PAGE
@@ -17,6 +19,7 @@ from decoding.bench.gpu.cost_model import (
     H100,
     H200,
     HOST_SECONDS,
+    PRODUCTS,
     QWEN3,
     SMALL_BY_WAY,
     Load,
@@ -24,6 +27,11 @@ from decoding.bench.gpu.cost_model import (
     bound_seconds,
     step_seconds,
 )
+from decoding.cache.step_tensors import StepBuffers, StepRoom
+from decoding.config import EngineConfig
+from decoding.model.target_model import TargetModel
+from tests.models import tiny
+from tests.recording import Recorder, RecordingCapture
 
 ROOT = Path(__file__).parents[3]
 PLAIN = Load(sequences=1, context=1024)
@@ -41,6 +49,27 @@ def test_no_way_undercuts_the_bound_and_each_is_quicker_than_the_last(model: obj
         times = [step_seconds(model, gpu, PLAIN, way) for way in SMALL_BY_WAY]  # type: ignore[arg-type]
         assert times == sorted(times, reverse=True)
         assert times[-1] > bound_seconds(model, gpu, PLAIN)  # type: ignore[arg-type]
+
+
+def launches(num_layers: int, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """What a captured forward of a Qwen3 queues, attention apart: matrix products, and everything else."""
+    own = tiny("qwen3", num_hidden_layers=num_layers).to(torch.bfloat16)
+    model = TargetModel.from_model(own, EngineConfig(attention="padded", threads=1), RecordingCapture())
+    step = StepBuffers(model.new_store(8), StepRoom(rows=8, logits=8, tree_rows=8, blocks=8, keys=64)).view(8)
+    found = torch.zeros(1, 8, model.layers[0].num_query_heads, model.layers[0].value_dim, dtype=torch.bfloat16)
+    with monkeypatch.context() as patched, Recorder() as recorder:
+        patched.setattr(PaddedAttention, "attend", lambda *_: found)
+        model.run_static(step)
+    names = [str(each.call).split(".")[1] for each in recorder.operations]
+    return Counter(
+        "products" if name in ("mm", "addmm", "linear") else "others" for name in names if "empty" not in name
+    )
+
+
+def test_launches_of_a_layer_are_counted_and_not_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = launches(3, monkeypatch) - launches(2, monkeypatch)
+    assert counted["products"] == PRODUCTS
+    assert counted["others"] == SMALL_BY_WAY["graphs"] == SMALL_BY_WAY["as they come"]
 
 
 def test_rows_are_nearly_free_until_products_are_bound_by_computing() -> None:

@@ -93,3 +93,57 @@ def test_a_fork_shares_no_fate_with_its_source() -> None:
 
 def test_bytes_per_slot_counts_every_layer() -> None:
     assert bytes_per_slot(LAYERS, torch.bfloat16) == 2 * (2 * 2 * 16 + 3 * 10)
+
+
+def random_paths(rng: np.random.Generator, num_sequences: int) -> list[np.ndarray]:
+    """Of trees of up to 40 nodes, some of which move nothing."""
+    sizes = [int(rng.integers(1, 12)) for _ in range(num_sequences)]
+    return [path(0, *sorted(rng.choice(np.arange(1, 40), size - 1, replace=False))) for size in sizes]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("mover", ["gathered", "triton"])
+def test_moves_of_a_device_are_made_together_and_are_those_of_the_cpu(mover: str, dtype: torch.dtype) -> None:
+    rng, found = np.random.default_rng(0), []
+    paths = random_paths(rng, 9)
+    for is_device in (False, True):
+        cache = new_cache(9 * 64, dtype)
+        store, all_rows = cache.store, [cache.new_rows(40 + 17) for _ in paths]
+        for place, rows in enumerate(all_rows):
+            write_rows(store, rows, list(range(100 * place, 100 * place + 17)))
+            store.commit(rows, np.arange(17, dtype=np.int32))
+            write_rows(store, rows, list(range(100 * place + 17, 100 * place + 57)))
+        if is_device:
+            store._arrays = []
+            if mover == "triton":
+                store._move_all = pytest.importorskip("decoding.cache.moves").move_rows
+        for rows, kept in zip(all_rows, paths, strict=True):
+            store.commit(rows, kept)
+        store.settle()
+        found.append([read_rows(store, rows) for rows in all_rows])
+    assert found[0] == found[1]
+
+
+def test_a_steps_commits_are_one_operation_however_many_sequences_there_are() -> None:
+    store = KvStore(LAYERS[:2], 400, torch.bfloat16, torch.device("meta"))
+    calls: list[tuple[int, int]] = []
+    store._move_all = lambda _keys, _values, words, num_sequences: calls.append((len(words), num_sequences))
+    cache = KvCache(store)
+    for _ in range(2):
+        for kept in random_paths(np.random.default_rng(1), 32):
+            store.commit(cache.new_rows(64), kept)
+        assert not calls, "nothing is launched before the next forward"
+        store.settle()
+        assert len(calls) == 1
+        assert calls.pop()[1] > 20
+        store.settle()
+        assert not calls
+
+
+def test_a_copied_block_has_what_was_to_be_moved_there() -> None:
+    cache = new_cache(256)
+    store, rows = cache.store, cache.new_rows(20)
+    store._arrays = []
+    write_rows(store, rows, list(range(20)))
+    store.commit(rows, path(0, 2, 4))
+    assert read_rows(store, cache.fork(rows, 20)) == [0, 2, 4]

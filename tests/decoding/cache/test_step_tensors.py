@@ -8,17 +8,20 @@ import torch
 
 from decoding.cache.batch import Segment, StepBatch, pack
 from decoding.cache.block_pool import BLOCK_LEN
-from decoding.cache.step_tensors import StepBuffers, StepRoom, StepTensors, room_of
-from decoding.core.tree import IntArray
+from decoding.cache.step_tensors import StepBuffers, StepRoom, StepTensors, Work, WorkRoom, room_of
 from tests.decoding.cache.test_batch import ints, store_with
 from tests.trees import path_to, random_parents
 
-ROOM = StepRoom(rows=128, tree_rows=256, blocks=201, keys=500, work=9)
+ROOM = StepRoom(rows=128, logits=128, tree_rows=256, blocks=201, keys=500, work=WorkRoom(9, 4))
 
 
-def count_segments(batch: StepBatch) -> IntArray:
-    """Work for a backend that shares out segments."""
-    return np.arange(batch.num_segments, dtype=np.int32)
+def work_of(batch: StepBatch) -> Work:
+    """Of a backend that shares out segments."""
+    return Work(np.arange(batch.num_segments, dtype=np.int32), 4)
+
+
+def stage(buffers: StepBuffers, batch: StepBatch, num_rows: int) -> StepTensors:
+    return buffers.stage(batch, num_rows, work_of(batch))
 
 
 def sees(step: StepTensors, row: int) -> tuple[int, set[int]]:
@@ -48,9 +51,9 @@ def batch_of(num_nodes: int, chunk: int, num_written: int, roots: int = 1) -> St
 @pytest.mark.parametrize("shape", [(65, 0, 0, 1), (30, 12, 40, 3), (1, 5, 1, 1)])
 def test_rows_see_their_paths_and_padding_is_nobodys(shape: tuple[int, int, int, int]) -> None:
     num_rows, batch = 96, batch_of(*shape)
-    buffers = StepBuffers(batch.store, ROOM, count_segments)
-    buffers.stage(batch_of(60, 20, 33), 128)  # what a later step must not see
-    step = buffers.stage(batch, num_rows)
+    buffers = StepBuffers(batch.store, ROOM)
+    stage(buffers, batch_of(60, 20, 33), 128)  # what a later step must not see
+    step = stage(buffers, batch, num_rows)
     count = batch.num_tokens
     assert step is buffers.view(num_rows)
     assert step.most_keys == 512
@@ -59,7 +62,7 @@ def test_rows_see_their_paths_and_padding_is_nobodys(shape: tuple[int, int, int,
     assert step.slots_T[:count].tolist() == batch.write_slots_M.tolist()
     assert {slot // BLOCK_LEN for slot in step.slots_T[count:].tolist()} == {batch.store.trash_block}
     assert set(step.row_segments_T[count:].tolist()) == {-1}
-    assert step.logit_rows_T[: len(batch.logit_rows_R)].tolist() == batch.logit_rows_R.tolist()
+    assert step.logit_rows_L[: len(batch.logit_rows_R)].tolist() == batch.logit_rows_R.tolist()
     assert step.lengths_B.tolist() == batch.prefix_lens.tolist() + [0] * (num_rows - 3)
     assert step.first_rows_B.tolist() == batch.offsets.tolist() + [count] * (num_rows - 3)
     for row in range(count):
@@ -74,29 +77,39 @@ def test_rows_see_their_paths_and_padding_is_nobodys(shape: tuple[int, int, int,
 
 
 def test_a_trunk_is_what_all_later_rows_descend_from() -> None:
-    step = StepBuffers(batch_of(65, 40, 1).store, ROOM, count_segments).stage(batch_of(65, 40, 1), 128)
+    step = stage(StepBuffers(batch_of(65, 40, 1).store, ROOM), batch_of(65, 40, 1), 128)
     trunk = int(step.trunk_lens_B[0])
     assert trunk >= 41
     first = torch.arange(trunk)
     assert torch.equal(step.enters_P[:trunk], first.int())
     assert set(step.leaves_P[:trunk].tolist()) == {105}
     grown = batch_of(65, 0, 70, roots=3)
-    assert StepBuffers(grown.store, ROOM, count_segments).stage(grown, 96).trunk_lens_B[1] == 0
+    assert stage(StepBuffers(grown.store, ROOM), grown, 96).trunk_lens_B[1] == 0
 
 
 def test_what_a_backend_shares_out_comes_with_the_step() -> None:
     batch = batch_of(30, 12, 40)
-    buffers = StepBuffers(batch.store, ROOM, count_segments)
-    addresses = {(id(step), step.work_W.data_ptr()) for step in (buffers.stage(batch, 64), buffers.stage(batch, 64))}
+    buffers = StepBuffers(batch.store, ROOM)
+    addresses = {(id(step), step.work_W.data_ptr()) for step in (stage(buffers, batch, 64), stage(buffers, batch, 64))}
     assert len(addresses) == 1
     assert buffers.view(64).work_W[:3].tolist() == [0, 1, 2]
     assert all(getattr(buffers.view(64), name).data_ptr() % 16 == 0 for name in ("ids_T", "blocks_C", "work_W"))
 
 
+def test_logits_are_computed_of_no_more_tokens_than_there_is_room_for() -> None:
+    batch = batch_of(30, 12, 40)
+    step = stage(StepBuffers(batch.store, ROOM._replace(logits=60)), batch, 96)
+    assert (len(step.ids_T), len(step.logit_rows_L), step.num_partials) == (96, 60, 4)
+    assert step.logit_rows_L[: len(batch.logit_rows_R)].tolist() == batch.logit_rows_R.tolist()
+
+
 def test_a_room_says_what_fits() -> None:
     batch = batch_of(65, 40, 1)
-    assert ROOM.holds(batch)
-    for name in ("rows", "tree_rows", "blocks", "keys"):
-        needed = room_of(batch)
-        assert needed.holds(batch)
-        assert not needed._replace(**{name: getattr(needed, name) - 1}).holds(batch)
+    work = work_of(batch)
+    assert ROOM.holds(batch, work)
+    needed = room_of(batch, work)
+    assert needed.holds(batch, work)
+    for name in ("rows", "logits", "tree_rows", "blocks", "keys"):
+        assert not needed._replace(**{name: getattr(needed, name) - 1}).holds(batch, work)
+    for less in (WorkRoom(2, 4), WorkRoom(3, 3)):
+        assert not needed._replace(work=less).holds(batch, work)

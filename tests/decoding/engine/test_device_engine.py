@@ -34,6 +34,7 @@ from tests.recording import RecordingCapture
 pytest.importorskip("triton", reason="Triton is not installed: its kernels are not tested")
 
 from decoding.attention.triton.triton_attention import TritonAttention
+from decoding.cache.moves import move_rows
 from decoding.sampling.device.device_sampler import DeviceSampler
 
 SMALL = replace(CONFIG, max_model_len=64, kv_slots=1024, max_batch_rows=64, max_nodes=8)
@@ -60,6 +61,8 @@ def _as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def on_device(engine: Engine) -> Engine:
     """From here on all that it runs is what it would be on a GPU."""
     target, draft = engine.model, engine.draft_model
+    for store in (engine.store, *([] if draft is None else [draft.store])):
+        store._arrays, store._move_all = [], move_rows
     target._seam.backend = TritonAttention(target.layers, target.dtype, target.device)
     engine._runner = target.runner_over(engine.store, SMALL.max_model_len + SMALL.max_nodes)
     if isinstance(draft, HeadDrafting):
@@ -69,6 +72,7 @@ def on_device(engine: Engine) -> Engine:
         assert isinstance(draft._runner, HeadGraphs)
     elif isinstance(draft, DraftModel):
         model = draft.model
+        model.fixed_rows = 1  # as of draft models that are loaded
         model._seam.backend = TritonAttention(model.layers, model.dtype, model.device)
         draft._runner = model.runner_over(draft.store, SMALL.max_model_len)
         assert isinstance(draft._runner, GraphRunner)

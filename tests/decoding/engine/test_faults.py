@@ -283,6 +283,40 @@ def test_nothing_that_was_raised_holds_the_step(gosling: Engine) -> None:
     assert alive() is None, "a frame that the exception came through is kept"
 
 
+DEVICE_ERRORS = {
+    "memory": torch.OutOfMemoryError("CUDA out of memory"),
+    "address": torch.AcceleratorError("CUDA error: an illegal memory access was encountered"),
+    "kernel": RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"),
+}
+
+
+@pytest.mark.parametrize("error", DEVICE_ERRORS)
+@pytest.mark.parametrize("part", ["store.commit", "_drafting.probe", "_drafting.propose"])
+def test_a_device_that_fails_ends_no_request_but_the_step(
+    gosling: Engine, monkeypatch: pytest.MonkeyPatch, part: str, error: str
+) -> None:
+    """Another worker goes on with all of them."""
+
+    def fails(*_arguments: object) -> None:
+        raise DEVICE_ERRORS[error]
+
+    requests = [request_of(gosling, name, seed, "auto") for seed, name in enumerate(("one", "other"))]
+    for request in requests:
+        gosling.add(request)
+    owner, name = part.split(".")
+    with monkeypatch.context() as patched:
+        patched.setattr(getattr(gosling, owner), name, fails)
+        with pytest.raises(RuntimeError) as caught:
+            run_all(gosling)
+    assert caught.value is DEVICE_ERRORS[error]
+    assert all(gosling.abort(request.id) is not None for request in requests)
+
+
+def run_all(engine: Engine) -> None:
+    while engine.has_work:
+        assert not engine.step().of(Failed)
+
+
 def steps(engine: Engine) -> Iterator[Any]:
     while engine.has_work:
         yield engine.step()

@@ -22,7 +22,7 @@ def limits_of(rows_per_base: float = 10.0, slots: int = MUCH, device: str = "cpu
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_what_is_configured_is_taken_as_it_is(device: str) -> None:
     limits = limits_of(slots=100, device=device, max_running=7, max_batch_rows=33, max_waiting=5, max_step_ms=250)
-    assert limits == Limits(max_running=7, max_batch_rows=33, max_waiting=5, max_step_seconds=0.25)
+    assert limits == Limits(7, 33, max_waiting=5, max_step_seconds=0.25, max_prompt_logits=33, max_tree_tokens=33)
     assert limits.max_open == 12
 
 
@@ -59,3 +59,10 @@ def test_a_gpu_takes_more_whatever_its_curve_says() -> None:
     assert limits_of(0.5, device="cuda").max_running > limits_of(0.5).max_running
     assert limits_of(0.5, device="cuda").max_batch_rows > MOST_BATCH
     assert limits_of(0.5, device="cuda") == limits_of(500.0, device="cuda")
+
+
+def test_a_gpu_has_room_for_the_logits_of_a_thousand_tokens_and_of_a_root_for_everybody_who_runs() -> None:
+    limits = limits_of(device="cuda")
+    assert limits.max_logits == 1024 < limits.max_batch_rows
+    assert limits_of(device="cuda", max_running=2000).max_tree_tokens == 2000
+    assert limits_of(device="cpu").max_logits == limits_of(device="cpu").max_batch_rows

@@ -28,6 +28,7 @@ class ScriptedModel:
     vocab_size: int = 100
     max_model_len: int = 256
     mixtures: None = None
+    device: torch.device = CPU
 
     def clock(self) -> float:
         return self.now

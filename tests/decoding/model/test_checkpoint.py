@@ -41,17 +41,21 @@ def test_each_of_several_workers_has_a_gpu_of_its_own(monkeypatch: pytest.Monkey
         resolve(EngineConfig(workers=3))
 
 
-def test_a_gpu_gets_tritons_kernels_where_triton_is_installed(
+def test_a_gpu_gets_tritons_kernels_where_triton_can_run(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(checkpoint, "find_spec", lambda _name: "found")
+    monkeypatch.setattr(checkpoint, "why_no_triton", lambda: None)
     assert checkpoint.resolve_attention("auto", "cuda", "bfloat16") == "triton"
     assert checkpoint.resolve_attention("sdpa", "cuda", "bfloat16") == "sdpa"
     monkeypatch.setattr(checkpoint, "_is_interpreted", lambda: False)
     with pytest.raises(ConfigError, match="needs a GPU"):
         checkpoint.resolve_attention("triton", "cpu", "float32")
-    monkeypatch.setattr(checkpoint, "find_spec", lambda _name: None)
+    monkeypatch.setattr(checkpoint, "why_no_triton", lambda: "Triton needs a C compiler")
     assert checkpoint.resolve_attention("auto", "cuda", "bfloat16") == "sdpa"
-    assert "Triton is not installed" in caplog.text
+    assert "Triton needs a C compiler" in caplog.text
+    with pytest.raises(ConfigError, match="attention 'triton' cannot run: Triton needs a C compiler"):
+        checkpoint.resolve_attention("triton", "cuda", "bfloat16")
+    monkeypatch.setattr(checkpoint, "find_spec", lambda _name: None)
     with pytest.raises(ConfigError, match="not installed"):
         checkpoint.resolve_attention("triton", "cuda", "bfloat16")

@@ -140,3 +140,13 @@ def test_a_limit_on_the_address_space_counts_as_memory() -> None:
 
 def test_what_is_expected_is_what_is_there_and_the_cache() -> None:
     assert expected_bytes(CPU, 2**40) == pytest.approx(resident_bytes() + 2**40, rel=0.01)
+
+
+def test_what_a_step_needs_is_not_given_to_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("decoding.model.memory.free_bytes", lambda _: 1000 * SLOT_BYTES)
+    device, step_bytes = torch.device("cuda"), 400 * SLOT_BYTES
+    assert affordable_slots(EngineConfig(), device, SLOT_BYTES, step_bytes=step_bytes) == 510
+    assert affordable_slots(EngineConfig(kept_slots=601), device, SLOT_BYTES, step_bytes=step_bytes) == 510
+    assert affordable_slots(EngineConfig(), device, SLOT_BYTES, step_bytes=1001 * SLOT_BYTES) == 0
+    with pytest.raises(ConfigError, match=r"kv_memory is 0\.7 GiB, but only 0\.6 GiB are free"):
+        affordable_slots(EngineConfig(kv_memory=700 * SLOT_BYTES), device, SLOT_BYTES, step_bytes=step_bytes)

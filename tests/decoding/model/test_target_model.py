@@ -18,8 +18,10 @@ from decoding.cache.kv_cache import KvCache
 from decoding.cache.kv_store import KvRows, KvStore
 from decoding.config import EngineConfig
 from decoding.errors import ConfigError, ModelRefused
+from decoding.model.checkpoint import fingerprint
 from decoding.model.target_model import TargetModel
 from tests.models import EOS_TOKEN_ID, VOCAB_SIZE, tiny
+from tests.recording import RecordingCapture
 from tests.trees import path_to, random_parents
 
 ARCHITECTURES = [
@@ -213,6 +215,19 @@ def test_fingerprints_tell_weights_dtypes_and_attention_apart() -> None:
     models = [target("llama"), other, target("llama", "bfloat16"), target("llama", attention="sdpa")]
     assert same.fingerprint == models[0].fingerprint
     assert len({model.fingerprint for model in models}) == len(models)
+
+
+def test_fingerprints_tell_gpus_apart_and_how_forwards_are_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"cuda:0": "H100", "cuda:1": "A100", "cuda:2": "H100"}
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: names[str(device)])
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    found = [fingerprint(torch.device(name), "model") for name in names]
+    assert found[0] == found[2] != found[1]
+    padded = EngineConfig(attention="padded", threads=1)
+    captures = None, RecordingCapture()
+    models = [TargetModel.from_model(tiny("llama"), padded, capture) for capture in captures]
+    assert models[0].fingerprint != models[1].fingerprint
+    assert models[0].identity == models[1].identity
 
 
 def test_a_folder_loads_as_the_same_model(tmp_path: Path) -> None:

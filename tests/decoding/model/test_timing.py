@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import dataclass
 
+import pytest
+import torch
+
+from decoding.cache.batch import StepBatch
+from decoding.cache.kv_store import KvStore
 from decoding.costs.calibration import LATER_ROUNDS
-from decoding.model.threads import NUM_IDLE
+from decoding.model.device.runner import Forward
+from decoding.model.threads import NUM_IDLE, ThreadChoice
 from decoding.model.timing import ROWS, Timing
 from tests.decoding.model.scripted_model import ScriptedModel
 
@@ -47,3 +53,51 @@ def test_while_nobody_waits_a_change_of_threads_has_every_size_timed_anew() -> N
     assert timed.count(1) >= 2 * LATER_ROUNDS, "at either context"
     assert set(timed) == {1}
     assert (timing.curve.base, timing.curve.token) == (pytest.approx(BASE), pytest.approx(ROW))
+
+
+HEAD = 5e-6
+
+
+@dataclass
+class Captured:
+    """Its forwards take as long whatever logits are wanted."""
+
+    model: OnDevice
+
+    def launch(self, batch: StepBatch) -> Forward:
+        return self.model.take(BASE + (ROW + HEAD) * batch.num_tokens)
+
+
+class OnDevice(ScriptedModel):
+    def runner_over(self, _store: KvStore, _most_keys: int, _most_rows: int) -> Captured:  # type: ignore[override]
+        return Captured(self)
+
+    def launch(self, batch: StepBatch) -> Forward:
+        """Operation by operation, where few tokens' logits take as long as one's."""
+        num_logits = max(0, len(batch.logit_rows_R) - 16)
+        return self.take(3 * BASE + HEAD * num_logits)
+
+    def take(self, seconds: float) -> Forward:
+        self.now += seconds
+        return Forward(torch.zeros(0, self.vocab_size), lambda: seconds)
+
+
+def on_device() -> OnDevice:
+    return OnDevice(quiet, device=torch.device("cuda"), threads=ThreadChoice([1], 1))
+
+
+def test_logits_are_timed_where_they_can_be_left_out_and_of_many_tokens() -> None:
+    model = on_device()
+    head = Timing(model, clock=model.clock).curve.head
+    assert head == pytest.approx(HEAD, rel=0.1)
+    assert Timing(model, clock=model.clock)._sizes()[-1][0] >= 2 * max(ROWS), "as far as its context reaches"
+
+
+def test_on_a_device_everything_is_measured_at_start() -> None:
+    """Later there is no room to capture forwards in, and no other process was in the way."""
+    model = on_device()
+    timing = Timing(model, clock=model.clock)
+    assert timing._chains is None
+    before = model.now
+    timing.refine()
+    assert (model.now, timing._chains) == (before, None)

@@ -14,9 +14,10 @@ from decoding.attention.reference import ReferenceAttention
 from decoding.cache.batch import Segment, StepBatch, pack
 from decoding.cache.block_pool import BlockTable, num_blocks_for
 from decoding.cache.kv_store import KvRows, KvStore, slots_of
-from decoding.cache.step_tensors import StepBuffers, StepRoom, StepTensors, room_of
+from decoding.cache.step_tensors import StepBuffers, StepTensors, room_of
 from decoding.core.layer import LayerSpec
 from decoding.core.tree import IntArray
+from tests.row_exact import use_row_exact_products
 from tests.trees import random_parents
 
 pytest.importorskip("triton", reason="Triton is not installed: its kernels are not tested")
@@ -79,10 +80,10 @@ def step_of(
     spec: LayerSpec, shapes: Sequence[Shape], dtype: torch.dtype = torch.float32, seeds: Sequence[int] = ()
 ) -> Step:
     """seeds: of the requests' numbers."""
-    store = KvStore([spec], 128, dtype, DEVICE)
+    store = KvStore([spec], 160, dtype, DEVICE)
     for plane in store.planes(0):
         plane.fill_(float("nan"))
-    free = np.random.default_rng(3).permutation(128).tolist()
+    free = np.random.default_rng(3).permutation(160).tolist()
     segments, parts = [], []
     for shape, seed in zip(shapes, seeds or range(len(shapes)), strict=True):
         num_rows = shape.chunk + shape.tree
@@ -187,9 +188,10 @@ def test_one_plan_serves_steps_of_a_bucket_and_padding_is_written_to_the_trash_b
     steps = [step_of(spec, shapes) for shapes in ([Shape(300, 0, 9)], [Shape(2, 4, 0), Shape(33, 0, 3)])]
     backend = TritonAttention([spec], torch.float32, DEVICE)
     for step in steps:
-        needed = room_of(step.batch)
-        room = StepRoom(16, needed.tree_rows, needed.blocks, 400, backend.most_work(16, 400))
-        plan = StepBuffers(step.batch.store, room, backend.share_out).stage(step.batch, 16)
+        work = backend.share_out(step.batch)
+        needed = room_of(step.batch, work)
+        room = needed._replace(rows=16, logits=16, keys=400, work=backend.most_work(16, 400))
+        plan = StepBuffers(step.batch.store, room).stage(step.batch, 16, work)
         num_rows, store = step.batch.num_tokens, step.batch.store
         step.query, step.key, step.value = (
             _padded(each[0, :, :num_rows], 16 - num_rows) for each in (step.query, step.key, step.value)
@@ -210,3 +212,44 @@ def test_a_segment_reads_prefix_blocks_that_another_one_writes_in_the_same_step(
     ]
     shared = Step(pack(segments, step.batch.store), step.query, step.key, step.value)
     assert (run(shared, spec)[:44] - reference(shared, spec)[:44]).abs().max() <= 2e-6
+
+
+EXACT = {
+    "plain": layer(4, 2, 16),
+    "window and sinks": layer(4, 1, 32, window=40, sinks=SINKS),
+    "chunks and soft-cap": layer(2, 2, 16, chunk=64, softcap=3.0),
+}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="what is interpreted is compared with row-exact products")
+@pytest.mark.parametrize(
+    ("feature", "shape", "dtype"),
+    [
+        ("plain", Shape(0, 0, 20), torch.float32),
+        ("plain", Shape(121, 0, 40), torch.float16),
+        ("window and sinks", Shape(121, 0, 30), torch.float32),
+        ("chunks and soft-cap", Shape(250, 12, 9), torch.float32),
+        ("plain", Shape(500, 0, 33), torch.float32),
+    ],
+)
+def test_a_node_has_the_bits_of_its_path_decoded_token_by_token(
+    monkeypatch: pytest.MonkeyPatch, feature: str, shape: Shape, dtype: torch.dtype
+) -> None:
+    """Wherever ranges of keys end, and wherever the tree's keys lie."""
+    use_row_exact_products(monkeypatch)
+    spec = EXACT[feature]
+    step, parents = step_of(spec, [Shape(3, 0, 5), shape], dtype, [7, 1]), tree_over(shape, 1)
+    found = run(step, spec, SMALL_TILE)[5 : 5 + len(parents)]
+    _, keys, values = _draw(spec, shape.prefix + len(parents), dtype, 1)
+    for node in (0, 1, len(parents) // 2, len(parents) - 1):
+        path, place = [], node
+        while place >= 0:
+            path.append(place)
+            place = int(parents[place])
+        order = [*range(shape.prefix), *(shape.prefix + each for each in reversed(path))]
+        plain = step_of(spec, [Shape(len(order) - 1, 0, 1)], dtype)
+        blocks, row = plain.batch.blocks(0), 5 + node
+        _write(plain.batch.store, blocks, keys[:, order[:-1]], values[:, order[:-1]])
+        own = [_padded(each[0, :, row : row + 1]) for each in (step.query, step.key, step.value)]
+        decoded = run(Step(plain.batch, *own), spec, SMALL_TILE)[0]
+        assert torch.equal(found[node], decoded), node

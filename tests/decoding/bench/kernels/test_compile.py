@@ -12,13 +12,15 @@ pytest.importorskip("triton", reason="Triton is not installed: its kernels are n
 
 PROGRAM = """
 import torch
-from decoding.bench.kernels.compile import CAPABILITIES, FEATURES, compile_attend, layer_of
+from decoding.bench.kernels.compile import CAPABILITIES, FEATURES, compile_attend, compile_move, layer_of
 
 for width in (64, 128, 256):
     for capability in CAPABILITIES:
         made = compile_attend(layer_of(4, width, width, **FEATURES), torch.bfloat16, capability)
         assert made.spilled == 0, (width, capability, made)
         assert made.product != "fma", (width, capability, made)
+for capability in CAPABILITIES:
+    assert compile_move(torch.bfloat16, capability).spilled == 0
 """
 
 

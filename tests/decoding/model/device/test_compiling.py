@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from decoding.cache.kv_cache import KvCache
 from decoding.config import EngineConfig
 from decoding.model.device import static_forward
 from decoding.model.device.compiling import LEAST_ROWS, CompiledModel
+from decoding.model.device.stopwatch import HostStopwatch
 from decoding.model.target_model import TargetModel
 from tests.decoding.model.device.test_graph_runner import steps
 from tests.models import tiny
@@ -29,16 +31,23 @@ ARCHITECTURES = (
 
 
 class Counting:
-    """A compiler that runs what was traced as it is; graphs: how often it was called, operations: seen in them."""
+    """A compiler that runs what was traced as it is; graphs: how often it was called, operations: seen in them, runs:
+    how many arguments each call of a graph had."""
 
     def __init__(self) -> None:
         self.graphs = 0
+        self.runs: list[int] = []
         self.operations: list[str] = []
 
     def __call__(self, graph: torch.fx.GraphModule, _inputs: Any) -> Callable[..., Any]:
         self.graphs += 1
         self.operations += [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
-        return graph.forward
+
+        def run(*arguments: Any) -> Any:
+            self.runs.append(len(arguments))
+            return graph.forward(*arguments)
+
+        return run
 
 
 def traced(monkeypatch: pytest.MonkeyPatch, compiler: Callable[..., Any]) -> None:
@@ -90,3 +99,17 @@ def test_what_is_not_captured_is_not_compiled() -> None:
     model = TargetModel(tiny("llama"), CONFIG, lambda sentence, _: told.append(sentence))
     assert "only captured forwards are compiled" in told[-1]
     assert not model._static.is_compiled
+
+
+def test_a_step_that_fits_no_captured_forward_is_compiled_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = Counting()
+    traced(monkeypatch, compiler)
+    model = TargetModel(tiny("llama"), CONFIG, lambda *_: None, RecordingCapture())
+    batch = next(each for each in steps(KvCache(model.new_store(40))) if each.num_tokens > 4)
+    expected_RV, runs = model._run(batch), len(compiler.runs)
+    model.device = torch.device("meta")  # as on a device: on the CPU layers are fused otherwise
+    monkeypatch.setattr(model, "_new_stopwatch", HostStopwatch)
+    torch.testing.assert_close(model.launch(batch).logits_RV, expected_RV, rtol=1e-4, atol=1e-4)
+    assert len(compiler.runs) == runs + 1
+    plain = TargetModel(tiny("llama"), replace(CONFIG, compile=False), lambda *_: None, RecordingCapture())
+    assert plain.fingerprint != model.fingerprint, "whose rounding is another"

@@ -17,14 +17,16 @@ from decoding.model.device.capture import CudaCapture
 from decoding.model.device.graph_runner import GraphRunner
 from decoding.model.device.stopwatch import CudaStopwatch
 from decoding.model.target_model import TargetModel
+from decoding.sampling.device.device_sampler import DeviceSampler
 from tests.decoding.engine.test_graphs import METHODS, SMALL, STATIC
 from tests.decoding.model.device.test_graph_runner import BUCKETS, CONFIG, MOST_KEYS, differing
 from tests.heads import new_head
 from tests.models import tiny
-from tests.pairs import GREEDY, SAMPLED, prompt_of, reply, request_of
+from tests.pairs import GREEDY, SAMPLED, finish, prompt_of, reply, request_of
 
 pytestmark = [
     pytest.mark.cuda,
+    pytest.mark.filterwarnings("default"),  # of a compiler, of which an error would have the model run as it is
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU that torch can use here"),
 ]
 
@@ -38,6 +40,7 @@ def model_on_gpu(model_type: str = "llama", **options: object) -> TargetModel:
 @pytest.mark.parametrize("model_type", ["llama", "gemma3_text"])
 def test_a_graph_gives_what_its_operations_give(model_type: str, compile: bool) -> None:
     model = model_on_gpu(model_type, compile=compile)
+    assert model._static.is_compiled == compile
     cache = KvCache(model.new_store(40))
     runner = GraphRunner(model, PaddedAttention(), cache.store, MOST_KEYS, BUCKETS[1:])
     runner.capture(CudaCapture(model.device), lambda _sentence, _fraction: None)
@@ -57,6 +60,28 @@ def test_an_engine_on_a_gpu_gives_the_tokens_of_the_cpu() -> None:
             prompt = prompt_of(40, len(method))
             expected = reply(plain, request_of("plain", prompt, sampling))
             assert reply(captured, request_of(method, prompt, sampling, method)) == expected
+
+
+@pytest.mark.parametrize("compile", [False, True])
+def test_an_engine_as_it_is_served_answers_every_method(compile: bool) -> None:
+    """Triton's attention in bfloat16, captured, tokens drawn on the device: what a GPU runs unless told otherwise."""
+    config = replace(SMALL, attention="auto", compile=compile)
+    own = tiny("llama").to("cuda", torch.bfloat16)
+    model = TargetModel.from_model(own, config, CudaCapture(own.device))
+    engine = start_engine(model, config)
+    assert model.attention == "triton"
+    assert model._static.is_compiled == compile
+    assert isinstance(engine._runner, GraphRunner)
+    assert isinstance(engine.sampler, DeviceSampler)
+    drafted = 0
+    for method in engine.methods:
+        for sampling in (GREEDY, SAMPLED):
+            request = request_of(method, prompt_of(40, 1), sampling, method)
+            engine.add(request)
+            ended, _ = finish(engine)
+            assert request.num_output == sampling.max_tokens
+            drafted += ended[method].counts.drafted
+    assert drafted > 0
 
 
 def test_a_stopwatch_knows_what_the_device_took() -> None:

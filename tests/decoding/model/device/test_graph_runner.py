@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from decoding.attention.padded import PaddedAttention
 from decoding.cache.batch import Segment, StepBatch, pack
 from decoding.cache.kv_cache import KvCache
-from decoding.cache.step_tensors import StepBuffers, StepTensors
+from decoding.cache.step_tensors import StepBuffers, StepTensors, Work
 from decoding.config import EngineConfig
 from decoding.core.layer import LayerSpec
 from decoding.model.device import graph_runner
@@ -31,7 +31,9 @@ SAME = {"rtol": 1e-4, "atol": 1e-4}  # matrix products round by the number of ro
 
 
 def model_of(model_type: str = "llama") -> TargetModel:
-    return TargetModel.from_model(tiny(model_type), CONFIG, RecordingCapture())
+    model = TargetModel.from_model(tiny(model_type), CONFIG, RecordingCapture())
+    model.fixed_rows = 1
+    return model
 
 
 @contextmanager
@@ -132,10 +134,10 @@ def test_tensors_made_anew_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     runner = runner_over(model, cache)
     stage = StepBuffers.stage
 
-    def moving(self: StepBuffers, batch: StepBatch, num_rows: int) -> StepTensors:
+    def moving(self: StepBuffers, batch: StepBatch, num_rows: int, work: Work) -> StepTensors:
         if self.room.keys == MOST_KEYS:
             self._device = self._device.clone()
-        return stage(self, batch, num_rows)
+        return stage(self, batch, num_rows, work)
 
     monkeypatch.setattr(StepBuffers, "stage", moving)
     assert differing(model, runner, cache)
@@ -147,6 +149,26 @@ def test_a_length_that_is_a_number_of_the_host_is_caught(monkeypatch: pytest.Mon
     with baked_lengths(monkeypatch):
         runner = runner_over(model, cache)
     assert differing(model, runner, cache)
+
+
+def test_replays_that_give_other_logits_are_told_at_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, told = model_of(), list[str]()
+    store = model.new_store(40)
+    with baked_lengths(monkeypatch):
+        runner = model.runner_over(store, MOST_KEYS, 4, lambda sentence, _: told.append(sentence))
+    assert runner is model
+    assert "Forwards are not captured: a replay of" in told[-1]
+    assert "rows gives logits that differ by" in told[-1]
+
+
+def test_a_device_that_fails_while_forwards_are_captured_ends_the_start() -> None:
+    class Failing(RecordingCapture):
+        def note(self, _launch: Callable[[], None]) -> Callable[[], None]:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    model = TargetModel.from_model(tiny("llama"), CONFIG, Failing())
+    with pytest.raises(torch.OutOfMemoryError):
+        model.runner_over(model.new_store(40), MOST_KEYS, 4)
 
 
 @pytest.mark.parametrize("question", ["item", "nonzero"])
@@ -183,6 +205,35 @@ def test_only_buckets_that_are_needed_are_captured() -> None:
     assert told[-1] == "Captured forwards of 3 sizes in 0 MiB"
 
 
+def test_a_targets_steps_of_few_tokens_are_all_replayed_in_one_shape() -> None:
+    assert list(graph_runner.buckets_for(20, graph_runner.FIXED_ROWS)) == [graph_runner.FIXED_ROWS]
+    model = TargetModel.from_model(tiny("llama"), CONFIG, RecordingCapture())
+    runner = model.runner_over(model.new_store(40), MOST_KEYS, 96)
+    assert isinstance(runner, GraphRunner)
+    assert set(runner._replays) == {graph_runner.FIXED_ROWS, 96}
+
+
 def test_buckets_rise_from_a_single_row_to_where_rows_are_no_longer_free() -> None:
     assert tuple(sorted(set(graph_runner.BUCKETS))) == graph_runner.BUCKETS
-    assert (graph_runner.BUCKETS[0], graph_runner.BUCKETS[-1]) == (1, 256)
+    assert (graph_runner.BUCKETS[0], graph_runner.BUCKETS[-1]) == (1, 2048)
+
+
+def test_a_prompt_is_replayed_and_its_few_logits_computed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph_runner, "MOST_LOGITS", 8)
+    model, shapes, run_static = model_of(), list[tuple[int, int]](), TargetModel.run_static
+
+    def noted(self: TargetModel, step: StepTensors) -> torch.Tensor:
+        logits_LV = run_static(self, step)
+        shapes.append((len(step.ids_T), len(logits_LV)))
+        return logits_LV
+
+    monkeypatch.setattr(TargetModel, "run_static", noted)
+    cache = KvCache(model.new_store(40))
+    runner = runner_over(model, cache)
+    assert set(shapes) == {(1, 1), (4, 4), (16, 8), (32, 8)}
+    ids, rows = tokens(30, np.random.default_rng(0)), cache.new_rows(64)
+    few, many = (pack([Segment(rows, ids, None, count)], cache.store) for count in (8, 9))
+    assert runner.holds(few)
+    assert not runner.holds(many)
+    for batch in (few, many):
+        torch.testing.assert_close(runner.launch(batch).logits_RV, model.forward(batch), **SAME)

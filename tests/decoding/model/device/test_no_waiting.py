@@ -24,8 +24,8 @@ def staged(model_type: str) -> tuple[TargetModel, StepTensors]:
     model = TargetModel.from_model(tiny(model_type), CONFIG, RecordingCapture())
     model.device = META
     model._model.to(META)
-    room = StepRoom(rows=8, tree_rows=8, blocks=8, keys=64)
-    return model, StepBuffers(model.new_store(8), room, PaddedAttention().share_out).view(8)
+    room = StepRoom(rows=8, logits=8, tree_rows=8, blocks=8, keys=64)
+    return model, StepBuffers(model.new_store(8), room).view(8)
 
 
 @pytest.mark.parametrize("model_type", ["llama", "qwen3", "gemma3_text", "gpt_neox", "phi3"])

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from decoding.config import EngineConfig
 from decoding.errors import ConfigError
+from decoding.model.linear.sizes import num_bytes_in
 from decoding.model.loading import load_model
 from tests.models import tiny
 
@@ -224,3 +225,22 @@ def test_a_model_that_is_quantised_is_not_rounded_again(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, *FORMATS["AWQ 64"][:2])
     with pytest.raises(ConfigError, match="quantised already"):
         load_model(str(tmp_path), EngineConfig(model=str(tmp_path), device="cpu", dtype="float32", weights="int8"))
+
+
+@pytest.mark.parametrize("name", ["W4A16 zero points", "AWQ 128", "FP8 blocks"])
+def test_on_a_gpu_a_format_takes_the_memory_of_its_files(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Libraries keep it packed there, so that weights fit which would not in full precision."""
+    write_checkpoint(tmp_path, *FORMATS[name][:2])
+    asked: list[int] = []
+    monkeypatch.setattr("decoding.model.loading.check_weights_fit", lambda size, *_: asked.append(size))
+    monkeypatch.setattr("decoding.model.loading.load_weights", lambda *_: None)
+    load_model(str(tmp_path), EngineConfig(model=str(tmp_path), device="cuda", dtype="bfloat16"))
+    assert asked == [(tmp_path / "model.safetensors").stat().st_size]
+
+
+def test_weights_that_are_kept_in_buffers_are_counted() -> None:
+    layer = torch.nn.Linear(4, 4, bias=False)
+    layer.register_buffer("qweight", torch.zeros(64, dtype=torch.int32))
+    assert num_bytes_in(layer) == 4 * 4 * 4 + 64 * 4

@@ -1,0 +1,42 @@
+"""Tries at start whether a token's logits have the same bits however it is run, as far as one shape reaches.
+
+On a device matrix products round by the number of rows that they have, so steps of up to `FIXED_ROWS` tokens all replay
+the forward of so many. Knows nothing of requests. Invariant: what is said was tried on this device.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from decoding.cache.batch import StepBatch
+from decoding.cache.block_pool import BLOCK_LEN
+from decoding.cache.kv_store import KvStore
+from decoding.model.device.graph_runner import FIXED_ROWS, GraphRunner
+from decoding.model.device.runner import Runner
+from decoding.model.self_test import ROOM, Testable, has_same_bits
+
+NUM_SEQUENCES = 12  # of `ROOM` tokens, that the test holds at a time
+
+
+class _Replayed:
+    """A model whose forwards are a runner's, over the runner's store."""
+
+    def __init__(self, model: Testable, runner: Runner, store: KvStore) -> None:
+        self.dtype, self.weights, self.vocab_size = model.dtype, model.weights, model.vocab_size
+        self.num_parameters, self.max_model_len, self.state_bytes = model.num_parameters, model.max_model_len, 0
+        self._runner, self._store = runner, store
+
+    def new_store(self, _num_blocks: int) -> KvStore:
+        return self._store
+
+    def forward(self, batch: StepBatch) -> torch.Tensor:
+        return self._runner.launch(batch).logits_RV.clone()
+
+
+def exact_rows(model: Testable, runner: Runner, store: KvStore) -> int:
+    """Within steps of up to so many tokens a token's logits have the same bits in a tree, in a chain, as part of a
+    prompt and in any batch; 0 if in none. Writes to blocks of the store, of which nobody holds any."""
+    has_room = store.num_blocks * BLOCK_LEN >= NUM_SEQUENCES * ROOM
+    if not isinstance(runner, GraphRunner) or not has_room or model.max_model_len < FIXED_ROWS:
+        return 0
+    return FIXED_ROWS if has_same_bits(_Replayed(model, runner, store), FIXED_ROWS) else 0
