@@ -64,8 +64,8 @@ class TritonAttention:
     def _grown(self, needed: StepRoom) -> StepRoom:
         """Room for a step and, so that buffers seldom grow, for one that is twice as long in what had no room."""
         before = NO_ROOM if self._buffers is None else self._buffers.room
-        sizes = map(_doubled, needed[:-1], before[:-1])
-        return StepRoom(*sizes, WorkRoom(*map(_doubled, needed.work, before.work)))
+        rows, logits, tree_rows, blocks, keys = map(_doubled, needed[:-1], before[:-1])
+        return StepRoom(rows, logits, tree_rows, blocks, keys, WorkRoom(*map(_doubled, needed.work, before.work)))
 
     def share_out(self, batch: StepBatch) -> Work:
         """Tiles and ranges."""

@@ -62,10 +62,10 @@ class Cuts(NamedTuple):
 
 class Paths(NamedTuple):
     """records: int32, for the device: of each path its number of rows, the position from which on nodes are listed,
-    the rows, the nodes. index: int32 [P, 3], of each path its segment, where its record begins, its last position."""
+    the rows, the nodes. places: int32 [P, 3], of each path its segment, where its record begins, its last position."""
 
     records: NDArray[np.int32]
-    index: NDArray[np.int32]
+    places: NDArray[np.int32]
 
 
 def share_out(batch: StepBatch, kinds: Sequence[Kind]) -> Work:
@@ -194,8 +194,8 @@ def _list_items(trees: Trees, cuts: Cuts, paths: Paths, group: int, pairs: int) 
     path's place is counted from the first path's."""
     num_tiles = -(-(trees.offsets[1:] - trees.offsets[:-1]) * group // pairs)
     most_items = np.sum(num_tiles * cuts.num_shared)
-    for path in range(len(paths.index)):
-        segment, record, last = paths.index[path, 0], paths.index[path, 1], paths.index[path, 2]
+    for path in range(len(paths.places)):
+        segment, record, last = paths.places[path, 0], paths.places[path, 1], paths.places[path, 2]
         num_ranges = place_of(last) // cuts.segments[segment, 0] + 1 - cuts.num_shared[segment]
         most_items += -(-paths.records[record] * group // pairs) * num_ranges
     items, item = np.empty((most_items, ITEM_WORDS), np.int32), 0
@@ -210,8 +210,8 @@ def _list_items(trees: Trees, cuts: Cuts, paths: Paths, group: int, pairs: int) 
                     continue
                 _write(items[item], segment, tile * pairs, number, start, end, -1)
                 item += 1
-    for path in range(len(paths.index)):
-        segment, record, last = paths.index[path, 0], paths.index[path, 1], paths.index[path, 2]
+    for path in range(len(paths.places)):
+        segment, record, last = paths.places[path, 0], paths.places[path, 1], paths.places[path, 2]
         stride = cuts.segments[segment, 0]
         for number in range(cuts.num_shared[segment], place_of(last) // stride + 1):
             start, end = start_of(number * stride), start_of((number + 1) * stride)

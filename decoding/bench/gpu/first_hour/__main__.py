@@ -43,8 +43,8 @@ def read_options(given: Sequence[str]) -> argparse.Namespace:
 def main(given: Sequence[str]) -> int:
     options = read_options(given)
     if options.part == "page":
-        found = [msgspec.json.decode(path.read_bytes(), type=Found) for path in options.files]
-        write_section(options.page, "# GPUs\n", "measured", render(found))
+        parts = [msgspec.json.decode(path.read_bytes(), type=Found) for path in options.files]
+        write_section(options.page, "# GPUs\n", "measured", render(parts))
         return 0
     device = torch.device(options.device)
     if device.type == "cuda" and not torch.cuda.is_available():

@@ -103,7 +103,6 @@ class Served:
     @classmethod
     def of(cls, bench: Bench, model: PreTrainedModel, longest: int, compile: bool = False) -> Served:
         told: list[str] = []
-        small = {"kv_slots": 4096, "threads": 1} if bench.is_small else {}
         config = EngineConfig(
             device=str(bench.device),
             max_model_len=bench.count(longest, 512),
@@ -111,7 +110,8 @@ class Served:
             draft_model="none",
             compile=compile,
             max_nodes=63,
-            **small,
+            kv_slots=4096 if bench.is_small else None,
+            threads=1 if bench.is_small else None,
         )
         target = TargetModel.from_model(model, config, capture_on(bench.device))
         engine = start_engine(target, config, lambda sentence, _: told.append(sentence))

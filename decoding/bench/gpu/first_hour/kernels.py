@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -49,7 +50,7 @@ kernels.print_attention(sys.argv[2], sys.argv[3] == "small")
 
 def measures(bench: Bench) -> dict[str, Measure]:
     found: dict[str, Measure] = {
-        f"attention, ranges of {split}": lambda split=split: attention_in_ranges(bench, split) for split in SPLITS
+        f"attention, ranges of {split}": partial(attention_in_ranges, bench, split) for split in SPLITS
     }
     return found | {
         "tiles": lambda: tiles(bench),
@@ -93,11 +94,11 @@ def attention(bench: Bench, tile: Any = None) -> dict[str, float]:
         batch = step_over(store, count, context, num_rows)
         backend = TritonAttention([layer], dtype, bench.device, tile and [tile])
         heads = layer.num_query_heads, layer.num_kv_heads, layer.num_kv_heads
-        given = [torch.randn(1, each, batch.num_tokens, layer.key_dim, device=bench.device).to(dtype) for each in heads]
-        plan = backend.prepare(batch)
-        found[name] = 1e6 * bench.seconds(
-            lambda backend=backend, given=given, plan=plan: backend.attend(layer, *given, plan)
+        query, key, value = (
+            torch.randn(1, each, batch.num_tokens, layer.key_dim, device=bench.device).to(dtype) for each in heads
         )
+        plan = backend.prepare(batch)
+        found[name] = 1e6 * bench.seconds(partial(backend.attend, layer, query, key, value, plan))
     return found
 
 
@@ -192,13 +193,15 @@ def draws(bench: Bench) -> dict[str, float]:
         "ten likeliest": SamplingParams(max_tokens=4, temperature=0.0, logprobs=10),
     }
     vocab_size, found = bench.count(151_936, 600), {}
+
+    def draw(logits_RV: torch.Tensor, asked: list[Asked]) -> object:
+        return DeviceSampler().launch(logits_RV, asked).collect(0)
+
     for num_rows in (1, 32):
         logits_RV = 3 * torch.randn(num_rows, vocab_size, device=bench.device)
         for name, sampling in laws.items():
             asked = [_asked(sampling, row) for row in range(num_rows)]
-            found[f"{name}, {num_rows} rows"] = 1e6 * bench.seconds(
-                lambda asked=asked, logits_RV=logits_RV: DeviceSampler().launch(logits_RV, asked).collect(0), 10
-            )
+            found[f"{name}, {num_rows} rows"] = 1e6 * bench.seconds(partial(draw, logits_RV, asked), 10)
             if bench.is_small:
                 break
     return found

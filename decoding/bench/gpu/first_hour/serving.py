@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -52,17 +52,18 @@ def large(bench: Bench) -> dict[str, Measure]:
     def served() -> Served:
         return Served.of(bench, model(), 16_384, compile=bench.device.type == "cuda")
 
+    def rated(count: int, wrong: float | None) -> dict[str, Any]:
+        return rate(served(), count, wrong)
+
     measured: dict[str, Measure] = {
         "transformers": lambda: generated(bench, model()),
         "start": lambda: start(served()),
         "replays": lambda: replays(served()),
     }
     for count in (1, 8, 32):
-        measured[f"{count} plain"] = lambda count=count: rate(served(), count, None)
+        measured[f"{count} plain"] = partial(rated, count, None)
         for wrong in RATES:
-            measured[f"{count} drafted, {wrong:.0%} wrong"] = lambda count=count, wrong=wrong: rate(
-                served(), count, wrong
-            )
+            measured[f"{count} drafted, {wrong:.0%} wrong"] = partial(rated, count, wrong)
     measured |= {
         "first tokens": lambda: first_tokens(served()),
         "gaps beside a prompt": lambda: gaps_beside_a_prompt(served()),
@@ -91,10 +92,7 @@ def replays(served: Served) -> dict[str, float]:
     if isinstance(runner, GraphRunner):
         return {str(rows): 1000 * bench.seconds(replay) for rows, replay in sorted(runner._replays.items())}
     batches = {rows: long_chain(engine.model, rows, 1) for rows in (1, 16, 64)}
-    return {
-        str(rows): 1000 * bench.seconds(lambda batch=batch: engine.model.launch(batch))
-        for rows, batch in batches.items()
-    }
+    return {str(rows): 1000 * bench.seconds(partial(engine.model.launch, batch)) for rows, batch in batches.items()}
 
 
 def same_tokens(served: Served, asked: dict[str, Any], count: int, together: int) -> dict[str, Any]:
