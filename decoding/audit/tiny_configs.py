@@ -77,7 +77,7 @@ _LATENT = {
     "v_head_dim": 16,
     "index_n_heads": 2,
     "index_head_dim": 16,
-    "index_topk": 64,
+    "index_topk": 512,
 }
 _STATES = {
     "linear_key_head_dim": 16,

@@ -27,6 +27,7 @@ from decoding.model.files.gguf_place import gguf_paths, small_files
 from decoding.model.refusal import refusing
 
 logger = logging.getLogger(__name__)
+CHOSEN = "its layers choose for a token (index_topk in config.json), beyond which attention is sparse"
 
 BUNDLED_FOLDER = Path(__file__).parents[1] / "gosling"
 SAMPLES_PER_TENSOR = 256
@@ -117,15 +118,27 @@ def _is_interpreted() -> bool:
 
 
 def max_model_len(config: Any, wanted: int | None) -> int:
-    """The context length to serve. Raises ConfigError with both lengths if the model supports less than `wanted`."""
+    """The context length to serve. Raises ConfigError with both lengths if less than `wanted` can be."""
     text_config = config.get_text_config()
     lengths = (getattr(text_config, name, None) for name in CONTEXT_NAMES)
     supported = next((length for length in lengths if length is not None), None)
     if supported is None:
         return wanted or 2048
+    chosen = _keys_chosen(text_config)
+    if chosen is not None and chosen < supported:
+        if wanted is not None and wanted > chosen:
+            raise ConfigError(f"max_model_len {wanted} is more than the {chosen} keys that {CHOSEN}")
+        logger.warning("Sequences of more than %d tokens are not served: that is how many keys %s.", chosen, CHOSEN)
+        supported = chosen
     if wanted is not None and wanted > supported:
         raise ConfigError(f"max_model_len {wanted} is more than the {supported} tokens that the model supports")
     return int(wanted or supported)
+
+
+def _keys_chosen(text_config: Any) -> int | None:
+    """How many keys a token attends to at most, of a model with sparse attention, which no kernel here computes."""
+    blocks = getattr(text_config, "index_topk_blocks", None)
+    return getattr(text_config, "index_topk", None) if blocks is None else blocks * text_config.index_block_size
 
 
 def eos_token_ids(model: PreTrainedModel) -> frozenset[int]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from transformers import PreTrainedConfig
 
 from decoding.config import EngineConfig
 from decoding.errors import ConfigError
 from decoding.model import checkpoint
-from decoding.model.checkpoint import resolve
+from decoding.model.checkpoint import max_model_len, resolve
 
 
 def test_auto_is_float32_and_exact_on_a_cpu() -> None:
@@ -59,3 +60,16 @@ def test_a_gpu_gets_tritons_kernels_where_triton_can_run(
     monkeypatch.setattr(checkpoint, "find_spec", lambda _name: None)
     with pytest.raises(ConfigError, match="not installed"):
         checkpoint.resolve_attention("triton", "cuda", "bfloat16")
+
+
+@pytest.mark.parametrize("fields", [{"index_topk": 64}, {"index_topk_blocks": 4, "index_block_size": 16}])
+def test_sparse_attention_is_served_as_far_as_it_is_dense(
+    fields: dict[str, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    config = PreTrainedConfig(max_position_embeddings=512, **fields)
+    assert max_model_len(config, None) == 64
+    assert "more than 64 tokens are not served" in caplog.text
+    assert max_model_len(config, 48) == 48
+    with pytest.raises(ConfigError, match="max_model_len 65 is more than the 64 keys that its layers choose"):
+        max_model_len(config, 65)
+    assert max_model_len(PreTrainedConfig(max_position_embeddings=32, **fields), None) == 32
