@@ -19,7 +19,7 @@ from safetensors import safe_open
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from transformers import AutoConfig, AutoModelForCausalLM
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from decoding.errors import ConfigError
 
@@ -52,7 +52,8 @@ def read_config(source: str, origin: dict[str, Any]) -> Any:
     seconds = 0.0 if origin["trust_remote_code"] else READ_SECONDS  # code from elsewhere may import anything
     config = text_part(_bounded(seconds, lambda: AutoConfig.from_pretrained(source, **origin)))
     kind = config.model_type
-    if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and not origin["trust_remote_code"]:
+    is_known = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or type(config) in MODEL_FOR_CAUSAL_LM_MAPPING  # or registered
+    if not is_known and not origin["trust_remote_code"]:
         raise ConfigError(
             f"config.json: transformers has no causal language model of type {kind!r}, nor does it wrap one"
         )

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from decoding.core.request import Request
+from decoding.core.sampling_params import SamplingParams
 from decoding.engine.engine import Engine
 from decoding.engine.start import start_engine
 from decoding.model.device import graph_runner
 from decoding.model.device.graph_runner import GraphRunner
 from decoding.model.target_model import TargetModel
+from tests.asking import own_nodes
 from tests.models import correlated, tiny
 from tests.pairs import CONFIG, GREEDY, NOISE, SAMPLED, finish, prompt_of, reply, request_of
 from tests.recording import RecordingCapture
@@ -18,6 +23,10 @@ from tests.recording import RecordingCapture
 SMALL = replace(CONFIG, max_model_len=160, kv_slots=2048, max_batch_rows=64, max_nodes=16)
 STATIC = replace(SMALL, attention="padded")
 METHODS = ("none", "stand", "dynamic", "fixed", "eagle", "auto")
+
+
+def asked(name: str, prompt: NDArray[np.int32], sampling: SamplingParams, method: str) -> Request:
+    return request_of(name, prompt, sampling, method, max_nodes=own_nodes(method, SMALL.max_nodes))
 
 
 @pytest.fixture(scope="module")
@@ -42,14 +51,14 @@ def test_each_method_gives_the_plain_tokens(plain: Engine, captured: Engine, met
     for number, sampling in enumerate((GREEDY, SAMPLED)):
         prompt = prompt_of(40, number)
         expected = reply(plain, request_of(f"plain {number}", prompt, sampling))
-        assert reply(captured, request_of(f"{method} {number}", prompt, sampling, method)) == expected
+        assert reply(captured, asked(f"{method} {number}", prompt, sampling, method)) == expected
 
 
 def test_requests_of_all_methods_together_get_the_plain_tokens(plain: Engine, captured: Engine) -> None:
     methods = captured.methods
     prompts = [prompt_of(20 + 3 * number, number) for number in range(len(methods))]
     expected = [reply(plain, request_of("plain", prompt, SAMPLED)) for prompt in prompts]
-    requests = [request_of(method, prompt, SAMPLED, method) for method, prompt in zip(methods, prompts, strict=True)]
+    requests = [asked(method, prompt, SAMPLED, method) for method, prompt in zip(methods, prompts, strict=True)]
     for request in requests:
         captured.add(request)
         captured.step()

@@ -114,7 +114,7 @@ def test_no_step_takes_more_than_the_largest_one_did_when_it_was_measured() -> N
     engine.costs.curve = replace(engine.costs.curve, head=0.0)  # so that every row of a prompt seems worth its logits
     most = step_bytes(model, engine.limits.max_batch_rows, engine.limits.max_logits, Allocator())
     for number in range(12):
-        method = "auto" if number % 3 else "fixed"
+        method = "auto" if number % 3 else "recycle"
         scores = 1 if number == 3 else None
         sampling = replace(GREEDY, max_tokens=12, prompt_logprobs=scores)
         engine.add(request_of(str(number), prompt_of(150 + number, number, 6000), sampling, method))
@@ -163,7 +163,7 @@ def test_prompts_that_a_draft_model_catches_up_on_share_one_steps_rows() -> None
     while any(len(each.request.output) < 8 for each in engine._scheduler.all()):
         engine.step()
     for sequence in list(engine._scheduler.all()):
-        again = request_of(f"{sequence.request.id} again", sequence.request.tokens, GREEDY, "dynamic")
+        again = request_of(f"{sequence.request.id} again", sequence.request.tokens, GREEDY, "dynamic", max_nodes=8)
         engine.add(again)
     finish(engine)
     assert 1 < max(tokens for tokens, *_ in watched.steps) <= 64

@@ -34,7 +34,7 @@ def test_all_layers_are_packed_and_a_tied_head_shares_the_embeddings_memory(is_t
     assert isinstance(embedding, GroupedEmbedding)
     assert (embedding.packed is model.get_output_embeddings().packed) == is_tied
     own_bytes = 0 if is_tied else embedding.packed.num_bytes
-    dense_bytes = sum(each.nbytes for each in model.parameters())
+    dense_bytes = sum(each.nbytes for each in (*model.parameters(), *model.buffers()))
     assert num_bytes_in(model) == dense_bytes + own_bytes + sum(each.num_bytes for each in layers)
     assert (embedding(ids) - embedded).norm() < 0.03 * embedded.norm()
     assert (logits - expected).norm() < 0.2 * expected.norm()

@@ -189,7 +189,7 @@ def test_a_prompt_in_pieces_beside_others_is_followed() -> None:
     finish(bench.engine)
     drafted, plain = bench.num_checked()
     assert drafted > 30
-    assert plain <= 3
+    assert plain <= 12, "prompts share the rows of a step"
 
 
 def test_who_finds_a_prompt_drafts_the_same_and_runs_what_is_new_and_the_row_before() -> None:
