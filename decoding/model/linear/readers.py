@@ -23,6 +23,7 @@ ROUNDS = 3  # the quickest counts
 MOST_BYTES = 1 << 26  # weights of the layers that are timed together: more than caches hold
 MOST_WORK = 1 << 29  # multiply-adds of the layers timed together (at least one): many rows hide where weights lie
 LONGEST = 1 << 34  # numbers of rows that need more multiply-adds than this in one layer are not timed
+SHORTEST = 1e-9  # seconds: a clock of the thread's time may stand still meanwhile
 # Our kernel may take so many times as long as oneDNN: rows beyond its limit leave the fused forward, are padded, and
 # need compiled code for their number.
 LEEWAY = 1.15
@@ -85,7 +86,7 @@ def _quickest(kinds: Sequence[Sequence[Multiply]], rows_MI: torch.Tensor, clock:
                 started = clock()
                 multiply(rows_MI)
                 kind_seconds[place] = min(kind_seconds[place], clock() - started)
-    return [sum(kind_seconds) for kind_seconds in seconds]
+    return [max(sum(kind_seconds), SHORTEST) for kind_seconds in seconds]
 
 
 def _all_panels(alike: Sequence[Layer]) -> list[Panels]:

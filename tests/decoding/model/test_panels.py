@@ -135,6 +135,13 @@ def test_the_reader_is_used_up_to_the_row_count_where_it_gains_most(ours: tuple[
     assert most_rows_worth([panels], [layer.multiply], layer, clock) == most_rows
 
 
+def test_a_clock_that_stands_still_says_that_both_are_alike() -> None:
+    layer = packed_layer(64, 64, torch.float32)
+    panels = panels_of(layer)
+    assert panels is not None
+    assert most_rows_worth([panels], [layer.multiply], layer, lambda: 1.0) == COUNTS[-1]
+
+
 @pytest.mark.parametrize(("ours", "most_rows"), [((1, 1), COUNTS[-1]), ((1, 3), COUNTS[0]), ((3, 3), 0)])
 def test_a_large_layer_is_timed_with_few_rows_alone(
     ours: tuple[float, ...], most_rows: int, monkeypatch: pytest.MonkeyPatch
