@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from decoding.cache.block_pool import BLOCK_LEN
 from decoding.config import EngineConfig
 from decoding.core.events import Finished
 from decoding.core.request import Request
@@ -77,14 +78,21 @@ def request_of(
     return Request(id=name, prompt=prompt, sampling=sampling, speculation=speculation, session_id=name)
 
 
-def finish(engine: Engine) -> tuple[dict[str, RequestStats], list[StepStats]]:
-    """Run until nothing is left; what each request cost, and each step. Nobody holds a block then."""
+def finish(engine: Engine, *, with_guest: bool = False) -> tuple[dict[str, RequestStats], list[StepStats]]:
+    """Run until nothing is left; what each request cost, and each step. Nobody holds a block then.
+
+    with_guest: in two of three steps somebody else has taken every block that was to be had.
+    """
     ended, steps = {}, []
-    for _ in range(5000):
+    for number in range(5000):
         if not engine.has_work:
             break
+        guest = engine.pool.open()
+        if with_guest and number % 3:
+            assert engine.pool.resize(guest, engine.pool.num_available * BLOCK_LEN)
         result = engine.step()
         engine.pool.check_integrity()
+        engine.pool.release(guest)
         ended.update({finished.request_id: finished.stats for finished in result.of(Finished)})
         steps += [result.stats] if result.stats else []
     assert not engine.has_work

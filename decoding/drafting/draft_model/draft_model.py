@@ -19,7 +19,7 @@ from decoding.cache.state_pool import StatePool
 from decoding.config import BUNDLED_MODEL, NO_NAMES, EngineConfig
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
-from decoding.drafting.draft_model.rounds import grow_in_rounds
+from decoding.drafting.draft_model.rounds import grow_in_rounds, unseen_of
 from decoding.drafting.draft_model.state import DraftModelState, Fallback, GrowthRequest, KeptTokens
 from decoding.drafting.draft_model.vocabulary import TokenMap
 from decoding.model.checkpoint import BUNDLED_FOLDER
@@ -72,11 +72,7 @@ class DraftModel:
         with more to catch up on than it has room for no tree is begun.
         """
         fallbacks = {request.state: found for request in requests if (found := self._fallback(request)) is not None}
-        unseen, left = [], self._most_rows
-        for each in requests:
-            if each.state not in fallbacks:
-                unseen.append((each, self._unseen(each, left)))
-                left -= len(unseen[-1][1].tokens)
+        unseen = unseen_of((each for each in requests if each.state not in fallbacks), self._unseen, self._most_rows)
         longest = self.model.max_model_len
         return fallbacks | grow_in_rounds(unseen, self._forward, lambda each: longest - each.end, "draft model")
 

@@ -7,7 +7,7 @@ each round runs the whole tree, since no state of its rows is kept.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -17,6 +17,19 @@ from decoding.core.tree import IntArray
 from decoding.drafting.draft_model.state import DraftModelState, DraftRows, Fallback, GrowthRequest
 
 ForwardRows = Callable[[Sequence[tuple[DraftModelState, Segment]]], list[TopTokens]]  # what follows each segment's rows
+
+
+def unseen_of(
+    requests: Iterable[GrowthRequest], unseen: Callable[[GrowthRequest, int], Segment], most_rows: int
+) -> list[tuple[GrowthRequest, Segment]]:
+    """What each sequence has not run yet, as far as one forward of `most_rows` has room: who comes first takes what it
+    needs. unseen: of one sequence, at most so many rows."""
+    found, left = [], most_rows
+    for request in requests:
+        segment = unseen(request, left)
+        found.append((request, segment))
+        left -= len(segment.tokens)
+    return found
 
 
 def grow_in_rounds(

@@ -26,7 +26,7 @@ from decoding.cache.stamped import FilledBlocks
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import IntArray
-from decoding.drafting.draft_model.rounds import grow_in_rounds
+from decoding.drafting.draft_model.rounds import grow_in_rounds, unseen_of
 from decoding.drafting.draft_model.state import DraftModelState, Fallback, GrowthRequest, KeptTokens
 from decoding.drafting.eagle.head_model import HeadModel
 from decoding.model.device.runner import Progress, silent
@@ -88,10 +88,7 @@ class HeadDrafting:
         sequence whose last token but one the target has not run yet no tree is begun.
         """
         self._fuse()
-        unseen, left, longest = [], self._most_rows, self.model.max_model_len
-        for each in requests:
-            unseen.append((each, self._unseen(each, left)))
-            left -= len(unseen[-1][1].tokens)
+        unseen, longest = unseen_of(requests, self._unseen, self._most_rows), self.model.max_model_len
         return grow_in_rounds(unseen, partial(self._forward, {}), lambda _: longest, "head")
 
     def _fuse(self) -> None:
