@@ -137,6 +137,12 @@ class KvStore:
             self._move_all(keys_PBHDS, values_PBHSV, words, len(self._moves))
         self._moves.clear()
 
+    def clear(self) -> None:
+        """Fill all blocks with zeros."""
+        for group in self._groups.values():
+            for tensor in group:
+                tensor.zero_()
+
     def copy_block(self, source: int, target: int) -> None:
         """Copy the content of one block to another, in all layers."""
         self.settle()

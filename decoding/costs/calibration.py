@@ -32,8 +32,8 @@ Clock = Callable[[], float]  # seconds
 
 class Calibration:
     """sizes: (rows, context); measure: times one of them; kept: seconds of each as of an earlier start, which are taken
-    if they are of all and each can be timed anew while nobody waits; experts: how many a forward of so many rows has
-    chosen, as they are measured."""
+    if they are of all: those that take too long to be timed anew while nobody waits are timed once at every start;
+    experts: how many a forward of so many rows has chosen, as they are measured."""
 
     def __init__(
         self,
@@ -50,12 +50,19 @@ class Calibration:
         self._quickest: dict[tuple[int, int], float] = {}
         self._quickest_ever: dict[tuple[int, int], float] = {}  # in whatever way forwards were run
         self.start_over()
-        if kept is not None and kept.keys() == set(sizes) and max(kept.values()) <= LONGEST_LATER:
-            self._quickest.update(kept)
-            self._quickest_ever.update(kept)
+        if kept is not None and kept.keys() == set(sizes):
+            self._take(kept)
         else:
             self._measure_all()
         self.curve = self._fit()
+
+    def _take(self, kept: Mapping[tuple[int, int], float]) -> None:
+        self._quickest.update(kept)
+        self._quickest_ever.update(kept)
+        for size in self._sizes:
+            if kept[size] > LONGEST_LATER:
+                self._outdated.discard(size)
+                self._time(size)
 
     def _measure_all(self) -> None:
         deadline = self._clock() + SECONDS_LIMIT

@@ -17,7 +17,7 @@ from decoding.engine.limits import Limits
 from decoding.engine.step_result import StepResult
 from decoding.model.target_model import TargetModel
 
-NUM_TOKENS = 12  # of prompts and replies
+PROMPT_LEN, REPLY_LEN = 12, 4
 
 
 class Stepping(Protocol):
@@ -54,14 +54,17 @@ def _kinds(has_draft_model: bool) -> list[tuple[SpeculationParams, float, int | 
 
 
 def _requests(model: TargetModel, kinds: Sequence[tuple[SpeculationParams, float, int | None]]) -> Iterator[Request]:
-    num_tokens = min(NUM_TOKENS, model.max_model_len // 2)
-    prompt = np.arange(num_tokens, dtype=np.int32) % model.vocab_size
+    prompt = np.arange(min(PROMPT_LEN, model.max_model_len // 2), dtype=np.int32) % model.vocab_size
     for number, (speculation, temperature, logprobs) in enumerate(kinds):
         yield Request(
             id=str(number),
             prompt=prompt,
             sampling=SamplingParams(
-                max_tokens=num_tokens, temperature=temperature, top_p=0.9, ignore_eos=True, logprobs=logprobs
+                max_tokens=min(REPLY_LEN, len(prompt)),
+                temperature=temperature,
+                top_p=0.9,
+                ignore_eos=True,
+                logprobs=logprobs,
             ),
             speculation=speculation,
         )

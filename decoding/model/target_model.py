@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -29,6 +28,7 @@ from decoding.cache.kv_store import KvStore, bytes_per_slot
 from decoding.cache.step_tensors import StepTensors
 from decoding.config import Attention, EngineConfig, Weights
 from decoding.core.layer import LayerSpec
+from decoding.core.tree import IntArray
 from decoding.errors import ConfigError, ModelRefused
 from decoding.model.checkpoint import (
     eos_token_ids,
@@ -155,7 +155,7 @@ class TargetModel:
         self._states = StateSeam(names, sites, self.device) if sites else None
         self._capture = capture = None if sites else capture
         case = self_test_case(self.vocab_size)
-        own_logits = [_eager_logits(model, tokens) for tokens in path_sequences(case)]
+        own_logits = _eager_logits(model, path_sequences(case))
         self.layers = tuple(layer for _, layer in layers)
         self._seam = Seam(layers, new_backend(self.attention, self.layers, self.dtype, self.device))
         tiles = tiles_of(self.attention, self.layers, self.dtype, self.device)
@@ -390,12 +390,17 @@ class TargetModel:
         return padded(numbers_M, self._few_rows) if is_run_by_onednn else numbers_M
 
 
-def _eager_logits(model: PreTrainedModel, tokens: NDArray[np.int32]) -> torch.Tensor:
-    """float32 [V]: the logits after `tokens` by the model's own forward with its eager attention."""
-    ids_1M = torch.from_numpy(tokens.astype(np.int64))[None].to(model.device)
-    with torch.inference_mode(), implementation(model, "eager"):
-        logits_1MV: torch.Tensor = model(input_ids=ids_1M, use_cache=False).logits
-    return logits_1MV[0, -1].float()
+def _eager_logits(model: PreTrainedModel, sequences: Sequence[IntArray]) -> list[torch.Tensor]:
+    """float32 [V] each: the logits after each sequence by the model's own forward with its eager attention, which those
+    that begin a longer one share."""
+    found: dict[bytes, torch.Tensor] = {}
+    for tokens in sorted(sequences, key=len, reverse=True):
+        if tokens.tobytes() not in found:
+            ids_1M = torch.from_numpy(tokens.astype(np.int64))[None].to(model.device)
+            with torch.inference_mode(), implementation(model, "eager"):
+                logits_MV = model(input_ids=ids_1M, use_cache=False).logits[0].float()
+            found |= {tokens[: end + 1].tobytes(): logits_V for end, logits_V in enumerate(logits_MV)}
+    return [found[tokens.tobytes()] for tokens in sequences]
 
 
 def tiles_of(attention: Attention, layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device) -> list[Any]:

@@ -27,6 +27,7 @@ from decoding.model.threads import ThreadChoice
 ROWS = (1, 2, 4, 6, 8, 12, 16, 32, 64)
 DEVICE_ROWS = (*ROWS, 128, 256, 512, 1024)  # on a device a step costs alike up to some hundred tokens
 SHORT_CONTEXT, LONG_CONTEXT = 8, 512
+LONG_STRIDE = 3  # of the sizes, every third is timed at the long context too
 HEAD_ROUNDS = 5
 DEVICE_HEAD_ROWS = 256  # on a device a few tokens' logits take as long as one's, which reads all weights of the head
 MOST_HEAD = 0.8  # the head's largest share of a token's cost: a larger measurement was disturbed
@@ -51,7 +52,10 @@ class Timed(Runner, Protocol):
 
 
 class Chains:
-    """A few prompts in a cache of their own, and forwards of chains after them: captured ones where there are any."""
+    """A cache of its own, and forwards of chains after contexts in it: captured ones where there are any.
+
+    A context's keys and values are zeros, which take as long to read as those of a prompt, and nobody waits for one.
+    """
 
     def __init__(
         self, model: Timed, contexts: tuple[int, ...], most_rows: int, clock: Clock, is_captured: bool = True
@@ -60,14 +64,14 @@ class Chains:
         self._vocab_size = model.vocab_size
         cache = KvCache(model.new_store(sum(num_blocks_for(context + most_rows) for context in contexts)))
         self._store = cache.store
+        self._store.clear()
         self._runner: Runner = model
         if is_captured:
             self._runner = model.runner_over(cache.store, max(contexts) + most_rows, most_rows)
         self._rows: dict[int, KvRows] = {}
         for context in contexts:
             rows = self._rows[context] = cache.new_rows(context + most_rows)
-            self.seconds(context, context)
-            self._store.commit(rows, np.arange(context, dtype=np.int32))
+            rows.length = context
 
     def seconds(self, num_rows: int, context: int, logits: LogitRows = "all") -> float:
         """The seconds of a forward of `num_rows` tokens after `context`. The tokens are not committed."""
@@ -165,5 +169,7 @@ class Timing:
         return seconds
 
     def _sizes(self) -> list[tuple[int, int]]:
-        longest, known = self._model.max_model_len, ROWS if self._model.device.type == "cpu" else DEVICE_ROWS
-        return [(rows, context) for context in self._contexts for rows in known if context + rows <= longest]
+        short, long = self._contexts
+        known = ROWS if self._model.device.type == "cpu" else DEVICE_ROWS
+        sizes = [(rows, short) for rows in known] + [(rows, long) for rows in known[::LONG_STRIDE]]
+        return [(rows, context) for rows, context in sizes if context + rows <= self._model.max_model_len]

@@ -243,7 +243,8 @@ class _Reader:
 
     def _strings(self, count: int, key: str) -> Strings:
         self._check_count(count, 8, f"strings in {key!r}")
-        places = np.empty((count, 2), np.int64)
+        starts: list[int] = []
+        ends: list[int] = []
         data, place, end = self._data, self._place, len(self._data)
         unpack = struct.Struct("<Q").unpack_from
         for number in range(count):
@@ -253,10 +254,11 @@ class _Reader:
             place += 8
             if length > end - place:
                 raise ConfigError(f"string {number} of {key!r} has {length} bytes, more than the file")
-            places[number] = place, place + length
+            starts.append(place)
             place += length
+            ends.append(place)
         self._place = place
-        return Strings(data, places)
+        return Strings(data, np.array([starts, ends], np.int64).T)
 
     def _tensor_place(self) -> tuple[str, str, tuple[int, ...], int, int, int]:
         """A tensor's name, type, shape, bytes of a row, rows, and offset among the tensors."""

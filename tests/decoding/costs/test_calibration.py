@@ -110,12 +110,27 @@ def test_what_an_earlier_start_measured_is_taken_and_replaced_while_nobody_waits
     assert calibration.curve.base == pytest.approx(3 * BASE)
 
 
+def test_what_takes_too_long_to_be_timed_while_nobody_waits_is_timed_once_at_every_start() -> None:
+    usual = {(rows, context): BASE + ROW * rows for rows, context in SIZES}
+    long = [size for size in SIZES if size[0] > 16]
+    asked: list[tuple[int, int]] = []
+
+    def measure(*size: int) -> float:
+        asked.append((size[0], size[1]))
+        return LONGEST_LATER if size == long[0] else 2 * LONGEST_LATER
+
+    kept = usual | dict.fromkeys(long, 1.5 * LONGEST_LATER)
+    calibration = Calibration(SIZES, measure, kept)
+    assert asked == long
+    assert calibration.quickest == kept | {long[0]: LONGEST_LATER}
+
+
 @pytest.mark.parametrize(
     "kept",
-    [dict.fromkeys(SIZES[1:], 0.001), dict.fromkeys([*SIZES, (7, 7)], 0.001), dict.fromkeys(SIZES, 0.3)],
-    ids=["of fewer sizes", "of more sizes", "too long to be timed again"],
+    [dict.fromkeys(SIZES[1:], 0.001), dict.fromkeys([*SIZES, (7, 7)], 0.001)],
+    ids=["of fewer sizes", "of more sizes"],
 )
-def test_what_does_not_fit_or_could_not_be_refined_is_measured_at_start(kept: dict[tuple[int, int], float]) -> None:
+def test_what_does_not_fit_is_measured_at_start(kept: dict[tuple[int, int], float]) -> None:
     calibration = Calibration(SIZES, Machine(busy_for=0).measure, kept)
     assert calibration.curve == Calibration(SIZES, Machine(busy_for=0).measure).curve
 

@@ -33,6 +33,7 @@ def test_at_start_threads_are_chosen_first_and_the_curve_is_timed_on_them() -> N
     curve = Timing(model, clock=model.clock).curve
     assert model.threads.chosen == 2
     assert {count for count, num_rows in model.seen if num_rows == max(ROWS)} == {2}
+    assert max(num_rows for _, num_rows in model.seen) == max(ROWS), "no context is run"
     assert (curve.base, curve.token) == (pytest.approx(BASE / 2), pytest.approx(ROW / 2))
 
 
@@ -50,7 +51,7 @@ def test_while_nobody_waits_a_change_of_threads_has_every_size_timed_anew() -> N
         timing.refine()
     assert model.threads.chosen == 1
     timed = [count for count, num_rows in model.seen if num_rows == max(ROWS)]
-    assert timed.count(1) >= 2 * LATER_ROUNDS, "at either context"
+    assert timed.count(1) >= LATER_ROUNDS
     assert set(timed) == {1}
     assert (timing.curve.base, timing.curve.token) == (pytest.approx(BASE), pytest.approx(ROW))
 
