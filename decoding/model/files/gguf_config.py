@@ -89,6 +89,9 @@ def config_of(file: GgufFile) -> Fields:
     if num_heads > hidden_size:
         raise ConfigError(f"its attention.head_count is {num_heads}, more than its embedding_length")
     head_dim = metadata.count("attention.key_length", hidden_size // num_heads)
+    widest = max((tensor.shape[0] for name, tensor in file.tensors.items() if ".attn_q" in name), default=0)
+    if head_dim > widest:
+        raise ConfigError(f"its heads are {head_dim} wide, and its widest matrix of queries has {widest} rows")
     fields: Fields = {
         "model_type": architecture.model_type,
         "vocab_size": embedding.shape[0],

@@ -15,19 +15,24 @@ ATTENDS = "attn_q.weight"
 
 
 def lfm2(metadata: Metadata) -> Fields:
+    kinds = _kinds(metadata, {"shortconv.conv.weight": "conv", ATTENDS: "full_attention"})
+    kernel = metadata.count("shortconv.l_cache")
+    _check(metadata, "shortconv.conv.weight", (metadata.count("embedding_length"), kernel))
     return {
-        "layer_types": _kinds(metadata, {"shortconv.conv.weight": "conv", ATTENDS: "full_attention"}),
+        "layer_types": kinds,
         "norm_eps": metadata.number("attention.layer_norm_rms_epsilon"),
-        "conv_L_cache": metadata.count("shortconv.l_cache"),
+        "conv_L_cache": kernel,
         "conv_bias": _has(metadata, "shortconv.conv.bias"),
         "block_auto_adjust_ff_dim": False,  # the file has the width as it was adjusted
     }
 
 
 def lfm2moe(metadata: Metadata) -> Fields:
+    num_experts = metadata.count("expert_count")
+    _check(metadata, "ffn_gate_inp.weight", (num_experts, metadata.count("embedding_length")))
     return lfm2(metadata) | {
         "num_dense_layers": int(metadata.number("leading_dense_block_count")),
-        "num_experts": metadata.count("expert_count"),
+        "num_experts": num_experts,
         "num_experts_per_tok": metadata.count("expert_used_count"),
         "moe_intermediate_size": metadata.count("expert_feed_forward_length"),
         "use_expert_bias": _has(metadata, "exp_probs_b.bias"),
@@ -93,6 +98,11 @@ def granitehybrid(metadata: Metadata) -> Fields:
 
 
 def falcon_h1(metadata: Metadata) -> Fields:
+    """Raises ConfigError where the head is the embedding: the file does not say what multiplies its logits."""
+    if "output.weight" not in metadata.file.tensors:
+        raise ConfigError(
+            "it has no tensor output.weight, and does not say what its logits are multiplied by without it"
+        )
     return _mamba(metadata) | {
         "mamba_d_ssm": metadata.count("ssm.inner_size"),
         "mamba_rms_norm": _has(metadata, "ssm_norm.weight"),
@@ -135,11 +145,27 @@ def _mamba(metadata: Metadata) -> Fields:
 
 
 def _heads(metadata: Metadata) -> tuple[int, int]:
-    """How many heads a state has, and the width of a value."""
+    """How many heads a state has, and the width of a value. Raises ConfigError where what the file says of states is
+    not what its tensors are."""
     num_heads, inner = metadata.count("ssm.time_step_rank"), metadata.count("ssm.inner_size")
     if inner % num_heads:
         raise ConfigError(f"its ssm.inner_size is {inner}, which cannot be cut into {num_heads} heads")
+    num_channels = inner + 2 * metadata.count("ssm.group_count") * metadata.count("ssm.state_size")
+    _check(metadata, "ssm_a", (num_heads,))
+    _check(metadata, "ssm_out.weight", (metadata.count("embedding_length"), inner))
+    _check(metadata, "ssm_conv1d.weight", (num_channels, metadata.count("ssm.conv_kernel")))
     return num_heads, inner // num_heads
+
+
+def _check(metadata: Metadata, name: str, shape: tuple[int, ...]) -> None:
+    """Raise ConfigError unless the first layer that has such a tensor has it in this shape: a model of any other would
+    take memory that the file does not."""
+    found = next((each for key, each in metadata.file.tensors.items() if _is_of_layer(key, name)), None)
+    if found is None:
+        raise ConfigError(f"none of its layers has a tensor {name}")
+    own = tuple(size for size in found.shape if size > 1)
+    if own != tuple(size for size in shape if size > 1):
+        raise ConfigError(f"its metadata do not fit its tensors: {found.name} {found.shape} instead of {shape}")
 
 
 def _kinds(metadata: Metadata, by_tensor: Mapping[str, str]) -> list[str]:
@@ -155,7 +181,11 @@ def _kinds(metadata: Metadata, by_tensor: Mapping[str, str]) -> list[str]:
 
 def _has(metadata: Metadata, name: str) -> bool:
     """Whether any layer has a tensor of this name."""
-    return any(each.startswith("blk.") and each.endswith(f".{name}") for each in metadata.file.tensors)
+    return any(_is_of_layer(each, name) for each in metadata.file.tensors)
+
+
+def _is_of_layer(key: str, name: str) -> bool:
+    return key.startswith("blk.") and key.split(".", 2)[-1] == name
 
 
 def _rows(metadata: Metadata, name: str) -> int:

@@ -77,6 +77,8 @@ def rope_of(metadata: Metadata, head_dim: int) -> Fields:
     """transformers' rope_parameters. Factors for each frequency (Llama 3.1) are those of a longrope that is always in
     force."""
     num_turned = metadata.count("rope.dimension_count", head_dim)
+    if num_turned > head_dim:
+        raise ConfigError(f"its rope.dimension_count is {num_turned}, and its heads are {head_dim} wide")
     rope: Fields = {"rope_theta": metadata.number("rope.freq_base", 10_000.0), "rope_type": "default"}
     if num_turned != head_dim:
         rope["partial_rotary_factor"] = num_turned / head_dim

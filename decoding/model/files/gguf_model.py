@@ -103,8 +103,8 @@ def _joined(file: GgufFile, shapes: dict[str, Shape], model: PreTrainedModel) ->
         block = f"blk.{name.split('.layers.')[1].split('.')[0]}."
         for parts in JOINED[end]:
             tensors = [file.tensors[block + part] for part in parts if block + part in file.tensors]
-            if len(tensors) == len(parts):
-                shape = sum(tensor.shape[0] for tensor in tensors), *tensors[0].shape[1:]
+            if len(tensors) == len(parts) and len({tensor.shape[1:] for tensor in tensors}) == 1:
+                shape: Shape = (sum(tensor.shape[0] for tensor in tensors), *tensors[0].shape[1:])
                 layout = Layout(rows=joined_rows(name, model.config))
                 weights[name] = _read_later(file, tensors, shape, name, layout)
                 used |= {tensor.name for tensor in tensors}

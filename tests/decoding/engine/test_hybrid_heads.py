@@ -147,7 +147,7 @@ def test_choices_and_turns_get_the_plain_tokens(bench: Bench) -> None:
     assert_some_accepted_and_some_rejected(bench, ended)
 
 
-@pytest.mark.parametrize("prefix_cache", [True, False])
+@pytest.mark.parametrize("prefix_cache", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_whoever_gives_up_its_room_says_the_same(bench: Bench, *, prefix_cache: bool) -> None:
     config = replace(CONFIG, kv_slots=14 * BLOCK_LEN, max_model_len=None, max_running=4, max_batch_rows=64)
     config = replace(config, prefix_cache=prefix_cache)

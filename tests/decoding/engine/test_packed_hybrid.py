@@ -20,7 +20,7 @@ from tests.models import tiny
 from tests.pairs import CONFIG, GIVEN, GREEDY, SAMPLED, finish, prompt_of, reply, request_of
 
 METHODS = ("spine", "stand", "auto", "lookup", "dynamic")
-LAWS = {"greedy": GREEDY, "sampled": replace(SAMPLED, temperature=0.7)}
+LAWS = {"greedy": replace(GREEDY, max_tokens=20), "sampled": replace(SAMPLED, temperature=0.7, max_tokens=20)}
 
 
 @pytest.fixture(scope="module")

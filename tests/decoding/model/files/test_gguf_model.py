@@ -113,6 +113,11 @@ def test_the_layers_of_an_mtp_head_are_left_out(tmp_path: Path) -> None:
     [
         ({"granitehybrid.rope.dimension_count": 8, "granitehybrid.rope.scaling.finetuned": True}, "it may be a Bamba"),
         ({"granitehybrid.ssm.inner_size": 129}, "cannot be cut into 8 heads"),
+        ({"granitehybrid.ssm.inner_size": 2**30}, r"do not fit its tensors: blk\.0\.ssm_out\.weight"),
+        ({"granitehybrid.ssm.time_step_rank": 128}, r"do not fit its tensors: blk\.0\.ssm_a"),
+        ({"granitehybrid.ssm.state_size": 2**30}, r"do not fit its tensors: blk\.0\.ssm_conv1d\.weight"),
+        ({"granitehybrid.attention.key_length": 2**30}, "its heads are 1073741824 wide"),
+        ({"granitehybrid.rope.dimension_count": 2**30}, r"its rope\.dimension_count is 1073741824"),
         ({"granitehybrid.nextn_predict_layers": 3}, "fewer than all"),
     ],
 )
@@ -121,6 +126,13 @@ def test_what_a_hybrid_cannot_be_is_said(changes: dict[str, Any], said: str, tmp
     file = read_gguf([path])
     with pytest.raises(ConfigError, match=said):
         config_of(replace(file, metadata={**file.metadata, **changes}))
+
+
+def test_a_falcon_whose_head_is_its_embedding_is_refused(tmp_path: Path) -> None:
+    model = tiny("falcon_h1", vocab_size=VOCAB_SIZE, tie_word_embeddings=True)
+    file = read_gguf([write_gguf(tmp_path / "model.gguf", model)])
+    with pytest.raises(ConfigError, match=r"no tensor output\.weight"):
+        config_of(file)
 
 
 def test_a_layer_that_is_none_is_refused(tmp_path: Path) -> None:
