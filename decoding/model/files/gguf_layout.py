@@ -24,7 +24,7 @@ TURNED = re.compile(r"blk\.\d+\.attn_([qk])\.(weight|bias)")
 DECAY = re.compile(r"blk\.\d+\.ssm_a")
 IN_LAYER = re.compile(r"blk\.(\d+)\.(.*)")
 # By the end of our parameter's name, the tensors that it is joined of, under the names of any of several converters.
-JOINED = {
+JOINED: dict[str, list[tuple[str, ...]]] = {
     "linear_attn.in_proj_qkvz.weight": [("attn_qkv.weight", "attn_gate.weight")],
     "shared_mlp.input_linear.weight": [
         ("ffn_gate_shexp.weight", "ffn_up_shexp.weight"),
