@@ -14,20 +14,36 @@ import torch
 from gguf.quants import quantize
 from transformers import PreTrainedModel
 
+from tests.gguf_hybrids import QWEN, describe_states, hybrid_tensors, written
+
 VOCAB_SIZE = 320
 TOKENS = ["<unk>", "<s>", "<|im_end|>"]
 CONTROL, NORMAL = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
+EPSILONS = ("rms_norm_eps", "norm_eps", "layer_norm_epsilon")
 CHAT_TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
 )
 NAMES = {"mistral": "llama", "mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe"} | {
     "gemma3_text": "gemma3",
     "gpt_oss": "gpt-oss",
+    "lfm2_moe": "lfm2moe",
+    "qwen3_next": "qwen3next",
+    "qwen3_5_text": "qwen35",
+    "qwen3_5_moe_text": "qwen35moe",
+    "granitemoehybrid": "granitehybrid",
+    "falcon_h1": "falcon-h1",
 }
 
 
-def write_gguf(path: Path, model: PreTrainedModel, kind: str = "F32", metadata: dict[str, Any] | None = None) -> Path:
-    """kind: of the matrices whose rows are whole blocks of it. metadata: further keys."""
+def write_gguf(
+    path: Path,
+    model: PreTrainedModel,
+    kind: str = "F32",
+    metadata: dict[str, Any] | None = None,
+    others: dict[str, str] | None = None,
+) -> Path:
+    """kind: of the matrices whose rows are whole blocks of it. metadata: further keys. others: kinds of some tensors,
+    by what comes after the layer's number."""
     config = model.config
     architecture = NAMES.get(config.model_type, config.model_type)
     writer = gguf.GGUFWriter(path, architecture)
@@ -36,9 +52,11 @@ def write_gguf(path: Path, model: PreTrainedModel, kind: str = "F32", metadata: 
     for key, value in (metadata or {}).items():
         writer.add_key_value(key, value, gguf.GGUFValueType.get_type(value))
     for name, numbers in tensors_of(model, architecture).items():
-        quantization = gguf.GGMLQuantizationType[kind]
+        own = (others or {}).get(name.split(".", 2)[-1], kind)
+        quantization = gguf.GGMLQuantizationType[own]
         block = gguf.GGML_QUANT_SIZES[quantization][0]
-        if numbers.ndim > 1 and "weight" in name and kind != "F32" and numbers.shape[-1] % block == 0:
+        is_matrix = numbers.ndim > 1 and "weight" in name and "_norm." not in name
+        if is_matrix and own != "F32" and numbers.shape[-1] % block == 0:
             writer.add_tensor(name, quantize(numbers, quantization), raw_dtype=quantization)
         else:
             writer.add_tensor(name, numbers)
@@ -59,16 +77,24 @@ def tensors_of(model: PreTrainedModel, architecture: str) -> dict[str, np.ndarra
         numbers = tensor.detach().float()
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
+        numbers = written(name, numbers, config, architecture)
+        hybrid = hybrid_tensors(name, numbers, config, architecture)
+        if hybrid is not None:
+            found |= hybrid
+            continue
         if ".experts." in name:
             found |= _experts(name, numbers, config.model_type)
             continue
         base, _, suffix = name.rpartition(".")
         theirs = name_map.get_name(base) if suffix in ("weight", "bias") else name_map.get_name(name)
+        theirs = theirs or name_map.get_name(base.replace("model.", "backbone."))
         assert theirs is not None, name
-        if architecture in ("llama", "smollm3") and ("q_proj" in name or "k_proj" in name):
+        if architecture in ("llama", "smollm3", "granitehybrid", "nemotron_h") and (
+            "q_proj" in name or "k_proj" in name
+        ):
             heads = config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
             numbers = numbers.reshape(heads, 2, -1, *numbers.shape[1:]).swapaxes(1, 2).reshape(numbers.shape)
-        if architecture.startswith("gemma") and name.endswith("norm.weight"):
+        if architecture.startswith(("gemma", *QWEN)) and name.endswith("norm.weight") and "linear_attn" not in name:
             numbers = numbers + 1
         if name.endswith("shared_expert_gate.weight"):
             numbers = numbers[0]
@@ -96,13 +122,15 @@ def _describe(writer: gguf.GGUFWriter, config: Any, architecture: str) -> None:
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
+    if hasattr(config, "intermediate_size"):
+        writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    describe_states(writer, config, architecture)
+    writer.add_layer_norm_rms_eps(next(getattr(config, name) for name in EPSILONS if hasattr(config, name)))
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     writer.add_key_length(head_dim)
-    rope = config.rope_parameters.get("full_attention", config.rope_parameters)
+    rope = getattr(config, "rope_parameters", {"rope_theta": 10_000.0})
+    rope = rope.get("full_attention", rope)
     writer.add_rope_freq_base(rope["rope_theta"])
     writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
     if rope.get("rope_type") == "yarn":
@@ -120,7 +148,7 @@ def _describe(writer: gguf.GGUFWriter, config: Any, architecture: str) -> None:
         writer.add_expert_used_count(config.num_experts_per_tok)
         inner = getattr(config, "moe_intermediate_size", config.intermediate_size)
         writer.add_expert_feed_forward_length(inner)
-        if architecture == "qwen2moe":
+        if hasattr(config, "shared_expert_intermediate_size"):
             writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
 
 

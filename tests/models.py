@@ -109,6 +109,13 @@ _PRESETS: dict[str, dict[str, Any]] = {
         "layer_types": ["conv", "full_attention", "conv"],
         "block_auto_adjust_ff_dim": False,
     },
+    "lfm2_moe": _EXPERTS
+    | {
+        "num_key_value_heads": 2,
+        "layer_types": ["conv", "full_attention", "conv"],
+        "num_experts": 4,
+        "num_dense_layers": 1,
+    },
     "qwen3_next": _GROUPED | _EXPERTS | _LINEAR | {"num_experts": 4, "shared_expert_intermediate_size": 32},
     "qwen3_5_text": _GROUPED | _LINEAR,
     "qwen3_5_moe_text": _GROUPED | _EXPERTS | _LINEAR | {"num_experts": 4, "shared_expert_intermediate_size": 32},

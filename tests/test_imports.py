@@ -31,7 +31,8 @@ DECODING = {
         triton/work triton/kernels triton/tiles triton/constants triton/triton_attention
     """,
     "model": """
-        blueprint refusal files/gguf_file files/gguf_config files/gguf_tokenizer files/gguf_place checkpoint weights
+        blueprint refusal files/gguf_file files/gguf_metadata files/gguf_hybrids files/gguf_config files/gguf_tokenizer
+        files/gguf_place checkpoint weights
         memory rowwise state/sites state/step_walk state/rule_rows state/state_lanes state/walk_kernel state/reference
         state/compiled state/state_seam seam probe self_test threads linear/exact linear/panel_kernel linear/row_limit
         linear/row_counts linear/panels linear/readers linear/packed linear/int8_kernel linear/int8
@@ -40,7 +41,7 @@ DECODING = {
         linear/grouped_kernel/records linear/grouped_kernel/lookup linear/grouped linear/int4 linear/sizes
         layers/row_kernels layers/norms layers/activations experts/kernels experts/gates experts/separate
         experts/interface experts/panel_linear experts/reading experts/fused experts/router experts/mixtures
-        files/weight files/skeleton files/gguf_codes files/gguf_types files/gguf_model
+        files/weight files/skeleton files/gguf_codes files/gguf_types files/gguf_layout files/gguf_model
         files/quantized_checkpoint loading
         layers/mlp layers/decoder_layer layers/fuse features layers/stack
         device/stopwatch device/capture device/runner device/peak device/compiling device/static_forward

@@ -212,7 +212,7 @@ def load_head_model(config: EngineConfig, target: TargetModel, progress: Progres
         return _load_own_head(config, target) if other in ("auto", OWN_HEAD) else None
     progress(f"Loading the head {name}", 0.0)
     with refusing(f"the head {name!r} cannot be loaded"):
-        head = load_head(find_head(name), HeadTarget(target.embeddings, len(target.layers)))
+        head = load_head(find_head(name), HeadTarget(target.embeddings, target.num_layers))
         if target.packed_embedding is not None and not head.config.owns_embeddings:
             head.embed_tokens = target.packed_embedding
         return HeadModel(head, target, capture_on(target.device) if config.graphs else None)

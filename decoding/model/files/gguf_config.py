@@ -6,19 +6,26 @@ files do not say, llama.cpp's src/llama-model.cpp knows. Invariant: counts are s
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from decoding.errors import ConfigError
+from decoding.model.files import gguf_hybrids as hybrids
 from decoding.model.files.gguf_file import GgufFile, Strings
+from decoding.model.files.gguf_metadata import (
+    LARGEST,
+    LONG_FACTORS,
+    ROPE_FACTORS,
+    SHORT_FACTORS,
+    Fields,
+    Metadata,
+    rope_of,
+    shown,
+)
 
-LARGEST = 2**31 - 1
 EMBEDDING, HEAD = "token_embd.weight", "output.weight"
-ROPE_FACTORS, LONG_FACTORS, SHORT_FACTORS = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
 # Tensors that become part of the configuration.
 IN_CONFIG = frozenset((ROPE_FACTORS, LONG_FACTORS, SHORT_FACTORS))
 END_TOKENS = (  # how llama.cpp recognises further tokens that end a reply (llama-vocab.cpp, special_eog_ids)
@@ -38,45 +45,6 @@ END_TOKENS = (  # how llama.cpp recognises further tokens that end a reply (llam
     "<end_of_utterance>",
 )
 CONTROL = 3  # of tokenizer.ggml.token_type
-Fields = dict[str, Any]
-
-
-class Metadata:
-    """A file's metadata below the name of its architecture, checked as it is read."""
-
-    def __init__(self, file: GgufFile) -> None:
-        self.file, self._architecture = file, file.architecture
-
-    def has(self, name: str) -> bool:
-        return f"{self._architecture}.{name}" in self.file.metadata
-
-    def count(self, name: str, default: int | None = None) -> int:
-        """A number from 1 on, the same for all layers. Raises ConfigError for anything else."""
-        key = f"{self._architecture}.{name}"
-        value = self.file.metadata.get(key, default)
-        if isinstance(value, np.ndarray) and value.size and (value == value[0]).all():
-            value = value[0].item()
-        if type(value) is not int or not 1 <= value <= LARGEST:
-            raise ConfigError(f"{key} is {_shown(value)}; it must be an integer from 1 to {LARGEST}")
-        return value
-
-    def number(self, name: str, default: float | None = None) -> float:
-        """A finite number. Raises ConfigError for anything else."""
-        key = f"{self._architecture}.{name}"
-        value = self.file.metadata.get(key, default)
-        if type(value) not in (int, float) or not math.isfinite(value):
-            raise ConfigError(f"{key} is {_shown(value)}; it must be a finite number")
-        return float(value)
-
-    def factors(self, tensor: str) -> list[float]:
-        """The numbers of a small tensor. Raises ConfigError where it is missing, large or not finite."""
-        found = self.file.tensors.get(tensor)
-        if found is None or found.type_name != "F32" or len(found.shape) != 1 or found.shape[0] > 2**16:
-            raise ConfigError(f"tensor {tensor!r} is missing, or is no short list of 32-bit numbers")
-        values: list[float] = found.rows.view("<f4").reshape(-1).tolist()
-        if not all(math.isfinite(value) and value > 0 for value in values):
-            raise ConfigError(f"tensor {tensor!r} has numbers that are not positive and finite")
-        return values
 
 
 def _nothing(_metadata: Metadata) -> Fields:
@@ -112,7 +80,7 @@ def config_of(file: GgufFile) -> Fields:
     embedding = file.tensors.get(EMBEDDING)
     if embedding is None or len(embedding.shape) != 2:
         raise ConfigError(f"it has no matrix {EMBEDDING}")
-    num_layers = metadata.count("block_count")
+    num_layers = metadata.num_layers
     if num_layers > len(file.tensors):
         raise ConfigError(f"its metadata claims {num_layers} layers, and it has {len(file.tensors)} tensors")
     hidden_size, num_heads = metadata.count("embedding_length"), metadata.count("attention.head_count")
@@ -121,6 +89,9 @@ def config_of(file: GgufFile) -> Fields:
     if num_heads > hidden_size:
         raise ConfigError(f"its attention.head_count is {num_heads}, more than its embedding_length")
     head_dim = metadata.count("attention.key_length", hidden_size // num_heads)
+    widest = max((tensor.shape[0] for name, tensor in file.tensors.items() if ".attn_q" in name), default=0)
+    if head_dim > widest:
+        raise ConfigError(f"its heads are {head_dim} wide, and its widest matrix of queries has {widest} rows")
     fields: Fields = {
         "model_type": architecture.model_type,
         "vocab_size": embedding.shape[0],
@@ -132,7 +103,7 @@ def config_of(file: GgufFile) -> Fields:
         "max_position_embeddings": metadata.count("context_length"),
         "rms_norm_eps": metadata.number("attention.layer_norm_rms_epsilon"),
         "tie_word_embeddings": HEAD not in file.tensors,
-        "rope_parameters": _rope(metadata, head_dim),
+        "rope_parameters": rope_of(metadata, head_dim),
         "dtype": "bfloat16",
         "bos_token_id": None,
         "pad_token_id": None,
@@ -151,7 +122,7 @@ def token_ids(file: GgufFile) -> Fields:
     }
     for name, value in known.items():
         if value is not None and (type(value) is not int or not 0 <= value <= LARGEST):
-            raise ConfigError(f"tokenizer.ggml.{name}_token_id is {_shown(value)}; it must be an id")
+            raise ConfigError(f"tokenizer.ggml.{name}_token_id is {shown(value)}; it must be an id")
     ends = [known[name] for name in ("eos", "eot", "eom") if known[name] is not None]
     if isinstance(tokens, Strings) and isinstance(kinds, np.ndarray) and len(kinds) == len(tokens):
         marked = {tokens[place]: int(place) for place in np.flatnonzero(kinds == CONTROL)}
@@ -162,48 +133,6 @@ def token_ids(file: GgufFile) -> Fields:
         ends += named
     ids = {"bos_token_id": known["bos"], "pad_token_id": known["padding"], "eos_token_id": list(dict.fromkeys(ends))}
     return {name: value for name, value in ids.items() if value not in (None, [])}
-
-
-def _rope(metadata: Metadata, head_dim: int) -> Fields:
-    """transformers' rope_parameters. Factors for each frequency (Llama 3.1) are those of a longrope that is always in
-    force."""
-    num_turned = metadata.count("rope.dimension_count", head_dim)
-    rope: Fields = {"rope_theta": metadata.number("rope.freq_base", 10_000.0), "rope_type": "default"}
-    if num_turned != head_dim:
-        rope["partial_rotary_factor"] = num_turned / head_dim
-    longest = metadata.count("context_length")
-    kind = metadata.file.metadata.get(f"{metadata.file.architecture}.rope.scaling.type", "none")
-    if ROPE_FACTORS in metadata.file.tensors:
-        factors = metadata.factors(ROPE_FACTORS)
-        return rope | {
-            "rope_type": "longrope",
-            "short_factor": factors,
-            "long_factor": factors,
-            "original_max_position_embeddings": longest,
-            "factor": 1.0,
-            "attention_factor": 1.0,
-        }
-    if LONG_FACTORS in metadata.file.tensors:
-        rope |= {
-            "rope_type": "longrope",
-            "short_factor": metadata.factors(SHORT_FACTORS),
-            "long_factor": metadata.factors(LONG_FACTORS),
-            "original_max_position_embeddings": metadata.count("rope.scaling.original_context_length", longest),
-        }
-        if metadata.has("rope.scaling.attn_factor"):
-            rope["attention_factor"] = metadata.number("rope.scaling.attn_factor")
-        return rope
-    if kind in ("linear", "yarn"):
-        rope |= {"rope_type": kind, "factor": metadata.number("rope.scaling.factor")}
-    elif kind != "none":
-        raise ConfigError(f"its rope.scaling.type is {_shown(kind)}; none, linear and yarn are served, and factors")
-    if kind == "yarn":
-        original = metadata.count("rope.scaling.original_context_length", longest)
-        rope |= {"original_max_position_embeddings": original}
-        for name, theirs in (("beta_fast", "yarn_beta_fast"), ("beta_slow", "yarn_beta_slow")):
-            if metadata.has(f"rope.scaling.{theirs}"):
-                rope[name] = metadata.number(f"rope.scaling.{theirs}")
-    return rope
 
 
 def _llama(metadata: Metadata) -> Fields:
@@ -262,7 +191,7 @@ def _gemma3(metadata: Metadata) -> Fields:
         "query_pre_attn_scalar": _gemma_scale(metadata, 62),
         "rope_parameters": {
             "sliding_attention": local,
-            "full_attention": _rope(metadata, head_dim) | base,
+            "full_attention": rope_of(metadata, head_dim) | base,
         },
     }
     if metadata.has("final_logit_softcapping"):
@@ -282,7 +211,7 @@ def _phi3(metadata: Metadata) -> Fields:
 
 
 def _gpt_oss(metadata: Metadata) -> Fields:
-    rope = _rope(metadata, metadata.count("attention.key_length", 64))
+    rope = rope_of(metadata, metadata.count("attention.key_length", 64))
     return {
         "rope_parameters": rope | ({"truncate": False} if rope["rope_type"] == "yarn" else {}),
         "intermediate_size": metadata.count("expert_feed_forward_length"),
@@ -304,11 +233,13 @@ ARCHITECTURES = {  # by the file's name for them
     "gpt-oss": Architecture("gpt_oss", _gpt_oss),
     "smollm3": Architecture("smollm3", permutes=True),
     "olmo2": Architecture("olmo2"),
+    "lfm2": Architecture("lfm2", hybrids.lfm2),
+    "lfm2moe": Architecture("lfm2_moe", hybrids.lfm2moe),
+    "qwen3next": Architecture("qwen3_next", hybrids.qwen3next, norm_offset=1.0),
+    "qwen35": Architecture("qwen3_5_text", hybrids.qwen35, norm_offset=1.0),
+    "qwen35moe": Architecture("qwen3_5_moe_text", hybrids.qwen35moe, norm_offset=1.0),
+    "granitehybrid": Architecture("granitemoehybrid", hybrids.granitehybrid, permutes=True),
+    "falcon-h1": Architecture("falcon_h1", hybrids.falcon_h1),
+    "nemotron_h": Architecture("nemotron_h", hybrids.nemotron_h, permutes=True),
 }
 MIXTRAL = Architecture("mixtral", _mixtral, permutes=True)
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, np.ndarray | Strings):
-        return f"a list of {len(value)}"
-    return "missing" if value is None else repr(value)[:80]

@@ -1,12 +1,12 @@
 """A GGUF file's tensors under the names of transformers' parameters. Their numbers are read when they are packed.
 
-Knows which tensors llama.cpp's converter permutes, offsets or stacks, see `Architecture`. Owns no metadata.
+Knows which tensors llama.cpp's converter stacks; which it moves or changes, `Layout` says. Owns no metadata.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -14,33 +14,46 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from decoding.errors import ConfigError, listed
-from decoding.model.files.gguf_config import IN_CONFIG, Architecture, architecture_of
+from decoding.model.files.gguf_config import IN_CONFIG, architecture_of
 from decoding.model.files.gguf_file import GgufFile, GgufTensor
+from decoding.model.files.gguf_layout import JOINED, Layout, Rows, joined_rows, layout_of
+from decoding.model.files.gguf_metadata import Metadata
 from decoding.model.files.gguf_types import BLOCK_FORMATS, FLOATS, groups_of
 from decoding.model.files.weight import DenseWeight, PackedWeight, Weight
 from decoding.model.linear.groups import Groups
 
 STACKED = re.compile(r"blk\.(\d+)\.ffn_(gate|up|down)_exps\.(weight|bias)")
-TURNED = re.compile(r"blk\.\d+\.attn_([qk])\.(weight|bias)")
-Rows = NDArray[np.int64]
+BLOCK = re.compile(r"blk\.(\d+)\.")
+RENAMED = (  # the end of a parameter's name, and what the published checkpoint calls it
+    (".dt_bias", ".dt_proj.bias"),
+    (".expert_bias", ".expert_bias.bias"),
+    (".block_sparse_moe.router.weight", ".block_sparse_moe.router.layer.weight"),
+)
+Shape = tuple[int, ...]
 
 
 def weights_of(file: GgufFile, model: PreTrainedModel) -> dict[str, Weight]:
     """The file's weights by the model's names. Raises ConfigError for a tensor that no part of the model is named
-    after."""
-    architecture = architecture_of(file)
-    names = _names(file, model)
+    after, unless it is of an MTP head, which is left out."""
+    architecture, metadata = architecture_of(file), Metadata(file)
+    left_out = range(metadata.num_layers, metadata.num_layers + metadata.num_drafting)
+    shapes = _shapes(model)
+    names = _names(file, list(shapes), metadata.num_layers)
     experts = {
         name.split(".layers.")[1].split(".")[0]: name for name, _ in model.named_modules() if name.endswith(".experts")
     }
-    weights: dict[str, Weight] = {}
+    weights, joined = _joined(file, shapes, model)
     strangers = []
     for tensor in file.tensors.values():
-        stacked = STACKED.fullmatch(tensor.name)
+        stacked, name = STACKED.fullmatch(tensor.name), names.get(tensor.name)
+        block = BLOCK.match(tensor.name)
+        if tensor.name in joined or (block is not None and int(block[1]) in left_out):
+            continue
         if stacked is not None and stacked[1] in experts:
             weights |= _stacked(file, tensor, f"{experts[stacked[1]]}.{{}}.{stacked[2]}_proj.{stacked[3]}")
-        elif tensor.name in names:
-            weights[names[tensor.name]] = _weight(file, tensor, architecture, names[tensor.name], model)
+        elif name is not None:
+            layout = layout_of(tensor.name, tensor.shape[0], architecture, model.config)
+            weights[name] = _read_later(file, [tensor], _own_shape(tensor, shapes[name]), name, layout)
         elif tensor.name not in IN_CONFIG:
             strangers.append(tensor.name)
     if strangers:
@@ -50,50 +63,59 @@ def weights_of(file: GgufFile, model: PreTrainedModel) -> dict[str, Weight]:
     return weights
 
 
-def _names(file: GgufFile, model: PreTrainedModel) -> dict[str, str]:
+def _shapes(model: PreTrainedModel) -> dict[str, Shape]:
+    """Of all parameters and buffers: a router's bias may be either."""
+    named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers()]
+    return {name: tuple(each.shape) for name, each in named}
+
+
+def _names(file: GgufFile, parameters: Sequence[str], num_layers: int) -> dict[str, str]:
     """The model's parameter by the file's tensor, by gguf's map."""
     from gguf import MODEL_ARCH_NAMES, get_tensor_name_map
 
     number = next((number for number, name in MODEL_ARCH_NAMES.items() if name == file.architecture), None)
     assert number is not None, file.architecture
-    name_map = get_tensor_name_map(number, model.config.num_hidden_layers)
+    name_map = get_tensor_name_map(number, num_layers)
     found = {}
-    for name, _ in model.named_parameters(remove_duplicate=False):
+    for parameter in parameters:
+        name = parameter
+        for end, published in RENAMED:
+            name = name.removesuffix(end) + published if name.endswith(end) else name
         base, _, suffix = name.rpartition(".")
-        theirs = name_map.get_name(base) if suffix in ("weight", "bias") else name_map.get_name(name)
-        if theirs is not None:
-            found[f"{theirs}.{suffix if suffix == 'bias' else 'weight'}"] = name
+        base = base if suffix in ("weight", "bias") else name
+        theirs = name_map.get_name(base) or name_map.get_name(base.replace("model.", "backbone.", 1))
+        theirs = theirs or name_map.get_name(name)
+        if theirs is not None and suffix == "bias":
+            found[f"{theirs}.bias"] = parameter
+        elif theirs is not None:  # some are written without an end
+            found[theirs] = found[f"{theirs}.weight"] = parameter
     return found
 
 
-def _weight(
-    file: GgufFile, tensor: GgufTensor, architecture: Architecture, name: str, model: PreTrainedModel
-) -> Weight:
-    order, offset = None, 0.0
-    turned = TURNED.fullmatch(tensor.name)
-    if turned is not None and architecture.permutes:
-        heads = "attention.head_count" + ("_kv" if turned[1] == "k" else "")
-        order = _turned_rows(tensor, _num_heads(model, heads))
-    if architecture.norm_offset and tensor.name.endswith("norm.weight"):
-        offset = architecture.norm_offset
-    shape = tuple(model.get_parameter(name).shape)
-    return _read_later(
-        file, tensor, tensor.rows, shape if tensor.type_name in FLOATS else tensor.shape, name, order, offset
-    )
+def _joined(file: GgufFile, shapes: dict[str, Shape], model: PreTrainedModel) -> tuple[dict[str, Weight], set[str]]:
+    """The weights that the file has in parts, and the tensors that are these."""
+    weights: dict[str, Weight] = {}
+    used: set[str] = set()
+    for name in shapes:
+        end = next((end for end in JOINED if name.endswith(end)), None)
+        if end is None:
+            continue
+        block = f"blk.{name.split('.layers.')[1].split('.')[0]}."
+        for parts in JOINED[end]:
+            tensors = [file.tensors[block + part] for part in parts if block + part in file.tensors]
+            if len(tensors) == len(parts) and len({tensor.shape[1:] for tensor in tensors}) == 1:
+                shape: Shape = (sum(tensor.shape[0] for tensor in tensors), *tensors[0].shape[1:])
+                layout = Layout(rows=joined_rows(name, model.config))
+                weights[name] = _read_later(file, tensors, shape, name, layout)
+                used |= {tensor.name for tensor in tensors}
+                break
+    return weights, used
 
 
-def _num_heads(model: PreTrainedModel, name: str) -> int:
-    config = model.config
-    return int(config.num_key_value_heads if name.endswith("_kv") else config.num_attention_heads)
-
-
-def _turned_rows(tensor: GgufTensor, num_heads: int) -> Rows:
-    """The file's row for each of ours: a head's rows are pairs in the file and two halves here."""
-    num_rows = tensor.shape[0]
-    if num_rows % (2 * num_heads):
-        raise ConfigError(f"tensor {tensor.name!r} has {num_rows} rows, which are no pairs of {num_heads} heads")
-    rows: Rows = np.arange(num_rows).reshape(num_heads, -1, 2).swapaxes(1, 2).reshape(-1)
-    return rows
+def _own_shape(tensor: GgufTensor, shape: Shape) -> Shape:
+    """`shape` if the tensor has as many plain numbers, such as a column kept as a row; else its own."""
+    is_alike = tensor.type_name in FLOATS and torch.Size(shape).numel() == torch.Size(tensor.shape).numel()
+    return shape if is_alike else tensor.shape
 
 
 def _stacked(file: GgufFile, tensor: GgufTensor, name: str) -> dict[str, Weight]:
@@ -103,51 +125,63 @@ def _stacked(file: GgufFile, tensor: GgufTensor, name: str) -> dict[str, Weight]
         raise ConfigError(f"tensor {tensor.name!r} has shape {tensor.shape}, which is not one matrix for each expert")
     count = tensor.shape[0]
     rows = tensor.rows.reshape(count, -1, tensor.rows.shape[1])
-    shape = tensor.shape[1:]
+    parts = [GgufTensor(tensor.name, tensor.type_name, tensor.shape[1:], rows[number]) for number in range(count)]
     return {
-        name.format(number): _read_later(file, tensor, rows[number], shape, name.format(number))
-        for number in range(count)
+        name.format(number): _read_later(file, [part], part.shape, name.format(number), Layout())
+        for number, part in enumerate(parts)
     }
 
 
-def _read_later(
-    file: GgufFile,
-    tensor: GgufTensor,
-    rows: NDArray[np.uint8],
-    shape: tuple[int, ...],
-    name: str,
-    order: Rows | None = None,
-    offset: float = 0.0,
-) -> Weight:
-    """order: the file's row for each of ours."""
-    if tensor.type_name in FLOATS:
-        return DenseWeight(name, _fitting(tensor, shape, rows), _floats(tensor, rows, shape, order, offset))
-    form = BLOCK_FORMATS[tensor.type_name]
+def _read_later(file: GgufFile, parts: Sequence[GgufTensor], shape: Shape, name: str, layout: Layout) -> Weight:
+    """One weight of a tensor, or of several whose rows come one after the other."""
+    kinds = {part.type_name for part in parts}
+    if len(kinds) > 1 or kinds <= FLOATS.keys():
+        return DenseWeight(name, shape, _numbers(file, parts, shape, layout))
+    kind = kinds.pop()
     if len(shape) != 2:
-        raise ConfigError(f"tensor {tensor.name!r} is of type {tensor.type_name} and no matrix")
+        raise ConfigError(f"tensor {parts[0].name!r} is of type {kind} and no matrix")
+    rows = parts[0].rows if len(parts) == 1 else None
 
     def read(start: int, stop: int) -> Groups:
-        part = rows[start:stop] if order is None else rows[order[start:stop]]
-        copied = torch.from_numpy(np.array(part))
+        if rows is None:
+            picked = _picked(parts, np.arange(start, stop) if layout.rows is None else layout.rows[start:stop])
+        else:
+            picked = np.array(rows[start:stop] if layout.rows is None else rows[layout.rows[start:stop]])
         file.release()
-        return groups_of(copied, tensor.type_name)
+        return groups_of(torch.from_numpy(picked), kind)
 
-    return PackedWeight(name, (shape[0], shape[1]), form.bits, form.group, read)
-
-
-def _fitting(tensor: GgufTensor, shape: tuple[int, ...], rows: NDArray[np.uint8]) -> tuple[int, ...]:
-    """`shape` if the tensor has as many numbers, such as a column kept as a row; else its own."""
-    count = rows.size // FLOATS[tensor.type_name].itemsize
-    return shape if count == torch.Size(shape).numel() else tensor.shape
+    order_I = None if layout.columns is None else torch.from_numpy(layout.columns)
+    form = BLOCK_FORMATS[kind]
+    return PackedWeight(name, (shape[0], shape[1]), form.bits, form.group, read, order_I)
 
 
-def _floats(
-    tensor: GgufTensor, rows: NDArray[np.uint8], shape: tuple[int, ...], order: Rows | None, offset: float
-) -> Callable[[], torch.Tensor]:
+def _picked(parts: Sequence[GgufTensor], rows: Rows) -> NDArray[np.uint8]:
+    """Some rows of all parts', counted through."""
+    picked = np.empty((len(rows), parts[0].rows.shape[1]), np.uint8)
+    start = 0
+    for part in parts:
+        is_here = (rows >= start) & (rows < start + len(part.rows))
+        picked[is_here] = part.rows[rows[is_here] - start]
+        start += len(part.rows)
+    return picked
+
+
+def _numbers(file: GgufFile, parts: Sequence[GgufTensor], shape: Shape, layout: Layout) -> Callable[[], torch.Tensor]:
     def read() -> torch.Tensor:
-        numbers = torch.from_numpy(np.array(rows)).view(FLOATS[tensor.type_name]).reshape(shape)
-        if order is not None:
-            numbers = numbers[torch.from_numpy(order)]
-        return numbers.float() - offset if offset else numbers
+        found = [_unpacked(file, part) for part in parts]
+        numbers = (found[0] if len(found) == 1 else torch.cat(found)).reshape(shape)
+        if layout.rows is not None:
+            numbers = numbers[torch.from_numpy(layout.rows)]
+        if layout.columns is not None:
+            numbers = numbers[:, torch.from_numpy(np.argsort(layout.columns))]
+        return numbers if layout.number is None else layout.number(numbers)
 
     return read
+
+
+def _unpacked(file: GgufFile, tensor: GgufTensor) -> torch.Tensor:
+    if tensor.type_name in FLOATS:
+        return torch.from_numpy(np.array(tensor.rows)).view(FLOATS[tensor.type_name]).reshape(tensor.shape)
+    packed = _read_later(file, [tensor], tensor.shape, tensor.name, Layout())
+    assert isinstance(packed, PackedWeight)
+    return packed.dense(torch.float32)

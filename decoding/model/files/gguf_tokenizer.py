@@ -17,7 +17,7 @@ from decoding.model.files.gguf_file import GgufFile, Strings, text_of
 logger = logging.getLogger(__name__)
 
 IGNORING_MERGES = frozenset(
-    ("llama3", "llama-v3", "llama-bpe", "falcon3", "tekken")
+    ("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano", "tekken")
 )  # a whole word that is a token is that
 BEGINNING = IGNORING_MERGES  # a text begins with the beginning token, unless the file says otherwise
 SINGLE_DIGITS = frozenset(("smollm", "starcoder", "refact", "command-r", "codeshell"))

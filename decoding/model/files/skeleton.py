@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -57,6 +58,9 @@ def fill(model: PreTrainedModel, weights: Mapping[str, Weight], target: Target) 
         weight = _taken(left, name, tuple(parameter.shape))
         parent, _, own = name.rpartition(".")
         setattr(model.get_submodule(parent), own, nn.Parameter(target.dense(weight), requires_grad=False))
+    for name, buffer in model.named_buffers():
+        if name in left:
+            buffer.copy_(replace(target, dtype=buffer.dtype).dense(_taken(left, name, tuple(buffer.shape))))
     if left:
         raise ConfigError(f"its tensors have no place in a {model.config.model_type} model: {listed(left)}")
     for module in model.modules():

@@ -255,3 +255,23 @@ def test_who_gave_up_its_room_drafts_as_before(*, prefix_cache: bool) -> None:
     assert sum(stats.preemptions for stats in ended.values()) > 0
     drafted, _ = bench.num_checked()
     assert drafted > 60
+
+
+@pytest.mark.slow
+def test_layers_that_carry_a_state_are_read_as_others_are() -> None:
+    """Also after rows that were not run, since a checkpoint of their state was found, and after a preemption."""
+    bench = HeadBench("lfm2", max_batch_rows=40, kv_slots=14 * BLOCK_LEN, max_model_len=None, max_running=3)
+    history = prompt_of(70, 5)
+    for turn in range(2):
+        request = bench.add(f"{turn}", history)
+        ended, _ = finish(bench.engine)
+        assert (ended[f"{turn}"].cached_tokens > 0) == (turn > 0)
+        history = np.concatenate((request.tokens, prompt_of(11, 10 + turn)))
+        drafted, _ = bench.num_checked()
+        assert drafted > 3
+    for seed in range(3):
+        bench.add(f"{seed} of three", prompt_of(40, seed), max_tokens=50)
+    ended, _ = finish(bench.engine)
+    assert sum(stats.preemptions for stats in ended.values()) > 0
+    drafted, _ = bench.num_checked()
+    assert drafted > 20

@@ -23,10 +23,10 @@ from decoding.drafting.eagle import head_model
 from decoding.drafting.eagle.head_drafting import HeadDrafting
 from decoding.drafting.sources import Sources
 from decoding.engine.engine import Engine
-from decoding.engine.start import load_engine
+from decoding.engine.start import load_engine, start_engine
 from tests.heads import Recorder
 from tests.mtp import FAMILIES, Mtp, mtp_of
-from tests.pairs import CONFIG, GREEDY, SAMPLED, finish, prompt_of, request_of, write_tokenizer
+from tests.pairs import CONFIG, GIVEN, GREEDY, SAMPLED, finish, prompt_of, request_of, write_tokenizer
 
 LENGTH = 4  # of the chains
 METHODS = {"auto": {}, "dynamic": {"max_nodes": 12}, "eagle": {}, "fixed": {"max_depth": 3}, "linear": {"max_depth": 4}}
@@ -118,6 +118,25 @@ def test_a_prompt_that_is_found_and_a_grammar_give_the_plain_tokens(bench: Bench
     ended = bench.assert_plain(again, bound)
     assert ended["again"].cached_tokens >= 49 // BLOCK_LEN * BLOCK_LEN
     assert ended["bound"].counts.drafted > 0
+
+
+def test_short_of_room_replies_are_the_plain_tokens(bench: Bench) -> None:
+    drafting = bench.engine.draft_model
+    assert isinstance(drafting, HeadDrafting)
+    config = replace(CONFIG, kv_slots=14 * BLOCK_LEN, max_model_len=None, max_running=4, max_batch_rows=64)
+    engine = start_engine(bench.engine.model, config, draft_model=drafting.model, kept=GIVEN)
+    drafted = [
+        request_of(f"{seed}", prompt_of(40, seed), SAMPLED, method, max_nodes=12)
+        for seed, method in enumerate(("dynamic", "eagle", "auto", "dynamic", "eagle"))
+    ]
+    for request in drafted:
+        engine.add(request)
+    ended, _ = finish(engine, with_guest=True)
+    assert sum(stats.preemptions for stats in ended.values()) > 0
+    assert_some_accepted_and_some_rejected(list(ended.values()))
+    plain = [request_of(f"plain {each.id}", each.prompt, each.sampling) for each in drafted]
+    bench.run(*plain)
+    assert [each.output.tolist() for each in drafted] == [each.output.tolist() for each in plain]
 
 
 @pytest.mark.parametrize("model_type", ["deepseek_v3", "glm4_moe"])

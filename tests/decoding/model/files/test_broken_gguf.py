@@ -31,7 +31,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return write_gguf(tmp_path_factory.mktemp("whole") / "model.gguf", model, "Q8_0").read_bytes()
 
 
-def broken(whole: bytes, seed: int) -> bytes:
+@pytest.fixture(scope="module")
+def hybrid(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    kinds = ["linear_attention", "full_attention"]
+    model = tiny("qwen3_5_moe_text", vocab_size=VOCAB_SIZE, num_hidden_layers=2, layer_types=kinds)
+    return write_gguf(tmp_path_factory.mktemp("hybrid") / "model.gguf", model, "Q8_0").read_bytes()
+
+
+def broken(whole: bytes, seed: int, architecture: bytes = b"llama.") -> bytes:
     """The file cut short, or with some of its bytes or one of its numbers changed, mostly in the header."""
     chance, data = random.Random(seed), bytearray(whole)
     end = whole.index(b"blk.0") + 2000
@@ -45,7 +52,7 @@ def broken(whole: bytes, seed: int) -> bytes:
         place = chance.randrange(0, end - 8)
         data[place : place + 8] = struct.pack("<Q", chance.choice(ABSURD))
     else:  # a number that something means: the value of a key or a tensor's shape
-        keys = [b"llama.", b"tokenizer.", b"general.", b"blk.0", b"token_embd", b"output"]
+        keys = [architecture, b"tokenizer.", b"general.", b"blk.0", b"token_embd", b"output"]
         found = whole.index(chance.choice(keys)) + chance.randrange(8, 80)
         data[found : found + 8] = struct.pack("<Q", chance.choice(ABSURD))
     return bytes(data)
@@ -80,10 +87,21 @@ def test_a_broken_file_is_loaded_or_refused_with_a_sentence(seed: int, whole: by
     assert sentence is None or "\n" not in sentence
 
 
-def test_the_whole_file_loads(whole: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "seed", [seed if seed < QUICK else pytest.param(seed, marks=pytest.mark.slow) for seed in range(IN_ALL)]
+)
+def test_a_broken_hybrid_is_loaded_or_refused_with_a_sentence(seed: int, hybrid: bytes, tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
-    path.write_bytes(whole)
-    assert try_to_load(path) is None
+    path.write_bytes(broken(hybrid, seed, b"qwen35moe.ssm." if seed % 8 == 3 else b"qwen35moe."))
+    sentence = try_to_load(path)
+    assert sentence is None or "\n" not in sentence
+
+
+def test_whole_files_load(whole: bytes, hybrid: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    for content in (whole, hybrid):
+        path.write_bytes(content)
+        assert try_to_load(path) is None
 
 
 @pytest.mark.parametrize(
