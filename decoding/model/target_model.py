@@ -292,8 +292,15 @@ class TargetModel:
     def shared(self) -> SharedParts:
         """What a head of its own may call, but not change. For models whose last norm is named as Llama's is."""
         model: Any = self._model
-        norm, output = model.get_decoder().norm, model.get_output_embeddings()
-        return SharedParts(model.config.get_text_config(), model.get_input_embeddings(), norm, output)
+        norm = model.get_decoder().norm
+        return SharedParts(model.config.get_text_config(), model.get_input_embeddings(), norm, self.output)
+
+    @property
+    def output(self) -> nn.Module:
+        """The layer that gives logits, which a head may call, but not change."""
+        model: Any = self._model
+        output: nn.Module = model.get_output_embeddings()
+        return output
 
     def tap(self, layers: Sequence[int]) -> FeatureTap:
         """Record these layers' inputs from the next forward on. Raises ModelRefused if the layers cannot be found."""
