@@ -10,7 +10,7 @@ from typing import Literal
 
 from decoding.drafting.eagle.eagle_tree import BEAM, MOST_DEPTH, NUM_NODES
 
-Objective = Literal["eagle3", "gto"]
+Objective = Literal["eagle3", "gto", "block"]
 HeadDtype = Literal["float32", "bfloat16"]
 Reward = Literal["expected", "greedy"]
 Aggregate = Literal["lse", "max", "mean"]
@@ -50,6 +50,16 @@ class GtoOptions:
 
 
 @dataclass(frozen=True)
+class BlockOptions:
+    """A new block head's shape: block_len: the root and the places that it names; num_layers. num_roots: tokens of an
+    answer at which blocks begin, drawn anew each time."""
+
+    block_len: int = 1 + TTT_STEPS
+    num_layers: int = 2
+    num_roots: int = 64
+
+
+@dataclass(frozen=True)
 class TrainingOptions:
     """The options of one run. rate: AdamW's peak rate; warm-up is linear from 0, the decay linear to 0 at `num_steps`.
 
@@ -70,6 +80,7 @@ class TrainingOptions:
     dtype: HeadDtype = "float32"
     checkpoint_every: int = 25
     gto: GtoOptions = GtoOptions()
+    block: BlockOptions = BlockOptions()
 
     def rate_at(self, step: int) -> float:
         """The learning rate of a step, counted from 0."""
