@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -44,6 +45,16 @@ def fields_of(nested: dict[str, Any] | None = None, **changes: Any) -> dict[str,
         **changes,
     }
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def corrected_fields(**changes: Any) -> dict[str, Any]:
+    """config.json in DSpark's layout."""
+    nowhere = {"mask_token_id": None, "target_layer_ids": None}
+    own = {"mask_token_id": MASK, "target_layer_ids": [0, 1], "markov_rank": 8, "markov_head_type": "vanilla"}
+    unused = {"num_anchors": 512, "enable_confidence_head": True, "confidence_head_with_markov": True}
+    fields = fields_of(nowhere, architectures=["Qwen3DSparkModel"], **own, **unused, **changes)
+    del fields["dflash_config"]
+    return fields
 
 
 def new_block(model: PreTrainedModel, fields: dict[str, Any] | None = None) -> BlockHead:
@@ -104,6 +115,7 @@ class Published:
         self.fields: dict[str, Any] = json.loads((folder / "config.json").read_text())
         self.tensors: Tensors = load_file(folder / "model.safetensors")
         self.model = model
+        self.is_from_root = "DSpark" in self.fields["architectures"][0]
 
     def norm(self, rows: torch.Tensor, name: str) -> torch.Tensor:
         variance = rows.pow(2).mean(-1, keepdim=True)
@@ -123,8 +135,9 @@ class Published:
         return rows_HTD * cosines + torch.cat((-high, low), dim=-1) * sines
 
     @torch.no_grad()
-    def says(self, tokens: NDArray[np.int32]) -> torch.Tensor:
-        """[places, V]: logits of the places after these tokens, of which the last is the block's root."""
+    def says(self, tokens: NDArray[np.int32], drafted: Sequence[int] = ()) -> torch.Tensor:
+        """[places, V]: logits of the places after these tokens, of which the last is the block's root, as far as there
+        is a token before; drafted: those after the root."""
         fields, nested = self.fields, self.fields["dflash_config"]
         ids_1T = torch.from_numpy(tokens)[None].long()
         states = self.model(input_ids=ids_1T[:, :-1], output_hidden_states=True, use_cache=False).hidden_states
@@ -139,10 +152,16 @@ class Published:
             normed = self.norm(hidden, f"{name}.post_attention_layernorm")
             gate = nn.functional.silu(self.linear(normed, f"{name}.mlp.gate_proj"))
             hidden = hidden + self.linear(gate * self.linear(normed, f"{name}.mlp.up_proj"), f"{name}.mlp.down_proj")
-        logits: torch.Tensor = self.model.get_output_embeddings()(self.norm(hidden, "norm")[1:])
+        first = 0 if self.is_from_root else 1
+        logits: torch.Tensor = self.model.get_output_embeddings()(self.norm(hidden, "norm")[first:])
         logits = logits * nested.get("output_multiplier", 1.0)
         cap = nested.get("final_logit_softcapping")
-        return torch.tanh(logits / cap) * cap if cap else logits
+        logits = torch.tanh(logits / cap) * cap if cap else logits
+        if "markov_head.markov_w1.weight" not in self.tensors:
+            return logits
+        before = torch.tensor([int(tokens[-1]), *drafted])[: len(logits)]
+        added = self.tensors["markov_head.markov_w1.weight"][before] @ self.tensors["markov_head.markov_w2.weight"].T
+        return logits[: len(before)] + added
 
     def attention(self, rows: torch.Tensor, context: torch.Tensor, layer: int) -> torch.Tensor:
         fields, name = self.fields, f"layers.{layer}.self_attn"

@@ -178,6 +178,12 @@ class DraftBudget(NamedTuple):
         """Of a row each, or a block, that there is credit for."""
         return self.credit / (self.round_price + self.row_price * self.block_len) if self.round_price else math.inf
 
+    @property
+    def with_block_run(self) -> DraftBudget:
+        """The same for a tree that grows of a block which was run: what it says is to be had for nothing now."""
+        spent = self.round_price + self.row_price * self.block_len
+        return self._replace(round_price=0.0, row_price=0.0, fixed=self.fixed + spent)
+
 
 NOTHING = DraftBudget(0)
 LONGEST_CHAIN = 16  # nodes that are reckoned with

@@ -302,12 +302,16 @@ class TargetModel:
         output: nn.Module = model.get_output_embeddings()
         return output
 
+    @property
+    def num_layers(self) -> int:
+        """Of the decoder, attending or not: what a head counts when it names those that it reads."""
+        if self._states is None:
+            return len(self.layers)
+        return int(self._model.config.get_text_config().num_hidden_layers)
+
     def tap(self, layers: Sequence[int]) -> FeatureTap:
         """Record these layers' inputs from the next forward on. Raises ModelRefused if the layers cannot be found."""
-        num_layers = len(self.layers)
-        if self._states is not None:  # not all of them attend
-            num_layers = self._model.config.get_text_config().num_hidden_layers
-        tap = FeatureTap(self._model, num_layers, layers)
+        tap = FeatureTap(self._model, self.num_layers, layers)
         self.taps.append(tap)
         return tap
 

@@ -6,7 +6,9 @@ drafts need not be exact. Invariant: rows of a block see the tokens before it an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -17,8 +19,10 @@ from torch.nn import functional
 from decoding.cache.batch import StepBatch
 from decoding.cache.block_pool import num_blocks_for
 from decoding.cache.kv_store import KvStore, bytes_per_slot
+from decoding.core.layer import LayerSpec
 from decoding.core.tree import IntArray
-from decoding.drafting.block.network import BlockHead
+from decoding.drafting.block.block_config import BlockConfig
+from decoding.drafting.block.network import BlockHead, Correction
 from decoding.drafting.eagle.kept_features import FeatureRows
 from decoding.drafting.eagle.loaded_head import LoadedHead
 from decoding.drafting.eagle.network import Attend
@@ -28,7 +32,7 @@ from decoding.model.target_model import TargetModel
 from decoding.model.threads import use_threads
 
 # Shape suffixes: M rows of all blocks, R rows that are asked of, N rows and padding, n rows of one block, H query
-# heads, K kv heads, G = H / K, D head width, T keys, F features of a row, E width, V vocabulary.
+# heads, K kv heads, G = H / K, X = G * n, D head width, T keys, F features of a row, E width, V vocabulary.
 STAMP_BYTES = 8
 
 
@@ -44,7 +48,8 @@ class BlockModel(LoadedHead):
     def __init__(self, head: BlockHead, target: TargetModel) -> None:
         super().__init__(head, head.specs, target)
         self._head = head
-        self.block_len = head.config.block_len
+        self.block_len, self.num_places = head.config.block_len, head.config.num_places
+        self.correction: Correction | None = head.markov_head
 
     @property
     def bytes_per_slot(self) -> int:
@@ -68,8 +73,10 @@ class BlockModel(LoadedHead):
         return Block(ids, blocks, num_before)
 
     def name(self, blocks: Sequence[Block], store: KvStore) -> torch.Tensor:
-        """float32 [R, V]: logits of all places after each block's root, one block after the other."""
-        is_place = np.concatenate([np.arange(len(block.ids)) > 0 for block in blocks])
+        """float32 [R, V]: logits of all places after each block's root, one block after the other; none corrected by
+        the token before."""
+        first = self.block_len - self.num_places
+        is_place = np.concatenate([np.arange(len(block.ids)) >= first for block in blocks])
         return self._run(blocks, store, np.flatnonzero(is_place))
 
     def runner_over(
@@ -105,42 +112,59 @@ class BlockModel(LoadedHead):
             ids_1N, positions_1N, rows_N = (
                 self._padded(torch.from_numpy(each)).to(self.device) for each in (ids_M, positions_M, rows_R)
             )
-            hidden_1NE = self._head(ids_1N[None], positions_1N[None], self._attention(blocks, store))
+            attention = BlockAttention(self._head.config, self._layers, blocks, store)
+            hidden_1NE = self._head(ids_1N[None], positions_1N[None], attention.in_layer)
             logits_1NV = self._head.logits(hidden_1NE[:, rows_N])
             return logits_1NV[0, : len(rows_R)].float().contiguous()
 
-    def _attention(self, blocks: Sequence[Block], store: KvStore) -> Callable[[int], Attend]:
-        config, places = self._head.config, []
-        for block in blocks:
-            held = block.blocks[: num_blocks_for(block.num_before)].astype(np.int64)
-            places.append(torch.from_numpy(held).to(self.device))
-        bounds = np.cumsum([0, *(len(block.ids) for block in blocks)]).tolist()
 
-        def attend_in(index: int) -> Attend:
-            spec, window, is_causal = self._layers[index], config.windows[index], config.are_causal[index]
+class BlockAttention:
+    """One forward's: of each block's rows to the tokens before it, in `store`, and to one another."""
 
-            def attend(query_1HND: torch.Tensor, key_1KND: torch.Tensor, value_1KND: torch.Tensor) -> torch.Tensor:
-                out_NHD = query_1HND.new_zeros(query_1HND.shape[2], *query_1HND.shape[1::2])
-                for place, block in enumerate(blocks):
-                    first, end = bounds[place], bounds[place + 1]
-                    keys_KTD, values_KTD = store.gather(index, places[place], block.num_before)
-                    keys_KTD = torch.cat((keys_KTD, key_1KND[0, :, first:end]), dim=1)
-                    values_KTD = torch.cat((values_KTD, value_1KND[0, :, first:end]), dim=1)
-                    query_KXD = query_1HND[0, :, first:end].reshape(spec.num_kv_heads, -1, spec.key_dim)
-                    mask = visible(end - first, block.num_before, window, is_causal=is_causal)
-                    out_KXD = functional.scaled_dot_product_attention(
-                        query_KXD[None],
-                        keys_KTD[None],
-                        values_KTD[None],
-                        attn_mask=None if mask is None else mask.repeat(spec.group, 1).to(self.device),
-                        scale=spec.scaling,
-                    )[0]
-                    out_NHD[first:end] = out_KXD.view(spec.num_query_heads, end - first, -1).transpose(0, 1)
-                return out_NHD[None]
+    def __init__(
+        self, config: BlockConfig, layers: Sequence[LayerSpec], blocks: Sequence[Block], store: KvStore
+    ) -> None:
+        self._config, self._layers, self._blocks, self._store = config, layers, blocks, store
+        self._held = [
+            torch.from_numpy(block.blocks[: num_blocks_for(block.num_before)].astype(np.int64)).to(store.device)
+            for block in blocks
+        ]
+        self._bounds = list(pairwise(np.cumsum([0, *(len(block.ids) for block in blocks)]).tolist()))
+        self._masks: dict[tuple[int, int, bool], torch.Tensor | None] = {}
 
-            return attend
+    def in_layer(self, index: int) -> Attend:
+        """How rows attend in a layer."""
+        return partial(self._attend, self._layers[index])
 
-        return attend_in
+    def _attend(
+        self, layer: LayerSpec, query_1HND: torch.Tensor, key_1KND: torch.Tensor, value_1KND: torch.Tensor
+    ) -> torch.Tensor:
+        """[1, N, H, D]: of padding zeros."""
+        out_NHD = query_1HND.new_zeros(query_1HND.shape[2], query_1HND.shape[1], layer.value_dim)
+        for place, (first, end) in enumerate(self._bounds):
+            num_before = self._blocks[place].num_before
+            keys_KTD, values_KTD = self._store.gather(layer.index, self._held[place], num_before)
+            query_KXD = query_1HND[0, :, first:end].reshape(layer.num_kv_heads, -1, layer.key_dim)
+            out_KXD = functional.scaled_dot_product_attention(
+                query_KXD[None],
+                torch.cat((keys_KTD, key_1KND[0, :, first:end]), dim=1)[None],
+                torch.cat((values_KTD, value_1KND[0, :, first:end]), dim=1)[None],
+                attn_mask=self._mask(layer, place),
+                scale=layer.scaling,
+            )[0]
+            out_NHD[first:end] = out_KXD.view(layer.num_query_heads, end - first, -1).transpose(0, 1)
+        return out_NHD[None]
+
+    def _mask(self, layer: LayerSpec, place: int) -> torch.Tensor | None:
+        """bool [G * n, T], the heads that share keys as rows; None where each row sees all."""
+        window, is_causal = self._config.windows[layer.index], self._config.are_causal[layer.index]
+        key = (place, window, is_causal)
+        if key not in self._masks:
+            block = self._blocks[place]
+            seen_nT = visible(len(block.ids), block.num_before, window, is_causal=is_causal)
+            mask = None if seen_nT is None else seen_nT.repeat(layer.group, 1).to(self._store.device)
+            self._masks[key] = mask
+        return self._masks[key]
 
 
 def visible(num_rows: int, num_before: int, window: int, *, is_causal: bool) -> torch.Tensor | None:

@@ -21,14 +21,18 @@ from decoding.errors import ConfigError
 from decoding.model.target_model import TargetModel
 from decoding.model.weights import check_numbers
 
+UNUSED = ("embed_tokens.", "lm_head.", "confidence_head.", "rotary_emb.")  # the target's, of no use here, or made anew
+
 
 def load_block(folder: Path, target: TargetModel) -> BlockHead:
     """A block head on its target's device and in its dtype, with the target's embedding and output layer.
 
     Raises ConfigError naming the field or tensor that does not fit, is missing or is not known.
     """
-    embedding = target.packed_embedding or nn.Embedding.from_pretrained(target.embeddings.detach())
-    return assemble_block(folder, embedding, target.output, target.embeddings, len(target.layers))
+    embeddings_VE = target.embeddings.detach()
+    own = nn.Embedding(*embeddings_VE.shape, _weight=embeddings_VE, _freeze=True)
+    embedding = own if target.packed_embedding is None else target.packed_embedding
+    return assemble_block(folder, embedding, target.output, embeddings_VE, target.num_layers)
 
 
 def assemble_block(
@@ -42,7 +46,8 @@ def assemble_block(
     try:
         _check_widths(config, embeddings_VE)
         head = BlockHead(config, embedding, output)
-        own: Tensors = {name: each for name, each in tensors.items() if "rotary_emb." not in name}
+        _check_copies(tensors, embeddings_VE)
+        own: Tensors = {name: each for name, each in tensors.items() if not name.startswith(UNUSED)}
         check_tensors(head.own_state(), own)
         converted = {name: each.to(embeddings_VE.dtype) for name, each in own.items()}
         head.load_state_dict(converted, strict=False, assign=True)
@@ -60,6 +65,15 @@ def save_block(head: BlockHead, folder: Path, num_target_layers: int) -> None:
         file.write(save(tensors, metadata={"format": "pt"}))
     with replace_file(folder / "config.json") as file:
         file.write(json.dumps(fields, indent=2).encode() + b"\n")
+
+
+def _check_copies(tensors: Tensors, embeddings_VE: torch.Tensor) -> None:
+    """A file may have the target's embeddings and output layer again, which are not read; no others."""
+    own_VE = tensors.get("embed_tokens.weight")
+    if own_VE is None:
+        return
+    if own_VE.shape != embeddings_VE.shape or not torch.equal(own_VE.to(embeddings_VE), embeddings_VE):
+        raise ConfigError("embed_tokens.weight is not the target's, which is the one that is used")
 
 
 def _check_widths(config: BlockConfig, embeddings_VE: torch.Tensor) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding
 
 from decoding.core.layer import LayerSpec
@@ -18,12 +19,13 @@ from decoding.drafting.block.block_config import BlockConfig
 from decoding.drafting.eagle.network import Attend, HeadAttention, HeadMlp
 
 # Shape suffixes: B sequences, N rows of each, E width, F the features' width, K kv heads, D head width, V vocabulary,
-# L layers.
+# L layers, K of tokens those that are asked about.
 
 
 class BlockHead(nn.Module):
     """Rows of a block are the last known token, and the mask for each place after it; the row of a place speaks of the
-    token there. They see all tokens before, by what the target knew at each, and one another (DFlash, section 3).
+    token there, or of the next one (`names_from_root`). They see all tokens before, by what the target knew at each,
+    and one another (DFlash, section 3).
 
     embedding, output: the target's.
     """
@@ -38,6 +40,7 @@ class BlockHead(nn.Module):
         self.layers = nn.ModuleList([BlockLayer(config) for _ in range(config.num_layers)])
         self.norm = LlamaRMSNorm(width, eps)
         self.rotary_emb = LlamaRotaryEmbedding(config.layer)
+        self.markov_head = Correction(config.draft_vocab_size, config.markov_rank) if config.markov_rank else None
 
     @property
     def specs(self) -> tuple[LayerSpec, ...]:
@@ -104,6 +107,24 @@ class BlockHead(nn.Module):
         logits_BNV: torch.Tensor = self.lm_head(hidden_BNE) * self.config.output_scale
         softcap = self.config.softcap
         return torch.tanh(logits_BNV / softcap) * softcap if softcap else logits_BNV
+
+
+class Correction(nn.Module):
+    """What the token before says of a token: the product of a short vector of each (DSpark's vanilla Markov head). Both
+    are looked up, since few tokens are asked about."""
+
+    def __init__(self, vocab_size: int, rank: int) -> None:
+        super().__init__()
+        self.markov_w1, self.markov_w2 = nn.Embedding(vocab_size, rank), nn.Embedding(vocab_size, rank)
+
+    def forward(self, before: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        """[.., K]: what to add to the logits of `ids`, [.., K], after the tokens `before`, [..]."""
+        added: torch.Tensor = (self.markov_w2(ids) @ self.markov_w1(before)[..., None])[..., 0]
+        return added
+
+    def of_all(self, before: torch.Tensor) -> torch.Tensor:
+        """[.., V]: the same of all tokens."""
+        return functional.linear(self.markov_w1(before), self.markov_w2.weight)
 
 
 class BlockLayer(nn.Module):

@@ -91,8 +91,6 @@ class ModelDrafter(FixedBudgetDrafter):
 
     def begin(self, budget: DraftBudget, most_rows: int, most_depth: int) -> None:
         rounds = Rounds(most_rows, most_depth)
-        if self._state.is_block:  # which is paid for already
-            budget = budget._replace(round_price=0.0, row_price=0.0)
         self._under_way = ModelTree(self._request, self._rules, budget, rounds, self._state.vocab_size)
 
     def grow(self, top: TopTokens) -> DraftRows | None:

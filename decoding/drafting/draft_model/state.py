@@ -67,21 +67,18 @@ class DraftModelState:
     """One sequence's part of the draft model. vocab_size: of the tokens that target and draft model both have;
     reads_tokens_alone: whether its rows are made of nothing else, so that those of a tree stay as they are once they
     are accepted, and one may be run in a forward with its parent's. block_len: as of a `DraftBudget`; what names a
-    block has no rows of its own that stay."""
+    block has no rows of its own that stay. is_block: whether it says in one go what follows each depth, whatever the
+    path."""
 
     request: Request
     store: KvStore
     vocab_size: int
     reads_tokens_alone: bool = True
     block_len: int = 1
+    is_block: bool = False
     grower: Grower | None = None
     rows: KvRows | None = None
     _cost: DraftCost = NO_COST
-
-    @property
-    def is_block(self) -> bool:
-        """Whether one forward names a whole path."""
-        return self.block_len > 1
 
     def grow_with(self, grower: Grower) -> None:
         """Let `grower` say what grows here."""
@@ -97,7 +94,7 @@ class DraftModelState:
     @property
     def num_unread(self) -> int:
         """Tokens that the draft model has not read."""
-        if self.is_block:
+        if self.block_len > 1:
             return 0
         return self.request.num_tokens - (self.rows.length if self.rows is not None else 0)
 

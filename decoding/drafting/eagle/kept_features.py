@@ -58,10 +58,10 @@ class KeptFeatures:
         stamps, waiting = zip(*self._waiting, strict=True)
         self._waiting.clear()
         slots, positions, features = zip(*waiting, strict=True)
-        slots, positions, features_KF = np.concatenate(slots), np.concatenate(positions), torch.cat(features)
-        is_held = self._pool.stamps[slots // BLOCK_LEN] == np.concatenate(stamps)
+        slots_K, positions_K, features_KF = np.concatenate(slots), np.concatenate(positions), torch.cat(features)
+        is_held = self._pool.stamps[slots_K // BLOCK_LEN] == np.concatenate(stamps)
         if not is_held.all():
-            slots, positions = slots[is_held], positions[is_held]
+            slots_K, positions_K = slots_K[is_held], positions_K[is_held]
             features_KF = features_KF[torch.from_numpy(is_held).to(features_KF.device)]
-        if len(slots):
-            self._read(FeatureRows(slots, positions, features_KF))
+        if len(slots_K):
+            self._read(FeatureRows(slots_K, positions_K, features_KF))

@@ -142,13 +142,14 @@ class OneTree:
 
     def begin(self, budget: DraftBudget, most_rows: int, most_depth: int) -> None:
         rounds = Rounds(int(min(most_rows, budget.max_nodes, budget.most_rounds)), most_depth)
-        self._set_out(budget, NO_ROUNDS if self._sides.is_block else rounds)
+        names_all = self._state is not None and self._state.is_block
+        self._set_out(budget, NO_ROUNDS if names_all else rounds)
         plant(self._at, self._request.num_tokens)
 
     def grow(self, top: TopTokens) -> DraftRows | None:
         assert self._is_under_way, "no tree was begun"
         budget, before, run = self._budget, self._num_rows, self._buffers.record.room.run
-        self._spent += budget.round_price + budget.row_price * max(len(top), budget.block_len)
+        self._spent += budget.round_price + budget.row_price * len(top)
         left = Rounds(self._rounds.most_rows - before, self._rounds.most_depth)
         self._num_rows = int(grow_on(self._at, budget, left, Top(top.ids, top.probabilities)))
         if self._num_rows == before:

@@ -39,7 +39,7 @@ def new_head(target: OnlineTarget, target_ids_W: Tensor, seed: int) -> EagleHead
         layer=layer_for(target.config, embeddings_VE.shape[0]),
         draft_vocab_size=len(target_ids_W),
         target_width=target.config.hidden_size,
-        feature_layers=default_feature_layers(len(target.model.layers)),
+        feature_layers=default_feature_layers(target.model.num_layers),
     )
     torch.manual_seed(seed)
     head = EagleHead(config, embeddings_VE.float().cpu())

@@ -51,11 +51,12 @@ class GtoOptions:
 
 @dataclass(frozen=True)
 class BlockOptions:
-    """A new block head's shape: block_len: the root and the places that it names; num_layers. num_roots: tokens of an
-    answer at which blocks begin, drawn anew each time."""
+    """A new block head's shape: block_len: its rows; num_layers; markov_rank: of the correction by the token before, 0
+    for none. num_roots: tokens of an answer at which blocks begin, drawn anew each time."""
 
     block_len: int = 1 + TTT_STEPS
     num_layers: int = 2
+    markov_rank: int = 0
     num_roots: int = 64
 
 

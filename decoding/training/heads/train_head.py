@@ -101,14 +101,14 @@ def load_heads(
             mask = rarest_token([answer.tokens for answer in answers], embeddings_VE)
             return new_block_head(target, mask, job.options.block, job.options.seed), None
         layers = shared_layers(target)
-        return assemble_block(find_head(job.start), *layers, embeddings_VE.float(), len(target.model.layers)), None
+        return assemble_block(find_head(job.start), *layers, embeddings_VE.float(), target.model.num_layers), None
     if job.start is None:
         if job.options.objective == "gto":
             raise ConfigError("objective 'gto' goes on from a head: name it with --start")
         size = min(job.draft_vocab_size, len(embeddings_VE))
         tokens = most_frequent_tokens([answer.reply for answer in answers], len(embeddings_VE), size)
         return new_head(target, tokens, job.options.seed), None
-    fits = HeadTarget(embeddings_VE.float(), len(target.model.layers))
+    fits = HeadTarget(embeddings_VE.float(), target.model.num_layers)
     head, reference = (load_head(find_head(job.start), fits) for _ in range(2))
     if job.options.objective == "eagle3":
         return head, None
@@ -131,7 +131,7 @@ def train(job: Job, console: Console) -> dict[str, float]:
             loss = trainer.take_step()
             bars.update(bar, completed=trainer.progress.step, description=f"loss {loss:.3f}")
     if isinstance(head, BlockHead):
-        save_block(head, job.out, len(target.model.layers))
+        save_block(head, job.out, target.model.num_layers)
     else:
         save_head(head, job.out, job.engine.model)
     if find_spec("matplotlib") is not None:
@@ -169,8 +169,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--device", default="auto", help="auto, cpu or cuda")
     add("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the head's products")
     add("--threads", type=int, help="default: what torch takes")
-    add("--block", type=int, default=block.block_len, help="of a new block head: a root and the places it names")
+    add("--block", type=int, default=block.block_len, help="of a new block head: its rows, a token and masks")
     add("--layers", type=int, default=block.num_layers, help="of a new block head")
+    add("--correction", type=int, default=block.markov_rank, help="rank, of a new block head's by the token before")
     add("--roots", type=int, default=block.num_roots, help="tokens of an answer at which blocks begin")
     add("--omega", type=float, default=gto.weight, help="weight of GTO's loss; 0 trains on without it")
     add("--groups", type=int, default=gto.num_groups, help="K, of an answer")
@@ -207,7 +208,7 @@ def job_of(chosen: argparse.Namespace) -> Job:
         dtype=chosen.dtype,
         checkpoint_every=chosen.checkpoint_every,
         gto=gto,
-        block=BlockOptions(chosen.block, chosen.layers, chosen.roots),
+        block=BlockOptions(chosen.block, chosen.layers, chosen.correction, chosen.roots),
     )
     return Job(
         engine=EngineConfig(model=chosen.model, device=chosen.device, threads=torch.get_num_threads()),

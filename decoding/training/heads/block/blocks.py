@@ -20,7 +20,7 @@ from decoding.training.heads.options import TTT_DECAY
 from decoding.training.heads.ttt import Lesson, TttLoss
 
 # Shape suffixes: B sequences, T their tokens, F features of a token, A blocks of a sequence, N rows of a block, I
-# places that a block names (N - 1), R rows of all blocks of a sequence (A * N), E width, V vocabulary, H query heads,
+# places that a block names, R rows of all blocks of a sequence (A * N), E width, V vocabulary, H query heads,
 # K kv heads, D head width, X keys of a sequence and of its blocks (T + R).
 
 
@@ -33,7 +33,7 @@ def draw_roots(answers: Sequence[Answer], count: int, seed: tuple[int, ...]) -> 
 
 
 def name_blocks(head: BlockHead, tokens_BT: Tensor, features_BTF: Tensor, roots_BA: Tensor) -> Tensor:
-    """[B, A, I, E]: hidden states of the places after each root."""
+    """[B, A, I, E]: hidden states that speak of the places after each root."""
     num_batch, num_rows = len(tokens_BT), head.config.block_len
     positions_BR = (roots_BA[..., None] + torch.arange(num_rows, device=roots_BA.device)).flatten(1)
     ids_BR = torch.full_like(positions_BR, head.config.mask_token_id)
@@ -41,11 +41,12 @@ def name_blocks(head: BlockHead, tokens_BT: Tensor, features_BTF: Tensor, roots_
     places_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device).expand(num_batch, -1)
     made = head.keys_and_values(head.fuse(features_BTF), places_BT)
     attend_in = _attention(head, made, roots_BA, positions_BR)
-    return head(ids_BR, positions_BR, attend_in).unflatten(1, (-1, num_rows))[:, :, 1:]
+    return head(ids_BR, positions_BR, attend_in).unflatten(1, (-1, num_rows))[:, :, num_rows - head.config.num_places :]
 
 
 def block_loss(head: BlockHead, lesson: Lesson, roots_BA: Tensor) -> TttLoss:
-    """Cross-entropy with the target's distribution at each place, as far as the answer goes: place i counts 0.8^i."""
+    """Cross-entropy with the target's distribution at each place, as far as the answer goes: place i counts 0.8^i. A
+    correction is of the answer's own token before the place."""
     hidden_BAIE = name_blocks(head, lesson.tokens_BT, lesson.features_BTF, roots_BA)
     num_places, last = hidden_BAIE.shape[2], lesson.tokens_BT.shape[1] - 1
     rows_BAI = roots_BA[..., None] + torch.arange(num_places, device=roots_BA.device)
@@ -53,7 +54,10 @@ def block_loss(head: BlockHead, lesson: Lesson, roots_BA: Tensor) -> TttLoss:
     inside_BAI = rows_BAI.clamp(max=last)
     learned_BAI = lesson.is_learned_BT[sequences, inside_BAI] & (rows_BAI <= last)
     wanted_BAIV = lesson.wanted_BTW[sequences, inside_BAI]
-    log_q = head.logits(hidden_BAIE).float().log_softmax(-1)
+    logits_BAIV = head.logits(hidden_BAIE)
+    if head.markov_head is not None:
+        logits_BAIV = logits_BAIV + head.markov_head.of_all(lesson.tokens_BT[sequences, inside_BAI])
+    log_q = logits_BAIV.float().log_softmax(-1)
     counts_I = learned_BAI.sum((0, 1)).clamp(min=1)
     losses_I = (-(wanted_BAIV * log_q).sum(-1) * learned_BAI).sum((0, 1)) / counts_I
     agreements_I = ((log_q.argmax(-1) == wanted_BAIV.argmax(-1)) & learned_BAI).sum((0, 1)) / counts_I

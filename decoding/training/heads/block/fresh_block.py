@@ -33,20 +33,27 @@ def rarest_token(answers: Iterable[NDArray[np.int32]], embeddings_VE: Tensor) ->
 
 
 def new_block_head(target: OnlineTarget, mask_token_id: int, shape: BlockOptions, seed: int) -> BlockHead:
-    """A float32 block head for a target, on its device: causal, so that a place is named with those before it in mind,
-    and with the last norm as the target's own."""
+    """A float32 block head for a target, on its device, with the last norm as the target's own.
+
+    Without a correction it is causal, so that a place is named with those before it in mind. With one it is as DSpark's
+    are: all rows see all, the root's names a place too, and the correction begins as none.
+    """
     embedding, output = shared_layers(target)
-    num_layers = len(target.model.layers)
+    num_layers = target.model.num_layers
     config = BlockConfig(
         layer=layer_for(target.config, len(embedding.weight)),
         feature_layers=spread_layers(num_layers, min(NUM_FEATURES, num_layers)),
         block_len=shape.block_len,
         mask_token_id=mask_token_id,
         windows=(0,) * shape.num_layers,
-        are_causal=(True,) * shape.num_layers,
+        are_causal=(shape.markov_rank == 0,) * shape.num_layers,
+        names_from_root=shape.markov_rank > 0,
+        markov_rank=shape.markov_rank,
     )
     torch.manual_seed(seed)
     head = BlockHead(config, embedding, output)
+    if head.markov_head is not None:
+        nn.init.zeros_(head.markov_head.markov_w2.weight)
     if target.output_scale_E is not None:
         with torch.no_grad():
             head.norm.weight.copy_(target.output_scale_E)
@@ -55,7 +62,9 @@ def new_block_head(target: OnlineTarget, mask_token_id: int, shape: BlockOptions
 
 def shared_layers(target: OnlineTarget) -> tuple[nn.Embedding, nn.Linear]:
     """A target's embedding and output layer in float32, for heads that use them. Neither is trained."""
-    embedding = nn.Embedding.from_pretrained(target.model.embeddings.detach().float())
-    output = nn.Linear(*reversed(target.output_VE.shape), bias=False)
+    embeddings_VE = target.model.embeddings.detach().float()
+    embedding = nn.Embedding(*embeddings_VE.shape, _weight=embeddings_VE, _freeze=True)
+    num_tokens, width = target.output_VE.shape
+    output = nn.Linear(width, num_tokens, bias=False)
     output.weight = nn.Parameter(target.output_VE.float().to(embedding.weight.device), requires_grad=False)
     return embedding, output

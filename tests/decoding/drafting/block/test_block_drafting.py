@@ -24,21 +24,22 @@ from decoding.drafting.eagle import loaded_head
 from decoding.drafting.sources import Sources
 from decoding.engine.engine import Engine
 from decoding.engine.start import start_engine
-from tests.blocks import BLOCK, Published, fields_of, new_block, trained_block, write_block
+from tests.blocks import BLOCK, Published, corrected_fields, fields_of, new_block, trained_block, write_block
 from tests.heads import Recorder
 from tests.models import tiny
 from tests.pairs import CONFIG, GIVEN, GREEDY, SAMPLED, finish, prompt_of, request_of, target_of, write_tokenizer
 
 METHODS = {"auto": {}, "dynamic": {"max_nodes": 12}, "eagle": {}, "fixed": {"max_depth": 3}, "linear": {"max_depth": 4}}
 KINDS: dict[str, dict[str, Any]] = {
-    "all see all": {},
-    "causal": {"is_causal": True},
-    "windows": {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 7, "is_causal": False},
-    "scales, biases and rotary base": {
-        "nested": {"input_embedding_scale": 3.0, "output_multiplier": 0.4, "final_logit_softcapping": 2.0},
-        "attention_bias": True,
-        "rope_theta": 300.0,
-    },
+    "all see all": fields_of(),
+    "causal": fields_of(is_causal=True),
+    "corrected by the token before": corrected_fields(),
+    "windows": fields_of(layer_types=["sliding_attention", "full_attention"], sliding_window=7, is_causal=False),
+    "scales, biases and rotary base": fields_of(
+        {"input_embedding_scale": 3.0, "output_multiplier": 0.4, "final_logit_softcapping": 2.0},
+        attention_bias=True,
+        rope_theta=300.0,
+    ),
 }
 
 
@@ -80,7 +81,8 @@ class Bench:
                 plain += 1
                 continue
             drafted += 1
-            for token, said_V in zip(tree.tokens[1:].tolist(), self.published.says(tokens), strict=False):
+            chain = tree.tokens[1:].tolist()
+            for token, said_V in zip(chain, self.published.says(tokens, chain), strict=False):
                 assert said_V[token] > said_V.max() - 1e-3, (len(tokens), tree.tokens)
         self.recorders.clear()
         return drafted, plain
@@ -113,7 +115,7 @@ def assert_some_accepted_and_some_rejected(stats: list[RequestStats]) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_head_names_what_the_published_code_does(kind: str, tmp_path: Path) -> None:
-    bench = Bench(new_block(tiny("llama"), fields_of(**KINDS[kind])), tmp_path)
+    bench = Bench(new_block(tiny("llama"), KINDS[kind]), tmp_path)
     assert isinstance(bench.engine.draft_model, BlockDrafting)
     for seed, length in enumerate((2, 15, 17, 40)):  # together
         bench.chain(f"{seed}", prompt_of(length, seed), max_tokens=12)
@@ -128,7 +130,7 @@ def test_who_finds_a_prompt_or_gave_up_its_room_names_the_same(tmp_path: Path) -
         deepcopy(trained_block("llama")), tmp_path, kv_slots=14 * BLOCK_LEN, max_model_len=None, max_running=3
     )
     for seed in range(3):
-        bench.chain(f"{seed}", prompt_of(40, seed), max_tokens=60)
+        bench.chain(f"{seed}", prompt_of(40, seed), max_tokens=45)
     ended, _ = finish(bench.engine)
     assert sum(stats.preemptions for stats in ended.values()) > 0
     drafted, _ = bench.num_checked()
@@ -162,6 +164,17 @@ def test_every_method_gives_the_plain_tokens(bench: Bench, temperature: float) -
     for request in drafted:
         assert request.speculation.method in ended[request.id].steps_by_method
     assert_some_accepted_and_some_rejected([each for name, each in ended.items() if "auto" not in name])
+
+
+def test_a_block_that_the_token_before_corrects_gives_the_plain_tokens(tmp_path: Path) -> None:
+    bench = Bench(new_block(tiny("llama"), corrected_fields()), tmp_path)
+    drafted = [
+        request_of(f"{method} {place}", prompt_of(40, 3), sampling, method, **options)
+        for method, options in METHODS.items()
+        for place, sampling in enumerate((GREEDY, SAMPLED))
+    ]
+    ended = bench.assert_plain(*drafted)
+    assert sum(each.counts.drafted_by_source.get("draft_model", 0) for each in ended.values()) > 100
 
 
 def test_one_forward_makes_a_tree_and_no_more(bench: Bench) -> None:

@@ -19,7 +19,7 @@ from decoding.drafting.head_loading import is_head_name, load_head_model
 from decoding.errors import ConfigError
 from decoding.model.device.runner import silent
 from decoding.model.target_model import TargetModel
-from tests.blocks import fields_of, new_block, write_block
+from tests.blocks import corrected_fields, fields_of, new_block, write_block
 from tests.models import tiny
 from tests.pairs import CONFIG
 
@@ -50,14 +50,38 @@ def test_a_block_head_is_known_by_its_config(tmp_path: Path, option: str) -> Non
     assert isinstance(model, BlockModel)
     assert model.num_parameters <= sum(each.numel() for each in head.own_state().values())
     assert model.block_len == 6
-    (tmp_path / "config.json").write_text(json.dumps(fields_of()))  # as the published ones are, and not saved here
+    fields = fields_of({"attention_mode": "gqa"}, num_target_layers=3, max_window_layers=2, use_cache=True)
+    (tmp_path / "config.json").write_text(json.dumps(fields))  # as the published ones are, and not saved here
     assert isinstance(load_head_model(replace(CONFIG, **{option: folder}), target(), silent), BlockModel)  # type: ignore[arg-type]
+
+
+def test_a_head_that_the_token_before_corrects_is_known_with_what_it_brings_and_needs_not(tmp_path: Path) -> None:
+    """Copies of the target's layers, and a head that says how far it can be trusted."""
+    embeddings = target().embeddings.detach()
+    extra = {
+        "embed_tokens.weight": embeddings.clone(),
+        "lm_head.weight": torch.zeros_like(embeddings),
+        "confidence_head.proj.weight": torch.zeros(1, 72),
+        "confidence_head.proj.bias": torch.zeros(1),
+    }
+    head = new_block(tiny("llama"), corrected_fields())
+    write_block(head, tmp_path, **extra)
+    (tmp_path / "config.json").write_text(json.dumps(corrected_fields()))
+    model = load_head_model(replace(CONFIG, draft_model=str(tmp_path)), target(), silent)
+    assert isinstance(model, BlockModel)
+    assert model.correction is not None
+    assert (model.block_len, model.num_places) == (6, 6)
+    write_block(head, tmp_path, **{"embed_tokens.weight": embeddings + 1})
+    with pytest.raises(ConfigError, match=r"embed_tokens.weight is not the target's"):
+        load_block(tmp_path, target())
 
 
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     nested = {"input_embedding_scale": 3.0, "output_multiplier": 0.4, "final_logit_softcapping": 2.0}
     windows = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 7, "is_causal": True}
     head = new_block(tiny("llama"), fields_of(nested, **windows))
+    corrected = load_block(write_block(new_block(tiny("llama"), corrected_fields()), tmp_path), target()).config
+    assert (corrected.names_from_root, corrected.markov_rank, corrected.are_causal) == (True, 8, (False, False))
     loaded = load_block(write_block(deepcopy(head), tmp_path), target())
     for name in ("feature_layers", "block_len", "mask_token_id", "windows", "are_causal", "softcap", "output_scale"):
         assert getattr(loaded.config, name) == getattr(head.config, name)
@@ -97,10 +121,11 @@ def test_layers_with_windows_are_causal_where_nothing_else_is_said(tmp_path: Pat
         ({}, {"layer_types": ["full_attention"]}, "layer_types are ['full_attention']"),
         ({}, {"layer_types": ["sliding_attention"] * 2}, "has no sliding_window"),
         ({}, {"architectures": ["DFlash2DraftModel"]}, "architectures are ['DFlash2DraftModel']"),
-        ({}, {"architectures": ["Qwen3DSparkModel"]}, "architectures are ['Qwen3DSparkModel']"),
+        ({"markov_head_type": "rnn"}, {}, "markov_head_type = 'rnn', which is not known here"),
         ({"selector_rank": 256}, {}, "selector_rank = 256, which is not known here"),
         ({"attention_sink_bias": True}, {}, "attention_sink_bias = True, which is not known here"),
         ({}, {"is_neox_style": False}, "is_neox_style = False, which is not known here"),
+        ({"attention_mode": "mla"}, {}, "attention_mode = 'mla', which is not known here"),
         ({}, {"num_experts": 8}, "num_experts = 8, which is not known here"),
     ],
 )

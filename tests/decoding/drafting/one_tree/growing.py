@@ -70,7 +70,7 @@ def drafter_of(
     """has_model: whether there is a draft model, by itself one that runs a row for each node."""
     state = None
     if has_model:
-        state = DraftModelState(request, no_layers(), SHARED_VOCAB, block_len == 1, block_len)
+        state = DraftModelState(request, no_layers(), SHARED_VOCAB, block_len == 1, block_len, block_len > 1)
     return OneTree(request, Sources(session, state, prediction=prediction, grammar=grammar), families)
 
 
