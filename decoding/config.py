@@ -42,7 +42,7 @@ class EngineConfig:
     an earlier process of this place had, which this one takes again if that much memory is free.
     draft_model: a hub name or folder, "none", "auto" or "mtp". "auto" takes what the model brings: the bundled model
     its own draft model, others the MTP head of their checkpoint if there is one that can be served; "mtp" insists on
-    that head. draft_head: a hub name or folder of an EAGLE-3 head, which drafts instead.
+    that head. draft_head: a hub name or folder of an EAGLE-3 or DFlash head, which drafts instead.
     """
 
     model: str = BUNDLED_MODEL

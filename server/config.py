@@ -148,7 +148,7 @@ class ServerSettings(BaseSettings):
     )
     draft_head: str | None = Field(
         default=ENGINE.draft_head,
-        description="EAGLE-3 head that drafts instead of a draft model: a name or a folder",
+        description="Head that drafts instead of a draft model, EAGLE-3 or DFlash: a name or a folder",
     )
     threads: int | None = Field(
         default=ENGINE.threads, ge=1, description="CPU threads of each worker; by default the number measured quickest"

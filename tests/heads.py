@@ -95,7 +95,7 @@ def trained_head(model_type: str) -> EagleHead:
     """A head that has followed the tiny target's own replies for some seconds, over three depths. To be copied."""
     model = tiny(model_type)
     generator = torch.Generator().manual_seed(0)
-    ids_BN = _replies(model, generator)
+    ids_BN = replies_of(model, generator)
     features_BNF, logits_BNV = features_of(model, ids_BN)
     embeddings_VE = model.get_input_embeddings().weight
     head = new_head(embeddings_VE, fields_of(draft_vocab_size=150))
@@ -111,7 +111,7 @@ def trained_head(model_type: str) -> EagleHead:
     return head
 
 
-def _replies(model: PreTrainedModel, generator: torch.Generator) -> torch.Tensor:
+def replies_of(model: PreTrainedModel, generator: torch.Generator) -> torch.Tensor:
     """[B, N]: random beginnings and what the model goes on with, half of them greedily."""
     ids_BN = torch.randint(3, VOCAB_SIZE, (NUM_TEXTS, 8), generator=generator)
     for _ in range(TEXT_LEN - 8):

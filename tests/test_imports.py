@@ -56,7 +56,9 @@ DECODING = {
     "drafting": """
         drafter baselines/lookup baselines/none draft_model/state draft_model/rounds draft_model/vocabulary
         draft_model/draft_model eagle/head_config eagle/network eagle/checkpoint mtp/layout mtp/network mtp/checkpoint
-        eagle/fused_head eagle/head_graphs eagle/head_model eagle/head_drafting grammar stand/static_tree
+        block/block_config block/network block/checkpoint eagle/loaded_head eagle/kept_features eagle/fused_head
+        eagle/head_graphs eagle/head_model eagle/head_drafting block/shortlist block/block_model
+        block/block_drafting head_loading grammar stand/static_tree
         tree/by_address tree/candidates tree/frontier tree/nodes tree/limits draft_model/growth one_tree/buffers
         one_tree/prediction sources baselines/isotropic baselines/recycle
         baselines/suffix draft_model/dynamic eagle/eagle_tree spine/spine stand/stand
@@ -74,8 +76,9 @@ DECODING = {
         texts/split texts/words texts/functions texts/programs texts/stories texts/chat
         texts/word_problems texts/corpus texts/prompts tokenizer export tokens evaluate train recipe
         card gosling first_tree tune_tree heads/options heads/prompts tune_acceptance heads/answers heads/roll
-        heads/trees heads/rewards heads/ttt heads/target heads/gto heads/lessons heads/fresh_head heads/trainer
-        heads/acceptance heads/curves heads/train_head
+        heads/trees heads/rewards heads/ttt heads/target heads/gto heads/lessons heads/fresh_head
+        heads/block/blocks heads/block/fresh_block heads/block/block_acceptance heads/trainer heads/acceptance
+        heads/curves heads/train_head
     """,
     "bench": """
         counts contestant drafting generate machine variant workload profile scripts targets public_prompts

@@ -36,8 +36,7 @@ class FeatureStore:
 
     def num_known(self, slots: NDArray[np.int64]) -> int:
         """How many of the slots, counted from the first without a gap, have features."""
-        is_known = self._written.are_noted(slots)
-        return len(slots) if is_known.all() else int(np.argmin(is_known))
+        return self._written.num_noted(slots)
 
     def read(self, slots: NDArray[np.int64]) -> torch.Tensor:
         """[K, E]: the features in the slots, all of which must have been written."""

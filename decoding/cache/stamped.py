@@ -29,6 +29,11 @@ class StampedSlots:
         noted: NDArray[np.bool_] = self._stamps[slots] == self._pool.stamps[slots // BLOCK_LEN]
         return noted
 
+    def num_noted(self, slots: NDArray[np.int64]) -> int:
+        """How many of these slots, counted from the first without a gap, have valid marks."""
+        are_noted = self.are_noted(slots)
+        return len(slots) if are_noted.all() else int(np.argmin(are_noted))
+
 
 class FilledBlocks:
     """Marks the blocks that a model has filled completely, for a model that may lag behind the target."""

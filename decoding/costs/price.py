@@ -156,30 +156,33 @@ class DraftBudget(NamedTuple):
     it is, so each field is always of one type.
 
     round_price, row_price: what one more forward of the draft model and each of its rows must promise, in accepted
-    tokens. credit: what the tree's nodes may cost, in tokens, and as much again the draft model. others, fixed: tokens
-    that the step's other requests are given, and what it costs without this tree, in tokens; a tree that promises much
-    beside them raises the rate, and so the price of its own last nodes. harvests:
-    whether the stores learn from the tree's logits.
+    tokens. block_len: rows of a forward that names a whole path at once; 1 where each node takes a row and a forward.
+    credit: what the tree's nodes may cost, in tokens, and as much again the draft model. others, fixed: tokens that the
+    step's other requests are given, and what it costs without this tree, in tokens; a tree that promises much beside
+    them raises the rate, and so the price of its own last nodes. harvests: whether the stores learn from the tree's
+    logits.
     """
 
     max_nodes: int
     price: NodePrice = FREE
     round_price: float = 0.0
     row_price: float = 0.0
+    block_len: int = 1
     others: float = 0.0
     fixed: float = math.inf
     harvests: bool = True
     credit: float = math.inf
 
     @property
-    def model_price(self) -> NodePrice:
-        """Of nodes that the draft model is asked for in rounds of their own, and of their rows in the tree."""
-        return self.price.plus(self.round_price + self.row_price)
+    def most_rounds(self) -> float:
+        """Of a row each, or a block, that there is credit for."""
+        return self.credit / (self.round_price + self.row_price * self.block_len) if self.round_price else math.inf
 
     @property
-    def most_rounds(self) -> float:
-        """Of a row each, that there is credit for."""
-        return self.credit / (self.round_price + self.row_price) if self.round_price else math.inf
+    def with_block_run(self) -> DraftBudget:
+        """The same for a tree that grows of a block which was run: what it says is to be had for nothing now."""
+        spent = self.round_price + self.row_price * self.block_len
+        return self._replace(round_price=0.0, row_price=0.0, fixed=self.fixed + spent)
 
 
 NOTHING = DraftBudget(0)
@@ -197,3 +200,13 @@ def chain_gain(chance: float, hit_rate: float, price: NodePrice) -> float:
         gain += chance - cost
         chance *= hit_rate
     return gain
+
+
+def model_gain(hit_rate: float, price: NodePrice, round_price: float, row_price: float, block_len: int) -> float:
+    """What the draft model promises beyond its price and that of the nodes it names, in tokens; none below 0.
+
+    Nodes take a round each, or all of them the one of a block. The other arguments are as of a `DraftBudget`.
+    """
+    if block_len == 1:
+        return chain_gain(hit_rate, hit_rate, price.plus(round_price + row_price))
+    return max(0.0, chain_gain(hit_rate, hit_rate, price) - round_price - row_price * block_len)

@@ -20,6 +20,7 @@ from decoding.costs.price import (
     DraftBudget,
     NodePrice,
     first_price,
+    model_gain,
     num_nodes_for,
     price_of,
 )
@@ -95,7 +96,7 @@ class Demand(NamedTuple):
     max_nodes: the budget it asks for, None where its credit and the price of nodes are its budget; most_nodes: the most
     of them then, None for any; context: its tokens so far; tokens_left: the most it may yet emit; harvests: whether the
     stores learn from its logits, None where that is weighed against its price; hit_rate: how often the token after one
-    that the draft model ran is among those that the draft model thought likeliest.
+    that the draft model ran is among those that the draft model thought likeliest; block_len: as of a `DraftBudget`.
     """
 
     max_nodes: int | None
@@ -107,6 +108,7 @@ class Demand(NamedTuple):
     hit_rate: float = 1.0
     credit: float = math.inf
     most_nodes: int | None = None
+    block_len: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,20 +123,21 @@ class Rate:
 
 
 class Prices(NamedTuple):
-    """In tokens: of a tree's nodes, of a round of the draft model and of each token that it runs."""
+    """In tokens: of a tree's nodes, of a round of the draft model and of each token that it runs. block_len: as of a
+    `DraftBudget`."""
 
     node: NodePrice
     round: float = 0.0
     row: float = 0.0
+    block_len: int = 1
 
     def pay_for(self, chance: float, hit_rate: float) -> bool:
         """Whether some tree is worth its price: one that begins with a token so likely, or one of the draft model's."""
-        return chance > first_price(self.node) or hit_rate > self.first_of_model
+        return chance > first_price(self.node) or self.pay_for_model(hit_rate)
 
-    @property
-    def first_of_model(self) -> float:
-        """The price of the first node that the draft model is run for; no chance is worth it without a draft model."""
-        return first_price(self.node) + self.round + self.row if self.round else 1.0
+    def pay_for_model(self, hit_rate: float) -> bool:
+        """Whether running the draft model is worth its price, if there is one."""
+        return self.round > 0 and model_gain(hit_rate, *self) > 0
 
 
 def present_rate(curve: CostCurve, acceptances: Sequence[Acceptance], contexts: Sequence[int]) -> Rate:
@@ -261,7 +264,7 @@ class Pricing:
         pairs = zip(demands, chances, strict=True)
         sharing = [demand for demand, chance in pairs if chance is not None and self._runs_model(demand)]
         while len(sharing) > 1:
-            worth = [each for each in sharing if each.hit_rate > self._prices(rate, each, len(sharing)).first_of_model]
+            worth = [each for each in sharing if self._prices(rate, each, len(sharing)).pay_for_model(each.hit_rate)]
             if len(worth) == len(sharing):
                 break
             sharing = worth
@@ -279,7 +282,7 @@ class Pricing:
             return Prices(node)
         num_sharing = max(1, num_sharing)
         row = first_price(node_price(draft, tokens_a_second, demand.context, num_sharing))
-        return Prices(node, tokens_a_second * draft.base / num_sharing, row)
+        return Prices(node, tokens_a_second * draft.base / num_sharing, row, demand.block_len)
 
     def _harvests(self, rate: Rate, demand: Demand) -> bool:
         return self.harvests(rate) if demand.harvests is None else demand.harvests

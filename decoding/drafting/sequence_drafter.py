@@ -89,6 +89,7 @@ class SequenceDrafter:
             harvests=None if drafter.weighs_harvest else drafter.num_top > 0,
             hit_rate=drafter.hit_rate,
             credit=credit(self.request.num_output, self.lost),
+            block_len=1 if active.state is None else active.state.block_len,
         )
 
     def probe(self) -> float | None:

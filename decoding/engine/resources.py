@@ -8,6 +8,7 @@ from decoding.cache.block_pool import BlockPool
 from decoding.cache.kv_store import KvStore
 from decoding.cache.top_token_store import TopTokenStore
 from decoding.config import EngineConfig
+from decoding.drafting.block.block_drafting import BlockDrafting
 from decoding.drafting.draft_model.draft_model import DraftModel
 from decoding.drafting.drafting import Drafting
 from decoding.drafting.eagle.head_drafting import HeadDrafting
@@ -40,7 +41,7 @@ class Resources:
     room: CacheRoom
     sampler: StepSampler
     drafting: Drafting
-    draft_model: DraftModel | HeadDrafting | None
+    draft_model: DraftModel | HeadDrafting | BlockDrafting | None
     kernels: Kernels
     grammars: GrammarCompiler
     expected_bytes: int

@@ -188,8 +188,8 @@ class SequenceStep:
     def kept_tokens(self) -> KeptTokens:
         """Before they are committed."""
         rows = self.kept_rows()
-        slots = slots_of(self.table.blocks, np.arange(self.start, self.start + len(rows)))
-        return KeptTokens(rows + np.int64(self.first_row), slots)
+        positions = np.arange(self.start, self.start + len(rows))
+        return KeptTokens(rows + np.int64(self.first_row), slots_of(self.table.blocks, positions), positions)
 
     def keep_top(self, tops: TopTokenStore) -> None:
         """Note what follows the chunk's tokens, for all who share them."""

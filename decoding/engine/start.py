@@ -16,11 +16,14 @@ from decoding.cache.prefix_index import PrefixIndex
 from decoding.cache.state_pool import StatePool
 from decoding.cache.top_token_store import TopTokenStore
 from decoding.config import EngineConfig
+from decoding.drafting.block.block_drafting import BlockDrafting
+from decoding.drafting.block.block_model import BlockModel
 from decoding.drafting.draft_model.draft_model import DraftModel, draft_name, load_draft_model
 from decoding.drafting.draft_model.vocabulary import token_map
 from decoding.drafting.drafting import Drafting
 from decoding.drafting.eagle.head_drafting import HeadDrafting
-from decoding.drafting.eagle.head_model import HeadModel, load_head_model
+from decoding.drafting.eagle.head_model import HeadModel
+from decoding.drafting.head_loading import load_head_model
 from decoding.drafting.stand.static_tree import read_tree
 from decoding.engine.compiling.kernels import Kernels
 from decoding.engine.engine import Engine
@@ -44,6 +47,7 @@ from decoding.sampling.top_tokens import top_tokens
 from decoding.stores.successor_table import NUM_SUCCESSORS
 
 EDITED_BYTES = 4  # of a logit that processors change in a copy
+AnyDraftModel = TargetModel | HeadModel | BlockModel
 
 
 def load_engine(
@@ -88,7 +92,7 @@ def start_engine(
     model: TargetModel,
     config: EngineConfig,
     on_progress: Progress = silent,
-    draft_model: TargetModel | HeadModel | None = None,
+    draft_model: AnyDraftModel | None = None,
     kept: KeptTimings | None = None,
     kernels: Kernels | None = None,
     started: float | None = None,
@@ -116,7 +120,7 @@ def start_engine(
     return engine
 
 
-def _compile_samplers(engine: Engine, draft_model: TargetModel | HeadModel | None) -> None:
+def _compile_samplers(engine: Engine, draft_model: AnyDraftModel | None) -> None:
     """Have everything compiled that any step may call on a device, so that none waits for a compiler."""
     model = engine.model
     engine.sampler.warm_up(torch.zeros(1 + engine.config.max_nodes, model.num_logits, device=model.device))
@@ -127,7 +131,7 @@ def _compile_samplers(engine: Engine, draft_model: TargetModel | HeadModel | Non
 def _resources(
     model: TargetModel,
     config: EngineConfig,
-    draft_model: TargetModel | HeadModel | None,
+    draft_model: AnyDraftModel | None,
     costs: StepCosts,
     kernels: Kernels,
     on_progress: Progress,
@@ -176,7 +180,7 @@ def _resources(
     )
 
 
-def _step_bytes(models: Sequence[TargetModel | HeadModel], limits: Limits, on_progress: Progress) -> int:
+def _step_bytes(models: Sequence[AnyDraftModel], limits: Limits, on_progress: Progress) -> int:
     """What a step takes of a device beside weights and cache, where that is not left to chance."""
     meter = meter_on(models[0].device)
     if meter is None:
@@ -188,15 +192,17 @@ def _step_bytes(models: Sequence[TargetModel | HeadModel], limits: Limits, on_pr
 
 def _proposer(
     config: EngineConfig,
-    draft_model: TargetModel | HeadModel | None,
+    draft_model: AnyDraftModel | None,
     pool: BlockPool,
     most_tokens: int,
     vocab_size: int,
     progress: Progress,
-) -> DraftModel | HeadDrafting | None:
+) -> DraftModel | HeadDrafting | BlockDrafting | None:
     """What drafts with a draft model or a head."""
     if draft_model is None:
         return None
+    if isinstance(draft_model, BlockModel):
+        return BlockDrafting(draft_model, pool)
     if isinstance(draft_model, HeadModel):
         return HeadDrafting(draft_model, pool, most_tokens, progress)
     name = draft_name(config)

@@ -292,8 +292,22 @@ class TargetModel:
     def shared(self) -> SharedParts:
         """What a head of its own may call, but not change. For models whose last norm is named as Llama's is."""
         model: Any = self._model
-        norm, output = model.get_decoder().norm, model.get_output_embeddings()
-        return SharedParts(model.config.get_text_config(), model.get_input_embeddings(), norm, output)
+        norm = model.get_decoder().norm
+        return SharedParts(model.config.get_text_config(), model.get_input_embeddings(), norm, self.output)
+
+    @property
+    def output(self) -> nn.Module:
+        """The layer that gives logits, which a head may call, but not change."""
+        model: Any = self._model
+        output: nn.Module = model.get_output_embeddings()
+        return output
+
+    @property
+    def num_layers(self) -> int:
+        """Of the decoder, attending or not: what a head counts when it names those that it reads."""
+        if self._states is None:
+            return len(self.layers)
+        return int(self._model.config.get_text_config().num_hidden_layers)
 
     @property
     def num_layers(self) -> int:

@@ -31,6 +31,7 @@ _LUCK_BOUNDS = (0.05, 0.22, 0.6)  # rising, of the exponential variate a token i
 _NUM_LUCKS = len(_LUCK_BOUNDS) + 1
 _NUM_COPIES = 4  # ways to be copied: from the text or the session's replies, and whether other places agree
 _NUM_TIERS, _NUM_ENTRIES, _NUM_RANKS = 2, 8, 2
+NUM_DEPTHS = 8  # that are told apart in what a block names: each knows less of its path than the one before
 GUESSED, SEARCHED, MATCHED_ONE, MATCHED_THREE, MATCHED_MORE, FORCED = range(6)  # why a token is foreseen
 _FORESEEN_CHANCES = (0.25, 0.4, 0.85, 0.93, 0.97, 0.98)
 _NUM_REASONS = len(_FORESEEN_CHANCES)
@@ -45,7 +46,9 @@ _SAID = _OTHER_NGRAMS + _NUM_ENTRIES * _NUM_WEIGHTS
 _OTHERS_SAID = _SAID + _NUM_RANKS * _NUM_WEIGHTS
 _FORESEEN = _OTHERS_SAID + _NUM_WEIGHTS
 _OTHER_FORESEEN = _FORESEEN + _NUM_REASONS * _NUM_LUCKS
-NUM_CLASSES = _OTHER_FORESEEN + _NUM_REASONS
+_DEEPER = _OTHER_FORESEEN + _NUM_REASONS  # what a block names below its first depth, which counts as any model's
+_OF_A_DEPTH = (_NUM_RANKS + 1) * _NUM_WEIGHTS
+NUM_CLASSES = _DEEPER + (NUM_DEPTHS - 1) * _OF_A_DEPTH
 
 
 @nb.njit(cache=True, forceinline=True)
@@ -103,13 +106,18 @@ def listed_classes(source: int, kind: int) -> tuple[int, int]:
     """Where the classes begin of what a list of `kind` names, and of what it does not name.
 
     kind: of successors 0 for those of a token, 1 of two; of n-grams 0 to 3 for those of three tokens and 4 to 7 for
-    those of four, by how often they were seen; of what the draft model says 0 for its best, 1 for the others.
+    those of four, by how often they were seen; of what the draft model says 0 for its best, 1 for the others, and two
+    more for each depth below the first of what names a block.
     """
     if source == ADJACENCY:
         return _SUCCESSORS + kind * _NUM_WEIGHTS, _OTHER_SUCCESSORS + kind * _NUM_WEIGHTS
     if source == NGRAM:
         return _NGRAMS + kind * _NUM_WEIGHTS, _OTHER_NGRAMS + kind * _NUM_WEIGHTS
-    return _SAID + kind * _NUM_WEIGHTS, _OTHERS_SAID
+    depth, rank = kind // _NUM_RANKS, kind % _NUM_RANKS
+    if depth == 0:
+        return _SAID + rank * _NUM_WEIGHTS, _OTHERS_SAID
+    first = _DEEPER + (depth - 1) * _OF_A_DEPTH
+    return first + rank * _NUM_WEIGHTS, first + _NUM_RANKS * _NUM_WEIGHTS
 
 
 @nb.njit(cache=True, forceinline=True)
@@ -127,6 +135,8 @@ def is_named(kind: int) -> bool:
         return bool(kind < _OTHER_COPIES)
     if kind < _NGRAMS:
         return bool(kind < _OTHER_SUCCESSORS)
+    if kind >= _DEEPER:
+        return bool((kind - _DEEPER) % _OF_A_DEPTH < _NUM_RANKS * _NUM_WEIGHTS)
     return bool(kind < _OTHER_NGRAMS or _SAID <= kind < _OTHERS_SAID or _FORESEEN <= kind < _OTHER_FORESEEN)
 
 
@@ -139,4 +149,5 @@ def meant_chances() -> NDArray[np.float32]:
     copied = np.repeat((0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 0.35, 0.2), _NUM_COPIES * _NUM_LUCKS)
     chances[_COPIES:_OTHER_COPIES] = copied
     chances[_FORESEEN:_OTHER_FORESEEN] = np.repeat(_FORESEEN_CHANCES, _NUM_LUCKS)
+    chances[_DEEPER:] = np.tile(chances[_SAID:_FORESEEN], NUM_DEPTHS - 1)
     return chances

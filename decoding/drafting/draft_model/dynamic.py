@@ -95,6 +95,9 @@ class ModelDrafter(FixedBudgetDrafter):
 
     def grow(self, top: TopTokens) -> DraftRows | None:
         assert self._under_way is not None, "no tree was begun"
+        if self._state.is_block:
+            self._under_way.grow_block(top)
+            return None
         return self._under_way.grow(top)
 
     def propose(self, budget: DraftBudget) -> DraftTree:

@@ -111,6 +111,13 @@ class ModelTree:
         self._row_parents = np.concatenate((self._row_parents, parents))
         return DraftRows(nodes["token"][run], self._row_parents)
 
+    def grow_block(self, top: TopTokens) -> None:
+        """Take in what follows each depth, whatever the path, as far as the tree grows so."""
+        for depth in range(len(top)):
+            places = np.full(len(self._run), depth)
+            if self.grow(TopTokens(top.ids[places], top.probabilities[places])) is None:
+                return
+
     def best(self, max_nodes: int) -> tuple[DraftTree, IntArray]:
         """The root and the likeliest nodes, and of each the row of the draft forwards that ran it, or -1."""
         kept = places_of_best(self._nodes["chance"].copy(), 1 + max_nodes)  # of equals the earlier, so parents first

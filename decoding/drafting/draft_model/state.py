@@ -41,7 +41,8 @@ class Grower(Protocol):
         """Start a tree at the last token; `most_rows` may be asked for, none deeper than `most_depth`."""
 
     def grow(self, top: TopTokens) -> DraftRows | None:
-        """Take in what follows the rows asked for last (at first: the root), and ask for more, or for none."""
+        """Take in what follows the rows asked for last (at first: the root), and ask for more, or for none. Of a block
+        it is all at once what follows each depth, from the root on."""
 
 
 class DraftCost(NamedTuple):
@@ -65,12 +66,16 @@ NO_COST = DraftCost()
 class DraftModelState:
     """One sequence's part of the draft model. vocab_size: of the tokens that target and draft model both have;
     reads_tokens_alone: whether its rows are made of nothing else, so that those of a tree stay as they are once they
-    are accepted, and one may be run in a forward with its parent's."""
+    are accepted, and one may be run in a forward with its parent's. block_len: as of a `DraftBudget`; what names a
+    block has no rows of its own that stay. is_block: whether it says in one go what follows each depth, whatever the
+    path."""
 
     request: Request
     store: KvStore
     vocab_size: int
     reads_tokens_alone: bool = True
+    block_len: int = 1
+    is_block: bool = False
     grower: Grower | None = None
     rows: KvRows | None = None
     _cost: DraftCost = NO_COST
@@ -89,6 +94,8 @@ class DraftModelState:
     @property
     def num_unread(self) -> int:
         """Tokens that the draft model has not read."""
+        if self.block_len > 1:
+            return 0
         return self.request.num_tokens - (self.rows.length if self.rows is not None else 0)
 
     def note_forward(self, seconds: float, num_tokens: int) -> None:
@@ -124,10 +131,11 @@ class GrowthRequest:
 
 class KeptTokens(NamedTuple):
     """The tokens of one sequence that stay after a step. rows: int64 [k], where they are in the step's batch; slots:
-    int64 [k], where they are in the cache."""
+    int64 [k], where they are in the cache; positions: int64 [k], in the sequence."""
 
     rows: NDArray[np.int64]
     slots: NDArray[np.int64]
+    positions: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

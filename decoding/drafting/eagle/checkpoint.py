@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save
 
 from decoding.config import BUNDLED_MODEL
 from decoding.core.files.output import replace_file
-from decoding.drafting.eagle.head_config import HeadConfig, is_head, read_config, speculators_fields
+from decoding.drafting.eagle.head_config import HeadConfig, read_config, speculators_fields
 from decoding.drafting.eagle.network import EagleHead
 from decoding.errors import ConfigError
 from decoding.model.checkpoint import BUNDLED_FOLDER
@@ -45,15 +45,6 @@ class HeadTarget(NamedTuple):
     num_layers: int
 
 
-def is_head_name(name: str) -> bool:
-    """Whether a folder or hub name is a head's, by its config.json; False where there is none to be had."""
-    try:
-        folder = Path(name) if Path(name).is_dir() else Path(snapshot_download(name, allow_patterns="config.json"))
-        return is_head(_fields(folder))
-    except (OSError, ValueError):
-        return False
-
-
 def find_head(name: str) -> Path:
     """The folder of a head, downloaded where `name` is on the hub; the bundled model's name stands for its own. Raises
     ConfigError where it is nowhere."""
@@ -71,7 +62,7 @@ def load_head(folder: Path, target: HeadTarget) -> EagleHead:
     Raises ConfigError naming the field or tensor that does not fit, is missing or is not known.
     """
     try:
-        config, tensors = read_config(_fields(folder), target.num_layers), _tensors(folder)
+        config, tensors = read_config(read_fields(folder), target.num_layers), read_tensors(folder)
     except (OSError, ValueError, SafetensorError) as error:
         raise ConfigError(f"the head in {folder} cannot be loaded: {error}") from error
     try:
@@ -95,13 +86,15 @@ def save_head(head: EagleHead, folder: Path, verifier: str, num_steps: int = 5) 
         file.write(json.dumps(fields, indent=2).encode() + b"\n")
 
 
-def _fields(folder: Path) -> dict[str, Any]:
+def read_fields(folder: Path) -> dict[str, Any]:
+    """Of its config.json."""
     fields: dict[str, Any] = json.loads((folder / "config.json").read_text())
     return fields
 
 
-def _tensors(folder: Path) -> Tensors:
-    """By the names that `EagleHead` has. Raises ConfigError where there is no file of weights, or no plain one."""
+def read_tensors(folder: Path) -> Tensors:
+    """All of a head's, by the names that networks here have. Raises ConfigError where there is no file of weights, or
+    no plain one."""
     found: Tensors = {}
     for path in sorted(folder.glob("*.safetensors")):
         found |= load_file(path)
@@ -141,7 +134,7 @@ def _assemble(config: HeadConfig, tensors: Tensors, target: HeadTarget) -> Eagle
     head = EagleHead(config, embeddings_VE)
     tensors[EMBEDDINGS] = embeddings_VE
     _complete_vocabulary(config, tensors)
-    _check(head.state_dict(), tensors)
+    check_tensors(head.state_dict(), tensors)
     dtype = target.embeddings_VE.dtype
     converted = {name: each.to(dtype) if each.is_floating_point() else each for name, each in tensors.items()}
     head.load_state_dict(converted, assign=True)
@@ -186,7 +179,7 @@ def _complete_vocabulary(config: HeadConfig, tensors: Tensors) -> None:
     tensors["t2d"] = is_drafted
 
 
-def _check(expected: Tensors, found: Tensors) -> None:
+def check_tensors(expected: Tensors, found: Tensors) -> None:
     """Raise ConfigError naming the first tensor that is missing, not known or of another shape."""
     for name in sorted(expected.keys() - found.keys()):
         raise ConfigError(f"it has no tensor {name}")

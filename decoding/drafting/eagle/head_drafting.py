@@ -12,11 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from decoding.cache.batch import Segment, pack
 from decoding.cache.block_pool import BLOCK_LEN, BlockPool
@@ -29,23 +27,13 @@ from decoding.core.tree import IntArray
 from decoding.drafting.draft_model.rounds import grow_in_rounds, unseen_of
 from decoding.drafting.draft_model.state import DraftModelState, Fallback, GrowthRequest, KeptTokens
 from decoding.drafting.eagle.head_model import HeadModel
+from decoding.drafting.eagle.kept_features import FeatureRows, KeptFeatures
 from decoding.model.device.runner import Progress, silent
 from decoding.sampling.top_tokens import top_tokens
 from decoding.stores.successor_table import NUM_SUCCESSORS
 
 # Shape suffixes: K rows of the target's, M rows of the step, R rows that are asked of, T a tree's root and rows so far,
 # E width, F all features of a row.
-
-
-FUSED_TOGETHER = 64  # rows: a step that drafts without the head then need not fetch its weights
-
-
-class Unfused(NamedTuple):
-    """Rows of the target as they were seen. stamps: of their blocks then."""
-
-    slots: NDArray[np.int64]
-    stamps: NDArray[np.int64]
-    features_KF: torch.Tensor
 
 
 class HeadDrafting:
@@ -55,10 +43,9 @@ class HeadDrafting:
         self.model = model
         self.store: KvStore = model.new_store(pool.num_blocks)
         self._runner = model.runner_over(self.store, model.max_model_len, progress=progress)
-        self._pool = pool
         self._features = FeatureStore(pool, model.width, model.dtype, model.device)
         self._filled = FilledBlocks(pool)  # whose rows were all run here
-        self._unfused: list[Unfused] = []
+        self._kept = KeptFeatures(pool, model.features, self._read)
         self._most_rows = most_rows
 
     def open(self, request: Request) -> DraftModelState:
@@ -72,14 +59,7 @@ class HeadDrafting:
 
     def keep_features(self, kept: Iterable[KeptTokens]) -> None:
         """Keep what the target's last forward computed of these tokens."""
-        found = list(kept)
-        if not found:
-            return
-        rows, slots = map(np.concatenate, zip(*found, strict=True))
-        stamps = self._pool.stamps[slots // BLOCK_LEN]
-        self._unfused.append(Unfused(slots, stamps, self.model.features(torch.from_numpy(rows))))
-        if sum(len(each.slots) for each in self._unfused) >= FUSED_TOGETHER:
-            self._fuse()
+        self._kept.keep(kept)
 
     def grow_batch(self, requests: Sequence[GrowthRequest]) -> dict[DraftModelState, Fallback]:
         """Bring every sequence up to date and grow the trees of those that are; which ones it can do no more for.
@@ -87,23 +67,12 @@ class HeadDrafting:
         One packed forward for the rows that the target has made possible, then one for each depth of the trees. Of a
         sequence whose last token but one the target has not run yet no tree is begun.
         """
-        self._fuse()
+        self._kept.flush()
         unseen, longest = unseen_of(requests, self._unseen, self._most_rows), self.model.max_model_len
         return grow_in_rounds(unseen, partial(self._forward, {}), lambda _: longest, "head")
 
-    def _fuse(self) -> None:
-        """Let what was kept be read, but for rows whose block somebody else has been given since."""
-        if not self._unfused:
-            return
-        slots, stamps, features = zip(*self._unfused, strict=True)
-        self._unfused.clear()
-        slots_K = np.concatenate(slots)
-        is_held = self._pool.stamps[slots_K // BLOCK_LEN] == np.concatenate(stamps)
-        features_KF = torch.cat(features)
-        if not is_held.all():
-            slots_K, features_KF = slots_K[is_held], features_KF[torch.from_numpy(is_held).to(features_KF.device)]
-        if len(slots_K):
-            self._features.write(slots_K, self.model.fuse(features_KF))
+    def _read(self, rows: FeatureRows) -> None:
+        self._features.write(rows.slots, self.model.fuse(rows.features_KF))
 
     def _unseen(self, request: GrowthRequest, most_rows: int) -> Segment:
         """The next rows to run, but for those in blocks that are filled, be it by another sequence of this step.

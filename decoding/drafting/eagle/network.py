@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 from torch.nn import functional
+from transformers import LlamaConfig
 from transformers.activations import ACT2FN
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding, apply_rotary_pos_emb
 
@@ -122,9 +123,9 @@ class HeadLayer(nn.Module):
         self.norm_before_residual = config.norm_before_residual
         self.hidden_norm = LlamaRMSNorm(width, eps)
         self.input_layernorm = LlamaRMSNorm(width, eps)
-        self.self_attn = HeadAttention(config)
+        self.self_attn = HeadAttention(config.layer, 2 * width, qk_norm=config.qk_norm)
         self.post_attention_layernorm = LlamaRMSNorm(width, eps)
-        self.mlp = HeadMlp(config)
+        self.mlp = HeadMlp(config.layer)
 
     def forward(
         self,
@@ -142,33 +143,47 @@ class HeadLayer(nn.Module):
 
 
 class HeadAttention(nn.Module):
-    """Projections and rotary embedding; `attend` does the rest."""
+    """Projections and rotary embedding; `attend` does the rest. num_columns: of its inputs."""
 
-    def __init__(self, config: HeadConfig) -> None:
+    def __init__(self, layer: LlamaConfig, num_columns: int, *, qk_norm: bool) -> None:
         super().__init__()
-        layer, width, head_dim = config.layer, config.width, config.layer.head_dim
+        head_dim = layer.head_dim
         self.head_dim = head_dim
-        self.q_proj = nn.Linear(2 * width, layer.num_attention_heads * head_dim, bias=layer.attention_bias)
-        self.k_proj = nn.Linear(2 * width, layer.num_key_value_heads * head_dim, bias=layer.attention_bias)
-        self.v_proj = nn.Linear(2 * width, layer.num_key_value_heads * head_dim, bias=layer.attention_bias)
-        self.o_proj = nn.Linear(layer.num_attention_heads * head_dim, width, bias=layer.attention_bias)
-        self.q_norm = LlamaRMSNorm(head_dim, layer.rms_norm_eps) if config.qk_norm else nn.Identity()
-        self.k_norm = LlamaRMSNorm(head_dim, layer.rms_norm_eps) if config.qk_norm else nn.Identity()
+        self.q_proj = nn.Linear(num_columns, layer.num_attention_heads * head_dim, bias=layer.attention_bias)
+        self.k_proj = nn.Linear(num_columns, layer.num_key_value_heads * head_dim, bias=layer.attention_bias)
+        self.v_proj = nn.Linear(num_columns, layer.num_key_value_heads * head_dim, bias=layer.attention_bias)
+        self.o_proj = nn.Linear(layer.num_attention_heads * head_dim, layer.hidden_size, bias=layer.attention_bias)
+        self.q_norm = LlamaRMSNorm(head_dim, layer.rms_norm_eps) if qk_norm else nn.Identity()
+        self.k_norm = LlamaRMSNorm(head_dim, layer.rms_norm_eps) if qk_norm else nn.Identity()
 
     def forward(self, inputs: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], attend: Attend) -> torch.Tensor:
-        shape = (*inputs.shape[:2], -1, self.head_dim)
-        query_BHND = self.q_norm(self.q_proj(inputs).view(shape)).transpose(1, 2)
-        key_BKND = self.k_norm(self.k_proj(inputs).view(shape)).transpose(1, 2)
-        value_BKND = self.v_proj(inputs).view(shape).transpose(1, 2)
+        query_BHND = self.q_norm(self._heads(self.q_proj(inputs))).transpose(1, 2)
+        key_BKND, value_BKND = self._key_and_value(inputs)
         query_BHND, key_BKND = apply_rotary_pos_emb(query_BHND, key_BKND, *rotary)
         output: torch.Tensor = self.o_proj(attend(query_BHND, key_BKND, value_BKND).flatten(2))
         return output
 
+    def keys_and_values(
+        self, inputs: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of rows that only others attend to: [B, K, N, D] each."""
+        key_BKND, value_BKND = self._key_and_value(inputs)
+        key_BKND, _ = apply_rotary_pos_emb(key_BKND, key_BKND, *rotary)
+        return key_BKND, value_BKND
+
+    def _key_and_value(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Before rotary embedding."""
+        key_BNKD = self.k_norm(self._heads(self.k_proj(inputs)))
+        return key_BNKD.transpose(1, 2), self._heads(self.v_proj(inputs)).transpose(1, 2)
+
+    def _heads(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows.view(*rows.shape[:2], -1, self.head_dim)
+
 
 class HeadMlp(nn.Module):
-    def __init__(self, config: HeadConfig) -> None:
+    def __init__(self, layer: LlamaConfig) -> None:
         super().__init__()
-        layer, width = config.layer, config.width
+        width = layer.hidden_size
         self.gate_proj = nn.Linear(width, layer.intermediate_size, bias=layer.mlp_bias)
         self.up_proj = nn.Linear(width, layer.intermediate_size, bias=layer.mlp_bias)
         self.down_proj = nn.Linear(layer.intermediate_size, width, bias=layer.mlp_bias)

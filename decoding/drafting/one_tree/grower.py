@@ -80,9 +80,10 @@ def grow_on(at: int, budget: DraftBudget, left: Rounds, top: Top) -> int:
     buffers = read_buffers(at)
     room, counts = buffers.room, buffers.counts
     first = counts[NUM_SAID]
-    counts[NUM_SAID] += len(top.ids)
-    room.run.top.ids[first : counts[NUM_SAID]] = top.ids
-    room.run.top.probabilities[first : counts[NUM_SAID]] = top.probabilities
+    num_said = min(len(top.ids), len(room.rows) - first)  # a block may be longer than any path here
+    counts[NUM_SAID] += num_said
+    room.run.top.ids[first : counts[NUM_SAID]] = top.ids[:num_said]
+    room.run.top.probabilities[first : counts[NUM_SAID]] = top.probabilities[:num_said]
     if first == 0:
         room.rows[0] = ROOT_ROW
     for node in range(counts[NUM_NODES]):
@@ -173,9 +174,11 @@ def _add_likeliest(at: int, budget: DraftBudget, most_depth: int, waiting: IntAr
 
 @nb.njit(cache=True, forceinline=True)
 def _row_ahead(buffers: TreeBuffers, node: int) -> int:
-    """The row that ran a node before it was there, if one did."""
+    """The row that ran a node before it was there, if one did; of a block that of its depth."""
     run, nodes = buffers.room.run, buffers.room.nodes
-    parent = buffers.room.rows[nodes.parents[node]]
+    parent, depth = buffers.room.rows[nodes.parents[node]], nodes.depths[node]
+    if buffers.sides.is_block:
+        return int(depth - 1) if depth < buffers.counts[NUM_SAID] else NO_ROW
     for row in range(buffers.counts[NUM_SAID] - 1):
         if run.parents[row] == parent and run.tokens[row] == nodes.tokens[node]:
             return row

@@ -11,7 +11,7 @@ import numpy as np
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, IntArray, Source, Verdict, root_only
-from decoding.costs.price import NOTHING, DraftBudget, chain_gain, price_of
+from decoding.costs.price import NOTHING, DraftBudget, model_gain, price_of
 from decoding.costs.pricing import Brought
 from decoding.drafting.draft_model.growth import Rounds, Top
 from decoding.drafting.draft_model.state import LONG_READ, DraftRows
@@ -130,7 +130,8 @@ class OneTree:
         not, and enough to be worth what the draft model has to read before."""
         if budget.round_price == 0:
             return True
-        promise = chain_gain(self.hit_rate, self.hit_rate, budget.model_price)
+        asked = budget.price, budget.round_price, budget.row_price, budget.block_len
+        promise = model_gain(self.hit_rate, *asked)
         if promise <= 0 or budget.most_rounds < 1:
             return False
         gain = self._grow_from_stores(budget)
@@ -140,8 +141,9 @@ class OneTree:
         return more > 0 and more * self._num_uses > budget.row_price * self._num_unread
 
     def begin(self, budget: DraftBudget, most_rows: int, most_depth: int) -> None:
-        most_rows = int(min(most_rows, budget.max_nodes, budget.most_rounds))
-        self._set_out(budget, Rounds(most_rows, most_depth))
+        rounds = Rounds(int(min(most_rows, budget.max_nodes, budget.most_rounds)), most_depth)
+        names_all = self._state is not None and self._state.is_block
+        self._set_out(budget, NO_ROUNDS if names_all else rounds)
         plant(self._at, self._request.num_tokens)
 
     def grow(self, top: TopTokens) -> DraftRows | None:
@@ -256,4 +258,5 @@ class OneTree:
             0 if self._state is None else self._state.vocab_size,
             self._state is not None and self._state.reads_tokens_alone,
             ANY_DEPTH if depth is None else depth,
+            self._state is not None and self._state.is_block,
         )

@@ -33,6 +33,7 @@ from decoding.stores.evidence import (
     CONTEXT,
     MODEL,
     NGRAM,
+    NUM_DEPTHS,
     NUM_SOURCES,
     PREDICTION,
     SILENT,
@@ -83,7 +84,8 @@ def open_node(at: int, node: np.int64) -> None:
             _add_list(at, buffers.stores.ngrams, np.int64(entry), (node, position, ADJACENCY, np.int64(tier)), others)
     row = buffers.room.rows[node]
     if row != NO_ROW:
-        _add_list(at, buffers.room.run.top, np.int64(row + 1), (node, position, MODEL, np.int64(0)), others)
+        kind = np.int64(2 * min(nodes.depths[node], NUM_DEPTHS - 1) if sides.is_block else 0)
+        _add_list(at, buffers.room.run.top, np.int64(row + 1), (node, position, MODEL, kind), others)
     _weigh(buffers, node, others)
     if row == NO_ROW:
         likeliest = candidates.ids[node, candidates.order[node, 0]]
@@ -196,7 +198,7 @@ def _add_list(
         return
     scale = 1.0 / whole if is_sampled else 1.0
     named, unnamed = listed_classes(source, kind)
-    second = listed_classes(MODEL, 1)[0] if source == MODEL else named
+    second = listed_classes(MODEL, kind + 1)[0] if source == MODEL else named
     _write_classes(candidates.classes, node, source, (places, weights, count, scale), (named, second, best))
     candidates.firsts[node, source] = candidates.ids[node, places[best]]
     others[source] = unnamed + weight_step(weights[best] * scale)

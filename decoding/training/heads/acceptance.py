@@ -13,8 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from decoding.drafting.block.network import BlockHead
 from decoding.drafting.eagle.network import EagleHead
 from decoding.training.heads.answers import Answer
+from decoding.training.heads.block.block_acceptance import accepted_in_blocks
 from decoding.training.heads.options import TreeShape
 from decoding.training.heads.rewards import branch_lengths
 from decoding.training.heads.roll import read
@@ -40,11 +42,17 @@ class Outcome:
         return Outcome(self.num_steps + other.num_steps, self.num_emitted + other.num_emitted)
 
 
-def acceptance(head: EagleHead, target: OnlineTarget, answers: Sequence[Answer], shape: TreeShape) -> Outcome:
+def acceptance(
+    head: EagleHead | BlockHead, target: OnlineTarget, answers: Sequence[Answer], shape: TreeShape
+) -> Outcome:
     """Draft along every reply with trees of one shape."""
     total = Outcome()
     for answer in answers:
-        total += walk(accepted_lengths(head, target, answer, shape))
+        if isinstance(head, BlockHead):
+            lengths = accepted_in_blocks(head, target, answer, shape)
+        else:
+            lengths = accepted_lengths(head, target, answer, shape)
+        total += walk(lengths)
     return total
 
 

@@ -1,4 +1,4 @@
-"""Makes an untrained head: the target's widths, a draft vocabulary, weights from the seed.
+"""Makes an untrained head: the target's widths, weights from the seed.
 
 The output layer and the norm before it start as the target's own, since a head would have to learn them first.
 Invariant: the same target, draft vocabulary and seed give the same weights.
@@ -36,10 +36,10 @@ def new_head(target: OnlineTarget, target_ids_W: Tensor, seed: int) -> EagleHead
     """A float32 head for a target, on its device. target_ids_W: int64, ascending, the tokens that the head drafts."""
     embeddings_VE = target.model.embeddings.detach()
     config = HeadConfig(
-        layer=_layer(target.config, embeddings_VE.shape[0]),
+        layer=layer_for(target.config, embeddings_VE.shape[0]),
         draft_vocab_size=len(target_ids_W),
         target_width=target.config.hidden_size,
-        feature_layers=default_feature_layers(len(target.model.layers)),
+        feature_layers=default_feature_layers(target.model.num_layers),
     )
     torch.manual_seed(seed)
     head = EagleHead(config, embeddings_VE.float().cpu())
@@ -51,7 +51,8 @@ def new_head(target: OnlineTarget, target_ids_W: Tensor, seed: int) -> EagleHead
     return head.to(embeddings_VE.device)
 
 
-def _layer(config: Any, vocab_size: int) -> LlamaConfig:
+def layer_for(config: Any, vocab_size: int) -> LlamaConfig:
+    """Of a target's widths. config: of its text model."""
     rope = getattr(config, "rope_parameters", None) or {}
     names = ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings")
     widths = {name: value for name in names if (value := getattr(config, name, None)) is not None}

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from decoding.drafting.block.network import BlockHead
 from decoding.drafting.eagle.network import EagleHead
 from decoding.training.heads.answers import Answer
 from decoding.training.heads.target import Reading
@@ -27,14 +28,16 @@ def choose_answers(answers: Sequence[Answer], number: int, count: int, seed: int
     return chosen
 
 
-def lesson_of(answers: Sequence[Answer], readings: Sequence[Reading], head: EagleHead) -> Lesson:
+def lesson_of(answers: Sequence[Answer], readings: Sequence[Reading], head: EagleHead | BlockHead) -> Lesson:
     """The answers as one padded batch with the target's features and distributions, on the head's device."""
     parts = [_rows_of(*pair, head) for pair in zip(answers, readings, strict=True)]
     longest = max(len(answer.tokens) for answer in answers)
     return Lesson(*(torch.stack([_padded(each, longest) for each in rows]) for rows in zip(*parts, strict=True)))
 
 
-def _rows_of(answer: Answer, reading: Reading, head: EagleHead) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _rows_of(
+    answer: Answer, reading: Reading, head: EagleHead | BlockHead
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     device = head.fc.weight.device
     logits_TV = reading.logits_TV.to(device)
     rows_T = torch.arange(len(answer.tokens), device=device)

@@ -10,7 +10,7 @@ from typing import Literal
 
 from decoding.drafting.eagle.eagle_tree import BEAM, MOST_DEPTH, NUM_NODES
 
-Objective = Literal["eagle3", "gto"]
+Objective = Literal["eagle3", "gto", "block"]
 HeadDtype = Literal["float32", "bfloat16"]
 Reward = Literal["expected", "greedy"]
 Aggregate = Literal["lse", "max", "mean"]
@@ -50,6 +50,17 @@ class GtoOptions:
 
 
 @dataclass(frozen=True)
+class BlockOptions:
+    """A new block head's shape: block_len: its rows; num_layers; markov_rank: of the correction by the token before, 0
+    for none. num_roots: tokens of an answer at which blocks begin, drawn anew each time."""
+
+    block_len: int = 1 + TTT_STEPS
+    num_layers: int = 2
+    markov_rank: int = 0
+    num_roots: int = 64
+
+
+@dataclass(frozen=True)
 class TrainingOptions:
     """The options of one run. rate: AdamW's peak rate; warm-up is linear from 0, the decay linear to 0 at `num_steps`.
 
@@ -70,6 +81,7 @@ class TrainingOptions:
     dtype: HeadDtype = "float32"
     checkpoint_every: int = 25
     gto: GtoOptions = GtoOptions()
+    block: BlockOptions = BlockOptions()
 
     def rate_at(self, step: int) -> float:
         """The learning rate of a step, counted from 0."""

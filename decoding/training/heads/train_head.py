@@ -20,6 +20,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from decoding.config import EngineConfig
 from decoding.core.files.output import claim_folder, replace_file
+from decoding.drafting.block.checkpoint import assemble_block, save_block
+from decoding.drafting.block.network import BlockHead
 from decoding.drafting.eagle.checkpoint import HeadTarget, find_head, load_head, save_head
 from decoding.drafting.eagle.network import EagleHead
 from decoding.engine.start import load_engine
@@ -27,14 +29,15 @@ from decoding.errors import ConfigError, GanderError
 from decoding.model.checkpoint import resolve
 from decoding.training.heads.acceptance import CHAIN, acceptance
 from decoding.training.heads.answers import Answer, Asking, load_answers, regenerate
+from decoding.training.heads.block.fresh_block import new_block_head, rarest_token, shared_layers
 from decoding.training.heads.curves import plot_curves
 from decoding.training.heads.fresh_head import most_frequent_tokens, new_head
-from decoding.training.heads.options import GtoOptions, TrainingOptions
+from decoding.training.heads.options import BlockOptions, GtoOptions, TrainingOptions
 from decoding.training.heads.prompts import GENERATED, generated_prompts, prompts_of_file
 from decoding.training.heads.target import OnlineTarget
 from decoding.training.heads.trainer import HeadTrainer
 
-RATES = {"eagle3": 5e-5, "gto": 5e-6}
+RATES = {"eagle3": 5e-5, "gto": 5e-6, "block": 6e-4}
 EPOCHS = 5
 COLUMNS = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
 
@@ -88,16 +91,24 @@ def _regenerated(job: Job, console: Console) -> Path:
     return folder
 
 
-def load_heads(job: Job, target: OnlineTarget, answers: Sequence[Answer]) -> tuple[EagleHead, EagleHead | None]:
+def load_heads(
+    job: Job, target: OnlineTarget, answers: Sequence[Answer]
+) -> tuple[EagleHead | BlockHead, EagleHead | None]:
     """The head to train, and GTO's frozen reference. Raises ConfigError if a start head is missing or does not fit."""
     embeddings_VE = target.model.embeddings.detach()
+    if job.options.objective == "block":
+        if job.start is None:
+            mask = rarest_token([answer.tokens for answer in answers], embeddings_VE)
+            return new_block_head(target, mask, job.options.block, job.options.seed), None
+        layers = shared_layers(target)
+        return assemble_block(find_head(job.start), *layers, embeddings_VE.float(), target.model.num_layers), None
     if job.start is None:
         if job.options.objective == "gto":
             raise ConfigError("objective 'gto' goes on from a head: name it with --start")
         size = min(job.draft_vocab_size, len(embeddings_VE))
         tokens = most_frequent_tokens([answer.reply for answer in answers], len(embeddings_VE), size)
         return new_head(target, tokens, job.options.seed), None
-    fits = HeadTarget(embeddings_VE.float(), len(target.model.layers))
+    fits = HeadTarget(embeddings_VE.float(), target.model.num_layers)
     head, reference = (load_head(find_head(job.start), fits) for _ in range(2))
     if job.options.objective == "eagle3":
         return head, None
@@ -119,7 +130,10 @@ def train(job: Job, console: Console) -> dict[str, float]:
         while not trainer.is_done:
             loss = trainer.take_step()
             bars.update(bar, completed=trainer.progress.step, description=f"loss {loss:.3f}")
-    save_head(head, job.out, job.engine.model)
+    if isinstance(head, BlockHead):
+        save_block(head, job.out, target.model.num_layers)
+    else:
+        save_head(head, job.out, job.engine.model)
     if find_spec("matplotlib") is not None:
         plot_curves(trainer.progress, job.out / "curves.svg")
     shapes = {"chain": CHAIN, "tree": job.options.gto.tree}
@@ -133,11 +147,11 @@ def train(job: Job, console: Console) -> dict[str, float]:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line. Options whose default depends on the objective are None until `job_of` fills them in."""
     parser = argparse.ArgumentParser(prog="gander train-head", description="Train a draft head for a model.")
-    add, gto = parser.add_argument, GtoOptions()
+    add, gto, block = parser.add_argument, GtoOptions(), BlockOptions()
     add("--model", default="gosling", help="the bundled model, a folder or a hub name: the head's target")
     add("--data", default=GENERATED, help=f"prompts, a line each, a folder of answers, or {GENERATED!r}")
     add("--out", type=Path, required=True, help="the head's folder; its work folder lies in it")
-    add("--objective", choices=("eagle3", "gto"), default="eagle3")
+    add("--objective", choices=("eagle3", "gto", "block"), default="eagle3")
     add("--start", help="the head to go on from: a folder or hub name; gto needs one")
     add("--prompts", type=int, default=4000, help="of the data")
     add("--held-out", type=int, default=48, help="answers kept for the acceptance lengths at the end")
@@ -146,7 +160,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--max-len", type=int, default=2048, help="of prompt and answer, in tokens")
     add("--draft-vocabulary", type=int, default=32000, help="tokens that the head can draft, at most")
     add("--steps", type=int, help="default: 5 epochs")
-    add("--rate", type=float, help="AdamW's, at its peak; default 5e-5, gto 5e-6")
+    add("--rate", type=float, help="AdamW's, at its peak; default 5e-5, gto 5e-6, block 6e-4")
     add("--warm-up", type=int, help="steps; default 1000, but at most a tenth of all")
     add("--batch", type=int, default=1, help="answers at once")
     add("--accumulation", type=int, default=2, help="batches in a step")
@@ -155,6 +169,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--device", default="auto", help="auto, cpu or cuda")
     add("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the head's products")
     add("--threads", type=int, help="default: what torch takes")
+    add("--block", type=int, default=block.block_len, help="of a new block head: its rows, a token and masks")
+    add("--layers", type=int, default=block.num_layers, help="of a new block head")
+    add("--correction", type=int, default=block.markov_rank, help="rank, of a new block head's by the token before")
+    add("--roots", type=int, default=block.num_roots, help="tokens of an answer at which blocks begin")
     add("--omega", type=float, default=gto.weight, help="weight of GTO's loss; 0 trains on without it")
     add("--groups", type=int, default=gto.num_groups, help="K, of an answer")
     add("--group-size", type=int, default=gto.group_size, help="m, adjacent positions")
@@ -190,6 +208,7 @@ def job_of(chosen: argparse.Namespace) -> Job:
         dtype=chosen.dtype,
         checkpoint_every=chosen.checkpoint_every,
         gto=gto,
+        block=BlockOptions(chosen.block, chosen.layers, chosen.correction, chosen.roots),
     )
     return Job(
         engine=EngineConfig(model=chosen.model, device=chosen.device, threads=torch.get_num_threads()),

@@ -18,15 +18,17 @@ import torch
 from torch import Tensor, nn
 
 from decoding.core.files.output import replace_file
+from decoding.drafting.block.network import BlockHead
 from decoding.drafting.eagle.network import EagleHead
 from decoding.errors import ConfigError
 from decoding.training.heads.answers import Answer
+from decoding.training.heads.block.blocks import block_loss, draw_roots
 from decoding.training.heads.gto import Policy, draw_groups, gto_loss
 from decoding.training.heads.lessons import choose_answers, lesson_of
 from decoding.training.heads.options import TrainingOptions
 from decoding.training.heads.roll import Context, read
 from decoding.training.heads.target import OnlineTarget, Reading
-from decoding.training.heads.ttt import Lesson, next_ids, ttt_loss
+from decoding.training.heads.ttt import Lesson, TttLoss, next_ids, ttt_loss
 
 
 @dataclass
@@ -45,13 +47,13 @@ class Progress:
 class HeadTrainer:
     """Takes steps on one head until its options are done, writing checkpoints on the way.
 
-    reference: the frozen head of GTO; None with EAGLE-3's objective. Raises ConfigError if the checkpoint belongs to
+    reference: the frozen head of GTO; None with other objectives. Raises ConfigError if the checkpoint belongs to
     another run.
     """
 
     def __init__(
         self,
-        head: EagleHead,
+        head: EagleHead | BlockHead,
         reference: EagleHead | None,
         target: OnlineTarget,
         answers: Sequence[Answer],
@@ -109,8 +111,12 @@ class HeadTrainer:
     def _plan(self) -> dict[str, Any]:
         """The options that a run must share with the checkpoint it continues."""
         learned = hashlib.sha256(b"".join(answer.tokens.tobytes() for answer in self._answers))
-        options = replace(self.options, checkpoint_every=0)
-        return {**asdict(options), "answers": learned.hexdigest(), "draft vocabulary": self.head.d2t.tolist()}
+        options = asdict(replace(self.options, checkpoint_every=0))
+        if self.options.objective != "block":
+            del options["block"]
+        target_ids = self.head.target_ids.cpu()
+        drafted = (target_ids - torch.arange(len(target_ids))).tolist()
+        return {**options, "answers": learned.hexdigest(), "draft vocabulary": drafted}
 
     def _resume(self) -> None:
         saved: dict[str, Any] = torch.load(self._checkpoint, map_location=self.head.fc.weight.device, weights_only=True)
@@ -129,17 +135,34 @@ class HeadTrainer:
         with self._target.reading([answer.tokens for answer in answers]) as readings:
             lesson = lesson_of(answers, readings, self.head)
             with self._autocast():
-                context = read(self.head, lesson.features_BTF, next_ids(lesson.tokens_BT))
-                taught = ttt_loss(self.head, context, lesson)
-                loss, told = taught.loss, list[float]()
-                if self._reference is not None and options.gto.weight > 0:
-                    extra, told = self._gto(lesson, context, answers, readings, number)
-                    loss = loss + options.gto.weight * extra
+                if isinstance(self.head, BlockHead):
+                    roots_BA = draw_roots(answers, options.block.num_roots, (options.seed, number))
+                    taught = block_loss(self.head, lesson, roots_BA.to(lesson.tokens_BT.device))
+                    loss, told = taught.loss, list[float]()
+                else:
+                    taught, loss, told = self._roll(self.head, lesson, answers, readings, number)
             (loss / options.accumulation).backward()  # type: ignore[no-untyped-call]
         return [float(loss.detach())], taught.losses_I.tolist(), taught.agreements_I.tolist(), told
 
+    def _roll(
+        self, head: EagleHead, lesson: Lesson, answers: list[Answer], readings: list[Reading], number: int
+    ) -> tuple[TttLoss, Tensor, list[float]]:
+        """EAGLE-3's loss, that with GTO's where there is a reference, and GTO's figures."""
+        context = read(head, lesson.features_BTF, next_ids(lesson.tokens_BT))
+        taught = ttt_loss(head, context, lesson)
+        if self._reference is None or self.options.gto.weight == 0:
+            return taught, taught.loss, []
+        extra, told = self._gto(head, lesson, context, answers, readings, number)
+        return taught, taught.loss + self.options.gto.weight * extra, told
+
     def _gto(
-        self, lesson: Lesson, context: Context, answers: list[Answer], readings: list[Reading], number: int
+        self,
+        head: EagleHead,
+        lesson: Lesson,
+        context: Context,
+        answers: list[Answer],
+        readings: list[Reading],
+        number: int,
     ) -> tuple[Tensor, list[float]]:
         """The means of GTO's loss and figures over the texts of a micro-batch."""
         assert self._reference is not None
@@ -149,7 +172,7 @@ class HeadTrainer:
         for place, (answer, reading) in enumerate(zip(answers, readings, strict=True)):
             random = np.random.default_rng((self.options.seed, number, place))
             groups_GM = draw_groups(random, answer.num_prompt - 1, self._end_of(answer), self.options.gto)
-            policy = Policy(self.head, context.of(place, len(answer.tokens)))
+            policy = Policy(head, context.of(place, len(answer.tokens)))
             other = Policy(self._reference, reference.of(place, len(answer.tokens)))
             if len(groups_GM):
                 parts.append(gto_loss(policy, other, self._target, reading, groups_GM, self.options.gto))

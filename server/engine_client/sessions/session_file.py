@@ -17,9 +17,12 @@ from decoding.core.session_info import SessionState
 from decoding.errors import ConfigError
 
 HEADER = b"gander session "  # with which every version begins
-MARK = HEADER + b"10\n"  # the number changes with the format, and with the meaning of what is in it
-SIGNED_MARK = HEADER + b"10 signed\n"  # the digest behind it is an HMAC with the operator's key
-OLDER_MARKS = (HEADER + b"8\n", HEADER + b"9\n", HEADER + b"9 signed\n")  # their acceptance models are other numbers
+MARK = HEADER + b"11\n"  # the number changes with the format, and with the meaning of what is in it
+SIGNED_MARK = HEADER + b"11 signed\n"  # the digest behind it is an HMAC with the operator's key
+OLDER_MARKS = (  # their acceptance models are other numbers
+    *(HEADER + b"8\n", HEADER + b"9\n", HEADER + b"9 signed\n"),
+    *(HEADER + b"10\n", HEADER + b"10 signed\n"),
+)
 MODELS = ("greedy", "sampled")
 NO_PLACE = ""  # of a session on its way to another server
 NO_KEY = b""

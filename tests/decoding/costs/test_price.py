@@ -13,6 +13,7 @@ from decoding.costs.price import (
     ExpertCosts,
     NodePrice,
     chain_gain,
+    model_gain,
     num_nodes_for,
     price_at,
     price_of,
@@ -169,6 +170,28 @@ def test_who_drafts_with_the_draft_model_pays_for_its_rounds_together() -> None:
     assert alone.row_price == pytest.approx(alone.round_price / 100)
     assert together.round_price == pytest.approx(alone.round_price, rel=0.05)  # twice the rate, shared by two
     assert budgets_of(pricing, [runs._replace(runs_draft_model=False)])[0].round_price == 0
+
+
+def test_a_block_is_paid_for_once_and_a_round_dearer_than_any_token_may_be_worth_what_it_names() -> None:
+    pricing = Pricing(64, Curves(CHEAP, CostCurve(base=1.5, token=0.002, key=0.0)))
+    by_token = demand(None)._replace(runs_draft_model=True, hit_rate=0.8)
+    (asked,) = pricing.budgets(pricing.rate([by_token]), [by_token], [0.0])
+    (block,) = pricing.budgets(pricing.rate([by_token]), [by_token._replace(block_len=8)], [0.0])
+    assert asked.max_nodes == 0, "a round for each token"
+    assert block.round_price > 1
+    assert block.max_nodes > 0
+    assert block.block_len == 8
+    assert block.most_rounds == pytest.approx(block.credit / (block.round_price + 8 * block.row_price))
+
+
+@pytest.mark.parametrize("hit_rate", [0.3, 0.9])
+def test_what_a_block_promises_is_its_chain_less_one_round_and_all_its_rows(hit_rate: float) -> None:
+    price, round_price, row_price = NodePrice(0.05), 0.4, 0.01
+    chain = chain_gain(hit_rate, hit_rate, price)
+    promise = model_gain(hit_rate, price, round_price, row_price, 8)
+    assert promise == pytest.approx(max(0.0, chain - round_price - 8 * row_price))
+    by_token = chain_gain(hit_rate, hit_rate, price.plus(round_price + row_price))
+    assert model_gain(hit_rate, price, round_price, row_price, 1) == by_token
 
 
 def test_a_chain_costs_its_rows_without_their_logits_and_the_keys_they_see() -> None:

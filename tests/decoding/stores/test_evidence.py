@@ -13,6 +13,7 @@ from decoding.stores.evidence import (
     MODEL,
     NGRAM,
     NUM_CLASSES,
+    NUM_DEPTHS,
     SILENT,
     copied_class,
     foreseen_class,
@@ -28,7 +29,7 @@ from decoding.stores.evidence import (
 
 WEIGHTS = np.linspace(0, 1, 2001)
 SUFFIXES, BOTH = range(1, 33), (False, True)
-LISTS = [(ADJACENCY, range(2)), (NGRAM, range(8)), (MODEL, range(2))]
+LISTS = [(ADJACENCY, range(2)), (NGRAM, range(8)), (MODEL, range(2 * NUM_DEPTHS))]
 
 
 @pytest.mark.parametrize(("value", "step"), [(1.0, 0), (0.9, 0), (0.8999, 1), (0.5, 1), (0.3, 2), (0.0, 2)])

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from decoding.drafting.eagle.network import EagleHead
 from decoding.errors import ConfigError
 from decoding.training.heads.options import HeadDtype, Objective
 from tests.training.heads.lessons import make_trainer
@@ -55,6 +56,7 @@ def test_a_run_killed_at_a_random_step_goes_on_to_the_same_losses(objective: Obj
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
 def test_the_head_learns_and_its_embeddings_stay(dtype: HeadDtype, tmp_path: Path) -> None:
     trainer = make_trainer("gto", tmp_path / "run.pt", 40, dtype)
+    assert isinstance(trainer.head, EagleHead)
     embeddings = trainer.head.embed_tokens.weight.clone()
     while not trainer.is_done:
         trainer.take_step()

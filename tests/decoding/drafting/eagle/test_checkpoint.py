@@ -10,9 +10,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from decoding.drafting.eagle.checkpoint import HeadTarget, find_head, is_head_name, load_head, save_head
+from decoding.drafting.eagle.checkpoint import HeadTarget, find_head, load_head, save_head
 from decoding.drafting.eagle.head_config import default_feature_layers, read_config
 from decoding.drafting.eagle.network import EagleHead, attend_causally
+from decoding.drafting.head_loading import is_head_name
 from decoding.errors import ConfigError
 from tests.heads import LAYER, NUM_LAYERS, fields_of, new_head
 from tests.models import VOCAB_SIZE, tiny

@@ -12,7 +12,7 @@ from decoding.cache.batch import LogitRows, Segment, StepBatch, pack
 from decoding.cache.block_pool import num_blocks_for
 from decoding.cache.kv_cache import KvCache
 from decoding.config import EngineConfig
-from decoding.drafting.eagle import head_model
+from decoding.drafting.eagle import loaded_head
 from decoding.drafting.eagle.head_model import HeadModel
 from decoding.drafting.eagle.network import HeadLayer
 from decoding.model.target_model import TargetModel
@@ -74,7 +74,7 @@ def test_a_fused_head_gives_the_bits_of_its_modules(kind: str, dtype: torch.dtyp
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_one_whose_weights_cannot_be_rounded_does_too(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     rounded = head_of(dtype)
-    monkeypatch.setattr(head_model, "can_round_to_int8", lambda *_: False)
+    monkeypatch.setattr(loaded_head, "can_round_to_int8", lambda *_: False)
     head = head_of(dtype)
     check(head)
     assert head.num_bytes >= rounded.num_bytes

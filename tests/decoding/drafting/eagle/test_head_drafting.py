@@ -21,7 +21,7 @@ from decoding.cache.block_pool import BLOCK_LEN
 from decoding.core.request import Request
 from decoding.costs.price import DraftBudget, NodePrice
 from decoding.drafting.drafter import Drafter
-from decoding.drafting.eagle import head_model
+from decoding.drafting.eagle import loaded_head
 from decoding.drafting.eagle.head_model import HeadModel
 from decoding.drafting.eagle.network import Attend, EagleHead
 from decoding.drafting.one_tree.one_tree import OneTree
@@ -37,7 +37,7 @@ LENGTH = 4  # of the chains
 @pytest.fixture(autouse=True)
 def keep_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The head's weights stay as the plain network has them."""
-    monkeypatch.setattr(head_model, "can_round_to_int8", lambda *_: False)
+    monkeypatch.setattr(loaded_head, "can_round_to_int8", lambda *_: False)
 
 
 class WatchedHead(HeadModel):

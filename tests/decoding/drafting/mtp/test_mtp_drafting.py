@@ -19,7 +19,7 @@ from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.stats import RequestStats
 from decoding.drafting.drafter import Drafter
-from decoding.drafting.eagle import head_model
+from decoding.drafting.eagle import loaded_head
 from decoding.drafting.eagle.head_drafting import HeadDrafting
 from decoding.drafting.sources import Sources
 from decoding.engine.engine import Engine
@@ -70,7 +70,7 @@ BENCHES = [pytest.param(each, marks=pytest.mark.slow if each in SLOW else ()) fo
 @pytest.fixture(scope="module", params=BENCHES)
 def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bench:
     with pytest.MonkeyPatch.context() as patch:  # its weights stay as the published code has them
-        patch.setattr(head_model, "can_round_to_int8", lambda *_: False)
+        patch.setattr(loaded_head, "can_round_to_int8", lambda *_: False)
         return Bench(mtp_of(request.param), tmp_path_factory.mktemp("model"))
 
 

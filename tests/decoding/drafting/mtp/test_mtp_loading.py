@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from decoding.config import EngineConfig
-from decoding.drafting.eagle.head_model import load_head_model
+from decoding.drafting.head_loading import load_head_model
 from decoding.drafting.mtp.checkpoint import load_mtp
 from decoding.errors import ConfigError
 from decoding.model.device.runner import silent

@@ -63,11 +63,14 @@ def drafter_of(
     request: Request,
     families: frozenset[Source] = FAMILIES,
     has_model: bool = False,
+    block_len: int = 1,
     prediction: Prediction | None = None,
     grammar: TreeGrammar | None = None,
 ) -> OneTree:
-    """has_model: whether there is a draft model."""
-    state = DraftModelState(request, no_layers(), SHARED_VOCAB) if has_model else None
+    """has_model: whether there is a draft model, by itself one that runs a row for each node."""
+    state = None
+    if has_model:
+        state = DraftModelState(request, no_layers(), SHARED_VOCAB, block_len == 1, block_len, block_len > 1)
     return OneTree(request, Sources(session, state, prediction=prediction, grammar=grammar), families)
 
 

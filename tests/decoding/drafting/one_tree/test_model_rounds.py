@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, Source
 from decoding.costs.price import DraftBudget, NodePrice
 from decoding.drafting.draft_model.state import DraftModelState, GrowthRequest
@@ -28,6 +29,7 @@ from tests.decoding.drafting.one_tree.growing import (
     paths_of,
     request_of,
     teach,
+    tops_of,
     verify,
 )
 
@@ -42,6 +44,48 @@ def chain_law(probability: float) -> Law:
 def rounds_at(round_price: float, row_price: float = 0.0, probability: float = 0.95) -> list[int]:
     drafter = drafter_of(new_session(), request_of([3, 9]), MODEL_ONLY, has_model=True)
     return grow(drafter, chain_law(probability), DraftBudget(16, NodePrice(0.0), round_price, row_price))[1]
+
+
+def block_of(probabilities: list[float]) -> TopTokens:
+    """What a block names: at each depth one token of this probability, and one beside it."""
+    laws = [{20 + depth: each, 60 + depth: 0.5 * (1 - each)} for depth, each in enumerate(probabilities)]
+    return tops_of(lambda path: laws[len(path)], [(0,) * depth for depth in range(len(laws))])
+
+
+def test_a_block_grows_whole_at_once_of_what_is_said_of_each_depth() -> None:
+    drafter = drafter_of(new_session(), request_of([3, 9]), MODEL_ONLY, has_model=True, block_len=6)
+    budget = DraftBudget(16, NodePrice(0.01), round_price=0.3, row_price=0.01, block_len=6)
+    assert drafter.prepare(budget)
+    drafter.begin(budget, 64, 4)
+    assert drafter.grow(block_of([0.9, 0.9, 0.8, 0.7, 0.7])) is None
+    tree = drafter.propose(budget)
+    tree.check_integrity()
+    paths = paths_of(tree)
+    assert (20, 21, 22, 23, 24) in paths
+    assert (60, 21) in paths or (20, 61) in paths
+    assert all(token in (20 + depth, 60 + depth) for path in paths for depth, token in enumerate(path))
+    assert max(map(len, paths)) == 5
+
+
+def test_a_block_is_not_asked_for_where_it_promises_less_than_its_one_round() -> None:
+    for round_price, is_asked in ((0.5, True), (9.0, False)):
+        drafter = drafter_of(new_session(), request_of([3, 9]), MODEL_ONLY, has_model=True, block_len=6)
+        budget = DraftBudget(16, NodePrice(0.01), round_price, 0.01, block_len=6)
+        assert drafter.prepare(budget) == is_asked
+
+
+def test_how_far_a_block_can_be_trusted_is_learned_for_each_depth() -> None:
+    """The first token comes as often as it is said to, the second never."""
+    drafter = drafter_of(new_session(), request := request_of([3, 9]), MODEL_ONLY, has_model=True, block_len=3)
+    sizes, budget = [], DraftBudget(4, NodePrice(0.1), block_len=3)
+    for _ in range(60):
+        drafter.begin(budget, 64, 1)
+        drafter.grow(block_of([0.9, 0.9]))
+        tree = drafter.propose(budget)
+        sizes.append(max(map(len, paths_of(tree))))
+        verify(drafter, request, tree, lambda token: 20 if token != 20 else 7)
+    assert sizes[0] == 2
+    assert sizes[-1] == 1
 
 
 def test_rounds_end_where_they_promise_less_than_they_cost() -> None:

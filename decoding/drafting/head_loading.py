@@ -1,0 +1,84 @@
+"""Which head drafts for a model: the one that is asked for by name, or the one that its checkpoint brings.
+
+Knows no tensors. Invariant: a head that was asked for by name is loaded or refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from huggingface_hub import snapshot_download
+
+from decoding.config import NO_NAMES, OWN_HEAD, EngineConfig
+from decoding.drafting.block.block_config import is_block
+from decoding.drafting.block.block_model import BlockModel
+from decoding.drafting.block.checkpoint import load_block
+from decoding.drafting.eagle.checkpoint import HeadTarget, find_head, load_head, read_fields
+from decoding.drafting.eagle.head_config import is_head
+from decoding.drafting.eagle.head_model import HeadModel
+from decoding.drafting.mtp.checkpoint import load_mtp
+from decoding.errors import ConfigError, GanderError
+from decoding.model.device.capture import capture_on
+from decoding.model.device.runner import Progress
+from decoding.model.refusal import refusing
+from decoding.model.target_model import TargetModel
+
+logger = logging.getLogger(__name__)
+
+
+def load_head_model(config: EngineConfig, target: TargetModel, progress: Progress) -> HeadModel | BlockModel | None:
+    """The head that goes with `config`, if one is asked for, be it as a draft model, or comes with the target.
+
+    Raises ConfigError where it does not fit its target, and ModelRefused where the target's layers cannot be told.
+    """
+    name, other = config.draft_head, config.draft_model
+    if name is not None and other not in ("auto", "none"):
+        raise ConfigError(f"draft_head is {name!r} and draft_model {other!r}; only one of them can draft")
+    if name is None and other not in NO_NAMES and is_head_name(other):
+        name = other
+    if name is None:
+        return _load_own_head(config, target) if other in ("auto", OWN_HEAD) else None
+    progress(f"Loading the head {name}", 0.0)
+    with refusing(f"the head {name!r} cannot be loaded"):
+        folder = find_head(name)
+        if _names_blocks(folder):
+            return BlockModel(load_block(folder, target), target)
+        head = load_head(folder, HeadTarget(target.embeddings, target.num_layers))
+        if target.packed_embedding is not None and not head.config.owns_embeddings:
+            head.embed_tokens = target.packed_embedding
+        return HeadModel(head, target, capture_on(target.device) if config.graphs else None)
+
+
+def is_head_name(name: str) -> bool:
+    """Whether a folder or hub name is a head's, by its config.json; False where there is none to be had."""
+    try:
+        folder = Path(name) if Path(name).is_dir() else Path(snapshot_download(name, allow_patterns="config.json"))
+        fields = read_fields(folder)
+    except (OSError, ValueError):
+        return False
+    return is_head(fields) or is_block(fields)
+
+
+def _names_blocks(folder: Path) -> bool:
+    """Whether a head's config.json is one of a block head; whoever loads it says what is wrong with it."""
+    try:
+        return is_block(read_fields(folder))
+    except (OSError, ValueError):
+        return False
+
+
+def _load_own_head(config: EngineConfig, target: TargetModel) -> HeadModel | None:
+    """The head in the target's checkpoint. Where nobody asked for it by name, one that cannot be served is left out."""
+    try:
+        with refusing(f"the MTP head of {config.model!r} cannot be loaded"):
+            head = load_mtp(config, target)
+            if head is not None:
+                return HeadModel(head, target, capture_on(target.device) if config.graphs else None)
+    except GanderError as error:
+        if config.draft_model == OWN_HEAD:
+            raise ConfigError(f"draft_model is {OWN_HEAD!r}, and {config.model!r} cannot draft so: {error}") from error
+        logger.warning("%s drafts without the MTP head of its checkpoint: %s", config.model, error)
+    if config.draft_model == OWN_HEAD:
+        raise ConfigError(f"draft_model is {OWN_HEAD!r}, and the checkpoint of {config.model!r} has no MTP tensors")
+    return None
