@@ -16,8 +16,10 @@ STEP = 4  # inputs of a step: a vector holds so many bytes of each of its output
 STEPS = BLOCK // STEP
 HALF_BYTES = 2
 PLANE_BYTES = BLOCK * PANEL  # a block's codes, a byte each
-# A row's record: bytes, scale, then the sums of all, of the first and of the second sixteen, times the scale.
-ROW_RECORD, SCALE_PLACE, SUM_PLACES = 64, 32, (36, 40, 44)
+# A row's record: bytes, scale, then the sums of all, of the first and of the second sixteen, times the scale; then the
+# same three as int32, times `MIDDLE`.
+ROW_RECORD, SCALE_PLACE, SUM_PLACES, MIDDLE_PLACES = 64, 32, (36, 40, 44), (48, 52, 56)
+MIDDLE = 128  # codes of eight bits, less this, are signed
 HAS_WIDE_VNNI = has_feature("avx512vnni")
 HAS_VNNI = HAS_WIDE_VNNI or has_feature("avxvnni")
 
@@ -26,8 +28,8 @@ class Layout(NamedTuple):
     """How the blocks of a type lie in memory, packed and unpacked.
 
     Packed, in bytes: a nibble of each code, low nibbles for the first half of the steps; then a plane of the fifth bit
-    or of the fifth and sixth; codes of eight bits lie as they are. Unpacked: planes of a byte a code, float32 scales,
-    float32 minima.
+    or of the fifth and sixth. Unpacked: a byte a code, float32 scales, float32 minima. Codes of eight bits lie as they
+    are, and stay there: of their blocks only scales and minima are unpacked.
     """
 
     bits: int
@@ -47,18 +49,13 @@ class Layout(NamedTuple):
         return HALF_BYTES * PANEL * self.num_groups
 
     @property
-    def num_planes(self) -> int:
-        """Bytes of eight bits are too large for products without VNNI and are split in nibbles."""
-        return 2 if self.bits == 8 and not HAS_VNNI else 1
-
-    @property
     def flush(self) -> int:
-        """Without VNNI, the steps whose products are summed in 16 bits; more might not fit."""
+        """Without VNNI, the steps whose products are summed in 16 bits, of nibbles for 8; more might not fit."""
         return min(self.group // STEP, {4: 8, 5: 4, 6: 2, 8: 8}[self.bits])
 
     @property
     def scales_place(self) -> int:
-        return self.num_planes * PLANE_BYTES
+        return 0 if self.bits == 8 else PLANE_BYTES
 
     @property
     def minima_place(self) -> int:
@@ -69,7 +66,7 @@ class Layout(NamedTuple):
         return self.minima_place + self.num_groups * PANEL_BYTES
 
 
-MOST_UNPACKED = max(Layout(8, 16).unpacked_bytes, Layout(4, 16).unpacked_bytes)
+MOST_UNPACKED = Layout(4, 16).unpacked_bytes
 
 
 def layout_of(bits: Any, group: Any) -> Layout:

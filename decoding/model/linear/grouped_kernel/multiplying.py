@@ -103,6 +103,8 @@ def _multiply(call: Any, bits: Any, group: Any) -> None:
                                 rows,
                                 source + row * source_step + block * ROW_RECORD,
                                 source_step,
+                                weights + block * record + shift,
+                                record,
                                 unpacked + shift,
                                 count,
                                 sums + row * PANEL_BYTES + shift,

@@ -33,7 +33,15 @@ from decoding.attention.lanes import (
     emit_store,
     raise_counter,
 )
-from decoding.model.linear.grouped_kernel.layout import BLOCK, HALF_BYTES, ROW_RECORD, SCALE_PLACE, SUM_PLACES
+from decoding.model.linear.grouped_kernel.layout import (
+    BLOCK,
+    HALF_BYTES,
+    MIDDLE,
+    MIDDLE_PLACES,
+    ROW_RECORD,
+    SCALE_PLACE,
+    SUM_PLACES,
+)
 from decoding.model.linear.grouped_kernel.unpacking import emit_ints
 
 # The fields of a call, each an int64.
@@ -87,9 +95,10 @@ def _round_block(_context: Any, source: Any, is_half: Any, target: Any) -> Any:
             chars = builder.trunc(rounded, ir.VectorType(ir.IntType(8), LANES))
             emit_store(builder, chars, emit_offset(builder, target, place * LANES))
             sums.append(_emit_reduced(builder, builder.sext(chars, INT_VECTOR), "add"))
-        for place, total in zip(SUM_PLACES, (builder.add(*sums), *sums), strict=True):
+        for place, middle, total in zip(SUM_PLACES, MIDDLE_PLACES, (builder.add(*sums), *sums), strict=True):
             number = builder.fmul(builder.sitofp(total, FLOAT), scale)
             emit_store(builder, number, emit_offset(builder, target, place))
+            emit_store(builder, builder.mul(total, ir.Constant(INT, MIDDLE)), emit_offset(builder, target, middle))
         return context.get_dummy_value()
 
     return types.void(types.int64, types.boolean, types.int64), codegen

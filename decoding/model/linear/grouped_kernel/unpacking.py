@@ -1,8 +1,8 @@
 # ruff: noqa: ARG001 - an intrinsic receives the types of its arguments, which the signature fixes anyway
 """Unpacks blocks of a panel: a byte a code, scales and minima as float32.
 
-Blocks are unpacked once for all rows of a step, into the nearest cache. Addresses are integers, in bytes, which nothing
-checks.
+Blocks are unpacked once for all rows of a step, into the nearest cache; codes of eight bits need none of it. Addresses
+are integers, in bytes, which nothing checks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from decoding.attention.lanes import (
     emit_splat,
     emit_store,
 )
-from decoding.model.linear.grouped_kernel.layout import HALF_BYTES, PLANE_BYTES, STEPS, Layout, layout_of
+from decoding.model.linear.grouped_kernel.layout import HALF_BYTES, STEPS, Layout, layout_of
 from decoding.model.linear.panel_kernel import PANEL_BYTES, PANEL_VECTORS
 
 
@@ -38,39 +38,34 @@ def emit_ints(number: int, kind: Any) -> Value:
     return ir.Constant(kind, [number] * kind.count)
 
 
-def _emit_nibbles(builder: Builder, bytes_: Value, shift: int, mask: int) -> Value:
+def emit_nibbles(builder: Builder, bytes_: Value, shift: int, mask: int) -> Value:
     """Bits of all bytes, shifted right (left if negative) and masked."""
     if shift:
         move = builder.lshr if shift > 0 else builder.shl
-        bytes_ = move(bytes_, emit_ints(abs(shift), INT_VECTOR))
-    return builder.and_(bytes_, emit_ints(mask * 0x01010101, INT_VECTOR))
+        bytes_ = move(bytes_, emit_ints(abs(shift), bytes_.type))
+    return builder.and_(bytes_, emit_ints(mask * 0x01010101, bytes_.type))
 
 
-def _emit_codes(builder: Builder, layout: Layout, packed: Value, place: int) -> dict[int, list[Value]]:
-    """The codes of all steps for a vector of sixteen outputs: the planes of each step."""
+def _emit_codes(builder: Builder, layout: Layout, packed: Value, place: int) -> dict[int, Value]:
+    """The codes of each step for a vector of sixteen outputs, of fewer than eight bits."""
 
     def load(row: int) -> Value:
         return emit_load(builder, emit_offset(builder, packed, row * PANEL_BYTES + place * VECTOR_BYTES), INT_VECTOR)
 
-    if layout.bits == 8:
-        whole = {step: load(step) for step in range(STEPS)}
-        if layout.num_planes == 1:
-            return {step: [codes] for step, codes in whole.items()}
-        return {step: [_emit_nibbles(builder, codes, shift, 15) for shift in (0, 4)] for step, codes in whole.items()}
     half = STEPS // 2
     codes = {}
     for step in range(half):
         both = load(step)
-        codes[step], codes[step + half] = (_emit_nibbles(builder, both, shift, 15) for shift in (0, 4))
+        codes[step], codes[step + half] = (emit_nibbles(builder, both, shift, 15) for shift in (0, 4))
     extra = layout.bits - 4  # bits in further planes, each of which serves 8 // extra steps
     if extra:
         steps_a_plane = 8 // extra
         planes = [load(half + plane) for plane in range(STEPS // steps_a_plane)]
         for step in range(STEPS):
             shift = step % steps_a_plane * extra - 4
-            high = _emit_nibbles(builder, planes[step // steps_a_plane], shift, (2**extra - 1) << 4)
+            high = emit_nibbles(builder, planes[step // steps_a_plane], shift, (2**extra - 1) << 4)
             codes[step] = builder.or_(codes[step], high)
-    return {step: [each] for step, each in codes.items()}
+    return codes
 
 
 def _emit_halves(builder: Builder, address: Value) -> Value:
@@ -100,11 +95,9 @@ def unpack(
         with emit_rolled_loop(builder, num_blocks) as loop:
             source = builder.add(packed, builder.mul(loop.index, record))
             target = emit_address(builder, unpacked, loop.index, layout.unpacked_bytes)
-            for place in range(PANEL_VECTORS):
-                for step, planes in _emit_codes(builder, layout, source, place).items():
-                    for plane, codes in enumerate(planes):
-                        shift = plane * PLANE_BYTES + step * PANEL_BYTES + place * VECTOR_BYTES
-                        emit_store(builder, codes, emit_offset(builder, target, shift))
+            for place in range(PANEL_VECTORS if layout.bits < 8 else 0):
+                for step, codes in _emit_codes(builder, layout, source, place).items():
+                    emit_store(builder, codes, emit_offset(builder, target, step * PANEL_BYTES + place * VECTOR_BYTES))
             scales = emit_offset(builder, source, layout.code_bytes)
             minima = emit_offset(builder, scales, layout.pair_bytes)
             places = range(layout.num_groups * PANEL_VECTORS)
