@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -83,19 +83,28 @@ PROMPT_SETS = {
 }
 
 
+TRAINING_SETS = {
+    "gsm8k": replace(PROMPT_SETS["gsm8k"], file="gsm8k_train_2000.jsonl"),
+    **{name: PROMPT_SETS[name] for name in ("humaneval", "mt_bench", "edit")},
+}
+MEASURED, TRAINED_ON = slice(0, None, 2), slice(1, None, 2)  # rows of a file
+
+
 def read_prompts(folder: Path, names: Sequence[str], count: int) -> dict[str, list[Prompt]]:
-    """`count` prompts of each set, or as many as there are, evenly spread over its file. A set whose file is not there
-    is left out.
+    """`count` prompts of each set, or as many as there are, evenly spread over the rows of even places in its file. A
+    set whose file is not there is left out.
 
     Raises ConfigError for a set that is not known, a row that is no prompt, and a folder without any of the files.
     """
     unknown = set(names) - set(PROMPT_SETS)
     if unknown:
         raise ConfigError(f"there is no workload {', '.join(sorted(unknown))}; there are {', '.join(PROMPT_SETS)}")
-    found = {name: _spread(_prompts(folder / PROMPT_SETS[name].file, PROMPT_SETS[name]), count) for name in names}
-    if not any(found.values()):
-        raise ConfigError(f"{folder} has no prompts in {', '.join(PROMPT_SETS[name].file for name in names)}")
-    return {name: prompts for name, prompts in found.items() if prompts}
+    return _read(folder, {name: PROMPT_SETS[name] for name in names}, MEASURED, count)
+
+
+def training_prompts(folder: Path, count: int) -> dict[str, list[Prompt]]:
+    """Like `read_prompts`, of each training set and its rows of odd places, which nothing is measured on."""
+    return _read(folder, TRAINING_SETS, TRAINED_ON, count)
 
 
 def read_text(path: Path) -> str:
@@ -106,6 +115,13 @@ def read_text(path: Path) -> str:
         return "\n".join(row["prompt"] for row in _rows(path))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path} has no text: {type(error).__name__}: {error}") from error
+
+
+def _read(folder: Path, sets: dict[str, PromptSet], rows: slice, count: int) -> dict[str, list[Prompt]]:
+    found = {name: _spread(_prompts(folder / each.file, each)[rows], count) for name, each in sets.items()}
+    if not any(found.values()):
+        raise ConfigError(f"{folder} has no prompts in {', '.join(each.file for each in sets.values())}")
+    return {name: prompts for name, prompts in found.items() if prompts}
 
 
 def _prompts(path: Path, prompt_set: PromptSet) -> list[Prompt]:

@@ -309,13 +309,6 @@ class TargetModel:
             return len(self.layers)
         return int(self._model.config.get_text_config().num_hidden_layers)
 
-    @property
-    def num_layers(self) -> int:
-        """Of the decoder, attending or not: what a head counts when it names those that it reads."""
-        if self._states is None:
-            return len(self.layers)
-        return int(self._model.config.get_text_config().num_hidden_layers)
-
     def tap(self, layers: Sequence[int]) -> FeatureTap:
         """Record these layers' inputs from the next forward on. Raises ModelRefused if the layers cannot be found."""
         tap = FeatureTap(self._model, self.num_layers, layers)

@@ -99,13 +99,21 @@ def is_sound(model: AcceptanceModel) -> bool:
     )
 
 
-def new_model(chances: NDArray[np.float32], weights: NDArray[np.float32], trust: float) -> AcceptanceModel:
-    """One that starts with measured numbers."""
+def new_model(
+    chances: NDArray[np.float32],
+    weights: NDArray[np.float32],
+    trust: float,
+    reliability: NDArray[np.float32] | None = None,
+) -> AcceptanceModel:
+    """One that starts with measured numbers. reliability: None where mixed chances are taken as they are."""
     chances = np.clip(chances, _LEAST, 1 - _LEAST).astype(np.float32)
     assert chances.shape == (NUM_CLASSES,), chances.shape
     assert weights.shape == (NUM_STANCES, NUM_SOURCES), weights.shape
     stretch = np.log(chances / (1 - chances)).astype(np.float32)
     tried = np.full(NUM_CLASSES, trust, np.float32)
+    if reliability is None:
+        reliability = (1 / (1 + np.exp(-_KNOTS))).astype(np.float32)
+    assert reliability.shape == _KNOTS.shape, reliability.shape
     return AcceptanceModel(
         chances=chances,
         stretch=stretch,
@@ -114,7 +122,7 @@ def new_model(chances: NDArray[np.float32], weights: NDArray[np.float32], trust:
         hit_rate=np.array((FIRST_HIT_RATE, RATES_TRUST), np.float32),
         rescue_rate=np.array((FIRST_RESCUE_RATE, RATES_TRUST), np.float32),
         asked_rate=np.array((FIRST_ASKED_RATE, ASKED_TRUST), np.float32),
-        reliability=np.stack((1 / (1 + np.exp(-_KNOTS)), np.full_like(_KNOTS, trust))),
+        reliability=np.stack((reliability, np.full_like(_KNOTS, trust))),
         lately=np.array(numbers_of(FIRST), np.float32),
         most_tried=SERVER_TRIED,
         learning_rate=SERVER_LEARNING_RATE,
@@ -133,11 +141,12 @@ def unmeasured_model() -> AcceptanceModel:
 @cache
 def _measured(kind: str) -> AcceptanceModel:
     measured = json.loads(_MEASURED.read_text(encoding="utf-8"))[kind]
-    return new_model(np.array(measured["chances"]), np.array(measured["weights"]), SERVER_TRUST)
+    reliability = np.array(measured["reliability"], np.float32)
+    return new_model(np.array(measured["chances"]), np.array(measured["weights"]), SERVER_TRUST, reliability)
 
 
 def measured_models() -> tuple[AcceptanceModel, AcceptanceModel]:
-    """A server's at its start, of greedy and of sampled requests: by rates measured on the bundled model."""
+    """A server's at its start, of greedy and of sampled requests: by rates measured on real models."""
     greedy, sampled = (_own(_measured(kind)) for kind in ("greedy", "sampled"))
     return greedy, sampled
 

@@ -1,21 +1,27 @@
-"""Trains every server's initial acceptance model on the bundled model: `python -m decoding.training.tune_acceptance`.
+"""Trains every server's initial acceptance model on the replies of real models.
 
-Owns the run: replies to prompts of the training side, greedy and sampled, with and without the draft model, in sessions
-that hold a few other replies. The acceptance model at the end is written beside its code, where every server loads it.
-The prompts include none of a benchmark.
+    python -m decoding.training.tune_acceptance --data FOLDER small.gguf large.gguf large.gguf+small.gguf
+
+Owns the run: chats of the training side of public prompt sets, greedy and sampled, with and without a draft model, in
+sessions that hold a few other replies. The acceptance model at the end is written beside its code, where every server
+loads it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain, zip_longest
 from pathlib import Path
 
 import numpy as np
 from rich.progress import track
+from transformers import AutoTokenizer
 
-from decoding.config import BUNDLED_MODEL, EngineConfig
+from decoding.bench.public_prompts import Prompt, training_prompts
+from decoding.config import EngineConfig
 from decoding.core.files.output import check_output, write_output
 from decoding.core.grammar import Grammar
 from decoding.core.request import Request
@@ -24,10 +30,9 @@ from decoding.core.speculation_params import SpeculationParams
 from decoding.core.tree import IntArray
 from decoding.engine.engine import Engine
 from decoding.engine.start import load_engine
-from decoding.model.checkpoint import BUNDLED_FOLDER
+from decoding.model.checkpoint import folder_of
 from decoding.stores import acceptance_model
 from decoding.stores.acceptance_model import AcceptanceModel, unmeasured_model
-from decoding.training.heads.prompts import generated_prompts
 
 TEMPERATURES = (0.0, 0.6, 0.0, 1.0)  # taken in turn
 SESSION_LEN = 12  # replies
@@ -43,21 +48,23 @@ SCHEMA = {
 GRAMMAR = Grammar("json_schema", json.dumps(SCHEMA))
 
 
-def measure(
-    draft_model: str, models: tuple[AcceptanceModel, AcceptanceModel], num_prompts: int, max_tokens: int
-) -> None:
-    """Let an engine with these acceptance models answer. Of eight requests one has a prediction and one a grammar."""
-    engine = load_engine(EngineConfig(model=BUNDLED_MODEL, draft_model=draft_model))
+def measure(pair: str, models: tuple[AcceptanceModel, AcceptanceModel], prompts: Sequence[Prompt], most: int) -> None:
+    """Let an engine with these acceptance models answer. Of eight requests one has a prediction and one a grammar.
+    pair: a model, or TARGET+DRAFT; most: tokens of a reply."""
+    target, _, draft_model = pair.partition("+")
+    engine = load_engine(EngineConfig(model=target, draft_model=draft_model or "none", max_model_len=2048))
     engine.sessions.acceptance_models = models
-    prompts = generated_prompts(str(BUNDLED_FOLDER), num_prompts, seed=2)
-    for number, prompt in enumerate(track(prompts, description=f"draft model: {draft_model}")):
-        temperature = TEMPERATURES[number // 3 % len(TEMPERATURES)]  # prompts take turns by skill
+    tokenizer = AutoTokenizer.from_pretrained(folder_of(target))
+    for number, prompt in enumerate(track(prompts, description=pair)):
+        conversation = [{"role": "user", "content": prompt.turns[0]}]
+        ids = tokenizer.apply_chat_template(conversation, add_generation_prompt=True, return_dict=False)
+        temperature = TEMPERATURES[number // 4 % len(TEMPERATURES)]  # prompts take turns by kind
         request = Request(
             id=str(number),
-            prompt=np.array(prompt, np.int32),
-            sampling=SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=number),
+            prompt=np.array(ids[:1024], np.int32),
+            sampling=SamplingParams(max_tokens=most, temperature=temperature, seed=number),
             speculation=SpeculationParams(method="auto", max_nodes=BUDGETS[number % len(BUDGETS)]),
-            session_id=f"{number % 3}-{number // (3 * SESSION_LEN)}",
+            session_id=f"{number % 4}-{number // (4 * SESSION_LEN)}",
             eos_token_ids=engine.model.eos_token_ids,
         )
         if number % 8 == 1:
@@ -89,22 +96,29 @@ def _edited(tokens: IntArray, seed: int) -> IntArray:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure what evidence is worth.")
-    parser.add_argument("--prompts", type=int, default=1800, help="with and without the draft model each")
+    parser.add_argument(
+        "pairs", nargs="+", metavar="MODEL[+DRAFT_MODEL]", help="a folder or GGUF file with a chat template"
+    )
+    parser.add_argument("--data", type=Path, required=True, metavar="FOLDER", help="of public prompt sets")
+    parser.add_argument("--prompts", type=int, default=60, help="of each prompt set and pair")
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--out", type=Path, default=Path(acceptance_model.__file__).with_name("acceptance_model.json"))
     args = parser.parse_args()
     check_output(args.out, _is_ours)
     models = (_learning(unmeasured_model()), _learning(unmeasured_model()))
-    for draft_model in ("none", "auto"):
-        measure(draft_model, models, args.prompts, args.max_tokens)
+    sets = training_prompts(args.data, args.prompts)
+    prompts = [prompt for prompt in chain.from_iterable(zip_longest(*sets.values())) if prompt is not None]
+    for pair in args.pairs:
+        measure(pair, models, prompts, args.max_tokens)
+    pairs = ", ".join("+".join(Path(name).stem for name in pair.split("+")) for pair in args.pairs)
     command = f"tune_acceptance --prompts {args.prompts} --max-tokens {args.max_tokens}"
-    told = f"python -m decoding.training.{command}: the bundled model, prompts of its training side"
+    told = f"python -m decoding.training.{command}: {pairs}; training sides of {', '.join(sets)}"
     kinds = {name: _rounded(each) for name, each in zip(("greedy", "sampled"), models, strict=True)}
     write_output(args.out, json.dumps({"provenance": told, **kinds}).encode() + b"\n", _is_ours)
 
 
 def _is_ours(content: bytes) -> bool:
-    return content.startswith(b'{"provenance": "python -m decoding.training.tune_acceptance')
+    return content.startswith(b'{"provenance": "python -m decoding.training.tune_')
 
 
 def _learning(model: AcceptanceModel) -> AcceptanceModel:
@@ -116,6 +130,7 @@ def _rounded(model: AcceptanceModel) -> dict[str, list[object]]:
     return {
         "chances": [round(float(chance), 5) for chance in model.chances],
         "weights": [[round(float(weight), 4) for weight in weights] for weights in model.weights],
+        "reliability": [round(float(chance), 5) for chance in model.reliability[0]],
     }
 
 

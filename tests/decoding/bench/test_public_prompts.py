@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from decoding.bench.public_prompts import LONGEST_ARTICLE, LONGEST_EDIT, Prompt, read_prompts, read_text
+from decoding.bench.public_prompts import (
+    LONGEST_ARTICLE,
+    LONGEST_EDIT,
+    Prompt,
+    read_prompts,
+    read_text,
+    training_prompts,
+)
 from decoding.errors import ConfigError
 
 
@@ -15,18 +22,21 @@ def write(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def test_prompts_are_spread_over_their_file_and_long_programs_are_passed_over(tmp_path: Path) -> None:
-    write(tmp_path / "gsm8k_test.jsonl", [{"prompt": f"What is {number} and 1?"} for number in range(12)])
-    programs = ["x" * (LONGEST_EDIT + 1), "def one(): ...", "def two(): ..."]
+    write(tmp_path / "gsm8k_test.jsonl", [{"prompt": f"What is {number} and 1?"} for number in range(24)])
+    programs = ["x" * (LONGEST_EDIT + 1), "def one(): ...", "def two(): ...", "def three(): ..."]
     write(tmp_path / "classeval.jsonl", [{"reference": program} for program in programs])
     found = read_prompts(tmp_path, ("gsm8k", "humaneval", "edit"), 4)
     assert list(found) == ["gsm8k", "edit"], "a set without a file is left out"
     asked = [prompt.turns[0].split("?")[0] for prompt in found["gsm8k"]]
-    assert asked == [f"What is {number} and 1" for number in (0, 3, 6, 9)]
-    assert [prompt.prediction for prompt in found["edit"]] == [f"```python\n{text}\n```" for text in programs[1:]]
+    assert asked == [f"What is {number} and 1" for number in (0, 6, 12, 18)]
+    assert [prompt.prediction for prompt in found["edit"]] == [f"```python\n{text}\n```" for text in programs[1::2]]
+    trained_on = training_prompts(tmp_path, 4)
+    assert [prompt.prediction for prompt in trained_on["edit"]] == [f"```python\n{programs[2]}\n```"]
+    assert "gsm8k" not in trained_on, "it has a file of its own"
 
 
 def test_turns_long_texts_and_records_are_asked(tmp_path: Path) -> None:
-    write(tmp_path / "mt_bench.jsonl", [{"prompt": "a", "turns": ["a", "b"]}, {"prompt": "c"}])
+    write(tmp_path / "mt_bench.jsonl", [{"prompt": "a", "turns": ["a", "b"]}, {"prompt": "odd"}, {"prompt": "c"}])
     write(tmp_path / "wikitext2_test.jsonl", [{"prompt": "z" * (LONGEST_ARTICLE + 1)}])
     write(tmp_path / "wikitext2_valid_prompts_800c.jsonl", [{"prompt": "A lobster."}])
     found = read_prompts(tmp_path, ("mt_bench", "summary", "json"), 9)
