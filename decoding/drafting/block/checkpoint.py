@@ -30,7 +30,7 @@ def load_block(folder: Path, target: TargetModel) -> BlockHead:
     Raises ConfigError naming the field or tensor that does not fit, is missing or is not known.
     """
     embeddings_VE = target.embeddings.detach()
-    own = nn.Embedding(*embeddings_VE.shape, _weight=embeddings_VE, _freeze=True)
+    own = nn.Embedding(embeddings_VE.shape[0], embeddings_VE.shape[1], _weight=embeddings_VE, _freeze=True)
     embedding = own if target.packed_embedding is None else target.packed_embedding
     return assemble_block(folder, embedding, target.output, embeddings_VE, target.num_layers)
 

@@ -63,8 +63,8 @@ def new_block_head(target: OnlineTarget, mask_token_id: int, shape: BlockOptions
 def shared_layers(target: OnlineTarget) -> tuple[nn.Embedding, nn.Linear]:
     """A target's embedding and output layer in float32, for heads that use them. Neither is trained."""
     embeddings_VE = target.model.embeddings.detach().float()
-    embedding = nn.Embedding(*embeddings_VE.shape, _weight=embeddings_VE, _freeze=True)
-    num_tokens, width = target.output_VE.shape
+    num_tokens, width = embeddings_VE.shape
+    embedding = nn.Embedding(num_tokens, width, _weight=embeddings_VE, _freeze=True)
     output = nn.Linear(width, num_tokens, bias=False)
     output.weight = nn.Parameter(target.output_VE.float().to(embedding.weight.device), requires_grad=False)
     return embedding, output
