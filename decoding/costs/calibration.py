@@ -24,7 +24,7 @@ BURST = 0.002  # seconds: a small forward after a large one takes half as long a
 LONGEST_LATER = 0.2  # seconds of one forward: a request that comes just then waits for it
 
 LEAST_TOKEN_SHARE = 0.005
-FEW = (0, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128)  # tokens that may cost less than those beyond them
+FEW = (0, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128, 256, 512)  # tokens that may cost less than those beyond them
 
 Measure = Callable[[int, int], float]  # seconds of a forward of so many rows at such a context
 Clock = Callable[[], float]  # seconds

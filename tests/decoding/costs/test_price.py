@@ -46,6 +46,16 @@ def test_the_fit_finds_the_curve_that_made_the_samples(few: int) -> None:
     assert few == 0 or fitted.few_token == pytest.approx(curve.few_token, rel=1e-6)
 
 
+@pytest.mark.parametrize("few", [128, 256, 512])
+def test_the_fit_finds_where_a_device_stops_being_bound_by_its_weights(few: int) -> None:
+    """Up to a few hundred tokens a step takes as long as one, which reads the weights."""
+    curve = CostCurve(base=6e-3, token=8e-5, key=1e-9, few=few, few_token=3.1e-5)
+    samples = [(n, c, curve.step_seconds([n], [c])) for n in (1, 4, 16, 64, 128, 256, 512, 1024) for c in (8, 512)]
+    fitted = fit_cost_curve(samples)
+    assert fitted.few == few
+    assert (fitted.base, fitted.token) == pytest.approx((curve.base, curve.token), rel=1e-6)
+
+
 def test_no_coefficient_of_a_fit_is_negative_and_no_row_is_free() -> None:
     samples = [(n, c, 1e-3 - 1e-7 * n - 1e-9 * n * c) for n in (1, 8, 32) for c in (32, 512)]
     fitted = fit_cost_curve(samples)
