@@ -1,4 +1,5 @@
-"""Compiles the attention kernels for GPUs that this machine need not have, and prints their resources as Markdown.
+"""Compiles the kernels of attention and of exact products for GPUs that this machine need not have, and prints their
+resources as Markdown.
 
 `python -m decoding.bench.kernels.compile`
 """
@@ -18,19 +19,22 @@ from decoding.attention.triton.tiles import EXACT, Tile, default_tile, padded_wi
 from decoding.bench.kernels.compiled import Compiled, compile_for
 from decoding.cache.moves import move
 from decoding.core.layer import LayerSpec
+from decoding.model.device.product_kernels import add_parts, mean, multiply
+from decoding.model.device.row_exact import ADDED, LEAST_PART, MOST_PARTS, NO_FUSION, ProductTile, product_tile
+from decoding.model.device.row_exact import constants_of as products_of
 
 CAPABILITIES = [(8, 0), (9, 0), (10, 0)]
 NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 WORDS = {"moves"}
-OF_MODEL = {"query", "keys", "values", "key", "value", "sinks", "out"}
+OF_MODEL = {"query", "keys", "values", "key", "value", "sinks", "out", "rows", "weight", "bias"}
 SUMS = {"sums", "stats"}
-COUNTS = {"num_rows", "num_sequences", "num_blocks"}
-NUMBERS = COUNTS | {"key_head", "key_row", "value_head", "value_row", "query_head", "query_row"}
+COUNTS = {"num_rows", "num_sequences", "num_blocks", "num_numbers"}
+NUMBERS = COUNTS | {"key_head", "key_row", "value_head", "value_row", "query_head", "query_row", "output_step"}
 
 
 def compile_kernel(kernel: Any, constants: dict[str, Any], dtype: torch.dtype, capability: tuple[int, int]) -> Compiled:
-    """Compile one kernel. constants: see `constants_of`."""
-    signature = {name: _type(name, NAMES[dtype]) for name in kernel.arg_names}
+    """Compile one kernel. constants: see `constants_of`; arguments among them are constant, too."""
+    signature = {name: "constexpr" if name in constants else _type(name, NAMES[dtype]) for name in kernel.arg_names}
     known = {name: constants[name] for name, kind in signature.items() if kind == "constexpr"}
     aligned: list[tuple[int, ...]] = []
     for place, (name, kind) in enumerate(signature.items()):
@@ -44,8 +48,6 @@ def compile_kernel(kernel: Any, constants: dict[str, Any], dtype: torch.dtype, c
 
 
 def _type(name: str, dtype: str) -> Any:
-    if name.isupper():
-        return "constexpr"
     if name == "step":
         return kernels.Step._make(["*i32"] * len(kernels.Step._fields))
     if name in OF_MODEL:
@@ -89,6 +91,20 @@ def compile_move(dtype: torch.dtype, capability: tuple[int, int]) -> Compiled:
     return compile_kernel(move, widths | {"NUM_HEADS": 8, "num_warps": 4}, dtype, capability)
 
 
+def compile_product(dtype: torch.dtype, capability: tuple[int, int], is_whole: bool) -> Compiled:
+    """Compile `multiply` for a layer of two parts. is_whole: as for many rows."""
+    tile = product_tile(dtype)
+    constants = products_of(2 * LEAST_PART, is_whole, tile) | {"OUTPUTS": 4096, "PARTS": 2, "HAS_BIAS": True}
+    return compile_kernel(multiply, constants | {"input_step": 1}, dtype, capability)
+
+
+def compile_rows(dtype: torch.dtype, capability: tuple[int, int]) -> tuple[Compiled, Compiled]:
+    """Compile what adds up a layer's parts, and means."""
+    parts = {"OUTPUTS": 4096, "PARTS": MOST_PARTS, "HAS_BIAS": True, "N": ADDED} | NO_FUSION
+    means = {"WIDTH": 4096, "N": 4096} | NO_FUSION
+    return compile_kernel(add_parts, parts, dtype, capability), compile_kernel(mean, means, dtype, capability)
+
+
 def _lines() -> Iterator[str]:
     yield f"Triton {triton.__version__}, no device. Pairs x keys of a tile, warps, stages: registers,"
     yield "shared and spilled bytes, by what matrices are multiplied.\n"
@@ -105,6 +121,18 @@ def _lines() -> Iterator[str]:
         )
     made = [compile_move(torch.bfloat16, capability) for capability in CAPABILITIES]
     yield _line("move, 128", torch.bfloat16, [f"{each.registers}, {each.shared:,}, {each.spilled}" for each in made])
+    for dtype in (torch.bfloat16, torch.float32):
+        for name, is_whole in (("exact product, few rows", False), ("exact product, many", True)):
+            products = [compile_product(dtype, capability, is_whole) for capability in CAPABILITIES]
+            yield _line(name, dtype, [_product_cell(product_tile(dtype), each) for each in products])
+    rows = [compile_rows(torch.bfloat16, capability) for capability in CAPABILITIES]
+    for name, made in zip(("exact product, adding parts", "exact mean, 4,096"), zip(*rows, strict=True), strict=True):
+        yield _line(name, torch.bfloat16, [f"{each.registers}, {each.shared:,}, {each.spilled}" for each in made])
+
+
+def _product_cell(tile: ProductTile, made: Compiled) -> str:
+    sizes = f"{tile.outputs}x{tile.tokens}x{tile.inputs}, {tile.num_warps}, {tile.num_stages}"
+    return f"{sizes}: {made.registers}, {made.shared:,}, {made.spilled}, {made.product}"
 
 
 def _attend_cell(layer: LayerSpec, dtype: torch.dtype, capability: tuple[int, int]) -> str:

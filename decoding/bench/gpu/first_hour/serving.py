@@ -78,7 +78,7 @@ def start(served: Served) -> dict[str, Any]:
         "told": served.told,
         "is_captured": isinstance(engine._runner, GraphRunner),
         "is_compiled": engine.model._static.is_compiled,
-        "is_exact": engine.model.is_exact,
+        "is_exact": engine.is_exact,
         "exact_rows": engine.exact_rows,
         "seconds": engine.load_seconds,
         "kv_slots": engine.room.num_slots,
