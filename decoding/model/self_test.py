@@ -105,15 +105,20 @@ def self_test(model: Testable, case: SelfTestCase, own: Sequence[torch.Tensor]) 
     return SelfTestReport(is_exact and _is_row_invariant(model), difference)
 
 
-def has_same_bits(model: Testable, num_rows: int) -> bool:
-    """Whether tokens have the same bits in trees and one at a time, and in pieces and together, in steps of up to
-    `num_rows`."""
-    case, pieces = self_test_case(model.vocab_size), list(FEW_PIECES)
-    for size in MORE_PIECES:
-        pieces += [size] if sum(pieces) + size < num_rows else []
-    pieces.append(num_rows - sum(pieces))
-    is_same = all(map(torch.equal, _decode_trees(model, case), _decode_all_paths(model, case)))
-    return is_same and _is_same_in_pieces(model, pieces, min(num_rows, MOST_COMPARED))
+def same_bits_up_to(model: Testable, sizes: Sequence[int]) -> int:
+    """The first of these sizes in steps of up to which tokens have the same bits in trees and one at a time, in pieces
+    and together; 0 if there is none."""
+    case = self_test_case(model.vocab_size)
+    if not all(map(torch.equal, _decode_trees(model, case), _decode_all_paths(model, case))):
+        return 0
+    for num_rows in sizes:
+        pieces = list(FEW_PIECES)
+        for size in MORE_PIECES:
+            pieces += [size] if sum(pieces) + size < num_rows else []
+        pieces.append(num_rows - sum(pieces))
+        if _is_same_in_pieces(model, pieces, min(num_rows, MOST_COMPARED)):
+            return num_rows
+    return 0
 
 
 def trial_steps(model: Runnable, case: SelfTestCase) -> list[StepBatch]:

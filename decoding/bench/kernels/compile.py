@@ -6,7 +6,8 @@ resources as Markdown.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import product
 from typing import Any
 
 import torch
@@ -20,21 +21,46 @@ from decoding.bench.kernels.compiled import Compiled, compile_for
 from decoding.cache.moves import move
 from decoding.core.layer import LayerSpec
 from decoding.model.device.product_kernels import add_parts, mean, multiply
-from decoding.model.device.row_exact import ADDED, LEAST_PART, MOST_PARTS, NO_FUSION, ProductTile, product_tile
+from decoding.model.device.row_exact import (
+    ADDED,
+    LEAST_PART,
+    MOST_PARTS,
+    NO_FUSION,
+    ProductTile,
+    packing_of,
+    product_tile,
+)
 from decoding.model.device.row_exact import constants_of as products_of
 
 CAPABILITIES = [(8, 0), (9, 0), (10, 0)]
 NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 WORDS = {"moves"}
-OF_MODEL = {"query", "keys", "values", "key", "value", "sinks", "out", "rows", "weight", "bias"}
-SUMS = {"sums", "stats"}
+OF_MODEL = {"query", "keys", "values", "key", "value", "sinks", "out", "rows", "weight", "bias", "scales", "minima"}
+SUMS = {"sums", "stats", "factors"}
+PACKED_KINDS = {"weight": "*u8", "scales": "*fp16", "minima": "*fp16"}
 COUNTS = {"num_rows", "num_sequences", "num_blocks", "num_numbers"}
 NUMBERS = COUNTS | {"key_head", "key_row", "value_head", "value_row", "query_head", "query_row", "output_step"}
+PACKINGS = {
+    "exact": packing_of(0, 2 * LEAST_PART, 0),
+    "4 bits, 128 share a scale": packing_of(4, 128, 8),
+    "4 bits, 32 a scale and minimum": packing_of(4, 32, -1),
+    "4 bits, 16 a scale and minimum": packing_of(4, 16, -1),
+    "8 bits, 32 share a scale": packing_of(8, 32, 128),
+    "6 bits, 16 share a scale": packing_of(8, 16, 32),
+}
 
 
-def compile_kernel(kernel: Any, constants: dict[str, Any], dtype: torch.dtype, capability: tuple[int, int]) -> Compiled:
-    """Compile one kernel. constants: see `constants_of`; arguments among them are constant, too."""
-    signature = {name: "constexpr" if name in constants else _type(name, NAMES[dtype]) for name in kernel.arg_names}
+def compile_kernel(
+    kernel: Any,
+    constants: dict[str, Any],
+    dtype: torch.dtype,
+    capability: tuple[int, int],
+    kinds: Mapping[str, str] | None = None,
+) -> Compiled:
+    """Compile one kernel. constants: see `constants_of`; arguments among them are constant, too. kinds: of arguments
+    that are not of their usual type."""
+    signature = {name: _type(name, NAMES[dtype]) for name in kernel.arg_names} | dict(kinds or {})
+    signature |= {name: "constexpr" for name in signature if name in constants}
     known = {name: constants[name] for name, kind in signature.items() if kind == "constexpr"}
     aligned: list[tuple[int, ...]] = []
     for place, (name, kind) in enumerate(signature.items()):
@@ -91,11 +117,15 @@ def compile_move(dtype: torch.dtype, capability: tuple[int, int]) -> Compiled:
     return compile_kernel(move, widths | {"NUM_HEADS": 8, "num_warps": 4}, dtype, capability)
 
 
-def compile_product(dtype: torch.dtype, capability: tuple[int, int], is_whole: bool) -> Compiled:
+def compile_product(
+    dtype: torch.dtype, capability: tuple[int, int], is_whole: bool, packing: dict[str, int] = PACKINGS["exact"]
+) -> Compiled:
     """Compile `multiply` for a layer of two parts. is_whole: as for many rows."""
-    tile = product_tile(dtype)
-    constants = products_of(2 * LEAST_PART, is_whole, tile) | {"OUTPUTS": 4096, "PARTS": 2, "HAS_BIAS": True}
-    return compile_kernel(multiply, constants | {"input_step": 1}, dtype, capability)
+    tile, width, is_packed = product_tile(dtype, packing["BITS"] > 0), 2 * LEAST_PART, packing["BITS"] > 0
+    constants = products_of(width, is_whole, tile) | packing | {"OUTPUTS": 4096, "PARTS": 2, "HAS_BIAS": True}
+    kinds = PACKED_KINDS if is_packed else {}
+    kinds = kinds if is_whole else {**kinds, "out": "*fp32"}
+    return compile_kernel(multiply, constants | {"input_step": 1}, dtype, capability, kinds)
 
 
 def compile_rows(dtype: torch.dtype, capability: tuple[int, int]) -> tuple[Compiled, Compiled]:
@@ -121,13 +151,16 @@ def _lines() -> Iterator[str]:
         )
     made = [compile_move(torch.bfloat16, capability) for capability in CAPABILITIES]
     yield _line("move, 128", torch.bfloat16, [f"{each.registers}, {each.shared:,}, {each.spilled}" for each in made])
-    for dtype in (torch.bfloat16, torch.float32):
-        for name, is_whole in (("exact product, few rows", False), ("exact product, many", True)):
-            products = [compile_product(dtype, capability, is_whole) for capability in CAPABILITIES]
-            yield _line(name, dtype, [_product_cell(product_tile(dtype), each) for each in products])
-    rows = [compile_rows(torch.bfloat16, capability) for capability in CAPABILITIES]
-    for name, made in zip(("exact product, adding parts", "exact mean, 4,096"), zip(*rows, strict=True), strict=True):
-        yield _line(name, torch.bfloat16, [f"{each.registers}, {each.shared:,}, {each.spilled}" for each in made])
+    for name, packing in PACKINGS.items():
+        for dtype, is_whole in product((torch.bfloat16, torch.float32), (False, True)):
+            tile = product_tile(dtype, packing["BITS"] > 0)
+            made = [compile_product(dtype, capability, is_whole, packing) for capability in CAPABILITIES]
+            rows = "many" if is_whole else "few"
+            yield _line(f"product, {name}, {rows} rows", dtype, [_product_cell(tile, each) for each in made])
+    both = zip(*(compile_rows(torch.bfloat16, capability) for capability in CAPABILITIES), strict=True)
+    for name, each_made in zip(("product, adding parts", "mean, 4,096"), both, strict=True):
+        cells = [f"{each.registers}, {each.shared:,}, {each.spilled}" for each in each_made]
+        yield _line(name, torch.bfloat16, cells)
 
 
 def _product_cell(tile: ProductTile, made: Compiled) -> str:

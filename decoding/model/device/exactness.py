@@ -16,7 +16,7 @@ from decoding.cache.block_pool import BLOCK_LEN
 from decoding.cache.kv_store import KvStore
 from decoding.model.device.graph_runner import FIXED_ROWS, GraphRunner
 from decoding.model.device.runner import Runner
-from decoding.model.self_test import ROOM, Testable, has_same_bits
+from decoding.model.self_test import ROOM, Testable, same_bits_up_to
 
 NUM_SEQUENCES = 12  # of `ROOM` tokens, that the test holds at a time
 
@@ -46,9 +46,9 @@ def exact_rows(model: Exact, runner: Runner, store: KvStore, most_rows: int) -> 
     the store, of which nobody holds any."""
     if not isinstance(runner, GraphRunner) and not model.is_row_exact:
         return 0
-    replayed = _Replayed(model, runner, store)
-    for num_rows in (most_rows, FIXED_ROWS) if model.is_row_exact and most_rows > FIXED_ROWS else (FIXED_ROWS,):
-        has_room = store.num_blocks * BLOCK_LEN >= max(num_rows, NUM_SEQUENCES * ROOM)
-        if has_room and model.max_model_len >= num_rows and has_same_bits(replayed, num_rows):
-            return num_rows
-    return 0
+    num_slots = store.num_blocks * BLOCK_LEN
+    room = min(num_slots, model.max_model_len)
+    if num_slots < NUM_SEQUENCES * ROOM or room < FIXED_ROWS:
+        return 0
+    largest = max(FIXED_ROWS, min(most_rows, room)) if model.is_row_exact else FIXED_ROWS
+    return same_bits_up_to(_Replayed(model, runner, store), sorted({largest, FIXED_ROWS}, reverse=True))

@@ -3,7 +3,8 @@
 `multiply` computes a tile of outputs by tokens, always of the same size: weights are the left operand, as they are what
 a step of few tokens waits for. A layer's input is cut into as many parts as its shape says. With few tokens a program
 computes one part of a tile, and `add_parts` adds them up; with many it computes them one after the other and adds them
-itself, in the same order. Partial sums are float32.
+itself, in the same order. Partial sums are float32. Weights may be packed, see `PackedMatrix`: they are unpacked to the
+tokens' dtype just before they are multiplied.
 Invariant: a token's sums run in the same order, in products of the same size, whatever other tokens there are.
 """
 
@@ -13,22 +14,40 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-# Shape suffixes: O outputs, N tokens and I inputs of a tile.
+from decoding.model.device.packed_matrix import HALF_TILE
+
+# Shape suffixes: O outputs, N tokens and I inputs of a tile; W inputs of one product, half a tile's of packed weights.
+HALF = tl.constexpr(HALF_TILE)
 
 
 @triton.jit
-def _weights(weight, output_O, input_I, output_step, input_step, WIDTH: tl.constexpr, IS_EVEN: tl.constexpr):
-    """A tile of the weights; zeros beyond their width."""
-    place_OI = output_O.to(tl.int64)[:, None] * output_step + input_I[None, :] * input_step
+def _rows(rows, known_N, input_W, WIDTH: tl.constexpr, IS_EVEN: tl.constexpr):
+    """Some inputs of a tile's tokens; zeros beyond the width."""
+    place_WN = known_N.to(tl.int64)[None, :] * WIDTH + input_W[:, None]
     if IS_EVEN:
-        return tl.load(weight + place_OI)
-    return tl.load(weight + place_OI, mask=(input_I < WIDTH)[None, :], other=0.0)
+        return tl.load(rows + place_WN)
+    return tl.load(rows + place_WN, mask=(input_W < WIDTH)[:, None], other=0.0)
+
+
+@triton.jit
+def _of_groups(numbers, known_O, first, GROUP: tl.constexpr, NUM_GROUPS: tl.constexpr):
+    """The scales, or minima, of half a tile's inputs from `first` on: [O, 1], or [O, W] where they have two groups."""
+    place_O = known_O.to(tl.int64) * NUM_GROUPS
+    group = first // GROUP
+    own_O = tl.load(numbers + place_O + tl.minimum(group, NUM_GROUPS - 1)).to(tl.float32)
+    if GROUP >= HALF:
+        return own_O[:, None]
+    next_O = tl.load(numbers + place_O + tl.minimum(group + 1, NUM_GROUPS - 1)).to(tl.float32)
+    return tl.where((tl.arange(0, HALF) < GROUP)[None, :], own_O[:, None], next_O[:, None])
 
 
 @triton.jit(do_not_specialize=["num_rows"])
 def multiply(
     rows,  # [M, WIDTH], side by side
-    weight,
+    weight,  # [OUTPUTS, WIDTH]; packed, bytes [OUTPUTS, output_step]
+    scales,  # packed: float16 [OUTPUTS, groups]
+    minima,  # the same
+    factors,  # packed: float32 [OUTPUTS]
     bias,  # [OUTPUTS]
     out,  # [M, OUTPUTS]; of parts, float32 [PARTS, M, OUTPUTS]
     num_rows,
@@ -37,13 +56,17 @@ def multiply(
     WIDTH: tl.constexpr,
     OUTPUTS: tl.constexpr,
     PARTS: tl.constexpr,
+    BITS: tl.constexpr,
+    GROUP: tl.constexpr,
+    ZERO: tl.constexpr,
     IS_WHOLE: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     TILE_OUTPUTS: tl.constexpr,
     TILE_ROWS: tl.constexpr,
     TILE_INPUTS: tl.constexpr,
 ):
-    """Grid: (tiles, parts; 1 where programs compute all parts). IS_WHOLE: they do."""
+    """Grid: (tiles, parts; 1 where programs compute all parts). IS_WHOLE: they do. BITS: of a packed code; 0 of weights
+    that are not packed."""
     num_tiles = tl.cdiv(num_rows, TILE_ROWS)
     tile, number = tl.program_id(0) % num_tiles, tl.program_id(0) // num_tiles  # a tile's weights are read side by side
     output_O = number * TILE_OUTPUTS + tl.arange(0, TILE_OUTPUTS)
@@ -52,25 +75,46 @@ def multiply(
     known_O, known_N = tl.where(is_output_O, output_O, 0), tl.where(is_row_N, row_N, 0)
     PART_LEN: tl.constexpr = (WIDTH + PARTS * TILE_INPUTS - 1) // (PARTS * TILE_INPUTS) * TILE_INPUTS
     IS_EVEN: tl.constexpr = WIDTH % TILE_INPUTS == 0
+    NUM_GROUPS: tl.constexpr = (WIDTH + GROUP - 1) // GROUP
+    weight_O = weight + known_O.to(tl.int64) * output_step
+    factor_O = tl.load(factors + known_O) if BITS else 0.0
     part = tl.program_id(1)
     total_ON = tl.zeros([TILE_OUTPUTS, TILE_ROWS], tl.float32)
     for each in range(0 if IS_WHOLE else part, PARTS if IS_WHOLE else part + 1):
         sum_ON = tl.zeros([TILE_OUTPUTS, TILE_ROWS], tl.float32)
         for start in range(each * PART_LEN, min((each + 1) * PART_LEN, WIDTH), TILE_INPUTS):
-            input_I = start + tl.arange(0, TILE_INPUTS)
-            weight_OI = _weights(weight, known_O, input_I, output_step, input_step, WIDTH, IS_EVEN)
-            place_IN = known_N.to(tl.int64)[None, :] * WIDTH + input_I[:, None]
-            if IS_EVEN:
-                rows_IN = tl.load(rows + place_IN)
+            if BITS == 0:
+                input_I = start + tl.arange(0, TILE_INPUTS)
+                if IS_EVEN:
+                    weight_OI = tl.load(weight_O[:, None] + (input_I * input_step)[None, :])
+                else:
+                    is_input_1I = (input_I < WIDTH)[None, :]
+                    weight_OI = tl.load(weight_O[:, None] + (input_I * input_step)[None, :], is_input_1I, other=0.0)
+                rows_IN = _rows(rows, known_N, input_I, WIDTH, IS_EVEN)
+                sum_ON = tl.dot(weight_OI, rows_IN, sum_ON, input_precision="ieee")
             else:
-                rows_IN = tl.load(rows + place_IN, mask=(input_I < WIDTH)[:, None], other=0.0)
-            sum_ON = tl.dot(weight_OI, rows_IN, sum_ON, input_precision="ieee")
+                if BITS == 4:
+                    both_OW = tl.load(weight_O[:, None] + (start // 2 + tl.arange(0, HALF))[None, :])
+                for half in tl.static_range(TILE_INPUTS // HALF):
+                    first = start + half * HALF
+                    input_W = first + tl.arange(0, HALF)
+                    places_OW = weight_O[:, None] + input_W[None, :]
+                    code_OW = (both_OW >> (4 * half)) & 15 if BITS == 4 else tl.load(places_OW)
+                    scale_OW = _of_groups(scales, known_O, first, GROUP, NUM_GROUPS)
+                    if ZERO < 0:
+                        minimum_OW = _of_groups(minima, known_O, first, GROUP, NUM_GROUPS)
+                        weight_OW = code_OW.to(tl.float32) * scale_OW - minimum_OW
+                    else:
+                        weight_OW = (code_OW.to(tl.float32) - ZERO) * scale_OW
+                    weight_OW = (weight_OW * factor_O[:, None]).to(rows.dtype.element_ty)
+                    rows_WN = _rows(rows, known_N, input_W, WIDTH, IS_EVEN)
+                    sum_ON = tl.dot(weight_OW, rows_WN, sum_ON, input_precision="ieee")
         total_ON += sum_ON
     if IS_WHOLE and HAS_BIAS:
         total_ON += tl.load(bias + known_O).to(tl.float32)[:, None]
-    first = out if IS_WHOLE else out + part.to(tl.int64) * num_rows * OUTPUTS
+    first_out = out if IS_WHOLE else out + part.to(tl.int64) * num_rows * OUTPUTS
     place_ON = row_N.to(tl.int64)[None, :] * OUTPUTS + output_O[:, None]
-    tl.store(first + place_ON, total_ON.to(out.dtype.element_ty), mask=is_output_O[:, None] & is_row_N[None, :])
+    tl.store(first_out + place_ON, total_ON.to(out.dtype.element_ty), mask=is_output_O[:, None] & is_row_N[None, :])
 
 
 @triton.jit(do_not_specialize=["num_numbers"])

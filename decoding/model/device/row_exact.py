@@ -15,6 +15,7 @@ import torch.nn.functional as F
 import triton
 from torch.overrides import TorchFunctionMode
 
+from decoding.model.device.packed_matrix import TILE, PackedMatrix
 from decoding.model.device.product_kernels import add_parts, mean, multiply
 
 # Shape suffixes: M rows, I input width, O output width, P parts.
@@ -40,8 +41,25 @@ HALVES = ProductTile(64, 64, 64, 4, 4)
 FLOATS = ProductTile(32, 32, 32, 4, 2)  # which no tensor core multiplies exactly
 
 
-def product_tile(dtype: torch.dtype) -> ProductTile:
-    return FLOATS if dtype.itemsize > 2 else HALVES
+PACKED_FLOATS = FLOATS._replace(inputs=TILE)
+
+
+class Operands(NamedTuple):
+    """Of `multiply`; of weights that are not packed only the first and the steps."""
+
+    weight: torch.Tensor
+    scales: torch.Tensor
+    minima: torch.Tensor
+    factors: torch.Tensor
+    output_step: int
+    input_step: int
+
+
+def product_tile(dtype: torch.dtype, is_packed: bool = False) -> ProductTile:
+    """dtype: of the tokens."""
+    if dtype.itemsize <= 2:
+        return HALVES
+    return PACKED_FLOATS if is_packed else FLOATS
 
 
 class RowExactFunctions(TorchFunctionMode):
@@ -58,25 +76,52 @@ class RowExactFunctions(TorchFunctionMode):
 
 def linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """`F.linear`; argument names are torch's. weight: [O, I], in any order in memory."""
-    num_outputs, width = weight.shape
+    plain = packing_of(0, weight.shape[1], 0)
+    operands = Operands(weight, weight, weight, weight, *weight.stride())
+    return _product(input, operands, bias, product_tile(weight.dtype), (weight.shape[0], weight.shape[1]), plain)
+
+
+def packed_linear(input: torch.Tensor, packed: PackedMatrix, bias_O: torch.Tensor | None) -> torch.Tensor:
+    """The same for a packed matrix."""
+    scales, minima, factors = packed.scales_OG, packed.minima_OG, packed.factors_O
+    operands = Operands(packed.codes_ON, scales, minima, factors, packed.codes_ON.stride(0), 1)
+    tile = product_tile(input.dtype, is_packed=True)
+    return _product(input, operands, bias_O, tile, packed.shape, packing_of(packed.bits, packed.group, packed.zero))
+
+
+def _product(
+    input: torch.Tensor,
+    operands: Operands,
+    bias_O: torch.Tensor | None,
+    tile: ProductTile,
+    shape: tuple[int, int],
+    packing: dict[str, int],
+) -> torch.Tensor:
+    num_outputs, width = shape
     rows_MI = input.reshape(-1, width).contiguous()
-    num_rows, tile = len(rows_MI), product_tile(weight.dtype)
+    num_rows = len(rows_MI)
     out_MO = rows_MI.new_empty(num_rows, num_outputs)
     parts = parts_of(num_outputs, width, tile, _num_processors(input.device))
     is_whole = num_rows > FEW_ROWS or parts == 1
     sums_PMO = out_MO if is_whole else rows_MI.new_empty(parts, num_rows, num_outputs, dtype=torch.float32)
     num_tiles = -(-num_rows // tile.tokens) * -(-num_outputs // tile.outputs)
-    options = {"OUTPUTS": num_outputs, "PARTS": parts, "HAS_BIAS": bias is not None}
-    some_bias = weight if bias is None else bias
+    options = {"OUTPUTS": num_outputs, "PARTS": parts, "HAS_BIAS": bias_O is not None}
+    some_bias = rows_MI if bias_O is None else bias_O
+    *tensors, output_step, input_step = operands
     with torch.cuda.device(input.get_device()):  # where Triton launches; -1, a CPU's, changes nothing
         multiply[(num_tiles, 1 if is_whole else parts)](
-            rows_MI, weight, some_bias, sums_PMO, num_rows, *weight.stride(), **constants_of(width, is_whole, tile),
-            **options,
+            rows_MI, *tensors, some_bias, sums_PMO, num_rows, output_step, input_step,
+            **constants_of(width, is_whole, tile), **options, **packing,
         )  # fmt: skip
         if not is_whole:
             count = num_rows * num_outputs
             add_parts[(-(-count // ADDED),)](sums_PMO, some_bias, out_MO, count, N=ADDED, **options, **NO_FUSION)
     return out_MO.view(*input.shape[:-1], num_outputs)
+
+
+def packing_of(bits: int, group: int, zero: int) -> dict[str, int]:
+    """Of `multiply`."""
+    return {"BITS": bits, "GROUP": group, "ZERO": zero}
 
 
 def constants_of(width: int, is_whole: bool, tile: ProductTile) -> dict[str, Any]:

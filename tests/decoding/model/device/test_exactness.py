@@ -66,7 +66,8 @@ def exact_model(monkeypatch: pytest.MonkeyPatch) -> TargetModel:
     use_row_exact_dots(monkeypatch)
     monkeypatch.setattr(graph_runner, "BUCKETS", (FIXED_ROWS, MOST_ROWS))
     config = replace(CONFIG, attention="triton", exact=True)
-    return TargetModel.from_model(tiny("llama", vocab_size=64, **SHAPE), config, RecordingCapture())
+    shape = SHAPE | {"num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 32, "vocab_size": 64}
+    return TargetModel.from_model(tiny("llama", **shape), config, RecordingCapture())
 
 
 def test_by_kernels_of_our_own_prompts_have_the_bits_of_single_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
