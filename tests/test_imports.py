@@ -45,7 +45,7 @@ DECODING = {
         files/quantized_checkpoint loading
         layers/mlp layers/decoder_layer layers/fuse features layers/stack
         device/stopwatch device/capture device/runner device/peak device/compiling device/static_forward
-        device/graph_runner device/exactness device.product_kernels device/row_exact target_model kept_timings timing
+        device/graph_runner device/exactness target_model kept_timings timing
     """,
     "sampling": """
         grammar/source grammar/trial grammar/matcher grammar/builder grammar/compiler grammar/__main__

@@ -70,12 +70,14 @@ def exact_model(monkeypatch: pytest.MonkeyPatch) -> TargetModel:
     return TargetModel.from_model(tiny("llama", **shape), config, RecordingCapture())
 
 
+@pytest.mark.slow
 def test_by_kernels_of_our_own_prompts_have_the_bits_of_single_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     model = exact_model(monkeypatch)
     store = model.new_store(64)
     assert exact_rows(model, model.runner_over(store, MOST_ROWS, MOST_ROWS), store, MOST_ROWS) == MOST_ROWS
 
 
+@pytest.mark.slow
 def test_what_rounds_by_the_number_of_rows_is_exact_in_one_shape_only(monkeypatch: pytest.MonkeyPatch) -> None:
     model, mean = exact_model(monkeypatch), row_exact.mean_of
     monkeypatch.setattr(row_exact, "mean_of", lambda rows: mean(rows) * (1 + rows.shape[-2] / 1e6))

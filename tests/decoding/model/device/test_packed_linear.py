@@ -67,7 +67,7 @@ def test_a_row_has_the_same_bits_among_any_number_of_rows(monkeypatch: pytest.Mo
         assert torch.equal(layer(rows[:count]), whole[:count]), count
 
 
-@pytest.mark.parametrize("name", ["W4A16 128", "W4A16 zero points", "W8A16", "GPTQ act-order", "AWQ 64", "FP8 blocks"])
+@pytest.mark.parametrize("name", ["W4A16 zero points", "GPTQ act-order", "AWQ 128", "FP8 blocks"])
 def test_a_checkpoint_stays_packed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quantization, make, most = FORMATS[name]
     expected = logits_of(write_checkpoint(tmp_path, quantization, make, num_hidden_layers=1))
