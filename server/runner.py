@@ -281,8 +281,12 @@ class _StartupReport:
         assert engine is not None
         weights = "" if engine.weights == engine.dtype else f"{engine.weights} weights, "
         exactness = "exact" if engine.is_exact else "not exact on this machine"
-        if engine.exact_rows and not engine.is_exact:
-            exactness = f"exact in steps of up to {engine.exact_rows} tokens"
+        if engine.is_exact and engine.device != "cpu":
+            exactness = "exact in batches, trees, prompts and after prefix hits, as tried on this device"
+        elif engine.exact_rows and not engine.is_exact:
+            exactness = (
+                f"exact in batches and trees of up to {engine.exact_rows} tokens, not in prompts or after prefix hits"
+            )
         self._console.print(
             f"[green]ready[/green] {escape(engine.model)}: {engine.parameters / 1e6:.1f}M parameters, "
             f"{weights}{engine.dtype} on {engine.device}, attention {engine.attention} ({exactness}), "

@@ -12,15 +12,21 @@ import torch
 
 def use_row_exact_products(monkeypatch: pytest.MonkeyPatch) -> None:
     """In Triton's interpreter, and in linear layers."""
+    use_row_exact_dots(monkeypatch)
+
+    def linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        found = (rows[..., None, :] * weight).sum(-1)
+        return found if bias is None else found + bias
+
+    monkeypatch.setattr(torch.nn.functional, "linear", linear)
+
+
+def use_row_exact_dots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In Triton's interpreter alone."""
     from triton.runtime import interpreter
 
     def dot(_builder: Any, a: Any, b: Any, d: Any, *_precision: Any) -> Any:
         products = a.data.astype(np.float32)[:, :, None] * b.data.astype(np.float32)[None]
         return interpreter.TensorHandle(products.sum(1, dtype=np.float32) + d.data, d.dtype.scalar)
 
-    def linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        found = (rows[..., None, :] * weight).sum(-1)
-        return found if bias is None else found + bias
-
     monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", dot)
-    monkeypatch.setattr(torch.nn.functional, "linear", linear)

@@ -41,6 +41,7 @@ class Engine:
         self.costs, self.limits, self.room = resources.costs, resources.limits, resources.room
         self.store, self.pool, self._tops = resources.store, resources.pool, resources.tops
         self.sampler, self._runner, self.exact_rows = resources.sampler, resources.runner, resources.exact_rows
+        self.is_exact = self.model.is_exact or self.exact_rows >= resources.limits.max_batch_rows
         self.expected_bytes, self.draft_model = resources.expected_bytes, resources.draft_model
         self._drafting, self._kernels, self._grammars = resources.drafting, resources.kernels, resources.grammars
         self.start_afresh(0.0)

@@ -10,6 +10,7 @@ from decoding.costs.price import CostCurve
 from decoding.errors import ConfigError
 
 GPU_RUNNING, GPU_BATCH = 256, 4096
+EXACT_BATCH = 512  # of a GPU: prompts cut as finely as all else take room for partial sums of every token
 MOST_RUNNING = 256
 GPU_PROMPT_LOGITS, GPU_TREE_TOKENS = 256, 768  # a thousand tokens' logits take a gigabyte where words are 150,000
 TOKENS_EACH = 2 * BLOCK_LEN  # of room, that a further running sequence should find
@@ -54,7 +55,7 @@ def limits_for(config: EngineConfig, curve: CostCurve, device_type: str, afforda
         max_running = max(1, min(by_costs, MOST_RUNNING, affordable_slots // TOKENS_EACH))
     if max_batch_rows is None:
         by_costs = GPU_BATCH if device_type != "cpu" else round(tokens_per_base / FIXED_SHARE)
-        most = GPU_BATCH if device_type != "cpu" else MOST_BATCH
+        most = (EXACT_BATCH if config.exact else GPU_BATCH) if device_type != "cpu" else MOST_BATCH
         max_batch_rows = max(LEAST_BATCH, max_running + BLOCK_LEN, min(by_costs, most) // BLOCK_LEN * BLOCK_LEN)
     if max_batch_rows <= BLOCK_LEN:
         raise ConfigError(f"max_batch_rows is {max_batch_rows}, it must be more than {BLOCK_LEN}")

@@ -158,13 +158,13 @@ def _resources(
     states = StatePool(store.carried.shape, store.dtype, store.device, max_checkpoints) if store.carried else None
     pool = BlockPool(store.num_blocks, PrefixIndex() if config.prefix_cache else None, states)
     proposer = _proposer(config, draft_model, pool, limits.max_batch_rows, model.vocab_size, on_capture)
-    runner = model.runner_over(store, room.max_model_len + config.max_nodes, progress=on_capture)
+    runner = model.runner_over(store, room.max_model_len + config.max_nodes, limits.max_batch_rows, on_capture)
     code_bytes = sum(each.code_bytes(limits.max_batch_rows) for each in models)
     return Resources(
         model=model,
         config=config,
         runner=runner,
-        exact_rows=exact_rows(model, runner, store),
+        exact_rows=exact_rows(model, runner, store, limits.max_batch_rows),
         store=store,
         pool=pool,
         tops=TopTokenStore(pool, NUM_SUCCESSORS),

@@ -46,6 +46,8 @@ def resolve(config: EngineConfig) -> tuple[EngineConfig, str]:
     if dtype == "auto":
         dtype = "float32" if device_type == "cpu" else _checkpoint_dtype(source, config)
     attention = resolve_attention(config.attention, device_type, dtype)
+    if config.exact and device_type != "cpu" and attention != "triton":
+        raise ConfigError(f"exact needs Triton's kernels on a GPU, and attention is {attention!r}")
     return replace(config, device=device, dtype=dtype, attention=attention), source
 
 

@@ -19,15 +19,16 @@ from huggingface_hub import snapshot_download
 from transformers import GenerationConfig, PreTrainedModel
 
 from decoding.config import EngineConfig
+from decoding.core.files.toolchain import why_no_triton
 from decoding.errors import ConfigError
 from decoding.model.blueprint import num_tensors, num_weights, read_config
 from decoding.model.files.gguf_file import GgufFile, read_gguf
 from decoding.model.files.gguf_model import weights_of
 from decoding.model.files.gguf_place import gguf_paths
 from decoding.model.files.gguf_types import BLOCK_FORMATS
-from decoding.model.files.quantized_checkpoint import Shards
+from decoding.model.files.quantized_checkpoint import Fields, Shards, is_packed_on_device
 from decoding.model.files.quantized_checkpoint import weights_of as quantized_weights
-from decoding.model.files.skeleton import empty_model, fill, num_bytes_of
+from decoding.model.files.skeleton import empty_model, fill, num_bytes_of, with_dense_embedding
 from decoding.model.files.weight import Target
 from decoding.model.linear.int4 import KINDS
 from decoding.model.linear.packed import can_pack
@@ -54,15 +55,18 @@ def load_model(folder: str, config: EngineConfig) -> tuple[PreTrainedModel, Pack
     resolved. Raises ConfigError with a message that continues "model ... cannot be loaded: ", and what transformers
     raises."""
     dtype, device = getattr(torch, config.dtype), torch.device(config.device)
-    target = Target(dtype, device, can_pack(device, dtype))
+    by_triton = multiplies_packed(device)
+    target = Target(dtype, device, by_triton or can_pack(device, dtype), by_triton)
     paths = gguf_paths(config.model, config.gguf_file, config.revision)
     if not paths:
         origin = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
         blueprint = read_config(folder, origin)
         quantization = getattr(blueprint, "quantization_config", None)
-        if device.type == "cpu" and quantization is not None:
-            _refuse_rounding(config)
-            return load_quantized(blueprint, quantization, shards_of(folder, config.revision), target)
+        if quantization is not None and (device.type == "cpu" or (by_triton and not config.trust_remote_code)):
+            shards = Shards(shards_of(folder, config.revision))
+            if not by_triton or is_packed_on_device(shards, _fields(quantization)):
+                _refuse_rounding(config)
+                return load_quantized(blueprint, _fields(quantization), shards, target)
         size = num_weights(blueprint, num_tensors(folder), config.trust_remote_code)
         if quantization is None:
             check_weights_fit(size * dtype.itemsize, device, size)
@@ -71,6 +75,11 @@ def load_model(folder: str, config: EngineConfig) -> tuple[PreTrainedModel, Pack
         return load_weights(folder, blueprint, dtype, origin, device), UNPACKED
     _refuse_rounding(config)
     return load_gguf(read_gguf(paths), folder, target)
+
+
+def multiplies_packed(device: torch.device) -> bool:
+    """Whether Triton's kernels multiply packed weights there."""
+    return device.type == "cuda" and torch.cuda.is_available() and why_no_triton() is None
 
 
 def packed_kinds(config: EngineConfig) -> set[tuple[int, int]]:
@@ -98,7 +107,7 @@ def load_gguf(file: GgufFile, folder: str, target: Target) -> tuple[PreTrainedMo
     blueprint = read_config(folder, {"trust_remote_code": False})
     num_weights(blueprint, len(file.tensors), False)
     model = empty_model(blueprint, target.dtype)
-    weights = weights_of(file, model)
+    weights = with_dense_embedding(model, weights_of(file, model), target)
     check_weights_fit(num_bytes_of(weights, target), target.device)
     fill(model, weights, target)
     numbers = Counter[str]()
@@ -110,20 +119,24 @@ def load_gguf(file: GgufFile, folder: str, target: Target) -> tuple[PreTrainedMo
 
 
 def load_quantized(
-    blueprint: Any, quantization: Any, paths: Sequence[Path], target: Target
+    blueprint: Any, fields: Fields, shards: Shards, target: Target
 ) -> tuple[PreTrainedModel, PackedWeights]:
-    """blueprint: the configuration. quantization: of config.json. paths: of its safetensors files."""
-    fields = quantization if isinstance(quantization, dict) else quantization.to_dict()
+    """blueprint: the configuration. fields: of its quantization."""
     del blueprint.quantization_config
-    shards = Shards(paths)
     num_weights(blueprint, len(shards.names()), False)
     model = empty_model(blueprint, target.dtype)
-    weights = quantized_weights(shards, fields, model)
+    weights = with_dense_embedding(model, quantized_weights(shards, fields, model), target)
     check_weights_fit(num_bytes_of(weights, target), target.device)
     fill(model, weights, target)
     with suppress(OSError):  # there is none
-        model.generation_config = GenerationConfig.from_pretrained(paths[0].parent)
-    return model, PackedWeights(str(fields["quant_method"]) if target.is_packed else "", content_of(paths))
+        model.generation_config = GenerationConfig.from_pretrained(shards.paths[0].parent)
+    name = str(fields["quant_method"]) if target.is_packed else ""
+    return model, PackedWeights(name, content_of(shards.paths))
+
+
+def _fields(quantization: Any) -> Fields:
+    fields: Fields = quantization if isinstance(quantization, dict) else quantization.to_dict()
+    return fields
 
 
 def shards_of(folder: str, revision: str | None) -> list[Path]:

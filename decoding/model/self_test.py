@@ -28,7 +28,8 @@ FIRST_TREE: IntArray = np.array([-1, 0, 0, 1, 2, 2], np.int32)
 FIRST_PATH: IntArray = np.array([0, 2, 4], np.int32)
 SECOND_TREE: IntArray = np.array([-1, 0, 0, 2], np.int32)
 PIECES = (1, 2, 3, 5, 7, 16, 33)
-FEW_PIECES = (1, 17, 2, 3)  # and the rest
+FEW_PIECES, MORE_PIECES = (1, 17, 2, 3), (64, 96, 128)  # and the rest
+MOST_COMPARED = 256  # tokens' logits, that any forward has room for
 # 512 tokens, of which only the last piece goes through the head, which may cost as much as all layers.
 LONG_PIECES = (16, 128, 304, 64)
 LONG_WORK = 1 << 37  # parameters times tokens, seconds on two cores; larger models skip the long pieces
@@ -104,12 +105,20 @@ def self_test(model: Testable, case: SelfTestCase, own: Sequence[torch.Tensor]) 
     return SelfTestReport(is_exact and _is_row_invariant(model), difference)
 
 
-def has_same_bits(model: Testable, num_rows: int) -> bool:
-    """Whether tokens have the same bits in trees and one at a time, and in pieces and together, in steps of up to
-    `num_rows`."""
-    case, pieces = self_test_case(model.vocab_size), (*FEW_PIECES, num_rows - sum(FEW_PIECES))
-    is_same = all(map(torch.equal, _decode_trees(model, case), _decode_all_paths(model, case)))
-    return is_same and _is_same_in_pieces(model, pieces, num_rows)
+def same_bits_up_to(model: Testable, sizes: Sequence[int]) -> int:
+    """The first of these sizes in steps of up to which tokens have the same bits in trees and one at a time, in pieces
+    and together; 0 if there is none."""
+    case = self_test_case(model.vocab_size)
+    if not all(map(torch.equal, _decode_trees(model, case), _decode_all_paths(model, case))):
+        return 0
+    for num_rows in sizes:
+        pieces = list(FEW_PIECES)
+        for size in MORE_PIECES:
+            pieces += [size] if sum(pieces) + size < num_rows else []
+        pieces.append(num_rows - sum(pieces))
+        if _is_same_in_pieces(model, pieces, min(num_rows, MOST_COMPARED)):
+            return num_rows
+    return 0
 
 
 def trial_steps(model: Runnable, case: SelfTestCase) -> list[StepBatch]:

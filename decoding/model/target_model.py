@@ -111,7 +111,8 @@ class TargetModel:
 
     is_exact: on this machine a token's logits had the same bits alone, batched and in a tree.
     fingerprint: changes whenever the same seed might give another reply; identity: changes only with the model.
-    taps: record its features for draft heads. fixed_rows: captured forwards have at least so many tokens.
+    is_row_exact: it runs by kernels that are made for this on a GPU, too. taps: record its features for draft heads.
+    fixed_rows: captured forwards have at least so many tokens.
     """
 
     def __init__(
@@ -157,9 +158,12 @@ class TargetModel:
         case = self_test_case(self.vocab_size)
         own_logits = _eager_logits(model, path_sequences(case))
         self.layers = tuple(layer for _, layer in layers)
-        self._seam = Seam(layers, new_backend(self.attention, self.layers, self.dtype, self.device))
+        self.is_row_exact = config.exact and self.attention == "triton"  # a CPU's own kernels are anyway
+        backend = new_backend(self.attention, self.layers, self.dtype, self.device, self.is_row_exact)
+        self._seam = Seam(layers, backend)
         tiles = tiles_of(self.attention, self.layers, self.dtype, self.device)
-        own_parts = self.identity, self.weights, self.attention, tiles, capture is not None
+        own_parts = [self.identity, self.weights, self.attention, tiles, capture is not None]
+        own_parts += ["exact"] if self.is_row_exact else []
         self.fingerprint = fingerprint(self.device, *own_parts)
         set_implementation(model, SERVING)
         self._is_packed, self._few_rows = False, 0
@@ -168,7 +172,9 @@ class TargetModel:
         if capture is None and can_pack(self.device, self.dtype):
             progress("Packing linear layers", 0.7)
             self._prepare_for_cpu(case)
-        self._static = StaticForward(model, self._seam)
+        if self.is_row_exact:
+            self._modes.append(_row_exact_functions())
+        self._static = StaticForward(model, self._seam, self._modes)
         progress("Testing tree decoding against plain decoding", 0.9)
         report = self_test(self, case, own_logits)
         self.is_exact = report.is_exact and self.attention == "exact"
@@ -392,6 +398,8 @@ class TargetModel:
         try:
             if self._capture is None or not isinstance(attention, StaticAttention):
                 raise ModelRefused(f"only captured forwards are compiled; with attention {self.attention} none are")
+            if self.is_row_exact:
+                raise ModelRefused("with --exact it is computed by kernels that no compiler may change")
             self._static.compile(attention.prepare(batch), self._run(batch), TOLERANCES[self.dtype])
         except ModelRefused as refused:
             progress(f"The model runs as it is: {refused}", 0.95)
@@ -414,6 +422,12 @@ def _eager_logits(model: PreTrainedModel, sequences: Sequence[IntArray]) -> list
     return [found[tokens.tobytes()] for tokens in sequences]
 
 
+def _row_exact_functions() -> AbstractContextManager[Any]:
+    from decoding.model.device.row_exact import RowExactFunctions  # Triton may not be installed elsewhere
+
+    return RowExactFunctions()
+
+
 def tiles_of(attention: Attention, layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device) -> list[Any]:
     """The sizes in which an attention backend sums, where they are tuned to the device."""
     if attention != "triton":
@@ -424,13 +438,17 @@ def tiles_of(attention: Attention, layers: Sequence[LayerSpec], dtype: torch.dty
 
 
 def new_backend(
-    attention: Attention, layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device
+    attention: Attention,
+    layers: Sequence[LayerSpec],
+    dtype: torch.dtype,
+    device: torch.device,
+    is_row_exact: bool = False,
 ) -> AttentionBackend:
-    """The attention backend for a model of these layers. attention: not "auto"."""
+    """The attention backend for a model of these layers. attention: not "auto". is_row_exact: of prompts, too."""
     if attention == "triton":
         from decoding.attention.triton.triton_attention import TritonAttention  # Triton may not be installed elsewhere
 
-        return TritonAttention(layers, dtype, device)
+        return TritonAttention(layers, dtype, device, is_exact=is_row_exact)
     if attention == "exact":
         return ExactAttention(layers)
     if attention == "padded":

@@ -111,7 +111,7 @@ class Ready(msgspec.Struct, kw_only=True, frozen=True, tag=True):
     weights: str  # "int8", "int4", or the dtype
     device: str
     attention: str
-    is_exact: bool  # on this machine a token's logits were proven not to depend on batch and tree
+    is_exact: bool  # on this machine a token's logits were proven not to depend on batch, tree and prompt
     load_seconds: float
     parameters: int
     fingerprint: str  # changes whenever the same seed might give another reply

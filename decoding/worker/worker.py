@@ -242,7 +242,7 @@ def ready_message(engine: Engine, config: EngineConfig) -> messages.Ready:
         weights=model.weights,
         device=str(model.device),
         attention=model.attention,
-        is_exact=model.is_exact,
+        is_exact=engine.is_exact,
         exact_rows=engine.exact_rows,
         load_seconds=engine.load_seconds,
         parameters=model.num_parameters,

@@ -14,7 +14,7 @@ import torch
 from decoding.attention.triton.constants import constants_of
 from decoding.attention.triton.kernels import Step, attend_tiles, merge_ranges, store_rows
 from decoding.attention.triton.tiles import Tile, tile_of
-from decoding.attention.triton.work import Kind, most_work, share_out
+from decoding.attention.triton.work import ALL_PARTIALS, MOST_PARTIALS, Kind, most_work, share_out
 from decoding.cache.batch import StepBatch
 from decoding.cache.block_pool import BLOCK_LEN
 from decoding.cache.kv_store import KvStore
@@ -31,7 +31,8 @@ NO_ROOM = StepRoom(0, 0, 0, 0, 0)
 class TritonAttention:
     """A `StaticAttention`, on a CUDA device, or on the CPU if Triton interprets its kernels.
 
-    dtype: of the model and its store. tiles: one for each layer; None takes those that suit the device.
+    dtype: of the model and its store. tiles: one for each layer; None takes those that suit the device. is_exact: cut a
+    long prompt's keys where any other token's are cut, which takes room for more partial sums.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class TritonAttention:
         dtype: torch.dtype,
         device: torch.device,
         tiles: Sequence[Tile] | None = None,
+        is_exact: bool = False,
     ) -> None:
         tiles = tiles or [tile_of(layer, dtype, device) for layer in layers]
         kinds = [Kind(layer.group, tile.pairs) for layer, tile in zip(layers, tiles, strict=True)]
@@ -48,6 +50,7 @@ class TritonAttention:
             constants_of(layer, tile, self._kinds.index(kind), len(self._kinds))
             for layer, tile, kind in zip(layers, tiles, kinds, strict=True)
         ]
+        self._most_partials = ALL_PARTIALS if is_exact else MOST_PARTIALS
         self._num_programs = INTERPRETED_PROGRAMS
         if device.type == "cuda":
             self._num_programs = PROGRAMS_EACH * torch.cuda.get_device_properties(device).multi_processor_count
@@ -69,10 +72,10 @@ class TritonAttention:
 
     def share_out(self, batch: StepBatch) -> Work:
         """Tiles and ranges."""
-        return share_out(batch, self._kinds)
+        return share_out(batch, self._kinds, self._most_partials)
 
     def most_work(self, num_rows: int, most_keys: int) -> WorkRoom:
-        return most_work(num_rows, most_keys, self._kinds)
+        return most_work(num_rows, most_keys, self._kinds, self._most_partials)
 
     def attend(
         self,

@@ -5,7 +5,7 @@ and each kind of layer (query heads per kv head, pairs of a tile) has its own li
 longer lie in the order of their positions: from there on a tile has rows of one path from root to leaf, and lists of
 which node is at which position.
 Invariant: where a row's keys are cut depends on their positions alone, so it is the same in a tree, in a chain and in
-any batch. Prompts of more than 64 tokens a step may have coarser ranges.
+any batch. Prompts of more than 64 tokens a step may have coarser ranges, unless all partial sums are given room.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ PATH_WORDS = 64  # for each row, that there is room for in a captured step
 SEGMENT_WORDS = 3  # how many ranges are one, number of ranges, first partial sum
 ITEM_WORDS = 6  # segment, first (row, head) pair, number of the range, its first and its last position + 1, path or -1
 NO_END = 1 << 30
+ALL_PARTIALS = 1 << 30  # of a segment, where its ranges are never coarser
 
 
 class Kind(NamedTuple):
@@ -68,9 +69,10 @@ class Paths(NamedTuple):
     places: NDArray[np.int32]
 
 
-def share_out(batch: StepBatch, kinds: Sequence[Kind]) -> Work:
+def share_out(batch: StepBatch, kinds: Sequence[Kind], most_partials: int = MOST_PARTIALS) -> Work:
     """The work list of a step: for each kind the number of items and where they begin, then the segments, then the
-    items, then the paths. Its partial sums are of all rows and ranges."""
+    items, then the paths. Its partial sums are of all rows and ranges; a segment with more than `most_partials` has
+    coarser ranges."""
     trees = Trees(
         batch.offsets,
         batch.tree_offsets,
@@ -80,7 +82,7 @@ def share_out(batch: StepBatch, kinds: Sequence[Kind]) -> Work:
         batch.parents_P,
         batch.positions_P,
     )
-    cuts = _cut(trees)
+    cuts = _cut(trees, most_partials)
     paths = _list_paths(trees, cuts)
     items = [_list_items(trees, cuts, paths, *kind) for kind in kinds]
     header, place = np.empty((len(kinds), 2), np.int32), 2 * len(kinds) + cuts.segments.size
@@ -93,13 +95,13 @@ def share_out(batch: StepBatch, kinds: Sequence[Kind]) -> Work:
     return Work(words, cuts.num_partials)
 
 
-def most_work(num_rows: int, most_keys: int, kinds: Sequence[Kind]) -> WorkRoom:
+def most_work(num_rows: int, most_keys: int, kinds: Sequence[Kind], most_partials: int = MOST_PARTIALS) -> WorkRoom:
     """Room for steps of `num_rows` rows (hence at most as many segments) with up to `most_keys` keys each; of partial
     sums, for one long prompt and some other rows, or for as many rows with shorter contexts."""
     num_tiles = sum(num_rows * kind.group // kind.pairs + num_rows for kind in kinds)
     num_ranges = place_of(most_keys) + 1
     num_words = 2 * len(kinds) + (SEGMENT_WORDS + PATH_WORDS) * num_rows + ITEM_WORDS * (num_ranges + 2) * num_tiles
-    return WorkRoom(num_words, min(num_ranges * num_rows, MOST_PARTIALS + num_rows + num_ranges * MOST_SHORT_ROWS))
+    return WorkRoom(num_words, min(num_ranges * num_rows, most_partials + num_rows + num_ranges * MOST_SHORT_ROWS))
 
 
 @nb.njit(cache=True)
@@ -124,7 +126,7 @@ def start_of(place: int) -> int:
 
 
 @nb.njit(cache=True)
-def _cut(trees: Trees) -> Cuts:
+def _cut(trees: Trees, most_partials: int) -> Cuts:
     num_segments = len(trees.prefix_lens)
     segments, num_shared = np.empty((num_segments, SEGMENT_WORDS), np.int32), np.empty(num_segments, np.int32)
     num_partials = 0
@@ -132,7 +134,7 @@ def _cut(trees: Trees) -> Cuts:
         num_rows = trees.offsets[segment + 1] - trees.offsets[segment]
         first, end = trees.tree_offsets[segment], trees.tree_offsets[segment + 1]
         num_places = place_of(np.max(trees.positions_P[first:end])) + 1
-        stride = max(1, -(-num_places * num_rows // MOST_PARTIALS))
+        stride = max(1, -(-num_places * num_rows // most_partials))
         num_ranges = -(-num_places // stride)
         num_shared[segment] = num_ranges
         if not trees.is_chain[segment]:

@@ -1,11 +1,13 @@
-"""Compiles the attention kernels for GPUs that this machine need not have, and prints their resources as Markdown.
+"""Compiles the kernels of attention and of exact products for GPUs that this machine need not have, and prints their
+resources as Markdown.
 
 `python -m decoding.bench.kernels.compile`
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import product
 from typing import Any
 
 import torch
@@ -18,19 +20,47 @@ from decoding.attention.triton.tiles import EXACT, Tile, default_tile, padded_wi
 from decoding.bench.kernels.compiled import Compiled, compile_for
 from decoding.cache.moves import move
 from decoding.core.layer import LayerSpec
+from decoding.model.device.product_kernels import add_parts, mean, multiply
+from decoding.model.device.row_exact import (
+    ADDED,
+    LEAST_PART,
+    MOST_PARTS,
+    NO_FUSION,
+    ProductTile,
+    packing_of,
+    product_tile,
+)
+from decoding.model.device.row_exact import constants_of as products_of
 
 CAPABILITIES = [(8, 0), (9, 0), (10, 0)]
 NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 WORDS = {"moves"}
-OF_MODEL = {"query", "keys", "values", "key", "value", "sinks", "out"}
-SUMS = {"sums", "stats"}
-COUNTS = {"num_rows", "num_sequences", "num_blocks"}
-NUMBERS = COUNTS | {"key_head", "key_row", "value_head", "value_row", "query_head", "query_row"}
+OF_MODEL = {"query", "keys", "values", "key", "value", "sinks", "out", "rows", "weight", "bias", "scales", "minima"}
+SUMS = {"sums", "stats", "factors"}
+PACKED_KINDS = {"weight": "*u8", "scales": "*fp16", "minima": "*fp16"}
+COUNTS = {"num_rows", "num_sequences", "num_blocks", "num_numbers"}
+NUMBERS = COUNTS | {"key_head", "key_row", "value_head", "value_row", "query_head", "query_row", "output_step"}
+PACKINGS = {
+    "exact": packing_of(0, 2 * LEAST_PART, 0),
+    "4 bits, 128 share a scale": packing_of(4, 128, 8),
+    "4 bits, 32 a scale and minimum": packing_of(4, 32, -1),
+    "4 bits, 16 a scale and minimum": packing_of(4, 16, -1),
+    "8 bits, 32 share a scale": packing_of(8, 32, 128),
+    "6 bits, 16 share a scale": packing_of(8, 16, 32),
+}
 
 
-def compile_kernel(kernel: Any, constants: dict[str, Any], dtype: torch.dtype, capability: tuple[int, int]) -> Compiled:
-    """Compile one kernel. constants: see `constants_of`."""
-    signature = {name: _type(name, NAMES[dtype]) for name in kernel.arg_names}
+def compile_kernel(
+    kernel: Any,
+    constants: dict[str, Any],
+    dtype: torch.dtype,
+    capability: tuple[int, int],
+    kinds: Mapping[str, str] | None = None,
+) -> Compiled:
+    """Compile one kernel. constants: see `constants_of`; arguments among them are constant, too. kinds: of arguments
+    that are not of their usual type."""
+    signature = {name: _type(name, NAMES[dtype]) for name in kernel.arg_names} | dict(kinds or {})
+    signature |= {name: "constexpr" for name in signature if name in constants}
     known = {name: constants[name] for name, kind in signature.items() if kind == "constexpr"}
     aligned: list[tuple[int, ...]] = []
     for place, (name, kind) in enumerate(signature.items()):
@@ -44,8 +74,6 @@ def compile_kernel(kernel: Any, constants: dict[str, Any], dtype: torch.dtype, c
 
 
 def _type(name: str, dtype: str) -> Any:
-    if name.isupper():
-        return "constexpr"
     if name == "step":
         return kernels.Step._make(["*i32"] * len(kernels.Step._fields))
     if name in OF_MODEL:
@@ -89,6 +117,24 @@ def compile_move(dtype: torch.dtype, capability: tuple[int, int]) -> Compiled:
     return compile_kernel(move, widths | {"NUM_HEADS": 8, "num_warps": 4}, dtype, capability)
 
 
+def compile_product(
+    dtype: torch.dtype, capability: tuple[int, int], is_whole: bool, packing: dict[str, int] = PACKINGS["exact"]
+) -> Compiled:
+    """Compile `multiply` for a layer of two parts. is_whole: as for many rows."""
+    tile, width, is_packed = product_tile(dtype, packing["BITS"] > 0), 2 * LEAST_PART, packing["BITS"] > 0
+    constants = products_of(width, is_whole, tile) | packing | {"OUTPUTS": 4096, "PARTS": 2, "HAS_BIAS": True}
+    kinds = PACKED_KINDS if is_packed else {}
+    kinds = kinds if is_whole else {**kinds, "out": "*fp32"}
+    return compile_kernel(multiply, constants | {"input_step": 1}, dtype, capability, kinds)
+
+
+def compile_rows(dtype: torch.dtype, capability: tuple[int, int]) -> tuple[Compiled, Compiled]:
+    """Compile what adds up a layer's parts, and means."""
+    parts = {"OUTPUTS": 4096, "PARTS": MOST_PARTS, "HAS_BIAS": True, "N": ADDED} | NO_FUSION
+    means = {"WIDTH": 4096, "N": 4096} | NO_FUSION
+    return compile_kernel(add_parts, parts, dtype, capability), compile_kernel(mean, means, dtype, capability)
+
+
 def _lines() -> Iterator[str]:
     yield f"Triton {triton.__version__}, no device. Pairs x keys of a tile, warps, stages: registers,"
     yield "shared and spilled bytes, by what matrices are multiplied.\n"
@@ -105,6 +151,21 @@ def _lines() -> Iterator[str]:
         )
     made = [compile_move(torch.bfloat16, capability) for capability in CAPABILITIES]
     yield _line("move, 128", torch.bfloat16, [f"{each.registers}, {each.shared:,}, {each.spilled}" for each in made])
+    for name, packing in PACKINGS.items():
+        for dtype, is_whole in product((torch.bfloat16, torch.float32), (False, True)):
+            tile = product_tile(dtype, packing["BITS"] > 0)
+            made = [compile_product(dtype, capability, is_whole, packing) for capability in CAPABILITIES]
+            rows = "many" if is_whole else "few"
+            yield _line(f"product, {name}, {rows} rows", dtype, [_product_cell(tile, each) for each in made])
+    both = zip(*(compile_rows(torch.bfloat16, capability) for capability in CAPABILITIES), strict=True)
+    for name, each_made in zip(("product, adding parts", "mean, 4,096"), both, strict=True):
+        cells = [f"{each.registers}, {each.shared:,}, {each.spilled}" for each in each_made]
+        yield _line(name, torch.bfloat16, cells)
+
+
+def _product_cell(tile: ProductTile, made: Compiled) -> str:
+    sizes = f"{tile.outputs}x{tile.tokens}x{tile.inputs}, {tile.num_warps}, {tile.num_stages}"
+    return f"{sizes}: {made.registers}, {made.shared:,}, {made.spilled}, {made.product}"
 
 
 def _attend_cell(layer: LayerSpec, dtype: torch.dtype, capability: tuple[int, int]) -> str:

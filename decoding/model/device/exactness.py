@@ -1,10 +1,13 @@
 """Tries at start whether a token's logits have the same bits however it is run, as far as one shape reaches.
 
 On a device matrix products round by the number of rows that they have, so steps of up to `FIXED_ROWS` tokens all replay
-the forward of so many. Knows nothing of requests. Invariant: what is said was tried on this device.
+the forward of so many; with `--exact` they do not, and larger steps and prompts have the same bits, too.
+Knows nothing of requests. Invariant: what is said was tried on this device.
 """
 
 from __future__ import annotations
+
+from typing import Protocol
 
 import torch
 
@@ -13,9 +16,13 @@ from decoding.cache.block_pool import BLOCK_LEN
 from decoding.cache.kv_store import KvStore
 from decoding.model.device.graph_runner import FIXED_ROWS, GraphRunner
 from decoding.model.device.runner import Runner
-from decoding.model.self_test import ROOM, Testable, has_same_bits
+from decoding.model.self_test import ROOM, Testable, same_bits_up_to
 
 NUM_SEQUENCES = 12  # of `ROOM` tokens, that the test holds at a time
+
+
+class Exact(Testable, Protocol):
+    is_row_exact: bool
 
 
 class _Replayed:
@@ -33,10 +40,15 @@ class _Replayed:
         return self._runner.launch(batch).logits_RV.clone()
 
 
-def exact_rows(model: Testable, runner: Runner, store: KvStore) -> int:
+def exact_rows(model: Exact, runner: Runner, store: KvStore, most_rows: int) -> int:
     """Within steps of up to so many tokens a token's logits have the same bits in a tree, in a chain, as part of a
-    prompt and in any batch; 0 if in none. Writes to blocks of the store, of which nobody holds any."""
-    has_room = store.num_blocks * BLOCK_LEN >= NUM_SEQUENCES * ROOM
-    if not isinstance(runner, GraphRunner) or not has_room or model.max_model_len < FIXED_ROWS:
+    prompt, after a prefix that is found, and in any batch; 0 if in none. most_rows: of any step. Writes to blocks of
+    the store, of which nobody holds any."""
+    if not isinstance(runner, GraphRunner) and not model.is_row_exact:
         return 0
-    return FIXED_ROWS if has_same_bits(_Replayed(model, runner, store), FIXED_ROWS) else 0
+    num_slots = store.num_blocks * BLOCK_LEN
+    room = min(num_slots, model.max_model_len)
+    if num_slots < NUM_SEQUENCES * ROOM or room < FIXED_ROWS:
+        return 0
+    largest = max(FIXED_ROWS, min(most_rows, room)) if model.is_row_exact else FIXED_ROWS
+    return same_bits_up_to(_Replayed(model, runner, store), sorted({largest, FIXED_ROWS}, reverse=True))

@@ -6,6 +6,8 @@ Knows the seam. Invariant: compiled or not, the logits are the model's own up to
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import torch
@@ -20,18 +22,21 @@ from decoding.model.seam import SERVING, TRACED, Seam, set_implementation
 
 
 class StaticForward:
-    """is_compiled: whether `compile` succeeded."""
+    """is_compiled: whether `compile` succeeded. modes: of torch, that the model runs in."""
 
-    def __init__(self, model: PreTrainedModel, seam: Seam) -> None:
+    def __init__(self, model: PreTrainedModel, seam: Seam, modes: Sequence[AbstractContextManager[Any]] = ()) -> None:
         self.is_compiled = False
         self._model = model
         self._call: Any = model
         self._seam = seam
+        self._modes = modes
         self._gives_all_rows = "logits_to_keep" not in inspect.signature(model.forward).parameters
 
     def run(self, step: StepTensors) -> torch.Tensor:
         """[L, V]: logits of the tokens `logit_rows_L`, in the model's dtype. Copies nothing to the host."""
-        with torch.inference_mode(), self._seam.running(step):
+        with ExitStack() as stack:
+            for mode in (torch.inference_mode(), *self._modes, self._seam.running(step)):
+                stack.enter_context(mode)
             logits_1LV: torch.Tensor = self._call(
                 input_ids=step.ids_T[None],
                 position_ids=step.positions_T[None],

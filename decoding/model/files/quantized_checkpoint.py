@@ -39,6 +39,7 @@ class Shards:
     stay in memory otherwise."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
+        self.paths = list(paths)
         self._own = threading.local()
         self._paths: dict[str, Path] = {}
         for path in paths:
@@ -101,6 +102,13 @@ def weights_of(shards: Shards, quantization: Fields, model: PreTrainedModel) -> 
     if model.config.get_text_config().tie_word_embeddings:
         weights.pop("lm_head.weight", None)
     return weights
+
+
+def is_packed_on_device(shards: Shards, quantization: Fields) -> bool:
+    """Whether a GPU multiplies by these weights as they are packed. Other formats, mixtures and what is part of
+    a larger model are left to transformers there."""
+    others = re.compile(r"\.experts\.|\blanguage_model\.")
+    return quantization.get("quant_method") in METHODS and not any(map(others.search, shards.names()))
 
 
 def _renamed(name: str) -> str:
@@ -301,6 +309,7 @@ def _packed(
     """A matrix of which `parts` reads rows; `order_I` sorts its columns into groups."""
     wide = _width(shape[1], num_groups, name)
     group = 16 if wide == 16 else GROUP
+    times = max(1, -(-wide // group))
     if wide % group and num_groups > 1:
         raise ConfigError(f"{name} has groups of {wide}; 16 and multiples of {GROUP} are served")
 
@@ -308,13 +317,13 @@ def _packed(
         codes_OI, scales_OG, zeros_OG = parts(start, stop)
         if order_I is not None:
             codes_OI = codes_OI[:, order_I]
-        times, count = max(1, -(-wide // group)), -(-shape[1] // group)
+        count = -(-shape[1] // group)
         scales, minima = (
             each.repeat_interleave(times, 1)[:, :count].contiguous() for each in (scales_OG, scales_OG * zeros_OG)
         )
         return Groups(codes_OI.contiguous(), scales, minima, bits, group)
 
-    return PackedWeight(name, shape, bits, group, read, order_I)
+    return PackedWeight(name, shape, bits, group, read, order_I, times)
 
 
 def _width(width: int, num_groups: int, name: str) -> int:

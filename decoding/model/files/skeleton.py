@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -160,11 +161,23 @@ def _taken(left: dict[str, Weight], name: str, shape: tuple[int, ...]) -> Weight
     return weight
 
 
+def with_dense_embedding(model: PreTrainedModel, weights: Mapping[str, Weight], target: Target) -> dict[str, Weight]:
+    """The same weights for a device, where rows are looked up as they are, and a head that is tied reads them."""
+    embedding = model.get_input_embeddings()
+    name = next(f"{name}.weight" for name, module in model.named_modules() if module is embedding)
+    weight = weights.get(name)
+    if not target.by_triton or not isinstance(weight, PackedWeight):
+        return dict(weights)
+    return {**weights, name: DenseWeight(name, weight.shape, partial(weight.dense, target.dtype))}
+
+
 def num_bytes_of(weights: Mapping[str, Weight], target: Target) -> int:
     """The bytes that a model of these weights takes."""
     packed = [each for each in weights.values() if isinstance(each, PackedWeight)]
     dense = [each for each in weights.values() if isinstance(each, DenseWeight)]
     per_number = [each.num_bytes(target.dtype) for each in dense]
+    if target.by_triton:
+        return sum(per_number) + sum(each.num_device_bytes() for each in packed)
     if target.is_packed:
         return sum(per_number) + sum(each.num_bytes(target.dtype) for each in packed)
     return sum(per_number) + sum(each.shape[0] * each.shape[1] * target.dtype.itemsize for each in packed)

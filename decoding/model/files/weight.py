@@ -12,6 +12,8 @@ import torch
 from torch import nn
 
 from decoding.errors import ConfigError
+from decoding.model.device.packed_linear import PackedDeviceLinear
+from decoding.model.device.packed_matrix import packed_bytes, packed_matrix
 from decoding.model.linear.grouped import GroupedLinear
 from decoding.model.linear.groups import Groups, dequantized
 
@@ -36,7 +38,7 @@ class DenseWeight:
 @dataclass(frozen=True, slots=True)
 class PackedWeight:
     """A matrix of small integers in groups. read: the rows from one number to before another. order_I: the input of
-    which each column is, where columns were sorted into groups."""
+    which each column is, where columns were sorted into groups. repeats: so many groups in a row have one scale."""
 
     name: str
     shape: tuple[int, int]
@@ -44,10 +46,14 @@ class PackedWeight:
     group: int
     read: Callable[[int, int], Groups]
     order_I: torch.Tensor | None = None
+    repeats: int = 1
 
     def num_bytes(self, _dtype: torch.dtype) -> int:
         num_outputs, width = self.shape
         return num_outputs * (width * self.bits // 8 + -(-width // self.group) * PAIR_BYTES)
+
+    def num_device_bytes(self) -> int:
+        return packed_bytes(self.shape, self.bits, self.group * self.repeats)
 
     def slices(self) -> Iterator[Groups]:
         """All rows in order. Raises ConfigError where scales are not finite."""
@@ -76,7 +82,7 @@ Weight = DenseWeight | PackedWeight
 class GatheredLinear(nn.Module):
     """A layer whose matrix has its columns in another order than the input."""
 
-    def __init__(self, linear: GroupedLinear, order_I: torch.Tensor) -> None:
+    def __init__(self, linear: GroupedLinear | PackedDeviceLinear, order_I: torch.Tensor) -> None:
         super().__init__()
         self.linear, self.order_I = linear, order_I
         self.out_features, self.in_features = linear.shape
@@ -88,11 +94,12 @@ class GatheredLinear(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where weights go. is_packed: small integers stay packed."""
+    """Where weights go. is_packed: small integers stay packed. by_triton: so that Triton's kernels multiply them."""
 
     dtype: torch.dtype
     device: torch.device
     is_packed: bool
+    by_triton: bool = False
 
     def dense(self, weight: Weight) -> torch.Tensor:
         numbers = weight.dense(self.dtype) if isinstance(weight, PackedWeight) else weight.read()
@@ -102,11 +109,17 @@ class Target:
         """A layer of this matrix."""
         bias_O = None if bias is None else self.dense(bias)
         if isinstance(weight, PackedWeight) and self.is_packed:
-            packed = GroupedLinear(weight.slices(), weight.shape, bias_O, self.dtype)
-            return packed if weight.order_I is None else GatheredLinear(packed, weight.order_I)
+            packed = self._packed(weight, bias_O)
+            return packed if weight.order_I is None else GatheredLinear(packed, weight.order_I.to(self.device))
         with torch.device("meta"):
             linear = nn.Linear(weight.shape[1], weight.shape[0], bias_O is not None)
         linear.weight = nn.Parameter(self.dense(weight), requires_grad=False)
         if bias_O is not None:
             linear.bias = nn.Parameter(bias_O, requires_grad=False)
         return linear
+
+    def _packed(self, weight: PackedWeight, bias_O: torch.Tensor | None) -> GroupedLinear | PackedDeviceLinear:
+        if not self.by_triton:
+            return GroupedLinear(weight.slices(), weight.shape, bias_O, self.dtype)
+        matrix = packed_matrix(weight.slices(), weight.shape, weight.repeats, self.device)
+        return PackedDeviceLinear(matrix, bias_O, self.dtype)

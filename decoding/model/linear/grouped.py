@@ -48,9 +48,10 @@ class PackedGroups:
         num_packed = 0
         for groups in _whole_panels(slices):
             if num_packed == 0:
-                self.layout, self.zero = Layout(groups.bits, groups.group), _zero_point(groups)
+                self.layout = Layout(groups.bits, groups.group)
+                self.zero = zero_point(groups.scales_OG, groups.minima_OG, groups.bits)
                 self._packed = self._room()
-            if self.zero != HAS_MINIMA and not _has_zero_point(groups, self.zero):
+            if self.zero != HAS_MINIMA and not _has_zero_point(groups.scales_OG, groups.minima_OG, self.zero):
                 self._keep_minima(num_packed)
             self._store(groups, num_packed)
             num_packed += len(groups.codes_OI)
@@ -87,7 +88,7 @@ class PackedGroups:
         words_OBS = codes_OI.numpy().view(np.uint32).reshape(-1, self.num_blocks, STEPS)
         pack_codes(words_OBS, self.layout.bits, panels.numpy().view(np.uint32))
         pairs = (groups.scales_OG, groups.minima_OG) if self.zero == HAS_MINIMA else (groups.scales_OG,)
-        factors_O = _factors(pairs)
+        factors_O = factors_of(pairs)
         self.factors[first : first + num_outputs] = factors_O
         start = self.layout.code_bytes
         for numbers_OG in pairs:
@@ -222,19 +223,19 @@ def _rows(groups: Groups, rows: slice) -> Groups:
     return Groups(groups.codes_OI[rows], groups.scales_OG[rows], groups.minima_OG[rows], groups.bits, groups.group)
 
 
-def _zero_point(groups: Groups) -> int:
+def zero_point(scales_OG: torch.Tensor, minima_OG: torch.Tensor, bits: int) -> int:
     """The zero point of all groups; `HAS_MINIMA` if there is none."""
-    place = int((groups.scales_OG != 0).flatten().byte().argmax())  # that has a scale
-    ratio = float(groups.minima_OG.flatten()[place] / groups.scales_OG.flatten()[place])
-    zero = round(ratio) if 0 <= ratio < 2**groups.bits else 0
-    return zero if _has_zero_point(groups, zero) else HAS_MINIMA
+    place = int((scales_OG != 0).flatten().byte().argmax())  # that has a scale
+    ratio = float(minima_OG.flatten()[place] / scales_OG.flatten()[place])
+    zero = round(ratio) if 0 <= ratio < 2**bits else 0
+    return zero if _has_zero_point(scales_OG, minima_OG, zero) else HAS_MINIMA
 
 
-def _has_zero_point(groups: Groups, zero: int) -> bool:
-    return torch.equal(groups.minima_OG, groups.scales_OG * zero)
+def _has_zero_point(scales_OG: torch.Tensor, minima_OG: torch.Tensor, zero: int) -> bool:
+    return torch.equal(minima_OG, scales_OG * zero)
 
 
-def _factors(pairs: Iterable[torch.Tensor]) -> torch.Tensor:
+def factors_of(pairs: Iterable[torch.Tensor]) -> torch.Tensor:
     """[O]: powers of two that bring each row's largest number near the end of float16's range."""
     largest_O = torch.stack([each_OG.abs().amax(1) for each_OG in pairs]).amax(0)
     exponents_O = torch.frexp(largest_O).exponent - LARGEST_EXPONENT

@@ -7,6 +7,8 @@ from itertools import chain
 
 from torch import nn
 
+from decoding.model.device.packed_linear import PackedDeviceLinear
+from decoding.model.device.packed_matrix import PackedMatrix
 from decoding.model.linear.grouped import GroupedEmbedding, GroupedLinear, PackedGroups
 from decoding.model.linear.int8 import Int8Linear
 
@@ -22,10 +24,10 @@ def num_bytes_in(model: nn.Module) -> int:
     return own + sum(each.num_bytes for each in _packed_in(model))
 
 
-def _packed_in(model: nn.Module) -> set[PackedGroups | Int8Linear]:
+def _packed_in(model: nn.Module) -> set[PackedGroups | PackedMatrix | Int8Linear]:
     """Each once: an embedding and a head may share one."""
     return {
         each if isinstance(each, Int8Linear) else each.packed
         for each in model.modules()
-        if isinstance(each, GroupedLinear | GroupedEmbedding | Int8Linear)
+        if isinstance(each, GroupedLinear | GroupedEmbedding | PackedDeviceLinear | Int8Linear)
     }

@@ -7,7 +7,16 @@ import pytest
 from decoding.cache.block_pool import BLOCK_LEN
 from decoding.config import EngineConfig
 from decoding.costs.price import CostCurve
-from decoding.engine.limits import LEAST_BATCH, MOST_BATCH, MOST_RUNNING, TOKENS_EACH, Limits, limits_for
+from decoding.engine.limits import (
+    EXACT_BATCH,
+    GPU_BATCH,
+    LEAST_BATCH,
+    MOST_BATCH,
+    MOST_RUNNING,
+    TOKENS_EACH,
+    Limits,
+    limits_for,
+)
 from decoding.errors import ConfigError
 
 MUCH = 10**9  # slots
@@ -32,6 +41,12 @@ def test_on_a_cpu_as_many_run_as_bring_four_fifths_of_the_most_tokens_a_second()
         assert running / (rows_per_base + running) == pytest.approx(0.8, abs=0.02)
     assert limits_of(0.5).max_running == 8
     assert limits_of(1000.0).max_running == MOST_RUNNING
+
+
+def test_on_a_gpu_prompts_that_are_to_be_exact_come_in_smaller_pieces() -> None:
+    assert limits_of(1e9, device="cuda", max_running=32).max_batch_rows == GPU_BATCH
+    assert limits_of(1e9, device="cuda", max_running=32, exact=True).max_batch_rows == EXACT_BATCH
+    assert limits_of(1e9, exact=True).max_batch_rows == MOST_BATCH, "a CPU's are exact anyway"
 
 
 def test_who_runs_should_find_room() -> None:

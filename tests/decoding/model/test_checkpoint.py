@@ -62,6 +62,17 @@ def test_a_gpu_gets_tritons_kernels_where_triton_can_run(
         checkpoint.resolve_attention("triton", "cuda", "bfloat16")
 
 
+def test_exact_on_a_gpu_needs_tritons_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "_type_of", lambda _device: "cuda")
+    monkeypatch.setattr(checkpoint, "find_spec", lambda _name: "found")
+    monkeypatch.setattr(checkpoint, "why_no_triton", lambda: None)
+    assert resolve(EngineConfig(device="cuda", dtype="bfloat16", exact=True))[0].attention == "triton"
+    with pytest.raises(ConfigError, match="exact needs Triton's kernels on a GPU, and attention is 'sdpa'"):
+        resolve(EngineConfig(device="cuda", dtype="bfloat16", attention="sdpa", exact=True))
+    monkeypatch.undo()
+    assert resolve(EngineConfig(device="cpu", exact=True))[0].attention == "exact"
+
+
 @pytest.mark.parametrize("fields", [{"index_topk": 64}, {"index_topk_blocks": 4, "index_block_size": 16}])
 def test_sparse_attention_is_served_as_far_as_it_is_dense(
     fields: dict[str, int], caplog: pytest.LogCaptureFixture

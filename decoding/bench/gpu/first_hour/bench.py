@@ -101,17 +101,18 @@ class Served:
     _number: int = 0
 
     @classmethod
-    def of(cls, bench: Bench, model: PreTrainedModel, longest: int, compile: bool = False) -> Served:
+    def of(cls, bench: Bench, model: PreTrainedModel, longest: int, **given: bool) -> Served:
+        """given: further options of the engine."""
         told: list[str] = []
         config = EngineConfig(
             device=str(bench.device),
             max_model_len=bench.count(longest, 512),
             prefix_cache=False,
             draft_model="none",
-            compile=compile,
             max_nodes=63,
             kv_slots=4096 if bench.is_small else None,
             threads=1 if bench.is_small else None,
+            **given,
         )
         target = TargetModel.from_model(model, config, capture_on(bench.device))
         engine = start_engine(target, config, lambda sentence, _: told.append(sentence))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,10 +25,12 @@ from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.tree import IntArray, root_only
+from decoding.model.device.packed_matrix import TILE, PackedMatrix
 from decoding.sampling.asked import Asked
 from decoding.sampling.law import law_of
 
 SPLITS = (64, 128, 256)  # keys of the first ranges
+Linear = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 LOADS = {  # requests, tokens of their contexts, rows of each
     "1 root at 1k": (1, 1024, 1),
     "1 tree of 64 at 1k": (1, 1024, 64),
@@ -54,7 +56,9 @@ def measures(bench: Bench) -> dict[str, Measure]:
     }
     return found | {
         "tiles": lambda: tiles(bench),
-        "products": lambda: products(bench),
+        "products": lambda: products(bench, torch.nn.functional.linear),
+        "exact products": lambda: products(bench, exact_linear(bench)),
+        "products of 4 bits": lambda: products(bench, packed_linear(bench)),
         "commits": lambda: commits(bench),
         "draws": lambda: draws(bench),
     }
@@ -133,8 +137,33 @@ def tiles(bench: Bench) -> dict[str, Any]:
     return found
 
 
-def products(bench: Bench) -> dict[str, Any]:
-    """Microseconds of the 8B shape's matrix products by rows, and the share of the bytes a second of a copy's speed."""
+def exact_linear(_bench: Bench) -> Linear:
+    from decoding.model.device.row_exact import linear
+
+    return linear
+
+
+def packed_linear(bench: Bench) -> Linear:
+    """Of weights' first numbers, as bytes of 4-bit codes."""
+    from decoding.model.device.row_exact import packed_linear as multiply
+
+    matrices: dict[int, PackedMatrix] = {}
+
+    def linear(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        if weight.data_ptr() not in matrices:
+            num_out, num_in = weight.shape
+            row_bytes = -(-num_in // TILE) * TILE // 2
+            codes = weight.view(torch.uint8).flatten()[: num_out * row_bytes].view(num_out, -1)
+            scales = torch.full((num_out, -(-num_in // 128)), 0.01, dtype=torch.float16, device=bench.device)
+            ones = torch.ones(num_out, device=bench.device)
+            matrices[weight.data_ptr()] = PackedMatrix((num_out, num_in), 4, 128, 8, codes, scales, scales, ones)
+        return multiply(rows, matrices[weight.data_ptr()], None)
+
+    return linear
+
+
+def products(bench: Bench, linear: Linear) -> dict[str, Any]:
+    """Microseconds of the 8B shape's matrix products by rows, and the bytes a second of weights as they were given."""
     shape, found = bench.shape(1), {}
     dtype = torch.bfloat16 if bench.device.type == "cuda" else torch.float32
     sizes = {
@@ -152,7 +181,7 @@ def products(bench: Bench) -> dict[str, Any]:
 
             def multiply(rows: torch.Tensor = rows, weights: Sequence[torch.Tensor] = weights) -> None:
                 for weight in weights:
-                    torch.nn.functional.linear(rows, weight)
+                    linear(rows, weight)
 
             seconds = bench.seconds(multiply) / copies
             found[f"{name}, {num_rows} rows"] = {

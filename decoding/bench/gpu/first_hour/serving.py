@@ -25,8 +25,8 @@ def small(bench: Bench) -> dict[str, Measure]:
     """Of the 0.6B shape."""
 
     @cache
-    def served(compile: bool = False) -> Served:
-        return Served.of(bench, random_model(bench, bench.shape(0)), 4096, compile)
+    def served(**given: bool) -> Served:
+        return Served.of(bench, random_model(bench, bench.shape(0)), 4096, **given)
 
     return {
         "start": lambda: start(served()),
@@ -36,8 +36,11 @@ def small(bench: Bench) -> dict[str, Measure]:
         "same tokens, sampled": lambda: same_tokens(served(), SAMPLED, 64, 8),
         "compilations after the start": lambda: late_kernels(served()),
         "profile": lambda: profile(served()),
-        "start compiled": lambda: start(served(True)),
-        "replays compiled": lambda: replays(served(True)),
+        "start compiled": lambda: start(served(compile=True)),
+        "replays compiled": lambda: replays(served(compile=True)),
+        "start exact": lambda: start(served(exact=True)),
+        "replays exact": lambda: replays(served(exact=True)),
+        "same tokens, exact": lambda: same_tokens(served(exact=True), SAMPLED, 64, 8),
     }
 
 
@@ -78,7 +81,7 @@ def start(served: Served) -> dict[str, Any]:
         "told": served.told,
         "is_captured": isinstance(engine._runner, GraphRunner),
         "is_compiled": engine.model._static.is_compiled,
-        "is_exact": engine.model.is_exact,
+        "is_exact": engine.is_exact,
         "exact_rows": engine.exact_rows,
         "seconds": engine.load_seconds,
         "kv_slots": engine.room.num_slots,

@@ -14,6 +14,7 @@ import torch
 from decoding.attention.triton import tiles
 from decoding.attention.triton.tiles import Tile, default_tile, head_name, keep_tiles, read_tiles, tile_of
 from decoding.attention.triton.work import (
+    ALL_PARTIALS,
     ITEM_WORDS,
     MOST_PARTIALS,
     MOST_RANGES,
@@ -107,6 +108,16 @@ def test_prompts_of_many_tokens_have_coarser_ranges() -> None:
         assert (stride > 1) == is_coarser
         assert num_ranges == place_of(60_000 + num_rows - 1) // stride + 1
         assert work.num_partials == num_rows * num_ranges <= MOST_PARTIALS + num_rows
+
+
+def test_where_prompts_are_to_be_exact_they_are_cut_where_a_single_token_is() -> None:
+    """At the price of partial sums of all of their tokens, which there is room for."""
+    batch = batch_of((60_000, 700))
+    work, room = share_out(batch, KINDS, ALL_PARTIALS), most_work(1024, 60_700, KINDS, ALL_PARTIALS)
+    stride, num_ranges, _ = work.words[2 * len(KINDS) :][:SEGMENT_WORDS].tolist()
+    assert (stride, num_ranges) == (1, place_of(60_699) + 1)
+    assert work.num_partials == 700 * num_ranges <= room.partials
+    assert len(work.words) <= room.words
 
 
 def keys_of(batch: StepBatch, kind: Kind, item: list[int], words: IntArray) -> Iterator[tuple[int, int, int]]:

@@ -12,7 +12,8 @@ pytest.importorskip("triton", reason="Triton is not installed: its kernels are n
 
 PROGRAM = """
 import torch
-from decoding.bench.kernels.compile import CAPABILITIES, FEATURES, compile_attend, compile_move, layer_of
+from decoding.bench.kernels.compile import CAPABILITIES, FEATURES, PACKINGS
+from decoding.bench.kernels.compile import compile_attend, compile_move, compile_product, compile_rows, layer_of
 
 for width in (64, 128, 256):
     for capability in CAPABILITIES:
@@ -21,6 +22,11 @@ for width in (64, 128, 256):
         assert made.product != "fma", (width, capability, made)
 for capability in CAPABILITIES:
     assert compile_move(torch.bfloat16, capability).spilled == 0
+    assert all(each.spilled == 0 for each in compile_rows(torch.bfloat16, capability))
+    for name in ("exact", "4 bits, 16 a scale and minimum", "8 bits, 32 share a scale"):
+        made = compile_product(torch.bfloat16, capability, True, PACKINGS[name])  # which takes the most registers
+        assert made.spilled == 0, (name, capability, made)
+        assert made.product != "fma", (name, capability, made)
 """
 
 

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from decoding.config import EngineConfig
 from decoding.errors import ConfigError
+from decoding.model.files.quantized_checkpoint import Shards, is_packed_on_device
 from decoding.model.linear.sizes import num_bytes_in
 from decoding.model.loading import load_model
 from tests.models import tiny
@@ -238,6 +239,18 @@ def test_on_a_gpu_a_format_takes_the_memory_of_its_files(
     monkeypatch.setattr("decoding.model.loading.load_weights", lambda *_: None)
     load_model(str(tmp_path), EngineConfig(model=str(tmp_path), device="cuda", dtype="bfloat16"))
     assert asked == [(tmp_path / "model.safetensors").stat().st_size]
+
+
+def test_mixtures_and_parts_of_larger_models_are_left_to_libraries_on_a_gpu(tmp_path: Path) -> None:
+    for name, is_ours in (
+        ("layers.0.mlp", True),
+        ("layers.0.mlp.experts.3", False),
+        ("language_model.layers.0", False),
+    ):
+        path = tmp_path / f"{name}.safetensors"
+        save_file({f"model.{name}.up_proj.qweight": torch.zeros(1)}, path)
+        assert is_packed_on_device(Shards([path]), {"quant_method": "gptq"}) == is_ours
+        assert not is_packed_on_device(Shards([path]), {"quant_method": "bitsandbytes"})
 
 
 def test_weights_that_are_kept_in_buffers_are_counted() -> None:

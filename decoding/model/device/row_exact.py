@@ -1,0 +1,198 @@
+"""Makes what a model computes row-exact on a GPU: linear layers, means and norms, by kernels of our own.
+
+Modelling code calls torch's functions, whose rounding of a row depends on the number of rows. A torch function mode
+replaces those calls while a forward is captured. What else a dense model calls is computed number by number.
+Invariant: sizes depend on a layer's shape, its dtype and the device, and never on the number of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+import triton
+from torch.overrides import TorchFunctionMode
+
+from decoding.model.device.packed_matrix import TILE, PackedMatrix
+from decoding.model.device.product_kernels import add_parts, mean, multiply
+
+# Shape suffixes: M rows, I input width, O output width, P parts.
+FEW_ROWS = 64  # up to so many rows parts are computed side by side, since all programs together wait for weights
+PROGRAMS_EACH = 2  # for each of the device's multiprocessors, that read weights
+INTERPRETED_PROCESSORS = 4
+LEAST_PART, MOST_PARTS = 512, 16  # inputs of a part; parts of a layer
+ADDED = 512  # numbers that one program adds up
+NO_FUSION = {"enable_fp_fusion": False}  # so that the kernels' sums round alike
+
+
+class ProductTile(NamedTuple):
+    """outputs, tokens and inputs of a product."""
+
+    outputs: int
+    tokens: int
+    inputs: int
+    num_warps: int
+    num_stages: int
+
+
+HALVES = ProductTile(64, 64, 64, 4, 4)
+FLOATS = ProductTile(32, 32, 32, 4, 2)  # which no tensor core multiplies exactly
+
+
+PACKED_FLOATS = FLOATS._replace(inputs=TILE)
+
+
+class Operands(NamedTuple):
+    """Of `multiply`; of weights that are not packed only the first and the steps."""
+
+    weight: torch.Tensor
+    scales: torch.Tensor
+    minima: torch.Tensor
+    factors: torch.Tensor
+    output_step: int
+    input_step: int
+
+
+def product_tile(dtype: torch.dtype, is_packed: bool = False) -> ProductTile:
+    """dtype: of the tokens."""
+    if dtype.itemsize <= 2:
+        return HALVES
+    return PACKED_FLOATS if is_packed else FLOATS
+
+
+class RowExactFunctions(TorchFunctionMode):
+    """Inside this mode linear maps, and means and norms over the last dimension, are row-exact; nothing else
+    changes."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        own = REPLACED.get(func)
+        found = own(*args, **(kwargs or {})) if own is not None else None
+        return func(*args, **(kwargs or {})) if found is None else found
+
+
+def linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """`F.linear`; argument names are torch's. weight: [O, I], in any order in memory."""
+    plain = packing_of(0, weight.shape[1], 0)
+    operands = Operands(weight, weight, weight, weight, *weight.stride())
+    return _product(input, operands, bias, product_tile(weight.dtype), (weight.shape[0], weight.shape[1]), plain)
+
+
+def packed_linear(input: torch.Tensor, packed: PackedMatrix, bias_O: torch.Tensor | None) -> torch.Tensor:
+    """The same for a packed matrix."""
+    scales, minima, factors = packed.scales_OG, packed.minima_OG, packed.factors_O
+    operands = Operands(packed.codes_ON, scales, minima, factors, packed.codes_ON.stride(0), 1)
+    tile = product_tile(input.dtype, is_packed=True)
+    return _product(input, operands, bias_O, tile, packed.shape, packing_of(packed.bits, packed.group, packed.zero))
+
+
+def _product(
+    input: torch.Tensor,
+    operands: Operands,
+    bias_O: torch.Tensor | None,
+    tile: ProductTile,
+    shape: tuple[int, int],
+    packing: dict[str, int],
+) -> torch.Tensor:
+    num_outputs, width = shape
+    rows_MI = input.reshape(-1, width).contiguous()
+    num_rows = len(rows_MI)
+    out_MO = rows_MI.new_empty(num_rows, num_outputs)
+    parts = parts_of(num_outputs, width, tile, _num_processors(input.device))
+    is_whole = num_rows > FEW_ROWS or parts == 1
+    sums_PMO = out_MO if is_whole else rows_MI.new_empty(parts, num_rows, num_outputs, dtype=torch.float32)
+    num_tiles = -(-num_rows // tile.tokens) * -(-num_outputs // tile.outputs)
+    options = {"OUTPUTS": num_outputs, "PARTS": parts, "HAS_BIAS": bias_O is not None}
+    some_bias = rows_MI if bias_O is None else bias_O
+    *tensors, output_step, input_step = operands
+    with torch.cuda.device(input.get_device()):  # where Triton launches; -1, a CPU's, changes nothing
+        multiply[(num_tiles, 1 if is_whole else parts)](
+            rows_MI, *tensors, some_bias, sums_PMO, num_rows, output_step, input_step,
+            **constants_of(width, is_whole, tile), **options, **packing,
+        )  # fmt: skip
+        if not is_whole:
+            count = num_rows * num_outputs
+            add_parts[(-(-count // ADDED),)](sums_PMO, some_bias, out_MO, count, N=ADDED, **options, **NO_FUSION)
+    return out_MO.view(*input.shape[:-1], num_outputs)
+
+
+def packing_of(bits: int, group: int, zero: int) -> dict[str, int]:
+    """Of `multiply`."""
+    return {"BITS": bits, "GROUP": group, "ZERO": zero}
+
+
+def constants_of(width: int, is_whole: bool, tile: ProductTile) -> dict[str, Any]:
+    """Of `multiply`, with Triton's options."""
+    sizes = {"TILE_OUTPUTS": tile.outputs, "TILE_ROWS": tile.tokens, "TILE_INPUTS": tile.inputs}
+    sizes |= {"WIDTH": width, "IS_WHOLE": is_whole}
+    return sizes | {"num_warps": tile.num_warps, "num_stages": tile.num_stages} | NO_FUSION
+
+
+def parts_of(num_outputs: int, width: int, tile: ProductTile, num_processors: int) -> int:
+    """Into how many parts a layer's input is cut, so that all of the device reads its weights."""
+    wanted = round(PROGRAMS_EACH * num_processors / -(-num_outputs // tile.outputs))
+    return max(1, min(wanted, width // LEAST_PART, MOST_PARTS))
+
+
+def mean_of(input: torch.Tensor) -> torch.Tensor:
+    """The means of the last dimension, which is kept, in the input's dtype."""
+    rows, width = input.contiguous(), input.shape[-1]
+    means = rows.new_empty(*input.shape[:-1], 1)
+    with torch.cuda.device(input.get_device()):
+        mean[(means.numel(),)](rows, means, WIDTH=width, N=triton.next_power_of_2(width), **NO_FUSION)
+    return means
+
+
+def _mean(input: torch.Tensor, dim: Any = None, keepdim: bool = False, **options: Any) -> torch.Tensor | None:
+    if dim not in (-1, input.dim() - 1, (-1,), [-1]) or options or not input.is_floating_point():
+        return None
+    means = mean_of(input)
+    return means if keepdim else means[..., 0]
+
+
+def _layer_norm(
+    input: torch.Tensor,
+    shape: Any,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    eps: float = 1e-5,
+) -> torch.Tensor | None:
+    if len(shape) != 1:
+        return None
+    centred = input.float() - mean_of(input.float())
+    normed = centred * torch.rsqrt(mean_of(centred * centred) + eps)
+    normed = normed if weight is None else normed * weight.float()
+    return (normed if bias is None else normed + bias.float()).to(input.dtype)
+
+
+def _rms_norm(
+    input: torch.Tensor, shape: Any, weight: torch.Tensor | None = None, eps: float | None = None
+) -> torch.Tensor | None:
+    if len(shape) != 1:
+        return None
+    numbers = input.float()
+    normed = numbers * torch.rsqrt(mean_of(numbers * numbers) + (torch.finfo(input.dtype).eps if eps is None else eps))
+    return (normed if weight is None else normed * weight.float()).to(input.dtype)
+
+
+def _addmm(input: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, **options: Any) -> torch.Tensor | None:
+    return None if options or input.dim() != 1 else linear(rows, columns.t(), input)
+
+
+def _num_processors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return INTERPRETED_PROCESSORS
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+REPLACED: dict[Any, Callable[..., torch.Tensor | None]] = {
+    F.linear: linear,
+    torch.addmm: _addmm,
+    torch.mean: _mean,
+    torch.Tensor.mean: _mean,
+    F.layer_norm: _layer_norm,
+    F.rms_norm: _rms_norm,
+}
