@@ -35,10 +35,11 @@ def _of_groups(numbers, known_O, first, GROUP: tl.constexpr, NUM_GROUPS: tl.cons
     place_O = known_O.to(tl.int64) * NUM_GROUPS
     group = first // GROUP
     own_O = tl.load(numbers + place_O + tl.minimum(group, NUM_GROUPS - 1)).to(tl.float32)
-    if GROUP >= HALF:
-        return own_O[:, None]
-    next_O = tl.load(numbers + place_O + tl.minimum(group + 1, NUM_GROUPS - 1)).to(tl.float32)
-    return tl.where((tl.arange(0, HALF) < GROUP)[None, :], own_O[:, None], next_O[:, None])
+    own_OW = own_O[:, None]
+    if GROUP < HALF:
+        next_O = tl.load(numbers + place_O + tl.minimum(group + 1, NUM_GROUPS - 1)).to(tl.float32)
+        own_OW = tl.where((tl.arange(0, HALF) < GROUP)[None, :], own_OW, next_O[:, None])
+    return own_OW
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -77,7 +78,8 @@ def multiply(
     IS_EVEN: tl.constexpr = WIDTH % TILE_INPUTS == 0
     NUM_GROUPS: tl.constexpr = (WIDTH + GROUP - 1) // GROUP
     weight_O = weight + known_O.to(tl.int64) * output_step
-    factor_O = tl.load(factors + known_O) if BITS else 0.0
+    if BITS:
+        factor_O1 = tl.load(factors + known_O)[:, None]
     part = tl.program_id(1)
     total_ON = tl.zeros([TILE_OUTPUTS, TILE_ROWS], tl.float32)
     for each in range(0 if IS_WHOLE else part, PARTS if IS_WHOLE else part + 1):
@@ -106,7 +108,7 @@ def multiply(
                         weight_OW = code_OW.to(tl.float32) * scale_OW - minimum_OW
                     else:
                         weight_OW = (code_OW.to(tl.float32) - ZERO) * scale_OW
-                    weight_OW = (weight_OW * factor_O[:, None]).to(rows.dtype.element_ty)
+                    weight_OW = (weight_OW * factor_O1).to(rows.dtype.element_ty)
                     rows_WN = _rows(rows, known_N, input_W, WIDTH, IS_EVEN)
                     sum_ON = tl.dot(weight_OW, rows_WN, sum_ON, input_precision="ieee")
         total_ON += sum_ON

@@ -101,8 +101,9 @@ class Served:
     _number: int = 0
 
     @classmethod
-    def of(cls, bench: Bench, model: PreTrainedModel, longest: int, **given: bool) -> Served:
-        """given: further options of the engine."""
+    def of(
+        cls, bench: Bench, model: PreTrainedModel, longest: int, compile: bool = False, exact: bool = False
+    ) -> Served:
         told: list[str] = []
         config = EngineConfig(
             device=str(bench.device),
@@ -112,7 +113,8 @@ class Served:
             max_nodes=63,
             kv_slots=4096 if bench.is_small else None,
             threads=1 if bench.is_small else None,
-            **given,
+            compile=compile,
+            exact=exact,
         )
         target = TargetModel.from_model(model, config, capture_on(bench.device))
         engine = start_engine(target, config, lambda sentence, _: told.append(sentence))
