@@ -32,11 +32,11 @@ class Tile(NamedTuple):
 # By compute capability and padded width, for 16-bit numbers: `python -m decoding.bench.kernels.compile` shows that
 # none of them spills registers. Hopper's and Blackwell's tensor cores take 64 rows at once, Ampere's 16.
 DEFAULTS = {
-    (8, 0): {64: Tile(64, 64, 4, 3), 128: Tile(64, 32, 4, 3), 256: Tile(32, 32, 8, 3)},
-    (9, 0): {64: Tile(64, 64, 4, 3), 128: Tile(64, 32, 4, 3), 256: Tile(32, 64, 8, 3)},
+    (8, 0): {64: Tile(64, 32, 4, 3), 128: Tile(32, 32, 4, 3), 256: Tile(16, 32, 4, 3)},
+    (9, 0): {64: Tile(64, 32, 4, 3), 128: Tile(64, 32, 4, 3), 256: Tile(16, 32, 4, 3)},
     (10, 0): {64: Tile(64, 32, 4, 3), 128: Tile(64, 64, 8, 3), 256: Tile(32, 64, 8, 3)},
 }
-WIDEST = Tile(16, 16, 4, 2)  # heads beyond 256 columns
+WIDEST = Tile(16, 16, 8, 2)  # heads beyond 256 columns
 EXACT = Tile(16, 32, 4, 2)  # float32, which no tensor core multiplies exactly
 
 
