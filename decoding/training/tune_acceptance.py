@@ -20,7 +20,6 @@ import numpy as np
 from rich.progress import track
 from transformers import AutoTokenizer
 
-from decoding.bench.public_prompts import Prompt, training_prompts
 from decoding.config import EngineConfig
 from decoding.core.files.output import check_output, write_output
 from decoding.core.grammar import Grammar
@@ -33,6 +32,7 @@ from decoding.engine.start import load_engine
 from decoding.model.checkpoint import folder_of
 from decoding.stores import acceptance_model
 from decoding.stores.acceptance_model import AcceptanceModel, unmeasured_model
+from decoding.training.public_prompts import Prompt, training_prompts
 
 TEMPERATURES = (0.0, 0.6, 0.0, 1.0)  # taken in turn
 SESSION_LEN = 12  # replies

@@ -30,12 +30,12 @@ from decoding.bench.peers.peer_process import PeerFailed, PeerMissing, PeerOptio
 from decoding.bench.peers.perplexity import score
 from decoding.bench.peers.rounds import Ask, Rounds, Setting
 from decoding.bench.peers.tables import num_differing, render_drafted, render_perplexity, render_plain
-from decoding.bench.public_prompts import PROMPT_SETS, read_prompts
 from decoding.bench.tables.report import Report, command_line
 from decoding.bench.workload import PromptChoice, load_workloads
 from decoding.config import BUNDLED_MODEL
 from decoding.core.files.output import claim_folder
 from decoding.model.checkpoint import folder_of
+from decoding.training.public_prompts import PROMPT_SETS, read_prompts
 
 MARGIN = 64  # tokens of room after prompt and reply, for drafts past the end
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
 from decoding.bench.peers.rounds import Ask
-from decoding.bench.public_prompts import Prompt, read_text
 from decoding.errors import ConfigError
 from decoding.model.checkpoint import folder_of
+from decoding.training.public_prompts import Prompt, read_text
 
 
 class GgufAsks:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from decoding.bench.peers.rounds import OURS
-from decoding.bench.public_prompts import PROMPT_SETS
+from decoding.training.public_prompts import PROMPT_SETS
 
 CHILDREN = Path(__file__).parent / "children"
 ADAPTERS = {

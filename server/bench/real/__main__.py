@@ -17,9 +17,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from decoding.bench.machine import describe_machine
-from decoding.bench.public_prompts import Prompt, read_prompts
 from decoding.bench.tables.report import command_line
 from decoding.core.files.output import check_output, is_json_of
+from decoding.training.public_prompts import Prompt, read_prompts
 from server.bench.connection import Address
 from server.bench.errors import BenchError
 from server.bench.measured_server import MeasuredServer

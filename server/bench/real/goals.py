@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from decoding.bench.public_prompts import PROMPT_SETS
+from decoding.training.public_prompts import PROMPT_SETS
 from server.bench.real.figures import AUTO, Ratio, Run, Setting
 
 LEAST_OVER_BEST = 0.97  # in every setting

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from decoding.bench.public_prompts import PROMPT_SETS
+from decoding.training.public_prompts import PROMPT_SETS
 from server.bench.options import split_servers
 
 METHODS = ("none", "auto", "spine", "stand", "dynamic", "suffix", "lookup")

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from decoding.bench.public_prompts import PROMPT_SETS
 from decoding.bench.tables.report import write_picture
+from decoding.training.public_prompts import PROMPT_SETS
 from server.bench.real.figures import AUTO, NONE, Run
 from server.bench.real.tables import in_order
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import uuid4
 
-from decoding.bench.public_prompts import Prompt
+from decoding.training.public_prompts import Prompt
 from server.bench.measured_server import MeasuredServer
 from server.bench.real.figures import Answer, Group, Row, Setting, rows_of
 from server.bench.real.options import RealOptions

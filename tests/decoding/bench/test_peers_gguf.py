@@ -18,9 +18,9 @@ from decoding.bench.peers.peer_process import PeerAnswer, PeerOptions
 from decoding.bench.peers.perplexity import score
 from decoding.bench.peers.rounds import Row, Setting
 from decoding.bench.peers.tables import num_differing, render_drafted
-from decoding.bench.public_prompts import Prompt
 from decoding.errors import ConfigError
 from decoding.model.checkpoint import folder_of
+from decoding.training.public_prompts import Prompt
 from tests.gguf_files import VOCAB_SIZE, write_gguf
 from tests.models import tiny
 

@@ -16,8 +16,9 @@ from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.stats import RequestStats
 from decoding.drafting.eagle.checkpoint import save_head
-from decoding.drafting.eagle.head_model import HeadModel, load_head_model
+from decoding.drafting.eagle.head_model import HeadModel
 from decoding.drafting.eagle.network import EagleHead
+from decoding.drafting.head_loading import load_head_model
 from decoding.engine.engine import Engine
 from decoding.engine.start import start_engine
 from decoding.model.device.runner import silent

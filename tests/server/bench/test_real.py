@@ -31,8 +31,8 @@ def data(tmp_path: Path) -> Path:
     """Two of the six files."""
     folder = tmp_path / "data"
     folder.mkdir()
-    write(folder / "gsm8k_test.jsonl", [{"prompt": f"What is {number} and 1?"} for number in range(12)])
-    write(folder / "mt_bench.jsonl", [{"turns": [f"Write about {number}.", "Again."]} for number in range(3)])
+    write(folder / "gsm8k_test.jsonl", [{"prompt": f"What is {number} and 1?"} for number in range(24)])
+    write(folder / "mt_bench.jsonl", [{"turns": [f"Write about {number}.", "Again."]} for number in range(6)])
     return folder
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from decoding.bench.public_prompts import (
+from decoding.errors import ConfigError
+from decoding.training.public_prompts import (
     LONGEST_ARTICLE,
     LONGEST_EDIT,
     Prompt,
@@ -14,7 +15,6 @@ from decoding.bench.public_prompts import (
     read_text,
     training_prompts,
 )
-from decoding.errors import ConfigError
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> None:
