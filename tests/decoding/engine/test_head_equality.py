@@ -19,6 +19,7 @@ from decoding.drafting.eagle.head_model import HeadModel
 from decoding.engine.engine import Engine
 from decoding.engine.start import start_engine
 from decoding.model.target_model import TargetModel
+from tests.head_bench import assert_some_accepted_and_some_rejected
 from tests.heads import trained_head
 from tests.pairs import CONFIG, GREEDY, KEPT, SAMPLED, finish, prompt_of, request_of, target_of, write_tokenizer
 
@@ -60,13 +61,6 @@ def outputs(requests: Sequence[Request]) -> list[list[int]]:
 
 def plain_of(requests: Sequence[Request]) -> list[Request]:
     return [request_of(f"plain {request.id}", request.prompt, request.sampling) for request in requests]
-
-
-def assert_some_accepted_and_some_rejected(stats: Sequence[RequestStats]) -> None:
-    drafted = sum(each.counts.drafted_by_source.get("draft_model", 0) for each in stats)
-    accepted = sum(each.counts.accepted_by_source.get("draft_model", 0) for each in stats)
-    assert accepted > 5
-    assert drafted - accepted > 5
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -9,23 +10,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from decoding.cache.block_pool import BLOCK_LEN
 from decoding.core.grammar import Grammar
 from decoding.core.request import Request
 from decoding.core.sampling_params import SamplingParams
-from decoding.core.stats import RequestStats
 from decoding.drafting.block.block_drafting import BlockDrafting
 from decoding.drafting.block.block_model import BlockModel
 from decoding.drafting.block.checkpoint import load_block
 from decoding.drafting.block.network import BlockHead
-from decoding.drafting.drafter import Drafter
 from decoding.drafting.eagle import loaded_head
-from decoding.drafting.sources import Sources
-from decoding.engine.engine import Engine
 from decoding.engine.start import start_engine
 from tests.blocks import BLOCK, Published, corrected_fields, fields_of, new_block, trained_block, write_block
-from tests.heads import Recorder
+from tests.head_bench import HeadedEngine, assert_some_accepted_and_some_rejected
 from tests.models import tiny
 from tests.pairs import CONFIG, GIVEN, GREEDY, SAMPLED, finish, prompt_of, request_of, target_of, write_tokenizer
 
@@ -51,66 +49,33 @@ def keep_numbers() -> Any:
         yield
 
 
-class Bench:
+class Bench(HeadedEngine):
     def __init__(self, head: BlockHead, folder: Path, **options: object) -> None:
         target = target_of("llama")
         self.published = Published(write_block(head, folder), tiny("llama"))
         write_tokenizer(folder)
         config = replace(CONFIG, model=str(folder), **options)  # type: ignore[arg-type]
         model = BlockModel(load_block(folder, target), target)
-        self.engine: Engine = start_engine(target, config, draft_model=model, kept=GIVEN)
-        self.recorders: list[Recorder] = []
+        super().__init__(start_engine(target, config, draft_model=model, kept=GIVEN))
 
     def chain(self, name: str, prompt: Any, **sampling: object) -> Request:
         """A request whose chains are recorded."""
-
-        def start(request: Request, sources: Sources) -> Drafter:
-            self.recorders.append(Recorder(request, sources))
-            return self.recorders[-1]
-
         params = replace(GREEDY, **sampling)  # type: ignore[arg-type]
-        request = request_of(name, prompt, params, "linear", max_depth=BLOCK)
-        self.engine.add(request, start)
-        return request
+        return self.record(request_of(name, prompt, params, "linear", max_depth=BLOCK))
 
     def num_checked(self) -> tuple[int, int]:
         """How many steps drafted a chain, each as the published code says, and how many drafted nothing."""
-        drafted = plain = 0
-        for tokens, tree in (each for recorder in self.recorders for each in recorder.seen):
-            if tree.num_drafted == 0:
-                plain += 1
-                continue
-            drafted += 1
-            chain = tree.tokens[1:].tolist()
+
+        def shortfalls(tokens: NDArray[np.int32], chain: list[int]) -> Iterator[float]:
             for token, said_V in zip(chain, self.published.says(tokens, chain), strict=False):
-                assert said_V[token] > said_V.max() - 1e-3, (len(tokens), tree.tokens)
-        self.recorders.clear()
-        return drafted, plain
+                yield float(said_V.max() - said_V[token])
 
-    def run(self, *requests: Request) -> dict[str, RequestStats]:
-        for request in requests:
-            self.engine.add(request)
-        return finish(self.engine)[0]
-
-    def assert_plain(self, *drafted: Request) -> dict[str, RequestStats]:
-        """Run these, which get the tokens of plain decoding; what each cost."""
-        plain = [request_of(f"plain {each.id}", each.prompt, each.sampling) for each in drafted]
-        self.run(*plain)
-        ended = self.run(*drafted)
-        assert [each.output.tolist() for each in drafted] == [each.output.tolist() for each in plain]
-        return ended
+        return self.num_checked_by(shortfalls)
 
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     return Bench(deepcopy(trained_block("llama")), tmp_path_factory.mktemp("head"))
-
-
-def assert_some_accepted_and_some_rejected(stats: list[RequestStats]) -> None:
-    drafted = sum(each.counts.drafted_by_source.get("draft_model", 0) for each in stats)
-    accepted = sum(each.counts.accepted_by_source.get("draft_model", 0) for each in stats)
-    assert accepted > 5
-    assert drafted - accepted > 5
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -20,14 +20,13 @@ from decoding.cache.batch import StepBatch
 from decoding.cache.block_pool import BLOCK_LEN
 from decoding.core.request import Request
 from decoding.costs.price import DraftBudget, NodePrice
-from decoding.drafting.drafter import Drafter
 from decoding.drafting.eagle import loaded_head
 from decoding.drafting.eagle.head_model import HeadModel
 from decoding.drafting.eagle.network import Attend, EagleHead
 from decoding.drafting.one_tree.one_tree import OneTree
-from decoding.drafting.sources import Sources
 from decoding.engine.start import start_engine
-from tests.heads import Recorder, features_of, fields_of, new_head, trained_head
+from tests.head_bench import HeadedEngine
+from tests.heads import features_of, fields_of, new_head, trained_head
 from tests.models import tiny
 from tests.pairs import CONFIG, GREEDY, KEPT, finish, prompt_of, request_of, target_of
 
@@ -50,7 +49,7 @@ class WatchedHead(HeadModel):
         return super().run(batch, hidden_ME)
 
 
-class HeadBench:
+class HeadBench(HeadedEngine):
     """An engine with a head, by itself one that has learned, and requests whose chains are recorded."""
 
     def __init__(self, model_type: str = "llama", network: EagleHead | None = None, **options: object) -> None:
@@ -59,33 +58,20 @@ class HeadBench:
         self.model = tiny(model_type)
         self.network = network or trained_head(model_type)
         self.head = WatchedHead(deepcopy(self.network), target)
-        self.engine = start_engine(target, config, draft_model=self.head, kept=KEPT)
-        self.recorders: list[Recorder] = []
+        super().__init__(start_engine(target, config, draft_model=self.head, kept=KEPT))
 
     def add(self, name: str, prompt: NDArray[np.int32], **sampling: object) -> Request:
-        request = request_of(name, prompt, replace(GREEDY, **sampling), "linear", max_depth=LENGTH)  # type: ignore[arg-type]
-
-        def start(request: Request, sources: Sources) -> Drafter:
-            self.recorders.append(Recorder(request, sources))
-            return self.recorders[-1]
-
-        self.engine.add(request, start)
-        return request
+        params = replace(GREEDY, **sampling)  # type: ignore[arg-type]
+        return self.record(request_of(name, prompt, params, "linear", max_depth=LENGTH))
 
     def num_checked(self) -> tuple[int, int]:
         """How many steps drafted a chain, each as the plain network says, and how many drafted nothing."""
-        drafted = plain = 0
-        for tokens, tree in (each for recorder in self.recorders for each in recorder.seen):
-            if tree.num_drafted == 0:
-                plain += 1
-                continue
-            drafted += 1
-            for token, said in zip(
-                tree.tokens[1:].tolist(), said_after(self.model, self.network, tokens), strict=False
-            ):
-                assert said[token] > max(said.values()) - 1e-3, (len(tokens), tree.tokens)
-        self.recorders.clear()
-        return drafted, plain
+
+        def shortfalls(tokens: NDArray[np.int32], chain: list[int]) -> Iterator[float]:
+            for token, said in zip(chain, said_after(self.model, self.network, tokens), strict=False):
+                yield max(said.values()) - said[token]
+
+        return self.num_checked_by(shortfalls)
 
 
 def said_after(model: PreTrainedModel, head: EagleHead, tokens: NDArray[np.int32]) -> Iterator[dict[int, float]]:
