@@ -6,7 +6,7 @@ Knows nothing of engines or methods. Invariant: the same arguments give the same
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,12 +39,14 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptChoice:
-    """The number of prompts, their most tokens, and the folder of prompt files, if there is one."""
+    """The number of prompts, their most tokens, and the folder of prompt files, if there is one. chat: the token ids of
+    a user's message through the model's chat template."""
 
     count: int
     max_tokens: int
     max_prompt_len: int
     data: Path | None = None
+    chat: Callable[[str], Sequence[int]] | None = None
 
 
 def load_workload(name: str, tokenizer: Tokenizer, choice: PromptChoice) -> Workload | None:

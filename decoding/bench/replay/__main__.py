@@ -15,6 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from tokenizers import Tokenizer
+from transformers import AutoTokenizer
 
 from decoding.bench import scripts
 from decoding.bench.machine import describe_machine
@@ -40,10 +41,14 @@ MAX_PROMPT_LEN = 600
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="gander bench replay", description=__doc__)
     add = parser.add_argument
-    add("--model", default="gosling", help="the bundled model, or a folder with a model and its tokenizer.json")
-    add("--draft-model", default="auto", help="a folder; the bundled model has its own")
+    add(
+        "--model",
+        default="gosling",
+        help="the bundled model, a GGUF file, or a folder with a model and its tokenizer.json",
+    )
+    add("--draft-model", default="auto", help="a folder or GGUF file; the bundled model has its own")
     add("--draft-head", help="a folder with an EAGLE-3 head, which drafts in place of the draft model")
-    add("--data", type=Path, help="a folder with humaneval.jsonl and wikitext2_valid_prompts_800c.jsonl")
+    add("--data", type=Path, help="a folder of public prompt sets, as `gander bench real` takes it")
     add("--methods", default=",".join(METHODS), help=f"registered methods, auto or {CHAIN}, apart by commas")
     add("--workloads", default=",".join(scripts.NAMES), help="apart by commas")
     add("--temperatures", default="0,0.7", help="apart by commas")
@@ -102,11 +107,24 @@ class Replay:
 
     def scripts(self) -> list[Script]:
         chosen = self.chosen
-        tokenizer = Tokenizer.from_file(str(Path(resolve(self.config)[1]) / "tokenizer.json"))
+        folder = Path(resolve(self.config)[1])
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+
+        def chat(text: str) -> list[int]:
+            messages = [{"role": "user", "content": text}]
+            ids: list[int] = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+            return ids
+
         choice = PromptChoice(
-            count=chosen.prompts, max_tokens=chosen.max_tokens, max_prompt_len=MAX_PROMPT_LEN, data=chosen.data
+            count=chosen.prompts,
+            max_tokens=chosen.max_tokens,
+            max_prompt_len=MAX_PROMPT_LEN,
+            data=chosen.data,
+            chat=chat if tokenizer.chat_template else None,
         )
-        return load_scripts(chosen.workloads, tokenizer, choice, self.console.print)
+        return load_scripts(
+            chosen.workloads, Tokenizer.from_file(str(folder / "tokenizer.json")), choice, self.console.print
+        )
 
     def missing(self) -> list[tuple[Way, Script, float, int]]:
         """The rows that are still to be measured."""

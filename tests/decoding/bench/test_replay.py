@@ -164,3 +164,19 @@ def test_the_command_keeps_every_row_and_goes_on_where_it_stopped(
     assert "**code, temperature 0**" in out.with_suffix(".md").read_text(encoding="utf-8")
     assert main([*given, "--methods", "spine", "--budgets", "2", "--prompts", "2"]) == 0
     assert len(measured) == 10, "rows of another plan say nothing of this one"
+
+
+def test_a_public_question_is_asked_through_the_chat_template(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    (tmp_path / "gsm8k_test.jsonl").write_text('{"prompt": "How many?"}\n' * 6)
+    asked: list[str] = []
+
+    def chat(text: str) -> list[int]:
+        asked.append(text)
+        return [5, 6, 7]
+
+    script = load_script("gsm8k", tokenizer, replace(CHOICE, data=tmp_path, chat=chat))
+    assert script is not None
+    assert [turn.tokens.tolist() for turn in script.turns] == [[5, 6, 7]] * CHOICE.count
+    assert all(text.startswith("How many?") for text in asked)
+    assert load_script("gsm8k", tokenizer, replace(CHOICE, data=tmp_path)) is None  # no template
+    assert load_script("mt_bench", tokenizer, replace(CHOICE, data=tmp_path, chat=chat)) is None  # no file
