@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from transformers import PreTrainedTokenizerBase
+
 from decoding.errors import ConfigError
 
 LONGEST_EDIT = 1500  # characters of the program that is to be edited
@@ -105,6 +107,13 @@ def read_prompts(folder: Path, names: Sequence[str], count: int) -> dict[str, li
 def training_prompts(folder: Path, count: int) -> dict[str, list[Prompt]]:
     """Like `read_prompts`, of each training set and its rows of odd places, which nothing is measured on."""
     return _read(folder, TRAINING_SETS, TRAINED_ON, count)
+
+
+def as_chat(tokenizer: PreTrainedTokenizerBase, said: str) -> list[int]:
+    """The token ids of a user's message through the tokenizer's chat template, up to where the reply begins."""
+    conversation = [{"role": "user", "content": said}]
+    ids: list[int] = tokenizer.apply_chat_template(conversation, add_generation_prompt=True, return_dict=False)
+    return ids
 
 
 def read_text(path: Path) -> str:

@@ -32,7 +32,7 @@ from decoding.engine.start import load_engine
 from decoding.model.checkpoint import folder_of
 from decoding.stores import acceptance_model
 from decoding.stores.acceptance_model import AcceptanceModel, unmeasured_model
-from decoding.training.public_prompts import Prompt, training_prompts
+from decoding.training.public_prompts import Prompt, as_chat, training_prompts
 
 TEMPERATURES = (0.0, 0.6, 0.0, 1.0)  # taken in turn
 SESSION_LEN = 12  # replies
@@ -56,12 +56,10 @@ def measure(pair: str, models: tuple[AcceptanceModel, AcceptanceModel], prompts:
     engine.sessions.acceptance_models = models
     tokenizer = AutoTokenizer.from_pretrained(folder_of(target))
     for number, prompt in enumerate(track(prompts, description=pair)):
-        conversation = [{"role": "user", "content": prompt.turns[0]}]
-        ids = tokenizer.apply_chat_template(conversation, add_generation_prompt=True, return_dict=False)
         temperature = TEMPERATURES[number // 4 % len(TEMPERATURES)]  # prompts take turns by kind
         request = Request(
             id=str(number),
-            prompt=np.array(ids[:1024], np.int32),
+            prompt=np.array(as_chat(tokenizer, prompt.turns[0])[:1024], np.int32),
             sampling=SamplingParams(max_tokens=most, temperature=temperature, seed=number),
             speculation=SpeculationParams(method="auto", max_nodes=BUDGETS[number % len(BUDGETS)]),
             session_id=f"{number % 4}-{number // (4 * SESSION_LEN)}",

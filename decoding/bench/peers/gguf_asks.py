@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 from decoding.bench.peers.rounds import Ask
 from decoding.errors import ConfigError
 from decoding.model.checkpoint import folder_of
-from decoding.training.public_prompts import Prompt, read_text
+from decoding.training.public_prompts import Prompt, as_chat, read_text
 
 
 class GgufAsks:
@@ -30,7 +30,7 @@ class GgufAsks:
 
     def chats(self, prompts: Sequence[Prompt], max_tokens: int) -> Ask:
         """The first turns of these prompts, each as a chat. Replies end where the model ends them."""
-        encoded = [self._chat(prompt.turns[0]) for prompt in prompts]
+        encoded = [as_chat(self._tokenizer, prompt.turns[0]) for prompt in prompts]
         return Ask(prompts=encoded, max_tokens=max_tokens, end_tokens=self._end_tokens)
 
     def windows(self, text: Path, num_tokens: int, window_len: int) -> list[list[int]]:
@@ -41,10 +41,3 @@ class GgufAsks:
         if not windows:
             raise ConfigError(f"--text {text} has {len(ids)} tokens, less than one window of {window_len}")
         return windows
-
-    def _chat(self, said: str) -> list[int]:
-        conversation = [{"role": "user", "content": said}]
-        ids: list[int] = self._tokenizer.apply_chat_template(
-            conversation, add_generation_prompt=True, tokenize=True, return_dict=False
-        )
-        return ids

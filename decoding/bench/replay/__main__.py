@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from rich.console import Console
@@ -32,6 +32,7 @@ from decoding.engine.engine import Engine
 from decoding.engine.start import load_engine, start_engine
 from decoding.model.checkpoint import resolve
 from decoding.model.device.runner import silent
+from decoding.training.public_prompts import as_chat
 
 BUDGETS = (2, 4, 8, 16, 32)
 METHODS = ("spine", "stand", "recycle", "isotropic", "lookup", "suffix", CHAIN, "dynamic")
@@ -109,18 +110,12 @@ class Replay:
         chosen = self.chosen
         folder = Path(resolve(self.config)[1])
         tokenizer = AutoTokenizer.from_pretrained(folder)
-
-        def chat(text: str) -> list[int]:
-            messages = [{"role": "user", "content": text}]
-            ids: list[int] = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-            return ids
-
         choice = PromptChoice(
             count=chosen.prompts,
             max_tokens=chosen.max_tokens,
             max_prompt_len=MAX_PROMPT_LEN,
             data=chosen.data,
-            chat=chat if tokenizer.chat_template else None,
+            chat=partial(as_chat, tokenizer) if tokenizer.chat_template else None,
         )
         return load_scripts(
             chosen.workloads, Tokenizer.from_file(str(folder / "tokenizer.json")), choice, self.console.print

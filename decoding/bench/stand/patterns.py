@@ -15,11 +15,18 @@ from random import Random
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from tokenizers import Tokenizer
+from transformers import AutoTokenizer
 
 from decoding.bench.machine import describe_machine
 from decoding.bench.stand import tables as pattern_tables
-from decoding.bench.stand.questions import held_out_questions, questions_of, read_number
-from decoding.bench.stand.tables import Replies
+from decoding.bench.stand.questions import (
+    held_out_questions,
+    questions_of,
+    read_last_number,
+    read_number,
+    word_problems,
+)
+from decoding.bench.stand.tables import PLAIN, Replies
 from decoding.bench.stand.trajectories import Answering, Contender, Question, Trajectory
 from decoding.bench.stand.variants import drawing_contenders, method_contenders, store_contenders, tree_contenders
 from decoding.bench.tables.report import Report, command_line
@@ -37,8 +44,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="gander bench patterns", description=__doc__)
     add = parser.add_argument
     add("parts", nargs="*", metavar="PART", help=f"what to measure, of {', '.join(PARTS)}; all of them by default")
-    add("--model", default="gosling", help="the bundled model, or a folder with a model and its tokenizer.json")
+    add(
+        "--model",
+        default="gosling",
+        help="the bundled model, a GGUF file, or a folder with a model and its tokenizer.json",
+    )
     add("--questions", type=Path, help="a file of {prompt, reference} rows in GSM8K's form, for a larger model")
+    add("--methods", help="in the first two tables, apart by commas; all of them by default")
     add("--out", type=Path, default=Path("docs"))
     add("--problems", type=int, default=20)
     add("--trajectories", type=int, default=16, help="replies to each problem in the first table")
@@ -66,16 +78,19 @@ class Patterns:
             max_batch_rows=1024,
         )
         self.engine = load_engine(config)
-        self.tokenizer = Tokenizer.from_file(str(Path(resolve(config)[1]) / "tokenizer.json"))
-        self.answering = Answering(self.engine, self.tokenizer, chosen.max_tokens, chosen.temperature, read_number)
+        self.folder = Path(resolve(config)[1])
+        self.tokenizer = Tokenizer.from_file(str(self.folder / "tokenizer.json"))
+        read = read_last_number if chosen.questions else read_number
+        self.answering = Answering(self.engine, self.tokenizer, chosen.max_tokens, chosen.temperature, read)
 
     def questions(self, skill: Skill) -> list[Question]:
         """Held-out problems of the bundled model, or the problems of --questions."""
         chosen = self.chosen
         room = self.engine.model.max_model_len - chosen.max_tokens - chosen.nodes
         if chosen.questions:
-            return questions_of(chosen.questions, chosen.problems, self.tokenizer, room)
-        return held_out_questions(skill, chosen.problems, self.tokenizer, room)
+            encode = word_problems(AutoTokenizer.from_pretrained(self.folder))
+            return questions_of(chosen.questions, chosen.problems, encode, room)
+        return held_out_questions(skill, chosen.problems, lambda text: self.tokenizer.encode(text).ids, room)
 
     def measure(
         self, bars: Progress, name: str, contenders: Sequence[Contender], count: int, skill: Skill = "reasoning"
@@ -93,12 +108,18 @@ class Patterns:
                 bars.advance(bar)
         return Replies(questions, found, count)
 
+    def contenders(self) -> list[Contender]:
+        """The methods to compare, and always plain decoding."""
+        chosen = self.chosen.methods.split(",") if self.chosen.methods else None
+        contenders = method_contenders(self.chosen.nodes)
+        return [one for one in contenders if chosen is None or one.speculation.method in (*chosen, PLAIN)]
+
     def sequence(self, bars: Progress) -> None:
-        replies = self.measure(bars, "sequence", method_contenders(self.chosen.nodes), self.chosen.trajectories)
+        replies = self.measure(bars, "sequence", self.contenders(), self.chosen.trajectories)
         self.write("sequence", pattern_tables.render_sequence(replies), replies)
 
     def batch(self, bars: Progress) -> None:
-        contenders = [contender for contender in method_contenders(self.chosen.nodes) if not contender.is_cold]
+        contenders = [contender for contender in self.contenders() if not contender.is_cold]
         found = {count: self.measure(bars, f"batch of {count}", contenders, count) for count in BATCHES}
         text = pattern_tables.render_batches(found)
         self.write("batch", text, *found.values())

@@ -14,6 +14,7 @@ from decoding.bench.stand.trajectories import (
     Trajectory,
     acceptance_length,
     accuracy,
+    coverage,
     majority_accuracy,
     tokens_per_second,
 )
@@ -109,6 +110,6 @@ def _accuracies(replies: Replies, prefixes: Sequence[int]) -> str:
     parts = []
     for k in prefixes:
         mine = replies.first(label, k)
-        alone, voted = accuracy(mine, replies.questions), majority_accuracy(mine, replies.questions)
-        parts.append(f"{k}: {alone:.0%} alone, {voted:.0%} by majority")
+        alone, voted, any_right = (each(mine, replies.questions) for each in (accuracy, majority_accuracy, coverage))
+        parts.append(f"{k}: {alone:.0%} alone, {voted:.0%} by majority, {any_right:.0%} in one at least")
     return f"Right answers of `{label}`, the same for all that give its tokens: {'; '.join(parts)}."

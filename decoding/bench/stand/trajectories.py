@@ -154,6 +154,12 @@ def accuracy(replies: Sequence[Trajectory], questions: Sequence[Question]) -> fl
     return sum(reply.answer == questions[reply.question].result for reply in replies) / len(replies)
 
 
+def coverage(replies: Sequence[Trajectory], questions: Sequence[Question]) -> float:
+    """pass@k: the share of questions to which any of their k replies has the right answer."""
+    right = {reply.question for reply in replies if reply.answer == questions[reply.question].result}
+    return len(right) / len({reply.question for reply in replies})
+
+
 def majority_accuracy(replies: Sequence[Trajectory], questions: Sequence[Question]) -> float:
     """The share of questions whose most common answer is right; the earliest answer wins a tie."""
     by_question: dict[int, list[int]] = {reply.question: [] for reply in replies}

@@ -91,6 +91,7 @@ def method_contenders(nodes: int) -> list[Contender]:
         of(f"recycle, {nodes}, cold store", "recycle", nodes, is_cold=True),
         of("spine, own budget", "spine", None),
         of("stand, own budget", STAND, None),
+        of("auto", "auto", None),
     ]
 
 

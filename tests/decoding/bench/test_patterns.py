@@ -10,10 +10,11 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
+from transformers import PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
 from decoding.bench.stand import patterns
-from decoding.bench.stand.questions import questions_of, read_number
+from decoding.bench.stand.questions import questions_of, read_last_number, read_number, word_problems
 from decoding.bench.stand.tables import Replies, render_batches, render_plain, render_sequence
 from decoding.bench.stand.trajectories import (
     Answering,
@@ -122,7 +123,7 @@ def test_tables_show_prefixes_ratios_and_who_gave_other_tokens() -> None:
     sequence = render_sequence(replies)
     assert "| quick | 2.00 | 2.00 | 4.00 | 2.00 | 6.7 |" in sequence
     assert "| other (other tokens) |" in sequence
-    assert "1: 0% alone, 0% by majority; 4: 75% alone, 100% by majority" in sequence
+    assert "1: 0% alone, 0% by majority, 0% in one at least; 4: 75% alone, 100% by majority, 100%" in sequence
     batches = render_batches({4: replies})
     assert "| quick | 4.00 | 2.00 |" in batches
     assert "4: 75% alone, 100% by majority" in batches
@@ -133,14 +134,21 @@ def test_questions_and_answers_are_read_in_gsm8k_form(tmp_path: Path) -> None:
     file = tmp_path / "questions.jsonl"
     rows = [{"prompt": "How many?", "reference": "Many.\n#### 1,234"}, {"prompt": "And?", "reference": "None."}]
     file.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
-    (one,) = questions_of(file, 1, words(), 100)
+    plain = PreTrainedTokenizerFast(tokenizer_object=words())
+    (one,) = questions_of(file, 1, word_problems(plain), 100)
     assert one.result == 1234
     assert len(one.prompt) > 10
     with pytest.raises(ValueError, match="line 2"):
-        questions_of(file, 2, words(), 100)
+        questions_of(file, 2, word_problems(plain), 100)
     assert read_number("So:\n#### $18.00\nMore") == 18
     assert read_number("#### -7") == -7
     assert read_number("42") is None
+    assert read_last_number("She has 1,200 and sells 30, so $1,170.00.") == 1170
+    assert read_last_number("#### 7\nor 8") == 7
+    assert read_last_number("About 3.5") is None
+    plain.chat_template = "w1 {% for message in messages %}{{ message.content }}{% endfor %} w2"
+    (asked,) = questions_of(file, 1, word_problems(plain), 100)
+    assert asked.prompt[[0, -1]].tolist() == [1, 2]
 
 
 @pytest.mark.slow
