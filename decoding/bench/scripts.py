@@ -18,13 +18,11 @@ from tokenizers import Tokenizer
 
 from decoding.bench import workload as workloads
 from decoding.bench.workload import PROMPT_SEED, PromptChoice, load_workload
-from decoding.training.public_prompts import PROMPT_SETS, read_prompts
 from decoding.training.texts.corpus import ASSISTANT, END_OF_TURN, USER
 from decoding.training.texts.prompts import held_out_exercises
 
 SAMPLES, EDIT, CHAT, RANDOM = "samples", "edit", "chat", "random"
-ASKED = ("gsm8k", "mt_bench", "summary")
-NAMES = (*workloads.SKILLS, workloads.HUMANEVAL, workloads.WIKITEXT, *ASKED, SAMPLES, EDIT, CHAT, RANDOM)
+NAMES = (*workloads.SKILLS, workloads.HUMANEVAL, workloads.WIKITEXT, *workloads.ASKED, SAMPLES, EDIT, CHAT, RANDOM)
 NUM_SAMPLES = 12
 
 _CHAT = (
@@ -66,8 +64,6 @@ class Script:
 
 def load_script(name: str, tokenizer: Tokenizer, choice: PromptChoice) -> Script | None:
     """The script; None if its file is missing or the model has no chat template or chat tokens."""
-    if name in ASKED:
-        return _asked(name, choice)
     own: dict[str, Callable[[Tokenizer, PromptChoice], Script | None]] = {
         SAMPLES: _samples,
         EDIT: _edit,
@@ -96,14 +92,6 @@ def load_scripts(
         else:
             found.append(script)
     return found
-
-
-def _asked(name: str, choice: PromptChoice) -> Script | None:
-    if choice.data is None or choice.chat is None or not (choice.data / PROMPT_SETS[name].file).is_file():
-        return None
-    (prompts,) = read_prompts(choice.data, [name], choice.count).values()
-    turns = tuple(Turn(np.array(choice.chat(each.turns[0]), np.int32), seed) for seed, each in enumerate(prompts))
-    return Script(name=name, turns=turns, max_tokens=choice.max_tokens)
 
 
 def _samples(tokenizer: Tokenizer, choice: PromptChoice) -> Script:

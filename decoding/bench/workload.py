@@ -1,4 +1,5 @@
-"""Workloads: held-out prompts of the bundled model's three skills, and prompt files from elsewhere.
+"""Workloads: held-out prompts of the bundled model's three skills, prompt files from elsewhere, and public questions
+through a model's chat template.
 
 Knows nothing of engines or methods. Invariant: the same arguments give the same prompts.
 """
@@ -8,16 +9,20 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
+from transformers import AutoTokenizer
 
+from decoding.training.public_prompts import PROMPT_SETS, as_chat, read_prompts
 from decoding.training.texts.prompts import held_out_prompts
 
 HUMANEVAL = "humaneval"
 WIKITEXT = "wikitext"
+ASKED = ("gsm8k", "mt_bench", "summary")  # through the chat template
 SKILLS = ("code", "reasoning", "stories")
 NAMES = (*SKILLS, HUMANEVAL)
 FILES = {HUMANEVAL: "humaneval.jsonl", WIKITEXT: "wikitext2_valid_prompts_800c.jsonl"}
@@ -50,13 +55,30 @@ class PromptChoice:
 
 
 def load_workload(name: str, tokenizer: Tokenizer, choice: PromptChoice) -> Workload | None:
-    """The workload; None if its file is missing. Prompts that are too long are skipped."""
+    """The workload; None if its file is missing or the model has no chat template. Prompts that are too long are
+    skipped."""
+    if name in ASKED:
+        return _asked(name, choice)
     texts = _texts(name, choice)
     if texts is None:
         return None
     encoded = (tokenizer.encode(text, add_special_tokens=False).ids for text in texts)
     prompts = [np.array(ids, np.int32) for ids in encoded if 1 <= len(ids) <= choice.max_prompt_len]
     return Workload(name, tuple(prompts[: choice.count]), choice.max_tokens)
+
+
+def _asked(name: str, choice: PromptChoice) -> Workload | None:
+    if choice.data is None or choice.chat is None or not (choice.data / PROMPT_SETS[name].file).is_file():
+        return None
+    (prompts,) = read_prompts(choice.data, [name], choice.count).values()
+    asked = tuple(np.array(choice.chat(each.turns[0]), np.int32) for each in prompts)
+    return Workload(name, asked, choice.max_tokens)
+
+
+def chat_of(folder: Path) -> Callable[[str], list[int]] | None:
+    """What encodes a user's message for the model in a folder, if it has a chat template."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    return partial(as_chat, tokenizer) if tokenizer.chat_template else None
 
 
 def load_workloads(
@@ -67,7 +89,7 @@ def load_workloads(
     for name in names:
         workload = load_workload(name, tokenizer, choice)
         if workload is None:
-            tell(f"The workload {name} is left out: its prompt file is not in --data.")
+            tell(f"The workload {name} is left out: its prompt file is not in --data, or there is no chat template.")
         else:
             found.append(workload)
     return found

@@ -25,7 +25,7 @@ from decoding.bench.draft_trees.ways import Way, ablation_ways, contestants, mai
 from decoding.bench.machine import describe_machine
 from decoding.bench.tables.report import Report, command_line
 from decoding.bench.targets import DEFAULT_MILLIONS, load_widened
-from decoding.bench.workload import WIKITEXT, PromptChoice, Workload, load_workloads
+from decoding.bench.workload import WIKITEXT, PromptChoice, Workload, chat_of, load_workloads
 from decoding.config import EngineConfig
 from decoding.drafting.draft_model.draft_model import load_draft_model
 from decoding.engine.engine import Engine
@@ -49,9 +49,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m decoding.bench.draft_trees", description=__doc__)
     add = parser.add_argument
     add("parts", nargs="*", default=[], choices=(*PARTS, []), help="what to measure")
-    add("--model", default="gosling", help="the bundled model, or a folder with a model and its tokenizer.json")
-    add("--draft-model", default="auto", help="a folder; the bundled model has its own")
+    add(
+        "--model",
+        default="gosling",
+        help="the bundled model, a GGUF file, or a folder with a model and its tokenizer.json",
+    )
+    add("--draft-model", default="auto", help="a folder or GGUF file; the bundled model has its own")
     add("--data", type=Path, help="a folder with wikitext2_valid_prompts_800c.jsonl; without it that is left out")
+    add("--workloads", help="apart by commas, in place of those that were chosen for the bundled model")
     add("--out", type=Path, default=Path("docs"))
     add("--prompts", type=int, default=3, help="prompts of each workload, which is also the number of rounds")
     add("--max-tokens", type=int, default=300, help="most new tokens for one prompt; half of it in sweeps")
@@ -77,7 +82,8 @@ class DraftTrees:
             draft_model=chosen.draft_model,
             threads=chosen.threads,
         )
-        self.tokenizer = Tokenizer.from_file(str(Path(resolve(self.config)[1]) / "tokenizer.json"))
+        self.folder = Path(resolve(self.config)[1])
+        self.tokenizer = Tokenizer.from_file(str(self.folder / "tokenizer.json"))
         self.is_broken = False
         self._engine: Engine | None = None
 
@@ -164,14 +170,19 @@ class DraftTrees:
     def _settings(
         self, settings: Sequence[tuple[str, float, bool]], max_tokens: int | None = None
     ) -> list[tuple[Workload, float]]:
-        """Workloads and temperatures, without those whose prompt file is missing."""
+        """Workloads and temperatures, without those whose prompt file is missing. --workloads replace the part's own at
+        each of its temperatures."""
         chosen, found = self.chosen, []
         choice = PromptChoice(
             count=chosen.prompts,
             max_tokens=max_tokens or chosen.max_tokens,
             max_prompt_len=MAX_PROMPT_LEN,
             data=chosen.data,
+            chat=chat_of(self.folder),
         )
+        if chosen.workloads:
+            temperatures = sorted({temperature for _, temperature, _ in settings})
+            settings = [(name, each, False) for name in chosen.workloads.split(",") for each in temperatures]
         for name, temperature, ignore_eos in settings:
             shown = f"{name}, end token ignored" if ignore_eos else name
             for workload in load_workloads([name], self.tokenizer, choice, self.console.print):

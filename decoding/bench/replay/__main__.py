@@ -9,13 +9,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from tokenizers import Tokenizer
-from transformers import AutoTokenizer
 
 from decoding.bench import scripts
 from decoding.bench.machine import describe_machine
@@ -24,7 +23,7 @@ from decoding.bench.replay.tables import differing, render
 from decoding.bench.scripts import Script, load_scripts
 from decoding.bench.tables.report import write_section
 from decoding.bench.targets import load_random
-from decoding.bench.workload import PromptChoice
+from decoding.bench.workload import PromptChoice, chat_of
 from decoding.config import EngineConfig
 from decoding.drafting.draft_model.draft_model import load_draft_model
 from decoding.drafting.registry import AUTO
@@ -32,7 +31,6 @@ from decoding.engine.engine import Engine
 from decoding.engine.start import load_engine, start_engine
 from decoding.model.checkpoint import resolve
 from decoding.model.device.runner import silent
-from decoding.training.public_prompts import as_chat
 
 BUDGETS = (2, 4, 8, 16, 32)
 METHODS = ("spine", "stand", "recycle", "isotropic", "lookup", "suffix", CHAIN, "dynamic")
@@ -109,13 +107,12 @@ class Replay:
     def scripts(self) -> list[Script]:
         chosen = self.chosen
         folder = Path(resolve(self.config)[1])
-        tokenizer = AutoTokenizer.from_pretrained(folder)
         choice = PromptChoice(
             count=chosen.prompts,
             max_tokens=chosen.max_tokens,
             max_prompt_len=MAX_PROMPT_LEN,
             data=chosen.data,
-            chat=partial(as_chat, tokenizer) if tokenizer.chat_template else None,
+            chat=chat_of(folder),
         )
         return load_scripts(
             chosen.workloads, Tokenizer.from_file(str(folder / "tokenizer.json")), choice, self.console.print

@@ -30,9 +30,12 @@ def test_the_command_leaves_tables_and_every_raw_figure(tmp_path: Path, monkeypa
 @pytest.mark.slow
 def test_other_tokens_fail_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("decoding.bench.comparison.same_tokens", lambda *_: False)
-    given = ["draft-trees", "ablation", "--prompts", "1", "--max-tokens", "4", "--out", str(tmp_path)]
-    assert main(given) == 1
-    assert "**Tokens differ from `none`**" in (tmp_path / "dynamic_trees.md").read_text(encoding="utf-8")
+    given = ["draft-trees", "ablation", "--prompts", "1", "--max-tokens", "4", "--workloads", "stories"]
+    assert main([*given, "--out", str(tmp_path)]) == 1
+    page = (tmp_path / "dynamic_trees.md").read_text(encoding="utf-8")
+    assert "**Tokens differ from `none`**" in page
+    assert "stories" in page
+    assert "code" not in page
 
 
 @pytest.mark.slow
