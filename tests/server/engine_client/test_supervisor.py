@@ -134,7 +134,7 @@ class Starts(Standby):
         self._starts = list(starts)
         self.processes: list[Process] = []
 
-    async def take(self, config: EngineConfig) -> Any:
+    async def take(self, config: EngineConfig) -> Any:  # noqa: ARG002 - as of the real one
         start = self._starts.pop(0) if len(self._starts) > 1 else self._starts[0]
         self.processes.append(await start(len(self.processes) + 1))
         return self.processes[-1]
