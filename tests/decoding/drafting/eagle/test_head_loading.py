@@ -51,7 +51,9 @@ def test_a_head_drafts_under_either_option(folders: tuple[str, str], option: str
 
 def test_a_head_looks_up_its_targets_packed_embeddings(folders: tuple[str, str]) -> None:
     model, head = folders
-    engine = load_engine(replace(CONFIG, model=model, draft_head=head, device="cpu", dtype="float32", weights="int4"), kept=GIVEN)
+    engine = load_engine(
+        replace(CONFIG, model=model, draft_head=head, device="cpu", dtype="float32", weights="int4"), kept=GIVEN
+    )
     assert isinstance(engine.draft_model, HeadDrafting)
     drafter = engine.draft_model.model
     assert isinstance(drafter, HeadModel)
