@@ -193,7 +193,8 @@ class _Channel:
         self._folder = Path(tempfile.mkdtemp(prefix="gander-"))
         self.inbox, self.outbox = f"ipc://{self._folder}/inbox", f"ipc://{self._folder}/outbox"
         self.running = (self._folder / "running").open("w+b")
-        context = zmq.Context.instance()  # the server's one, never ended: that could block the event loop
+        # The server's one, which is never ended: that could block the event loop.
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
         self.push, self.pull = context.socket(zmq.PUSH), context.socket(zmq.PULL)
         self.push.set_hwm(0)  # the limits of the queue bound what waits here
         self.pull.set_hwm(0)
