@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -27,28 +25,34 @@ from decoding.model.target_model import TargetModel
 from tests.asking import own_nodes
 from tests.models import EOS_TOKEN_ID, VOCAB_SIZE, correlated, tiny
 
-CONFIG = EngineConfig(max_model_len=400, kv_slots=8192, max_batch_rows=200, max_nodes=32, threads=1)
+MAX_MODEL_LEN = 400
+CONFIG = EngineConfig(max_model_len=MAX_MODEL_LEN, kv_slots=8192, max_batch_rows=200, max_nodes=32, threads=1)
 GREEDY = SamplingParams(max_tokens=32, temperature=0.0, ignore_eos=True)
 SAMPLED = SamplingParams(max_tokens=32, temperature=0.8, top_p=0.95, seed=1234, ignore_eos=True)
 NOISE = 0.02
-FOLDER = TemporaryDirectory()
-KEPT = KeptTimings(Path(FOLDER.name))  # a model that starts a second time in this process is not timed again
 
 
 class GivenTimings(KeptTimings):
-    """Says of any model that takes as long sequences as `CONFIG` what its forwards took: none is timed."""
+    """Says of any model what its forwards took that takes sequences of this length: none is timed."""
+
+    def __init__(self, max_model_len: int) -> None:
+        short, long = timing.SHORT_CONTEXT, min(timing.LONG_CONTEXT, max_model_len // 2)
+        sizes = [(rows, short) for rows in timing.ROWS] + [(rows, long) for rows in timing.ROWS[:: timing.LONG_STRIDE]]
+        quickest = [
+            (rows, context, 1e-3 + 5e-5 * rows + 3e-8 * rows * context)
+            for rows, context in sizes
+            if context + rows <= max_model_len
+        ]
+        self._timings = ModelTimings(threads=1, head=1e-6, quickest=quickest)
 
     def read(self, fingerprint: str, kind: type[Any]) -> Any:  # noqa: ARG002 - the same for all
-        assert CONFIG.max_model_len is not None
-        sizes = product(timing.ROWS, (timing.SHORT_CONTEXT, CONFIG.max_model_len // 2))
-        quickest = [(rows, context, 1e-3 + 5e-5 * rows + 3e-8 * rows * context) for rows, context in sizes]
-        return ModelTimings(threads=1, head=1e-6, quickest=quickest)
+        return self._timings
 
     def write(self, fingerprint: str, timings: Any) -> None:
         """Nothing was timed."""
 
 
-GIVEN = GivenTimings(Path(FOLDER.name))
+GIVEN = GivenTimings(MAX_MODEL_LEN)
 
 
 def target_of(model_type: str) -> TargetModel:
@@ -62,7 +66,7 @@ def draft_of(model_type: str, max_model_len: int | None = 400) -> TargetModel:
 
 
 def engine_of(model_type: str) -> Engine:
-    return start_engine(target_of(model_type), CONFIG, draft_model=draft_of(model_type), kept=KEPT)
+    return start_engine(target_of(model_type), CONFIG, draft_model=draft_of(model_type), kept=GIVEN)
 
 
 def prompt_of(length: int, seed: int = 0, vocab_size: int = VOCAB_SIZE) -> NDArray[np.int32]:

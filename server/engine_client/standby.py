@@ -6,10 +6,13 @@ Owns at most one such process. It has nothing of the model in memory and may tak
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 
 from decoding.config import EngineConfig
 from server.engine_client.worker_process import WorkerProcess
+
+LOG = logging.getLogger("gander.client")
 
 
 class Standby:
@@ -22,14 +25,18 @@ class Standby:
         self._preparing = asyncio.Lock()
 
     async def prepare(self) -> None:
-        """Start a process that stands by, if there is none."""
+        """Start a process that stands by, if there is none. A start that fails is logged, since no worker needs it."""
         async with self._preparing:
             if self._is_wanted and (self._waiting is None or not self._waiting.is_alive):
                 await self.close()
-                self._waiting = await WorkerProcess.start(self._command)
+                try:
+                    self._waiting = await WorkerProcess.start(self._command)
+                except OSError as error:
+                    LOG.warning("No process could be started to stand by: %s.", error)
 
     async def take(self, config: EngineConfig) -> WorkerProcess:
-        """Give out a process that loads the model: the one that stands by, or a new one."""
+        """Give out a process that loads the model: the one that stands by, or a new one. Raises OSError where none can
+        be started."""
         worker, self._waiting = self._waiting, None
         if worker is not None and not worker.is_alive:
             worker.close()

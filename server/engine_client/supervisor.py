@@ -44,6 +44,7 @@ from server.engine_client.worker_requests import WorkerRequests
 LOG = logging.getLogger("gander.client")
 SILENT_SECONDS = 5  # after which a worker is not taken to be ready
 PATIENCE = 10  # a start, or one step of a large model, may take so many times the longest silence
+KILLED_SECONDS = 10.0  # that a killed process has to end in, before the next one is started beside it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +104,7 @@ class Supervisor:
         self._supervisor: asyncio.Task[None] | None = None
         self._listeners: list[OnStatus] = []
         self._serving = ""  # a sentence of what the process that is ready serves
+        self._has_missed = False  # whether the process could not be sent a request, for the next one to run
 
     @property
     def is_serving(self) -> bool:
@@ -157,25 +159,28 @@ class Supervisor:
         """Send the process the requests that it may run now."""
         if self.ready is not None:
             for request in self.requests.due():
-                self._send(request)
+                if not self._send(request):
+                    self._has_missed = True
 
     def _send(self, message: ToWorker) -> bool:
         return self._process is not None and self._process.send(message)
 
     async def _supervise(self) -> None:
+        """Run one process after another. Whatever goes wrong here is told, since nobody else looks after the worker."""
+        try:
+            await self._run_processes()
+        except Exception as error:
+            LOG.exception("The worker cannot be run and is given up.")
+            sentence = f"the worker cannot be run: {error}"
+            if self._process is not None:
+                await self._process.stop(0.0)
+                self._bury(self._process, sentence)
+            self._set_status(state="failed", sentence=sentence, last_error=repr(error))
+
+    async def _run_processes(self) -> None:
         failures = 0  # workers in a row that were never ready
         while not self._is_over():
-            try:
-                was_ready = await self._one_life()
-            except Exception as error:
-                LOG.exception("The worker cannot be run and is given up.")
-                sentence = f"the worker cannot be run: {error}"
-                if self._process is not None:
-                    await self._process.stop(0.0)
-                    self._bury(self._process, sentence)
-                self._set_status(state="failed", sentence=sentence, last_error=repr(error))
-                break
-            failures = 0 if was_ready else failures + 1
+            failures = 0 if await self._one_life() else failures + 1
             if failures > self._policy.attempts and not self._is_over():
                 self._set_status(state="failed", sentence=f"the worker died {failures} times in a row while loading")
                 LOG.error("Gave up on the worker: it died %d times in a row while loading.", failures)
@@ -188,21 +193,42 @@ class Supervisor:
         config = self._config
         if (announced := self._announced) is not None:
             config = replace(config, kept_slots=announced.kv_slots, max_running=announced.max_running)
-        self._process = worker = await self._standby.take(config)
-        self._set_status(worker_pid=worker.pid)
-        watch = asyncio.create_task(self._watch(worker), name="worker watch")
+        limit = PATIENCE * self._policy.worker_timeout
         try:
-            exit_status = await worker.listen(self._on_batch)
-            reason = worker.verdict or f"exited with status {exit_status}"
-        except msgspec.MsgspecError as error:
-            reason = f"sent a frame that cannot be read ({error})"
-        finally:
-            watch.cancel()
+            async with asyncio.timeout(limit):
+                self._process = worker = await self._standby.take(config)
+        except OSError as error:  # a TimeoutError is one
+            reason = f"in {limit:g} s" if isinstance(error, TimeoutError) else f"({error})"
+            LOG.error("A worker could not be started %s.", reason)
+            self._set_restarting(f"a worker could not be started {reason}")
+            return False
+        self._has_missed = False
+        self._set_status(worker_pid=worker.pid)
+        reason = await self._end_of(worker)
         await worker.stop(0.0)
         return self._bury(worker, reason)
 
+    async def _end_of(self, worker: WorkerProcess) -> str:
+        """Hear and watch a process until it has ended. Returns what it did, as a clause."""
+        listening = asyncio.create_task(worker.listen(self._on_batch), name="worker")
+        watch = asyncio.create_task(self._watch(worker), name="worker watch")
+        try:
+            await asyncio.wait((listening, watch), return_when=asyncio.FIRST_COMPLETED)
+            if listening.done():
+                exit_status = listening.result()
+                return worker.verdict or f"exited with status {exit_status}"
+            watch.result()
+            return f"{worker.verdict}, and has not ended in {KILLED_SECONDS:g} s"
+        except msgspec.MsgspecError as error:
+            return f"sent a frame that cannot be read ({error})"
+        finally:
+            listening.cancel()
+            watch.cancel()
+            await asyncio.gather(listening, watch, return_exceptions=True)
+
     async def _watch(self, worker: WorkerProcess) -> None:
-        """Check every second that the worker is heard of and that its loop goes on; kill it if not."""
+        """Check every second that the worker is heard of and that its loop goes on; kill it if not. Returns where a
+        killed process does not end."""
         timeout = self._policy.worker_timeout
         while worker.verdict is None:
             await asyncio.sleep(1.0)
@@ -211,6 +237,8 @@ class Supervisor:
                 worker.kill(f"was killed: nothing was heard of it for {silence} s")
             elif worker.pulse.busy_seconds > PATIENCE * timeout:
                 worker.kill(f"was killed: its step took more than {PATIENCE * timeout:g} s")
+            elif self._has_missed:
+                worker.kill("was killed: it could not be sent a request")
             elif silence >= SILENT_SECONDS and self.status.state in ("ready", "silent"):
                 self._set_status(state="silent", sentence=f"nothing was heard of the worker for {silence} s")
             elif self.ready is not None:
@@ -218,6 +246,7 @@ class Supervisor:
                     self._set_status(state="ready", sentence=self._serving)
                 if not self.status.compiling:
                     await self._standby.prepare()
+        await asyncio.sleep(KILLED_SECONDS)
 
     def _bury(self, worker: WorkerProcess, reason: str) -> bool:
         """Note that the process is gone, and what it may have died of. Returns whether it was ever ready."""
@@ -231,8 +260,7 @@ class Supervisor:
         LOG.error("Worker %d %s; %d requests go on with the next.", worker.pid, reason, len(self.requests))
         last_error = self.status.last_error if self.status.state == "failed" else f"worker {worker.pid} {reason}"
         self._set_status(worker_pid=None, last_error=last_error, compiling=())
-        if self.status.state not in ("failed", "draining"):
-            self._set_status(state="restarting", sentence=f"the worker {reason}")
+        self._set_restarting(f"the worker {reason}")
         return ready is not None
 
     def _is_over(self) -> bool:
@@ -293,8 +321,11 @@ class Supervisor:
         """Kill a process that gave up, since nothing more comes of it."""
         if self._process is not None:
             self._process.kill(f"gave up: {broke.error}")
+        self._set_restarting(broke.error)
+
+    def _set_restarting(self, sentence: str) -> None:
         if self.status.state not in ("failed", "draining"):
-            self._set_status(state="restarting", sentence=broke.error)
+            self._set_status(state="restarting", sentence=sentence)
 
     def _set_status(self, **changes: object) -> None:
         self.status = replace(self.status, **changes)  # type: ignore[arg-type]

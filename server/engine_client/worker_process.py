@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import shutil
 import sys
@@ -24,6 +25,7 @@ from decoding.config import EngineConfig
 from decoding.worker.messages import Batch, Beat, Drain, ToWorker
 from decoding.worker.running_file import read_running
 
+LOG = logging.getLogger("gander.client")
 WORKER_COMMAND = (sys.executable, "-m", "decoding.worker")
 LAST_WORDS_SECONDS = 0.3  # that frames may still arrive in after the process has ended
 TERMINATE_SECONDS = 2.0
@@ -69,7 +71,11 @@ class WorkerProcess:
 
     @classmethod
     async def start(cls, command: Sequence[str]) -> WorkerProcess:
-        channel = _Channel()
+        """Raises OSError where no process can be started, or none be spoken to."""
+        try:
+            channel = _Channel()
+        except zmq.ZMQError as error:
+            raise OSError(error.errno, error.strerror) from error
         try:
             arguments = {
                 "--inbox": channel.inbox,
@@ -150,7 +156,8 @@ class WorkerProcess:
         return read_running(self._channel.running.fileno())
 
     async def stop(self, seconds: float) -> None:
-        """Ask the process to leave, and end it if it has not left in so many seconds. Returns when it is gone."""
+        """Ask the process to leave, and end it if it has not left in so many seconds. Returns when it is gone, or
+        cannot be ended."""
         if seconds > 0 and self.send(Drain()) and await self._has_ended(seconds):
             return
         with contextlib.suppress(ProcessLookupError):
@@ -158,7 +165,8 @@ class WorkerProcess:
         if not await self._has_ended(TERMINATE_SECONDS):
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
-            await self._process.wait()
+            if not await self._has_ended(TERMINATE_SECONDS):
+                LOG.error("Process %d was killed and is still there.", self.pid)
 
     def kill(self, verdict: str) -> None:
         """End the process without asking. `listen` returns soon after."""
@@ -185,9 +193,9 @@ class _Channel:
         self._folder = Path(tempfile.mkdtemp(prefix="gander-"))
         self.inbox, self.outbox = f"ipc://{self._folder}/inbox", f"ipc://{self._folder}/outbox"
         self.running = (self._folder / "running").open("w+b")
-        self._context = zmq.Context()
-        self.push = self._context.socket(zmq.PUSH)
-        self.pull = self._context.socket(zmq.PULL)
+        # The server's one, which is never ended: that could block the event loop.
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
+        self.push, self.pull = context.socket(zmq.PUSH), context.socket(zmq.PULL)
         self.push.set_hwm(0)  # the limits of the queue bound what waits here
         self.pull.set_hwm(0)
         self.push.bind(self.inbox)
@@ -204,6 +212,5 @@ class _Channel:
     def close(self) -> None:
         self.push.close(linger=0)
         self.pull.close(linger=0)
-        self._context.term()
         self.running.close()
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -8,6 +8,7 @@ from decoding.config import EngineConfig
 from decoding.costs.price import CostCurve
 from decoding.engine.engine import Engine
 from decoding.engine.start import load_engine
+from tests.pairs import GivenTimings
 
 STEP = CostCurve(base=3.5e-4, token=4e-5, key=3e-8, few=4, few_token=7e-6)  # seconds, on a quiet machine
 ROUND = CostCurve(base=2e-4, token=8e-6, key=7e-9)
@@ -15,7 +16,7 @@ ROUND = CostCurve(base=2e-4, token=8e-6, key=7e-9)
 
 @pytest.fixture(scope="session")
 def gosling() -> Engine:
-    engine = load_engine(EngineConfig(max_model_len=1500, kv_slots=12_000, threads=1))
+    engine = load_engine(EngineConfig(max_model_len=1500, kv_slots=12_000, threads=1), kept=GivenTimings(1500))
     hold_prices(engine)
     return engine
 

@@ -69,7 +69,13 @@ BROKEN: dict[Callable[[Path], list[str]], str] = {
 }
 
 
-@pytest.mark.parametrize("break_it", BROKEN, ids=lambda each: each.__name__)
+QUICK = (truncated_weights, broken_template, broken_tokenizer, no_key_file)  # one for each part that reads a file
+
+
+@pytest.mark.parametrize(
+    "break_it",
+    [pytest.param(each, marks=() if each in QUICK else pytest.mark.slow, id=each.__name__) for each in BROKEN],
+)
 def test_what_cannot_be_served_is_told_in_a_sentence(tmp_path: Path, break_it: Callable[[Path], list[str]]) -> None:
     folder = make_model_folder(tmp_path / "toy")
     arguments = ["serve", str(folder), "--port", "0", "--no-standby", "--device", "cpu", *break_it(folder)]

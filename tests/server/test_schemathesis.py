@@ -58,7 +58,7 @@ OPERATIONS = [
     ("get", "/version"),
     ("get", "/metrics"),
 ]
-EXAMPLES = 20  # of each operation, right and wrong
+EXAMPLES = [5, pytest.param(20, marks=pytest.mark.slow)]  # of each operation, right and wrong
 
 
 @pytest.fixture(scope="module")
@@ -69,15 +69,16 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         yield schemathesis.openapi.from_url(f"{server.url}/openapi.json")
 
 
+@pytest.mark.parametrize("num_examples", EXAMPLES)
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["right", "wrong"])
 @pytest.mark.parametrize(("method", "path"), OPERATIONS)
 def test_every_reply_to_a_generated_request_is_documented(
-    api: Any, method: str, path: str, mode: GenerationMode
+    api: Any, method: str, path: str, mode: GenerationMode, num_examples: int
 ) -> None:
     num_sent = 0
 
     @settings(
-        max_examples=EXAMPLES,
+        max_examples=num_examples,
         deadline=None,
         derandomize=True,
         database=None,

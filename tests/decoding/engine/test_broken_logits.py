@@ -17,6 +17,7 @@ from decoding.model.device.runner import Forward
 from decoding.model.target_model import TargetModel
 from tests.decoding.engine.test_engine import CONFIG, GREEDY, SAMPLED, prompt_of, reply, request_of
 from tests.models import tiny
+from tests.pairs import GIVEN
 
 
 class Breaking:
@@ -46,7 +47,7 @@ def model() -> Breaking:
 
 @pytest.fixture(scope="module")
 def engine(model: Breaking) -> Engine:
-    return start_engine(model, CONFIG)  # type: ignore[arg-type]
+    return start_engine(model, CONFIG, kept=GIVEN)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])

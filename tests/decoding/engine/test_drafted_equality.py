@@ -20,7 +20,7 @@ from decoding.engine.engine import Engine
 from decoding.engine.start import load_engine
 from decoding.model.checkpoint import BUNDLED_FOLDER
 from decoding.model.linear.int8 import can_round_to_int8
-from tests.pairs import CONFIG, GREEDY, SAMPLED, engine_of, finish, prompt_of, reply, request_of
+from tests.pairs import CONFIG, GIVEN, GREEDY, SAMPLED, engine_of, finish, prompt_of, reply, request_of
 
 METHODS = {
     "dynamic": {"max_nodes": 8},
@@ -54,7 +54,8 @@ def pair(request: pytest.FixtureRequest) -> Pair:
             pytest.skip("this processor has no instructions for int8 weights")
         tokenizer = AutoTokenizer.from_pretrained(BUNDLED_FOLDER)
         prompts = [np.array(tokenizer.encode(text), np.int32) for text in TEXTS]
-        engine = load_engine(replace(CONFIG, model="gosling", device="cpu", dtype="float32", weights=weights))
+        config = replace(CONFIG, model="gosling", device="cpu", dtype="float32", weights=weights)
+        engine = load_engine(config, kept=GIVEN)
     else:
         prompts = [prompt_of(40, seed) for seed in range(3)]
         engine = engine_of(request.param)

@@ -26,6 +26,7 @@ from decoding.model.target_model import TargetModel
 from tests.asking import own_nodes
 from tests.fakes import ScriptedDrafter
 from tests.models import EOS_TOKEN_ID, VOCAB_SIZE, tiny
+from tests.pairs import GIVEN
 
 CONFIG = EngineConfig(max_model_len=400, kv_slots=8192, max_batch_rows=160, threads=1)
 GREEDY = SamplingParams(max_tokens=48, temperature=0.0, ignore_eos=True)
@@ -35,7 +36,7 @@ METHODS = sorted(set(drafters.available(has_draft_model=False)) - {"none"})
 
 def new_engine(dtype: str = "float32", **options: Any) -> Engine:
     config = replace(CONFIG, dtype=dtype, **options)
-    return start_engine(TargetModel.from_model(tiny("llama").to(getattr(torch, dtype)), config), config)
+    return start_engine(TargetModel.from_model(tiny("llama").to(getattr(torch, dtype)), config), config, kept=GIVEN)
 
 
 @pytest.fixture(scope="module", params=["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])

@@ -17,10 +17,11 @@ from decoding.model.device.graph_runner import GraphRunner
 from decoding.model.target_model import TargetModel
 from tests.asking import own_nodes
 from tests.models import correlated, tiny
-from tests.pairs import CONFIG, GREEDY, NOISE, SAMPLED, finish, prompt_of, reply, request_of
+from tests.pairs import CONFIG, GREEDY, NOISE, SAMPLED, GivenTimings, finish, prompt_of, reply, request_of
 from tests.recording import RecordingCapture
 
-SMALL = replace(CONFIG, max_model_len=160, kv_slots=2048, max_batch_rows=64, max_nodes=16)
+SMALL_LEN = 160
+SMALL = replace(CONFIG, max_model_len=SMALL_LEN, kv_slots=2048, max_batch_rows=64, max_nodes=16)
 STATIC = replace(SMALL, attention="padded")
 METHODS = ("none", "stand", "dynamic", "fixed", "eagle", "auto")
 
@@ -31,7 +32,7 @@ def asked(name: str, prompt: NDArray[np.int32], sampling: SamplingParams, method
 
 @pytest.fixture(scope="module")
 def plain() -> Engine:
-    return start_engine(TargetModel.from_model(tiny("llama"), SMALL), SMALL)
+    return start_engine(TargetModel.from_model(tiny("llama"), SMALL), SMALL, kept=GivenTimings(SMALL_LEN))
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,7 @@ def captured() -> Engine:
             TargetModel.from_model(each, STATIC, RecordingCapture())
             for each in (tiny("llama"), correlated("llama", NOISE))
         ]
-        return start_engine(models[0], STATIC, draft_model=models[1])
+        return start_engine(models[0], STATIC, draft_model=models[1], kept=GivenTimings(SMALL_LEN))
 
 
 @pytest.mark.parametrize("method", METHODS)

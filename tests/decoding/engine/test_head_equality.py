@@ -21,7 +21,7 @@ from decoding.engine.start import start_engine
 from decoding.model.target_model import TargetModel
 from tests.head_bench import assert_some_accepted_and_some_rejected
 from tests.heads import trained_head
-from tests.pairs import CONFIG, GREEDY, KEPT, SAMPLED, finish, prompt_of, request_of, target_of, write_tokenizer
+from tests.pairs import CONFIG, GIVEN, GREEDY, SAMPLED, finish, prompt_of, request_of, target_of, write_tokenizer
 
 METHODS = {"dynamic": {"max_nodes": 12}, "eagle": {}, "linear": {"max_depth": 4}, "fixed": {"max_depth": 3}}
 KINDS = {
@@ -46,7 +46,7 @@ def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         pytest.skip("this processor does not give row-invariant arithmetic")
     head = HeadModel(deepcopy(trained_head(request.param)), target)
     config = replace(CONFIG, model=str(write_tokenizer(tmp_path_factory.mktemp("tokenizer"))))
-    return Bench(target, start_engine(target, config, draft_model=head, kept=KEPT), head)
+    return Bench(target, start_engine(target, config, draft_model=head, kept=GIVEN), head)
 
 
 def run(engine: Engine, *requests: Request) -> dict[str, RequestStats]:
@@ -138,7 +138,7 @@ def test_requests_of_all_methods_together_get_the_plain_tokens(bench: Bench) -> 
 @pytest.mark.parametrize("prefix_cache", [True, False])
 def test_short_of_room_replies_are_the_plain_tokens(bench: Bench, *, prefix_cache: bool) -> None:
     config = replace(CONFIG, kv_slots=20 * BLOCK_LEN, max_model_len=None, max_batch_rows=64, max_running=8)
-    engine = start_engine(bench.target, replace(config, prefix_cache=prefix_cache), draft_model=bench.head, kept=KEPT)
+    engine = start_engine(bench.target, replace(config, prefix_cache=prefix_cache), draft_model=bench.head, kept=GIVEN)
     generator = np.random.default_rng(4)
     requests = []
     for place in range(14):

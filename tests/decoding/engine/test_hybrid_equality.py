@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,7 +69,16 @@ def family_of(model_type: str) -> Family:
     return Family(start_engine(target, CONFIG, draft_model=draft, kept=GIVEN), draft)
 
 
-@pytest.fixture(scope="module", params=[*FAMILIES, *(pytest.param(each, marks=pytest.mark.slow) for each in OTHERS)])
+def families(*quick: str) -> list[Any]:
+    """All of them, the others slow."""
+    return [pytest.param(each, marks=() if each in quick else pytest.mark.slow) for each in (*FAMILIES, *OTHERS)]
+
+
+# What is found again and given up is a pool's: with the largest state and with the smallest.
+pooled = pytest.mark.parametrize("family", families("qwen3_next", "lfm2"), indirect=True)
+
+
+@pytest.fixture(scope="module", params=families(*FAMILIES))
 def family(request: pytest.FixtureRequest) -> Family:
     return family_of(request.param)
 
@@ -108,6 +118,7 @@ def test_eight_at_once_in_chunks_are_answered_as_alone(family: Family) -> None:
     assert [request.output.tolist() for request in together] == alone
 
 
+@pooled
 def test_a_prompt_is_found_from_its_last_whole_block_on(family: Family) -> None:
     prompt = prompt_of(100, 7)
     plain = family.alone(prompt, LAWS["sampled"])
@@ -120,6 +131,7 @@ def test_a_prompt_is_found_from_its_last_whole_block_on(family: Family) -> None:
     assert ended["again"].cached_tokens == 96
 
 
+@pooled
 def test_what_two_prompts_share_is_found_by_the_third(family: Family) -> None:
     common, found = prompt_of(50, 8), []
     prompts = [np.concatenate((common, prompt_of(30, 20 + place))) for place in range(3)]
@@ -133,6 +145,7 @@ def test_what_two_prompts_share_is_found_by_the_third(family: Family) -> None:
     assert request.output.tolist() == last
 
 
+@pooled
 def test_choices_of_one_call_share_their_prompts_state(family: Family) -> None:
     prompt = prompt_of(80, 9)
     laws = [replace(LAWS["sampled"], seed=seed, max_tokens=12) for seed in range(3)]
@@ -162,6 +175,7 @@ def test_a_reply_is_resumed_after_any_of_its_tokens(family: Family) -> None:
         assert resumed.output.tolist() == plain
 
 
+@pooled
 def test_a_conversation_runs_what_each_turn_adds(family: Family) -> None:
     """The tenth turn brings no more tokens to the model than the first did, with its prompt of twice a turn's."""
     family.engine.start_afresh(0.0)
@@ -199,6 +213,7 @@ def assert_replies_stay_where_room_is_short(family: Family, *, prefix_cache: boo
     assert states.num_made <= 2 * engine.limits.max_running + states.max_checkpoints
 
 
+@pooled
 def test_whoever_gives_up_its_room_says_the_same(family: Family) -> None:
     assert_replies_stay_where_room_is_short(family, prefix_cache=True)
 

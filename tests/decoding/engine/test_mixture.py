@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from decoding.cache.block_pool import BLOCK_LEN
 from decoding.engine.engine import Engine
 from decoding.engine.start import start_engine
+from decoding.model.kept_timings import KeptTimings
 from decoding.model.target_model import TargetModel
 from tests.decoding.engine.test_preemption import again, finish, requests_of
-from tests.pairs import CONFIG, KEPT, draft_of, target_of
+from tests.pairs import CONFIG, draft_of, target_of
+
+FOLDER = TemporaryDirectory()
+KEPT = KeptTimings(Path(FOLDER.name))  # so that the second engine times nothing again
 
 
 @cache

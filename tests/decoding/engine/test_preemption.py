@@ -19,7 +19,7 @@ from decoding.engine.engine import Engine
 from decoding.engine.start import start_engine
 from decoding.model.target_model import TargetModel
 from tests.models import VOCAB_SIZE
-from tests.pairs import CONFIG, KEPT, draft_of, target_of
+from tests.pairs import CONFIG, GIVEN, draft_of, target_of
 
 METHODS = ("auto", "spine", "stand", "dynamic", "none")
 MOST_STEPS = 5000
@@ -39,7 +39,7 @@ def models() -> tuple[TargetModel, TargetModel]:
 def new_engine(num_slots: int, **options: object) -> Engine:
     config = replace(CONFIG, kv_slots=num_slots, max_model_len=None, **options)  # type: ignore[arg-type]
     target, draft = models()
-    return start_engine(target, config, draft_model=draft, kept=KEPT)
+    return start_engine(target, config, draft_model=draft, kept=GIVEN)
 
 
 def requests_of(count: int, seed: int) -> list[Request]:

@@ -18,7 +18,7 @@ from decoding.engine.engine import Engine
 from decoding.engine.start import start_engine
 from decoding.stores.acceptance_model import measured_models
 from tests.models import VOCAB_SIZE
-from tests.pairs import CONFIG, KEPT, draft_of, finish, target_of
+from tests.pairs import CONFIG, GIVEN, draft_of, finish, target_of
 
 METHODS = ("auto", "spine", "stand", "dynamic", "none")
 GREEDY = SamplingParams(max_tokens=24, temperature=0.0, ignore_eos=True)
@@ -29,7 +29,7 @@ def engines() -> tuple[Engine, Engine]:
     """One that reuses prompts and one that does not."""
     target, draft = target_of("llama"), draft_of("llama")
     return tuple(  # type: ignore[return-value]
-        start_engine(target, replace(CONFIG, prefix_cache=reuses), draft_model=draft, kept=KEPT)
+        start_engine(target, replace(CONFIG, prefix_cache=reuses), draft_model=draft, kept=GIVEN)
         for reuses in (True, False)
     )
 

@@ -13,11 +13,12 @@ from decoding.errors import RequestRejected
 from decoding.model.target_model import TargetModel
 from tests.decoding.engine.test_engine import CONFIG, GREEDY, finish, prompt_of, request_of
 from tests.models import tiny
+from tests.pairs import GIVEN
 
 
 def new_engine(**limits: int) -> Engine:
     config = replace(CONFIG, **limits)  # type: ignore[arg-type]
-    return start_engine(TargetModel.from_model(tiny("llama"), config), config)
+    return start_engine(TargetModel.from_model(tiny("llama"), config), config, kept=GIVEN)
 
 
 def some(count: int) -> list[Request]:

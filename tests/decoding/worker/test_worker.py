@@ -24,7 +24,7 @@ from decoding.core.speculation_params import SpeculationParams
 from decoding.core.stats import EngineStats, StepStats
 from decoding.engine.step_result import StepResult
 from decoding.stores.session_store import SessionLimits, SessionStore
-from decoding.worker import messages
+from decoding.worker import heart, messages
 from decoding.worker.heart import Heart
 from decoding.worker.running_file import read_running
 from decoding.worker.worker import Worker
@@ -388,16 +388,19 @@ def test_a_worker_whose_parent_died_while_it_was_importing_leaves_without_a_word
         worker.close()
 
 
-def test_a_heart_beats_beside_the_loop_and_says_for_how_long_that_is_at_one_round(tmp_path: Path) -> None:
+def test_a_heart_beats_beside_the_loop_and_says_for_how_long_that_is_at_one_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heart, "BEAT_SECONDS", 0.05)
     address, decoder = f"ipc://{tmp_path}/out", msgspec.msgpack.Decoder(messages.Batch)
     with zmq.Context() as context, context.socket(zmq.PULL) as ear:
         ear.bind(address)
-        heart = Heart(context, address)
-        heart.start()
+        beating = Heart(context, address)
+        beating.start()
         beats = [beat for _ in range(2) for beat in decoder.decode(ear.recv()).messages]
-        heart.note_round()
+        beating.note_round()
         beats += [beat for _ in range(2) for beat in decoder.decode(ear.recv()).messages]
-        heart.stop()
+        beating.stop()
     seconds = [beat.busy_seconds for beat in beats if isinstance(beat, messages.Beat)]
     assert seconds[:2] == [0.0, 0.0]
     assert 0 < seconds[2] < seconds[3]

@@ -23,7 +23,7 @@ from decoding.model.device.capture import Capture
 from decoding.model.device.runner import Forward, Progress
 from decoding.model.target_model import TargetModel
 from tests.models import correlated, tiny
-from tests.pairs import CONFIG, GREEDY, KEPT, NOISE, SAMPLED, draft_of, finish, prompt_of, reply, request_of, target_of
+from tests.pairs import CONFIG, GIVEN, GREEDY, NOISE, SAMPLED, draft_of, finish, prompt_of, reply, request_of, target_of
 
 METHODS = ["dynamic", "linear", "fixed"]
 
@@ -57,7 +57,7 @@ def target() -> TargetModel:
 @pytest.fixture(scope="module")
 def shorter(target: TargetModel) -> Engine:
     """Its draft model's context is 64 tokens, the target's 400."""
-    return start_engine(target, CONFIG, draft_model=draft_of("llama", 64), kept=KEPT)
+    return start_engine(target, CONFIG, draft_model=draft_of("llama", 64), kept=GIVEN)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def breaking(target: TargetModel) -> Engine:
     """Its draft model can break, and its context is longer than the target's."""
     config = replace(CONFIG, max_model_len=512)
     model = BreakingModel.from_model(correlated("llama", NOISE), config)
-    return start_engine(target, CONFIG, draft_model=model, kept=KEPT)
+    return start_engine(target, CONFIG, draft_model=model, kept=GIVEN)
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_a_longer_draft_model_drafts_to_the_targets_end(breaking: Engine) -> Non
 def test_numbers_that_are_none_are_given_up_with_one_warning(
     target: TargetModel, model: BreakingModel, caplog: pytest.LogCaptureFixture, countdown: int
 ) -> None:
-    engine = start_engine(target, CONFIG, draft_model=model, kept=KEPT)  # each engine warns for itself
+    engine = start_engine(target, CONFIG, draft_model=model, kept=GIVEN)  # each engine warns for itself
     prompts = [prompt_of(30, seed) for seed in range(4)]
     plain = [reply(engine, request_of(f"plain{seed}", prompt)) for seed, prompt in enumerate(prompts)]
     with caplog.at_level(logging.WARNING):
@@ -189,7 +189,7 @@ def test_auto_goes_on_without_a_draft_model_that_breaks(breaking: Engine, model:
 
 def test_a_token_that_the_draft_model_does_not_know(target: TargetModel) -> None:
     model = TargetModel.from_model(tiny("llama", vocab_size=150), CONFIG)
-    engine = start_engine(target, CONFIG, draft_model=model, kept=KEPT)
+    engine = start_engine(target, CONFIG, draft_model=model, kept=GIVEN)
     known, unknown = prompt_of(20, 0, 150), prompt_of(20, 1)
     assert unknown.max() >= 150
     plain = [reply(engine, request_of(f"plain{place}", prompt)) for place, prompt in enumerate((known, unknown))]
@@ -244,7 +244,7 @@ def test_a_step_with_no_row_for_a_tree_asks_the_draft_model_for_none(breaking: E
 
 @pytest.mark.parametrize("method", METHODS)
 def test_without_a_draft_model_its_methods_are_rejected_by_name(target: TargetModel, method: str) -> None:
-    engine = start_engine(target, CONFIG, kept=KEPT)
+    engine = start_engine(target, CONFIG, kept=GIVEN)
     with pytest.raises(RequestRejected) as caught:
         engine.add(request_of("bad", prompt_of(5), method=method))
     assert caught.value.param == "speculation.method"

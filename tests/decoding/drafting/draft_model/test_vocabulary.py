@@ -13,12 +13,12 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedModel
 
-from decoding.config import EngineConfig
 from decoding.drafting.draft_model.vocabulary import TokenMap, token_map
+from decoding.engine.engine import Engine
 from decoding.engine.start import load_engine
 from decoding.errors import ConfigError, ModelRefused
 from tests.models import VOCAB_SIZE, correlated, tiny
-from tests.pairs import CONFIG, NOISE, finish, prompt_of, reply, request_of
+from tests.pairs import CONFIG, GIVEN, NOISE, finish, prompt_of, reply, request_of
 
 METHODS = ["dynamic", "linear", "fixed"]
 WORDS = {f"w{token_id}": token_id for token_id in range(VOCAB_SIZE)}
@@ -104,19 +104,30 @@ def shuffled_model() -> tuple[PreTrainedModel, dict[str, int]]:
     return model, {word: int(places[token_id]) for word, token_id in WORDS.items()}
 
 
+@pytest.fixture(scope="module")
+def engines(
+    tmp_path_factory: pytest.TempPathFactory, shuffled_model: tuple[PreTrainedModel, dict[str, int]]
+) -> dict[str, Engine]:
+    """With that draft model in the target's vocabulary, and in its own."""
+    folder = tmp_path_factory.mktemp("models")
+    model = save(folder / "target", word_level(WORDS), tiny("llama"))
+    drafts = {
+        "same": save(folder / "same", word_level(WORDS), correlated("llama", NOISE)),
+        "another": save(folder / "another", word_level(shuffled_model[1]), shuffled_model[0]),
+    }
+    return {
+        name: load_engine(replace(CONFIG, model=model, draft_model=draft, device="cpu"), kept=GIVEN)
+        for name, draft in drafts.items()
+    }
+
+
 @pytest.mark.parametrize("method", [*METHODS, "auto"])
 def test_a_draft_in_another_vocabulary_drafts_what_it_would_in_the_targets(
-    tmp_path: Path, shuffled_model: tuple[PreTrainedModel, dict[str, int]], method: str
+    engines: dict[str, Engine], method: str
 ) -> None:
-    model = save(tmp_path / "target", word_level(WORDS), tiny("llama"))
-    drafts = {
-        "same": save(tmp_path / "same", word_level(WORDS), correlated("llama", NOISE)),
-        "another": save(tmp_path / "another", word_level(shuffled_model[1]), shuffled_model[0]),
-    }
     accepted = {}
-    for name, draft in drafts.items():
-        config: EngineConfig = replace(CONFIG, model=model, draft_model=draft, device="cpu")
-        engine = load_engine(config)
+    for name, engine in engines.items():
+        engine.start_afresh(0.0)
         assert set(METHODS) <= set(engine.methods)
         plain = reply(engine, request_of("plain", prompt_of(20)))
         request = request_of("drafted", prompt_of(20), method=method, max_nodes=8)

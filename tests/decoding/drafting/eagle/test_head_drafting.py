@@ -28,7 +28,7 @@ from decoding.engine.start import start_engine
 from tests.head_bench import HeadedEngine
 from tests.heads import features_of, fields_of, new_head, trained_head
 from tests.models import tiny
-from tests.pairs import CONFIG, GREEDY, KEPT, finish, prompt_of, request_of, target_of
+from tests.pairs import CONFIG, GIVEN, GREEDY, finish, prompt_of, request_of, target_of
 
 LENGTH = 4  # of the chains
 
@@ -58,7 +58,7 @@ class HeadBench(HeadedEngine):
         self.model = tiny(model_type)
         self.network = network or trained_head(model_type)
         self.head = WatchedHead(deepcopy(self.network), target)
-        super().__init__(start_engine(target, config, draft_model=self.head, kept=KEPT))
+        super().__init__(start_engine(target, config, draft_model=self.head, kept=GIVEN))
 
     def add(self, name: str, prompt: NDArray[np.int32], **sampling: object) -> Request:
         params = replace(GREEDY, **sampling)  # type: ignore[arg-type]

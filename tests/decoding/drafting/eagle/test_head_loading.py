@@ -19,7 +19,7 @@ from decoding.engine.start import load_engine, start_engine
 from decoding.errors import ConfigError
 from tests.heads import fields_of, new_head, trained_head
 from tests.models import tiny
-from tests.pairs import CONFIG, finish, prompt_of, reply, request_of, target_of
+from tests.pairs import CONFIG, GIVEN, finish, prompt_of, reply, request_of, target_of
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 def test_a_head_drafts_under_either_option(folders: tuple[str, str], option: str) -> None:
     model, head = folders
     config = replace(CONFIG, model=model, device="cpu", dtype="float32", **{option: head})  # type: ignore[arg-type]
-    engine = load_engine(config)
+    engine = load_engine(config, kept=GIVEN)
     assert isinstance(engine.draft_model, HeadDrafting)
     assert {"eagle", "dynamic"} <= set(engine.methods)
     prompt = prompt_of(30)
@@ -51,13 +51,17 @@ def test_a_head_drafts_under_either_option(folders: tuple[str, str], option: str
 
 def test_a_head_looks_up_its_targets_packed_embeddings(folders: tuple[str, str]) -> None:
     model, head = folders
-    engine = load_engine(replace(CONFIG, model=model, draft_head=head, device="cpu", dtype="float32", weights="int4"))
+    engine = load_engine(
+        replace(CONFIG, model=model, draft_head=head, device="cpu", dtype="float32", weights="int4"), kept=GIVEN
+    )
     assert isinstance(engine.draft_model, HeadDrafting)
     drafter = engine.draft_model.model
     assert isinstance(drafter, HeadModel)
     assert drafter._head.embed_tokens is engine.model.packed_embedding is not None
     assert drafter._fused is not None
-    unpacked = load_engine(replace(CONFIG, model=model, draft_head=head, device="cpu", dtype="float32")).draft_model
+    unpacked = load_engine(
+        replace(CONFIG, model=model, draft_head=head, device="cpu", dtype="float32"), kept=GIVEN
+    ).draft_model
     assert isinstance(unpacked, HeadDrafting)
     assert drafter.num_bytes == unpacked.model.num_bytes, "the embeddings are the target's in both"
     plain = reply(engine, request_of("plain", prompt_of(30)))
@@ -71,7 +75,8 @@ def test_a_head_looks_up_its_targets_packed_embeddings(folders: tuple[str, str])
 def test_in_bfloat16_the_head_is_the_targets_kind(folders: tuple[str, str]) -> None:
     model, head = folders
     engine = load_engine(
-        replace(CONFIG, model=model, draft_head=head, device="cpu", dtype="bfloat16", attention="sdpa")
+        replace(CONFIG, model=model, draft_head=head, device="cpu", dtype="bfloat16", attention="sdpa"),
+        kept=GIVEN,
     )
     request = request_of("drafted", prompt_of(30), method="eagle")
     engine.add(request)
@@ -122,7 +127,7 @@ def test_numbers_that_are_none_are_given_up_and_the_tokens_stay(
 ) -> None:
     target = target_of("llama")
     head = BreakingHead(deepcopy(trained_head("llama")), target)
-    engine = start_engine(target, CONFIG, draft_model=head)
+    engine = start_engine(target, CONFIG, draft_model=head, kept=GIVEN)
     plain = reply(engine, request_of("plain", prompt_of(30)))
     request = request_of("drafted", prompt_of(30), method=method, max_nodes=8)
     engine.add(request)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +34,7 @@ class Bench(HeadedEngine):
     def __init__(self, mtp: Mtp, folder: Path) -> None:
         self.mtp = mtp
         config = replace(CONFIG, model=str(write_tokenizer(mtp.write(folder))), device="cpu", dtype="float32")
-        super().__init__(load_engine(config))
+        super().__init__(load_engine(config, kept=GIVEN))
 
     def chain(self, name: str, length: int, **sampling: object) -> None:
         """A request whose chains are recorded."""
@@ -41,11 +42,19 @@ class Bench(HeadedEngine):
         self.record(request_of(name, prompt_of(length, length), sampling_params, "linear", max_depth=LENGTH))
 
 
-SLOW = ("qwen3_next", "qwen3_5_moe_text")  # which compute what others do, together
-BENCHES = [pytest.param(each, marks=pytest.mark.slow if each in SLOW else ()) for each in FAMILIES]
+QUICK = ("deepseek_v3", "glm4_moe", "qwen3_5_text", "mimo")  # the others compute what these do, together
 
 
-@pytest.fixture(scope="module", params=BENCHES)
+def families(*quick: str) -> list[Any]:
+    """All of them, the others slow."""
+    return [pytest.param(each, marks=() if each in quick else pytest.mark.slow) for each in FAMILIES]
+
+
+# What is found again and given up is a pool's: with attention alone, and with layers that carry a state.
+pooled = pytest.mark.parametrize("bench", families("deepseek_v3", "qwen3_5_text"), indirect=True)
+
+
+@pytest.fixture(scope="module", params=families(*QUICK))
 def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bench:
     with pytest.MonkeyPatch.context() as patch:  # its weights stay as the published code has them
         patch.setattr(loaded_head, "can_round_to_int8", lambda *_: False)
@@ -78,6 +87,7 @@ def test_every_method_gives_the_plain_tokens(bench: Bench, temperature: float) -
     assert_some_accepted_and_some_rejected(stats)
 
 
+@pooled
 def test_a_prompt_that_is_found_and_a_grammar_give_the_plain_tokens(bench: Bench) -> None:
     grammar = SamplingParams(
         max_tokens=40, temperature=0.7, seed=5, grammar=Grammar("regex", "([A-z -/]{2,9}[0-9]{1,3}){4,9}")
@@ -92,6 +102,7 @@ def test_a_prompt_that_is_found_and_a_grammar_give_the_plain_tokens(bench: Bench
     assert ended["bound"].counts.drafted > 0
 
 
+@pooled
 def test_short_of_room_replies_are_the_plain_tokens(bench: Bench) -> None:
     drafting = bench.engine.draft_model
     assert isinstance(drafting, HeadDrafting)

@@ -329,7 +329,7 @@ def _random_life(seed: int, temperature: float) -> list[tuple[np.ndarray, np.nda
             NodePrice(random.choice([0.0, 0.02, 0.2]), 0.0, int(random.integers(0, 4))),
             random.choice([0.0, 0.05, 0.5]),
             random.choice([0.0, 0.01]),
-            random.choice([0.0, 0.1]),
+            others=random.choice([0.0, 0.1]),
         )
         if random.random() < 0.7 and budget.max_nodes > 0:
             most_rows = int(random.integers(0, 30))

@@ -19,6 +19,7 @@ from decoding.engine.engine import Engine
 from decoding.engine.start import start_engine
 from decoding.model.target_model import TargetModel
 from tests.models import VOCAB_SIZE, tiny
+from tests.pairs import GIVEN
 
 CONFIG = EngineConfig(max_model_len=400, kv_slots=8192, max_batch_rows=400, max_nodes=80, threads=1)
 SIBLINGS = 4
@@ -34,7 +35,8 @@ LAWS = [
 @pytest.fixture(scope="module", params=["float32", "bfloat16"])
 def engine(request: pytest.FixtureRequest) -> Engine:
     config = replace(CONFIG, dtype=request.param)
-    return start_engine(TargetModel.from_model(tiny("llama").to(getattr(torch, request.param)), config), config)
+    model = TargetModel.from_model(tiny("llama").to(getattr(torch, request.param)), config)
+    return start_engine(model, config, kept=GIVEN)
 
 
 def prompt_of(length: int) -> NDArray[np.int32]:

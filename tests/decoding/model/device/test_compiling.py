@@ -23,10 +23,11 @@ from tests.recording import RecordingCapture
 CONFIG = EngineConfig(attention="padded", max_model_len=128, threads=1, compile=True)
 ARCHITECTURES = (
     "llama",
-    "gpt_neox",
     "gemma3_text",
-    *(pytest.param(each, marks=pytest.mark.slow) for each in ("qwen2", "qwen3", "mistral", "gemma2", "phi3", "olmo2")),
-    pytest.param("smollm3", marks=pytest.mark.slow),
+    *(
+        pytest.param(each, marks=pytest.mark.slow)
+        for each in ("gpt_neox", "qwen2", "qwen3", "mistral", "gemma2", "phi3", "olmo2", "smollm3")
+    ),
 )
 
 

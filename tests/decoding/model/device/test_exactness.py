@@ -42,7 +42,7 @@ def _infinities_are_numbers() -> Iterator[None]:
 def rows_of(fixed_rows: int, monkeypatch: pytest.MonkeyPatch) -> int:
     use_row_exact_products(monkeypatch)
     monkeypatch.setattr(graph_runner, "BUCKETS", (1, 4, 16, FIXED_ROWS))
-    model = TargetModel.from_model(tiny("llama", **SHAPE), CONFIG, RecordingCapture())
+    model = TargetModel.from_model(tiny("llama", **SHAPE | {"num_hidden_layers": 1}), CONFIG, RecordingCapture())
     model.fixed_rows = fixed_rows
     model._seam.backend = TritonAttention(model.layers, model.dtype, model.device)
     store = model.new_store(64)

@@ -1,0 +1,272 @@
+"""What goes wrong with a process that no test can bring about with a real one: it is told, and another one is started.
+
+The event loop's clock is the test's own: it jumps to the next timer wherever nothing else is to be done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from decoding.config import EngineConfig
+from decoding.core.events import Finished, Tokens
+from decoding.core.request import FinishReason
+from decoding.core.sampling_params import SamplingParams
+from decoding.core.speculation_params import SpeculationParams
+from decoding.core.stats import RequestStats
+from decoding.worker.messages import Batch, FromWorker, Ready, Submit, ToWorker
+from server.engine_client.open_requests import OpenRequests, Ticket
+from server.engine_client.replies import Replies
+from server.engine_client.standby import Standby
+from server.engine_client.status import EngineStatus
+from server.engine_client.supervisor import RestartPolicy, Supervisor
+from server.engine_client.worker_process import Pulse
+
+READY = Ready(
+    model="fake",
+    max_model_len=100,
+    model_context_len=100,
+    context_note=None,
+    max_running=4,
+    max_batch_rows=64,
+    kv_slots=100,
+    expected_bytes=0,
+    vocab_size=10,
+    eos_token_ids=[9],
+    methods=["none"],
+    max_nodes=0,
+    dtype="float32",
+    weights="float32",
+    device="cpu",
+    attention="exact",
+    is_exact=True,
+    load_seconds=0.0,
+    parameters=1,
+    fingerprint="same",
+    identity="same",
+)
+
+
+class JumpingSelector(selectors.DefaultSelector):
+    """Waits for nothing: it moves the clock on instead."""
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> Any:
+        events = super().select(0)
+        if not events and timeout:
+            self.now += timeout
+        return events
+
+
+class JumpingLoop(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        self.selector = JumpingSelector()
+        super().__init__(self.selector)
+
+    def time(self) -> float:
+        return self.selector.now
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        runner.run(test)
+
+
+class Process:
+    """Ready as soon as it is listened to. It replies one token to each request, if it hears requests."""
+
+    def __init__(self, number: int, *, hears: bool = True, dies: bool = True) -> None:
+        self.pid = number
+        self.pulse = Pulse()
+        self.verdict: str | None = None
+        self.is_closed = False
+        self._hears = hears
+        self._dies = dies
+        self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._say: Callable[[Batch], None] = lambda _: None
+
+    async def listen(self, on_batch: Callable[[Batch], None]) -> int:
+        self._say = on_batch
+        self._tell(READY)
+        return await asyncio.shield(self._ended)
+
+    def send(self, message: ToWorker) -> bool:
+        if self._hears and isinstance(message, Submit):
+            asyncio.get_running_loop().call_soon(self._reply, message.request_id)
+        return self._hears
+
+    def kill(self, verdict: str) -> None:
+        self.verdict = verdict
+        if self._dies:
+            self._ended.set_result(-9)
+
+    def running(self) -> frozenset[str]:
+        return frozenset()
+
+    async def stop(self, _: float) -> None:
+        pass
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def _reply(self, request_id: str) -> None:
+        end = Finished(
+            request_id=request_id, reason=FinishReason.LENGTH, stats=RequestStats(prompt_tokens=1, emitted=1)
+        )
+        self._tell(Tokens(request_id=request_id, token_ids=[5], logprobs=None), end)
+
+    def _tell(self, *messages: FromWorker) -> None:
+        batch = Batch(list(messages))
+        self.pulse.hear(batch)
+        self._say(batch)
+
+
+class Starts(Standby):
+    """Each start does the next of what is scripted, and the last one again and again."""
+
+    def __init__(self, *starts: Callable[[int], Coroutine[Any, Any, Process]]) -> None:
+        super().__init__((), is_wanted=False)
+        self._starts = list(starts)
+        self.processes: list[Process] = []
+
+    async def take(self, config: EngineConfig) -> Any:  # noqa: ARG002 - as of the real one
+        start = self._starts.pop(0) if len(self._starts) > 1 else self._starts[0]
+        self.processes.append(await start(len(self.processes) + 1))
+        return self.processes[-1]
+
+
+def starts_as(**fields: bool) -> Callable[[int], Coroutine[Any, Any, Process]]:
+    async def start(number: int) -> Process:
+        return Process(number, **fields)
+
+    return start
+
+
+async def fails(_: int) -> Process:
+    raise OSError("no memory for a process")
+
+
+async def hangs(_: int) -> Process:
+    return await asyncio.get_running_loop().create_future()
+
+
+class Unmoved:
+    """Told of everything, and does nothing."""
+
+    def on_report(self, *_: object) -> None:
+        pass
+
+    on_death = on_end = on_resumed = on_report
+
+
+def supervised(starts: Standby, policy: RestartPolicy | None = None) -> tuple[Supervisor, OpenRequests]:
+    requests = OpenRequests(lambda ticket, _: worker.requests.drop(ticket))
+    worker = Supervisor(EngineConfig(), starts, policy or RestartPolicy(), requests, Unmoved(), None)
+    return worker, requests
+
+
+def asked(worker: Supervisor, requests: OpenRequests) -> Replies:
+    """The replies to one request, which is given to the worker now."""
+    request = Submit(
+        request_id="one", prompt=[1], sampling=SamplingParams(max_tokens=1), speculation=SpeculationParams()
+    )
+    replies = Replies(["one"], lambda _: None, patience=1e6)
+    ticket = Ticket(request, replies, 0)
+    requests.add(ticket)
+    worker.give([ticket])
+    return replies
+
+
+async def reached(worker: Supervisor, state: str) -> EngineStatus:
+    """The status once it is of this state. Raises TimeoutError if it never is."""
+    found: asyncio.Future[EngineStatus] = asyncio.get_running_loop().create_future()
+
+    def look(status: EngineStatus) -> None:
+        if status.state == state and not found.done():
+            found.set_result(status)
+
+    look(worker.status)
+    worker.subscribe(look)
+    async with asyncio.timeout(100_000):
+        return await found
+
+
+def test_a_request_that_a_worker_could_not_be_sent_is_run_by_the_next_process() -> None:
+    async def test() -> None:
+        starts = Starts(starts_as(hears=False), starts_as())
+        worker, requests = supervised(starts)
+        worker.start()
+        await reached(worker, "ready")
+        replies = asked(worker, requests)
+        async with asyncio.timeout(100_000):
+            await requests.wait_until_empty()
+        assert replies.take()[0].token_ids == [5]
+        assert worker.status.last_error == "worker 1 was killed: it could not be sent a request"
+        assert starts.processes[0].is_closed
+        await worker.close(0.0)
+
+    run(test())
+
+
+@pytest.mark.parametrize(("start", "told"), [(fails, "(no memory for a process)"), (hangs, "in 300 s")])
+def test_a_start_that_fails_or_hangs_is_tried_again(start: Any, told: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        worker, _ = supervised(Starts(start, start, starts_as()))
+        worker.start()
+        assert (await reached(worker, "restarting")).sentence == f"a worker could not be started {told}"
+        assert (await reached(worker, "ready")).restarts == 2
+        await worker.close(0.0)
+
+    run(test())
+    assert f"A worker could not be started {told}." in caplog.messages
+
+
+def test_a_worker_that_can_never_be_started_is_given_up() -> None:
+    async def test() -> None:
+        worker, _ = supervised(Starts(fails), RestartPolicy(attempts=3))
+        worker.start()
+        assert "4 times in a row" in (await reached(worker, "failed")).sentence
+        await worker.close(0.0)
+
+    run(test())
+
+
+def test_a_killed_process_that_does_not_end_is_not_waited_for() -> None:
+    async def test() -> None:
+        starts = Starts(starts_as(hears=False, dies=False), starts_as())
+        worker, requests = supervised(starts)
+        worker.start()
+        await reached(worker, "ready")
+        replies = asked(worker, requests)
+        async with asyncio.timeout(100_000):
+            await requests.wait_until_empty()
+        assert replies.take()[0].token_ids == [5]
+        assert str(worker.status.last_error).endswith("and has not ended in 10 s")
+        await worker.close(0.0)
+
+    run(test())
+
+
+def test_an_error_between_two_processes_is_told_and_ends_the_worker(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        worker, _ = supervised(Starts(fails, starts_as()))
+        is_first = True
+
+        def fail_once(status: EngineStatus) -> None:
+            nonlocal is_first
+            if status.restarts and is_first:
+                is_first = False
+                raise ValueError("a listener failed")
+
+        worker.subscribe(fail_once)
+        worker.start()
+        assert (await reached(worker, "failed")).sentence == "the worker cannot be run: a listener failed"
+        await worker.close(0.0)
+
+    run(test())
+    assert "The worker cannot be run and is given up." in caplog.messages
