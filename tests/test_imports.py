@@ -39,9 +39,11 @@ DECODING = {
         linear/rounding_kernel linear/groups linear/grouped_kernel/layout linear/grouped_kernel/packing
         linear/grouped_kernel/unpacking linear/grouped_kernel/products linear/grouped_kernel/multiplying
         linear/grouped_kernel/records linear/grouped_kernel/lookup linear/grouped linear/int4
-        device/packed_matrix device/product_kernels device/row_exact device/packed_linear linear/sizes
+        device/packed_matrix device/product_kernels device/expert_kernels device/row_exact device/packed_linear
+        linear/sizes
         layers/row_kernels layers/norms layers/activations experts/kernels experts/gates experts/separate
         experts/interface experts/panel_linear experts/reading experts/fused experts/router experts/mixtures
+        device/grouped_experts
         files/weight files/skeleton files/gguf_codes files/gguf_types files/gguf_layout files/gguf_model
         files/quantized_checkpoint loading
         layers/mlp layers/decoder_layer layers/fuse features layers/stack

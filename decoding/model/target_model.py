@@ -157,6 +157,8 @@ class TargetModel:
         self._capture = capture = None if sites else capture
         case = self_test_case(self.vocab_size)
         own_logits = _eager_logits(model, path_sequences(case))
+        if self.attention == "triton" and not config.compile:
+            _group_experts(model)
         self.layers = tuple(layer for _, layer in layers)
         self.is_row_exact = config.exact and self.attention == "triton"  # a CPU's own kernels are anyway
         backend = new_backend(self.attention, self.layers, self.dtype, self.device, self.is_row_exact)
@@ -420,6 +422,12 @@ def _eager_logits(model: PreTrainedModel, sequences: Sequence[IntArray]) -> list
                 logits_MV = model(input_ids=ids_1M, use_cache=False).logits[0].float()
             found |= {tokens[: end + 1].tobytes(): logits_V for end, logits_V in enumerate(logits_MV)}
     return [found[tokens.tobytes()] for tokens in sequences]
+
+
+def _group_experts(model: nn.Module) -> None:
+    from decoding.model.device.grouped_experts import group_experts  # Triton may not be installed elsewhere
+
+    group_experts(model)
 
 
 def _row_exact_functions() -> AbstractContextManager[Any]:
