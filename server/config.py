@@ -56,7 +56,7 @@ class ServerSettings(BaseSettings):
     dtype: Dtype = Field(default=ENGINE.dtype, description="Number format of the weights")
     weights: Weights = Field(
         default=ENGINE.weights,
-        description="int8: linear layers store a byte per weight (needs a CPU with VNNI); int4: half a byte (any CPU); "
+        description="int8: linear layers store a byte per weight; int4: half a byte (both on any CPU); "
         "auto: they use --dtype",
     )
     attention: Attention = Field(

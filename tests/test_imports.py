@@ -38,10 +38,12 @@ DECODING = {
         linear/row_counts linear/panels linear/readers linear/packed linear/int8_kernel linear/int8
         linear/rounding_kernel linear/groups linear/grouped_kernel/layout linear/grouped_kernel/packing
         linear/grouped_kernel/unpacking linear/grouped_kernel/products linear/grouped_kernel/multiplying
-        linear/grouped_kernel/records linear/grouped_kernel/lookup linear/grouped linear/int4
-        device/packed_matrix device/product_kernels device/row_exact device/packed_linear linear/sizes
+        linear/grouped_kernel/records linear/grouped_kernel/lookup linear/grouped linear/int4 linear/roundings
+        device/packed_matrix device/product_kernels device/expert_kernels device/row_exact device/packed_linear
+        linear/sizes
         layers/row_kernels layers/norms layers/activations experts/kernels experts/gates experts/separate
         experts/interface experts/panel_linear experts/reading experts/fused experts/router experts/mixtures
+        device/grouped_experts
         files/weight files/skeleton files/gguf_codes files/gguf_types files/gguf_layout files/gguf_model
         files/quantized_checkpoint loading
         layers/mlp layers/decoder_layer layers/fuse features layers/stack
@@ -87,7 +89,7 @@ DECODING = {
         draft_trees/memory draft_trees/ways stand/trajectories stand/questions
         stand/tables stand/variants tables/figures tables/markdown tables/report comparison shapes neighbour
         stand/patterns tables/table tables/expectations draft_trees/tables draft_trees/plot
-        architectures/sizes architectures/measure architectures/__main__
+        architectures/sizes architectures/drafted architectures/measure architectures/__main__
         kernels/compiled kernels/compile kernels/tune
         draft_trees/__main__ heads/contender heads/book heads/tables heads/target heads/__main__
         replay/rows replay/tables replay/__main__

@@ -30,8 +30,8 @@ from decoding.model.files.quantized_checkpoint import Fields, Shards, is_packed_
 from decoding.model.files.quantized_checkpoint import weights_of as quantized_weights
 from decoding.model.files.skeleton import empty_model, fill, num_bytes_of, with_dense_embedding
 from decoding.model.files.weight import Target
-from decoding.model.linear.int4 import KINDS
 from decoding.model.linear.packed import can_pack
+from decoding.model.linear.roundings import kinds_of
 from decoding.model.memory import check_weights_fit
 from decoding.model.weights import load_weights
 
@@ -83,14 +83,14 @@ def multiplies_packed(device: torch.device) -> bool:
 
 
 def packed_kinds(config: EngineConfig) -> set[tuple[int, int]]:
-    """Bits and group of the weights that a GGUF file, or `--weights int4`, has on the CPU; of quantised checkpoints in
+    """Bits and group of the weights that a GGUF file, or `--weights`, has on the CPU; of quantised checkpoints in
     other formats they show when they are read. config: resolved."""
-    device = torch.device(config.device)
-    if not can_pack(device, getattr(torch, config.dtype)):
+    device, dtype = torch.device(config.device), getattr(torch, config.dtype)
+    if not can_pack(device, dtype):
         return set()
     paths = gguf_paths(config.model, config.gguf_file, config.revision)
     if not paths:
-        return KINDS if config.weights == "int4" else set()
+        return kinds_of(config.weights, device, dtype)
     types = {tensor.type_name for tensor in read_gguf(paths).tensors.values()}
     return {(form.bits, form.group) for name, form in BLOCK_FORMATS.items() if name in types}
 

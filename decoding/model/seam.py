@@ -93,6 +93,12 @@ class Seam:
         return self.attend(self._numbered[number], query, key, value)
 
 
+def running_plan() -> Any:
+    """The backend's plan of the step that is running; None outside of one."""
+    seam = _RUNNING.get(None)
+    return None if seam is None else seam.plan
+
+
 _RUNNING: ContextVar[Seam] = ContextVar("the seam of the model that is running")
 _BOUND: WeakKeyDictionary[nn.Module, tuple[Seam, LayerSpec]] = WeakKeyDictionary()
 _OBSERVED: WeakKeyDictionary[nn.Module, Observer] = WeakKeyDictionary()

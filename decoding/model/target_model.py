@@ -8,7 +8,7 @@ Invariant: a model that was constructed has passed the probe and the self-test.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -59,9 +59,8 @@ from decoding.model.layers.norms import fuse_norms
 from decoding.model.layers.stack import stack_of
 from decoding.model.linear.exact import RowExactLinears
 from decoding.model.linear.grouped import GroupedEmbedding
-from decoding.model.linear.int4 import check_int4, pack_int4
-from decoding.model.linear.int8 import check_int8, round_linears
 from decoding.model.linear.packed import can_pack, num_few_rows, num_packed_shapes, pack_linears
+from decoding.model.linear.roundings import check_rounding, round_weights
 from decoding.model.linear.row_counts import code_bytes, padded
 from decoding.model.linear.sizes import num_bytes_in, num_weights_in
 from decoding.model.loading import UNPACKED, PackedWeights, load_model
@@ -83,13 +82,6 @@ from decoding.model.state.state_seam import StateSeam
 from decoding.model.threads import ThreadChoice, choose_threads, use_threads
 
 
-class Rounding(NamedTuple):
-    """check: raises ConfigError where the weights cannot be multiplied. round: replaces a model's layers."""
-
-    check: Callable[[torch.device, torch.dtype], None]
-    round: Callable[[PreTrainedModel], None]
-
-
 class SharedParts(NamedTuple):
     """Of a model, what a head that comes with it computes with. config: of the text model. norm: the last one."""
 
@@ -99,10 +91,6 @@ class SharedParts(NamedTuple):
     output: nn.Module
 
 
-ROUNDINGS: dict[Weights, Rounding] = {
-    "int8": Rounding(check_int8, round_linears),
-    "int4": Rounding(check_int4, pack_int4),
-}
 # Shape suffixes: M tokens of the step, R tokens that need logits, L those and padding, V vocabulary, E model width.
 
 
@@ -136,8 +124,7 @@ class TargetModel:
         self.max_model_len = max_model_len(model.config, config.max_model_len)
         self.eos_token_ids = eos_token_ids(model)
         self.vocab_size = self.num_logits = model.get_input_embeddings().num_embeddings
-        own = packed.name or str(self.dtype).removeprefix("torch.")
-        self.weights = own if config.weights == "auto" else config.weights
+        self.weights = packed.name or str(self.dtype).removeprefix("torch.")
         self.identity = identity(model, packed.content)
         self.num_bytes = num_bytes_in(model)
         self.taps: list[FeatureTap] = []
@@ -157,6 +144,8 @@ class TargetModel:
         self._capture = capture = None if sites else capture
         case = self_test_case(self.vocab_size)
         own_logits = _eager_logits(model, path_sequences(case))
+        if self.attention == "triton" and not config.compile:
+            _group_experts(model)
         self.layers = tuple(layer for _, layer in layers)
         self.is_row_exact = config.exact and self.attention == "triton"  # a CPU's own kernels are anyway
         backend = new_backend(self.attention, self.layers, self.dtype, self.device, self.is_row_exact)
@@ -193,8 +182,7 @@ class TargetModel:
         if torch.device(config.device).type == "cuda":
             torch.cuda.set_device(torch.device(config.device).index or 0)  # Triton launches its kernels here
         dtype = getattr(torch, config.dtype)
-        if config.weights != "auto":  # fail before the weights are read
-            ROUNDINGS[config.weights].check(torch.device(config.device), dtype)
+        check_rounding(config.weights, torch.device(config.device), dtype)  # before the weights are read
         failure = f"model {config.model!r} cannot be loaded"
         with refusing(failure):
             try:
@@ -212,11 +200,10 @@ class TargetModel:
         return cls(model.eval(), replace(config, attention=attention), silent, capture)
 
     def _round_weights(self, weights: Weights) -> None:
-        rounding = ROUNDINGS[weights]
-        rounding.check(self.device, self.dtype)
+        check_rounding(weights, self.device, self.dtype)
         if self._has_experts and has_panels(self.device, self.dtype):
             separate_experts(self._model, self.dtype)
-        rounding.round(self._model)
+        self.weights = round_weights(weights, self._model)
         self.num_bytes = num_bytes_in(self._model)
 
     def _prepare_for_cpu(self, case: SelfTestCase) -> None:
@@ -420,6 +407,12 @@ def _eager_logits(model: PreTrainedModel, sequences: Sequence[IntArray]) -> list
                 logits_MV = model(input_ids=ids_1M, use_cache=False).logits[0].float()
             found |= {tokens[: end + 1].tobytes(): logits_V for end, logits_V in enumerate(logits_MV)}
     return [found[tokens.tobytes()] for tokens in sequences]
+
+
+def _group_experts(model: nn.Module) -> None:
+    from decoding.model.device.grouped_experts import group_experts  # Triton may not be installed elsewhere
+
+    group_experts(model)
 
 
 def _row_exact_functions() -> AbstractContextManager[Any]:

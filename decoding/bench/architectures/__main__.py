@@ -13,6 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from decoding.bench.architectures.drafted import CHANCES
 from decoding.bench.architectures.measure import ROWS, WEIGHTS, Measured, Plan, measure
 from decoding.bench.architectures.sizes import SIZES, config_of
 from decoding.bench.machine import describe_machine
@@ -32,6 +33,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--layers", type=int, help="how many layers; default: all that fit a small machine")
     add("--threads", type=int, default=1)
     add("--rounds", type=int, default=3)
+    add("--drafted", action="store_true", help="draft with predictions that are right with some chance, too")
     add("--processor", action="store_true", help="count processor time, for busy machines")
     add("--out", type=Path, default=Path(), help="the folder of the page and its figures")
     add("--page", default=PAGE, help="the page's name; one that is there has a section of ours")
@@ -39,10 +41,6 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     chosen.weights = [part.strip() for part in chosen.weights.split(",")]
     if unknown := sorted(set(chosen.weights).difference(WEIGHTS)):
         parser.error(f"there are no weights {', '.join(unknown)}; there are {', '.join(WEIGHTS)}")
-    if "int8" in chosen.weights and (
-        mixtures := [name for name in chosen.names if "num_experts" in SIZES[name].fields]
-    ):
-        parser.error(f"experts are packed in four bits or not at all; measure {', '.join(mixtures)} without int8")
     if min(chosen.threads, chosen.rounds, 1 if chosen.layers is None else chosen.layers) < 1:
         parser.error("--threads, --rounds and --layers are at least 1")
     return chosen
@@ -53,6 +51,7 @@ def render(rows: Sequence[Measured]) -> str:
     columns = ["model", "layers", "weights", "parameters (active)", "step, ms", "`generate` ÷ step", "reading ÷ step"]
     columns += [f"t({num_rows})" for num_rows in SHOWN_ROWS]
     columns += [f"the walk's share at 1, {', '.join(map(str, SHOWN_ROWS))}", "prompt, tokens/s", "rate ÷ dense"]
+    columns.append(f"`auto` ÷ plain, a prediction's tokens right {', '.join(f'{chance:.0%}' for chance in CHANCES)}")
     return table(columns, [_cells(row) for row in rows])
 
 
@@ -71,6 +70,7 @@ def _cells(row: Measured) -> list[str]:
         walks if any(row.walk_shares) else "",
         f"{row.prompt_rate:.0f}",
         "" if row.dense_rate is None else f"{row.prompt_rate / row.dense_rate:.2f}",
+        ", ".join(f"{ratio:.2f}" for ratio in row.drafted_ratios),
     ]
 
 
@@ -79,7 +79,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if argv is None else list(argv)
     chosen = parse(given)
     report = Report(chosen.out, describe_machine(), command_line(COMMAND, given), chosen.page)
-    plan = Plan(chosen.threads, chosen.rounds, time.process_time if chosen.processor else time.perf_counter)
+    clock = time.process_time if chosen.processor else time.perf_counter
+    plan = Plan(chosen.threads, chosen.rounds, clock, chosen.drafted)
     console, rows = Console(), []
     for name in chosen.names:
         for weights in chosen.weights:

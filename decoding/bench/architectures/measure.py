@@ -6,6 +6,7 @@ Times are the least of interleaved rounds, since other work only adds to them. K
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -14,16 +15,16 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
+from decoding.bench.architectures.drafted import drafted_ratios
 from decoding.bench.shapes import Shape
 from decoding.cache.batch import Segment, pack
 from decoding.cache.block_pool import num_blocks_for
 from decoding.cache.kv_cache import KvCache
 from decoding.cache.state_pool import StateShape
 from decoding.config import EngineConfig
+from decoding.config import Weights as RoundedWeights
 from decoding.model.checkpoint import resolve_attention
 from decoding.model.device.runner import silent
-from decoding.model.linear.int4 import pack_groups
-from decoding.model.loading import UNPACKED, PackedWeights
 from decoding.model.state.compiled import CompiledWalk
 from decoding.model.state.reference import Job
 from decoding.model.state.rule_rows import RuleRows
@@ -41,11 +42,13 @@ READ_BYTES = 1 << 29  # of the matrix by which reading is measured
 
 
 class Plan(NamedTuple):
-    """threads: of both engines. clock: of the wall, or of this process's processors. prompt_len: of prompts timed."""
+    """threads: of both engines. clock: of the wall, or of this process's processors. is_drafted: whether replies are
+    drafted, too. prompt_len: of prompts timed."""
 
     threads: int
     rounds: int
     clock: Clock
+    is_drafted: bool = False
     prompt_len: int = PROMPT_LEN
     read_bytes: int = READ_BYTES
 
@@ -54,7 +57,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds: of a step of one token, of one of `generate`'s, of reading what a step must read once (active weights,
     and states there and back). row_ratios: t(n) / t(1) of trees of `ROWS` tokens. walk_shares: what the recurrences
     take of them, run alone. prompt_rate: tokens a second; dense_rate: of a Llama with as many parameters, where layers
-    carry a state."""
+    carry a state. drafted_ratios: the rate of `auto` over plain decoding's, with predictions that are right with each
+    of `CHANCES`; empty where nothing was drafted."""
 
     name: str
     weights: str
@@ -69,6 +73,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     walk_shares: list[float]
     prompt_rate: float
     dense_rate: float | None
+    drafted_ratios: list[float] = []
 
 
 def measure(name: str, config: PreTrainedConfig, weights: Weights, plan: Plan) -> Measured:
@@ -86,6 +91,9 @@ def measure(name: str, config: PreTrainedConfig, weights: Weights, plan: Plan) -
     model, plain = steps.model, min(seconds[1])
     shape = steps.state_shape
     walks = [walk_seconds(shape, num_rows, plan) if shape is not None and shape.matrices else 0.0 for num_rows in ROWS]
+    by_processor = plan.clock is time.process_time
+    config_of_engine = _config(weights, plan.threads)
+    drafted = drafted_ratios(model, config_of_engine, plan.rounds, by_processor) if plan.is_drafted else []
     del stock, steps
     dense = None if shape is None else _dense_prompt_seconds(config, model.num_parameters, weights, plan)
     need = num_active * model.num_bytes / model.num_parameters + 2 * model.state_bytes
@@ -103,6 +111,7 @@ def measure(name: str, config: PreTrainedConfig, weights: Weights, plan: Plan) -
         walk_shares=[walk / min(seconds[num_rows]) for walk, num_rows in zip(walks, ROWS, strict=True)],
         prompt_rate=plan.prompt_len / min(prompts),
         dense_rate=None if dense is None else plan.prompt_len / dense,
+        drafted_ratios=drafted,
     )
 
 
@@ -196,15 +205,13 @@ def _build(config: PreTrainedConfig) -> PreTrainedModel:
 
 
 def _target(model: PreTrainedModel, weights: Weights, threads: int) -> TargetModel:
-    """int8: in groups of 32, as a GGUF file of Q8_0 has them, which needs no instructions for int8."""
-    packed = UNPACKED
-    if weights == "int8":
-        pack_groups(model, 8, 8)
-        packed = PackedWeights("Q8_0", "random")
-    own: Literal["auto", "int4"] = "int4" if weights == "int4" else "auto"
+    return TargetModel(model, _config(weights, threads), silent)
+
+
+def _config(weights: Weights, threads: int) -> EngineConfig:
+    own: RoundedWeights = "auto" if weights == "float32" else weights
     attention = resolve_attention("auto", "cpu", "float32")
-    config = EngineConfig(max_model_len=MOST_TOKENS, threads=threads, weights=own, attention=attention)
-    return TargetModel(model, config, silent, packed=packed)
+    return EngineConfig(max_model_len=MOST_TOKENS, threads=threads, weights=own, attention=attention)
 
 
 def _dense_prompt_seconds(config: PreTrainedConfig, num_parameters: int, weights: Weights, plan: Plan) -> float:

@@ -1,5 +1,5 @@
-"""Compiles the kernels of attention and of exact products for GPUs that this machine need not have, and prints their
-resources as Markdown.
+"""Compiles the kernels of attention, exact products and experts for GPUs that this machine need not have, and prints
+their resources as Markdown.
 
 `python -m decoding.bench.kernels.compile`
 """
@@ -20,6 +20,8 @@ from decoding.attention.triton.tiles import EXACT, Tile, default_tile, padded_wi
 from decoding.bench.kernels.compiled import Compiled, compile_for
 from decoding.cache.moves import move
 from decoding.core.layer import LayerSpec
+from decoding.model.device.expert_kernels import add_chosen, lay_tiles, multiply_chosen
+from decoding.model.device.grouped_experts import added_in, chosen_in, expert_tile, laid_in
 from decoding.model.device.product_kernels import add_parts, mean, multiply
 from decoding.model.device.row_exact import (
     ADDED,
@@ -34,12 +36,14 @@ from decoding.model.device.row_exact import constants_of as products_of
 
 CAPABILITIES = [(8, 0), (9, 0), (10, 0)]
 NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
-WORDS = {"moves"}
+WORDS = {"moves", "pairs", "firsts", "chosen"}
 OF_MODEL = {"query", "keys", "values", "key", "value", "sinks", "out", "rows", "weight", "bias", "scales", "minima"}
+OF_MODEL |= {"results", "shares"}
 SUMS = {"sums", "stats", "factors"}
 PACKED_KINDS = {"weight": "*u8", "scales": "*fp16", "minima": "*fp16"}
 COUNTS = {"num_rows", "num_sequences", "num_blocks", "num_numbers"}
 NUMBERS = COUNTS | {"key_head", "key_row", "value_head", "value_row", "query_head", "query_row", "output_step"}
+NUMBERS |= {"expert_step"}
 PACKINGS = {
     "exact": packing_of(0, 2 * LEAST_PART, 0),
     "4 bits, 128 share a scale": packing_of(4, 128, 8),
@@ -135,6 +139,21 @@ def compile_rows(dtype: torch.dtype, capability: tuple[int, int]) -> tuple[Compi
     return compile_kernel(add_parts, parts, dtype, capability), compile_kernel(mean, means, dtype, capability)
 
 
+def compile_experts(
+    dtype: torch.dtype, capability: tuple[int, int], packing: dict[str, int] = PACKINGS["exact"]
+) -> Compiled:
+    """Compile `multiply_chosen` for experts with biases, of which a row has eight."""
+    tile = expert_tile(dtype, packing["BITS"] > 0)
+    constants = chosen_in((1536, 2048), 8, True, tile) | packing | {"input_step": 1}
+    return compile_kernel(multiply_chosen, constants, dtype, capability, PACKED_KINDS if packing["BITS"] else {})
+
+
+def compile_pairs(dtype: torch.dtype, capability: tuple[int, int]) -> tuple[Compiled, Compiled]:
+    """Compile what shares pairs out to tiles, and what adds them up."""
+    tiles = compile_kernel(lay_tiles, laid_in(512), dtype, capability)
+    return tiles, compile_kernel(add_chosen, added_in(8, 128, 2048), dtype, capability)
+
+
 def _lines() -> Iterator[str]:
     yield f"Triton {triton.__version__}, no device. Pairs x keys of a tile, warps, stages: registers,"
     yield "shared and spilled bytes, by what matrices are multiplied.\n"
@@ -159,6 +178,16 @@ def _lines() -> Iterator[str]:
             yield _line(f"product, {name}, {rows} rows", dtype, [_product_cell(tile, each) for each in made])
     both = zip(*(compile_rows(torch.bfloat16, capability) for capability in CAPABILITIES), strict=True)
     for name, each_made in zip(("product, adding parts", "mean, 4,096"), both, strict=True):
+        cells = [f"{each.registers}, {each.shared:,}, {each.spilled}" for each in each_made]
+        yield _line(name, torch.bfloat16, cells)
+
+    for name, packing in PACKINGS.items():
+        for dtype in (torch.bfloat16, torch.float32):
+            tile = expert_tile(dtype, packing["BITS"] > 0)
+            made = [compile_experts(dtype, capability, packing) for capability in CAPABILITIES]
+            yield _line(f"experts, {name}", dtype, [_product_cell(tile, each) for each in made])
+    both = zip(*(compile_pairs(torch.bfloat16, capability) for capability in CAPABILITIES), strict=True)
+    for name, each_made in zip(("experts, tiles of 512", "experts, adding 8"), both, strict=True):
         cells = [f"{each.registers}, {each.shared:,}, {each.spilled}" for each in each_made]
         yield _line(name, torch.bfloat16, cells)
 

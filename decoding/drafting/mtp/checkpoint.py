@@ -78,7 +78,11 @@ def _files(config: EngineConfig) -> list[Path]:
 def _assemble(tensors: Tensors, layout: Layout, target: TargetModel) -> MtpHead:
     joining = {name: tensors.pop(name) for name in JOINING if name in tensors}
     body = _body(tensors, layout, target).to(target.device)
-    if target.device.type == "cpu":
+    if target.attention == "triton":
+        from decoding.model.device.grouped_experts import group_experts  # Triton may not be installed elsewhere
+
+        group_experts(body)
+    elif target.device.type == "cpu":
         use_experts(body)
     head = MtpHead(body, target.shared, replace(target.layers[-1], index=0))
     for name in JOINING:

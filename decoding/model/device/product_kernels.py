@@ -42,6 +42,63 @@ def _of_groups(numbers, known_O, first, GROUP: tl.constexpr, NUM_GROUPS: tl.cons
     return own_OW
 
 
+@triton.jit
+def multiply_part(
+    rows,
+    known_N,
+    weight_O,
+    input_step,
+    scales,
+    minima,
+    factors,
+    known_O,
+    first_input,
+    end_input,
+    WIDTH: tl.constexpr,
+    BITS: tl.constexpr,
+    GROUP: tl.constexpr,
+    ZERO: tl.constexpr,
+    TILE_OUTPUTS: tl.constexpr,
+    TILE_ROWS: tl.constexpr,
+    TILE_INPUTS: tl.constexpr,
+):
+    """[O, N]: the products of some inputs, added up. known_N: rows; weight_O: where outputs' weights begin; known_O:
+    outputs, as scales, minima and factors count them."""
+    IS_EVEN: tl.constexpr = WIDTH % TILE_INPUTS == 0
+    NUM_GROUPS: tl.constexpr = (WIDTH + GROUP - 1) // GROUP
+    if BITS:
+        factor_O1 = tl.load(factors + known_O)[:, None]
+    sum_ON = tl.zeros([TILE_OUTPUTS, TILE_ROWS], tl.float32)
+    for start in range(first_input, end_input, TILE_INPUTS):
+        if BITS == 0:
+            input_I = start + tl.arange(0, TILE_INPUTS)
+            if IS_EVEN:
+                weight_OI = tl.load(weight_O[:, None] + (input_I * input_step)[None, :])
+            else:
+                is_input_1I = (input_I < WIDTH)[None, :]
+                weight_OI = tl.load(weight_O[:, None] + (input_I * input_step)[None, :], is_input_1I, other=0.0)
+            rows_IN = _rows(rows, known_N, input_I, WIDTH, IS_EVEN)
+            sum_ON = tl.dot(weight_OI, rows_IN, sum_ON, input_precision="ieee")
+        else:
+            if BITS == 4:
+                both_OW = tl.load(weight_O[:, None] + (start // 2 + tl.arange(0, HALF))[None, :])
+            for half in tl.static_range(TILE_INPUTS // HALF):
+                first = start + half * HALF
+                input_W = first + tl.arange(0, HALF)
+                places_OW = weight_O[:, None] + input_W[None, :]
+                code_OW = (both_OW >> (4 * half)) & 15 if BITS == 4 else tl.load(places_OW)
+                scale_OW = _of_groups(scales, known_O, first, GROUP, NUM_GROUPS)
+                if ZERO < 0:
+                    minimum_OW = _of_groups(minima, known_O, first, GROUP, NUM_GROUPS)
+                    weight_OW = code_OW.to(tl.float32) * scale_OW - minimum_OW
+                else:
+                    weight_OW = (code_OW.to(tl.float32) - ZERO) * scale_OW
+                weight_OW = (weight_OW * factor_O1).to(rows.dtype.element_ty)
+                rows_WN = _rows(rows, known_N, input_W, WIDTH, IS_EVEN)
+                sum_ON = tl.dot(weight_OW, rows_WN, sum_ON, input_precision="ieee")
+    return sum_ON
+
+
 @triton.jit(do_not_specialize=["num_rows"])
 def multiply(
     rows,  # [M, WIDTH], side by side
@@ -75,42 +132,15 @@ def multiply(
     is_output_O, is_row_N = output_O < OUTPUTS, row_N < num_rows
     known_O, known_N = tl.where(is_output_O, output_O, 0), tl.where(is_row_N, row_N, 0)
     PART_LEN: tl.constexpr = (WIDTH + PARTS * TILE_INPUTS - 1) // (PARTS * TILE_INPUTS) * TILE_INPUTS
-    IS_EVEN: tl.constexpr = WIDTH % TILE_INPUTS == 0
-    NUM_GROUPS: tl.constexpr = (WIDTH + GROUP - 1) // GROUP
     weight_O = weight + known_O.to(tl.int64) * output_step
-    if BITS:
-        factor_O1 = tl.load(factors + known_O)[:, None]
     part = tl.program_id(1)
     total_ON = tl.zeros([TILE_OUTPUTS, TILE_ROWS], tl.float32)
     for each in range(0 if IS_WHOLE else part, PARTS if IS_WHOLE else part + 1):
-        sum_ON = tl.zeros([TILE_OUTPUTS, TILE_ROWS], tl.float32)
-        for start in range(each * PART_LEN, min((each + 1) * PART_LEN, WIDTH), TILE_INPUTS):
-            if BITS == 0:
-                input_I = start + tl.arange(0, TILE_INPUTS)
-                if IS_EVEN:
-                    weight_OI = tl.load(weight_O[:, None] + (input_I * input_step)[None, :])
-                else:
-                    is_input_1I = (input_I < WIDTH)[None, :]
-                    weight_OI = tl.load(weight_O[:, None] + (input_I * input_step)[None, :], is_input_1I, other=0.0)
-                rows_IN = _rows(rows, known_N, input_I, WIDTH, IS_EVEN)
-                sum_ON = tl.dot(weight_OI, rows_IN, sum_ON, input_precision="ieee")
-            else:
-                if BITS == 4:
-                    both_OW = tl.load(weight_O[:, None] + (start // 2 + tl.arange(0, HALF))[None, :])
-                for half in tl.static_range(TILE_INPUTS // HALF):
-                    first = start + half * HALF
-                    input_W = first + tl.arange(0, HALF)
-                    places_OW = weight_O[:, None] + input_W[None, :]
-                    code_OW = (both_OW >> (4 * half)) & 15 if BITS == 4 else tl.load(places_OW)
-                    scale_OW = _of_groups(scales, known_O, first, GROUP, NUM_GROUPS)
-                    if ZERO < 0:
-                        minimum_OW = _of_groups(minima, known_O, first, GROUP, NUM_GROUPS)
-                        weight_OW = code_OW.to(tl.float32) * scale_OW - minimum_OW
-                    else:
-                        weight_OW = (code_OW.to(tl.float32) - ZERO) * scale_OW
-                    weight_OW = (weight_OW * factor_O1).to(rows.dtype.element_ty)
-                    rows_WN = _rows(rows, known_N, input_W, WIDTH, IS_EVEN)
-                    sum_ON = tl.dot(weight_OW, rows_WN, sum_ON, input_precision="ieee")
+        sum_ON = multiply_part(
+            rows, known_N, weight_O, input_step, scales, minima, factors, known_O,
+            each * PART_LEN, min((each + 1) * PART_LEN, WIDTH), WIDTH, BITS, GROUP, ZERO,
+            TILE_OUTPUTS, TILE_ROWS, TILE_INPUTS,
+        )  # fmt: skip
         total_ON += sum_ON
     if IS_WHOLE and HAS_BIAS:
         total_ON += tl.load(bias + known_O).to(tl.float32)[:, None]

@@ -32,13 +32,18 @@ def adopt(module: nn.Module, experts: SeparateExperts) -> None:
     """Have `experts` compute what transformers' module is called for, whose own parameters are dropped."""
     for name, _ in list(module.named_parameters(recurse=False)):
         delattr(module, name)
-    module.add_module(CHILD, experts)
+    attach(module, experts)
     own: Any = module
     own.config._experts_implementation = SERVING
 
 
+def attach(module: nn.Module, experts: nn.Module) -> None:
+    """Have `experts` compute what transformers' module is called for, instead of those that did before."""
+    module.add_module(CHILD, experts)
+
+
 def experts_of(module: nn.Module) -> SeparateExperts | None:
-    """Those that compute what the module is called for; None if it does so itself."""
+    """Those that compute what the module is called for; None if it does so itself, or others do."""
     experts = module._modules.get(CHILD)
     return experts if isinstance(experts, SeparateExperts) else None
 
@@ -51,7 +56,7 @@ def own_forward(module: nn.Module, *arguments: Any) -> torch.Tensor:
 
 
 def _serve(module: nn.Module, *arguments: torch.Tensor) -> torch.Tensor:
-    experts = experts_of(module)
+    experts = module._modules.get(CHILD)
     result: torch.Tensor = own_forward(module, *arguments) if experts is None else experts(*arguments)
     return result
 

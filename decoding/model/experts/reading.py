@@ -6,6 +6,8 @@ are.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +20,8 @@ from decoding.model.experts.separate import ExpertLayers, SeparateExperts
 
 # Shape suffixes: X experts, M rows, E model width, K experts of a row, O outputs, I input width, N inner width.
 TRIAL_ROWS, TRIAL_RANKS = 3, 2
-TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 5e-2}  # as a share of the largest number
+TOLERANCES = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}  # as a share of the largest number
+Run = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]  # of rows, their experts and shares
 
 
 def separate_experts(model: nn.Module, dtype: torch.dtype) -> int:
@@ -26,15 +29,15 @@ def separate_experts(model: nn.Module, dtype: torch.dtype) -> int:
     many mixtures were separated."""
     num_separated = 0
     for module in list(model.modules()):
-        experts = _read(module, dtype) if _has_known_form(module) else None
+        experts = _read(module, dtype) if has_known_form(module) else None
         if experts is not None and _is_same(module, experts):
             adopt(module, experts)
             num_separated += 1
     return num_separated
 
 
-def _has_known_form(module: nn.Module) -> bool:
-    """Whether the module's parameters are those that transformers describes by these attributes."""
+def has_known_form(module: nn.Module) -> bool:
+    """Whether the module has gates, and its parameters are those that transformers describes by these attributes."""
     own: Any = module
     if not getattr(own, "has_gate", False) or getattr(own, "has_post_expert_norm", False):
         return False
@@ -82,18 +85,23 @@ def _linear(weight_OI: torch.Tensor, bias_O: torch.Tensor | None) -> nn.Linear:
 
 
 def _is_same(module: nn.Module, experts: SeparateExperts) -> bool:
-    """Whether a few random rows have the results of the model's own code."""
     down: Any = experts.downs[0]
-    generator, weight = torch.Generator().manual_seed(0), down.weight
-    num_experts, num_ranks = len(experts.gates), min(TRIAL_RANKS, len(experts.gates))
-    rows_ME = torch.randn(TRIAL_ROWS, weight.shape[0], generator=generator).to(weight.dtype)
+    own = partial(own_forward, module)
+    return gives_the_same(own, experts.one_by_one, len(experts.gates), down.weight.shape[0], down.weight)
+
+
+def gives_the_same(own: Run, found: Run, num_experts: int, width: int, like: torch.Tensor) -> bool:
+    """Whether a few random rows, of the dtype and on the device of `like`, have the results of the model's own code."""
+    generator = torch.Generator().manual_seed(0)
+    num_ranks = min(TRIAL_RANKS, num_experts)
+    rows_ME = torch.randn(TRIAL_ROWS, width, generator=generator).to(like)
     chosen_MK = torch.stack([torch.randperm(num_experts, generator=generator)[:num_ranks] for _ in range(TRIAL_ROWS)])
-    shares_MK = torch.rand(TRIAL_ROWS, num_ranks, generator=generator).to(weight.dtype)
+    shares_MK = torch.rand(TRIAL_ROWS, num_ranks, generator=generator).to(like)
+    chosen_MK = chosen_MK.to(like.device)
     with torch.inference_mode():
         try:
-            expected_ME = own_forward(module, rows_ME, chosen_MK, shares_MK)
-            found_ME = experts.one_by_one(rows_ME, chosen_MK, shares_MK)
+            expected_ME, found_ME = (run(rows_ME, chosen_MK, shares_MK) for run in (own, found))
         except Exception:  # modelling code may want other arguments
             return False
-    bound = TOLERANCES[weight.dtype] * float(expected_ME.abs().max())
+    bound = TOLERANCES[like.dtype] * float(expected_ME.abs().max())
     return expected_ME.shape == found_ME.shape and float((found_ME - expected_ME).abs().max()) <= bound

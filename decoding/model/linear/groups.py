@@ -10,13 +10,15 @@ import ctypes
 from dataclasses import dataclass
 
 import torch
+from torch.nn.functional import pad
 
 from decoding.attention.program import Team
 from decoding.model.linear.rounding_kernel import NUM_FIELDS, round_weights
 
-# Shape suffixes: O outputs, I input width, G groups.
+# Shape suffixes: O outputs, I input width, G groups, N inputs of a group.
 GROUP_WIDTHS = (16, 32)
 CODE_BITS = (4, 5, 6, 8)
+LARGEST, ZERO = 127, 128  # of symmetric codes of 8 bits
 Fields = ctypes.c_int64 * NUM_FIELDS
 
 
@@ -66,3 +68,14 @@ def quantized(weight_OI: torch.Tensor, bits: int, group: int = 32) -> Groups:
     fields = Fields(*places, scales_OG.data_ptr(), minima_OG.data_ptr())
     Team(round_weights).run(ctypes.addressof(fields), torch.get_num_threads())
     return Groups(codes_OI, scales_OG, minima_OG, bits, group)
+
+
+def symmetric(weight_OI: torch.Tensor, group: int = 32) -> Groups:
+    """Round to 8 bits as GGUF files of Q8_0 have them: zero is a code, and a group's largest number 127 scales from it.
+    weight_OI: finite."""
+    num_outputs, width = weight_OI.shape
+    padded_OGN = pad(weight_OI.float(), (0, -width % group)).view(num_outputs, -1, group)
+    scales_OG = padded_OGN.abs().amax(2) / LARGEST
+    codes_OGN = torch.where(scales_OG[..., None] > 0, padded_OGN / scales_OG[..., None], 0).round() + ZERO
+    codes_OI = codes_OGN.to(torch.uint8).flatten(1)[:, :width].contiguous()
+    return Groups(codes_OI, scales_OG, scales_OG * ZERO, 8, group)

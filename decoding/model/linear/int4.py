@@ -11,10 +11,9 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from decoding.errors import ConfigError
 from decoding.model.linear.grouped import GroupedEmbedding, GroupedLinear
-from decoding.model.linear.groups import Groups, quantized
-from decoding.model.linear.packed import can_pack, linears_of
+from decoding.model.linear.groups import Groups, quantized, symmetric
+from decoding.model.linear.packed import linears_of
 from decoding.model.linear.panel_kernel import PANEL
 
 # Shape suffixes: O outputs, I input width, V vocabulary, E model width.
@@ -24,22 +23,13 @@ FEWEST_OUTPUTS = PANEL  # smaller layers, such as routers of experts, keep their
 SLICE = 1 << 18  # the weights that are rounded at a time, so that the search stays in the caches
 
 
-def check_int4(device: torch.device, dtype: torch.dtype) -> None:
-    """Raise ConfigError if int4 weights cannot be multiplied here."""
-    if not can_pack(device, dtype):
-        raise ConfigError(
-            "weights 'int4' need the CPU, and float32 or (with AVX-512 or AVX-NE-CONVERT) bfloat16, "
-            f"not {device} and {dtype}"
-        )
-
-
 def pack_int4(model: PreTrainedModel) -> None:
     """Replace the linear layers, the head and the embedding of `model` by packed ones."""
     pack_groups(model, BITS, BITS_OF_TOKENS)
 
 
 def pack_groups(model: PreTrainedModel, bits: int, bits_of_tokens: int) -> None:
-    """As `pack_int4`. bits: of a weight; bits_of_tokens: of one of the head or the embedding."""
+    """As `pack_int4`. bits: of a weight, 8 of a symmetric one; bits_of_tokens: of the head and the embedding."""
     dtype, embedding, head = model.dtype, model.get_input_embeddings(), model.get_output_embeddings()
     table_VE = embedding.weight.detach()
     for parent, name, weight_OI, bias_O in linears_of(model):
@@ -61,4 +51,5 @@ def _packed(weight_OI: torch.Tensor, bias_O: torch.Tensor | None, bits: int, dty
 def _slices(weight_OI: torch.Tensor, bits: int) -> Iterator[Groups]:
     num_rows = max(1, SLICE // weight_OI.shape[1])
     for start in range(0, len(weight_OI), num_rows):
-        yield quantized(weight_OI[start : start + num_rows].float(), bits)
+        rows_OI = weight_OI[start : start + num_rows].float()
+        yield symmetric(rows_OI) if bits == 8 else quantized(rows_OI, bits)

@@ -13,7 +13,6 @@ from torch import nn
 
 from decoding.attention.lanes import has_feature
 from decoding.attention.program import MOST_ROWS, SOURCE, TARGET, Call, Rooms, Team
-from decoding.errors import ConfigError
 from decoding.model.linear.int8_kernel import (
     LARGEST,
     NUM_FIELDS,
@@ -129,14 +128,6 @@ def can_round_to_int8(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether the processor has int8 dot products, and can pack layers of `dtype` at all."""
     has_instructions = has_feature("avx512vnni") or has_feature("avxvnni")
     return device.type == "cpu" and has_instructions and can_pack(device, dtype)
-
-
-def check_int8(device: torch.device, dtype: torch.dtype) -> None:
-    """Raise ConfigError if int8 weights cannot be multiplied on this processor."""
-    if not can_round_to_int8(device, dtype):
-        raise ConfigError(
-            f"weights 'int8' need a CPU with AVX512_VNNI or AVX_VNNI and float32 or bfloat16, not {device} and {dtype}"
-        )
 
 
 def round_linears(model: nn.Module, but: str = "") -> None:

@@ -10,6 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from decoding.bench.architectures.__main__ import parse, render
+from decoding.bench.architectures.drafted import CHANCES
 from decoding.bench.architectures.measure import ROWS, Plan, active_parameters, measure
 from decoding.bench.architectures.sizes import SIZES, config_of
 from decoding.bench.tables.report import Report
@@ -41,7 +42,7 @@ SMALL = {  # fields that make a model of each size small
         "num_experts_per_tok": 2,
     },
 }
-PLAN = Plan(threads=1, rounds=1, clock=time.perf_counter, prompt_len=32, read_bytes=1 << 20)
+PLAN = Plan(threads=1, rounds=1, clock=time.perf_counter, is_drafted=True, prompt_len=32, read_bytes=1 << 20)
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -54,7 +55,7 @@ def test_a_model_has_as_many_parameters_as_are_published(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "weights"), [("lfm2-350m", "float32"), ("qwen3.5-0.8b", "int4"), ("qwen3-moe-small", "float32")]
+    ("name", "weights"), [("lfm2-350m", "float32"), ("qwen3.5-0.8b", "int4"), ("qwen3-moe-small", "int8")]
 )
 def test_a_model_is_measured_and_its_row_written(name: str, weights: str, tmp_path: Path) -> None:
     row = measure(name, config_of(SIZES[name], 4, **SMALL[name]), weights, PLAN)  # type: ignore[arg-type]
@@ -66,6 +67,8 @@ def test_a_model_is_measured_and_its_row_written(name: str, weights: str, tmp_pa
     assert (row.state_bytes > 0, row.dense_rate is not None) == (has_states, has_states)
     assert (max(row.walk_shares) > 0) == (name == "qwen3.5-0.8b")
     assert (row.num_active < row.num_parameters) == (not has_states)
+    assert len(row.drafted_ratios) == len(CHANCES)
+    assert min(row.drafted_ratios) > 0
     Report(tmp_path, "a machine", "a command", "page").write("architectures", render([row]), [row])
     assert f"| {name} | 4 | {weights} |" in (tmp_path / "page.md").read_text()
 
@@ -76,7 +79,6 @@ def test_a_model_is_measured_and_its_row_written(name: str, weights: str, tmp_pa
         ["nobody"],
         ["lfm2-350m", "--weights", "int9"],
         ["lfm2-350m", "--rounds", "0"],
-        ["qwen3-moe-small", "--weights", "int8"],
     ],
 )
 def test_options_that_mean_nothing_are_refused(bad: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 from transformers import AutoTokenizer
 
@@ -19,7 +18,6 @@ from decoding.core.stats import RequestStats
 from decoding.engine.engine import Engine
 from decoding.engine.start import load_engine
 from decoding.model.checkpoint import BUNDLED_FOLDER
-from decoding.model.linear.int8 import can_round_to_int8
 from tests.pairs import CONFIG, GIVEN, GREEDY, SAMPLED, engine_of, finish, prompt_of, reply, request_of
 
 METHODS = {
@@ -50,8 +48,6 @@ WEIGHTS: dict[str, Weights] = {"gosling": "auto", "gosling int8": "int8", "gosli
 def pair(request: pytest.FixtureRequest) -> Pair:
     if request.param.startswith("gosling"):
         weights: Weights = WEIGHTS[request.param]
-        if weights == "int8" and not can_round_to_int8(torch.device("cpu"), torch.float32):
-            pytest.skip("this processor has no instructions for int8 weights")
         tokenizer = AutoTokenizer.from_pretrained(BUNDLED_FOLDER)
         prompts = [np.array(tokenizer.encode(text), np.int32) for text in TEXTS]
         config = replace(CONFIG, model="gosling", device="cpu", dtype="float32", weights=weights)

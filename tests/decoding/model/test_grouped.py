@@ -13,7 +13,7 @@ import torch
 
 from decoding.attention.lanes import has_feature
 from decoding.model.linear.grouped import GroupedEmbedding, GroupedLinear
-from decoding.model.linear.groups import Groups, dequantized, quantized
+from decoding.model.linear.groups import Groups, dequantized, quantized, symmetric
 
 KINDS = [(bits, group) for bits in (4, 5, 6, 8) for group in (16, 32)]
 SHAPES = [(64, 64), (101, 97), (7, 33), (130, 1030), (200, 16)]  # outputs and inputs
@@ -199,3 +199,15 @@ def test_rounding_finds_better_scales_than_the_range_gives_and_keeps_what_is_exa
     grid[:, ::32], grid[:, 1::32] = -5 * 0.25, 10 * 0.25
     grid[3], grid[4] = 0, 0.5
     assert torch.allclose(dequantized(quantized(grid, 4)), grid, atol=1e-6)
+
+
+def test_symmetric_codes_have_a_zero_and_half_a_scale_of_error() -> None:
+    torch.manual_seed(0)
+    weight = torch.randn(5, 70)
+    weight[2] = 0
+    groups = symmetric(weight)
+    scales = groups.scales_OG.repeat_interleave(32, 1)[:, :70]
+    assert int((groups.codes_OI.int() - 128).abs().max()) == 127
+    assert not dequantized(groups)[2].any()
+    assert bool(((dequantized(groups) - weight).abs() <= 0.501 * scales).all())
+    assert GroupedLinear([groups], (5, 70), None, torch.float32).packed.zero == 128

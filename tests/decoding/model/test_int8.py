@@ -14,8 +14,7 @@ from transformers.pytorch_utils import Conv1D
 
 from decoding.attention.lanes import has_feature
 from decoding.config import EngineConfig
-from decoding.errors import ConfigError
-from decoding.model.linear.int8 import Int8Linear, can_round_to_int8, check_int8, round_linears
+from decoding.model.linear.int8 import Int8Linear, can_round_to_int8, round_linears
 from decoding.model.linear.sizes import num_bytes_in, num_weights_in
 from decoding.model.target_model import TargetModel
 from tests.models import tiny
@@ -100,14 +99,6 @@ def test_rounding_replaces_all_but_the_narrowest_and_keeps_no_second_copy() -> N
     assert num_weights_in(model) == 64 * 64 + 64 * 128 + 128 * 8 + 8
     assert sum(each.numel() for each in model.parameters()) == 128 * 8 + 8
     assert (model(rows) - expected).norm() < 0.02 * expected.norm()
-
-
-def test_where_it_cannot_be_one_sentence_says_so() -> None:
-    for device, dtype in ((CPU, torch.float16), (torch.device("meta"), torch.float32)):
-        with pytest.raises(ConfigError, match="AVX512_VNNI or AVX_VNNI"):
-            check_int8(device, dtype)
-    with pytest.raises(ConfigError, match="weights 'int8'"):
-        TargetModel.load(EngineConfig(device="cpu", dtype="float16", weights="int8"), lambda _sentence, _fraction: None)
 
 
 def test_a_model_of_int8_weights_is_exact_and_another_model() -> None:

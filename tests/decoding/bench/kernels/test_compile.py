@@ -13,7 +13,8 @@ pytest.importorskip("triton", reason="Triton is not installed: its kernels are n
 PROGRAM = """
 import torch
 from decoding.bench.kernels.compile import CAPABILITIES, FEATURES, PACKINGS
-from decoding.bench.kernels.compile import compile_attend, compile_move, compile_product, compile_rows, layer_of
+from decoding.bench.kernels.compile import compile_attend, compile_experts, compile_move, compile_pairs
+from decoding.bench.kernels.compile import compile_product, compile_rows, layer_of
 
 for width in (64, 128, 256):
     for capability in CAPABILITIES:
@@ -22,11 +23,13 @@ for width in (64, 128, 256):
         assert made.product != "fma", (width, capability, made)
 for capability in CAPABILITIES:
     assert compile_move(torch.bfloat16, capability).spilled == 0
-    assert all(each.spilled == 0 for each in compile_rows(torch.bfloat16, capability))
+    small = (*compile_rows(torch.bfloat16, capability), *compile_pairs(torch.bfloat16, capability))
+    assert all(each.spilled == 0 for each in small), (capability, small)
     for name in ("exact", "4 bits, 16 a scale and minimum", "8 bits, 32 share a scale"):
-        made = compile_product(torch.bfloat16, capability, True, PACKINGS[name])  # which takes the most registers
-        assert made.spilled == 0, (name, capability, made)
-        assert made.product != "fma", (name, capability, made)
+        many = compile_product(torch.bfloat16, capability, True, PACKINGS[name])  # which takes the most registers
+        for made in (many, compile_experts(torch.bfloat16, capability, PACKINGS[name])):
+            assert made.spilled == 0, (name, capability, made)
+            assert made.product != "fma", (name, capability, made)
 """
 
 

@@ -16,6 +16,7 @@ from decoding.engine.start import start_engine
 from decoding.model.device.capture import CudaCapture
 from decoding.model.device.graph_runner import GraphRunner
 from decoding.model.device.stopwatch import CudaStopwatch
+from decoding.model.experts.interface import CHILD, own_forward
 from decoding.model.target_model import TargetModel
 from decoding.sampling.device.device_sampler import DeviceSampler
 from tests.decoding.engine.test_graphs import METHODS, SMALL, STATIC
@@ -82,6 +83,24 @@ def test_an_engine_as_it_is_served_answers_every_method(compile: bool) -> None:
             assert request.num_output == sampling.max_tokens
             drafted += ended[method].counts.drafted
     assert drafted > 0
+
+
+@pytest.mark.parametrize("model_type", ["qwen3_moe", "gpt_oss"])
+def test_experts_give_what_transformers_own_do_and_a_row_the_same_bits(model_type: str) -> None:
+    from decoding.model.device.grouped_experts import GroupedExperts, group_experts
+
+    model = tiny(model_type).to("cuda", torch.bfloat16)
+    experts = next(each for each in model.modules() if type(each).__name__.endswith("Experts"))
+    rows, shares = torch.randn(40, 64, device="cuda").bfloat16(), torch.rand(40, 2, device="cuda").bfloat16()
+    chosen = torch.rand(40, 4, device="cuda").argsort(1)[:, :2].contiguous()
+    with torch.inference_mode():
+        expected = own_forward(experts, rows, chosen, shares)
+        group_experts(model)
+        assert isinstance(experts.get_submodule(CHILD), GroupedExperts)
+        found = experts(rows, chosen, shares)
+        for count in (1, 2, 17):
+            assert torch.equal(experts(rows[:count], chosen[:count], shares[:count]), found[:count])
+    assert (found - expected).abs().max() <= 3e-2 * expected.abs().max()
 
 
 def test_a_stopwatch_knows_what_the_device_took() -> None:

@@ -24,6 +24,7 @@ pytest.importorskip("triton", reason="Triton is not installed: its kernels are n
 
 from decoding.attention.triton.triton_attention import TritonAttention
 from decoding.model.device import row_exact
+from decoding.model.device.grouped_experts import GroupedExperts
 
 SHAPE = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
 MOST_ROWS = 96
@@ -62,17 +63,23 @@ def test_what_does_not_hold_is_not_said(monkeypatch: pytest.MonkeyPatch) -> None
     assert exact_rows(model, model.runner_over(store, 128, FIXED_ROWS), store, 512) == 0
 
 
-def exact_model(monkeypatch: pytest.MonkeyPatch) -> TargetModel:
+def exact_model(monkeypatch: pytest.MonkeyPatch, model_type: str = "llama") -> TargetModel:
     use_row_exact_dots(monkeypatch)
     monkeypatch.setattr(graph_runner, "BUCKETS", (FIXED_ROWS, MOST_ROWS))
     config = replace(CONFIG, attention="triton", exact=True)
     shape = SHAPE | {"num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 32, "vocab_size": 64}
-    return TargetModel.from_model(tiny("llama", **shape), config, RecordingCapture())
+    shape |= {"moe_intermediate_size": 16} if model_type == "qwen3_moe" else {}
+    return TargetModel.from_model(tiny(model_type, **shape), config, RecordingCapture())
 
 
 @pytest.mark.slow
-def test_by_kernels_of_our_own_prompts_have_the_bits_of_single_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = exact_model(monkeypatch)
+@pytest.mark.parametrize("model_type", ["llama", "qwen3_moe"])
+def test_by_kernels_of_our_own_prompts_have_the_bits_of_single_tokens(
+    monkeypatch: pytest.MonkeyPatch, model_type: str
+) -> None:
+    model = exact_model(monkeypatch, model_type)
+    is_mixture = any(isinstance(each, GroupedExperts) for each in model._model.modules())
+    assert is_mixture == (model_type == "qwen3_moe")
     store = model.new_store(64)
     assert exact_rows(model, model.runner_over(store, MOST_ROWS, MOST_ROWS), store, MOST_ROWS) == MOST_ROWS
 
