@@ -33,7 +33,8 @@ DECODING = {
     "model": """
         blueprint refusal files/gguf_file files/gguf_metadata files/gguf_hybrids files/gguf_config files/gguf_tokenizer
         files/gguf_place checkpoint weights
-        memory rowwise state/sites state/step_walk state/rule_rows state/state_lanes state/walk_kernel state/reference
+        memory rowwise/replaced_functions rowwise/row_safe
+        state/sites state/step_walk state/rule_rows state/state_lanes state/walk_kernel state/reference
         state/compiled state/state_seam seam probe self_test threads linear/exact linear/panel_kernel linear/row_limit
         linear/row_counts linear/panels linear/readers linear/packed linear/int8_kernel linear/int8
         linear/rounding_kernel linear/groups linear/grouped_kernel/layout linear/grouped_kernel/packing

@@ -21,7 +21,7 @@ from transformers.activations import ACT2FN
 from decoding.cache.batch import StepBatch
 from decoding.cache.state_pool import SequenceState
 from decoding.core.tree import IntArray
-from decoding.model.rowwise import RowSafeActivation
+from decoding.model.rowwise.row_safe import RowSafeActivation
 from decoding.model.state.compiled import CompiledWalk, fits
 from decoding.model.state.reference import Job, ReferenceWalk
 from decoding.model.state.rule_rows import RuleRows, delta_rows, mamba_1_rows, mamba_2_rows
