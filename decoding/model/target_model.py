@@ -53,6 +53,7 @@ from decoding.model.experts.reading import separate_experts
 from decoding.model.experts.router import fuse_routers
 from decoding.model.features import FeatureTap
 from decoding.model.files.skeleton import ScaledEmbedding
+from decoding.model.layers import activations
 from decoding.model.layers.activations import fuse_activations
 from decoding.model.layers.fuse import fuse_layers
 from decoding.model.layers.norms import fuse_norms
@@ -170,7 +171,7 @@ class TargetModel:
         set_implementation(model, SERVING)
         self._is_packed, self._few_rows = False, 0
         self._forward: Any = model  # or a `Stack` that replaces it
-        self._replaced: dict[Callable[..., Any], Any] = {}  # functions of torch, by what takes their place
+        self._replaced: Replacements = {}  # functions of torch, by what takes their place
         if capture is None and can_pack(self.device, self.dtype):
             progress("Packing linear layers", 0.7)
             self._prepare_for_cpu(case)
@@ -237,7 +238,7 @@ class TargetModel:
         if self._has_experts or (self._states is not None and self.dtype == torch.float32):
             self._replaced.update(linear_exact.REPLACED)
         if self._states is not None:
-            self._replaced.update(row_safe.REPLACED)
+            self._replaced.update(row_safe.REPLACED | activations.REPLACED)
         if self.attention == "exact":
             self._fuse(trial_steps(self, case))
 

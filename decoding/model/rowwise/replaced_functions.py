@@ -6,14 +6,14 @@ costs is paid at every call. Invariant: a call that no replacement takes gives w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-Replacements = Mapping[Callable[..., Any], Callable[..., torch.Tensor | None]]
+Replacements = dict[Callable[..., Any], Callable[..., torch.Tensor | None]]
 
 
 class ReplacedFunctions(TorchFunctionMode):

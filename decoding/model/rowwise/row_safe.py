@@ -23,7 +23,6 @@ FIRST_TABLE_LEN = 4096
 ACTIVATION_MODULES = (nn.SiLU, nn.GELU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Mish, nn.ELU)
 EXACT_MODULES = (nn.ReLU, nn.Identity)
 FUNCTIONS = (
-    F.silu,
     F.gelu,
     F.softplus,
     F.sigmoid,

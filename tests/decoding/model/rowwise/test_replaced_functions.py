@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from decoding.model.layers import activations
 from decoding.model.linear import exact
 from decoding.model.rowwise import row_safe
 from decoding.model.rowwise.replaced_functions import ReplacedFunctions, replacing
@@ -21,7 +22,7 @@ def test_a_replacement_may_leave_a_call_to_its_function() -> None:
     assert torch.exp(few).tolist() == [1.0, 1.0]
 
 
-def test_two_tables_in_one_mode_give_a_row_the_same_bits_among_any_rows() -> None:
+def test_tables_in_one_mode_give_a_row_the_same_bits_among_any_rows() -> None:
     torch.manual_seed(0)
     weight, rows = torch.randn(45, 37), torch.randn(23, 37)
 
@@ -30,7 +31,7 @@ def test_two_tables_in_one_mode_give_a_row_the_same_bits_among_any_rows() -> Non
         return F.silu(mixed) * torch.sigmoid(input=mixed) + rows[:, :1].tanh()
 
     expected = layer(rows)
-    with replacing({**exact.REPLACED, **row_safe.REPLACED}):
+    with replacing(exact.REPLACED | row_safe.REPLACED | activations.REPLACED):
         whole, parts = layer(rows), [layer(rows[start : start + 5]) for start in range(0, 23, 5)]
     torch.testing.assert_close(whole, expected, rtol=1e-4, atol=1e-4)
     assert torch.equal(torch.cat(parts), whole)
