@@ -71,6 +71,8 @@ def _replace(model: nn.Module, fuse: Fuse, seam: Seam, run: Run, batches: Sequen
             fused = fuse(layer)
             if fused is not None:
                 found.append((parent, name, fused))
+    if not found:
+        return 0
     trials = [_trials([fused.layer for _, _, fused in found], run, batch) for batch in batches]
     num_fused = 0
     for place, (parent, name, fused) in enumerate(found):
