@@ -33,8 +33,10 @@ DECODING = {
     "model": """
         blueprint refusal files/gguf_file files/gguf_metadata files/gguf_hybrids files/gguf_config files/gguf_tokenizer
         files/gguf_place checkpoint weights
-        memory rowwise state/sites state/step_walk state/rule_rows state/state_lanes state/walk_kernel state/reference
-        state/compiled state/state_seam seam probe self_test threads linear/exact linear/panel_kernel linear/row_limit
+        memory rowwise/replaced_functions rowwise/row_safe
+        state/sites state/step_walk state/rule_rows state/state_lanes state/walk_kernel state/reference
+        state/compiled state/convolution state/state_seam
+        seam probe self_test threads linear/exact linear/panel_kernel linear/row_limit
         linear/row_counts linear/panels linear/readers linear/packed linear/int8_kernel linear/int8
         linear/rounding_kernel linear/groups linear/grouped_kernel/layout linear/grouped_kernel/packing
         linear/grouped_kernel/unpacking linear/grouped_kernel/products linear/grouped_kernel/multiplying
@@ -46,7 +48,7 @@ DECODING = {
         device/grouped_experts
         files/weight files/skeleton files/gguf_codes files/gguf_types files/gguf_layout files/gguf_model
         files/quantized_checkpoint loading
-        layers/mlp layers/decoder_layer layers/fuse features layers/stack
+        layers/mlp layers/fused_mlp layers/decoder_layer layers/fuse features layers/stack
         device/stopwatch device/capture device/runner device/peak device/compiling device/static_forward
         device/graph_runner device/exactness target_model kept_timings timing
     """,

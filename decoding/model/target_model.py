@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -53,11 +53,12 @@ from decoding.model.experts.reading import separate_experts
 from decoding.model.experts.router import fuse_routers
 from decoding.model.features import FeatureTap
 from decoding.model.files.skeleton import ScaledEmbedding
+from decoding.model.layers import activations
 from decoding.model.layers.activations import fuse_activations
 from decoding.model.layers.fuse import fuse_layers
 from decoding.model.layers.norms import fuse_norms
 from decoding.model.layers.stack import stack_of
-from decoding.model.linear.exact import RowExactLinears
+from decoding.model.linear import exact as linear_exact
 from decoding.model.linear.grouped import GroupedEmbedding
 from decoding.model.linear.packed import can_pack, num_few_rows, num_packed_shapes, pack_linears
 from decoding.model.linear.roundings import check_rounding, round_weights
@@ -66,7 +67,9 @@ from decoding.model.linear.sizes import num_bytes_in, num_weights_in
 from decoding.model.loading import UNPACKED, PackedWeights, load_model
 from decoding.model.probe import probe
 from decoding.model.refusal import refusing
-from decoding.model.rowwise import RowSafeFunctions, make_row_safe
+from decoding.model.rowwise import row_safe
+from decoding.model.rowwise.replaced_functions import Replacements, replacing
+from decoding.model.rowwise.row_safe import make_row_safe
 from decoding.model.seam import SERVING, Seam, implementation, set_implementation
 from decoding.model.self_test import (
     TOLERANCES,
@@ -157,13 +160,13 @@ class TargetModel:
         set_implementation(model, SERVING)
         self._is_packed, self._few_rows = False, 0
         self._forward: Any = model  # or a `Stack` that replaces it
-        self._modes: list[AbstractContextManager[Any]] = []
+        self._replaced: Replacements = {}  # functions of torch, by what takes their place
         if capture is None and can_pack(self.device, self.dtype):
             progress("Packing linear layers", 0.7)
             self._prepare_for_cpu(case)
         if self.is_row_exact:
-            self._modes.append(_row_exact_functions())
-        self._static = StaticForward(model, self._seam, self._modes)
+            self._replaced.update(_row_exact_functions())
+        self._static = StaticForward(model, self._seam, self._replaced)
         progress("Testing tree decoding against plain decoding", 0.9)
         report = self_test(self, case, own_logits)
         self.is_exact = report.is_exact and self.attention == "exact"
@@ -220,9 +223,9 @@ class TargetModel:
         fuse_norms(self._model, self.dtype)
         self._is_packed = True
         if self._has_experts or (self._states is not None and self.dtype == torch.float32):
-            self._modes.append(RowExactLinears())
+            self._replaced.update(linear_exact.REPLACED)
         if self._states is not None:
-            self._modes.append(RowSafeFunctions())
+            self._replaced.update(row_safe.REPLACED | activations.REPLACED)
         if self.attention == "exact":
             self._fuse(trial_steps(self, case))
 
@@ -352,8 +355,7 @@ class TargetModel:
         num_logits = len(batch.logit_rows_R)
         with ExitStack() as stack:
             stack.enter_context(torch.inference_mode())
-            for mode in self._modes:
-                stack.enter_context(mode)
+            stack.enter_context(replacing(self._replaced))
             if self._states is not None:
                 stack.enter_context(self._states.running(batch))
             stack.enter_context(self._seam.running(self._seam.backend.prepare(batch)))
@@ -415,10 +417,10 @@ def _group_experts(model: nn.Module) -> None:
     group_experts(model)
 
 
-def _row_exact_functions() -> AbstractContextManager[Any]:
-    from decoding.model.device.row_exact import RowExactFunctions  # Triton may not be installed elsewhere
+def _row_exact_functions() -> Replacements:
+    from decoding.model.device.row_exact import REPLACED  # Triton may not be installed elsewhere
 
-    return RowExactFunctions()
+    return REPLACED
 
 
 def tiles_of(attention: Attention, layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device) -> list[Any]:

@@ -24,7 +24,7 @@ from decoding.model.layers.norms import FusedRmsNorm
 from decoding.model.layers.row_kernels import COSINES, IDS, SINES, add_floats, add_halves, look_up
 from decoding.model.layers.stack import embedding_call
 from decoding.model.linear.grouped import GroupedEmbedding
-from decoding.model.rowwise import RotaryTable
+from decoding.model.rowwise.row_safe import RotaryTable
 
 # Shape suffixes: M rows of the step, T rows of a room, R rows that are asked of, V vocabulary, D head width, E width,
 # W draft vocabulary.

@@ -1,22 +1,22 @@
 """Makes what a model computes row-exact on a GPU: linear layers, means and norms, by kernels of our own.
 
-Modelling code calls torch's functions, whose rounding of a row depends on the number of rows. A torch function mode
-replaces those calls while a forward is captured. What else a dense model calls is computed number by number.
+Modelling code calls torch's functions, whose rounding of a row depends on the number of rows. `REPLACED` is for those
+calls (see `ReplacedFunctions`): linear maps, and means and norms over the last dimension. What else a dense model calls
+is computed number by number.
 Invariant: sizes depend on a layer's shape, its dtype and the device, and never on the number of rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 import triton
-from torch.overrides import TorchFunctionMode
 
 from decoding.model.device.packed_matrix import TILE, PackedMatrix
 from decoding.model.device.product_kernels import add_parts, mean, multiply
+from decoding.model.rowwise.replaced_functions import Replacements
 
 # Shape suffixes: M rows, I input width, O output width, P parts.
 FEW_ROWS = 64  # up to so many rows parts are computed side by side, since all programs together wait for weights
@@ -60,18 +60,6 @@ def product_tile(dtype: torch.dtype, is_packed: bool = False) -> ProductTile:
     if dtype.itemsize <= 2:
         return HALVES
     return PACKED_FLOATS if is_packed else FLOATS
-
-
-class RowExactFunctions(TorchFunctionMode):
-    """Inside this mode linear maps, and means and norms over the last dimension, are row-exact; nothing else
-    changes."""
-
-    def __torch_function__(
-        self, func: Callable[..., Any], _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        own = REPLACED.get(func)
-        found = own(*args, **(kwargs or {})) if own is not None else None
-        return func(*args, **(kwargs or {})) if found is None else found
 
 
 def linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -188,7 +176,7 @@ def _num_processors(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
-REPLACED: dict[Any, Callable[..., torch.Tensor | None]] = {
+REPLACED: Replacements = {
     F.linear: linear,
     torch.addmm: _addmm,
     torch.mean: _mean,

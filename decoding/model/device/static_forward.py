@@ -6,8 +6,7 @@ Knows the seam. Invariant: compiled or not, the logits are the model's own up to
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -16,26 +15,27 @@ from transformers import PreTrainedModel
 from decoding.cache.step_tensors import StepTensors
 from decoding.errors import ModelRefused
 from decoding.model.device.compiling import CompiledModel
+from decoding.model.rowwise.replaced_functions import Replacements, replacing
 from decoding.model.seam import SERVING, TRACED, Seam, set_implementation
 
 # Shape suffixes: T padded tokens, L those that need logits, and padding, R those that do, V vocabulary.
 
 
 class StaticForward:
-    """is_compiled: whether `compile` succeeded. modes: of torch, that the model runs in."""
+    """is_compiled: whether `compile` succeeded. replaced: functions of torch, by what takes their place."""
 
-    def __init__(self, model: PreTrainedModel, seam: Seam, modes: Sequence[AbstractContextManager[Any]] = ()) -> None:
+    def __init__(self, model: PreTrainedModel, seam: Seam, replaced: Replacements) -> None:
         self.is_compiled = False
         self._model = model
         self._call: Any = model
         self._seam = seam
-        self._modes = modes
+        self._replaced = replaced
         self._gives_all_rows = "logits_to_keep" not in inspect.signature(model.forward).parameters
 
     def run(self, step: StepTensors) -> torch.Tensor:
         """[L, V]: logits of the tokens `logit_rows_L`, in the model's dtype. Copies nothing to the host."""
         with ExitStack() as stack:
-            for mode in (torch.inference_mode(), *self._modes, self._seam.running(step)):
+            for mode in (torch.inference_mode(), replacing(self._replaced), self._seam.running(step)):
                 stack.enter_context(mode)
             logits_1LV: torch.Tensor = self._call(
                 input_ids=step.ids_T[None],

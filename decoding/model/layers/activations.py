@@ -6,15 +6,19 @@ Invariant: an element's result depends on the element alone, bit for bit.
 from __future__ import annotations
 
 import ctypes
+from functools import cache
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 from transformers.activations import SiLUActivation
 
 from decoding.attention.program import Call, Team
 from decoding.model.layers.row_kernels import NUM_FIELDS, gate_floats, gate_halves
+from decoding.model.rowwise.replaced_functions import Replacements
 
 ALONE_NUMBERS = 1 << 14  # for no more numbers, waking another thread costs more than it saves
+DTYPES = (torch.float32, torch.bfloat16)
 Fields = ctypes.c_int64 * NUM_FIELDS
 
 
@@ -23,6 +27,7 @@ class FusedSilu(nn.Module):
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
+        self.dtype = dtype
         self._share = gate_halves if dtype == torch.bfloat16 else gate_floats
         self._team = Team(self._share)
 
@@ -45,3 +50,15 @@ def fuse_activations(model: nn.Module, dtype: torch.dtype) -> None:
         for name, child in list(parent.named_children()):
             if type(child) in (nn.SiLU, SiLUActivation):
                 setattr(parent, name, FusedSilu(dtype))
+
+
+@cache
+def _silu_of(dtype: torch.dtype) -> FusedSilu:
+    return FusedSilu(dtype)
+
+
+def _silu(input: torch.Tensor, inplace: bool = False) -> torch.Tensor | None:
+    return None if inplace or input.dtype not in DTYPES else _silu_of(input.dtype)(input)
+
+
+REPLACED: Replacements = {F.silu: _silu}

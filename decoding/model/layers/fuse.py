@@ -1,12 +1,12 @@
-"""Finds the decoder layers of a model that a `FusedLayer` can replace with bit-identical results.
+"""Finds what a `FusedLayer` can replace with bit-identical results: decoder layers, and in others their gated MLPs.
 
-A layer's parts are found by the names that transformers gives them; then the fused layer is tried on inputs from the
-model's own forward. Invariant: a layer whose trial differs in one bit is not replaced.
+Parts are found by the names that transformers gives them; then what is fused is tried on inputs from the model's own
+forward. Invariant: a layer whose trial differs in one bit is not replaced.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +19,7 @@ from decoding.model.experts.fused import runner_of
 from decoding.model.experts.router import FusedRouter
 from decoding.model.layers.activations import FusedSilu
 from decoding.model.layers.decoder_layer import FusedLayer, Parts
+from decoding.model.layers.fused_mlp import FusedMlp
 from decoding.model.layers.mlp import GatedMlp, Linear, Mixture
 from decoding.model.layers.norms import FusedRmsNorm
 from decoding.model.linear.grouped import GroupedLinear
@@ -29,8 +30,20 @@ from decoding.model.seam import Seam
 CHILDREN = {"input_layernorm", "self_attn", "post_attention_layernorm", "mlp"}
 OF_ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
 NORMS_OF_HEADS = {"q_norm", "k_norm"}
-OF_MLP = {"gate_proj", "up_proj", "act_fn", "down_proj"}
+OF_MLP = {"gate_proj", "up_proj", "down_proj"}  # and `act_fn`, where it is no function
+NAMES = {  # of LFM2, by those that most models have
+    "operator_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "feed_forward": "mlp",
+    "out_proj": "o_proj",
+    "q_layernorm": "q_norm",
+    "k_layernorm": "k_norm",
+    "w1": "gate_proj",
+    "w3": "up_proj",
+    "w2": "down_proj",
+}
 Run = Callable[[StepBatch], torch.Tensor]
+Fuse = Callable[[nn.Module], FusedLayer | FusedMlp | None]
 
 
 class Trial(NamedTuple):
@@ -42,14 +55,24 @@ class Trial(NamedTuple):
 
 
 def fuse_layers(model: nn.Module, seam: Seam, run: Run, batches: Sequence[StepBatch]) -> int:
-    """Replace all layers of `model` that can be fused; return how many. run: the model's forward, in `seam`."""
+    """Replace all layers of `model` that can be fused, and in the others the MLPs; return how many layers. run: the
+    model's forward, in `seam`."""
     rooms: dict[torch.dtype, Rooms] = {}
-    found: list[tuple[nn.Module, str, FusedLayer]] = []
-    for parent in list(model.modules()):
+    num_fused = _replace(model, lambda layer: _fused(layer, seam, rooms), seam, run, batches)
+    _replace(model, lambda layer: _fused_mlp(layer, rooms), seam, run, batches)
+    return num_fused
+
+
+def _replace(model: nn.Module, fuse: Fuse, seam: Seam, run: Run, batches: Sequence[StepBatch]) -> int:
+    """Replace the modules that `fuse` fuses, where their trials are the same; return how many."""
+    found: list[tuple[nn.Module, str, FusedLayer | FusedMlp]] = []
+    for parent in _outside_of_fused(model):
         for name, layer in list(parent.named_children()):
-            fused = _fused(layer, seam, rooms)
+            fused = fuse(layer)
             if fused is not None:
                 found.append((parent, name, fused))
+    if not found:
+        return 0
     trials = [_trials([fused.layer for _, _, fused in found], run, batch) for batch in batches]
     num_fused = 0
     for place, (parent, name, fused) in enumerate(found):
@@ -59,15 +82,32 @@ def fuse_layers(model: nn.Module, seam: Seam, run: Run, batches: Sequence[StepBa
     return num_fused
 
 
+def _outside_of_fused(module: nn.Module) -> Iterator[nn.Module]:
+    """The module and those in it, but none that is in a fused layer."""
+    if not isinstance(module, FusedLayer):
+        yield module
+        for child in list(module.children()):
+            yield from _outside_of_fused(child)
+
+
 def _fused(layer: nn.Module, seam: Seam, rooms: dict[torch.dtype, Rooms]) -> FusedLayer | None:
     """A fused layer with the parts of `layer`, still to be tried; None if the parts do not fit."""
-    children = dict(layer.named_children())
+    children = _inner(layer)
     spec = seam.spec_of(children["self_attn"]) if children.keys() == CHILDREN else None
     parts = None if spec is None else parts_of(children, spec)
     if spec is None or parts is None:
         return None
     dtype = parts.input_norm.weight.dtype
     return FusedLayer(layer, parts, seam, spec, rooms.setdefault(dtype, Rooms(MOST_ROWS, dtype)))
+
+
+def _fused_mlp(layer: nn.Module, rooms: dict[torch.dtype, Rooms]) -> FusedMlp | None:
+    """A fused MLP with the parts of `layer`, still to be tried; None if the parts do not fit."""
+    mlp = _mlp_of(layer)
+    if not isinstance(mlp, GatedMlp) or mlp.few_rows == 0 or not mlp.fits(mlp.gate.shape[1]):
+        return None
+    dtype = mlp.activation.dtype
+    return FusedMlp(layer, mlp, rooms.setdefault(dtype, Rooms(MOST_ROWS, dtype)), mlp.gate.shape[1])
 
 
 def parts_of(children: dict[str, nn.Module], spec: LayerSpec, num_inputs: int = 1) -> Parts | None:
@@ -96,9 +136,12 @@ def parts_of(children: dict[str, nn.Module], spec: LayerSpec, num_inputs: int = 
 def _mlp_of(module: nn.Module) -> GatedMlp | Mixture | None:
     """The parts of an MLP or a mixture of experts; None if it has another form or no kernel."""
     known: dict[str, Any] = _inner(module)
-    if known.keys() == OF_MLP:
-        mlp = GatedMlp(known["gate_proj"], known["up_proj"], known["act_fn"], known["down_proj"])
-        return mlp if isinstance(mlp.activation, FusedSilu) and _are_of_one_kind(mlp.linears) else None
+    if known.keys() - {"act_fn"} == OF_MLP:
+        linears = known["gate_proj"], known["up_proj"], known["down_proj"]
+        if not _are_of_one_kind(linears):
+            return None
+        activation = known["act_fn"] if "act_fn" in known else FusedSilu(linears[0].weight.dtype)
+        return GatedMlp(*linears[:2], activation, linears[2]) if isinstance(activation, FusedSilu) else None
     router, runner = known.get("gate", known.get("router")), runner_of(known.get("experts"))
     if len(known) != 2 or runner is None or not isinstance(router, FusedRouter):
         return None
@@ -110,8 +153,9 @@ def _are_of_one_kind(linears: Sequence[Linear]) -> bool:
 
 
 def _inner(module: nn.Module) -> dict[str, nn.Module]:
-    """The module's children without identities."""
-    return {name: child for name, child in module.named_children() if type(child) is not nn.Identity}
+    """The module's children without identities, by the names that most models have."""
+    children = module.named_children()
+    return {NAMES.get(name, name): child for name, child in children if type(child) is not nn.Identity}
 
 
 def _have_kernels(parts: Parts) -> bool:
@@ -148,12 +192,13 @@ def _trials(layers: Sequence[nn.Module], run: Run, batch: StepBatch) -> list[Tri
     return [seen.get(layer) for layer in layers]
 
 
-def _is_same(fused: FusedLayer, seam: Seam, batch: StepBatch, trial: Trial | None) -> bool:
+def _is_same(fused: FusedLayer | FusedMlp, seam: Seam, batch: StepBatch, trial: Trial | None) -> bool:
     if trial is None or not isinstance(trial.result, torch.Tensor):
         return False
-    tables, hidden = trial.named.get("position_embeddings"), trial.result
-    shape = (1, hidden.shape[-2], fused.spec.key_dim)
-    if not isinstance(tables, tuple) or any(each.shape != shape or each.dtype != hidden.dtype for each in tables):
-        return False
+    if isinstance(fused, FusedLayer):
+        tables, hidden = trial.named.get("position_embeddings"), trial.result
+        shape = (1, hidden.shape[-2], fused.spec.key_dim)
+        if not isinstance(tables, tuple) or any(each.shape != shape or each.dtype != hidden.dtype for each in tables):
+            return False
     with torch.inference_mode(), seam.running(seam.backend.prepare(batch)):
         return torch.equal(fused(*trial.arguments, **trial.named), trial.result)

@@ -21,7 +21,7 @@ from decoding.model.layers.row_kernels import COSINES, IDS, SINES, look_up
 from decoding.model.linear.grouped import GroupedEmbedding, GroupedLinear
 from decoding.model.linear.int8 import Int8Linear
 from decoding.model.linear.packed import PackedLinear
-from decoding.model.rowwise import RotaryTable
+from decoding.model.rowwise.row_safe import RotaryTable
 
 # Shape suffixes: L layers, M tokens and padding, T the most tokens, R tokens that need logits, E width, V vocabulary.
 OF_MODEL, OF_DECODER = {"model", "lm_head"}, {"embed_tokens", "layers", "norm", "rotary_emb"}

@@ -1,51 +1,40 @@
 """Makes what is no module in mixtures of experts row-exact on the CPU: linear maps in float32, and sigmoids.
 
 Modelling code calls `F.linear` and `torch.sigmoid`, and the stock kernels' rounding of a row depends on the number of
-rows. A torch function mode replaces those calls; in linear maps each row becomes a lane (see `attention.lanes`).
+rows. `REPLACED` is for those calls (see `ReplacedFunctions`); in linear maps each row becomes a lane (see
+`attention.lanes`).
 Invariant: a row's sums run over the input in order, whatever the other rows are.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
 
 import numba as nb
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch.overrides import TorchFunctionMode
 
 from decoding.attention import lanes
 from decoding.attention.lanes import IN_FLIGHT, LANES, VECTOR_BYTES
-from decoding.model.rowwise import RowSafeActivation
+from decoding.model.rowwise.replaced_functions import Replacements
+from decoding.model.rowwise.row_safe import row_safe
 
 # Shape suffixes: M rows, I input width, O output width.
 PARALLEL_WORK = 1 << 20  # with fewer multiply-adds (of sixteen rows each), threads cost more than they save
-SIGMOIDS = (torch.sigmoid, torch.Tensor.sigmoid)  # F.sigmoid calls the second
 Floats = NDArray[np.float32]
-_sigmoid = RowSafeActivation(torch.nn.Sigmoid())
-
-
-class RowExactLinears(TorchFunctionMode):
-    """Inside this mode `F.linear` of float32 and `torch.sigmoid` are row-exact; nothing else changes."""
-
-    def __torch_function__(
-        self, func: Callable[..., Any], _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        if func is F.linear and args[0].dtype == torch.float32:
-            return row_exact_linear(*args, **(kwargs or {}))
-        if func in SIGMOIDS and not kwargs:
-            return _sigmoid(*args)
-        if func is torch.Tensor.matmul and is_of_columns(*args):
-            return row_exact_linear(args[1].mT, args[0]).mT
-        return func(*args, **(kwargs or {}))
 
 
 def is_of_columns(weight: torch.Tensor, columns: torch.Tensor) -> bool:
     """Whether a product is a linear map of tokens that lie in columns, as Mamba's modelling code writes it."""
     return weight.dim() == 2 and columns.dim() == 3 and weight.dtype == columns.dtype == torch.float32
+
+
+def _linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor | None:
+    return row_exact_linear(input, weight, bias) if input.dtype == torch.float32 else None
+
+
+def _matmul(weight: torch.Tensor, columns: torch.Tensor) -> torch.Tensor | None:
+    return row_exact_linear(columns.mT, weight).mT if is_of_columns(weight, columns) else None
 
 
 def row_exact_linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -107,3 +96,11 @@ def _multiply_parallel(rows_MI: Floats, weight_OI: Floats, out_MO: Floats) -> No
         columns = _transpose(rows_MI, tile)
         for block in nb.prange(num_blocks):
             _multiply_block(columns, weight_OI, out_MO, tile, block)
+
+
+REPLACED: Replacements = {
+    F.linear: _linear,
+    torch.Tensor.matmul: _matmul,
+    torch.sigmoid: row_safe(torch.sigmoid),
+    torch.Tensor.sigmoid: row_safe(torch.Tensor.sigmoid),  # which F.sigmoid calls
+}

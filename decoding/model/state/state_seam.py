@@ -21,8 +21,9 @@ from transformers.activations import ACT2FN
 from decoding.cache.batch import StepBatch
 from decoding.cache.state_pool import SequenceState
 from decoding.core.tree import IntArray
-from decoding.model.rowwise import RowSafeActivation
+from decoding.model.rowwise.row_safe import RowSafeActivation
 from decoding.model.state.compiled import CompiledWalk, fits
+from decoding.model.state.convolution import convolve, slide
 from decoding.model.state.reference import Job, ReferenceWalk
 from decoding.model.state.rule_rows import RuleRows, delta_rows, mamba_1_rows, mamba_2_rows
 from decoding.model.state.sites import (
@@ -124,7 +125,7 @@ class StateSeam:
         assert state.front.num_holders == 1, "a shared state is not written"
         walk, rows = chain_walk(accepted), torch.from_numpy(accepted)
         for window_WC, inputs in zip(state.front.windows, kept.inputs, strict=True):
-            _slide(window_WC, window_WC, inputs[rows.to(inputs.device)])
+            slide(window_WC, window_WC, inputs[rows.to(inputs.device)])
         matrices = state.front.matrices
         self._walk.run([Job(rule, [matrix]) for rule, matrix in zip(kept.rules, matrices, strict=True)], walk)
 
@@ -154,18 +155,11 @@ class StateSeam:
         windows = [state.front.windows[place] for state, _ in step.batch.carried]
         self._slide_windows(inputs_MC, place)
         self._kept.inputs.append(inputs_MC[self._candidates.to(inputs_MC.device)])
-        all_inputs = torch.cat([*windows, inputs_MC]).to(torch.promote_types(weight.dtype, torch.float32))
-        places = torch.from_numpy(step.inputs(width)).to(inputs_MC.device)
-        taps = weight.T.to(all_inputs.dtype)
-        out_MC = all_inputs[places[:, width]] * taps[0]
-        for tap in range(1, width + 1):  # the oldest first, so that a row's sum has one order
-            out_MC = out_MC + all_inputs[places[:, width - tap]] * taps[tap]
-        if bias is not None:
-            out_MC = out_MC + bias
-        out_MC = out_MC.to(weight.dtype)
+        out_MC = convolve(inputs_MC, torch.stack(windows), step.inputs(width), weight, bias)
         if activation is not None:
             out_MC = self._activation(activation)(out_MC)
-        out_NC = F.pad(out_MC, (0, 0, 0, hidden_states.shape[2] - num_rows))
+        num_padding = hidden_states.shape[2] - num_rows
+        out_NC = F.pad(out_MC, (0, 0, 0, num_padding)) if num_padding else out_MC
         return out_NC.T[None].to(hidden_states.dtype)
 
     def _slide_windows(self, inputs_MC: torch.Tensor, place: int) -> None:
@@ -173,8 +167,8 @@ class StateSeam:
         for (state, num_certain), first in zip(batch.carried, batch.offsets[:-1].tolist(), strict=True):
             before = state.front.windows[place]
             for mark in state.marks:
-                _slide(mark.state.windows[place], before, inputs_MC[first : first + mark.num_rows])
-            _slide(state.back.windows[place], before, inputs_MC[first : first + num_certain])
+                slide(mark.state.windows[place], before, inputs_MC[first : first + mark.num_rows])
+            slide(state.back.windows[place], before, inputs_MC[first : first + num_certain])
 
     def _activation(self, name: str) -> nn.Module:
         if name not in self._activations:
@@ -215,12 +209,3 @@ class StateSeam:
         self._kept.rules.append(rows.take(self._candidates.to(rows.value_NHV.device)))
         job = Job(rows, [state.matrices[place] for state in step.states])
         return self._walk.run([job], step.walk, step.num_scratch)[0]
-
-
-def _slide(target_WC: torch.Tensor, before_WC: torch.Tensor, inputs: torch.Tensor) -> None:
-    """Write the window after some more inputs: the last ones there are."""
-    width = len(target_WC)
-    if len(inputs) >= width:
-        target_WC.copy_(inputs[len(inputs) - width :])
-    else:
-        target_WC.copy_(torch.cat([before_WC[len(inputs) :], inputs]))

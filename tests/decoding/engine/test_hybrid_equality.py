@@ -193,7 +193,7 @@ def test_a_conversation_runs_what_each_turn_adds(family: Family) -> None:
 
 
 def assert_replies_stay_where_room_is_short(family: Family, *, prefix_cache: bool) -> None:
-    prompts, law = [prompt_of(40, place) for place in range(5)], LAWS["sampled"]
+    prompts, law = [prompt_of(40, place) for place in range(5)], replace(LAWS["sampled"], max_tokens=12)
     alone = [family.alone(prompt, law) for prompt in prompts]
     config = replace(
         CONFIG, kv_slots=14 * BLOCK_LEN, max_model_len=None, max_running=4, max_batch_rows=64, prefix_cache=prefix_cache

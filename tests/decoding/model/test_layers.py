@@ -17,12 +17,14 @@ from decoding.cache.batch import Segment, pack
 from decoding.cache.block_pool import num_blocks_for
 from decoding.cache.kv_cache import KvCache
 from decoding.config import EngineConfig
-from decoding.model.layers.activations import FusedSilu
+from decoding.model.layers.activations import REPLACED, FusedSilu
 from decoding.model.layers.decoder_layer import FusedLayer
 from decoding.model.layers.fuse import fuse_layers
+from decoding.model.layers.fused_mlp import FusedMlp
 from decoding.model.layers.stack import Stack, stack_of
 from decoding.model.linear.int8 import can_round_to_int8
 from decoding.model.linear.packed import can_pack
+from decoding.model.rowwise.replaced_functions import ReplacedFunctions
 from decoding.model.self_test import self_test_case, trial_steps
 from decoding.model.target_model import TargetModel
 from tests.decoding.model.test_panels import AVX2, DTYPES
@@ -91,6 +93,23 @@ def test_one_of_int4_weights_does_too(dtype: torch.dtype, is_tied: bool) -> None
     check(load("qwen3", dtype, "int4", tie_word_embeddings=is_tied, **WIDE))
 
 
+@pytest.mark.parametrize("weights", ["auto", "int4"])
+@pytest.mark.parametrize(("model_type", "num_fused"), [("lfm2", 1), ("qwen3_5_text", 0)])
+def test_beside_layers_that_carry_a_state_mlps_run_in_one_call(model_type: str, num_fused: int, weights: str) -> None:
+    model = load(model_type, torch.float32, weights, **WIDE)
+    layers, mlps = fused_layers(model), [each for each in model._model.modules() if isinstance(each, FusedMlp)]
+    assert (len(layers), len(mlps)) == (num_fused, 3 - num_fused)
+    counts = (1, 2, 7, 33, 64, MOST_ROWS + 8)
+    found = [logits_of(model, count) for count in counts]
+    for parent in list(model._model.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, FusedLayer | FusedMlp):
+                setattr(parent, name, child.layer)
+    assert not fused_layers(model)
+    for count, logits in zip(counts, found, strict=True):
+        assert torch.equal(logits_of(model, count), logits), count
+
+
 def check_float32_on_this_processor() -> None:
     for threads in (1, 2):
         torch.set_num_threads(threads)
@@ -134,6 +153,8 @@ def test_silu_is_torchs_and_a_row_has_the_same_bits_in_any_company(width: int, d
     whole = FusedSilu(dtype)(rows)
     tolerance = 1e-6 if dtype == torch.float32 else 8e-3
     torch.testing.assert_close(whole, functional.silu(rows), rtol=tolerance, atol=tolerance, equal_nan=True)
+    with ReplacedFunctions(REPLACED):
+        torch.testing.assert_close(functional.silu(rows), whole, rtol=0, atol=0, equal_nan=True)
     for start, count in ((0, 1), (7, 1), (3, 64), (299, 1)):
         torch.testing.assert_close(
             FusedSilu(dtype)(rows[start : start + count]), whole[start : start + count], rtol=0, atol=0, equal_nan=True

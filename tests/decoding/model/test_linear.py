@@ -11,9 +11,10 @@ from transformers.pytorch_utils import Conv1D
 
 from decoding.model.layers.norms import FusedRmsNorm, fuse_norms
 from decoding.model.linear import exact as exact_linear
-from decoding.model.linear.exact import RowExactLinears, row_exact_linear
+from decoding.model.linear.exact import REPLACED, row_exact_linear
 from decoding.model.linear.packed import PackedLinear, can_pack, pack_linears
-from decoding.model.rowwise import RotaryTable, RowSafeActivation, make_row_safe, safe_length
+from decoding.model.rowwise.replaced_functions import ReplacedFunctions
+from decoding.model.rowwise.row_safe import RotaryTable, RowSafeActivation, make_row_safe, safe_length
 from tests.models import tiny
 
 CPU = torch.device("cpu")
@@ -80,10 +81,10 @@ def test_a_row_exact_linear_is_the_same_map(
         assert torch.equal(part, whole[1, start : start + count])
 
 
-def test_the_mode_catches_functional_linears_of_float32_only() -> None:
+def test_functional_linears_are_replaced_in_float32_only() -> None:
     torch.manual_seed(0)
     weight, rows = torch.randn(96, 33), torch.randn(5, 33)
-    with RowExactLinears():
+    with ReplacedFunctions(REPLACED):
         caught = F.linear(rows, weight)
         other = F.linear(rows.double(), weight.double())
     assert torch.equal(caught, row_exact_linear(rows, weight))

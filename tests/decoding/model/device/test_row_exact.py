@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from decoding.model.rowwise.replaced_functions import ReplacedFunctions
 from decoding.model.seam import AttentionCall, observed
 from tests.models import tiny
 from tests.row_exact import use_row_exact_dots
@@ -22,7 +23,7 @@ from decoding.model.device.row_exact import (
     HALVES,
     LEAST_PART,
     MOST_PARTS,
-    RowExactFunctions,
+    REPLACED,
     linear,
     mean_of,
     parts_of,
@@ -85,7 +86,7 @@ NORMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 def test_what_is_replaced_gives_what_it_gave(name: str) -> None:
     rows = drawn(7, 48)
     expected = NORMS[name](rows)
-    with RowExactFunctions():
+    with ReplacedFunctions(REPLACED):
         found, alone = NORMS[name](rows), NORMS[name](rows[:1])
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     assert torch.equal(alone, found[:1])
@@ -93,7 +94,7 @@ def test_what_is_replaced_gives_what_it_gave(name: str) -> None:
 
 def test_other_sums_are_left_alone() -> None:
     rows = drawn(3, 4, 5)
-    with RowExactFunctions():
+    with ReplacedFunctions(REPLACED):
         for found, expected in (
             (rows.mean(0), rows.sum(0) / 3),
             (rows.mean(), rows.sum() / 60),
@@ -130,7 +131,7 @@ def test_nothing_that_a_dense_model_calls_rounds_by_the_number_of_rows(model_typ
 
     with torch.inference_mode(), observed(model, attend):
         expected = model(input_ids=ids, use_cache=False).logits
-        with RowExactFunctions(), _Summing() as summing:
+        with ReplacedFunctions(REPLACED), _Summing() as summing:
             found = model(input_ids=ids, use_cache=False).logits
     assert (found - expected).abs().max() <= 1e-4 * expected.abs().max()
     assert summing.found <= {"bmm"}, "a rotary table's"

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.overrides import TorchFunctionMode
+
+from decoding.model.rowwise.replaced_functions import Replacements
 
 # Shape suffixes: L positions in the table, D rotary width.
 UNROLLED_BYTES = 128  # torch's loops take two of the widest vectors at a time
@@ -21,21 +22,18 @@ ELEMENTS_PER_THREAD = 32768  # torch splits longer arrays among its threads (at:
 FIRST_TABLE_LEN = 4096
 ACTIVATION_MODULES = (nn.SiLU, nn.GELU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Mish, nn.ELU)
 EXACT_MODULES = (nn.ReLU, nn.Identity)
-FUNCTIONS = frozenset(
-    (
-        F.silu,
-        F.gelu,
-        F.softplus,
-        F.sigmoid,
-        torch.sigmoid,
-        torch.Tensor.sigmoid,
-        torch.exp,
-        torch.Tensor.exp,
-        torch.log,
-        torch.Tensor.log,
-        torch.tanh,
-        torch.Tensor.tanh,
-    )
+FUNCTIONS = (
+    F.gelu,
+    F.softplus,
+    F.sigmoid,
+    torch.sigmoid,
+    torch.Tensor.sigmoid,
+    torch.exp,
+    torch.Tensor.exp,
+    torch.log,
+    torch.Tensor.log,
+    torch.tanh,
+    torch.Tensor.tanh,
 )
 
 
@@ -50,16 +48,13 @@ class RowSafeActivation(nn.Module):
         return on_whole_vectors(self.activation, values)
 
 
-class RowSafeFunctions(TorchFunctionMode):
-    """Inside this mode elementwise functions that modelling code calls by name are row-safe, too."""
+def row_safe(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Replaces an elementwise function that modelling code calls by name."""
 
-    def __torch_function__(
-        self, func: Callable[..., Any], _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        if func in FUNCTIONS:
-            options = kwargs or {}
-            return on_whole_vectors(lambda values: func(values, *args[1:], **options), args[0])
-        return func(*args, **(kwargs or {}))
+    def on_vectors(input: torch.Tensor, *others: Any, **options: Any) -> torch.Tensor:
+        return on_whole_vectors(lambda values: function(values, *others, **options), input)
+
+    return on_vectors
 
 
 def on_whole_vectors(function: Callable[[torch.Tensor], torch.Tensor], values: torch.Tensor) -> torch.Tensor:
@@ -147,3 +142,6 @@ def _is_rotary(module: nn.Module) -> bool:
         if not (isinstance(tables, tuple) and len(tables) == 2 and all(t.shape[:-1] == (1, 2) for t in tables)):
             return False
     return True
+
+
+REPLACED: Replacements = {function: row_safe(function) for function in FUNCTIONS}
