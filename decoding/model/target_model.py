@@ -129,7 +129,7 @@ class TargetModel:
         """
         is_on_cpu = model.device.type == "cpu"
         self.num_parameters = num_weights_in(model)
-        self.threads = choose_threads(config.threads, self.num_parameters, is_on_cpu, config.workers)
+        self.threads = choose_threads(config.threads, self.num_parameters, is_on_cpu, config.num_processes)
         use_threads(self.threads.chosen)
         self.device, self.dtype = model.device, model.dtype
         self.attention = config.attention
@@ -164,6 +164,7 @@ class TargetModel:
         tiles = tiles_of(self.attention, self.layers, self.dtype, self.device)
         own_parts = [self.identity, self.weights, self.attention, tiles, capture is not None]
         own_parts += ["exact"] if self.is_row_exact else []
+        own_parts += [config.tensor_parallel_size] if config.tensor_parallel_size > 1 else []
         self.fingerprint = fingerprint(self.device, *own_parts)
         set_implementation(model, SERVING)
         self._is_packed, self._few_rows = False, 0
@@ -171,7 +172,11 @@ class TargetModel:
         self._modes: list[AbstractContextManager[Any]] = []
         if capture is None and can_pack(self.device, self.dtype):
             progress("Packing linear layers", 0.7)
-            self._prepare_for_cpu(case)
+            self._prepare_for_cpu()
+            if config.tensor_parallel_size > 1:
+                self._few_rows = 0  # which each rank finds by the clock, and all must pad alike
+            elif self.attention == "exact":  # a fused layer would not add up what other ranks compute
+                self._fuse(trial_steps(self, case))
         if self.is_row_exact:
             self._modes.append(_row_exact_functions())
         self._static = StaticForward(model, self._seam, self._modes)
@@ -219,7 +224,7 @@ class TargetModel:
         rounding.round(self._model)
         self.num_bytes = num_bytes_in(self._model)
 
-    def _prepare_for_cpu(self, case: SelfTestCase) -> None:
+    def _prepare_for_cpu(self) -> None:
         """Replace modules by faster ones whose result for a token does not depend on other tokens."""
         if self._has_experts and has_panels(self.device, self.dtype):
             separate_experts(self._model, self.dtype)
@@ -236,8 +241,6 @@ class TargetModel:
             self._modes.append(RowExactLinears())
         if self._states is not None:
             self._modes.append(RowSafeFunctions())
-        if self.attention == "exact":
-            self._fuse(trial_steps(self, case))
 
     def _fuse(self, trials: Sequence[StepBatch]) -> None:
         """Fuse layers, and if possible the whole forward, into single calls, where that leaves all bits the same."""

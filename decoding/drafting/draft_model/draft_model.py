@@ -134,7 +134,7 @@ def load_draft_model(config: EngineConfig, progress: Progress) -> TargetModel | 
         return None
     weights = "auto" if gguf_paths(name, None, None) else config.weights  # a GGUF file is packed already
     own = replace(config, model=name, gguf_file=None, weights=weights, max_model_len=None, revision=None, threads=None)
-    model = TargetModel.load(replace(own, exact=False), progress)  # what it drafts may round as it likes
+    model = TargetModel.load(replace(own, exact=False, tensor_parallel_size=1), progress)  # what it drafts may round as it likes
     model.fixed_rows = 1
     if config.threads is not None:
         model.threads.limit(config.threads)  # and it may well be quicker on fewer
