@@ -1,4 +1,4 @@
-"""`python -m tests.rerunning_shard`: the process of a rank that captures forwards on the CPU, see `RerunningCapture`."""
+"""`python -m tests.rerunning_shard`: a rank that captures forwards on the CPU, see `RerunningCapture`."""
 
 from __future__ import annotations
 

@@ -71,7 +71,6 @@ from decoding.model.rowwise import RowSafeFunctions, make_row_safe
 from decoding.model.seam import SERVING, Seam, implementation, set_implementation
 from decoding.model.self_test import (
     TOLERANCES,
-    SelfTestCase,
     long_chain,
     path_sequences,
     self_test,

@@ -1,4 +1,4 @@
-"""`python -m decoding.worker.shard`: the process of a rank that holds a share of the model; rank 0, a worker, starts it.
+"""`python -m decoding.worker.shard`: the process of a rank of a divided model, which a worker, rank 0, starts.
 
 It reads its configuration from its standard input, loads its share, and does what rank 0 says until it is ended.
 """

@@ -21,7 +21,7 @@ from decoding.model.self_test import ROOM, Testable, same_bits_up_to
 NUM_SEQUENCES = 12  # of `ROOM` tokens, that the test holds at a time
 
 
-class Exact(Testable, Protocol):
+class Exact(Testable, Runner, Protocol):
     is_row_exact: bool
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,15 +24,7 @@ class Ranks:
 
     def __init__(self, rank: int, size: int, device: torch.device, folder: Path) -> None:
         self.rank, self.size = rank, size
-        store = dist.FileStore(str(folder / "ranks"), size)
-        if device.type == "cuda":
-            options = dist.ProcessGroupNCCL.Options()
-            options._timeout = PATIENCE
-            self._group = dist.ProcessGroupNCCL(store, rank, size, options)
-        else:
-            options = dist.ProcessGroupGloo._Options()
-            options._devices, options._timeout = [dist.ProcessGroupGloo.create_device(hostname=LOOPBACK)], PATIENCE
-            self._group = dist.ProcessGroupGloo(store, rank, size, options)
+        self._group = _group(rank, size, device, folder)
 
     def sum(self, partial: torch.Tensor) -> torch.Tensor:
         """The sum of all ranks' tensors of this shape: float32 sums, rounded once."""
@@ -41,6 +34,19 @@ class Ranks:
         for part in parts[1:]:
             total = total + part
         return total.to(partial.dtype)
+
+
+def _group(rank: int, size: int, device: torch.device, folder: Path) -> Any:
+    """One of its own: a process-wide one would be shared with whoever else is in the process."""
+    backends: Any = dist  # whose types leave out what follows
+    store = backends.FileStore(str(folder / "ranks"), size)
+    if device.type == "cuda":
+        options = backends.ProcessGroupNCCL.Options()
+        options._timeout = PATIENCE
+        return backends.ProcessGroupNCCL(store, rank, size, options)
+    options = backends.ProcessGroupGloo._Options()
+    options._devices, options._timeout = [backends.ProcessGroupGloo.create_device(hostname=LOOPBACK)], PATIENCE
+    return backends.ProcessGroupGloo(store, rank, size, options)
 
 
 def _bytes(numbers: torch.Tensor) -> torch.Tensor:

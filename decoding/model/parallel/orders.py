@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 
@@ -53,7 +54,8 @@ def arrays_of(batch: StepBatch) -> list[Words]:
 
 def step_of(arrays: Sequence[Words], store: KvStore) -> StepBatch:
     """The step of these arrays, over this rank's own store."""
-    named = {name: array.astype(dtype) for (name, dtype), array in zip(DTYPES.items(), arrays, strict=True)}
+    dtypes = zip(DTYPES.items(), arrays, strict=True)
+    named: dict[str, Any] = {name: array.astype(dtype) for (name, dtype), array in dtypes}
     return StepBatch(store=store, **named)
 
 

@@ -23,8 +23,8 @@ from decoding.model.files.gguf_place import gguf_paths
 from decoding.model.files.quantized_checkpoint import Shards
 from decoding.model.files.skeleton import empty_model, fill, num_bytes_of
 from decoding.model.files.weight import DenseWeight, Target
-from decoding.model.loading import shards_of
 from decoding.model.linear.sizes import num_weights_in
+from decoding.model.loading import shards_of
 from decoding.model.memory import check_weights_fit
 from decoding.model.parallel.collectives import Ranks
 
@@ -167,8 +167,7 @@ def _share_of_experts(files: Shards, name: str, shape: tuple[int, ...], place: P
     cuts = [slice(None), own] if is_down else [own, slice(None)]
     layers = ("down_proj",) if is_down else ("gate_proj", "up_proj")
     parts = [
-        [_part(files, f"{base}.{number}.{layer}.weight", whole, cuts) for layer in layers]
-        for number in range(shape[0])
+        [_part(files, f"{base}.{number}.{layer}.weight", whole, cuts) for layer in layers] for number in range(shape[0])
     ]
 
     def read() -> torch.Tensor:

@@ -96,9 +96,7 @@ def test_requests_that_share_prompts_and_give_up_their_blocks_get_the_same_token
 ) -> None:
     """Prompts in chunks, prefix hits, copied blocks and preemption, all in one run."""
     prompts = [np.concatenate((prompt_of(70, 0), prompt_of(9 * (number % 4), number))) for number in range(12)]
-    expected = [
-        reply(alone, asked(f"alone {number}", prompt, number, "none")) for number, prompt in enumerate(prompts)
-    ]
+    expected = [reply(alone, asked(f"alone {number}", prompt, number, "none")) for number, prompt in enumerate(prompts)]
     requests = [
         asked(f"shared {number}", prompt, number, METHODS[number % len(METHODS)])
         for number, prompt in enumerate(prompts)

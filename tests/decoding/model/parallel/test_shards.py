@@ -121,7 +121,7 @@ def test_quantised_weights_and_files_that_do_not_fit_are_refused(folder_of: Call
     path = folder / "config.json"
     own = path.read_text()
     path.write_text(own.replace("{", '{"quantization_config": {"quant_method": "gptq", "bits": 4},', 1))
-    with pytest.raises(ConfigError, match="and quantised weights are not divided$"):
+    with pytest.raises(ConfigError, match=r"and quantised weights are not divided$"):
         check_divisible(config, str(folder))
     path.write_text(own.replace('"intermediate_size": 96', '"intermediate_size": 192'))
     blueprint = read_config(str(folder), {"trust_remote_code": False})
@@ -130,5 +130,5 @@ def test_quantised_weights_and_files_that_do_not_fit_are_refused(folder_of: Call
         divide(empty_model(blueprint, torch.float32), files, Place(0, SIZE))
     gguf = folder / "model.gguf"
     gguf.write_bytes(b"GGUF")
-    with pytest.raises(ConfigError, match="a GGUF file's packed weights are not divided$"):
+    with pytest.raises(ConfigError, match=r"a GGUF file's packed weights are not divided$"):
         check_divisible(replace(config, model=str(gguf)), str(folder))
