@@ -106,9 +106,7 @@ def load_share(folder: str, config: EngineConfig, ranks: Ranks) -> tuple[PreTrai
 def divide(model: PreTrainedModel, files: Shards, place: Place) -> dict[str, DenseWeight]:
     """Narrow the layers of a model without weights to the share of `place`; that share of the files, by the model's
     names."""
-    weights = {}
-    for name, parameter in list(model.named_parameters()):
-        weights[name] = _share(files, name, tuple(parameter.shape), place)
+    weights = {name: _share(files, name, tuple(each.shape), place) for name, each in model.named_parameters()}
     if model.config.tie_word_embeddings:
         weights.pop("lm_head.weight", None)
     for name, module in model.get_decoder().layers.named_modules():
@@ -117,22 +115,17 @@ def divide(model: PreTrainedModel, files: Shards, place: Place) -> dict[str, Den
             _narrow_linear(module, own in COLUMN_PARALLEL, place)
         elif own == "experts":
             _narrow_experts(module, place)
-    others = {name for name, _ in model.named_parameters()}
-    return {name: weight for name, weight in weights.items() if name in others}
+    return weights
 
 
 def _narrow_linear(linear: Any, is_column_parallel: bool, place: Place) -> None:
-    """A bias that follows a sum over ranks is rank 0's alone."""
-    weight_OI = linear.weight
     if is_column_parallel:
         linear.out_features //= place.size
         if linear.bias is not None:
             linear.bias = _empty(linear.bias[: linear.out_features])
     else:
         linear.in_features //= place.size
-        if place.rank > 0:
-            linear.bias = None
-    linear.weight = _empty(weight_OI[: linear.out_features, : linear.in_features])
+    linear.weight = _empty(linear.weight[: linear.out_features, : linear.in_features])
 
 
 def _narrow_experts(experts: Any, place: Place) -> None:
@@ -146,10 +139,12 @@ def _empty(tensor: torch.Tensor) -> nn.Parameter:
 
 
 def _share(files: Shards, name: str, shape: tuple[int, ...], place: Place) -> DenseWeight:
-    """The share of one parameter. shape: of the whole."""
+    """The share of one parameter. shape: of the whole. A bias that is added to a sum over ranks is rank 0's alone."""
     *_, module, kind = name.split(".")
     if module == "experts":
         return _share_of_experts(files, name, shape, place)
+    if module in ROW_PARALLEL and kind == "bias" and place.rank > 0:
+        return DenseWeight(name, shape, lambda: torch.zeros(shape))
     cuts = [slice(None)] * len(shape)
     if module in COLUMN_PARALLEL:
         cuts[0] = place.part(shape[0])
