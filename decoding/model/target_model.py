@@ -112,6 +112,7 @@ class TargetModel:
     fingerprint: changes whenever the same seed might give another reply; identity: changes only with the model.
     is_row_exact: it runs by kernels that are made for this on a GPU, too. taps: record its features for draft heads.
     fixed_rows: captured forwards have at least so many tokens.
+    ranks: the processes without which it cannot run, if it is divided.
     """
 
     def __init__(
@@ -141,6 +142,7 @@ class TargetModel:
         self.num_bytes = num_bytes_in(model)
         self.taps: list[FeatureTap] = []
         self.fixed_rows = FIXED_ROWS
+        self.ranks: tuple[int, ...] = ()
         self.mixtures: Mixtures | None = None  # whose experts run together
         self._model = model
         self._new_stopwatch = stopwatch_on(self.device)

@@ -52,6 +52,10 @@ class Team:
         self._num_stores = 0
         self._closed: list[int] = []  # stores that are gone, of which the others are still to be told
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return tuple(process.pid for process in self._processes)
+
     def wait(self) -> None:
         """Wait until every rank has started. Raises RankDied."""
         self._ring.wait_for_readers()
@@ -91,12 +95,12 @@ class LeadModel(TargetModel):
     def __init__(
         self, model: PreTrainedModel, config: EngineConfig, progress: Progress, capture: Capture | None, team: Team
     ) -> None:
-        """Arguments as of `TargetModel`, while every other rank constructs its own. Ends the others when it goes."""
+        """Arguments as of `TargetModel`, while every other rank constructs its own."""
         super().__init__(model, config, progress, capture)
         self._team = team
+        self.ranks = team.pids
         self._numbers: WeakKeyDictionary[KvStore, int] = WeakKeyDictionary()
         self._is_leading = True
-        weakref.finalize(self, team.dismiss)
 
     @classmethod
     def load(cls, config: EngineConfig, progress: Progress) -> LeadModel:
@@ -125,6 +129,10 @@ class LeadModel(TargetModel):
                 raise
         leader.num_parameters = num_parameters
         return leader
+
+    def close(self) -> None:
+        """End the other ranks: nothing can be run any more. They end with this process anyway."""
+        self._team.dismiss()
 
     def new_store(self, num_blocks: int) -> KvStore:
         if not self._is_leading:

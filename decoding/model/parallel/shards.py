@@ -28,7 +28,7 @@ from decoding.model.loading import shards_of
 from decoding.model.memory import check_weights_fit
 from decoding.model.parallel.collectives import Ranks
 
-# Shape suffixes: X experts, O outputs, I input width.
+# Shape suffixes: O outputs, I input width.
 MODEL_TYPES = ("llama", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe")
 COLUMN_PARALLEL = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
 ROW_PARALLEL = ("o_proj", "down_proj")

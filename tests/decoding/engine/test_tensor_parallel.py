@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import sys
@@ -19,14 +18,16 @@ from decoding.cache.batch import Segment, pack
 from decoding.cache.kv_cache import KvCache
 from decoding.config import EngineConfig
 from decoding.core.request import Request
+from decoding.drafting.eagle.head_model import HeadModel
 from decoding.engine.engine import Engine
-from decoding.engine.start import load_engine
+from decoding.engine.start import load_engine, start_engine
 from decoding.errors import ConfigError, RankDied
 from decoding.model.device import graph_runner
 from decoding.model.device.runner import silent
 from decoding.model.parallel import leader
 from decoding.model.parallel.leader import LeadModel, LeadRunner
 from decoding.model.target_model import TargetModel
+from tests.heads import new_head
 from tests.models import correlated, tiny
 from tests.pairs import CONFIG, GIVEN, GREEDY, NOISE, SAMPLED, finish, prompt_of, reply, request_of, write_tokenizer
 from tests.rerunning_shard import BUCKETS, RerunningCapture
@@ -57,8 +58,7 @@ def divided(config: EngineConfig) -> Iterator[Engine]:
     engine = load_engine(replace(config, tensor_parallel_size=SIZE, kv_slots=512), kept=GIVEN)
     assert len(shards() - before) == SIZE - 1
     yield engine
-    del engine
-    gc.collect()
+    engine.model.close()  # type: ignore[attr-defined]
 
 
 def shards() -> set[int]:
@@ -126,15 +126,21 @@ def test_logits_are_those_of_one_process_until_a_rank_dies(tmp_path: Path, model
     tiny(model_type).save_pretrained(tmp_path)
     config = replace(CONFIG, model=str(tmp_path), device="cpu")
     before = shards()
-    whole, part = TargetModel.load(config, silent), LeadModel.load(replace(config, tensor_parallel_size=SIZE), silent)
+    divided = replace(config, tensor_parallel_size=SIZE)
+    whole, part = TargetModel.load(config, silent), LeadModel.load(divided, silent)
     for expected, found in zip(logits_of(whole), logits_of(part), strict=True):
         torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=0)
+    engine = start_engine(part, divided, draft_model=HeadModel(new_head(part.embeddings), part), kept=GIVEN)
+    for number in range(2):
+        plain = reply(engine, asked(f"plain {number}", prompt_of(30, number), number, "none"))
+        assert reply(engine, asked(f"eagle {number}", prompt_of(30, number), number, "eagle")) == plain, "by a head"
     store = part.new_store(4)
     (pid,) = shards() - before
     os.kill(pid, signal.SIGKILL)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     with pytest.raises(RankDied, match="rank 1"):
         store.clear()
+    part.close()
 
 
 def logits_of(model: TargetModel) -> Iterator[torch.Tensor]:
@@ -168,6 +174,7 @@ def test_captured_forwards_are_replayed_on_every_rank(
         for method in ("none", "auto"):
             asked_for = request_of(f"{method} {number}", prompt, (GREEDY, SAMPLED)[number], method, max_nodes=16)
             assert reply(engine, asked_for) == expected
+    engine.model.close()  # type: ignore[attr-defined]
 
 
 def test_what_cannot_be_divided_starts_no_process(config: EngineConfig) -> None:
