@@ -41,6 +41,8 @@ class EngineConfig:
     workers: the processes that serve this model on this machine; this one is number `place`. Each has its own GPU; on a
     CPU they share the cores and the cache's memory; they always share the memory of sessions. kept_slots: the room that
     an earlier process of this place had, which this one takes again if that much memory is free.
+    tensor_parallel_size: the processes among which the layers of one copy of the model are divided, each on a device of
+    its own or on a share of the CPU.
     draft_model: a hub name or folder, "none", "auto" or "mtp". "auto" takes what the model brings: the bundled model
     its own draft model, others the MTP head of their checkpoint if there is one that can be served; "mtp" insists on
     that head. draft_head: a hub name or folder of an EAGLE-3 or DFlash head, which drafts instead.
@@ -77,3 +79,9 @@ class EngineConfig:
     workers: int = 1
     place: int = 0
     kept_slots: int | None = None
+    tensor_parallel_size: int = 1
+
+    @property
+    def num_processes(self) -> int:
+        """Those of all workers, which share a CPU and its memory."""
+        return self.workers * self.tensor_parallel_size

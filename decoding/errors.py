@@ -3,6 +3,7 @@
 GanderError
 ├── ConfigError          a start-up option that cannot be honoured
 ├── ModelRefused         a model that cannot be served, with the reason
+├── RankDied             a process that holds a part of the model has ended, and with it what it computes
 ├── RequestRejected      a request that cannot be served; `param` names the field at fault
 └── BrokenSequence       a request that cannot go on, while all others can
     ├── BrokenLogits     its logits are not finite, so that no token can be drawn
@@ -34,6 +35,10 @@ class ConfigError(GanderError):
 
 class ModelRefused(GanderError):
     """The model cannot be served correctly; the message says why."""
+
+
+class RankDied(GanderError):
+    """A process that holds a part of a divided model has ended, so that no forward can be finished."""
 
 
 class RequestRejected(GanderError):

@@ -165,7 +165,10 @@ class ServerSettings(BaseSettings):
         description="Worker processes, each with a copy of the model: on a GPU of its own, or on its share of the CPU",
     )
     tensor_parallel_size: int = Field(
-        default=1, description="Accepted for vLLM's sake, and must be 1: each GPU has the whole model, see --workers"
+        default=ENGINE.tensor_parallel_size,
+        ge=1,
+        le=64,
+        description="GPUs that each copy of the model is divided among; its heads and inner widths must be divisible",
     )
 
     host: str = Field(default="127.0.0.1", description="Address to listen on")
@@ -287,14 +290,6 @@ class ServerSettings(BaseSettings):
         if not named:
             raise PydanticCustomError("keys", "this is empty, and no key can be meant by it: give keys, or unset it.")
         return ",".join(named)
-
-    @field_validator("tensor_parallel_size")
-    @classmethod
-    def _check_parallel(cls, size: int) -> int:
-        if size != 1:
-            wrong = "a model is not spread over several GPUs here; --workers gives each GPU a copy of its own."
-            raise PydanticCustomError("parallel", "{text}", {"text": wrong})
-        return size
 
     @field_validator("tool_parser", "reasoning_parser")
     @classmethod

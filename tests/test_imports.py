@@ -51,6 +51,7 @@ DECODING = {
         layers/mlp layers/fused_mlp layers/decoder_layer layers/fuse features layers/stack
         device/stopwatch device/capture device/runner device/peak device/compiling device/static_forward
         device/graph_runner device/exactness target_model kept_timings timing
+        parallel/ring parallel/orders parallel/collectives parallel/shards parallel/follower parallel/leader
     """,
     "sampling": """
         grammar/source grammar/trial grammar/matcher grammar/builder grammar/compiler grammar/__main__
@@ -74,7 +75,7 @@ DECODING = {
         limits fault sharing/fair_queue sequence intake sequence_step sharing/step_plan scheduler isolation
         step_costs tally tracing step_result resources engine warm_up start
     """,
-    "worker": "allocator arguments messages running_file heart worker __main__",
+    "worker": "allocator arguments messages running_file heart worker shard __main__",
     "audit": "tiny_configs audit __main__",
     "training": """
         replicas schedule texts/arithmetic texts/function_forms texts/plots texts/sources

@@ -118,13 +118,17 @@ class KvStore:
             moved = int(np.argmax(path != np.arange(num_kept)))  # earlier rows lie in their place already
             source = slots_of(rows.table.blocks, path[moved:] + rows.length)
             target = slots_of(rows.table.blocks, np.arange(moved, num_kept) + rows.length)
-            for keys, values in self._arrays:
-                _move_rows(keys, values, source, target)
-            if not self._arrays:
-                self._moves.append(np.stack((source, target), axis=1))
+            self.move(source, target)
         if self.carried is not None and rows.state is not None and num_kept:
             self.carried.commit(rows.state, path)
         rows.length += num_kept
+
+    def move(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
+        """Copy rows between slots, in order; on a device once `settle` is called."""
+        for keys, values in self._arrays:
+            _move_rows(keys, values, source, target)
+        if not self._arrays:
+            self._moves.append(np.stack((source, target), axis=1))
 
     def settle(self) -> None:
         """Queue the moves of all commits since the last call, before anything reads rows."""

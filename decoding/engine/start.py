@@ -38,6 +38,7 @@ from decoding.model.device.runner import Progress, silent
 from decoding.model.kept_timings import KeptTimings
 from decoding.model.loading import packed_kinds
 from decoding.model.memory import affordable_slots, expected_bytes, room_for, state_room
+from decoding.model.parallel.leader import LeadModel
 from decoding.model.refusal import refusing
 from decoding.model.target_model import TargetModel
 from decoding.sampling.grammar.builder import GrammarBuilder
@@ -78,7 +79,8 @@ def load_engine(
 def _load(
     config: EngineConfig, on_progress: Progress, kept: KeptTimings | None, kernels: Kernels, started: float
 ) -> Engine:
-    model = TargetModel.load(config, lambda sentence, fraction: on_progress(sentence, 0.7 * fraction))
+    kind = LeadModel if config.tensor_parallel_size > 1 else TargetModel
+    model = kind.load(config, lambda sentence, fraction: on_progress(sentence, 0.7 * fraction))
 
     def on_draft_progress(sentence: str, fraction: float) -> None:
         on_progress(sentence, 0.7 + 0.1 * fraction)
@@ -176,7 +178,8 @@ def _resources(
         draft_model=proposer,
         kernels=kernels,
         grammars=GrammarCompiler(GrammarBuilder(config, model.vocab_size, model.eos_token_ids).build),
-        expected_bytes=expected_bytes(model.device, room.num_slots * slot_bytes + state_bytes + code_bytes),
+        expected_bytes=config.tensor_parallel_size  # of which no rank takes more than this one, which drafts as well
+        * expected_bytes(model.device, room.num_slots * slot_bytes + state_bytes + code_bytes),
     )
 
 

@@ -40,7 +40,7 @@ def resolve(config: EngineConfig) -> tuple[EngineConfig, str]:
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     device_type = _type_of(device)
-    if device_type == "cuda" and config.workers > 1:
+    if device_type == "cuda" and config.num_processes > 1:
         device = own_device(device, config)
     dtype = config.dtype
     if dtype == "auto":
@@ -64,14 +64,17 @@ def _type_of(device: str) -> str:
 
 
 def own_device(device: str, config: EngineConfig) -> str:
-    """This worker's own GPU. Raises ConfigError if there are fewer GPUs than workers, or `device` names another one."""
-    own = f"cuda:{config.place}"
+    """This worker's own GPU, or the first of them if its model is divided. Raises ConfigError if there are fewer GPUs
+    than are needed, or `device` names another one."""
+    own = f"cuda:{config.place * config.tensor_parallel_size}"
+    size = config.tensor_parallel_size
+    asked = f"workers is {config.workers}" + (f" and tensor_parallel_size {size}" if size > 1 else "")
     if device not in ("cuda", own):
-        raise ConfigError(f"device {device!r} is one GPU and workers is {config.workers}; 'cuda' gives each its own")
-    if config.workers > torch.cuda.device_count():
+        raise ConfigError(f"device {device!r} is one GPU and {asked}; 'cuda' gives each its own")
+    if config.num_processes > torch.cuda.device_count():
+        each = "worker has one" if size == 1 else f"worker has {size}"
         raise ConfigError(
-            f"workers is {config.workers}, but torch sees {torch.cuda.device_count()} CUDA devices, and each worker "
-            "has one of its own"
+            f"{asked}, but torch sees {torch.cuda.device_count()} CUDA devices, and each {each} of its own"
         )
     return own
 

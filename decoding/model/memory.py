@@ -61,13 +61,13 @@ class CacheRoom:
 
 
 def cache_bytes(config: EngineConfig, device: torch.device, step_bytes: int = 0) -> int:
-    """What the KV cache and states may take, as configured or as memory allows, beside `step_bytes` of a step. Workers
-    on one CPU get equal parts."""
+    """What the KV cache and states may take, as configured or as memory allows, beside `step_bytes` of a step.
+    Processes on one CPU get equal parts."""
     wanted = config.kv_memory or (CPU_SHARE if device.type == "cpu" else DEVICE_SHARE)
     free = max(0, free_bytes(device) - step_bytes)
     if wanted > max(free, 1):
         raise ConfigError(f"kv_memory is {_gib(wanted)}, but only {_gib(free)} are free")
-    return int(wanted if wanted > 1 else wanted * free) // (config.workers if device.type == "cpu" else 1)
+    return int(wanted if wanted > 1 else wanted * free) // (config.num_processes if device.type == "cpu" else 1)
 
 
 def affordable_slots(

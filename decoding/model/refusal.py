@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import torch
 from safetensors import SafetensorError
 
-from decoding.errors import GanderError, ModelRefused, in_one_line
+from decoding.errors import GanderError, ModelRefused, RankDied, in_one_line
 
 logger = logging.getLogger(__name__)
 
@@ -25,9 +25,9 @@ SPEAKING = (
 
 
 def is_device_error(error: BaseException) -> bool:
-    """Whether a device or its memory failed, after which nothing that it computes can be relied on. Triton raises its
-    own errors as RuntimeError."""
-    if isinstance(error, torch.OutOfMemoryError | torch.AcceleratorError):
+    """Whether a device, its memory or a rank failed, after which nothing that it computes can be relied on. Triton
+    raises its own errors as RuntimeError."""
+    if isinstance(error, torch.OutOfMemoryError | torch.AcceleratorError | RankDied):
         return True
     return isinstance(error, RuntimeError) and "[CUDA]" in str(error)
 

@@ -73,7 +73,6 @@ from decoding.model.rowwise.row_safe import make_row_safe
 from decoding.model.seam import SERVING, Seam, implementation, set_implementation
 from decoding.model.self_test import (
     TOLERANCES,
-    SelfTestCase,
     long_chain,
     path_sequences,
     self_test,
@@ -104,6 +103,7 @@ class TargetModel:
     fingerprint: changes whenever the same seed might give another reply; identity: changes only with the model.
     is_row_exact: it runs by kernels that are made for this on a GPU, too. taps: record its features for draft heads.
     fixed_rows: captured forwards have at least so many tokens.
+    ranks: the processes without which it cannot run, if it is divided.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class TargetModel:
         """
         is_on_cpu = model.device.type == "cpu"
         self.num_parameters = num_weights_in(model)
-        self.threads = choose_threads(config.threads, self.num_parameters, is_on_cpu, config.workers)
+        self.threads = choose_threads(config.threads, self.num_parameters, is_on_cpu, config.num_processes)
         use_threads(self.threads.chosen)
         self.device, self.dtype = model.device, model.dtype
         self.attention = config.attention
@@ -132,6 +132,7 @@ class TargetModel:
         self.num_bytes = num_bytes_in(model)
         self.taps: list[FeatureTap] = []
         self.fixed_rows = FIXED_ROWS
+        self.ranks: tuple[int, ...] = ()
         self.mixtures: Mixtures | None = None  # whose experts run together
         self._model = model
         self._new_stopwatch = stopwatch_on(self.device)
@@ -156,6 +157,7 @@ class TargetModel:
         tiles = tiles_of(self.attention, self.layers, self.dtype, self.device)
         own_parts = [self.identity, self.weights, self.attention, tiles, capture is not None]
         own_parts += ["exact"] if self.is_row_exact else []
+        own_parts += [config.tensor_parallel_size] if config.tensor_parallel_size > 1 else []
         self.fingerprint = fingerprint(self.device, *own_parts)
         set_implementation(model, SERVING)
         self._is_packed, self._few_rows = False, 0
@@ -163,7 +165,11 @@ class TargetModel:
         self._replaced: Replacements = {}  # functions of torch, by what takes their place
         if capture is None and can_pack(self.device, self.dtype):
             progress("Packing linear layers", 0.7)
-            self._prepare_for_cpu(case)
+            self._prepare_for_cpu()
+            if config.tensor_parallel_size > 1:
+                self._few_rows = 0  # which each rank finds by the clock, and all must pad alike
+            elif self.attention == "exact":  # a fused layer would not add up what other ranks compute
+                self._fuse(trial_steps(self, case))
         if self.is_row_exact:
             self._replaced.update(_row_exact_functions())
         self._static = StaticForward(model, self._seam, self._replaced)
@@ -209,7 +215,7 @@ class TargetModel:
         self.weights = round_weights(weights, self._model)
         self.num_bytes = num_bytes_in(self._model)
 
-    def _prepare_for_cpu(self, case: SelfTestCase) -> None:
+    def _prepare_for_cpu(self) -> None:
         """Replace modules by faster ones whose result for a token does not depend on other tokens."""
         if self._has_experts and has_panels(self.device, self.dtype):
             separate_experts(self._model, self.dtype)
@@ -226,8 +232,6 @@ class TargetModel:
             self._replaced.update(linear_exact.REPLACED)
         if self._states is not None:
             self._replaced.update(row_safe.REPLACED | activations.REPLACED)
-        if self.attention == "exact":
-            self._fuse(trial_steps(self, case))
 
     def _fuse(self, trials: Sequence[StepBatch]) -> None:
         """Fuse layers, and if possible the whole forward, into single calls, where that leaves all bits the same."""

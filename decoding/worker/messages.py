@@ -91,7 +91,7 @@ class Ready(msgspec.Struct, kw_only=True, frozen=True, tag=True):
 
     max_model_len is the most tokens of a prompt and its reply together, model_context_len the most that the model
     itself takes, and context_note a sentence that says why the first is less, if it is. expected_bytes is what the
-    process takes once the cache is full, without sessions. state_bytes is what layers carry from token to token in one
+    worker takes once the cache is full, without sessions. state_bytes is what layers carry from token to token in one
     sequence.
     """
 

@@ -18,7 +18,7 @@ from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from decoding.config import EngineConfig
 from decoding.core.kernel_cache import kernel_folder
-from decoding.core.parent import is_orphan
+from decoding.core.parent import end_with_any, is_orphan
 from decoding.core.request import Request
 from decoding.core.stats import StepStats
 from decoding.engine.compiling.kernels import Kernels
@@ -93,6 +93,7 @@ class Worker:
         except GanderError as error:
             self._send([messages.LoadFailed(error=str(error))])
             return 1
+        end_with_any(engine.model.ranks)
         self._tell_missing(engine)
         self._send([ready_message(engine, config)])
         while not is_orphan(self._parent) and not (self._is_draining and not engine.has_work):

@@ -134,7 +134,8 @@ def load_draft_model(config: EngineConfig, progress: Progress) -> TargetModel | 
         return None
     weights = "auto" if gguf_paths(name, None, None) else config.weights  # a GGUF file is packed already
     own = replace(config, model=name, gguf_file=None, weights=weights, max_model_len=None, revision=None, threads=None)
-    model = TargetModel.load(replace(own, exact=False), progress)  # what it drafts may round as it likes
+    own = replace(own, exact=False, tensor_parallel_size=1)  # what it drafts may round as it likes; rank 0 has it whole
+    model = TargetModel.load(own, progress)
     model.fixed_rows = 1
     if config.threads is not None:
         model.threads.limit(config.threads)  # and it may well be quicker on fewer

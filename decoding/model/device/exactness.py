@@ -14,14 +14,14 @@ import torch
 from decoding.cache.batch import StepBatch
 from decoding.cache.block_pool import BLOCK_LEN
 from decoding.cache.kv_store import KvStore
-from decoding.model.device.graph_runner import FIXED_ROWS, GraphRunner
+from decoding.model.device.graph_runner import FIXED_ROWS
 from decoding.model.device.runner import Runner
 from decoding.model.self_test import ROOM, Testable, same_bits_up_to
 
 NUM_SEQUENCES = 12  # of `ROOM` tokens, that the test holds at a time
 
 
-class Exact(Testable, Protocol):
+class Exact(Testable, Runner, Protocol):
     is_row_exact: bool
 
 
@@ -44,7 +44,7 @@ def exact_rows(model: Exact, runner: Runner, store: KvStore, most_rows: int) -> 
     """Within steps of up to so many tokens a token's logits have the same bits in a tree, in a chain, as part of a
     prompt, after a prefix that is found, and in any batch; 0 if in none. most_rows: of any step. Writes to blocks of
     the store, of which nobody holds any."""
-    if not isinstance(runner, GraphRunner) and not model.is_row_exact:
+    if runner is model and not model.is_row_exact:  # operation by operation
         return 0
     num_slots = store.num_blocks * BLOCK_LEN
     room = min(num_slots, model.max_model_len)

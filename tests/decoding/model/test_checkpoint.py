@@ -42,6 +42,22 @@ def test_each_of_several_workers_has_a_gpu_of_its_own(monkeypatch: pytest.Monkey
         resolve(EngineConfig(workers=3))
 
 
+def test_a_divided_model_has_the_gpus_that_follow_those_of_the_workers_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    options = {"dtype": "bfloat16", "attention": "sdpa", "tensor_parallel_size": 2}
+    for place in range(2):
+        config, _ = resolve(EngineConfig(workers=2, place=place, **options))  # type: ignore[arg-type]
+        assert config.device == f"cuda:{2 * place}"
+    assert resolve(EngineConfig(**options))[0].device == "cuda:0"  # type: ignore[arg-type]
+    with pytest.raises(
+        ConfigError, match="workers is 3 and tensor_parallel_size 2, but torch sees 4 CUDA devices, and"
+    ):
+        resolve(EngineConfig(workers=3, **options))  # type: ignore[arg-type]
+
+
 def test_a_gpu_gets_tritons_kernels_where_triton_can_run(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
