@@ -65,6 +65,18 @@ def test_every_tensor_is_loaded_and_the_targets_are_shared(tmp_path: Path, model
     assert 0 < model.num_bytes <= 4 * own + sum(each.nbytes for each in head.buffers())
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are interpreted where there is no GPU")
+def test_its_experts_run_together_where_tritons_kernels_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton", reason="Triton is not installed: its kernels are not tested")
+    from decoding.model.device.grouped_experts import GroupedExperts
+
+    mtp, target = pair("glm4_moe")
+    monkeypatch.setattr(target, "attention", "triton")
+    head = load_mtp(config_of(mtp.write(tmp_path)), target)
+    assert head is not None
+    assert any(isinstance(each, GroupedExperts) for each in head.modules())
+
+
 def test_a_second_module_and_a_wrapped_models_names_are_no_hindrance(tmp_path: Path) -> None:
     mtp, target = pair("glm4_moe")
     second = {name.replace("layers.3.", "layers.4."): tensor for name, tensor in mtp.tensors().items()}
