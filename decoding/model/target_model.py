@@ -68,7 +68,7 @@ from decoding.model.loading import UNPACKED, PackedWeights, load_model
 from decoding.model.probe import probe
 from decoding.model.refusal import refusing
 from decoding.model.rowwise import row_safe
-from decoding.model.rowwise.replaced_functions import Replacements, replacing
+from decoding.model.rowwise.replaced_functions import ReplacedFunctions, Replacements
 from decoding.model.rowwise.row_safe import make_row_safe
 from decoding.model.seam import SERVING, Seam, implementation, set_implementation
 from decoding.model.self_test import (
@@ -359,7 +359,8 @@ class TargetModel:
         num_logits = len(batch.logit_rows_R)
         with ExitStack() as stack:
             stack.enter_context(torch.inference_mode())
-            stack.enter_context(replacing(self._replaced))
+            if self._replaced:
+                stack.enter_context(ReplacedFunctions(self._replaced))
             if self._states is not None:
                 stack.enter_context(self._states.running(batch))
             stack.enter_context(self._seam.running(self._seam.backend.prepare(batch)))

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from decoding.cache.step_tensors import StepTensors
 from decoding.errors import ModelRefused
 from decoding.model.device.compiling import CompiledModel
-from decoding.model.rowwise.replaced_functions import Replacements, replacing
+from decoding.model.rowwise.replaced_functions import ReplacedFunctions, Replacements
 from decoding.model.seam import SERVING, TRACED, Seam, set_implementation
 
 # Shape suffixes: T padded tokens, L those that need logits, and padding, R those that do, V vocabulary.
@@ -35,8 +35,10 @@ class StaticForward:
     def run(self, step: StepTensors) -> torch.Tensor:
         """[L, V]: logits of the tokens `logit_rows_L`, in the model's dtype. Copies nothing to the host."""
         with ExitStack() as stack:
-            for mode in (torch.inference_mode(), replacing(self._replaced), self._seam.running(step)):
-                stack.enter_context(mode)
+            stack.enter_context(torch.inference_mode())
+            if self._replaced:
+                stack.enter_context(ReplacedFunctions(self._replaced))
+            stack.enter_context(self._seam.running(step))
             logits_1LV: torch.Tensor = self._call(
                 input_ids=step.ids_T[None],
                 position_ids=step.positions_T[None],

@@ -7,7 +7,6 @@ costs is paid at every call. Invariant: a call that no replacement takes gives w
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -32,8 +31,3 @@ class ReplacedFunctions(TorchFunctionMode):
         replacement, named = self._table.get(func), kwargs or {}
         found = None if replacement is None else replacement(*args, **named)
         return func(*args, **named) if found is None else found
-
-
-def replacing(table: Replacements) -> AbstractContextManager[Any]:
-    """The mode, or nothing at all where the table is empty."""
-    return ReplacedFunctions(table) if table else nullcontext()

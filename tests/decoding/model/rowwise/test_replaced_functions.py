@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from decoding.model.layers import activations
 from decoding.model.linear import exact
 from decoding.model.rowwise import row_safe
-from decoding.model.rowwise.replaced_functions import ReplacedFunctions, replacing
+from decoding.model.rowwise.replaced_functions import ReplacedFunctions
 
 
 def test_a_replacement_may_leave_a_call_to_its_function() -> None:
@@ -31,11 +31,7 @@ def test_tables_in_one_mode_give_a_row_the_same_bits_among_any_rows() -> None:
         return F.silu(mixed) * torch.sigmoid(input=mixed) + rows[:, :1].tanh()
 
     expected = layer(rows)
-    with replacing(exact.REPLACED | row_safe.REPLACED | activations.REPLACED):
+    with ReplacedFunctions(exact.REPLACED | row_safe.REPLACED | activations.REPLACED):
         whole, parts = layer(rows), [layer(rows[start : start + 5]) for start in range(0, 23, 5)]
     torch.testing.assert_close(whole, expected, rtol=1e-4, atol=1e-4)
     assert torch.equal(torch.cat(parts), whole)
-
-
-def test_nothing_is_entered_for_an_empty_table() -> None:
-    assert not isinstance(replacing({}), ReplacedFunctions)
