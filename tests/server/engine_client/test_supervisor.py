@@ -196,16 +196,22 @@ async def reached(worker: Supervisor, state: str) -> EngineStatus:
         return await found
 
 
+async def answered_in_the_end(starts: Starts) -> Supervisor:
+    """A worker whose one request was answered, by whichever of its processes."""
+    worker, requests = supervised(starts)
+    worker.start()
+    await reached(worker, "ready")
+    replies = asked(worker, requests)
+    async with asyncio.timeout(100_000):
+        await requests.wait_until_empty()
+    assert replies.take()[0].token_ids == [5]
+    return worker
+
+
 def test_a_request_that_a_worker_could_not_be_sent_is_run_by_the_next_process() -> None:
     async def test() -> None:
         starts = Starts(starts_as(hears=False), starts_as())
-        worker, requests = supervised(starts)
-        worker.start()
-        await reached(worker, "ready")
-        replies = asked(worker, requests)
-        async with asyncio.timeout(100_000):
-            await requests.wait_until_empty()
-        assert replies.take()[0].token_ids == [5]
+        worker = await answered_in_the_end(starts)
         assert worker.status.last_error == "worker 1 was killed: it could not be sent a request"
         assert starts.processes[0].is_closed
         await worker.close(0.0)
@@ -238,14 +244,7 @@ def test_a_worker_that_can_never_be_started_is_given_up() -> None:
 
 def test_a_killed_process_that_does_not_end_is_not_waited_for() -> None:
     async def test() -> None:
-        starts = Starts(starts_as(hears=False, dies=False), starts_as())
-        worker, requests = supervised(starts)
-        worker.start()
-        await reached(worker, "ready")
-        replies = asked(worker, requests)
-        async with asyncio.timeout(100_000):
-            await requests.wait_until_empty()
-        assert replies.take()[0].token_ids == [5]
+        worker = await answered_in_the_end(Starts(starts_as(hears=False, dies=False), starts_as()))
         assert str(worker.status.last_error).endswith("and has not ended in 10 s")
         await worker.close(0.0)
 
