@@ -414,11 +414,13 @@ def main() -> None:
         parser.add_argument(flag, required=True)
     for flag in ("--running", "--parent"):
         parser.add_argument(flag, required=True, type=int)
-    arguments = parser.parse_args()
-    end_with(arguments.parent)
+    parser.add_argument("--patient", action="store_true")
+    arguments = vars(parser.parse_args())
+    arguments.pop("patient")
+    end_with(arguments["parent"])
     line = sys.stdin.readline()
     if line:
-        FakeWorker(**vars(arguments), config=json.loads(line)).run()
+        FakeWorker(**arguments, config=json.loads(line)).run()
 
 
 if __name__ == "__main__":

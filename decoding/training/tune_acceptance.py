@@ -4,7 +4,7 @@
 
 Owns the run: chats of the training side of public prompt sets, greedy and sampled, with and without a draft model, in
 sessions that hold a few other replies. The acceptance model at the end is written beside its code, where every server
-loads it.
+loads it; evidence that never came up keeps what it was worth before.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from decoding.engine.engine import Engine
 from decoding.engine.start import load_engine
 from decoding.model.checkpoint import folder_of
 from decoding.stores import acceptance_model
-from decoding.stores.acceptance_model import AcceptanceModel, unmeasured_model
+from decoding.stores.acceptance_model import AcceptanceModel, measured_models, unmeasured_model
 from decoding.training.public_prompts import Prompt, as_chat, training_prompts
 
 TEMPERATURES = (0.0, 0.6, 0.0, 1.0)  # taken in turn
@@ -111,7 +111,8 @@ def main() -> None:
     pairs = ", ".join("+".join(Path(name).stem for name in pair.split("+")) for pair in args.pairs)
     command = f"tune_acceptance --prompts {args.prompts} --max-tokens {args.max_tokens}"
     told = f"python -m decoding.training.{command}: {pairs}; training sides of {', '.join(sets)}"
-    kinds = {name: _rounded(each) for name, each in zip(("greedy", "sampled"), models, strict=True)}
+    completed = [_completed(*pair) for pair in zip(models, measured_models(), strict=True)]
+    kinds = {name: _rounded(each) for name, each in zip(("greedy", "sampled"), completed, strict=True)}
     write_output(args.out, json.dumps({"provenance": told, **kinds}).encode() + b"\n", _is_ours)
 
 
@@ -122,6 +123,15 @@ def _is_ours(content: bytes) -> bool:
 def _learning(model: AcceptanceModel) -> AcceptanceModel:
     """A copy that keeps learning however much it has seen."""
     return model._replace(most_tried=MOST_TRIED, learning_rate=LEARNING_RATE)
+
+
+def _completed(model: AcceptanceModel, before: AcceptanceModel) -> AcceptanceModel:
+    """With what no reply came to as `before` has it."""
+    blank = unmeasured_model()
+    chances = np.where(model.chances == blank.chances, before.chances, model.chances)
+    return model._replace(
+        chances=chances, weights=np.where(model.weights == blank.weights, before.weights, model.weights)
+    )
 
 
 def _rounded(model: AcceptanceModel) -> dict[str, list[object]]:

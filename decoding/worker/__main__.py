@@ -10,12 +10,26 @@ import gc
 import logging
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
 
 from decoding.core.kernel_cache import is_complete
 from decoding.core.parent import end_with
+from decoding.core.patience import patiently
 from decoding.engine.compiling.compiler import Compiler
 from decoding.worker.allocator import settle_allocator
-from decoding.worker.arguments import read_arguments
+from decoding.worker.arguments import WorkerArguments, read_arguments
+
+
+def _prepare(compiler: Compiler | None) -> Callable[[WorkerArguments, str], int]:
+    """Import everything and load kernels, which takes seconds. Returns what serves a model, which a line names."""
+    from decoding.engine.compiling.kernels import Kernels
+    from decoding.worker.worker import run
+
+    kernels = Kernels(compiler)
+    kernels.load()
+    return partial(run, kernels=kernels)
+
 
 if __name__ == "__main__":
     arguments = read_arguments()
@@ -23,15 +37,12 @@ if __name__ == "__main__":
     settle_allocator()  # before there are threads
     gc.disable()  # imported objects stay; looking through them again and again takes a quarter of the time
     compiler = None if is_complete() else Compiler()  # compiles beside what follows
-    from decoding.engine.compiling.kernels import Kernels
-    from decoding.worker.worker import run
-
-    kernels = Kernels(compiler)
-    kernels.load()
+    prepare = partial(_prepare, compiler)
+    serve = patiently(prepare) if arguments.is_patient else prepare()
     gc.freeze()
     gc.enable()
     line = sys.stdin.readline()
-    status = run(arguments, line, kernels) if line else 0
+    status = serve(arguments, line) if line else 0
     logging.shutdown()
     sys.stderr.flush()
     os._exit(status)  # taking a model apart object by object takes seconds and serves nobody

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class WorkerArguments:
     """inbox and outbox are addresses of sockets, running is the descriptor of the `RunningFile`, parent is the process
-    id of the server."""
+    id of the server. is_patient: whether others compute, which imports must not hold up."""
 
     inbox: str
     outbox: str
     running: int
     parent: int
+    is_patient: bool
 
 
 def read_arguments() -> WorkerArguments:
@@ -26,4 +27,7 @@ def read_arguments() -> WorkerArguments:
     parser.add_argument("--outbox", required=True)
     parser.add_argument("--running", required=True, type=int, help="descriptor of the file that names what runs")
     parser.add_argument("--parent", required=True, type=int, help="process id of the server")
+    parser.add_argument(
+        "--patient", action="store_true", dest="is_patient", help="import only when nobody else computes"
+    )
     return WorkerArguments(**vars(parser.parse_args()))

@@ -25,12 +25,13 @@ class Standby:
         self._preparing = asyncio.Lock()
 
     async def prepare(self) -> None:
-        """Start a process that stands by, if there is none. A start that fails is logged, since no worker needs it."""
+        """Start a process that stands by, if there is none; its imports hold up no reply. A start that fails is logged,
+        since no worker needs it."""
         async with self._preparing:
             if self._is_wanted and (self._waiting is None or not self._waiting.is_alive):
                 await self.close()
                 try:
-                    self._waiting = await WorkerProcess.start(self._command)
+                    self._waiting = await WorkerProcess.start((*self._command, "--patient"))
                 except OSError as error:
                     LOG.warning("No process could be started to stand by: %s.", error)
 
