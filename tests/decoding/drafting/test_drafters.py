@@ -277,7 +277,7 @@ def test_what_no_method_honours_is_refused_by_name(options: dict[str, object], p
 def test_a_spine_leaves_out_what_is_less_likely_than_its_price() -> None:
     request = make_request([1, 2, 3, 4, 5, 6] * 5)
     drafters = [start("spine", request, new_session()) for _ in range(4)]
-    budgets = [DraftBudget(60, NodePrice(min_chance)) for min_chance in (0.0, 0.3, 0.9, 1.1)]
+    budgets = [DraftBudget(60, NodePrice(min_chance)) for min_chance in (0.0, 0.3, 0.99, 1.1)]
     sizes = [each.propose(budget).num_drafted for each, budget in zip(drafters, budgets, strict=True)]
     assert sizes[0] >= sizes[1] >= sizes[2] >= sizes[3] == 0
     assert sizes[0] == 60 > sizes[2]
