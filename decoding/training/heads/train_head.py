@@ -27,6 +27,7 @@ from decoding.drafting.eagle.network import EagleHead
 from decoding.engine.start import load_engine
 from decoding.errors import ConfigError, GanderError
 from decoding.model.checkpoint import resolve
+from decoding.model.files.gguf_place import gguf_paths
 from decoding.training.heads.acceptance import CHAIN, acceptance
 from decoding.training.heads.answers import Answer, Asking, load_answers, regenerate
 from decoding.training.heads.block.fresh_block import new_block_head, rarest_token, shared_layers
@@ -76,15 +77,15 @@ def prepare_answers(job: Job, console: Console) -> tuple[list[Answer], list[Answ
 
 
 def _regenerated(job: Job, console: Console) -> Path:
+    if job.data != GENERATED and not Path(job.data).is_file():
+        raise ConfigError(f"data {job.data!r} is neither {GENERATED!r}, a file of prompts nor a folder of answers")
     config, source = resolve(job.engine)
+    engine = load_engine(config)
     if job.data == GENERATED:
         prompts = generated_prompts(source, job.num_prompts, job.asking.seed)
-    elif Path(job.data).is_file():
-        prompts = prompts_of_file(Path(job.data), source, job.num_prompts)
     else:
-        raise ConfigError(f"data {job.data!r} is neither {GENERATED!r}, a file of prompts nor a folder of answers")
+        prompts = prompts_of_file(Path(job.data), source, job.num_prompts)
     folder = job.work / f"answers-{job.asking.name(job.engine.model, prompts)}"
-    engine = load_engine(config)
     with Progress(*COLUMNS, TimeRemainingColumn(), console=console) as bars:
         bar = bars.add_task("answers", total=len(prompts))
         regenerate(engine, prompts, job.asking, folder, lambda done: bars.update(bar, completed=done))
@@ -117,7 +118,12 @@ def load_heads(
 
 def train(job: Job, console: Console) -> dict[str, float]:
     """Do the rest of a job and write the head; return the acceptance lengths on the held-out answers. Raises
-    ConfigError for a folder that holds something else."""
+    ConfigError for a folder that holds something else, and for a GGUF file."""
+    if gguf_paths(job.engine.model, job.engine.gguf_file, job.engine.revision):
+        raise ConfigError(
+            f"--model {job.engine.model} is a GGUF file: train on the folder of the model that it was made from, and "
+            "serve the file with that head"
+        )
     claim_folder(job.out)
     answers, held_out = prepare_answers(job, console)
     job = replace(job, options=with_steps(job.options, len(answers)))

@@ -129,7 +129,14 @@ def test_the_command_trains_a_head_that_loads_and_gto_goes_on_from_it(tmp_path: 
 
 
 def test_what_cannot_be_done_is_refused_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--out", str(tmp_path), "--data", "nowhere.jsonl", "--threads", "1"]) == 2
-    assert "'nowhere.jsonl' is neither 'generate', a file of prompts nor a folder of answers" in " ".join(
-        capsys.readouterr().err.split()
-    )
+    prompts, empty, file = tmp_path / "prompts.txt", tmp_path / "empty", tmp_path / "model.gguf"
+    prompts.write_text("Say hello.\n")
+    file.write_bytes(b"GGUF")
+    empty.mkdir()
+    for asked, told in {
+        ("--data", "nowhere.jsonl"): "'nowhere.jsonl' is neither 'generate', a file of prompts nor a folder of answers",
+        ("--data", str(prompts), "--model", str(empty)): "config.json",
+        ("--data", str(prompts), "--model", str(file)): "is a GGUF file: train on the folder of the model",
+    }.items():
+        assert main(["--out", str(tmp_path / "out"), "--threads", "1", *asked]) == 2
+        assert told in " ".join(capsys.readouterr().err.split())
