@@ -22,6 +22,7 @@ from decoding.cache.block_pool import BLOCK_LEN
 from decoding.cache.step_tensors import StepTensors
 from decoding.core.layer import LayerSpec
 from decoding.model.device.layers.layer_kernels import gate, normalise, rotate_and_store
+from decoding.model.device.row_exact import NO_FUSION
 from decoding.model.seam import Seam
 
 # Shape suffixes: M rows, E model width, N inner width, O outputs, I input width, H query heads, D key width.
@@ -185,7 +186,7 @@ def normalised_in(width: int, eps: float, has_added: bool) -> dict[str, Any]:
     """The constants of `normalise`, with Triton's options."""
     padded = triton.next_power_of_2(width)
     num_warps = max(1, min(padded // WARP_NUMBERS, MOST_WARPS))
-    return {"WIDTH": width, "EPS": eps, "HAS_ADDED": has_added, "N": padded, "num_warps": num_warps}
+    return {"WIDTH": width, "EPS": eps, "HAS_ADDED": has_added, "N": padded, "num_warps": num_warps} | NO_FUSION
 
 
 def rotated_in(spec: LayerSpec, norms: Sequence[Norm]) -> dict[str, Any]:
@@ -201,9 +202,9 @@ def rotated_in(spec: LayerSpec, norms: Sequence[Norm]) -> dict[str, Any]:
         "QUERY_EPS": query_eps,
         "KEY_EPS": key_eps,
         "HAS_NORMS": bool(norms),
-    }
+    } | NO_FUSION
 
 
 def gated_in(width: int) -> dict[str, Any]:
     """Those of `gate`."""
-    return {"WIDTH": width, "N": min(MOST_GATED, triton.next_power_of_2(width))}
+    return {"WIDTH": width, "N": min(MOST_GATED, triton.next_power_of_2(width))} | NO_FUSION

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from textwrap import dedent
 from typing import Any
 
@@ -28,10 +29,11 @@ from decoding.config import EngineConfig
 from decoding.model.device.graph_runner import GraphRunner
 from decoding.model.device.packed_linear import PackedDeviceLinear
 from decoding.model.device.packed_matrix import packed_matrix
-from decoding.model.linear.groups import dequantized, quantized
+from decoding.model.linear.groups import dequantized
 from decoding.model.self_test import self_test_case, trial_steps
 from decoding.model.target_model import TargetModel
-from tests.decoding.model.device.test_graph_runner import differing
+from tests.decoding.model.device.test_graph_runner import SAME, steps
+from tests.decoding.model.device.test_packed_linear import groups_of
 from tests.models import tiny
 from tests.recording import RecordingCapture
 from tests.row_exact import use_row_exact_products
@@ -94,14 +96,13 @@ def by_its_own_code(model: TargetModel) -> TargetModel:
 @pytest.mark.parametrize(
     ("model_type", "dtype", "shape"),
     [
-        ("llama", torch.float32, {"head_dim": 24, "num_hidden_layers": 2}),
         ("llama", torch.float16, {"attention_bias": True, "mlp_bias": True}),
         ("qwen2", torch.float32, {"num_attention_heads": 4, "num_key_value_heads": 2}),
-        ("qwen2", torch.float16, {}),
         ("qwen3", torch.float32, {"hidden_size": 80}),
-        ("qwen3", torch.float16, {}),
-        ("mistral", torch.float32, {}),
-        ("qwen3_moe", torch.float32, {}),
+        pytest.param("llama", torch.float32, {"head_dim": 24, "num_hidden_layers": 2}, marks=pytest.mark.slow),
+        pytest.param("qwen2", torch.float16, {}, marks=pytest.mark.slow),
+        pytest.param("qwen3", torch.float16, {}, marks=pytest.mark.slow),
+        pytest.param("qwen3_moe", torch.float32, {}, marks=pytest.mark.slow),
     ],
 )
 def test_a_fused_layer_computes_what_the_layer_does(model_type: str, dtype: torch.dtype, shape: dict[str, Any]) -> None:
@@ -115,7 +116,10 @@ def test_a_fused_layer_computes_what_the_layer_does(model_type: str, dtype: torc
     assert (found - expected).abs().max() <= TOLERANCES[dtype] * expected.abs().max()
 
 
-@pytest.mark.parametrize(("model_type", "dtype"), [("llama", torch.float32), ("qwen3", torch.float16)])
+@pytest.mark.parametrize(
+    ("model_type", "dtype"),
+    [pytest.param("llama", torch.float32, marks=pytest.mark.slow), ("qwen3", torch.float16)],
+)
 def test_a_row_has_the_same_bits_alone_and_among_17(
     monkeypatch: pytest.MonkeyPatch, model_type: str, dtype: torch.dtype
 ) -> None:
@@ -160,14 +164,17 @@ def test_a_layer_is_eleven_launches() -> None:
     assert counted.total() == 11
 
 
-def test_one_capture_for_each_bucket_fits_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("decoding.model.device.graph_runner.BUCKETS", (4, 32))
+def test_one_capture_fits_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("decoding.model.device.graph_runner.BUCKETS", (12,))
     model, _ = load("qwen2")
     model.fixed_rows = 1
     cache = KvCache(model.new_store(40))
-    runner = model.runner_over(cache.store, 128, 32)
+    runner = model.runner_over(cache.store, 128, 12)
     assert isinstance(runner, GraphRunner)
-    assert differing(model, runner, cache) == []
+    for batch in islice(steps(cache), 3):  # a prompt, a root, and what two others begin with
+        assert runner.holds(batch)
+        replayed = runner.launch(batch).logits_RV.clone()
+        torch.testing.assert_close(replayed, model.forward(batch), **SAME)
 
 
 def test_weights_are_there_once_and_serve_both() -> None:
@@ -182,9 +189,7 @@ def test_weights_are_there_once_and_serve_both() -> None:
 
 CHANGES: dict[str, Callable[[nn.Module, Any], Any]] = {
     "mlp": lambda _module, output: 2 * output,
-    "self_attn": lambda _module, output: (output[0] + 1, *output[1:]),
     "self_attn.q_proj": lambda _module, output: output.flip(-1),
-    "input_layernorm": lambda _module, output: output + 1,
 }
 
 
@@ -221,8 +226,10 @@ def test_packed_layers_are_multiplied_one_by_one() -> None:
     own, plain = (tiny("qwen2", **SHAPE) for _ in range(2))
     for name, module in list(plain.model.layers.named_modules()):
         if isinstance(module, nn.Linear):
-            groups = quantized(module.weight.detach(), 8)
-            packed = packed_matrix([groups], tuple(module.weight.shape), 1, torch.device("cpu"))  # type: ignore[arg-type]
+            shape = (module.out_features, module.in_features)
+            groups = groups_of(shape, 8, 32, 1, 128)
+            groups = replace(groups, scales_OG=groups.scales_OG / 64, minima_OG=groups.minima_OG / 64)
+            packed = packed_matrix([groups], shape, 1, torch.device("cpu"))
             bias_O = None if module.bias is None else module.bias.detach()
             own.model.layers.set_submodule(name, PackedDeviceLinear(packed, bias_O, torch.float32))
             module.weight.data = dequantized(groups)
