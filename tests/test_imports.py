@@ -48,7 +48,8 @@ DECODING = {
         device/grouped_experts
         files/weight files/skeleton files/gguf_codes files/gguf_types files/gguf_layout files/gguf_model
         files/quantized_checkpoint loading
-        layers/mlp layers/fused_mlp layers/decoder_layer layers/fuse features layers/stack
+        layers/form layers/mlp layers/fused_mlp layers/decoder_layer layers/fuse features layers/stack
+        device/layers/layer_kernels device/layers/device_layer device/layers/fuse
         device/stopwatch device/capture device/runner device/peak device/compiling device/static_forward
         device/graph_runner device/exactness target_model kept_timings timing
         parallel/ring parallel/orders parallel/collectives parallel/shards parallel/follower parallel/leader

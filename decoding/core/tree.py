@@ -82,7 +82,7 @@ class DraftTree:
 
     def depths(self) -> IntArray:
         """int32 [n]: edges from the root; the root has depth 0."""
-        return _depths(self.parents)
+        return depths_of(self.parents)
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless every promise of the class docstring holds."""
@@ -113,10 +113,14 @@ def root_only(root: int) -> DraftTree:
 
 
 @nb.njit(cache=True)
-def _depths(parents: IntArray) -> IntArray:
-    depths = np.zeros(len(parents), np.int32)
-    for node in range(1, len(parents)):
-        depths[node] = depths[parents[node]] + 1
+def depths_of(parents: IntArray) -> IntArray:
+    """int32 [n]: edges from the root to each node, of trees that lie side by side: a parent of -1 begins the next."""
+    depths, root = np.zeros(len(parents), np.int32), 0
+    for node in range(len(parents)):
+        if parents[node] < 0:
+            root = node
+        else:
+            depths[node] = depths[root + parents[node]] + 1
     return depths
 
 

@@ -29,7 +29,7 @@ from decoding.cache.step_tensors import StepTensors
 from decoding.config import Attention, EngineConfig, Weights
 from decoding.core.layer import LayerSpec
 from decoding.core.tree import IntArray
-from decoding.errors import ConfigError, ModelRefused
+from decoding.errors import ConfigError, ModelRefused, listed
 from decoding.model.checkpoint import (
     eos_token_ids,
     fingerprint,
@@ -173,6 +173,9 @@ class TargetModel:
         if self.is_row_exact:
             self._replaced.update(_row_exact_functions())
         self._static = StaticForward(model, self._seam, self._replaced)
+        num_fused = 0
+        if self.attention == "triton" and not config.compile and config.tensor_parallel_size == 1:
+            num_fused = self._fuse_on_device(trial_steps(self, case), progress)
         progress("Testing tree decoding against plain decoding", 0.9)
         report = self_test(self, case, own_logits)
         self.is_exact = report.is_exact and self.attention == "exact"
@@ -182,6 +185,8 @@ class TargetModel:
             self._compile(progress)
         if self._static.is_compiled:
             self.fingerprint = fingerprint(self.device, self.fingerprint, "compiled")
+        if num_fused:
+            self.fingerprint = fingerprint(self.device, self.fingerprint, "fused", num_fused)
 
     @classmethod
     def load(cls, config: EngineConfig, progress: Progress) -> TargetModel:
@@ -240,6 +245,17 @@ class TargetModel:
         self._forward = stack_of(self._model, self.taps) or self._model
         if not all(torch.equal(self._run(batch), logits_RV) for batch, logits_RV in zip(trials, expected, strict=True)):
             self._forward = self._model
+
+    def _fuse_on_device(self, trials: Sequence[StepBatch], progress: Progress) -> int:
+        """Have layers run in few launches where they then compute the same, and report how many do, and why others do
+        not."""
+        from decoding.model.device.layers.fuse import fuse_device_layers  # Triton may not be installed elsewhere
+
+        progress("Fusing layers", 0.8)
+        fusion = fuse_device_layers(self._model, self._seam, self._run, trials)
+        why = f"; others are not: {listed(fusion.reasons)}" if fusion.reasons else ""
+        progress(f"{fusion.num_fused} of {len(self.layers)} layers are fused{why}", 0.85)
+        return fusion.num_fused
 
     def _is_same_on_any_threads(self) -> bool:
         """Whether a chain's logits have the same bits on any number of threads."""

@@ -45,6 +45,20 @@ class Step(NamedTuple):
     work: torch.Tensor
 
 
+@triton.jit
+def key_places(slot_M, head, column_D, NUM_KV_HEADS: tl.constexpr, KEY_DIM: tl.constexpr):
+    """Where a head's keys lie in keys [B, K, D, 16], of tokens by their slots."""
+    plane_M = (slot_M // SLOTS).to(tl.int64) * NUM_KV_HEADS + head
+    return (plane_M * KEY_DIM * SLOTS + slot_M % SLOTS)[:, None] + column_D[None, :] * SLOTS
+
+
+@triton.jit
+def value_places(slot_M, head, column_V, NUM_KV_HEADS: tl.constexpr, VALUE_DIM: tl.constexpr):
+    """The same of values [B, K, 16, V]."""
+    plane_M = (slot_M // SLOTS).to(tl.int64) * NUM_KV_HEADS + head
+    return ((plane_M * SLOTS + slot_M % SLOTS) * VALUE_DIM)[:, None] + column_V[None, :]
+
+
 @triton.jit(do_not_specialize=["num_rows"])
 def store_rows(
     keys,  # [B, K, D, 16]
@@ -67,16 +81,13 @@ def store_rows(
     head = tl.program_id(1)
     row_M = tl.program_id(0) * SLOTS + tl.arange(0, SLOTS)
     slot_M = tl.load(slots + row_M, mask=row_M < num_rows, other=0)
-    plane_M = (slot_M // SLOTS).to(tl.int64) * NUM_KV_HEADS + head
     column_D, column_V = tl.arange(0, KEY_WIDTH), tl.arange(0, VALUE_WIDTH)
     is_key_MD = (row_M < num_rows)[:, None] & (column_D < KEY_DIM)[None, :]
     key_MD = tl.load(key + head * key_head + row_M[:, None] * key_row + column_D[None, :], mask=is_key_MD)
-    key_at_MD = (plane_M * KEY_DIM * SLOTS + slot_M % SLOTS)[:, None] + column_D[None, :] * SLOTS
-    tl.store(keys + key_at_MD, key_MD, mask=is_key_MD)
+    tl.store(keys + key_places(slot_M, head, column_D, NUM_KV_HEADS, KEY_DIM), key_MD, mask=is_key_MD)
     is_value_MV = (row_M < num_rows)[:, None] & (column_V < VALUE_DIM)[None, :]
     value_MV = tl.load(value + head * value_head + row_M[:, None] * value_row + column_V[None, :], mask=is_value_MV)
-    value_at_MV = ((plane_M * SLOTS + slot_M % SLOTS) * VALUE_DIM)[:, None] + column_V[None, :]
-    tl.store(values + value_at_MV, value_MV, mask=is_value_MV)
+    tl.store(values + value_places(slot_M, head, column_V, NUM_KV_HEADS, VALUE_DIM), value_MV, mask=is_value_MV)
 
 
 @triton.jit

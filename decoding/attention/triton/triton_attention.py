@@ -86,19 +86,13 @@ class TritonAttention:
         step: StepTensors,
     ) -> torch.Tensor:
         with torch.cuda.device(query_1HND.get_device()):  # where Triton launches; -1, a CPU's, changes nothing
-            return self._attend(layer, query_1HND[0], key_1KND[0], value_1KNV[0], step)
+            self._store_rows(layer, key_1KND[0], value_1KNV[0], step)
+            return self.attend_stored(layer, query_1HND[0], step)[None]
 
-    def _attend(
-        self,
-        layer: LayerSpec,
-        query_HND: torch.Tensor,
-        key_KND: torch.Tensor,
-        value_KNV: torch.Tensor,
-        step: StepTensors,
-    ) -> torch.Tensor:
-        query_HND, key_KND, value_KNV = (_side_by_side(each) for each in (query_HND, key_KND, value_KNV))
+    def _store_rows(self, layer: LayerSpec, key_KND: torch.Tensor, value_KNV: torch.Tensor, step: StepTensors) -> None:
+        key_KND, value_KNV = _side_by_side(key_KND), _side_by_side(value_KNV)
         keys_BKDS, values_BKSV = step.store.planes(layer.index)
-        num_rows, constants = len(step.ids_T), self._constants[layer.index]
+        num_rows = len(step.ids_T)
         store_rows[(-(-num_rows // BLOCK_LEN), layer.num_kv_heads)](
             keys_BKDS,
             values_BKSV,
@@ -108,8 +102,14 @@ class TritonAttention:
             num_rows,
             *key_KND.stride()[:2],
             *value_KNV.stride()[:2],
-            **constants.store,
+            **self._constants[layer.index].store,
         )
+
+    def attend_stored(self, layer: LayerSpec, query_HND: torch.Tensor, step: StepTensors) -> torch.Tensor:
+        """[N, H, V]: attention to keys and values that are stored, those of the step as well. On a GPU that the caller
+        has made torch's current one."""
+        query_HND, constants = _side_by_side(query_HND), self._constants[layer.index]
+        keys_BKDS, values_BKSV = step.store.planes(layer.index)
         out_NHV = query_HND.new_empty(query_HND.shape[1], layer.num_query_heads, layer.value_dim)
         sums_PHV = out_NHV.new_empty(step.num_partials, *out_NHV.shape[1:], dtype=torch.float32)
         stats_PH2 = out_NHV.new_empty(step.num_partials, layer.num_query_heads, 2, dtype=torch.float32)
@@ -128,9 +128,9 @@ class TritonAttention:
         )
         merge_ranges[(len(out_NHV), layer.num_query_heads)](
             out_NHV, sums_PHV, stats_PH2, step.row_segments_T, step.first_rows_B, step.positions_T, step.work_W,
-            num_rows, **constants.merge,
+            len(step.ids_T), **constants.merge,
         )  # fmt: skip
-        return out_NHV[None]
+        return out_NHV
 
 
 def _doubled(needed: int, before: int) -> int:

@@ -10,9 +10,9 @@ from decoding.bench.gpu.cost_model import (
     H100,
     H100_NVL,
     H200,
+    LAUNCHES,
     LLAMA_8B,
     QWEN3,
-    SMALL_BY_WAY,
     Gpu,
     Load,
     ModelShape,
@@ -59,18 +59,18 @@ def step_table() -> str:
     rows = [
         [f"{model.name}, {gpu.name}"]
         + [f"{1000 * bound_seconds(model, gpu, plain):.2f}"]
-        + [f"{1000 * step_seconds(model, gpu, plain, way):.2f}" for way in SMALL_BY_WAY]
+        + [f"{1000 * step_seconds(model, gpu, plain, way):.2f}" for way in LAUNCHES]
         for model in QWEN3
         for gpu in (H100, H200)
     ]
-    return table(["Qwen3, ms a step", "bound", *SMALL_BY_WAY], rows)
+    return table(["Qwen3, ms a step", "bound", *LAUNCHES], rows)
 
 
 def load_table() -> str:
-    """A table of the tokens a second of compiled, captured forwards, for all requests together."""
+    """A table of the tokens a second of fused, captured forwards, for all requests together."""
     places = [(model, gpu) for model in QWEN3 for gpu in (H100, H200)]
     rows = [
-        [name, *(f"{tokens_a_second(model, gpu, load, 'compiled'):,.0f}" for model, gpu in places)]
+        [name, *(f"{tokens_a_second(model, gpu, load, 'fused'):,.0f}" for model, gpu in places)]
         for name, load in LOADS.items()
     ]
     return table(["requests", *(f"{model.name}, {gpu.name}" for model, gpu in places)], rows)
@@ -82,13 +82,13 @@ def published_table() -> str:
         [
             f"{model.name}, {gpu.name}, {what}",
             f"{load.sequences / bound_seconds(model, gpu, load):,.0f}",
-            f"{tokens_a_second(model, gpu, load, 'compiled'):,.0f}",
+            f"{tokens_a_second(model, gpu, load, 'fused'):,.0f}",
             f"{measured:,.0f}",
             source,
         ]
         for what, model, gpu, load, measured, source in PUBLISHED
     ]
-    return table(["tokens a second", "bound", "calculated, compiled", "published", "by"], rows)
+    return table(["tokens a second", "bound", "calculated, fused", "published", "by"], rows)
 
 
 def render() -> str:

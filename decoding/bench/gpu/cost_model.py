@@ -8,6 +8,7 @@ the other, and the host's part.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 BYTES = 2  # of a weight, a key or a value in bfloat16
 LOGIT_BYTES = 4
@@ -18,11 +19,26 @@ SMALL_SECONDS = 2.2e-6  # of a small kernel in a graph, with the gap after it: a
 # (susun-blog.com/blog/pegainfer-3-cuda-graph).
 EAGER_SECONDS = 10e-6
 HOST_SECONDS = 0.4e-3  # of a step outside its forward, both copies included: an assumption, our own budget
-PRODUCTS = 7  # matrix products of a layer: queries, keys, values, output, gate, up, down
-ATTENTION = 3  # launches: storing keys and values, attending in splits, merging
-# Other launches of a Qwen3 layer in bfloat16, as a test counts them; compiled, two norms, the rotation with its norms,
-# the activation and a copy should be left.
-SMALL_BY_WAY = {"as they come": 46, "graphs": 46, "compiled": 5}
+
+
+class Launches(NamedTuple):
+    """Of a layer: matrix products, attention, everything else."""
+
+    products: int
+    attention: int
+    others: int
+
+
+# Of a Qwen3 layer in bfloat16, as tests count them: by transformers' code seven products, three launches of attention
+# (storing keys and values, attending, merging) and the rest; compiled, two norms, the rotation with its norms, the
+# activation and a copy should be left of that. Fused, queries, keys and values are one product, gate and up another,
+# and the rotation stores.
+LAUNCHES = {
+    "as they come": Launches(7, 3, 46),
+    "graphs": Launches(7, 3, 46),
+    "compiled": Launches(7, 3, 5),
+    "fused": Launches(4, 2, 5),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +102,13 @@ def bound_seconds(model: ModelShape, gpu: Gpu, load: Load) -> float:
 
 
 def step_seconds(model: ModelShape, gpu: Gpu, load: Load, way: str) -> float:
-    """The seconds of one step. way: one of `SMALL_BY_WAY`."""
+    """The seconds of one step. way: one of `LAUNCHES`."""
     reading = _bytes(model, load) / (READ_SHARE * gpu.bandwidth)
     products = max(reading, _operations(model, load) / (COMPUTE_SHARE * gpu.peak))
-    small = model.layers * (SMALL_BY_WAY[way] + ATTENTION)
+    launches = LAUNCHES[way]
+    small = model.layers * (launches.attention + launches.others)
     if way == "as they come":  # the slower of device and host counts, as they work at the same time
-        return max(products, EAGER_SECONDS * (small + model.layers * PRODUCTS)) + HOST_SECONDS
+        return max(products, EAGER_SECONDS * model.layers * sum(launches)) + HOST_SECONDS
     return products + SMALL_SECONDS * small + HOST_SECONDS
 
 

@@ -1,5 +1,5 @@
-"""Compiles the kernels of attention, exact products and experts for GPUs that this machine need not have, and prints
-their resources as Markdown.
+"""Compiles the kernels of attention, layers, exact products and experts for GPUs that this machine need not have, and
+prints their resources as Markdown.
 
 `python -m decoding.bench.kernels.compile`
 """
@@ -22,6 +22,8 @@ from decoding.cache.moves import move
 from decoding.core.layer import LayerSpec
 from decoding.model.device.expert_kernels import add_chosen, lay_tiles, multiply_chosen
 from decoding.model.device.grouped_experts import added_in, chosen_in, expert_tile, laid_in
+from decoding.model.device.layers.device_layer import Norm, gated_in, normalised_in, rotated_in
+from decoding.model.device.layers.layer_kernels import gate, normalise, rotate_and_store
 from decoding.model.device.product_kernels import add_parts, mean, multiply
 from decoding.model.device.row_exact import (
     ADDED,
@@ -38,12 +40,13 @@ CAPABILITIES = [(8, 0), (9, 0), (10, 0)]
 NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 WORDS = {"moves", "pairs", "firsts", "chosen"}
 OF_MODEL = {"query", "keys", "values", "key", "value", "sinks", "out", "rows", "weight", "bias", "scales", "minima"}
-OF_MODEL |= {"results", "shares"}
+OF_MODEL |= {"results", "shares", "added", "summed", "normed", "query_norm", "key_norm", "cosines", "sines", "rotated"}
+OF_MODEL |= {"gates", "ups"}
 SUMS = {"sums", "stats", "factors"}
 PACKED_KINDS = {"weight": "*u8", "scales": "*fp16", "minima": "*fp16"}
 COUNTS = {"num_rows", "num_sequences", "num_blocks", "num_numbers"}
 NUMBERS = COUNTS | {"key_head", "key_row", "value_head", "value_row", "query_head", "query_row", "output_step"}
-NUMBERS |= {"expert_step"}
+NUMBERS |= {"expert_step", "gate_row", "up_row"}
 PACKINGS = {
     "exact": packing_of(0, 2 * LEAST_PART, 0),
     "4 bits, 128 share a scale": packing_of(4, 128, 8),
@@ -139,6 +142,17 @@ def compile_rows(dtype: torch.dtype, capability: tuple[int, int]) -> tuple[Compi
     return compile_kernel(add_parts, parts, dtype, capability), compile_kernel(mean, means, dtype, capability)
 
 
+def compile_layer(dtype: torch.dtype, capability: tuple[int, int], width: int = 8192) -> dict[str, Compiled]:
+    """Compile what a fused layer of this width computes between its products, with norms of queries and keys."""
+    norm = Norm(torch.ones(128), 1e-6)
+    kernels = {
+        "norm and sum": (normalise, normalised_in(width, 1e-6, True)),
+        "rotation and store": (rotate_and_store, rotated_in(layer_of(4, 128, 128), (norm, norm))),
+        "silu and product": (gate, gated_in(width)),
+    }
+    return {name: compile_kernel(*kernel, dtype, capability) for name, kernel in kernels.items()}
+
+
 def compile_experts(
     dtype: torch.dtype, capability: tuple[int, int], packing: dict[str, int] = PACKINGS["exact"]
 ) -> Compiled:
@@ -170,6 +184,10 @@ def _lines() -> Iterator[str]:
         )
     made = [compile_move(torch.bfloat16, capability) for capability in CAPABILITIES]
     yield _line("move, 128", torch.bfloat16, [f"{each.registers}, {each.shared:,}, {each.spilled}" for each in made])
+    layers = [compile_layer(torch.bfloat16, capability) for capability in CAPABILITIES]
+    for name in layers[0]:
+        cells = [f"{each[name].registers}, {each[name].shared:,}, {each[name].spilled}" for each in layers]
+        yield _line(f"layer, {name}", torch.bfloat16, cells)
     for name, packing in PACKINGS.items():
         for dtype, is_whole in product((torch.bfloat16, torch.float32), (False, True)):
             tile = product_tile(dtype, packing["BITS"] > 0)

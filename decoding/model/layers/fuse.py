@@ -1,13 +1,13 @@
 """Finds what a `FusedLayer` can replace with bit-identical results: decoder layers, and in others their gated MLPs.
 
-Parts are found by the names that transformers gives them; then what is fused is tried on inputs from the model's own
-forward. Invariant: a layer whose trial differs in one bit is not replaced.
+What is fused is tried on inputs from the model's own forward. Invariant: a layer whose trial differs in one bit is not
+replaced.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,6 +19,17 @@ from decoding.model.experts.fused import runner_of
 from decoding.model.experts.router import FusedRouter
 from decoding.model.layers.activations import FusedSilu
 from decoding.model.layers.decoder_layer import FusedLayer, Parts
+from decoding.model.layers.form import (
+    CHILDREN,
+    Run,
+    Trial,
+    has_tables,
+    inner,
+    of_attention,
+    of_gated_mlp,
+    shapes_of,
+    trials_of,
+)
 from decoding.model.layers.fused_mlp import FusedMlp
 from decoding.model.layers.mlp import GatedMlp, Linear, Mixture
 from decoding.model.layers.norms import FusedRmsNorm
@@ -27,31 +38,7 @@ from decoding.model.linear.int8 import Int8Linear
 from decoding.model.linear.packed import PackedLinear
 from decoding.model.seam import Seam
 
-CHILDREN = {"input_layernorm", "self_attn", "post_attention_layernorm", "mlp"}
-OF_ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
-NORMS_OF_HEADS = {"q_norm", "k_norm"}
-OF_MLP = {"gate_proj", "up_proj", "down_proj"}  # and `act_fn`, where it is no function
-NAMES = {  # of LFM2, by those that most models have
-    "operator_norm": "input_layernorm",
-    "ffn_norm": "post_attention_layernorm",
-    "feed_forward": "mlp",
-    "out_proj": "o_proj",
-    "q_layernorm": "q_norm",
-    "k_layernorm": "k_norm",
-    "w1": "gate_proj",
-    "w3": "up_proj",
-    "w2": "down_proj",
-}
-Run = Callable[[StepBatch], torch.Tensor]
 Fuse = Callable[[nn.Module], FusedLayer | FusedMlp | None]
-
-
-class Trial(NamedTuple):
-    """One call of a layer in a model's own forward, and its result."""
-
-    arguments: tuple[Any, ...]
-    named: dict[str, Any]
-    result: Any
 
 
 def fuse_layers(model: nn.Module, seam: Seam, run: Run, batches: Sequence[StepBatch]) -> int:
@@ -73,7 +60,7 @@ def _replace(model: nn.Module, fuse: Fuse, seam: Seam, run: Run, batches: Sequen
                 found.append((parent, name, fused))
     if not found:
         return 0
-    trials = [_trials([fused.layer for _, _, fused in found], run, batch) for batch in batches]
+    trials = [trials_of([fused.layer for _, _, fused in found], run, batch) for batch in batches]
     num_fused = 0
     for place, (parent, name, fused) in enumerate(found):
         if all(_is_same(fused, seam, batch, some[place]) for batch, some in zip(batches, trials, strict=True)):
@@ -92,7 +79,7 @@ def _outside_of_fused(module: nn.Module) -> Iterator[nn.Module]:
 
 def _fused(layer: nn.Module, seam: Seam, rooms: dict[torch.dtype, Rooms]) -> FusedLayer | None:
     """A fused layer with the parts of `layer`, still to be tried; None if the parts do not fit."""
-    children = _inner(layer)
+    children = inner(layer)
     spec = seam.spec_of(children["self_attn"]) if children.keys() == CHILDREN else None
     parts = None if spec is None else parts_of(children, spec)
     if spec is None or parts is None:
@@ -115,9 +102,9 @@ def parts_of(children: dict[str, nn.Module], spec: LayerSpec, num_inputs: int = 
 
     num_inputs: how many normed vectors attention reads side by side for each token (EAGLE-3's head reads two).
     """
-    attention = _inner(children["self_attn"])
+    attention = of_attention(children["self_attn"])
     mlp = _mlp_of(children["mlp"])
-    if attention.keys() not in (OF_ATTENTION, OF_ATTENTION | NORMS_OF_HEADS) or mlp is None:
+    if attention is None or mlp is None:
         return None
     known: dict[str, Any] = children | attention
     parts = Parts(
@@ -135,13 +122,14 @@ def parts_of(children: dict[str, nn.Module], spec: LayerSpec, num_inputs: int = 
 
 def _mlp_of(module: nn.Module) -> GatedMlp | Mixture | None:
     """The parts of an MLP or a mixture of experts; None if it has another form or no kernel."""
-    known: dict[str, Any] = _inner(module)
-    if known.keys() - {"act_fn"} == OF_MLP:
+    known = of_gated_mlp(module)
+    if known is not None:
         linears = known["gate_proj"], known["up_proj"], known["down_proj"]
         if not _are_of_one_kind(linears):
             return None
         activation = known["act_fn"] if "act_fn" in known else FusedSilu(linears[0].weight.dtype)
         return GatedMlp(*linears[:2], activation, linears[2]) if isinstance(activation, FusedSilu) else None
+    known = inner(module)
     router, runner = known.get("gate", known.get("router")), runner_of(known.get("experts"))
     if len(known) != 2 or runner is None or not isinstance(router, FusedRouter):
         return None
@@ -152,12 +140,6 @@ def _are_of_one_kind(linears: Sequence[Linear]) -> bool:
     return {type(each) for each in linears} in ({PackedLinear}, {Int8Linear}, {GroupedLinear})
 
 
-def _inner(module: nn.Module) -> dict[str, nn.Module]:
-    """The module's children without identities, by the names that most models have."""
-    children = module.named_children()
-    return {NAMES.get(name, name): child for name, child in children if type(child) is not nn.Identity}
-
-
 def _have_kernels(parts: Parts) -> bool:
     are_norms = all(isinstance(each, FusedRmsNorm) for each in parts.norms)
     return are_norms and _are_of_one_kind(parts.linears) and parts.few_rows > 0
@@ -166,39 +148,13 @@ def _have_kernels(parts: Parts) -> bool:
 def _fit(parts: Parts, spec: LayerSpec, num_inputs: int) -> bool:
     """Whether the widths of consecutive parts match, so that no call reads or writes outside its buffers."""
     width = parts.input_norm.width
-    input_width = num_inputs * width
     norm_widths = [width, width, *[spec.key_dim] * len(parts.head_norms)]
-    shapes = [
-        (spec.num_query_heads * spec.key_dim, input_width),
-        (spec.num_kv_heads * spec.key_dim, input_width),
-        (spec.num_kv_heads * spec.value_dim, input_width),
-        (width, spec.num_query_heads * spec.value_dim),
-    ]
-    are_linears = [each.shape for each in parts.linears] == shapes
+    are_linears = [each.shape for each in parts.linears] == shapes_of(spec, width, num_inputs * width)
     return are_linears and [each.width for each in parts.norms] == norm_widths and parts.mlp.fits(width)
 
 
-def _trials(layers: Sequence[nn.Module], run: Run, batch: StepBatch) -> list[Trial | None]:
-    """Each layer's call in one forward; None for a layer that is not called."""
-    seen: dict[nn.Module, Trial] = {}
-
-    def note(layer: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], result: Any) -> None:
-        seen[layer] = Trial(arguments, named, result)
-
-    hooks = [layer.register_forward_hook(note, with_kwargs=True) for layer in layers]
-    run(batch)
-    for hook in hooks:
-        hook.remove()
-    return [seen.get(layer) for layer in layers]
-
-
 def _is_same(fused: FusedLayer | FusedMlp, seam: Seam, batch: StepBatch, trial: Trial | None) -> bool:
-    if trial is None or not isinstance(trial.result, torch.Tensor):
+    if trial is None or (isinstance(fused, FusedLayer) and not has_tables(trial, fused.spec)):
         return False
-    if isinstance(fused, FusedLayer):
-        tables, hidden = trial.named.get("position_embeddings"), trial.result
-        shape = (1, hidden.shape[-2], fused.spec.key_dim)
-        if not isinstance(tables, tuple) or any(each.shape != shape or each.dtype != hidden.dtype for each in tables):
-            return False
     with torch.inference_mode(), seam.running(seam.backend.prepare(batch)):
         return torch.equal(fused(*trial.arguments, **trial.named), trial.result)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoding.core.sampling_params import MAX_LOGPROBS
-from decoding.core.tree import DraftTree
+from decoding.core.tree import DraftTree, depths_of
 from decoding.sampling.asked import Asked
 from decoding.sampling.device.tree_edits import TreeEdits
 from decoding.sampling.law import Law
@@ -105,7 +105,8 @@ class Plan:
 
     def add_tree(self, asked: Asked, tree: DraftTree) -> Answers:
         """Plan a draw at each node of a tree, and its walk."""
-        source, step = asked.first_of_tree, 1
+        num_nodes = len(tree)
+        source, step = asked.first + asked.num_rows - num_nodes, 1
         if asked.processors is not None:
             try:
                 edits = TreeEdits(asked.processors, tree)
@@ -114,10 +115,10 @@ class Plan:
             except BaseException:  # a panic in llguidance is not an Exception
                 return Answers(is_on_host=True)
             source, step = -1 - self._add_edits(edits, source), -1
-        walked = Tree(self.num_jobs, len(tree), self.first_ranked)
+        walked = Tree(self.num_jobs, num_nodes, self.first_ranked)
         self.trees.append(walked)
-        self.first_ranked += 1 + 2 * len(tree)
-        self.num_jobs += len(tree)
+        self.first_ranked += 1 + 2 * num_nodes
+        self.num_jobs += num_nodes
         self.draws.append(Draws(tree, source, step, asked.request.num_tokens, asked.law))
         self.are_ranked.append(False)
         return Answers(walked, len(self.draws) - 1)
@@ -126,27 +127,27 @@ class Plan:
         """Make the records of all nodes, and of the jobs that draw at them, at once: each by its request's law."""
         if not self.draws:
             return
-        counts = [len(each.tree) for each in self.draws]
+        draws, laws = self.draws, [each.law for each in self.draws]
+        counts = [tree.num_nodes for tree in self.trees]
         tree_N = np.repeat(np.arange(len(counts)), counts)
         node_N = np.arange(len(tree_N)) - np.repeat(np.cumsum([0, *counts[:-1]]), counts)
-        integers_NX = np.array([self._integers(*each) for each in zip(self.draws, self.are_ranked, strict=True)])[
-            tree_N
-        ]
-        source_N, step_N, is_ranked_N, seed_N, num_tokens_N, top_k_N = integers_NX.T
+        integers = [(each.source, each.step, each.num_tokens, each.law.top_k) for each in draws]
+        source_N, step_N, num_tokens_N, top_k_N = np.array(integers)[tree_N].T
         jobs = np.empty((len(tree_N), JOB_WORDS), np.int64)
-        jobs[:, SOURCE], jobs[:, IS_RANKED] = source_N + step_N * node_N, is_ranked_N
-        jobs[:, SEED], jobs[:, TOP_K] = seed_N, top_k_N
-        jobs[:, POSITION] = num_tokens_N + np.concatenate([each.tree.depths() for each in self.draws])
-        jobs[:, TEMPERATURE:] = np.array([_numbers(each.law) for each in self.draws]).view(np.int64)[tree_N]
-        tokens_N, parents_N = (
-            np.concatenate([getattr(each.tree, name) for each in self.draws]) for name in ("tokens", "parents")
-        )
+        jobs[:, SOURCE], jobs[:, IS_RANKED] = source_N + step_N * node_N, np.array(self.are_ranked)[tree_N]
+        jobs[:, SEED] = np.array([law.seed for law in laws]).view(np.int64)[tree_N]
+        jobs[:, TOP_K] = np.where(top_k_N < self.vocab_size, top_k_N, 0)
+        tokens_N = np.concatenate([each.tree.tokens for each in draws])
+        parents_N = np.concatenate([each.tree.parents for each in draws])
+        jobs[:, POSITION] = num_tokens_N + depths_of(parents_N)
+        jobs[:, TEMPERATURE:] = np.array([_numbers(law) for law in laws]).view(np.int64)[tree_N]
         self.nodes.append(np.stack((tokens_N, parents_N), axis=1).astype(np.int64))
         self.jobs.insert(0, jobs)
 
     def add_ranks(self, asked: Asked, answers: Answers) -> None:
         """Plan to rank the sequence's rows and score tokens, if top tokens or logprobs are wanted."""
-        if not (asked.num_top or asked.num_logprobs is not None or len(asked.prompt_tokens)):
+        num_logprobs, prompt_tokens = asked.num_logprobs, asked.prompt_tokens
+        if not (asked.num_top or num_logprobs is not None or len(prompt_tokens)):
             return
         answers.ranked, answers.scored = len(self.ranked), len(self.scored)
         tree, num_rows = answers.tree, asked.num_rows
@@ -156,23 +157,20 @@ class Plan:
             self.rank_rows(asked.first, num_rows - tree.num_nodes)
             self.are_ranked[answers.number] = True
             self.ranked += range(tree.first, tree.first + tree.num_nodes)
-        self.scored += enumerate(asked.prompt_tokens.tolist(), asked.first + asked.first_scored)
-        if asked.num_logprobs is not None and tree is not None:
-            self.scored += [(asked.first_of_tree + node, -1 - tree.first - node) for node in range(tree.num_nodes)]
+        self.scored += enumerate(prompt_tokens.tolist(), asked.first + asked.first_scored)
+        if num_logprobs is not None and tree is not None:
+            first = asked.first + num_rows - tree.num_nodes
+            self.scored += [(first + node, -1 - tree.first - node) for node in range(tree.num_nodes)]
 
     def rank_rows(self, first: int, num_rows: int) -> None:
         """Plan to find the most likely tokens of rows that no token is drawn from."""
+        if num_rows == 0:
+            return
         self.ranked += range(self.num_jobs, self.num_jobs + num_rows)
         jobs = np.zeros((num_rows, JOB_WORDS), np.int64)
         jobs[:, SOURCE], jobs[:, IS_RANKED] = np.arange(first, first + num_rows), 1
         self.jobs.append(jobs)
         self.num_jobs += len(jobs)
-
-    def _integers(self, draws: Draws, is_ranked: bool) -> tuple[int, ...]:
-        """Of a tree's jobs what is the same for all of them or follows from a node's number."""
-        law = draws.law
-        top_k = law.top_k if law.top_k < self.vocab_size else 0
-        return draws.source, draws.step, is_ranked, int(law.seed.astype(np.int64)), draws.num_tokens, top_k
 
     def _add_edits(self, edits: TreeEdits, first_source: int) -> int:
         """Plan edited copies of a tree's rows, from `first_source` on; return the number of the first one."""

@@ -19,9 +19,8 @@ from decoding.bench.gpu.cost_model import (
     H100,
     H200,
     HOST_SECONDS,
-    PRODUCTS,
+    LAUNCHES,
     QWEN3,
-    SMALL_BY_WAY,
     Load,
     ModelShape,
     bound_seconds,
@@ -46,7 +45,7 @@ def test_shapes_have_the_parameters_that_their_names_say() -> None:
 @pytest.mark.parametrize("model", QWEN3, ids=lambda model: model.name)
 def test_no_way_undercuts_the_bound_and_each_is_quicker_than_the_last(model: object) -> None:
     for gpu in (H100, H200):
-        times = [step_seconds(model, gpu, PLAIN, way) for way in SMALL_BY_WAY]  # type: ignore[arg-type]
+        times = [step_seconds(model, gpu, PLAIN, way) for way in LAUNCHES]  # type: ignore[arg-type]
         assert times == sorted(times, reverse=True)
         assert times[-1] > bound_seconds(model, gpu, PLAIN)  # type: ignore[arg-type]
 
@@ -68,12 +67,13 @@ def launches(num_layers: int, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 def test_launches_of_a_layer_are_counted_and_not_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = launches(3, monkeypatch) - launches(2, monkeypatch)
-    assert counted["products"] == PRODUCTS
-    assert counted["others"] == SMALL_BY_WAY["graphs"] == SMALL_BY_WAY["as they come"]
+    assert counted["products"] == LAUNCHES["graphs"].products
+    assert counted["others"] == LAUNCHES["graphs"].others
+    assert LAUNCHES["graphs"] == LAUNCHES["as they come"]
 
 
 def test_rows_are_nearly_free_until_products_are_bound_by_computing() -> None:
-    seconds = [step_seconds(QWEN3[1], H100, replace(PLAIN, rows=rows), "compiled") for rows in (1, 64, 1024)]
+    seconds = [step_seconds(QWEN3[1], H100, replace(PLAIN, rows=rows), "fused") for rows in (1, 64, 1024)]
     assert seconds[1] < 1.1 * seconds[0]
     assert seconds[2] > 3 * seconds[0]
 
@@ -84,7 +84,7 @@ def test_two_half_batches_would_take_longer_than_one_of_all(model: ModelShape) -
     for gpu in (H100, H200):
         for sequences in (2, 8, 32):
             whole, half = (
-                step_seconds(model, gpu, replace(PLAIN, sequences=count), "compiled")
+                step_seconds(model, gpu, replace(PLAIN, sequences=count), "fused")
                 for count in (sequences, sequences // 2)
             )
             assert 2 * (half - HOST_SECONDS) > 1.15 * whole

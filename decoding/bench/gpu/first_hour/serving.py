@@ -53,7 +53,7 @@ def large(bench: Bench) -> dict[str, Measure]:
 
     @cache
     def served() -> Served:
-        return Served.of(bench, model(), 16_384, compile=bench.device.type == "cuda")
+        return Served.of(bench, model(), 16_384)
 
     def rated(count: int, wrong: float | None) -> dict[str, Any]:
         return rate(served(), count, wrong)
@@ -144,9 +144,10 @@ def num_kernels() -> int:
     """Compiled variants of our kernels in this process."""
     from decoding.attention.triton import kernels
     from decoding.cache import moves
+    from decoding.model.device.layers import layer_kernels
     from decoding.sampling.device import draw, edit, scan, walk
 
-    modules = (kernels, moves, draw, edit, scan, walk)
+    modules = (kernels, layer_kernels, moves, draw, edit, scan, walk)
     found = {
         id(value): value for module in modules for value in vars(module).values() if hasattr(value, "device_caches")
     }

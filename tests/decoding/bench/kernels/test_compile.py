@@ -13,7 +13,7 @@ pytest.importorskip("triton", reason="Triton is not installed: its kernels are n
 PROGRAM = """
 import torch
 from decoding.bench.kernels.compile import CAPABILITIES, FEATURES, PACKINGS
-from decoding.bench.kernels.compile import compile_attend, compile_experts, compile_move, compile_pairs
+from decoding.bench.kernels.compile import compile_attend, compile_experts, compile_layer, compile_move, compile_pairs
 from decoding.bench.kernels.compile import compile_product, compile_rows, layer_of
 
 for width in (64, 128, 256):
@@ -23,7 +23,9 @@ for width in (64, 128, 256):
         assert made.product != "fma", (width, capability, made)
 for capability in CAPABILITIES:
     assert compile_move(torch.bfloat16, capability).spilled == 0
-    small = (*compile_rows(torch.bfloat16, capability), *compile_pairs(torch.bfloat16, capability))
+    small = [*compile_rows(torch.bfloat16, capability), *compile_pairs(torch.bfloat16, capability)]
+    for dtype in (torch.bfloat16, torch.float32):
+        small += compile_layer(dtype, capability).values()
     assert all(each.spilled == 0 for each in small), (capability, small)
     for name in ("exact", "4 bits, 16 a scale and minimum", "8 bits, 32 share a scale"):
         many = compile_product(torch.bfloat16, capability, True, PACKINGS[name])  # which takes the most registers

@@ -17,6 +17,7 @@ from decoding.model.device.capture import CudaCapture
 from decoding.model.device.graph_runner import GraphRunner
 from decoding.model.device.stopwatch import CudaStopwatch
 from decoding.model.experts.interface import CHILD, own_forward
+from decoding.model.self_test import long_chain
 from decoding.model.target_model import TargetModel
 from decoding.sampling.device.device_sampler import DeviceSampler
 from tests.decoding.engine.test_graphs import METHODS, SMALL, STATIC
@@ -32,8 +33,8 @@ pytestmark = [
 ]
 
 
-def model_on_gpu(model_type: str = "llama", **options: object) -> TargetModel:
-    model, device = tiny(model_type).to("cuda"), torch.device("cuda")
+def model_on_gpu(model_type: str = "llama", dtype: torch.dtype = torch.float32, **options: object) -> TargetModel:
+    model, device = tiny(model_type).to("cuda", dtype), torch.device("cuda")
     return TargetModel.from_model(model, replace(CONFIG, **options), CudaCapture(device))  # type: ignore[arg-type]
 
 
@@ -72,6 +73,7 @@ def test_an_engine_as_it_is_served_answers_every_method(compile: bool) -> None:
     engine = start_engine(model, config)
     assert model.attention == "triton"
     assert model._static.is_compiled == compile
+    assert (type(own.model.layers[0]).__name__ == "DeviceLayer") == (not compile)
     assert isinstance(engine._runner, GraphRunner)
     assert isinstance(engine.sampler, DeviceSampler)
     drafted = 0
@@ -100,6 +102,29 @@ def test_experts_give_what_transformers_own_do_and_a_row_the_same_bits(model_typ
         found = experts(rows, chosen, shares)
         for count in (1, 2, 17):
             assert torch.equal(experts(rows[:count], chosen[:count], shares[:count]), found[:count])
+    assert (found - expected).abs().max() <= 3e-2 * expected.abs().max()
+
+
+@pytest.mark.parametrize("model_type", ["llama", "qwen2", "qwen3"])
+def test_a_fused_layer_computes_what_the_layer_does_and_a_row_has_the_same_bits(model_type: str) -> None:
+    from decoding.model.device.layers.device_layer import DeviceLayer, added, gated, normalised
+
+    model = model_on_gpu(model_type, attention="triton", dtype=torch.bfloat16)
+    layers = [each for each in model._model.modules() if isinstance(each, DeviceLayer)]
+    assert len(layers) == len(model.layers)
+    batch = long_chain(model)
+    found = model.forward(batch)
+    rows, norm = torch.randn(64, 64, device="cuda").bfloat16(), layers[0]._parts.mlp_norm
+    for count in (1, 17):
+        for whole, part in (
+            (normalised(rows, norm), normalised(rows[:count], norm)),
+            (added(rows, rows, norm)[1], added(rows[:count], rows[:count], norm)[1]),
+            (gated(rows, rows), gated(rows[:count], rows[:count])),
+        ):
+            assert torch.equal(part, whole[:count])
+    for layer in layers:
+        layer.forward = layer.layer.forward  # type: ignore[method-assign]
+    expected = model.forward(batch)
     assert (found - expected).abs().max() <= 3e-2 * expected.abs().max()
 
 

@@ -1,0 +1,91 @@
+"""The form of decoder layers that can be fused, as in Llama, Qwen and others, and what such a layer is tried with.
+
+Parts are found by the names that transformers gives them. Knows no kernels. Invariant: names say which parts there may
+be; a trial against the layer itself says what they compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from decoding.cache.batch import StepBatch
+from decoding.core.layer import LayerSpec
+
+CHILDREN = {"input_layernorm", "self_attn", "post_attention_layernorm", "mlp"}
+OF_ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
+NORMS_OF_HEADS = {"q_norm", "k_norm"}
+OF_MLP = {"gate_proj", "up_proj", "down_proj"}  # and `act_fn`, where it is no function
+NAMES = {  # of LFM2, by those that most models have
+    "operator_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "feed_forward": "mlp",
+    "out_proj": "o_proj",
+    "q_layernorm": "q_norm",
+    "k_layernorm": "k_norm",
+    "w1": "gate_proj",
+    "w3": "up_proj",
+    "w2": "down_proj",
+}
+Run = Callable[[StepBatch], torch.Tensor]
+
+
+class Trial(NamedTuple):
+    """One call of a layer in a model's own forward, and its result."""
+
+    arguments: tuple[Any, ...]
+    named: dict[str, Any]
+    result: Any
+
+
+def inner(module: nn.Module) -> dict[str, Any]:
+    """The module's children without identities, by the names that most models have."""
+    children = module.named_children()
+    return {NAMES.get(name, name): child for name, child in children if type(child) is not nn.Identity}
+
+
+def of_attention(module: nn.Module) -> dict[str, Any] | None:
+    """The parts of attention: four linear layers, and norms of queries and keys or none; None if it has others."""
+    parts = inner(module)
+    return parts if parts.keys() in (OF_ATTENTION, OF_ATTENTION | NORMS_OF_HEADS) else None
+
+
+def of_gated_mlp(module: nn.Module) -> dict[str, Any] | None:
+    """The parts of a gated MLP; None if it has others."""
+    parts = inner(module)
+    return parts if parts.keys() - {"act_fn"} == OF_MLP else None
+
+
+def shapes_of(spec: LayerSpec, width: int, input_width: int) -> list[tuple[int, int]]:
+    """[outputs, inputs] of the layers of queries, keys and values, and of the output."""
+    return [
+        (spec.num_query_heads * spec.key_dim, input_width),
+        (spec.num_kv_heads * spec.key_dim, input_width),
+        (spec.num_kv_heads * spec.value_dim, input_width),
+        (width, spec.num_query_heads * spec.value_dim),
+    ]
+
+
+def has_tables(trial: Trial, spec: LayerSpec) -> bool:
+    """Whether the layer was given rotary tables that turn whole heads: cosines and sines of each token."""
+    tables, hidden = trial.named.get("position_embeddings"), trial.result
+    shape = (1, hidden.shape[-2], spec.key_dim)
+    return isinstance(tables, tuple) and all(each.shape == shape and each.dtype == hidden.dtype for each in tables)
+
+
+def trials_of(layers: Sequence[nn.Module], run: Run, batch: StepBatch) -> list[Trial | None]:
+    """Each layer's call in one forward of the model; None for a layer that is not called, or gives no tensor."""
+    seen: dict[nn.Module, Trial] = {}
+
+    def note(layer: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], result: Any) -> None:
+        if isinstance(result, torch.Tensor):
+            seen[layer] = Trial(arguments, named, result)
+
+    hooks = [layer.register_forward_hook(note, with_kwargs=True) for layer in layers]
+    run(batch)
+    for hook in hooks:
+        hook.remove()
+    return [seen.get(layer) for layer in layers]
