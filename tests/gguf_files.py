@@ -41,9 +41,10 @@ def write_gguf(
     kind: str = "F32",
     metadata: dict[str, Any] | None = None,
     others: dict[str, str] | None = None,
+    more: dict[str, np.ndarray] | None = None,
 ) -> Path:
     """kind: of the matrices whose rows are whole blocks of it. metadata: further keys. others: kinds of some tensors,
-    by what comes after the layer's number."""
+    by what comes after the layer's number. more: further tensors."""
     config = model.config
     architecture = NAMES.get(config.model_type, config.model_type)
     writer = gguf.GGUFWriter(path, architecture)
@@ -51,7 +52,7 @@ def write_gguf(
     _add_tokenizer(writer, config.vocab_size)
     for key, value in (metadata or {}).items():
         writer.add_key_value(key, value, gguf.GGUFValueType.get_type(value))
-    for name, numbers in tensors_of(model, architecture).items():
+    for name, numbers in (tensors_of(model, architecture) | (more or {})).items():
         own = (others or {}).get(name.split(".", 2)[-1], kind)
         quantization = gguf.GGMLQuantizationType[own]
         block = gguf.GGML_QUANT_SIZES[quantization][0]

@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
+from tests.gguf_files import NAMES, tensors_of, write_gguf
 from tests.models import tiny
 
 FAMILIES = ("deepseek_v3", "glm4_moe", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "mimo")
@@ -103,6 +104,11 @@ class Mtp:
             ids_1N = torch.cat([ids_1N, logits_V.argmax()[None, None]], dim=1)
             hidden_1NE = torch.cat([hidden_1NE, output_1NE[:, -1:]], dim=1)
 
+    def shortfalls(self, tokens: NDArray[np.int32], chain: list[int]) -> Iterator[float]:
+        """Of the module's own chain after these tokens, for each token of `chain` the best logit less its own."""
+        for token, logits_V in zip(chain, self.says(tokens), strict=False):
+            yield float(logits_V.max() - logits_V[token])
+
     @torch.no_grad()
     def known(self, ids_1N: torch.Tensor) -> torch.Tensor:
         """[1, N, E]: what the target's output layer reads, after the last norm."""
@@ -140,10 +146,29 @@ class Mtp:
         save_file(kept, file, metadata={"format": "pt"})
         return folder
 
+    def write_gguf(self, path: Path, kind: str = "F32", **changes: np.ndarray | None) -> Path:
+        """A GGUF file of a Qwen, as llama.cpp's converter writes it. changes: as of `write`, by the file's names."""
+        config, architecture = self.model.config, NAMES[self.model.config.model_type]
+        block = f"blk.{config.num_hidden_layers}."
+        tensors = {
+            name.replace("blk.0.", block): numbers
+            for name, numbers in tensors_of(self.module, architecture).items()
+            if name.startswith("blk.0.")
+        }
+        around = {"enorm": self.joining["enorm"] + 1, "hnorm": self.joining["hnorm"] + 1}
+        around |= {"eh_proj": self.joining["eh_proj"], "shared_head_norm": self.module.model.norm.weight.detach() + 1}
+        around |= {"shared_head_head": self.model.lm_head.weight.detach()}
+        tensors |= {f"{block}nextn.{name}.weight": each.numpy().copy() for name, each in around.items()}
+        more = {name: each for name, each in (tensors | changes).items() if each is not None}
+        counts = {"block_count": config.num_hidden_layers + 1, "nextn_predict_layers": 1}
+        metadata = {f"{architecture}.{name}": count for name, count in counts.items()}
+        return write_gguf(path, self.model, kind, metadata, more=more)
 
-def mtp_of(model_type: str) -> Mtp:
-    model = tiny(model_type)
-    changes = ONE_LAYER.copy()
+
+def mtp_of(model_type: str, **fields: Any) -> Mtp:
+    """fields: of the target's configuration and the module's."""
+    model = tiny(model_type, **fields)
+    changes = ONE_LAYER | fields
     if getattr(model.config, "layer_types", None) is not None:
         changes["layer_types"] = ["full_attention"]
     if hasattr(model.config, "first_k_dense_replace"):

@@ -62,9 +62,11 @@ DECODING = {
     """,
     "drafting": """
         drafter baselines/lookup baselines/none draft_model/state draft_model/rounds draft_model/vocabulary
-        draft_model/draft_model eagle/head_config eagle/network eagle/checkpoint mtp/layout mtp/network mtp/checkpoint
+        draft_model/draft_model eagle/head_config eagle/network eagle/checkpoint mtp/layout mtp/network
+        mtp/stored_module mtp/checkpoint
         block/block_config block/network block/checkpoint eagle/loaded_head eagle/kept_features eagle/fused_head
-        eagle/head_graphs eagle/head_model eagle/head_drafting block/shortlist block/block_model
+        eagle/head_graphs eagle/head_model eagle/head_drafting block/shortlist block/block_step
+        block/fused_block block/block_model
         block/block_drafting head_loading grammar stand/static_tree
         tree/by_address tree/candidates tree/frontier tree/nodes tree/limits draft_model/growth one_tree/buffers
         one_tree/prediction sources baselines/isotropic baselines/recycle

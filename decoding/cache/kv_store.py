@@ -49,6 +49,7 @@ class KvStore:
     Layers with the same widths and number of heads share tensors, so that a commit is one compiled call per such group,
     however many layers there are. On the CPU memory pages are touched only when written. On a device the rows that a
     step's commits move are moved together. carried: what runs the states of layers that carry one, if any do.
+    num_spare: further blocks, which are no sequence's.
     """
 
     def __init__(
@@ -58,18 +59,21 @@ class KvStore:
         dtype: torch.dtype,
         device: torch.device,
         carried: CarriedStates | None = None,
+        num_spare: int = 0,
     ) -> None:
         self.num_blocks = num_blocks
+        self.spare_blocks: IntArray = num_blocks + 1 + np.arange(num_spare, dtype=np.int32)
         self.carried = carried
         self.dtype = dtype
         self.device = device
         self._move_all = _mover_on(device)
         self._moves: list[NDArray[np.int64]] = []  # of each sequence, source and target slots, not done yet
+        num_all = num_blocks + 1 + num_spare
         shapes = [(layer.num_kv_heads, layer.key_dim, layer.value_dim) for layer in layers]
         self._groups = {
             (heads, key_dim, value_dim): (
-                _storage((shapes.count(shape), num_blocks + 1, heads, key_dim, BLOCK_LEN), dtype, device),
-                _storage((shapes.count(shape), num_blocks + 1, heads, BLOCK_LEN, value_dim), dtype, device),
+                _storage((shapes.count(shape), num_all, heads, key_dim, BLOCK_LEN), dtype, device),
+                _storage((shapes.count(shape), num_all, heads, BLOCK_LEN, value_dim), dtype, device),
             )
             for shape in sorted(set(shapes))
             for heads, key_dim, value_dim in [shape]

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import snapshot_download
 
-from decoding.config import NO_NAMES, OWN_HEAD, EngineConfig
+from decoding.config import BUNDLED_MODEL, NO_NAMES, OWN_HEAD, EngineConfig
 from decoding.drafting.block.block_config import is_block
 from decoding.drafting.block.block_model import BlockModel
 from decoding.drafting.block.checkpoint import load_block
@@ -35,14 +36,16 @@ def load_head_model(config: EngineConfig, target: TargetModel, progress: Progres
     name, other = config.draft_head, config.draft_model
     if name is not None and other not in ("auto", "none"):
         raise ConfigError(f"draft_head is {name!r} and draft_model {other!r}; only one of them can draft")
-    if name is None and other not in NO_NAMES and is_head_name(other):
-        name = other
-    if name is None:
+    if name is None and other in NO_NAMES:
         return _load_own_head(config, target) if other in ("auto", OWN_HEAD) else None
+    fields = _head_fields(name or other)
+    if name is None and fields is None:
+        return None
+    name = name or other
     progress(f"Loading the head {name}", 0.0)
     with refusing(f"the head {name!r} cannot be loaded"):
         folder = find_head(name)
-        if _names_blocks(folder):
+        if fields is not None and is_block(fields):
             return BlockModel(load_block(folder, target), target)
         head = load_head(folder, HeadTarget(target.embeddings, target.num_layers))
         if target.packed_embedding is not None and not head.config.owns_embeddings:
@@ -52,20 +55,20 @@ def load_head_model(config: EngineConfig, target: TargetModel, progress: Progres
 
 def is_head_name(name: str) -> bool:
     """Whether a folder or hub name is a head's, by its config.json; False where there is none to be had."""
+    return _head_fields(name) is not None
+
+
+def _head_fields(name: str) -> dict[str, Any] | None:
+    """Of a head's config.json; None where a folder or hub name has none, or a model's. The bundled model's name is a
+    model's as well; whoever loads a head that is asked for by name says what is wrong with it."""
+    if name == BUNDLED_MODEL:
+        return None
     try:
         folder = Path(name) if Path(name).is_dir() else Path(snapshot_download(name, allow_patterns="config.json"))
         fields = read_fields(folder)
     except (OSError, ValueError):
-        return False
-    return is_head(fields) or is_block(fields)
-
-
-def _names_blocks(folder: Path) -> bool:
-    """Whether a head's config.json is one of a block head; whoever loads it says what is wrong with it."""
-    try:
-        return is_block(read_fields(folder))
-    except (OSError, ValueError):
-        return False
+        return None
+    return fields if is_head(fields) or is_block(fields) else None
 
 
 def _load_own_head(config: EngineConfig, target: TargetModel) -> HeadModel | None:

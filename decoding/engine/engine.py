@@ -275,7 +275,7 @@ class Engine:
             sessions=len(self.sessions),
             session_bytes=self.sessions.num_bytes,
             resident_bytes=resident_bytes(),
-            draft_bytes=draft.num_bytes if draft else 0,
+            draft_bytes=draft.model.num_bytes + self.room.num_slots * draft.model.bytes_per_slot if draft else 0,
             state_bytes=self.pool.states.num_bytes if self.pool.states else 0,
             state_checkpoints=self.pool.states.num_checkpoints if self.pool.states else 0,
         )

@@ -8,19 +8,20 @@ Invariant: a sequence's block is run once the target knows every token before it
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.cache.block_pool import BLOCK_LEN, BlockPool
+from decoding.cache.block_pool import BlockPool
 from decoding.cache.kv_store import KvStore, slots_of
 from decoding.cache.stamped import StampedSlots
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import IntArray
 from decoding.costs.price import DraftBudget
-from decoding.drafting.block.block_model import Block, BlockModel
+from decoding.drafting.block.block_model import BlockModel
+from decoding.drafting.block.block_step import Block
 from decoding.drafting.block.network import Correction
 from decoding.drafting.block.shortlist import Shortlist
 from decoding.drafting.draft_model.state import (
@@ -29,7 +30,6 @@ from decoding.drafting.draft_model.state import (
     Fallback,
     Grower,
     GrowthRequest,
-    KeptTokens,
 )
 from decoding.drafting.eagle.kept_features import FeatureRows, KeptFeatures
 from decoding.sampling.top_tokens import top_tokens
@@ -77,6 +77,7 @@ class BlockDrafting:
         self.model = model
         self.store: KvStore = model.new_store(pool.num_blocks)
         self._kept = KeptFeatures(pool, model.features, self._read)
+        self.keep_features = self._kept.keep
         self._is_read = StampedSlots(pool)
 
     def open(self, request: Request) -> DraftModelState:
@@ -89,15 +90,6 @@ class BlockDrafting:
             block_len=self.model.block_len,
             is_block=self.model.correction is None,
         )
-
-    @property
-    def num_bytes(self) -> int:
-        """Of the weights and of its part of all slots."""
-        return self.model.num_bytes + self.store.num_blocks * BLOCK_LEN * self.model.bytes_per_slot
-
-    def keep_features(self, kept: Iterable[KeptTokens]) -> None:
-        """Keep what the target's last forward computed of these tokens."""
-        self._kept.keep(kept)
 
     def grow_batch(self, requests: Sequence[GrowthRequest]) -> dict[DraftModelState, Fallback]:
         """Grow the trees of the sequences that have a budget, of one packed forward; which ones it can do no more

@@ -1,7 +1,8 @@
 """A block head at work: what it makes of the target's features, in the blocks of its target, and forwards of blocks.
 
-Knows nothing of sequences or trees. A block's own keys and values are stored nowhere. Attention is torch's: what a head
-drafts need not be exact. Invariant: rows of a block see the tokens before it and the block, as its layers' kinds say.
+Knows nothing of sequences or trees. A block's own keys and values outlive no forward. Where rows are many attention is
+torch's: what a head drafts need not be exact. Invariant: rows of a block see the tokens before it and the block, as its
+layers' kinds say.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +22,8 @@ from decoding.cache.kv_store import KvStore, bytes_per_slot
 from decoding.core.layer import LayerSpec
 from decoding.core.tree import IntArray
 from decoding.drafting.block.block_config import BlockConfig
+from decoding.drafting.block.block_step import Block
+from decoding.drafting.block.fused_block import FusedBlock, fused_block
 from decoding.drafting.block.network import BlockHead, Correction
 from decoding.drafting.eagle.kept_features import FeatureRows
 from decoding.drafting.eagle.loaded_head import LoadedHead
@@ -34,14 +36,8 @@ from decoding.model.threads import use_threads
 # Shape suffixes: M rows of all blocks, R rows that are asked of, N rows and padding, n rows of one block, H query
 # heads, K kv heads, G = H / K, X = G * n, D head width, T keys, F features of a row, E width, V vocabulary.
 STAMP_BYTES = 8
-
-
-class Block(NamedTuple):
-    """ids: int64 [n], the root and masks. blocks: int32, of the cache, where the `num_before` tokens before it lie."""
-
-    ids: NDArray[np.int64]
-    blocks: IntArray
-    num_before: int
+NUM_SPARE = 64  # blocks, for the rows of blocks whose sequences have no more room
+TOLERANCE = 0.05  # of logits in a trial, in parts of the largest: a wrong forward is off by as much as that is large
 
 
 class BlockModel(LoadedHead):
@@ -50,6 +46,10 @@ class BlockModel(LoadedHead):
         self._head = head
         self.block_len, self.num_places = head.config.block_len, head.config.num_places
         self.correction: Correction | None = head.markov_head
+        self._fused: FusedBlock | None = None
+        self._fuses = target.attention == "exact"
+        if self._fuses:
+            self._fuse()
 
     @property
     def bytes_per_slot(self) -> int:
@@ -104,18 +104,49 @@ class BlockModel(LoadedHead):
         stopwatch.stop()
         return Forward(logits_RV, stopwatch.seconds)
 
+    def new_store(self, num_blocks: int) -> KvStore:
+        """Keys and values of so many blocks, empty, and blocks for rows of fused forwards."""
+        num_spare = NUM_SPARE if self._fuses else 0
+        return KvStore(self._layers, num_blocks, self.dtype, self.device, num_spare=num_spare)
+
+    def _fuse(self) -> None:
+        """Have a few rows run as one call, where it says what the modules do."""
+        fused = fused_block(self._head, self._layers)
+        if fused is None:
+            return
+        store, generator = self.new_store(4), torch.Generator().manual_seed(0)
+        features_KF = torch.randn(46, self.width * len(self._head.config.feature_layers), generator=generator)
+        slots, positions = np.r_[0:37, 48:57], np.r_[0:37, 0:9]
+        self.read(FeatureRows(slots, positions, features_KF.to(self.dtype)), store)
+        blocks = [self.block(3, np.arange(3, dtype=np.int32), 37), self.block(7, np.array([3], np.int32), 9)]
+        wanted_RV = self.name(blocks, store)
+        self._fused = fused
+        found_RV = self.name(blocks, store)
+        if not bool((found_RV - wanted_RV).abs().max() <= TOLERANCE * wanted_RV.abs().max()):
+            self._fused = None
+
     def _run(self, blocks: Sequence[Block], store: KvStore, rows_R: NDArray[np.int64]) -> torch.Tensor:
         use_threads(self.threads.count)
+        num_rows = sum(len(block.ids) for block in blocks)
+        with torch.inference_mode():
+            found_1RV = None
+            if self._fused is not None and num_rows <= self._fused.few_rows:
+                found_1RV = self._fused.run(blocks, store, rows_R)
+            if found_1RV is None:
+                found_1RV = self._run_modules(blocks, store, rows_R)
+            return self._head.scaled(found_1RV)[0].float().contiguous()
+
+    def _run_modules(self, blocks: Sequence[Block], store: KvStore, rows_R: NDArray[np.int64]) -> torch.Tensor:
+        """[1, R, V]"""
         ids_M = np.concatenate([block.ids for block in blocks])
         positions_M = np.concatenate([block.num_before + np.arange(len(block.ids)) for block in blocks])
-        with torch.inference_mode():
-            ids_1N, positions_1N, rows_N = (
-                self._padded(torch.from_numpy(each)).to(self.device) for each in (ids_M, positions_M, rows_R)
-            )
-            attention = BlockAttention(self._head.config, self._layers, blocks, store)
-            hidden_1NE = self._head(ids_1N[None], positions_1N[None], attention.in_layer)
-            logits_1NV = self._head.logits(hidden_1NE[:, rows_N])
-            return logits_1NV[0, : len(rows_R)].float().contiguous()
+        ids_1N, positions_1N, rows_N = (
+            self._padded(torch.from_numpy(each)).to(self.device) for each in (ids_M, positions_M, rows_R)
+        )
+        attention = BlockAttention(self._head.config, self._layers, blocks, store)
+        hidden_1NE = self._head(ids_1N[None], positions_1N[None], attention.in_layer)
+        logits_1NV: torch.Tensor = self._head.lm_head(hidden_1NE[:, rows_N])
+        return logits_1NV[:, : len(rows_R)]
 
 
 class BlockAttention:

@@ -44,7 +44,7 @@ class BlockHead(nn.Module):
 
     @property
     def specs(self) -> tuple[LayerSpec, ...]:
-        """Its layers, for stores. Windows are the head's own to see to."""
+        """Its layers, for stores and attention backends. Who sees whom within a block is the head's own to see to."""
         layer = self.config.layer
         return tuple(
             LayerSpec(
@@ -54,6 +54,7 @@ class BlockHead(nn.Module):
                 key_dim=layer.head_dim,
                 value_dim=layer.head_dim,
                 scaling=layer.head_dim**-0.5,
+                window=self.config.windows[index],
             )
             for index in range(self.config.num_layers)
         )
@@ -104,9 +105,12 @@ class BlockHead(nn.Module):
 
     def logits(self, hidden_BNE: torch.Tensor) -> torch.Tensor:
         """[B, N, V] of what `forward` gave."""
-        logits_BNV: torch.Tensor = self.lm_head(hidden_BNE) * self.config.output_scale
-        softcap = self.config.softcap
-        return torch.tanh(logits_BNV / softcap) * softcap if softcap else logits_BNV
+        return self.scaled(self.lm_head(hidden_BNE))
+
+    def scaled(self, logits_BNV: torch.Tensor) -> torch.Tensor:
+        """What the output layer gave, by the config's scale and cap."""
+        softcap, scaled_BNV = self.config.softcap, logits_BNV * self.config.output_scale
+        return torch.tanh(scaled_BNV / softcap) * softcap if softcap else scaled_BNV
 
 
 class Correction(nn.Module):

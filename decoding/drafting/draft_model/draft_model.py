@@ -57,11 +57,6 @@ class DraftModel:
         """What is kept of a new sequence."""
         return DraftModelState(request, self.store, self._vocab_size)
 
-    @property
-    def num_bytes(self) -> int:
-        """Of the weights and of its part of all slots."""
-        return self.model.num_bytes + self.store.num_blocks * BLOCK_LEN * self.model.bytes_per_slot
-
     def keep_features(self, kept: Iterable[KeptTokens]) -> None:
         """A draft model computes everything itself."""
 

@@ -9,7 +9,7 @@ row is the latest one's: the others' drafts may suffer, their replies cannot.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 
@@ -26,7 +26,7 @@ from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import IntArray
 from decoding.drafting.draft_model.rounds import grow_in_rounds, unseen_of
-from decoding.drafting.draft_model.state import DraftModelState, Fallback, GrowthRequest, KeptTokens
+from decoding.drafting.draft_model.state import DraftModelState, Fallback, GrowthRequest
 from decoding.drafting.eagle.head_model import HeadModel
 from decoding.drafting.eagle.kept_features import FeatureRows, KeptFeatures
 from decoding.model.device.runner import Progress, silent
@@ -47,20 +47,12 @@ class HeadDrafting:
         self._features = FeatureStore(pool, model.width, model.dtype, model.device)
         self._filled = FilledBlocks(pool)  # whose rows were all run here
         self._kept = KeptFeatures(pool, model.features, self._read)
+        self.keep_features = self._kept.keep
         self._most_rows = most_rows
 
     def open(self, request: Request) -> DraftModelState:
         """What is kept of a new sequence."""
         return DraftModelState(request, self.store, self.model.vocab_size, reads_tokens_alone=False)
-
-    @property
-    def num_bytes(self) -> int:
-        """Of the weights and of its part of all slots."""
-        return self.model.num_bytes + self.store.num_blocks * BLOCK_LEN * self.model.bytes_per_slot
-
-    def keep_features(self, kept: Iterable[KeptTokens]) -> None:
-        """Keep what the target's last forward computed of these tokens."""
-        self._kept.keep(kept)
 
     def grow_batch(self, requests: Sequence[GrowthRequest]) -> dict[DraftModelState, Fallback]:
         """Bring every sequence up to date and grow the trees of those that are; which ones it can do no more for.

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 LAYER = "layers.0."
 EMBEDDING_NORM, HIDDEN_NORM = "pre_fc_norm_embedding.", "pre_fc_norm_hidden."
-UNUSED = re.compile(r"(^|\.)(embed_tokens|shared_head\.head|rotary_emb)\.")  # the target's, or made anew
+UNUSED = re.compile(r"(^|\.)(embed_tokens|shared_head[._]head|rotary_emb)\.")  # the target's, or made anew
 ANY_MODULE = re.compile(r"(^|\.)(mtp|nextn|eh_proj)(\.|_)")  # of a family that may not be known here
 
 
@@ -61,6 +61,16 @@ MIMO = Layout(
         "final_layernorm.": "norm.",
     },
     is_hidden_first=True,
+)
+GGUF = Layout(  # of all types; layers by the names of a model with one
+    prefix=r"(?:model\.)?",
+    names={
+        "nextn.eh_proj.": "fc.",
+        "nextn.enorm.": EMBEDDING_NORM,
+        "nextn.hnorm.": HIDDEN_NORM,
+        "nextn.shared_head_norm.": "norm.",
+    },
+    layer=LAYER,
 )
 LAYOUTS = {
     "deepseek_v3": DEEPSEEK,

@@ -97,6 +97,20 @@ class MtpHead(nn.Module):
         return logits_BNV
 
 
+def of_one_layer(config: Any) -> Any:
+    """The configuration of a model whose one layer is the MTP module's: it attends fully and, where a model has
+    experts at all but in its first layers, has them. config: of the target's text model."""
+    config = deepcopy(config)
+    config.num_hidden_layers, config.vocab_size, config.pad_token_id = 1, 1, None
+    if getattr(config, "layer_types", None) is not None:
+        config.layer_types = ["full_attention"]
+    if hasattr(config, "first_k_dense_replace"):
+        config.first_k_dense_replace = 0
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    return config
+
+
 class _Asked:
     """Stands for an attention backend: the plan is what attends."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from decoding.model.linear.groups import Groups
 
 STACKED = re.compile(r"blk\.(\d+)\.ffn_(gate|up|down)_exps\.(weight|bias)")
 BLOCK = re.compile(r"blk\.(\d+)\.")
+FIRST_BLOCK = "blk.0."
 RENAMED = (  # the end of a parameter's name, and what the published checkpoint calls it
     (".dt_bias", ".dt_proj.bias"),
     (".expert_bias", ".expert_bias.bias"),
@@ -44,23 +46,45 @@ def weights_of(file: GgufFile, model: PreTrainedModel) -> dict[str, Weight]:
     }
     weights, joined = _joined(file, shapes, model)
     strangers = []
-    for tensor in file.tensors.values():
-        stacked, name = STACKED.fullmatch(tensor.name), names.get(tensor.name)
-        block = BLOCK.match(tensor.name)
-        if tensor.name in joined or (block is not None and int(block[1]) in left_out):
+    for key, tensor in file.tensors.items():
+        stacked, name, block = STACKED.fullmatch(key), names.get(key), BLOCK.match(key)
+        if key in joined or (block is not None and int(block[1]) in left_out):
             continue
         if stacked is not None and stacked[1] in experts:
             weights |= _stacked(file, tensor, f"{experts[stacked[1]]}.{{}}.{stacked[2]}_proj.{stacked[3]}")
         elif name is not None:
-            layout = layout_of(tensor.name, tensor.shape[0], architecture, model.config)
+            layout = layout_of(key, tensor.shape[0], architecture, model.config)
             weights[name] = _read_later(file, [tensor], _own_shape(tensor, shapes[name]), name, layout)
-        elif tensor.name not in IN_CONFIG:
+        elif key not in IN_CONFIG:
             strangers.append(tensor.name)
     if strangers:
         raise ConfigError(
             f"it has tensors that a {model.config.model_type} model has no place for: {listed(strangers)}"
         )
     return weights
+
+
+def mtp_weights(file: GgufFile, model: PreTrainedModel) -> dict[str, Weight]:
+    """The weights of an MTP head's first module, whose layer is the only one of `model`: that layer's by the model's
+    names, the others by the file's without the block (nextn.eh_proj.weight). Raises ConfigError as `weights_of`."""
+    block, of_layer, others = _mtp_block(file), dict[str, GgufTensor](), dict[str, Weight]()
+    for name, tensor in file.tensors.items():
+        if name.startswith(f"{block}nextn."):
+            layout = layout_of(name, tensor.shape[0], architecture_of(file), model.config)
+            others[name.removeprefix(block)] = _read_later(file, [tensor], tensor.shape, name, layout)
+        elif name.startswith(block):
+            of_layer[name.replace(block, FIRST_BLOCK, 1)] = tensor
+    return weights_of(replace(file, tensors=of_layer), model) | others
+
+
+def mtp_names(file: GgufFile, model: PreTrainedModel) -> dict[str, str]:
+    """The file's tensors of that layer by the model's names."""
+    block, names = _mtp_block(file), _names(file, list(_shapes(model)), 1)
+    return {own: name.replace(FIRST_BLOCK, block, 1) for name, own in names.items()}
+
+
+def _mtp_block(file: GgufFile) -> str:
+    return f"blk.{Metadata(file).num_layers}."
 
 
 def _shapes(model: PreTrainedModel) -> dict[str, Shape]:
@@ -107,7 +131,7 @@ def _joined(file: GgufFile, shapes: dict[str, Shape], model: PreTrainedModel) ->
                 shape: Shape = (sum(tensor.shape[0] for tensor in tensors), *tensors[0].shape[1:])
                 layout = Layout(rows=joined_rows(name, model.config))
                 weights[name] = _read_later(file, tensors, shape, name, layout)
-                used |= {tensor.name for tensor in tensors}
+                used |= {block + part for part in parts}
                 break
     return weights, used
 

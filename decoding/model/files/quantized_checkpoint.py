@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,15 +80,25 @@ class Shards:
 
 def weights_of(shards: Shards, quantization: Fields, model: PreTrainedModel) -> dict[str, Weight]:
     """The weights by the model's names. quantization: of config.json. Raises ConfigError for what is not served."""
+    wanted = {name for name, _ in model.named_parameters()}
+    others = [re.compile(each) for each in model._keys_to_ignore_on_load_unexpected or ()]  # such as layers that draft
+    names = [name for name in shards.names() if not any(each.search(name) for each in others)]
+    weights = weights_among(shards, quantization, names, wanted)
+    if model.config.get_text_config().tie_word_embeddings:
+        weights.pop("lm_head.weight", None)
+    return weights
+
+
+def weights_among(
+    shards: Shards, quantization: Fields, names: Iterable[str], wanted: Container[str]
+) -> dict[str, Weight]:
+    """What tensors of these names say, by the names of a model: a matrix that is packed as one weight. wanted: weights
+    that are read even if they change nothing. Raises ConfigError for what is not served."""
     method = quantization.get("quant_method")
     if method not in METHODS:
         raise ConfigError(f"its quantization is {method!r}; those that are served are {', '.join(METHODS)}")
     weights: dict[str, Weight] = {}
-    wanted = {name for name, _ in model.named_parameters()}
-    others = [re.compile(each) for each in model._keys_to_ignore_on_load_unexpected or ()]  # such as layers that draft
-    for name in shards.names():
-        if any(each.search(name) for each in others):
-            continue
+    for name in names:
         base, _, kind = name.rpartition(".")
         ours = _renamed(base)
         if kind in ("weight_packed", "qweight") or (
@@ -99,8 +109,6 @@ def weights_of(shards: Shards, quantization: Fields, model: PreTrainedModel) -> 
             weights |= _mxfp4_experts(shards, name, f"{ours}.{kind.removesuffix('_blocks')}")
         elif not _belongs_to_another(shards, name) and (f"{ours}.{kind}" in wanted or not _is_idle(shards, name)):
             weights |= _dense(shards, name, f"{ours}.{kind}")
-    if model.config.get_text_config().tie_word_embeddings:
-        weights.pop("lm_head.weight", None)
     return weights
 
 

@@ -5,7 +5,8 @@ Invariant: logits have the same bits as the model's own forward; a trial at load
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -13,9 +14,11 @@ from torch import nn
 
 from decoding.attention.exact import ExactPlan
 from decoding.attention.exact_kernel import attend
-from decoding.attention.program import NUM_ROWS, TARGET, Call, Program
+from decoding.attention.program import NUM_ROWS, TARGET, Call, Program, Rooms
+from decoding.attention.step_table import Table
+from decoding.core.layer import LayerSpec
 from decoding.model.features import FeatureTap
-from decoding.model.layers.decoder_layer import FusedLayer, LayerCalls
+from decoding.model.layers.decoder_layer import FusedLayer, LayerCalls, Parts
 from decoding.model.layers.norms import FusedRmsNorm
 from decoding.model.layers.row_kernels import COSINES, IDS, SINES, look_up
 from decoding.model.linear.grouped import GroupedEmbedding, GroupedLinear
@@ -23,6 +26,7 @@ from decoding.model.linear.int8 import Int8Linear
 from decoding.model.linear.packed import PackedLinear
 from decoding.model.rowwise.row_safe import RotaryTable
 
+Head = PackedLinear | Int8Linear | GroupedLinear
 # Shape suffixes: L layers, M tokens and padding, T the most tokens, R tokens that need logits, E width, V vocabulary.
 OF_MODEL, OF_DECODER = {"model", "lm_head"}, {"embed_tokens", "layers", "norm", "rotary_emb"}
 
@@ -40,7 +44,58 @@ class Modules(NamedTuple):
     rotary: RotaryTable
     layers: tuple[FusedLayer, ...]
     norm: FusedRmsNorm
-    head: PackedLinear | Int8Linear | GroupedLinear
+    head: Head
+
+
+class StackProgram:
+    """From tokens' embeddings through layers of Llama's form to logits, as one program. few_rows: of a forward that it
+    can run. hidden_LTE: of the latest one each layer's input, then the last one's output."""
+
+    def __init__(
+        self,
+        embedding: nn.Embedding | GroupedEmbedding,
+        layers: Sequence[tuple[Parts, LayerSpec]],
+        norm: FusedRmsNorm,
+        head: Head,
+        rooms: Rooms,
+    ) -> None:
+        width = norm.width
+        self.few_rows = min(head.few_rows, *(parts.few_rows for parts, _ in layers))
+        self.hidden_LTE = torch.zeros(len(layers) + 1, self.few_rows, width, dtype=rooms.dtype)
+        self._kept = embedding, layers, norm, head, rooms  # whose memory the calls read
+        places = [hidden_TE.data_ptr() for hidden_TE in self.hidden_LTE]
+        calls = [LayerCalls(parts, spec, rooms, place) for (parts, spec), place in zip(layers, places, strict=False)]
+        normed, asked = rooms.numbers("normed", width), rooms.numbers("asked", width)
+        embed = embedding_call(embedding, places[0])
+        pick = Call(look_up, (normed, asked, 0, 0, width * rooms.dtype.itemsize, 0))
+        of_asked = [pick, *head.ready(asked, rooms), head.call(asked, 0, rooms)]
+        norms = [*(parts.input_norm for parts, _ in layers), norm]
+        phases = [[embed], *_between(calls, norms, places, normed), *([call] for call in of_asked)]
+        self._program = program = Program(phases)
+        self._embed, self._asked = program.fields_of(embed), [program.fields_of(call) for call in of_asked]
+        self._rotations = program.fields_of_all(calls[0].rotate)
+        self._attentions, self._num_logits = program.fields_of_all(attend), head.out_features
+
+    def run(
+        self,
+        ids_1M: torch.Tensor,
+        tables: tuple[torch.Tensor, torch.Tensor],
+        write: Callable[[Table], None],
+        rows_R: torch.Tensor,
+    ) -> torch.Tensor:
+        """[1, R, V]. ids_1M, rows_R: int64. tables: cosines and sines. write: fills in the fields of all layers'
+        attention."""
+        program, (cosines, sines) = self._program, tables
+        logits_1RV = self.hidden_LTE.new_empty(1, len(rows_R), self._num_logits)
+        program.begin(ids_1M.numel())
+        self._embed[IDS] = ids_1M.data_ptr()
+        self._rotations[:, COSINES], self._rotations[:, SINES] = cosines.data_ptr(), sines.data_ptr()
+        write(self._attentions)
+        for call in self._asked:
+            call[NUM_ROWS] = len(rows_R)
+        self._asked[0][IDS], self._asked[-1][TARGET] = rows_R.data_ptr(), logits_1RV.data_ptr()
+        program.run(torch.get_num_threads())
+        return logits_1RV
 
 
 class Stack:
@@ -48,32 +103,16 @@ class Stack:
     tokens."""
 
     def __init__(self, modules: Modules, taps: Sequence[FeatureTap]) -> None:
-        self._modules, self._taps = modules, taps
-        layers, head, width = modules.layers, modules.head, modules.norm.width
-        rooms = layers[0].rooms
-        self._few_rows = min(head.few_rows, *(layer.parts.few_rows for layer in layers))
-        shape = len(layers) + 1, self._few_rows, width
-        self._hidden_LTE = torch.zeros(shape, dtype=rooms.dtype)  # each layer's input, then the last one's output
-        places = [hidden_TE.data_ptr() for hidden_TE in self._hidden_LTE]
-        calls = [
-            LayerCalls(layer.parts, layer.spec, rooms, place) for layer, place in zip(layers, places, strict=False)
-        ]
-        normed, asked = rooms.numbers("normed", width), rooms.numbers("asked", width)
-        row_bytes = width * rooms.dtype.itemsize
-        embed = embedding_call(modules.embedding, places[0])
-        pick = Call(look_up, (normed, asked, 0, 0, row_bytes, 0))
-        of_asked = [pick, *head.ready(asked, rooms), head.call(asked, 0, rooms)]
-        phases = [[embed], *self._between(calls, places, normed), *([call] for call in of_asked)]
-        self._program = program = Program(phases)
-        self._embed, self._asked = program.fields_of(embed), [program.fields_of(call) for call in of_asked]
-        self._rotations = program.fields_of_all(calls[0].rotate)
-        self._attentions, self._group = program.fields_of_all(attend), layers[0].spec.group
+        self._modules, self._taps, layers = modules, taps, modules.layers
+        parts = [(layer.parts, layer.spec) for layer in layers]
+        self._program = StackProgram(modules.embedding, parts, modules.norm, modules.head, layers[0].rooms)
+        self._group = layers[0].spec.group
 
     def __call__(
         self, input_ids: torch.Tensor, position_ids: torch.Tensor, use_cache: bool, logits_to_keep: torch.Tensor
     ) -> Output:
         """Argument names are those of transformers; int64 [1, M], [1, M] and [R]."""
-        if input_ids.numel() <= self._few_rows:
+        if input_ids.numel() <= self._program.few_rows:
             return Output(self._run_program(input_ids, position_ids, logits_to_keep))
         hidden_1ME = self._modules.embedding(input_ids)
         tables = self._modules.rotary.forward(hidden_1ME, position_ids)
@@ -90,31 +129,14 @@ class Stack:
 
     def _run_program(self, ids_1M: torch.Tensor, positions_1M: torch.Tensor, rows_R: torch.Tensor) -> torch.Tensor:
         """[1, R, V]"""
-        layers, program, hidden_LME = self._modules.layers, self._program, self._hidden_LTE[:, : ids_1M.numel()]
+        layers, hidden_LME = self._modules.layers, self._program.hidden_LTE[:, : ids_1M.numel()]
         plan = layers[0].seam.plan
         assert isinstance(plan, ExactPlan), plan
-        logits_1RV = hidden_LME.new_empty(1, len(rows_R), self._modules.head.out_features)
-        cosines, sines = self._modules.rotary.forward(hidden_LME, positions_1M)
-        program.begin(ids_1M.numel())
-        self._embed[IDS] = ids_1M.data_ptr()
-        self._rotations[:, COSINES], self._rotations[:, SINES] = cosines.data_ptr(), sines.data_ptr()
-        plan.write(slice(len(layers)), self._group, self._attentions)
-        for call in self._asked:
-            call[NUM_ROWS] = len(rows_R)
-        self._asked[0][IDS], self._asked[-1][TARGET] = rows_R.data_ptr(), logits_1RV.data_ptr()
-        program.run(torch.get_num_threads())
+        tables = self._modules.rotary.forward(hidden_LME, positions_1M)
+        logits_1RV = self._program.run(ids_1M, tables, partial(plan.write, slice(len(layers)), self._group), rows_R)
         for tap in self._taps:
             tap.see(hidden_LME)
         return logits_1RV
-
-    def _between(self, calls: Sequence[LayerCalls], places: Sequence[int], normed: int) -> list[list[Call]]:
-        """The phases from the embeddings to the final norm. Each layer's last sum is computed by the norm after it."""
-        norms = [*(layer.parts.input_norm for layer in self._modules.layers), self._modules.norm]
-        targets = [*(each.inputs for each in calls), normed]
-        phases = [[norms[0].call(places[0], targets[0])]]
-        for each, norm, place, target in zip(calls, norms[1:], places[1:], targets[1:], strict=True):
-            phases += [*each.phases(), [norm.call_after(each.summed, each.mixed, place, target)]]
-        return phases
 
 
 def stack_of(model: nn.Module, taps: Sequence[FeatureTap]) -> Stack | None:
@@ -139,6 +161,17 @@ def embedding_call(embedding: nn.Embedding | GroupedEmbedding, target: int) -> C
         return embedding.call(target)
     table_VE = embedding.weight.detach()
     return Call(look_up, (table_VE.data_ptr(), target, 0, 0, table_VE.shape[1] * table_VE.itemsize, 0))
+
+
+def _between(
+    calls: Sequence[LayerCalls], norms: Sequence[FusedRmsNorm], places: Sequence[int], normed: int
+) -> list[list[Call]]:
+    """The phases from the embeddings to the final norm. Each layer's last sum is computed by the norm after it."""
+    targets = [*(each.inputs for each in calls), normed]
+    phases = [[norms[0].call(places[0], targets[0])]]
+    for each, norm, place, target in zip(calls, norms[1:], places[1:], targets[1:], strict=True):
+        phases += [*each.phases(), [norm.call_after(each.summed, each.mixed, place, target)]]
+    return phases
 
 
 def _are_alike(layers: Sequence[Any]) -> bool:

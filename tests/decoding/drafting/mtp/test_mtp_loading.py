@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import replace
 from functools import cache
@@ -17,6 +18,7 @@ from decoding.drafting.mtp.checkpoint import load_mtp
 from decoding.errors import ConfigError
 from decoding.model.device.runner import silent
 from decoding.model.target_model import TargetModel
+from tests.decoding.model.files.test_quantized_checkpoint import FORMATS
 from tests.models import tiny
 from tests.mtp import FAMILIES, Mtp, mtp_of
 from tests.pairs import CONFIG
@@ -184,3 +186,28 @@ def test_two_that_draft_are_refused(tmp_path: Path) -> None:
     config = replace(config_of(mtp.write(tmp_path)), draft_head="gosling")
     with pytest.raises(ConfigError, match="only one of them can draft"):
         load_head_model(config, target, silent)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "name"),
+    [("deepseek_v3", "FP8 channel"), ("glm4_moe", "W4A16 32"), ("qwen3_5_text", "GPTQ 32"), ("qwen3_next", "INT8")],
+)
+def test_a_module_that_is_quantised_is_what_its_format_means(tmp_path: Path, model_type: str, name: str) -> None:
+    mtp, target = pair(model_type)
+    quantization, make, most = FORMATS[name]
+    changes: dict[str, torch.Tensor | None] = {}
+    meant: dict[str, torch.Tensor | None] = {}
+    for key, tensor in mtp.tensors().items():
+        if key.endswith("proj.weight") and tensor.shape[1] % 32 == 0:
+            parts, meant[key] = make(tensor)
+            changes |= {key: None} | {f"{key.removesuffix('weight')}{part}": each for part, each in parts.items()}
+    (tmp_path / "plain").mkdir()
+    wanted = load_mtp(config_of(mtp.write(tmp_path / "plain", **meant)), target)
+    assert "its MTP head" in refusal(model_type, tmp_path, **changes), "the checkpoint says nothing of quantisation"
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": quantization}))
+    found = load_mtp(config_of(tmp_path), target)
+    assert wanted is not None
+    assert found is not None
+    for key, tensor in wanted.state_dict().items():
+        assert (found.state_dict()[key] - tensor).abs().max() <= max(most, 1e-4) * tensor.abs().max(), key
