@@ -17,6 +17,7 @@ import typer
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from rich.console import Console
+from rich.markup import escape
 from typer.core import TyperCommand, TyperGroup
 
 from decoding import __version__
@@ -74,7 +75,7 @@ def _checked(given: Mapping[str, Any]) -> ServerSettings:
     except ValidationError as error:
         for detail in error.errors():
             name = "-".join(str(part) for part in detail["loc"]).replace("_", "-")
-            Console(stderr=True).print(f"[red]--{name}:[/red] {detail['msg']}", highlight=False)
+            Console(stderr=True).print(f"[red]--{name}:[/red] {escape(detail['msg'])}", highlight=False)
         raise typer.Exit(2) from None
 
 
@@ -83,7 +84,7 @@ def _status(main: Callable[[list[str]], int], arguments: list[str]) -> int:
     try:
         return main(arguments)
     except GanderError as error:
-        Console(stderr=True).print(f"[red]Error:[/red] {error}", highlight=False, soft_wrap=True)
+        Console(stderr=True).print(f"[red]Error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
         return 2
 
 

@@ -66,7 +66,7 @@ async def _serve(settings: ServerSettings, command: Sequence[str]) -> int:
     try:
         listener = _listen(settings)
     except OSError as error:
-        where = f"{settings.host} port {settings.port}"
+        where = escape(f"{settings.host} port {settings.port}")
         console.print(f"[red]Cannot listen on {where}:[/red] {error.strerror}", highlight=False, soft_wrap=True)
         return 1
     try:

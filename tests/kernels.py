@@ -10,22 +10,41 @@ import os
 import shutil
 from pathlib import Path
 from threading import enumerate as running_threads
+from typing import Any
 
+import torch
 from numba.core.caching import UserProvidedCacheLocator
 
+from decoding.attention.triton.work import Kind, share_out
 from decoding.config import EngineConfig
 from decoding.core.kernel_cache import PACKAGE, VARIABLE, completed_name, folder_name, is_complete
 from decoding.engine.compiling.compiler import Compiler
 from decoding.engine.compiling.kernels import Kernels
 from decoding.engine.start import load_engine
 from decoding.model.linear.grouped_kernel.multiplying import SHARES
+from decoding.model.self_test import self_test_case, trial_steps
+from decoding.model.target_model import TargetModel
+from tests.models import tiny
+
+# Tiny models that run the kernels of states, experts, bfloat16, rounded weights, and a device's steps.
+OTHERS: tuple[tuple[str, torch.dtype, dict[str, Any]], ...] = (
+    ("qwen3_next", torch.float32, {}),
+    ("gpt_oss", torch.float32, {}),
+    ("llama", torch.bfloat16, {}),
+    ("llama", torch.float32, {"weights": "int4"}),
+    ("llama", torch.float32, {"attention": "padded"}),
+)
 
 
 def compile_all() -> None:
-    """As the first start of a worker does: the model's kernels here, the others in a process beside."""
+    """As the first start of a worker does: the model's kernels here, the drafters' in a process beside; and meanwhile
+    those of other models."""
     kernels = Kernels(Compiler())
     load_engine(EngineConfig(max_model_len=256, threads=1), kernels=kernels)
     kernels.load_weights(SHARES)
+    for name, dtype, fields in OTHERS:
+        model = TargetModel.from_model(tiny(name).to(dtype), EngineConfig(max_model_len=64, threads=1, **fields))
+        share_out(trial_steps(model, self_test_case(model.vocab_size))[-1], [Kind(group=1, pairs=16)])
     for thread in running_threads():
         if thread.name == "kernels":
             thread.join()

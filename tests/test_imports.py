@@ -28,7 +28,7 @@ DECODING = {
     """,
     "attention": """
         backend lanes program products step_table tile_scratch exact_kernel exact reference sdpa padded
-        triton/work triton/kernels triton/tiles triton/constants triton/triton_attention
+        triton/work triton/kernels triton/tiles triton/constants triton/triton_attention backends
     """,
     "model": """
         blueprint refusal files/gguf_file files/gguf_metadata files/gguf_hybrids files/gguf_config files/gguf_tokenizer

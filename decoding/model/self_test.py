@@ -13,6 +13,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from transformers import PreTrainedModel
 
 from decoding.cache.batch import Segment, StepBatch, pack
 from decoding.cache.block_pool import num_blocks_for
@@ -20,8 +21,9 @@ from decoding.cache.kv_cache import KvCache
 from decoding.cache.kv_store import KvRows, KvStore
 from decoding.core.tree import IntArray
 from decoding.errors import ModelRefused
+from decoding.model.seam import implementation
 
-# Shape suffixes: R tokens that need logits, V vocabulary.
+# Shape suffixes: M tokens of a sequence, R tokens that need logits, V vocabulary.
 PROMPT_LEN, OTHER_LEN, CHUNK = 11, 4, 6
 ROOM = 32  # the most tokens of these sequences, tree included
 FIRST_TREE: IntArray = np.array([-1, 0, 0, 1, 2, 2], np.int32)
@@ -87,8 +89,22 @@ def self_test_case(vocab_size: int) -> SelfTestCase:
     return SelfTestCase(tokens[:PROMPT_LEN], tokens[20 : 20 + OTHER_LEN], first, second)
 
 
-def path_sequences(case: SelfTestCase) -> list[IntArray]:
-    """The whole sequence up to each node of both trees, for the model's own forward."""
+def own_logits(model: PreTrainedModel, case: SelfTestCase) -> list[torch.Tensor]:
+    """float32 [V] each: the logits of both trees' nodes by the model's own forward with its eager attention. Paths that
+    begin a longer one share its."""
+    found: dict[bytes, torch.Tensor] = {}
+    sequences = _path_sequences(case)
+    for tokens in sorted(sequences, key=len, reverse=True):
+        if tokens.tobytes() not in found:
+            ids_1M = torch.from_numpy(tokens.astype(np.int64))[None].to(model.device)
+            with torch.inference_mode(), implementation(model, "eager"):
+                logits_MV = model(input_ids=ids_1M, use_cache=False).logits[0].float()
+            found |= {tokens[: end + 1].tobytes(): logits_V for end, logits_V in enumerate(logits_MV)}
+    return [found[tokens.tobytes()] for tokens in sequences]
+
+
+def _path_sequences(case: SelfTestCase) -> list[IntArray]:
+    """The whole sequence up to each node of both trees."""
     first = [np.concatenate([case.prompt, path]) for path in _paths(case.first, FIRST_TREE)]
     return first + [np.concatenate([case.committed, path]) for path in _paths(case.second, SECOND_TREE)]
 
@@ -96,7 +112,7 @@ def path_sequences(case: SelfTestCase) -> list[IntArray]:
 def self_test(model: Testable, case: SelfTestCase, own: Sequence[torch.Tensor]) -> SelfTestReport:
     """Compare tree decoding with both references. Raises ModelRefused if a node's logits are not those of its path.
 
-    own: [V] each, the model's own logits at the end of each of `path_sequences(case)`.
+    own: as of `own_logits`.
     """
     tree, plain = _decode_trees(model, case), _decode_all_paths(model, case)
     difference = _check(model, tree, own, "the model's own forward over its path")

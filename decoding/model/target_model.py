@@ -13,22 +13,16 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from decoding.attention.backend import AttentionBackend, StaticAttention
-from decoding.attention.exact import ExactAttention
-from decoding.attention.padded import PaddedAttention
-from decoding.attention.reference import ReferenceAttention
-from decoding.attention.sdpa import SdpaAttention
+from decoding.attention.backend import StaticAttention
+from decoding.attention.backends import new_backend, tiles_of
 from decoding.cache.batch import StepBatch
 from decoding.cache.kv_store import KvStore, bytes_per_slot
 from decoding.cache.step_tensors import StepTensors
-from decoding.config import Attention, EngineConfig, Weights
-from decoding.core.layer import LayerSpec
-from decoding.core.tree import IntArray
+from decoding.config import EngineConfig, Weights
 from decoding.errors import ConfigError, ModelRefused, listed
 from decoding.model.checkpoint import (
     eos_token_ids,
@@ -70,11 +64,11 @@ from decoding.model.refusal import refusing
 from decoding.model.rowwise import row_safe
 from decoding.model.rowwise.replaced_functions import ReplacedFunctions, Replacements
 from decoding.model.rowwise.row_safe import make_row_safe
-from decoding.model.seam import SERVING, Seam, implementation, set_implementation
+from decoding.model.seam import SERVING, Seam, set_implementation
 from decoding.model.self_test import (
     TOLERANCES,
     long_chain,
-    path_sequences,
+    own_logits,
     self_test,
     self_test_case,
     trial_steps,
@@ -147,28 +141,23 @@ class TargetModel:
         self._states = StateSeam(names, sites, self.device) if sites else None
         self._capture = capture = None if sites else capture
         case = self_test_case(self.vocab_size)
-        own_logits = _eager_logits(model, path_sequences(case))
+        expected = own_logits(model, case)
         if self.attention == "triton" and not config.compile:
             _group_experts(model)
         self.layers = tuple(layer for _, layer in layers)
         self.is_row_exact = config.exact and self.attention == "triton"  # a CPU's own kernels are anyway
         backend = new_backend(self.attention, self.layers, self.dtype, self.device, self.is_row_exact)
         self._seam = Seam(layers, backend)
-        tiles = tiles_of(self.attention, self.layers, self.dtype, self.device)
-        own_parts = [self.identity, self.weights, self.attention, tiles, capture is not None]
-        own_parts += ["exact"] if self.is_row_exact else []
-        own_parts += [config.tensor_parallel_size] if config.tensor_parallel_size > 1 else []
-        self.fingerprint = fingerprint(self.device, *own_parts)
+        self.fingerprint = self._first_fingerprint(config.tensor_parallel_size)
         set_implementation(model, SERVING)
         self._is_packed, self._few_rows = False, 0
         self._forward: Any = model  # or a `Stack` that replaces it
         self._replaced: Replacements = {}  # functions of torch, by what takes their place
         if capture is None and can_pack(self.device, self.dtype):
             progress("Packing linear layers", 0.7)
-            self._prepare_for_cpu()
-            if config.tensor_parallel_size > 1:
-                self._few_rows = 0  # which each rank finds by the clock, and all must pad alike
-            elif self.attention == "exact":  # a fused layer would not add up what other ranks compute
+            is_divided = config.tensor_parallel_size > 1
+            self._prepare_for_cpu(is_divided)
+            if self.attention == "exact" and not is_divided:  # a fused layer would not add up what other ranks compute
                 self._fuse(trial_steps(self, case))
         if self.is_row_exact:
             self._replaced.update(_row_exact_functions())
@@ -177,7 +166,7 @@ class TargetModel:
         if self.attention == "triton" and not config.compile and config.tensor_parallel_size == 1:
             num_fused = self._fuse_on_device(trial_steps(self, case), progress)
         progress("Testing tree decoding against plain decoding", 0.9)
-        report = self_test(self, case, own_logits)
+        report = self_test(self, case, expected)
         self.is_exact = report.is_exact and self.attention == "exact"
         if not self._is_same_on_any_threads():
             self._stay_with_these_threads()
@@ -220,7 +209,7 @@ class TargetModel:
         self.weights = round_weights(weights, self._model)
         self.num_bytes = num_bytes_in(self._model)
 
-    def _prepare_for_cpu(self) -> None:
+    def _prepare_for_cpu(self, is_divided: bool) -> None:
         """Replace modules by faster ones whose result for a token does not depend on other tokens."""
         if self._has_experts and has_panels(self.device, self.dtype):
             separate_experts(self._model, self.dtype)
@@ -228,7 +217,8 @@ class TargetModel:
             self.mixtures = Mixtures(fused) if fused else None
             fuse_routers(self._model, self.dtype)
         pack_linears(self._model)
-        self._few_rows = num_few_rows(self._model)
+        if not is_divided:  # each rank finds it by the clock, and all must pad alike
+            self._few_rows = num_few_rows(self._model)
         fuse_activations(self._model, self.dtype)
         make_row_safe(self._model)
         fuse_norms(self._model, self.dtype)
@@ -243,7 +233,7 @@ class TargetModel:
         fuse_layers(self._model, self._seam, self._run, trials)
         expected = [self._run(batch) for batch in trials]
         self._forward = stack_of(self._model, self.taps) or self._model
-        if not all(torch.equal(self._run(batch), logits_RV) for batch, logits_RV in zip(trials, expected, strict=True)):
+        if not all(map(torch.equal, map(self._run, trials), expected)):
             self._forward = self._model
 
     def _fuse_on_device(self, trials: Sequence[StepBatch], progress: Progress) -> int:
@@ -256,6 +246,14 @@ class TargetModel:
         why = f"; others are not: {listed(fusion.reasons)}" if fusion.reasons else ""
         progress(f"{fusion.num_fused} of {len(self.layers)} layers are fused{why}", 0.85)
         return fusion.num_fused
+
+    def _first_fingerprint(self, num_ranks: int) -> str:
+        """Of what shapes logits before the self-test has said more."""
+        tiles = tiles_of(self.attention, self.layers, self.dtype, self.device)
+        parts = [self.identity, self.weights, self.attention, tiles, self._capture is not None]
+        parts += ["exact"] if self.is_row_exact else []
+        parts += [num_ranks] if num_ranks > 1 else []
+        return fingerprint(self.device, *parts)
 
     def _is_same_on_any_threads(self) -> bool:
         """Whether a chain's logits have the same bits on any number of threads."""
@@ -419,19 +417,6 @@ class TargetModel:
         return padded(numbers_M, self._few_rows) if is_run_by_onednn else numbers_M
 
 
-def _eager_logits(model: PreTrainedModel, sequences: Sequence[IntArray]) -> list[torch.Tensor]:
-    """float32 [V] each: the logits after each sequence by the model's own forward with its eager attention, which those
-    that begin a longer one share."""
-    found: dict[bytes, torch.Tensor] = {}
-    for tokens in sorted(sequences, key=len, reverse=True):
-        if tokens.tobytes() not in found:
-            ids_1M = torch.from_numpy(tokens.astype(np.int64))[None].to(model.device)
-            with torch.inference_mode(), implementation(model, "eager"):
-                logits_MV = model(input_ids=ids_1M, use_cache=False).logits[0].float()
-            found |= {tokens[: end + 1].tobytes(): logits_V for end, logits_V in enumerate(logits_MV)}
-    return [found[tokens.tobytes()] for tokens in sequences]
-
-
 def _group_experts(model: nn.Module) -> None:
     from decoding.model.device.grouped_experts import group_experts  # Triton may not be installed elsewhere
 
@@ -442,31 +427,3 @@ def _row_exact_functions() -> Replacements:
     from decoding.model.device.row_exact import REPLACED  # Triton may not be installed elsewhere
 
     return REPLACED
-
-
-def tiles_of(attention: Attention, layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device) -> list[Any]:
-    """The sizes in which an attention backend sums, where they are tuned to the device."""
-    if attention != "triton":
-        return []
-    from decoding.attention.triton.tiles import tile_of
-
-    return [tile_of(layer, dtype, device) for layer in layers]
-
-
-def new_backend(
-    attention: Attention,
-    layers: Sequence[LayerSpec],
-    dtype: torch.dtype,
-    device: torch.device,
-    is_row_exact: bool = False,
-) -> AttentionBackend:
-    """The attention backend for a model of these layers. attention: not "auto". is_row_exact: of prompts, too."""
-    if attention == "triton":
-        from decoding.attention.triton.triton_attention import TritonAttention  # Triton may not be installed elsewhere
-
-        return TritonAttention(layers, dtype, device, is_exact=is_row_exact)
-    if attention == "exact":
-        return ExactAttention(layers)
-    if attention == "padded":
-        return PaddedAttention()
-    return ReferenceAttention() if attention == "reference" else SdpaAttention(device)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from rich.console import Console
+from rich.markup import escape
 
 from decoding.bench.machine import describe_machine
 from decoding.core.files.output import check_output, write_output
@@ -38,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with ExitStack() as servers:
             tables, num_failed = asyncio.run(_measure(options, console, _urls(options, console, servers)))
     except (BenchError, OSError) as error:
-        console.print(f"[red]{type(error).__name__}:[/red] {error}", soft_wrap=True)
+        console.print(f"[red]{type(error).__name__}:[/red] {escape(str(error))}", soft_wrap=True)
         return 1
     for table in tables:
         console.print(table.rich())
@@ -65,7 +66,7 @@ def _urls(options: BenchOptions, console: Console, servers: ExitStack) -> list[t
     found = []
     for flags in options.server_flags:
         label = shlex.join(flags) or "default flags"
-        console.print(f"Starting a server with {label}.", highlight=False)
+        console.print(f"Starting a server with {label}.", highlight=False, markup=False)
         found.append((label, servers.enter_context(running_gander(flags))))
     return found
 

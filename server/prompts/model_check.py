@@ -41,21 +41,24 @@ def check_model(name: str, revision: str | None, has_tokenizer: bool = True, ggu
     path = Path(name)
     if name == BUNDLED_MODEL:
         return
-    if path.exists():
-        gguf = gguf_paths(name, gguf_file, revision)
-        if gguf:
-            small_files(gguf)
-        elif path.is_dir():
-            _require_files([each.name for each in path.iterdir()], f"the folder {name}", has_tokenizer)
+    try:
+        if path.exists():
+            gguf = gguf_paths(name, gguf_file, revision)
+            if gguf:
+                small_files(gguf)
+            elif path.is_dir():
+                _require_files([each.name for each in path.iterdir()], f"the folder {name}", has_tokenizer)
+            else:
+                raise ConfigError(
+                    f"{name} is a file: a model is a folder with config.json, weights and tokenizer, a GGUF file, "
+                    "or a hub name"
+                )
+        elif name.startswith(PATHS) or HUB_NAME.fullmatch(name) is None:
+            raise ConfigError(f"there is no folder {name}, and that is no name on the hub, such as org/model")
         else:
-            raise ConfigError(
-                f"{name} is a file: a model is a folder with config.json, weights and tokenizer, a GGUF file, "
-                "or a hub name"
-            )
-    elif name.startswith(PATHS) or HUB_NAME.fullmatch(name) is None:
-        raise ConfigError(f"there is no folder {name}, and that is no name on the hub, such as org/model")
-    else:
-        _check_on_hub(name, revision, has_tokenizer, gguf_file)
+            _check_on_hub(name, revision, has_tokenizer, gguf_file)
+    except OSError as error:
+        raise ConfigError(f"the model {name} cannot be read: {error.strerror or error}") from error
 
 
 def _require_files(files: Collection[str], what: str, has_tokenizer: bool) -> None:

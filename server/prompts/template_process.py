@@ -30,6 +30,7 @@ SECONDS = 2.0  # of processor time, for all templates to be compiled and for eac
 NUM_BYTES = 128 * 2**20  # of memory, beyond what the process begins with
 BYTES_PER_ASKED = 16  # of memory, and a quarter as many of text, for each byte of a conversation beyond that
 MAX_CHARS = 4 * 2**20  # of the rendered text of a short conversation
+MOST_READ = 2**20  # bytes at a time
 PATIENCE = 60.0  # seconds of real time, long because the machine may be busy
 HEADER = struct.Struct("!?Q")  # of an answer: whether it is a text or a refusal; of everything: how many bytes follow
 _TOO_LARGE = f"takes more than {NUM_BYTES >> 20} MiB"
@@ -95,7 +96,7 @@ class _Child:
         try:
             ours.settimeout(PATIENCE)
             ours.sendall(_frame(pickle.dumps(sources)))
-            _said(*_read_frame(ours))
+            _said(_read_frame(ours))
             ours.setblocking(False)
         except (EOFError, OSError) as error:
             raise TemplateRefusal(child.cause_of_death(error)) from None
@@ -127,9 +128,15 @@ def _frame(content: bytes, is_text: bool = True) -> bytes:
     return HEADER.pack(is_text, len(content)) + content
 
 
-def _said(header: bytes, content: bytes) -> str:
-    text = content.decode("utf-8", "surrogatepass")
-    if not HEADER.unpack(header)[0]:
+def _num_missing(received: bytearray) -> int:
+    """How many bytes of a frame are still to come, as far as is known."""
+    is_begun = len(received) >= HEADER.size
+    return HEADER.size + (HEADER.unpack_from(received)[1] if is_begun else 0) - len(received)
+
+
+def _said(frame: bytearray) -> str:
+    text = frame[HEADER.size :].decode("utf-8", "surrogatepass")
+    if not HEADER.unpack_from(frame)[0]:
         raise TemplateRefusal(text)
     return text
 
@@ -137,31 +144,23 @@ def _said(header: bytes, content: bytes) -> str:
 async def _ask(channel: socket.socket, question: bytes) -> str:
     loop = asyncio.get_running_loop()
     await loop.sock_sendall(channel, _frame(question))
-    received = bytearray()
-    num_wanted = HEADER.size
-    while len(received) < num_wanted:
-        piece = await loop.sock_recv(channel, 2**18)
-        if not piece:
-            raise EOFError
-        received += piece
-        if len(received) >= HEADER.size:
-            num_wanted = HEADER.size + HEADER.unpack_from(received)[1]
-    return _said(bytes(received[: HEADER.size]), bytes(received[HEADER.size :]))
+    answer = bytearray()
+    while num_missing := _num_missing(answer):
+        answer += _received(await loop.sock_recv(channel, min(num_missing, MOST_READ)))
+    return _said(answer)
 
 
-def _read(channel: socket.socket, num_bytes: int) -> bytes:
-    received = bytearray()
-    while len(received) < num_bytes:
-        piece = channel.recv(min(num_bytes - len(received), 2**20))
-        if not piece:
-            raise EOFError
-        received += piece
-    return bytes(received)
+def _read_frame(channel: socket.socket) -> bytearray:
+    frame = bytearray()
+    while num_missing := _num_missing(frame):
+        frame += _received(channel.recv(min(num_missing, MOST_READ)))
+    return frame
 
 
-def _read_frame(channel: socket.socket) -> tuple[bytes, bytes]:
-    header = _read(channel, HEADER.size)
-    return header, _read(channel, HEADER.unpack(header)[1])
+def _received(piece: bytes) -> bytes:
+    if not piece:
+        raise EOFError
+    return piece
 
 
 def _serve(channel: socket.socket) -> None:
@@ -185,7 +184,7 @@ def _serve(channel: socket.socket) -> None:
     work: Callable[[bytes], str] = compile_all
     with contextlib.suppress(EOFError):
         while True:
-            _, asked = _read_frame(channel)
+            asked = bytes(_read_frame(channel)[HEADER.size :])
             channel.sendall(_limited(work, asked, num_begun + NUM_BYTES + len(asked) * BYTES_PER_ASKED))
             work = render
 

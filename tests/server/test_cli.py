@@ -111,11 +111,12 @@ def test_keys_are_not_for_the_processes_that_the_server_starts(
     assert started[0].api_keys is not None
 
 
-def test_a_memory_that_is_none_is_named_with_what_would_be_one(started: list[ServerSettings]) -> None:
-    result = invoke("serve", "--kv-memory", "8")
+@pytest.mark.parametrize("memory", ["8", "[/8]"])  # the second is markup to a terminal
+def test_a_memory_that_is_none_is_named_with_what_would_be_one(started: list[ServerSettings], memory: str) -> None:
+    result = invoke("serve", "--kv-memory", memory)
     assert (result.exit_code, started) == (2, [])
     said = " ".join(result.output.split())
-    assert said.startswith("--kv-memory: '8' is neither a share of the free memory, such as 0.5, nor bytes")
+    assert said.startswith(f"--kv-memory: '{memory}' is neither a share of the free memory, such as 0.5, nor bytes")
 
 
 @pytest.mark.parametrize(
@@ -151,6 +152,11 @@ def test_a_folder_that_is_not_there_is_said_so_at_once(model: str) -> None:
         ConfigError, match=f"there is no folder {Path(model).expanduser() if model[0] == '~' else model}"
     ):
         create_service(ServerSettings(model=model))
+
+
+def test_a_name_that_no_folder_can_have_is_said_so() -> None:
+    with pytest.raises(ConfigError, match=r"there is no folder|cannot be read: File name too long"):
+        create_service(ServerSettings(model="a" * 300))
 
 
 def test_the_version_is_a_flag_too() -> None:

@@ -84,8 +84,8 @@ def read_tiles(name: str) -> dict[str, Tile]:
 
 
 def keep_tiles(name: str, tiles: dict[str, Tile]) -> Path:
-    """Add tiles measured on a device to its file; return the file's path. Raises OSError, and ConfigError for a file
-    that holds no tiles."""
+    """Add tiles measured on a device to its file; return the file's path. Raises ConfigError where it cannot be
+    written or holds no tiles."""
     path = _path(name)
     write_output(path, msgspec.json.encode(read_tiles(name) | tiles), is_json_of(dict[str, Tile]))
     return path

@@ -84,6 +84,7 @@ class DraftTrees:
         )
         self.folder = Path(resolve(self.config)[1])
         self.tokenizer = Tokenizer.from_file(str(self.folder / "tokenizer.json"))
+        self.chat = chat_of(self.folder)
         self.is_broken = False
         self._engine: Engine | None = None
 
@@ -178,7 +179,7 @@ class DraftTrees:
             max_tokens=max_tokens or chosen.max_tokens,
             max_prompt_len=MAX_PROMPT_LEN,
             data=chosen.data,
-            chat=chat_of(self.folder),
+            chat=self.chat,
         )
         if chosen.workloads:
             temperatures = sorted({temperature for _, temperature, _ in settings})

@@ -24,7 +24,7 @@ from decoding.model.device.expert_kernels import add_chosen, lay_tiles, multiply
 from decoding.model.device.grouped_experts import added_in, chosen_in, expert_tile, laid_in
 from decoding.model.device.layers.device_layer import Norm, gated_in, normalised_in, rotated_in
 from decoding.model.device.layers.layer_kernels import gate, normalise, rotate_and_store
-from decoding.model.device.product_kernels import add_parts, mean, multiply
+from decoding.model.device.product_kernels import Operands, add_parts, mean, multiply
 from decoding.model.device.row_exact import (
     ADDED,
     LEAST_PART,
@@ -39,14 +39,14 @@ from decoding.model.device.row_exact import constants_of as products_of
 CAPABILITIES = [(8, 0), (9, 0), (10, 0)]
 NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 WORDS = {"moves", "pairs", "firsts", "chosen"}
-OF_MODEL = {"query", "keys", "values", "key", "value", "sinks", "out", "rows", "weight", "bias", "scales", "minima"}
-OF_MODEL |= {"results", "shares", "added", "summed", "normed", "query_norm", "key_norm", "cosines", "sines", "rotated"}
-OF_MODEL |= {"gates", "ups"}
+OF_MODEL = {"query", "keys", "values", "key", "value", "sinks", "out", "rows", "weight", "bias", "results", "shares"}
+OF_MODEL |= {"added", "summed", "normed", "query_norm", "key_norm", "cosines", "sines", "rotated", "gates", "ups"}
 SUMS = {"sums", "stats", "factors"}
-PACKED_KINDS = {"weight": "*u8", "scales": "*fp16", "minima": "*fp16"}
+ONE = "constexpr"  # the kind of a step of 1, which Triton compiles in
+PACKED_KINDS: dict[str, Any] = {"operands": Operands._make(["*u8", "*fp16", "*fp16", "*fp32", "i32", ONE])}
 COUNTS = {"num_rows", "num_sequences", "num_blocks", "num_numbers"}
-NUMBERS = COUNTS | {"key_head", "key_row", "value_head", "value_row", "query_head", "query_row", "output_step"}
-NUMBERS |= {"expert_step", "gate_row", "up_row"}
+NUMBERS = COUNTS | {"key_head", "key_row", "value_head", "value_row", "query_head", "query_row", "expert_step"}
+NUMBERS |= {"gate_row", "up_row"}
 PACKINGS = {
     "exact": packing_of(0, 2 * LEAST_PART, 0),
     "4 bits, 128 share a scale": packing_of(4, 128, 8),
@@ -62,17 +62,18 @@ def compile_kernel(
     constants: dict[str, Any],
     dtype: torch.dtype,
     capability: tuple[int, int],
-    kinds: Mapping[str, str] | None = None,
+    kinds: Mapping[str, Any] | None = None,
 ) -> Compiled:
     """Compile one kernel. constants: see `constants_of`; arguments among them are constant, too. kinds: of arguments
     that are not of their usual type."""
     signature = {name: _type(name, NAMES[dtype]) for name in kernel.arg_names} | dict(kinds or {})
     signature |= {name: "constexpr" for name in signature if name in constants}
-    known = {name: constants[name] for name, kind in signature.items() if kind == "constexpr"}
+    known: dict[Any, Any] = {name: constants[name] for name, kind in signature.items() if kind == "constexpr"}
     aligned: list[tuple[int, ...]] = []
     for place, (name, kind) in enumerate(signature.items()):
-        if isinstance(kind, kernels.Step):
-            aligned += [(place, part) for part in range(len(kind))]
+        if isinstance(kind, tuple):
+            known |= {(place, part): 1 for part, each in enumerate(kind) if each == ONE}
+            aligned += [(place, part) for part, each in enumerate(kind) if each != ONE]
         elif kind.startswith("*") or name in NUMBERS - COUNTS:
             aligned.append((place,))
     source = ASTSource(kernel, signature, known, {path: [["tt.divisibility", 16]] for path in aligned})
@@ -83,6 +84,8 @@ def compile_kernel(
 def _type(name: str, dtype: str) -> Any:
     if name == "step":
         return kernels.Step._make(["*i32"] * len(kernels.Step._fields))
+    if name == "operands":
+        return Operands._make([*[f"*{dtype}"] * 4, "i32", ONE])
     if name in OF_MODEL:
         return f"*{dtype}"
     if name in SUMS:
@@ -132,7 +135,7 @@ def compile_product(
     constants = products_of(width, is_whole, tile) | packing | {"OUTPUTS": 4096, "PARTS": 2, "HAS_BIAS": True}
     kinds = PACKED_KINDS if is_packed else {}
     kinds = kinds if is_whole else {**kinds, "out": "*fp32"}
-    return compile_kernel(multiply, constants | {"input_step": 1}, dtype, capability, kinds)
+    return compile_kernel(multiply, constants, dtype, capability, kinds)
 
 
 def compile_rows(dtype: torch.dtype, capability: tuple[int, int]) -> tuple[Compiled, Compiled]:
@@ -158,7 +161,7 @@ def compile_experts(
 ) -> Compiled:
     """Compile `multiply_chosen` for experts with biases, of which a row has eight."""
     tile = expert_tile(dtype, packing["BITS"] > 0)
-    constants = chosen_in((1536, 2048), 8, True, tile) | packing | {"input_step": 1}
+    constants = chosen_in((1536, 2048), 8, True, tile) | packing
     return compile_kernel(multiply_chosen, constants, dtype, capability, PACKED_KINDS if packing["BITS"] else {})
 
 

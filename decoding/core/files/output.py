@@ -51,11 +51,14 @@ def check_output(path: Path, is_ours: IsOurs) -> None:
 
 
 def write_output(path: Path, content: bytes, is_ours: IsOurs) -> None:
-    """Write the file, in the place of one of ours. Raises ConfigError as `check_output`, which commands also call at
-    their start."""
+    """Write the file, in the place of one of ours. Raises ConfigError where it cannot, and as `check_output`, which
+    commands also call at their start."""
     check_output(path, is_ours)
-    with replace_file(path) as file:
-        file.write(content)
+    try:
+        with replace_file(path) as file:
+            file.write(content)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def is_json_of(kind: Any) -> IsOurs:

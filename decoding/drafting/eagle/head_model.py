@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 
 from decoding.attention.backend import StaticAttention
+from decoding.attention.backends import new_backend
 from decoding.attention.exact import ExactAttention
 from decoding.cache.batch import StepBatch
 from decoding.cache.feature_store import FeatureStore
@@ -23,7 +24,7 @@ from decoding.model.device.graph_runner import BUCKETS, buckets_for
 from decoding.model.device.runner import Forward, Progress, silent
 from decoding.model.device.stopwatch import stopwatch_on
 from decoding.model.self_test import self_test_case, trial_steps
-from decoding.model.target_model import TargetModel, new_backend
+from decoding.model.target_model import TargetModel
 from decoding.model.threads import use_threads
 
 # Shape suffixes: M rows of the step, K rows of the target's, R rows that are asked of, E width, F features of a row,

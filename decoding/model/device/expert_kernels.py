@@ -38,17 +38,12 @@ def lay_tiles(firsts, tiles, EXPERTS: tl.constexpr, TILE_ROWS: tl.constexpr, EXP
 @triton.jit
 def multiply_chosen(
     rows,  # [M, WIDTH], side by side
-    weight,  # [EXPERTS, OUTPUTS, WIDTH]; packed, bytes [EXPERTS, OUTPUTS, output_step]
-    scales,  # packed: float16 [EXPERTS, OUTPUTS, groups]
-    minima,  # the same
-    factors,  # packed: float32 [EXPERTS, OUTPUTS]
+    operands,  # `Operands` of experts
     bias,  # [EXPERTS, OUTPUTS]
     out,  # [P, OUTPUTS]
     pairs,  # [P], sorted by expert
     tiles,  # [T, 3]
-    expert_step,
-    output_step,
-    input_step,
+    expert_step,  # of the weights
     RANKS: tl.constexpr,
     WIDTH: tl.constexpr,
     OUTPUTS: tl.constexpr,
@@ -70,11 +65,11 @@ def multiply_chosen(
     is_output_O, is_pair_N = output_O < OUTPUTS, place_N < end
     known_O = tl.where(is_output_O, output_O, 0)
     pair_N = tl.load(pairs + tl.where(is_pair_N, place_N, first))
-    weight_O = weight + expert.to(tl.int64) * expert_step + known_O.to(tl.int64) * output_step
+    weight_O = operands.weight + expert.to(tl.int64) * expert_step + known_O.to(tl.int64) * operands.output_step
     own_O = expert * OUTPUTS + known_O
     sum_ON = multiply_part(
-        rows, pair_N // RANKS, weight_O, input_step, scales, minima, factors, own_O,
-        0, WIDTH, WIDTH, BITS, GROUP, ZERO, TILE_OUTPUTS, TILE_ROWS, TILE_INPUTS,
+        rows, pair_N // RANKS, operands, weight_O, own_O, 0, WIDTH,
+        WIDTH, BITS, GROUP, ZERO, TILE_OUTPUTS, TILE_ROWS, TILE_INPUTS,
     )  # fmt: skip
     if HAS_BIAS:
         sum_ON += tl.load(bias + own_O).to(tl.float32)[:, None]

@@ -17,9 +17,9 @@ from torch import nn
 from decoding.model.device.expert_kernels import add_chosen, lay_tiles, multiply_chosen
 from decoding.model.device.packed_linear import PackedDeviceLinear
 from decoding.model.device.packed_matrix import PackedMatrix
+from decoding.model.device.product_kernels import Operands
 from decoding.model.device.row_exact import (
     NO_FUSION,
-    Operands,
     ProductTile,
     packing_of,
     product_tile,
@@ -87,10 +87,9 @@ def _multiply(
     num_outputs = layer.shape[0]
     tile = expert_tile(rows.dtype, layer.packing["BITS"] > 0)
     out_PO = rows.new_empty(len(pairs_P), num_outputs)
-    *tensors, output_step, input_step = layer.operands
     bias = rows if layer.bias_XO is None else layer.bias_XO
     multiply_chosen[(len(tiles_T3), triton.cdiv(num_outputs, tile.outputs))](
-        rows, *tensors, bias, out_PO, pairs_P, tiles_T3, layer.expert_step, output_step, input_step,
+        rows, layer.operands, bias, out_PO, pairs_P, tiles_T3, layer.expert_step,
         **chosen_in(layer.shape, num_ranks, layer.bias_XO is not None, tile), **layer.packing,
     )  # fmt: skip
     return out_PO

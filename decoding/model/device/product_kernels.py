@@ -11,6 +11,9 @@ Invariant: a token's sums run in the same order, in products of the same size, w
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import torch
 import triton
 import triton.language as tl
 
@@ -18,6 +21,21 @@ from decoding.model.device.packed_matrix import HALF_TILE
 
 # Shape suffixes: O outputs, N tokens and I inputs of a tile; W inputs of one product, half a tile's of packed weights.
 HALF = tl.constexpr(HALF_TILE)
+
+
+class Operands(NamedTuple):
+    """A layer's weights. Where they are not packed only the first tensor and the steps are read.
+
+    weight: [O, I] in any order in memory; packed, bytes. scales, minima: float16 [O, groups]. factors: float32 [O]. Of
+    experts, all of them have one more dimension in front. output_step, input_step: of `weight`.
+    """
+
+    weight: torch.Tensor
+    scales: torch.Tensor
+    minima: torch.Tensor
+    factors: torch.Tensor
+    output_step: int
+    input_step: int
 
 
 @triton.jit
@@ -46,11 +64,8 @@ def _of_groups(numbers, known_O, first, GROUP: tl.constexpr, NUM_GROUPS: tl.cons
 def multiply_part(
     rows,
     known_N,
+    operands,
     weight_O,
-    input_step,
-    scales,
-    minima,
-    factors,
     known_O,
     first_input,
     end_input,
@@ -67,16 +82,13 @@ def multiply_part(
     IS_EVEN: tl.constexpr = WIDTH % TILE_INPUTS == 0
     NUM_GROUPS: tl.constexpr = (WIDTH + GROUP - 1) // GROUP
     if BITS:
-        factor_O1 = tl.load(factors + known_O)[:, None]
+        factor_O1 = tl.load(operands.factors + known_O)[:, None]
     sum_ON = tl.zeros([TILE_OUTPUTS, TILE_ROWS], tl.float32)
     for start in range(first_input, end_input, TILE_INPUTS):
         if BITS == 0:
             input_I = start + tl.arange(0, TILE_INPUTS)
-            if IS_EVEN:
-                weight_OI = tl.load(weight_O[:, None] + (input_I * input_step)[None, :])
-            else:
-                is_input_1I = (input_I < WIDTH)[None, :]
-                weight_OI = tl.load(weight_O[:, None] + (input_I * input_step)[None, :], is_input_1I, other=0.0)
+            places_OI = weight_O[:, None] + (input_I * operands.input_step)[None, :]
+            weight_OI = tl.load(places_OI) if IS_EVEN else tl.load(places_OI, (input_I < WIDTH)[None, :], other=0.0)
             rows_IN = _rows(rows, known_N, input_I, WIDTH, IS_EVEN)
             sum_ON = tl.dot(weight_OI, rows_IN, sum_ON, input_precision="ieee")
         else:
@@ -87,9 +99,9 @@ def multiply_part(
                 input_W = first + tl.arange(0, HALF)
                 places_OW = weight_O[:, None] + input_W[None, :]
                 code_OW = (both_OW >> (4 * half)) & 15 if BITS == 4 else tl.load(places_OW)
-                scale_OW = _of_groups(scales, known_O, first, GROUP, NUM_GROUPS)
+                scale_OW = _of_groups(operands.scales, known_O, first, GROUP, NUM_GROUPS)
                 if ZERO < 0:
-                    minimum_OW = _of_groups(minima, known_O, first, GROUP, NUM_GROUPS)
+                    minimum_OW = _of_groups(operands.minima, known_O, first, GROUP, NUM_GROUPS)
                     weight_OW = code_OW.to(tl.float32) * scale_OW - minimum_OW
                 else:
                     weight_OW = (code_OW.to(tl.float32) - ZERO) * scale_OW
@@ -102,15 +114,10 @@ def multiply_part(
 @triton.jit(do_not_specialize=["num_rows"])
 def multiply(
     rows,  # [M, WIDTH], side by side
-    weight,  # [OUTPUTS, WIDTH]; packed, bytes [OUTPUTS, output_step]
-    scales,  # packed: float16 [OUTPUTS, groups]
-    minima,  # the same
-    factors,  # packed: float32 [OUTPUTS]
+    operands,
     bias,  # [OUTPUTS]
     out,  # [M, OUTPUTS]; of parts, float32 [PARTS, M, OUTPUTS]
     num_rows,
-    output_step,
-    input_step,
     WIDTH: tl.constexpr,
     OUTPUTS: tl.constexpr,
     PARTS: tl.constexpr,
@@ -132,14 +139,13 @@ def multiply(
     is_output_O, is_row_N = output_O < OUTPUTS, row_N < num_rows
     known_O, known_N = tl.where(is_output_O, output_O, 0), tl.where(is_row_N, row_N, 0)
     PART_LEN: tl.constexpr = (WIDTH + PARTS * TILE_INPUTS - 1) // (PARTS * TILE_INPUTS) * TILE_INPUTS
-    weight_O = weight + known_O.to(tl.int64) * output_step
+    weight_O = operands.weight + known_O.to(tl.int64) * operands.output_step
     part = tl.program_id(1)
     total_ON = tl.zeros([TILE_OUTPUTS, TILE_ROWS], tl.float32)
     for each in range(0 if IS_WHOLE else part, PARTS if IS_WHOLE else part + 1):
         sum_ON = multiply_part(
-            rows, known_N, weight_O, input_step, scales, minima, factors, known_O,
-            each * PART_LEN, min((each + 1) * PART_LEN, WIDTH), WIDTH, BITS, GROUP, ZERO,
-            TILE_OUTPUTS, TILE_ROWS, TILE_INPUTS,
+            rows, known_N, operands, weight_O, known_O, each * PART_LEN, min((each + 1) * PART_LEN, WIDTH),
+            WIDTH, BITS, GROUP, ZERO, TILE_OUTPUTS, TILE_ROWS, TILE_INPUTS,
         )  # fmt: skip
         total_ON += sum_ON
     if IS_WHOLE and HAS_BIAS:

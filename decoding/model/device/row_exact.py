@@ -15,7 +15,7 @@ import torch.nn.functional as F
 import triton
 
 from decoding.model.device.packed_matrix import TILE, PackedMatrix
-from decoding.model.device.product_kernels import add_parts, mean, multiply
+from decoding.model.device.product_kernels import Operands, add_parts, mean, multiply
 from decoding.model.rowwise.replaced_functions import Replacements
 
 # Shape suffixes: M rows, I input width, O output width, P parts.
@@ -42,17 +42,6 @@ FLOATS = ProductTile(32, 32, 32, 4, 2)  # which no tensor core multiplies exactl
 
 
 PACKED_FLOATS = FLOATS._replace(inputs=TILE)
-
-
-class Operands(NamedTuple):
-    """Of `multiply`; of weights that are not packed only the first and the steps."""
-
-    weight: torch.Tensor
-    scales: torch.Tensor
-    minima: torch.Tensor
-    factors: torch.Tensor
-    output_step: int
-    input_step: int
 
 
 def product_tile(dtype: torch.dtype, is_packed: bool = False) -> ProductTile:
@@ -95,10 +84,9 @@ def _product(
     num_tiles = -(-num_rows // tile.tokens) * -(-num_outputs // tile.outputs)
     options = {"OUTPUTS": num_outputs, "PARTS": parts, "HAS_BIAS": bias_O is not None}
     some_bias = rows_MI if bias_O is None else bias_O
-    *tensors, output_step, input_step = operands
     with torch.cuda.device(input.get_device()):  # where Triton launches; -1, a CPU's, changes nothing
         multiply[(num_tiles, 1 if is_whole else parts)](
-            rows_MI, *tensors, some_bias, sums_PMO, num_rows, output_step, input_step,
+            rows_MI, operands, some_bias, sums_PMO, num_rows,
             **constants_of(width, is_whole, tile), **options, **packing,
         )  # fmt: skip
         if not is_whole:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from decoding.config import EngineConfig
@@ -243,7 +244,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         lengths = train(job_of(chosen), console)
     except GanderError as error:
-        Console(stderr=True).print(f"[red]train-head:[/red] {error}", highlight=False)
+        Console(stderr=True).print(f"[red]train-head:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
         return 2
     console.print(f"{chosen.out}: acceptance length {lengths['chain']} as a chain, {lengths['tree']} as a tree")
     return 0

@@ -14,6 +14,7 @@ from itertools import pairwise, product
 from typing import Any, NamedTuple
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from decoding.bench.machine import describe_machine
@@ -54,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with ExitStack() as servers:
             run = asyncio.run(_measure(options, console, given, _urls(options, console, servers)))
     except (BenchError, OSError) as error:
-        console.print(f"[red]{type(error).__name__}:[/red] {error}", soft_wrap=True)
+        console.print(f"[red]{type(error).__name__}:[/red] {escape(str(error))}", soft_wrap=True)
         return 1
     console.print(run_table(run).rich())
     if len(run.versions) > 1:
@@ -70,7 +71,7 @@ def _urls(options: RealOptions, console: Console, servers: ExitStack) -> list[st
         return list(options.urls)
     found = []
     for flags in options.server_flags:
-        console.print(f"Starting a server with {' '.join(flags)}.", highlight=False, soft_wrap=True)
+        console.print(f"Starting a server with {' '.join(flags)}.", highlight=False, soft_wrap=True, markup=False)
         found.append(servers.enter_context(running_gander((*flags, *OWN_FLAGS))))
     return found
 

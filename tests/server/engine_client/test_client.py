@@ -97,7 +97,7 @@ def test_a_request_that_breaks_whole_steps_ends_alone_and_those_beside_it_are_as
         for seed in range(6)
     ]
     with running_server(settings_for(make_model_folder(tmp_path / "toy"))) as server, ThreadPoolExecutor(12) as pool:
-        expected = [reply_of(server.post(**body)) for body in bodies]
+        expected = list(pool.map(lambda body: reply_of(server.post(**body)), bodies))
         replies = [pool.submit(server.post, **body) for body in bodies]
         wait_until(lambda: server.service.client.num_open == len(bodies))
         bomb = pool.submit(server.post, prompt=script(crash_after=2), max_tokens=100)
@@ -131,17 +131,16 @@ def test_running_and_waiting_replies_go_on_after_a_crash_as_if_it_had_not_been(t
         for is_streamed in (False, True)
         for fields in ({}, {"logprobs": 2, "n": 2}, {"stop": ["qz", "b"]}, {"echo": True, "max_tokens": 0})
     ]
-    with running_server(settings_for(folder)) as server:
+    with running_server(settings_for(folder)) as server, ThreadPoolExecutor(len(bodies)) as pool:
 
         def call(body: dict[str, Any]) -> Any:
             return reply_of(server.post(**body))
 
-        expected = [call(body) for body in bodies]
-        with ThreadPoolExecutor(len(bodies)) as pool:
-            replies = [pool.submit(call, body) for body in bodies]
-            wait_until(lambda: server.service.client.num_open >= len(bodies) - 2)
-            crashed = server.post(prompt=script(crash_once=3, say="all the same", delay=0.02))
-            assert [reply.result(PATIENCE) for reply in replies] == expected
+        expected = list(pool.map(call, bodies))
+        replies = [pool.submit(call, body) for body in bodies]
+        wait_until(lambda: server.service.client.num_open >= len(bodies) - 2)
+        crashed = server.post(prompt=script(crash_once=3, say="all the same", delay=0.02))
+        assert [reply.result(PATIENCE) for reply in replies] == expected
         assert crashed.json()["choices"][0]["text"] == "all the same"
         assert crashed.json()["choices"][0]["finish_reason"] == "stop"
         assert server.get("/health").json()["restarts"] == 1

@@ -127,6 +127,8 @@ def test_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
             pass
         with pytest.raises(ConfigError, match="name another place"):
             check_output(strange, lambda _: True)
+    with pytest.raises(ConfigError, match="below cannot be written"):
+        write_output(path / "below", b"after", lambda _: True)
 
 
 def test_an_empty_list_is_no_proof_that_a_file_is_ours(tmp_path: Path) -> None:
