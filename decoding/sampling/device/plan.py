@@ -127,20 +127,20 @@ class Plan:
         """Make the records of all nodes, and of the jobs that draw at them, at once: each by its request's law."""
         if not self.draws:
             return
-        draws, laws = self.draws, [each.law for each in self.draws]
-        counts = [tree.num_nodes for tree in self.trees]
-        tree_N = np.repeat(np.arange(len(counts)), counts)
-        node_N = np.arange(len(tree_N)) - np.repeat(np.cumsum([0, *counts[:-1]]), counts)
-        integers = [(each.source, each.step, each.num_tokens, each.law.top_k) for each in draws]
-        source_N, step_N, num_tokens_N, top_k_N = np.array(integers)[tree_N].T
-        jobs = np.empty((len(tree_N), JOB_WORDS), np.int64)
-        jobs[:, SOURCE], jobs[:, IS_RANKED] = source_N + step_N * node_N, np.array(self.are_ranked)[tree_N]
-        jobs[:, SEED] = np.array([law.seed for law in laws]).view(np.int64)[tree_N]
-        jobs[:, TOP_K] = np.where(top_k_N < self.vocab_size, top_k_N, 0)
-        tokens_N = np.concatenate([each.tree.tokens for each in draws])
-        parents_N = np.concatenate([each.tree.parents for each in draws])
-        jobs[:, POSITION] = num_tokens_N + depths_of(parents_N)
-        jobs[:, TEMPERATURE:] = np.array([_numbers(law) for law in laws]).view(np.int64)[tree_N]
+        draws, laws, trees = self.draws, [each.law for each in self.draws], [each.tree for each in self.draws]
+        tokens_N = np.concatenate([each.tokens for each in trees])
+        parents_N = np.concatenate([each.parents for each in trees])
+        tree_N = np.repeat(np.arange(len(trees)), [each.num_nodes for each in self.trees])
+        node_N = np.arange(len(tree_N)) - np.array([each.first for each in self.trees])[tree_N]
+        roots = np.empty((len(trees), JOB_WORDS), np.int64)
+        roots[:, SOURCE], roots[:, IS_RANKED] = [each.source for each in draws], self.are_ranked
+        roots[:, SEED] = np.array([law.seed for law in laws]).view(np.int64)
+        roots[:, POSITION] = [each.num_tokens for each in draws]
+        roots[:, TOP_K] = [law.top_k if law.top_k < self.vocab_size else 0 for law in laws]
+        roots[:, TEMPERATURE:] = np.array([_numbers(law) for law in laws]).view(np.int64)
+        jobs = roots[tree_N]
+        jobs[:, SOURCE] += np.array([each.step for each in draws])[tree_N] * node_N
+        jobs[:, POSITION] += depths_of(parents_N)
         self.nodes.append(np.stack((tokens_N, parents_N), axis=1).astype(np.int64))
         self.jobs.insert(0, jobs)
 
@@ -218,7 +218,10 @@ def plan_step(asked: Sequence[Asked], vocab_size: int) -> Plan:
     Two kinds of trees are left to the host: those verified by rejection, and those whose processors raise at some
     node (which matters only if the walk reaches that node).
     """
-    most = max(max(each.num_top, each.num_logprobs or 0, each.num_prompt_logprobs) for each in asked)
+    most = max(each.num_top for each in asked)
+    for sampling in [each.request.sampling for each in asked]:
+        if sampling.logprobs or sampling.prompt_logprobs:
+            most = max(most, sampling.logprobs or 0, sampling.prompt_logprobs or 0)
     plan = Plan(vocab_size, found_top(most))
     for each in asked:
         is_on_host = each.tree is not None and each.tree.draws is not None

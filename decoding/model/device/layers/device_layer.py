@@ -87,7 +87,8 @@ class DeviceLayer(nn.Module):
         return summed_ME + parts.mlp(normed_ME)
 
 
-class DeviceMlp(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class DeviceMlp:
     """inputs: gate and up."""
 
     inputs: Products
@@ -98,7 +99,8 @@ class DeviceMlp(NamedTuple):
         return result
 
 
-class OwnMlp(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class OwnMlp:
     """A mixture of experts, say, as it is."""
 
     module: nn.Module
