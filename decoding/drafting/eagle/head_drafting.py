@@ -15,7 +15,6 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from decoding.cache.batch import Segment, pack
 from decoding.cache.block_pool import BLOCK_LEN, BlockPool
@@ -33,8 +32,8 @@ from decoding.model.device.runner import Progress, silent
 from decoding.sampling.top_tokens import top_tokens
 from decoding.stores.successor_table import NUM_SUCCESSORS
 
-# Shape suffixes: K rows of the target's, M rows of the step, R rows that are asked of, N those of all rounds, E width,
-# F all features of a row.
+# Shape suffixes: K rows of the target's, M rows of the step, R rows that are asked of, T a tree's root and rows so far,
+# E width, F all features of a row.
 
 
 class HeadDrafting:
@@ -62,7 +61,7 @@ class HeadDrafting:
         """
         self._kept.flush()
         unseen, longest = unseen_of(requests, self._unseen, self._most_rows), self.model.max_model_len
-        return grow_in_rounds(unseen, partial(self._forward, _Passed()), lambda _: longest, "head")
+        return grow_in_rounds(unseen, partial(self._forward, {}), lambda _: longest, "head")
 
     def _read(self, rows: FeatureRows) -> None:
         self._features.write(rows.slots, self.model.fuse(rows.features_KF))
@@ -84,55 +83,29 @@ class HeadDrafting:
         is_through = end == last and request.budget is not None
         return Segment(rows, tokens[rows.length + 1 : end + 1], None, "last" if is_through else "none")
 
-    def _forward(self, passed: _Passed, asked: Sequence[tuple[DraftModelState, Segment]]) -> list[TopTokens]:
-        """One packed forward: the likeliest tokens after each segment's logit rows. passed: by the rounds before, and
-        by this one from here on."""
+    def _forward(
+        self, trees: dict[DraftModelState, torch.Tensor], asked: Sequence[tuple[DraftModelState, Segment]]
+    ) -> list[TopTokens]:
+        """One packed forward: the likeliest tokens after each segment's logit rows. trees: [T, E] of each, what its
+        root and its rows came to, so far and from here on."""
         batch = pack([segment for _, segment in asked], self.store)
-        hidden_RE, logits_RW = self._runner.run(batch, self._given(passed, asked))
+        hidden_ME = torch.cat([self._given(segment, trees.get(state)) for state, segment in asked])
+        hidden_RE, logits_RW = self._runner.run(batch, hidden_ME)
         top = top_tokens(logits_RW, NUM_SUCCESSORS)
         top = TopTokens(self.model.target_ids[top.ids], top.probabilities)
-        passed.keep([state for state, _ in asked], batch.logit_offsets, hidden_RE)
-        return [top.rows(*borders) for borders in pairwise(batch.logit_offsets.tolist())]
+        tops = []
+        for (state, _), (first, end) in zip(asked, pairwise(batch.logit_offsets.tolist()), strict=True):
+            before_TE = trees.get(state, hidden_RE[:0])
+            trees[state] = torch.cat((before_TE, hidden_RE[first:end]))
+            tops.append(top.rows(first, end))
+        return tops
 
-    def _given(self, passed: _Passed, asked: Sequence[tuple[DraftModelState, Segment]]) -> torch.Tensor:
-        """[M, E]: what goes into the rows, of trees what their parents came to, in the first round what the target
-        did."""
-        if passed.hidden_NE is not None:
-            return passed.of_parents(asked)
-        slots = [
-            slots_of(segment.rows.table.blocks, segment.rows.length + np.arange(len(segment.tokens)))
-            for _, segment in asked
-        ]
-        return self._features.read(np.concatenate(slots))
-
-
-class _Passed:
-    """What the rows of a step's rounds came to, of all sequences together: one gather for each round, whoever asks.
-
-    hidden_NE: of all rows so far, on the device; None before the first round.
-    """
-
-    def __init__(self) -> None:
-        self.hidden_NE: torch.Tensor | None = None
-        self._rows: dict[DraftModelState, NDArray[np.int64]] = {}  # where those of a tree's root and rows are, of each
-
-    def keep(self, states: Sequence[DraftModelState], offsets: IntArray, hidden_RE: torch.Tensor) -> None:
-        """offsets: where each sequence's rows begin, and the end."""
-        before_NE = hidden_RE[:0] if self.hidden_NE is None else self.hidden_NE
-        for state, (first, end) in zip(states, pairwise((offsets + len(before_NE)).tolist()), strict=True):
-            rows = np.arange(first, end)
-            self._rows[state] = np.concatenate((self._rows.get(state, rows[:0]), rows))
-        self.hidden_NE = torch.cat((before_NE, hidden_RE))
-
-    def of_parents(self, asked: Sequence[tuple[DraftModelState, Segment]]) -> torch.Tensor:
-        """[M, E]"""
-        assert self.hidden_NE is not None
-        rows = np.concatenate([self._rows[state][_parents_of(segment)] for state, segment in asked])
-        return self.hidden_NE[torch.from_numpy(rows).to(self.hidden_NE.device)]
-
-
-def _parents_of(segment: Segment) -> IntArray:
-    """Of a tree's new rows: the root is number 0, and the first row 1."""
-    assert segment.parents is not None
-    parents: IntArray = segment.parents[segment.num_written :] + np.int32(1)
-    return parents
+    def _given(self, segment: Segment, hidden_TE: torch.Tensor | None) -> torch.Tensor:
+        """[M, E]: what goes into a segment's rows, of a tree what their parents came to, else what the target did."""
+        if hidden_TE is None:
+            first = segment.rows.length
+            slots = slots_of(segment.rows.table.blocks, np.arange(first, first + len(segment.tokens)))
+            return self._features.read(slots)
+        assert segment.parents is not None
+        parents: IntArray = segment.parents[segment.num_written :] + np.int32(1)  # the root's come first
+        return hidden_TE[torch.from_numpy(parents).to(hidden_TE.device, torch.int64)]
