@@ -15,10 +15,10 @@ from functools import partial
 
 from decoding.core.kernel_cache import is_complete
 from decoding.core.parent import end_with
-from decoding.core.patience import patiently
 from decoding.engine.compiling.compiler import Compiler
 from decoding.worker.allocator import settle_allocator
 from decoding.worker.arguments import WorkerArguments, read_arguments
+from decoding.worker.patience import patiently
 
 
 def _prepare(compiler: Compiler | None) -> Callable[[WorkerArguments, str], int]:

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from decoding.core.patience import patiently
+from decoding.worker.patience import patiently
 
 
 def priority() -> int:
