@@ -3,17 +3,12 @@ company: Triton's kernels interpreted."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from textwrap import dedent
 from typing import Any
 
 import numpy as np
@@ -38,6 +33,7 @@ from tests.models import tiny
 from tests.recording import RecordingCapture
 from tests.row_exact import use_row_exact_products
 from tests.trees import random_parents
+from tests.triton_variants import num_variants
 
 pytest.importorskip("triton", reason="Triton is not installed: its kernels are not tested")
 
@@ -253,28 +249,12 @@ def test_a_model_is_fused_as_it_is_loaded_and_says_so() -> None:
     assert not fused_layers(other)
 
 
-# Triton's own key of a variant is that of the arguments: their types, values of 1, and whether they divide by 16.
-PROGRAM = dedent(
-    """
-    import json
-    from collections import Counter
+PROGRAM = """
     from types import SimpleNamespace
     import torch
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import make_backend
-    from triton.runtime import jit
     from decoding.bench.kernels.compile import layer_of
     from decoding.model.device.layers.device_layer import Norm, added, gated, normalised, rotated
 
-    backend, binders, seen = make_backend(GPUTarget("cuda", 90, 32)), {}, Counter()
-
-    def noted(kernel, *arguments, grid, warmup, **options):
-        if kernel not in binders:
-            binders[kernel] = jit.create_function_from_signature(kernel.signature, kernel.params, backend)
-        _, variant, given = binders[kernel](*arguments, **options)
-        seen[kernel.__name__, str(variant), str(given)] += 1
-
-    jit.JITFunction.run = noted
     spec, norm = layer_of(4, 16, 16), Norm(torch.ones(64), 1e-6)
     planes = torch.zeros(9, 8, 16, 16), torch.zeros(9, 8, 16, 16)
     for count in (1, 2, 15, 16, 17, 64, 100):
@@ -286,14 +266,8 @@ PROGRAM = dedent(
         normalised(rows, norm), added(rows, rows, norm), gated(*torch.zeros(count, 192).chunk(2, 1))
         rotated(given, (), tables, tables, spec, step)
         rotated(given, (Norm(torch.ones(16), 1e-6),) * 2, tables, tables, spec, step)
-    print(json.dumps(Counter(name for name, *_ in seen)))
-    """
-)
+"""
 
 
 def test_no_number_of_rows_has_a_kernel_compiled_anew() -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-c", PROGRAM]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert json.loads(done.stdout) == {"normalise": 2, "rotate_and_store": 2, "gate": 1}
+    assert num_variants(PROGRAM) == {"normalise": 2, "rotate_and_store": 2, "gate": 1}
