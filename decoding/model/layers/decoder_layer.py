@@ -8,7 +8,6 @@ the transformers layer itself runs.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
@@ -17,6 +16,7 @@ from decoding.attention import exact_kernel
 from decoding.attention.exact import ExactPlan
 from decoding.attention.program import SOURCE, TARGET, Call, Program, Rooms
 from decoding.core.layer import LayerSpec
+from decoding.model.layers.form import StandIn
 from decoding.model.layers.mlp import Linear, Mlp, linear_phases
 from decoding.model.layers.norms import FusedRmsNorm
 from decoding.model.layers.row_kernels import (
@@ -56,15 +56,13 @@ class Parts:
         return min(self.mlp.few_rows, *(each.few_rows for each in self.linears))
 
 
-class FusedLayer(nn.Module):
-    """Replaces `layer`, whose attention is `spec` of `seam`."""
+class FusedLayer(StandIn):
+    """parts: of `layer`, whose attention is `spec` of `seam`."""
 
     def __init__(self, layer: nn.Module, parts: Parts, seam: Seam, spec: LayerSpec, rooms: Rooms) -> None:
-        super().__init__()
-        self.layer = layer
-        self.parts, self.seam, self.spec, self.rooms = parts, seam, spec, rooms
+        super().__init__(layer, spec, parts.few_rows * parts.input_norm.width)
+        self.parts, self.seam, self.rooms = parts, seam, rooms
         self._width = parts.input_norm.width
-        self._most_numbers = parts.few_rows * self._width
         calls = LayerCalls(parts, spec, rooms)
         first = parts.input_norm.call(0, calls.inputs)
         add = add_halves if rooms.dtype == torch.bfloat16 else add_floats
@@ -74,30 +72,14 @@ class FusedLayer(nn.Module):
         self._rotations = program.fields_of_all(calls.rotate)
         self._attention = program.fields_of_all(exact_kernel.attend)
 
-    def __getattr__(self, name: str) -> Any:  # modelling code reads attributes of the layer that is replaced
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(super().__getattr__("layer"), name)
-
-    def forward(
-        self, hidden_states: torch.Tensor, *others: Any, position_embeddings: Any = None, **named: Any
-    ) -> torch.Tensor:
-        """Argument names are those of transformers."""
-        if hidden_states.numel() > self._most_numbers or others or position_embeddings is None:
-            result: torch.Tensor = self.layer(hidden_states, *others, position_embeddings=position_embeddings, **named)
-            return result
-        cosines, sines = position_embeddings
-        return self._run(hidden_states.contiguous(), cosines.contiguous(), sines.contiguous())
-
-    def _run(self, hidden: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch.Tensor:
-        result = torch.empty_like(hidden)
+    def _run(self, hidden_1ME: torch.Tensor, cosines_1MD: torch.Tensor, sines_1MD: torch.Tensor) -> torch.Tensor:
+        result = torch.empty_like(hidden_1ME)
         program, plan = self._program, self.seam.plan
         assert isinstance(plan, ExactPlan), plan
-        program.begin(hidden.numel() // self._width)
-        self._first[SOURCE] = self._middle[SOURCE] = hidden.data_ptr()
+        program.begin(hidden_1ME.numel() // self._width)
+        self._first[SOURCE] = self._middle[SOURCE] = hidden_1ME.data_ptr()
         self._last[TARGET] = result.data_ptr()
-        self._rotations[:, COSINES], self._rotations[:, SINES] = cosines.data_ptr(), sines.data_ptr()
+        self._rotations[:, COSINES], self._rotations[:, SINES] = cosines_1MD.data_ptr(), sines_1MD.data_ptr()
         plan.write(self.spec.index, self.spec.group, self._attention)
         program.run(torch.get_num_threads())
         return result

@@ -1,4 +1,5 @@
-"""The form of decoder layers that can be fused, as in Llama, Qwen and others, and what such a layer is tried with.
+"""The form of decoder layers that can be fused, as in Llama, Qwen and others, what such a layer is tried with, and what
+stands in its place.
 
 Parts are found by the names that transformers gives them. Knows no kernels. Invariant: names say which parts there may
 be; a trial against the layer itself says what they compute.
@@ -6,6 +7,7 @@ be; a trial against the layer itself says what they compute.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -39,6 +41,35 @@ class Trial(NamedTuple):
     arguments: tuple[Any, ...]
     named: dict[str, Any]
     result: Any
+
+
+class StandIn(nn.Module):
+    """Replaces a decoder layer of this form, whose attention is `spec`. most_numbers: of the hidden states that it
+    computes itself; more are left to `layer`, and so are calls with other arguments."""
+
+    def __init__(self, layer: nn.Module, spec: LayerSpec, most_numbers: int = sys.maxsize) -> None:
+        super().__init__()
+        self.layer, self.spec, self._most_numbers = layer, spec, most_numbers
+
+    def __getattr__(self, name: str) -> Any:  # modelling code reads attributes of the layer that is replaced
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("layer"), name)
+
+    def forward(
+        self, hidden_states: torch.Tensor, *others: Any, position_embeddings: Any = None, **named: Any
+    ) -> torch.Tensor:
+        """Argument names are those of transformers."""
+        if hidden_states.numel() > self._most_numbers or others or position_embeddings is None:
+            result: torch.Tensor = self.layer(hidden_states, *others, position_embeddings=position_embeddings, **named)
+            return result
+        cosines, sines = position_embeddings
+        return self._run(hidden_states.contiguous(), cosines.contiguous(), sines.contiguous())
+
+    def _run(self, hidden_1ME: torch.Tensor, cosines_1MD: torch.Tensor, sines_1MD: torch.Tensor) -> torch.Tensor:
+        """[1, M, E]: what the layer makes of M tokens, given their rotary tables."""
+        raise NotImplementedError
 
 
 def inner(module: nn.Module) -> dict[str, Any]:

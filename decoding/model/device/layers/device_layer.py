@@ -23,6 +23,7 @@ from decoding.cache.step_tensors import StepTensors
 from decoding.core.layer import LayerSpec
 from decoding.model.device.layers.layer_kernels import gate, normalise, rotate_and_store
 from decoding.model.device.row_exact import NO_FUSION
+from decoding.model.layers.form import StandIn
 from decoding.model.seam import Seam
 
 # Shape suffixes: M rows, E model width, N inner width, O outputs, I input width, H query heads, D key width.
@@ -49,42 +50,22 @@ class Parts:
     mlp: Callable[[torch.Tensor], torch.Tensor]
 
 
-class DeviceLayer(nn.Module):
-    """Replaces `layer`, whose attention is `spec` of `seam`."""
+class DeviceLayer(StandIn):
+    """parts: of `layer`, whose attention is `spec` of `seam`."""
 
     def __init__(self, layer: nn.Module, parts: Parts, seam: Seam, spec: LayerSpec) -> None:
-        super().__init__()
+        super().__init__(layer, spec)
         assert isinstance(seam.backend, TritonAttention), seam.backend
-        self.layer = layer
-        self.spec = spec
         self._parts, self._seam, self._attention = parts, seam, seam.backend
 
-    def __getattr__(self, name: str) -> Any:  # modelling code reads attributes of the layer that is replaced
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(super().__getattr__("layer"), name)
-
-    def forward(
-        self, hidden_states: torch.Tensor, *others: Any, position_embeddings: Any = None, **named: Any
-    ) -> torch.Tensor:
-        """Argument names are those of transformers."""
-        if others or position_embeddings is None:
-            result: torch.Tensor = self.layer(hidden_states, *others, position_embeddings=position_embeddings, **named)
-            return result
-        cosines_1MD, sines_1MD = position_embeddings
-        with torch.cuda.device(hidden_states.get_device()):  # where Triton launches; -1, a CPU's, changes nothing
-            return self._run(hidden_states[0].contiguous(), cosines_1MD[0].contiguous(), sines_1MD[0].contiguous())[
-                None
-            ]
-
-    def _run(self, hidden_ME: torch.Tensor, cosines_MD: torch.Tensor, sines_MD: torch.Tensor) -> torch.Tensor:
-        parts, step = self._parts, self._seam.plan
-        given = parts.inputs(normalised(hidden_ME, parts.input_norm))
-        query_MHD = rotated(given, parts.head_norms, cosines_MD, sines_MD, self.spec, step)
-        attended_MHV = self._attention.attend_stored(self.spec, query_MHD.transpose(0, 1), step)
-        summed_ME, normed_ME = added(hidden_ME, parts.output(attended_MHV.flatten(1)), parts.mlp_norm)
-        return summed_ME + parts.mlp(normed_ME)
+    def _run(self, hidden_1ME: torch.Tensor, cosines_1MD: torch.Tensor, sines_1MD: torch.Tensor) -> torch.Tensor:
+        parts, step, hidden_ME = self._parts, self._seam.plan, hidden_1ME[0]
+        with torch.cuda.device(hidden_ME.get_device()):  # where Triton launches; -1, a CPU's, changes nothing
+            given = parts.inputs(normalised(hidden_ME, parts.input_norm))
+            query_MHD = rotated(given, parts.head_norms, cosines_1MD[0], sines_1MD[0], self.spec, step)
+            attended_MHV = self._attention.attend_stored(self.spec, query_MHD.transpose(0, 1), step)
+            summed_ME, normed_ME = added(hidden_ME, parts.output(attended_MHV.flatten(1)), parts.mlp_norm)
+            return (summed_ME + parts.mlp(normed_ME))[None]
 
 
 @dataclass(frozen=True, slots=True)
