@@ -6,6 +6,7 @@ Invariant: nothing large is read or built before its size was checked.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,10 +18,11 @@ from typing import Any
 import torch
 from huggingface_hub import snapshot_download
 from transformers import GenerationConfig, PreTrainedModel
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from decoding.config import EngineConfig
 from decoding.core.files.toolchain import why_no_triton
-from decoding.errors import ConfigError
+from decoding.errors import ConfigError, listed
 from decoding.model.blueprint import num_tensors, num_weights, read_config
 from decoding.model.files.gguf_file import GgufFile, read_gguf
 from decoding.model.files.gguf_model import weights_of
@@ -33,6 +35,7 @@ from decoding.model.files.weight import Target
 from decoding.model.linear.packed import can_pack
 from decoding.model.linear.roundings import kinds_of
 from decoding.model.memory import check_weights_fit
+from decoding.model.refusal import sentence
 from decoding.model.weights import load_weights
 
 NUM_SAMPLES, SAMPLE_BYTES = 1024, 4096  # blocks of each file that are hashed
@@ -140,15 +143,30 @@ def _fields(quantization: Any) -> Fields:
 
 
 def shards_of(folder: str, revision: str | None) -> list[Path]:
-    """The safetensors files of a folder or hub model, with the small files beside them. Raises ConfigError where there
-    are none. Blocks: may download."""
-    path = Path(folder)
+    """The safetensors files of a folder or hub model, with the small files beside them: those of its index, or else the
+    one file, as transformers reads them; any where it has neither. Raises ConfigError where there are none. Blocks:
+    may download."""
+    path, patterns = Path(folder), ["*.safetensors", "*.json"]
     if not path.is_dir():
-        path = Path(snapshot_download(folder, revision=revision, allow_patterns=["*.safetensors", "*.json"]))
-    found = sorted(path.glob("*.safetensors"))
+        path = Path(snapshot_download(folder, revision=revision, allow_patterns=patterns, ignore_patterns="*/*"))
+    index, one = path / SAFE_WEIGHTS_INDEX_NAME, path / SAFE_WEIGHTS_NAME
+    if index.is_file():
+        found = [path / name for name in _named_in(index)]
+    else:
+        found = [one] if one.is_file() else sorted(path.glob("*.safetensors"))
     if not found:
         raise ConfigError("it has no safetensors files, which quantised weights are read from")
+    if missing := [each.name for each in found if not each.is_file()]:
+        raise ConfigError(f"it lacks {listed(missing)}, which {index.name} names")
     return found
+
+
+def _named_in(index: Path) -> list[str]:
+    """The files that an index of tensors names."""
+    try:
+        return sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"its {index.name} cannot be read: {sentence(error)}") from error
 
 
 def content_of(paths: Sequence[Path]) -> str:

@@ -70,4 +70,6 @@ def check_numbers(model: nn.Module) -> None:
 def _is_finite(weight: torch.Tensor) -> bool:
     if weight.numel() == 0 or not weight.is_floating_point():
         return True
+    if weight.itemsize == 1:  # FP8, which few operations know
+        weight = weight.bfloat16()
     return all(bool(torch.isfinite(bound)) for bound in torch.aminmax(weight))

@@ -247,35 +247,40 @@ def _bytes(shards: Shards, quantization: Fields, base: str, name: str) -> Packed
     shape = shards.shape(f"{base}.weight")
     if len(shape) != 2:
         raise ConfigError(f"{base}.weight has shape {shape} and is no matrix")
-    block = quantization.get("weight_block_size") or (1, 1)
+    block = _block_of(quantization)
     num_outputs, width = shape
 
+    def of_outputs(name: str, start: int, stop: int) -> torch.Tensor:
+        """[O, G] or [O, 1]: the numbers that a tensor has for these outputs."""
+        numbers = shards.read(name).float()
+        if numbers.numel() == 1:
+            return numbers.reshape(1, 1).expand(stop - start, 1)
+        numbers = numbers.reshape(len(numbers), -1)
+        height = 1 if len(numbers) == num_outputs else block[0]
+        if -(-num_outputs // height) != len(numbers):
+            raise ConfigError(f"{name} has shape {tuple(numbers.shape)}, which does not fit {shape}")
+        return numbers[torch.arange(start, stop) // height]
+
     def scales_of(start: int, stop: int) -> torch.Tensor:
-        """[O, G] or [O, 1]"""
-        if scale_name is None:
-            return torch.ones(stop - start, 1)
-        scales = shards.read(scale_name).float()
-        if scales.numel() == 1:
-            return scales.reshape(1, 1).expand(stop - start, 1)
-        scales = scales.reshape(len(scales), -1)
-        height = 1 if len(scales) == num_outputs else int(block[0])
-        if -(-num_outputs // height) != len(scales):
-            raise ConfigError(f"{scale_name} has shape {tuple(scales.shape)}, which does not fit {shape}")
-        return scales[torch.arange(start, stop) // height]
+        return torch.ones(stop - start, 1) if scale_name is None else of_outputs(scale_name, start, stop)
 
     if not shards.is_float8(f"{base}.weight"):
+        zero_name = f"{base}.weight_zero_point"
 
         def read(start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
             codes_OI = shards.read(f"{base}.weight", slice(start, stop)).view(torch.uint8) ^ 128
             scales_OG = scales_of(start, stop)
-            return codes_OI, scales_OG, torch.full_like(scales_OG, 128)
+            zeros_OG = of_outputs(zero_name, start, stop) if zero_name in shards else torch.zeros_like(scales_OG)
+            return codes_OI, scales_OG, zeros_OG + 128
 
         return _packed(name, (num_outputs, width), 8, read, scales_of(0, 1).shape[1], None)
 
     def read_rounded(start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         weight_OI = shards.read(f"{base}.weight", slice(start, stop)).float()
         scales_OG = scales_of(start, stop)
-        weight_OI *= scales_OG.repeat_interleave(_width(width, scales_OG.shape[1], base), 1)[:, :width]
+        num_blocks = scales_OG.shape[1]
+        block_width = block[1] if -(-width // block[1]) == num_blocks else _width(width, num_blocks, base)
+        weight_OI *= scales_OG.repeat_interleave(block_width, 1)[:, :width]
         num_groups = -(-width // GROUP)
         padded = torch.zeros(len(weight_OI), num_groups * GROUP)
         padded[:, :width] = weight_OI
@@ -285,6 +290,15 @@ def _bytes(shards: Shards, quantization: Fields, base: str, name: str) -> Packed
         return codes[:, :width].to(torch.uint8), steps_OG, torch.full_like(steps_OG, 128)
 
     return _packed(name, (num_outputs, width), 8, read_rounded, -(-width // GROUP), None)
+
+
+def _block_of(quantization: Fields) -> tuple[int, int]:
+    """How many outputs and inputs have one scale; one of each where the fields do not say so."""
+    groups = (quantization.get("config_groups") or {}).values()
+    described = [(group.get("weights") or {}).get("block_structure") for group in groups]
+    block = next((each for each in (quantization.get("weight_block_size"), *described) if each), (1, 1))
+    height, width = block.split("x") if isinstance(block, str) else block
+    return int(height), int(width)
 
 
 def _mxfp4_experts(shards: Shards, name: str, ours: str) -> dict[str, Weight]:

@@ -14,7 +14,7 @@ from decoding.config import EngineConfig
 from decoding.errors import ConfigError
 from decoding.model.files.quantized_checkpoint import Shards, is_packed_on_device
 from decoding.model.linear.sizes import num_bytes_in
-from decoding.model.loading import load_model
+from decoding.model.loading import load_model, shards_of
 from tests.models import tiny
 
 Tensors = dict[str, torch.Tensor]
@@ -115,6 +115,22 @@ def int8(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
     return {"weight": codes.to(torch.int8), "weight_scale": scales}, codes * scales
 
 
+def int8_with_zero_points(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+    codes, scales, zeros = integers(weight, 8, weight.shape[1], False)
+    signed = {"weight": codes - 128, "weight_zero_point": zeros - 128}
+    tensors = {"weight_scale": scales} | {name: each.to(torch.int8) for name, each in signed.items()}
+    return tensors, (codes - zeros) * scales
+
+
+def in_blocks(weight: torch.Tensor) -> tuple[int, int]:
+    return len(weight) // 64, weight.shape[1] // 64
+
+
+COMPRESSED_BLOCKS = {
+    "quant_method": "compressed-tensors",
+    "format": "float-quantized",
+    "config_groups": {"group_0": {"weights": {"strategy": "block", "block_structure": [64, 64]}}},
+}
 COMPRESSED = {"quant_method": "compressed-tensors", "format": "pack-quantized"}
 FORMATS: dict[str, tuple[dict[str, Any], Format, float]] = {  # with the largest difference of logits
     "W4A16 32": (COMPRESSED, compressed(4, 32, True), 1e-4),
@@ -127,13 +143,19 @@ FORMATS: dict[str, tuple[dict[str, Any], Format, float]] = {  # with the largest
     "AWQ 64": ({"quant_method": "awq", "bits": 4, "version": "gemm"}, awq(64), 1e-4),
     "AWQ 128": ({"quant_method": "awq", "bits": 4, "version": "gemm"}, awq(128), 1e-4),
     "INT8": ({"quant_method": "compressed-tensors", "format": "int-quantized"}, int8, 1e-4),
+    "INT8 zero points": (
+        {"quant_method": "compressed-tensors", "format": "int-quantized"},
+        int8_with_zero_points,
+        1e-4,
+    ),
     "FP8 tensor": ({"quant_method": "fp8"}, float8("weight_scale", lambda _: (1, 1)), 0.1),
     "FP8 channel": (COMPRESSED, float8("weight_scale", lambda weight: (len(weight), 1)), 0.1),
     "FP8 blocks": (
         {"quant_method": "fp8", "weight_block_size": [64, 64]},
-        float8("weight_scale_inv", lambda weight: (len(weight) // 64, weight.shape[1] // 64)),
+        float8("weight_scale_inv", in_blocks),
         0.1,
     ),
+    "FP8 blocks, compressed": (COMPRESSED_BLOCKS, float8("weight_scale", in_blocks), 0.1),
 }
 
 
@@ -176,6 +198,27 @@ def test_a_format_has_the_logits_of_what_it_means(name: str, tmp_path: Path, mon
     dense = logits_of(loaded(tmp_path))
     assert (dense - expected).abs().max() < most * expected.abs().max()
     assert (packed - expected).abs().max() < (0.1 + most) * expected.abs().max()  # activations are rounded too
+
+
+def test_of_several_files_those_are_read_that_transformers_would_read(tmp_path: Path) -> None:
+    def names() -> list[str]:
+        return [path.name for path in shards_of(str(tmp_path), None)]
+
+    for name in ("consolidated.safetensors", "model-1.safetensors", "model-2.safetensors"):
+        save_file({"x": torch.zeros(1)}, tmp_path / name)
+    assert names() == ["consolidated.safetensors", "model-1.safetensors", "model-2.safetensors"]
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"x": "model-2.safetensors", "y": "model-1.safetensors"}}))
+    assert names() == ["model-1.safetensors", "model-2.safetensors"]
+    (tmp_path / "model-2.safetensors").unlink()
+    with pytest.raises(ConfigError, match=r"lacks model-2.safetensors, which model.safetensors.index.json names"):
+        names()
+    index.write_text("{")
+    with pytest.raises(ConfigError, match=r"index.json cannot be read"):
+        names()
+    index.unlink()
+    save_file({"x": torch.zeros(1)}, tmp_path / "model.safetensors")
+    assert names() == ["model.safetensors"]
 
 
 def test_gpt_oss_in_mxfp4_has_the_logits_of_what_it_means(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
