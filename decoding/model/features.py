@@ -26,9 +26,7 @@ class FeatureTap:
     """
 
     def __init__(self, model: nn.Module, num_layers: int, layers: Sequence[int]) -> None:
-        blocks = next((each for each in model.modules() if _is_list_of(each, num_layers)), None)
-        if not isinstance(blocks, nn.ModuleList):
-            raise ModelRefused(f"{type(model).__name__} has no list of {num_layers} layers that a head could read from")
+        blocks = decoder_layers(model, num_layers)
         self._layers = tuple(layers)
         self.seen: Seen = {}
         for layer in layers:
@@ -65,6 +63,14 @@ class FeatureTap:
         if hidden_1NE.dim() != 3:
             raise ModelRefused(f"what goes into its layers has {hidden_1NE.dim()} dimensions; a head reads vectors")
         self.seen[layer] = hidden_1NE[0]
+
+
+def decoder_layers(model: nn.Module, num_layers: int) -> nn.ModuleList:
+    """Raises ModelRefused if there is no list of so many layers."""
+    blocks = next((each for each in model.modules() if _is_list_of(each, num_layers)), None)
+    if not isinstance(blocks, nn.ModuleList):
+        raise ModelRefused(f"{type(model).__name__} has no list of {num_layers} layers that a head could read from")
+    return blocks
 
 
 def _is_list_of(module: nn.Module, num_layers: int) -> bool:

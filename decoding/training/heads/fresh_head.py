@@ -1,25 +1,29 @@
 """Makes an untrained head: the target's widths, weights from the seed.
 
-The output layer and the norm before it start as the target's own, since a head would have to learn them first.
+It starts as the target's own last layer, norm and output layer on the highest feature, as far as they have Llama's
+names and shapes: a head would have to learn them first.
 Invariant: the same target, draft vocabulary and seed give the same weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import LlamaConfig
 
+from decoding.drafting.block.network import BlockHead
 from decoding.drafting.eagle.head_config import HeadConfig, default_feature_layers
 from decoding.drafting.eagle.network import EagleHead
 from decoding.training.heads.target import OnlineTarget
 
 DEFAULT_ROPE_THETA = 10000.0
+SMALL = 0.1  # of what torch draws
+OF_HIDDEN = {"hidden_norm.weight": "input_layernorm.weight", "input_layernorm.weight": ""}  # of the target's layers
 # Shape suffixes: V the target's vocabulary, W the draft vocabulary.
 
 
@@ -48,7 +52,35 @@ def new_head(target: OnlineTarget, target_ids_W: Tensor, seed: int) -> EagleHead
         head.lm_head.weight.copy_(target.output_VE[target_ids_W.to(target.output_VE.device)])
         if target.output_scale_E is not None:
             head.norm.weight.copy_(target.output_scale_E)
+        begin_as_target(head, target)
     return head.to(embeddings_VE.device)
+
+
+def begin_as_target(head: EagleHead | BlockHead, target: OnlineTarget) -> None:
+    """Let a new head's layers begin as the target's last ones, on the highest of its features. Parts that have other
+    names or shapes than Llama's stay as they are."""
+    width = head.config.width
+    head.fc.weight.mul_(SMALL)
+    head.fc.weight[:, -width:] += torch.eye(width)
+    for layer, found in zip(reversed(head.layers), reversed(target.last_layers), strict=False):
+        _begin_as(layer, found)
+
+
+def _begin_as(layer: nn.Module, found: Mapping[str, Tensor]) -> None:
+    """Attention that has more parts than the layer's, as biases, means nothing without them. What reads the embedding
+    beside the hidden state starts small."""
+    weights = dict(layer.named_parameters())
+    fits = all(name in weights for name in found if name.startswith("self_attn."))
+    reads_both = "hidden_norm.weight" in weights
+    for name, weight in weights.items():
+        own = found.get(OF_HIDDEN.get(name, name) if reads_both else name)
+        if own is None or (name.startswith("self_attn.") and not fits):
+            continue
+        if own.shape == weight.shape:
+            weight.copy_(own)
+        elif reads_both and weight.shape == (len(own), 2 * own.shape[-1]):
+            weight.mul_(SMALL)
+            weight[:, own.shape[1] :] = own
 
 
 def layer_for(config: Any, vocab_size: int) -> LlamaConfig:

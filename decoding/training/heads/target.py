@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from decoding.cache.batch import Segment, pack
@@ -26,11 +26,12 @@ from decoding.cache.kv_store import KvRows
 from decoding.config import EngineConfig
 from decoding.errors import ConfigError
 from decoding.model.checkpoint import resolve
-from decoding.model.features import FeatureTap
+from decoding.model.features import FeatureTap, decoder_layers
 from decoding.model.target_model import TargetModel
 from decoding.training.heads.trees import Forest
 
 # Shape suffixes: T tokens of a text, F three target widths, V the target's vocabulary, R rows of a forward.
+LAST_LAYERS = 4  # that new heads may begin as
 TREE_SLOTS = 8192  # cache slots for the trees of one forward
 
 
@@ -56,8 +57,10 @@ class OnlineTarget:
 
     def __init__(self, model: PreTrainedModel, config: EngineConfig, num_tokens: int) -> None:
         self.output_VE = model.get_output_embeddings().weight.detach()
-        self.output_scale_E = _final_scale(model)
+        self.output_scale_E = _scale_of(getattr(model.get_decoder(), "norm", None), model)
         self.config: Any = model.config.get_text_config()
+        layers = decoder_layers(model, self.config.num_hidden_layers)[-LAST_LAYERS:]
+        self.last_layers = [_weights_of(layer, model) for layer in layers]  # as they were before they were packed
         self.model = TargetModel.from_model(model, config)
         self._tap: FeatureTap | None = None
         self._cache = KvCache(self.model.new_store(num_blocks_for(num_tokens) + 64 + TREE_SLOTS // BLOCK_LEN))
@@ -138,10 +141,16 @@ def _chances(forest: Forest, logits_RV: Tensor) -> Chances:
     return Chances(probabilities.cpu().numpy(), is_likeliest.cpu().numpy())
 
 
-def _final_scale(model: PreTrainedModel) -> Tensor | None:
-    """float32 [E]: the factors of the norm before the output layer, found by its result for a row of ones, however it
-    stores them. None if it is no root-mean-square norm."""
-    norm = getattr(model.get_decoder(), "norm", None)
+def _weights_of(layer: nn.Module, model: PreTrainedModel) -> dict[str, Tensor]:
+    """The weights of a decoder layer by their names, norms as factors."""
+    found = {name: weight.detach() for name, weight in layer.named_parameters()}
+    scales = {f"{name}.weight": _scale_of(module, model) for name, module in layer.named_children()}
+    return found | {name: scale_E for name, scale_E in scales.items() if scale_E is not None}
+
+
+def _scale_of(norm: Any, model: PreTrainedModel) -> Tensor | None:
+    """float32 [E]: the factors of a norm of hidden states, found by its result for a row of ones, however it stores
+    them. None if it is no root-mean-square norm."""
     if norm is None or not type(norm).__name__.endswith("RMSNorm"):
         return None
     ones_1E = torch.ones(1, model.get_input_embeddings().weight.shape[1], dtype=model.dtype, device=model.device)

@@ -108,6 +108,20 @@ def test_a_fresh_head_says_what_its_target_would_of_the_same_hidden_state(model_
             torch.testing.assert_close(head.logits(last), expected[..., tokens], atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize(("model_type", "takes_attention"), [("llama", True), ("qwen2", False), ("qwen3", False)])
+def test_a_fresh_head_begins_as_the_last_layer_as_far_as_it_has_its_parts(
+    model_type: str, takes_attention: bool
+) -> None:
+    model = tiny(model_type, vocab_size=VOCAB)
+    last = {name: each.clone() for name, each in model.get_decoder().layers[-1].state_dict().items()}
+    head = new_head(target_of(model), torch.arange(VOCAB), 0)
+    width, own = head.config.width, head.layers[0].state_dict()
+    assert torch.equal(own["mlp.down_proj.weight"], last["mlp.down_proj.weight"])
+    torch.testing.assert_close(own["hidden_norm.weight"], last["input_layernorm.weight"])
+    assert torch.equal(own["self_attn.q_proj.weight"][:, width:], last["self_attn.q_proj.weight"]) == takes_attention
+    assert torch.equal(own["self_attn.o_proj.weight"], last["self_attn.o_proj.weight"]) == takes_attention
+
+
 @pytest.mark.slow
 def test_the_command_trains_a_head_that_loads_and_gto_goes_on_from_it(tmp_path: Path) -> None:
     out, tuned = tmp_path / "head", tmp_path / "tuned"

@@ -1,4 +1,4 @@
-"""Makes an untrained block head: the target's widths, embedding and output layer, weights from the seed.
+"""Makes an untrained block head: the target's widths, embedding, last layers and output layer, else from the seed.
 
 Invariant: the same target, mask and seed give the same weights.
 """
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from decoding.drafting.block.block_config import BlockConfig, spread_layers
 from decoding.drafting.block.network import BlockHead
-from decoding.training.heads.fresh_head import layer_for
+from decoding.training.heads.fresh_head import begin_as_target, layer_for
 from decoding.training.heads.options import BlockOptions
 from decoding.training.heads.target import OnlineTarget
 
@@ -54,9 +54,10 @@ def new_block_head(target: OnlineTarget, mask_token_id: int, shape: BlockOptions
     head = BlockHead(config, embedding, output)
     if head.markov_head is not None:
         nn.init.zeros_(head.markov_head.markov_w2.weight)
-    if target.output_scale_E is not None:
-        with torch.no_grad():
+    with torch.no_grad():
+        if target.output_scale_E is not None:
             head.norm.weight.copy_(target.output_scale_E)
+        begin_as_target(head, target)
     return head.to(embedding.weight.device)
 
 
