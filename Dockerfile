@@ -60,6 +60,6 @@ RUN test "${DEVICE}" = cpu || { python -m decoding.core.files.toolchain && chmod
 VOLUME ["/cache/huggingface"]
 EXPOSE 8000
 # http.client heeds no proxy variables.
-HEALTHCHECK --interval=15s --timeout=5s --start-period=180s --retries=3 \
+HEALTHCHECK --interval=15s --timeout=5s --start-period=1800s --retries=3 \
     CMD ["python", "-c", "import http.client, os, sys; asked = http.client.HTTPConnection('127.0.0.1', int(os.environ.get('GANDER_PORT', 8000)), timeout=4); asked.request('GET', '/ready'); sys.exit(asked.getresponse().status != 200)"]
 ENTRYPOINT ["gander", "serve", "--host", "0.0.0.0"]

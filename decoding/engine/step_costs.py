@@ -22,7 +22,7 @@ from decoding.stores.successor_table import NUM_SUCCESSORS
 
 MEDIAN_OF = 9  # steps: one slow moment of the machine moves no price
 FORGOTTEN_AFTER = 32  # steps without a draft forward, of one that took longer than the curve says
-HARVEST_ROUNDS = 9
+HARVEST_ROUNDS, HARVEST_ROWS = 9, 64
 NOVELTIES = 33  # steps: texts that repeat themselves share experts, and others do not
 
 
@@ -32,7 +32,7 @@ class StepCosts(Curves):
     def __init__(self, model: Timed, draft_model: Timed | None, kept: KeptTimings | None = None) -> None:
         self._timing = Timing(model, kept)
         self._draft_timing = Timing(draft_model, kept) if draft_model else None
-        self._harvest = harvest_seconds(model.vocab_size)
+        self._harvest = harvest_seconds(model.vocab_size, model.device)
         self._beside: deque[float] = deque([0.0], MEDIAN_OF)  # seconds of a step that are not its forwards'
         self._mixtures = model.mixtures
         self._novelties: deque[float] = deque([1.0], NOVELTIES)  # of tokens' experts
@@ -89,11 +89,18 @@ class StepCosts(Curves):
             self.draft_curve = alone.slower(factor)
 
 
-def harvest_seconds(vocab_size: int) -> float:
-    """What the stores' learning adds to a token: finding the likeliest ones among its logits."""
-    logits_1V, times = torch.randn(1, vocab_size), []
-    for _ in range(HARVEST_ROUNDS):
-        started = time.perf_counter()
-        top_tokens(logits_1V, NUM_SUCCESSORS)
-        times.append(time.perf_counter() - started)
-    return min(times)  # the quickest, as of forwards: a busy moment must not be believed for good
+def harvest_seconds(vocab_size: int, device: torch.device) -> float:
+    """What the stores' learning adds to a token: finding the likeliest ones among its logits. On a device a step's are
+    found at once, which takes long for the first of them alone."""
+
+    def seconds(num_rows: int) -> float:
+        logits_RV, times = torch.randn(num_rows, vocab_size, device=device), []
+        for _ in range(HARVEST_ROUNDS):
+            started = time.perf_counter()
+            top_tokens(logits_RV, NUM_SUCCESSORS)
+            times.append(time.perf_counter() - started)
+        return min(times)  # the quickest, as of forwards: a busy moment must not be believed for good
+
+    if device.type == "cpu":
+        return seconds(1)
+    return max(0.0, seconds(HARVEST_ROWS) - seconds(1)) / (HARVEST_ROWS - 1)

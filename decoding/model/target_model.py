@@ -143,7 +143,7 @@ class TargetModel:
         case = self_test_case(self.vocab_size)
         expected = own_logits(model, case)
         if self.attention == "triton" and not config.compile:
-            _group_experts(model)
+            _group_experts(model, progress)
         self.layers = tuple(layer for _, layer in layers)
         self.is_row_exact = config.exact and self.attention == "triton"  # a CPU's own kernels are anyway
         backend = new_backend(self.attention, self.layers, self.dtype, self.device, self.is_row_exact)
@@ -417,10 +417,11 @@ class TargetModel:
         return padded(numbers_M, self._few_rows) if is_run_by_onednn else numbers_M
 
 
-def _group_experts(model: nn.Module) -> None:
+def _group_experts(model: nn.Module, progress: Progress) -> None:
     from decoding.model.device.grouped_experts import group_experts  # Triton may not be installed elsewhere
 
-    group_experts(model)
+    if reasons := group_experts(model):
+        progress(f"Some experts run one after another: {listed(reasons)}", 0.6)
 
 
 def _row_exact_functions() -> Replacements:

@@ -94,7 +94,8 @@ class Timing:
         self._threads = model.threads
         self._contexts = (SHORT_CONTEXT, min(LONG_CONTEXT, model.max_model_len // 2))
         self._model = model
-        self._steps = Chains(model, (SHORT_CONTEXT,), max(STEP_ROWS), clock)
+        self._is_on_device = model.device.type != "cpu"
+        self._steps = None if self._is_on_device else Chains(model, (SHORT_CONTEXT,), max(STEP_ROWS), clock)
         self._step_rows = cycle(STEP_ROWS)
         known = kept.read(self._fingerprint, ModelTimings) if kept is not None else None
         if known is None:
@@ -107,7 +108,6 @@ class Timing:
         quickest = {(rows, context): seconds for rows, context, seconds in known.quickest} if known else None
         self._calibration = Calibration(self._sizes(), self._seconds, quickest, clock, self._experts)
         self._head = self._head_seconds() if known is None else known.head
-        self._is_on_device = model.device.type != "cpu"
         if self._is_on_device:
             self._chains = None  # its room is the cache's
         self._keep()
@@ -155,6 +155,7 @@ class Timing:
         return max(0.0, with_all - with_last) / (num_rows - 1)
 
     def _step(self) -> float:
+        assert self._steps is not None, "a device has no threads to choose"
         return self._steps.seconds(next(self._step_rows), SHORT_CONTEXT)
 
     def _seconds(self, num_rows: int, context: int) -> float:

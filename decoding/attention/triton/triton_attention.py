@@ -134,7 +134,7 @@ class TritonAttention:
 
 
 def _doubled(needed: int, before: int) -> int:
-    return before if 0 < needed <= before else 2 * max(1, needed)
+    return max(2, before) if needed <= before else 2 * needed
 
 
 def _read_of(step: StepTensors) -> Step:

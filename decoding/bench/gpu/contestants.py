@@ -1,6 +1,6 @@
 """The contestants on a GPU, each in its own process: `python -m decoding.bench.gpu.contestants NAME < task.json`.
 
-Prints a JSON line for each batch size. All continue the same prompts greedily to the same length.
+Prints a JSON list of the batch sizes. All continue the same prompts greedily to the same length.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ in data.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -30,7 +30,7 @@ from decoding.model.self_test import TOLERANCES
 # Shape suffixes: L padded tokens that need logits, V vocabulary.
 BUCKETS: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 512, 1024, 2048)  # tokens
 FIXED_ROWS = 64  # up to so many tokens a target's forward has one shape, and so one rounding, for a few per cent more
-MOST_LOGITS = 512  # of a step: of a prompt's many tokens few need logits, which take the room of hundreds of others
+MOST_LOGITS = 1024  # of a step: of a prompt's many tokens few need logits, which take the room of hundreds of others
 MOST_SEGMENTS = 256  # of a step, that there is room for the longest block tables of
 FEW_TOKENS = 16  # of the vocabulary, that replays are checked with
 TREE_ROWS = 8  # room for tree nodes per token of the largest bucket: a growing tree's earlier nodes are passed again
@@ -70,6 +70,7 @@ class GraphRunner:
         self._buffers = StepBuffers(store, room)
         self._logits_LV = torch.empty(most_logits, model.num_logits, dtype=torch.float32, device=store.device)
         self._new_stopwatch = stopwatch_on(store.device)
+        self.on_replay: Callable[[StepBatch], None] = lambda _batch: None  # called before each
         self._replays: dict[int, Launch] = {}
         self._features: dict[int, list[Seen]] = {}
 
@@ -124,6 +125,7 @@ class GraphRunner:
         work = self._attention.share_out(batch)
         if not self._buffers.room.holds(batch, work):
             return self._model.launch(batch)
+        self.on_replay(batch)
         num_rows = self._buckets[bisect_left(self._buckets, batch.num_tokens)]
         self._buffers.stage(batch, num_rows, work)
         stopwatch = self._new_stopwatch()  # what the host packs while the device waits is not the forward's time

@@ -26,7 +26,7 @@ from decoding.model.device.row_exact import (
 )
 from decoding.model.experts.gates import gate_of
 from decoding.model.experts.interface import attach, experts_of, own_forward, use_experts
-from decoding.model.experts.reading import gives_the_same, has_known_form
+from decoding.model.experts.reading import has_known_form, why_other_experts
 from decoding.model.experts.separate import SeparateExperts
 from decoding.model.seam import running_plan
 
@@ -35,6 +35,8 @@ from decoding.model.seam import running_plan
 TILE_PAIRS = 32  # an expert has few rows even in a prompt
 ADDED = 1024  # numbers of a row that one program adds up
 JoinGate = Callable[[torch.Tensor], torch.Tensor]  # of [P, 2N]
+OTHER_FORM = "they have other parts than transformers' mixtures"
+OTHER_PACKING = "they are not packed alike"
 
 
 class Stacked(NamedTuple):
@@ -128,28 +130,29 @@ def _of_real_rows(chosen_MK: torch.Tensor, num_experts: int) -> torch.Tensor:
     return torch.where(step.row_segments_T[:, None] < 0, num_experts, chosen_MK)
 
 
-def group_experts(model: nn.Module) -> None:
-    """Have these kernels run the experts of `model` where they compute the same. Of experts that are not packed all
-    mixtures must do so, or transformers' code runs them; of packed ones the originals are dropped."""
-    mixtures = [each for each in model.modules() if type(each).__name__.endswith("Experts")]
-    whole = [(each, _whole(each)) for each in mixtures if experts_of(each) is None]
-    if all(grouped is not None for _, grouped in whole):
+def group_experts(model: nn.Module) -> list[str]:
+    """Have these kernels run the experts of `model` where they compute the same; return why they do not, each reason
+    once. Of experts that are not packed all mixtures must do so, or transformers' code runs them; of packed ones the
+    originals are dropped."""
+    named = (each for each in model.modules() if type(each).__name__.endswith("Experts"))
+    mixtures = [each for each in named if not isinstance(each, SeparateExperts)]
+    whole = {module: _whole(module) for module in mixtures if experts_of(module) is None}
+    packed = {module: _packed(module, separate) for module in mixtures if (separate := experts_of(module)) is not None}
+    reasons = [each for each in (*whole.values(), *packed.values()) if isinstance(each, str)]
+    if whole and not any(isinstance(each, str) for each in whole.values()):
         use_experts(model)
-        for module, grouped in whole:
-            assert grouped is not None
+        packed |= whole
+    for module, grouped in packed.items():
+        if isinstance(grouped, GroupedExperts):
             attach(module, grouped)
-    for module in mixtures:
-        separate = experts_of(module)
-        packed = None if separate is None else _packed(module, separate)
-        if packed is not None:
-            attach(module, packed)
+    return list(dict.fromkeys(reasons))
 
 
-def _whole(module: nn.Module) -> GroupedExperts | None:
-    """Of matrices that share a tensor."""
+def _whole(module: nn.Module) -> GroupedExperts | str:
+    """Of matrices that share a tensor; or why not."""
     own: Any = module
     if not has_known_form(module):
-        return None
+        return OTHER_FORM
     weights = [own.gate_up_proj.detach(), own.down_proj.detach()]
     if own.is_transposed:
         weights = [each.transpose(1, 2) for each in weights]
@@ -158,7 +161,7 @@ def _whole(module: nn.Module) -> GroupedExperts | None:
     num_experts, width = weights[1].shape[:2]
     grouped = GroupedExperts(layers[0], layers[1], num_experts, own._apply_gate)
     own_run = partial(own_forward, module)
-    return grouped if gives_the_same(own_run, grouped, num_experts, width, weights[0]) else None
+    return why_other_experts(own_run, grouped, num_experts, width, weights[0]) or grouped
 
 
 def _of_tensor(weight_XOI: torch.Tensor, bias_XO: torch.Tensor | None) -> Stacked:
@@ -169,15 +172,15 @@ def _of_tensor(weight_XOI: torch.Tensor, bias_XO: torch.Tensor | None) -> Stacke
     return Stacked(operands, expert_step, bias_XO, shape, packing_of(0, shape[1], 0))
 
 
-def _packed(module: nn.Module, separate: SeparateExperts) -> GroupedExperts | None:
-    """Of matrices that are packed one by one."""
+def _packed(module: nn.Module, separate: SeparateExperts) -> GroupedExperts | str:
+    """Of matrices that are packed one by one; or why not."""
     gate_up, down = _of_layers(separate.gates, separate.ups), _of_layers(separate.downs)
     if gate_up is None or down is None:
-        return None
+        return OTHER_PACKING
     join = gate_of(module)
     grouped = GroupedExperts(gate_up, down, len(separate.gates), lambda both: join(*both.chunk(2, -1)))
     like: Any = separate.downs[0].weight
-    return grouped if gives_the_same(separate.one_by_one, grouped, len(separate.gates), down.shape[0], like) else None
+    return why_other_experts(separate.one_by_one, grouped, len(separate.gates), down.shape[0], like) or grouped
 
 
 def _of_layers(*sides: nn.ModuleList) -> Stacked | None:

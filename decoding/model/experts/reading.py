@@ -17,6 +17,7 @@ from decoding.model.experts.gates import gate_of, kernel_of
 from decoding.model.experts.interface import adopt, own_forward
 from decoding.model.experts.panel_linear import fits_panels
 from decoding.model.experts.separate import ExpertLayers, SeparateExperts
+from decoding.model.refusal import is_device_error, sentence
 
 # Shape suffixes: X experts, M rows, E model width, K experts of a row, O outputs, I input width, N inner width.
 TRIAL_ROWS, TRIAL_RANKS = 3, 2
@@ -87,21 +88,33 @@ def _linear(weight_OI: torch.Tensor, bias_O: torch.Tensor | None) -> nn.Linear:
 def _is_same(module: nn.Module, experts: SeparateExperts) -> bool:
     down: Any = experts.downs[0]
     own = partial(own_forward, module)
-    return gives_the_same(own, experts.one_by_one, len(experts.gates), down.weight.shape[0], down.weight)
+    return why_other_experts(own, experts.one_by_one, len(experts.gates), down.weight.shape[0], down.weight) is None
 
 
-def gives_the_same(own: Run, found: Run, num_experts: int, width: int, like: torch.Tensor) -> bool:
-    """Whether a few random rows, of the dtype and on the device of `like`, have the results of the model's own code."""
+def why_other_experts(own: Run, found: Run, num_experts: int, width: int, like: torch.Tensor) -> str | None:
+    """Why a few random rows, of the dtype and on the device of `like`, have other results than by the model's own code;
+    None if they have the same."""
     generator = torch.Generator().manual_seed(0)
     num_ranks = min(TRIAL_RANKS, num_experts)
     rows_ME = torch.randn(TRIAL_ROWS, width, generator=generator).to(like)
     chosen_MK = torch.stack([torch.randperm(num_experts, generator=generator)[:num_ranks] for _ in range(TRIAL_ROWS)])
     shares_MK = torch.rand(TRIAL_ROWS, num_ranks, generator=generator).to(like)
-    chosen_MK = chosen_MK.to(like.device)
+    given = rows_ME, chosen_MK.to(like.device), shares_MK
     with torch.inference_mode():
-        try:
-            expected_ME, found_ME = (run(rows_ME, chosen_MK, shares_MK) for run in (own, found))
-        except Exception:  # modelling code may want other arguments
-            return False
-    bound = TOLERANCES[like.dtype] * float(expected_ME.abs().max())
-    return expected_ME.shape == found_ME.shape and float((found_ME - expected_ME).abs().max()) <= bound
+        return why_other_results(partial(own, *given), partial(found, *given))
+
+
+def why_other_results(own: Callable[[], torch.Tensor], found: Callable[[], torch.Tensor]) -> str | None:
+    """Why two computations have different results; None if they have the same up to rounding. Raises what a device
+    raises."""
+    try:
+        expected, result = own(), found()
+    except Exception as error:  # a kernel that does not compile, or modelling code that wants other arguments
+        if is_device_error(error):
+            raise
+        return sentence(error)
+    if expected.shape != result.shape:
+        return f"it gives results of shape {tuple(result.shape)} instead of {tuple(expected.shape)}"
+    difference = float((result - expected).abs().max() / expected.abs().max())
+    is_same = difference <= TOLERANCES[result.dtype]
+    return None if is_same else f"it gives results that differ by {difference:.2g} of the largest"

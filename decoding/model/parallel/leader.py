@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from weakref import WeakKeyDictionary
@@ -148,29 +148,18 @@ class LeadModel(TargetModel):
     ) -> Runner:
         self._team.tell(Order.CAPTURE, [self._numbers[store], most_keys, most_rows])
         runner = super().runner_over(store, most_keys, most_rows, progress)
-        return LeadRunner(runner, self.tell_replay) if isinstance(runner, GraphRunner) else runner
+        if isinstance(runner, GraphRunner):
+            runner.on_replay = self._tell_replay
+        return runner
 
     def launch(self, batch: StepBatch) -> Forward:
         if self._is_leading:
             self._team.tell(Order.LAUNCH, [self._numbers[batch.store]], arrays_of(batch))
         return super().launch(batch)
 
-    def tell_replay(self, batch: StepBatch) -> None:
+    def _tell_replay(self, batch: StepBatch) -> None:
         """Have the others replay the forward of this step, which this rank is about to."""
         self._team.tell(Order.REPLAY, [self._numbers[batch.store]], arrays_of(batch))
-
-
-class LeadRunner:
-    """Replays captured forwards on all ranks. tell: the others, of a step."""
-
-    def __init__(self, runner: GraphRunner, tell: Callable[[StepBatch], None]) -> None:
-        self._runner, self._tell = runner, tell
-
-    def launch(self, batch: StepBatch) -> Forward:
-        """What no captured forward holds goes back to the model, which tells the others itself."""
-        if self._runner.holds(batch):
-            self._tell(batch)
-        return self._runner.launch(batch)
 
 
 class LeadStore(KvStore):

@@ -18,6 +18,7 @@ from decoding.engine.limits import (
     limits_for,
 )
 from decoding.errors import ConfigError
+from decoding.model.device.graph_runner import MOST_LOGITS
 
 MUCH = 10**9  # slots
 
@@ -81,3 +82,7 @@ def test_a_gpu_has_room_for_the_logits_of_a_thousand_tokens_and_of_a_root_for_ev
     assert limits.max_logits == 1024 < limits.max_batch_rows
     assert limits_of(device="cuda", max_running=2000).max_tree_tokens == 2000
     assert limits_of(device="cpu").max_logits == limits_of(device="cpu").max_batch_rows
+
+
+def test_no_step_of_a_gpu_has_more_logits_than_captured_forwards_hold() -> None:
+    assert limits_of(device="cuda").max_logits <= MOST_LOGITS

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from decoding.config import EngineConfig
 from decoding.drafting.draft_model.state import DraftCost
 from decoding.engine.step_costs import FORGOTTEN_AFTER, MEDIAN_OF, StepCosts, harvest_seconds
@@ -26,7 +28,7 @@ def test_what_a_step_does_beside_its_forwards_is_a_median_of_the_latest() -> Non
 
 
 def test_learning_from_logits_costs_something() -> None:
-    assert harvest_seconds(1000) > 0
+    assert harvest_seconds(1000, torch.device("cpu")) > 0
     costs = StepCosts(a_model(), None)
     assert costs.curve.harvest > 0
 

@@ -23,9 +23,10 @@ from decoding.engine.engine import Engine
 from decoding.engine.start import load_engine, start_engine
 from decoding.errors import ConfigError, RankDied
 from decoding.model.device import graph_runner
+from decoding.model.device.graph_runner import GraphRunner
 from decoding.model.device.runner import silent
 from decoding.model.parallel import leader
-from decoding.model.parallel.leader import LeadModel, LeadRunner
+from decoding.model.parallel.leader import LeadModel
 from decoding.model.target_model import TargetModel
 from tests.heads import new_head
 from tests.models import correlated, tiny
@@ -167,7 +168,7 @@ def test_captured_forwards_are_replayed_on_every_rank(
     monkeypatch.setattr(graph_runner, "BUCKETS", BUCKETS)
     small = replace(config, attention="padded", tensor_parallel_size=SIZE, max_model_len=160, kv_slots=2048)
     engine = load_engine(replace(small, max_batch_rows=64, max_nodes=16, draft_model="none"), kept=GIVEN)
-    assert isinstance(engine._runner, LeadRunner)
+    assert isinstance(engine._runner, GraphRunner)
     for number in range(2):
         prompt = prompt_of(40, number)  # more than a captured forward holds
         expected = reply(alone, asked(f"alone {number}", prompt, number, "none"))

@@ -102,7 +102,13 @@ class Served:
 
     @classmethod
     def of(
-        cls, bench: Bench, model: PreTrainedModel, longest: int, compile: bool = False, exact: bool = False
+        cls,
+        bench: Bench,
+        model: PreTrainedModel,
+        longest: int,
+        kv_slots: int | None = None,
+        compile: bool = False,
+        exact: bool = False,
     ) -> Served:
         told: list[str] = []
         config = EngineConfig(
@@ -111,7 +117,7 @@ class Served:
             prefix_cache=False,
             draft_model="none",
             max_nodes=63,
-            kv_slots=4096 if bench.is_small else None,
+            kv_slots=4096 if bench.is_small else kv_slots,
             threads=1 if bench.is_small else None,
             compile=compile,
             exact=exact,

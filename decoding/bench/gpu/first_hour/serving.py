@@ -17,6 +17,7 @@ from decoding.model.device.graph_runner import GraphRunner
 from decoding.model.self_test import long_chain
 
 PROFILED_STEPS, PROFILED_KERNELS = 10, 40
+SMALL_SLOTS = 65_536  # of each of three engines that are there at once
 RATES = (0.6, 0.3, 0.15)  # of wrong tokens in predictions: about 1.5, 2.5 and 3.5 tokens a forward
 SAMPLED = {"temperature": 0.8, "top_p": 0.95, "seed": 7}
 
@@ -26,7 +27,7 @@ def small(bench: Bench) -> dict[str, Measure]:
 
     @cache
     def served(**given: bool) -> Served:
-        return Served.of(bench, random_model(bench, bench.shape(0)), 4096, **given)
+        return Served.of(bench, random_model(bench, bench.shape(0)), 4096, SMALL_SLOTS, **given)
 
     return {
         "start": lambda: start(served()),

@@ -7,6 +7,7 @@ differs by more than its dtype rounds is not replaced.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +18,7 @@ from decoding.cache.batch import StepBatch
 from decoding.core.layer import LayerSpec
 from decoding.model.device.layers.device_layer import DeviceLayer, DeviceMlp, Norm, OwnMlp, Parts, products_of
 from decoding.model.device.packed_linear import PackedDeviceLinear
-from decoding.model.experts.reading import TOLERANCES
+from decoding.model.experts.reading import why_other_results
 from decoding.model.layers.form import (
     CHILDREN,
     Run,
@@ -29,7 +30,6 @@ from decoding.model.layers.form import (
     shapes_of,
     trials_of,
 )
-from decoding.model.refusal import is_device_error, sentence
 from decoding.model.seam import Seam
 
 TRIAL_SCALE = 0.01  # of a trial's rows, which are small beside what a layer adds to them
@@ -159,14 +159,5 @@ def _why_not_the_same(fused: DeviceLayer, seam: Seam, batch: StepBatch, trial: T
     given = torch.randn(trial.result.shape, generator=torch.Generator().manual_seed(0)) * TRIAL_SCALE
     rows_1ME = given.to(trial.result)
     with torch.inference_mode(), seam.running(seam.backend.prepare(batch)):
-        try:
-            expected_1ME, found_1ME = (run(rows_1ME, **trial.named) for run in (fused.layer, fused))
-        except Exception as error:  # a kernel that does not compile, or modelling code that wants other arguments
-            if is_device_error(error):
-                raise
-            return sentence(error)
-    if found_1ME.shape != expected_1ME.shape:
-        return OTHER_FORM
-    difference = float((found_1ME - expected_1ME).abs().max() / expected_1ME.abs().max())
-    is_same = difference <= TOLERANCES[rows_1ME.dtype]
-    return None if is_same else f"fused it gives results that differ by {difference:.2g} of the largest"
+        own, found = (partial(run, rows_1ME, **trial.named) for run in (fused.layer, fused))
+        return why_other_results(own, found)

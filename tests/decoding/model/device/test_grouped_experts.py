@@ -24,7 +24,7 @@ from tests.row_exact import use_row_exact_dots
 
 pytest.importorskip("triton", reason="Triton is not installed: its kernels are not tested")
 
-from decoding.model.device.grouped_experts import GroupedExperts, group_experts
+from decoding.model.device.grouped_experts import OTHER_FORM, OTHER_PACKING, GroupedExperts, group_experts
 from decoding.model.device.packed_linear import PackedDeviceLinear
 from decoding.model.device.packed_matrix import packed_matrix
 
@@ -142,7 +142,7 @@ def test_packed_experts_are_multiplied_as_they_are(bits: int, zero: int | None) 
 
 def test_experts_that_are_packed_in_several_ways_are_run_one_by_one() -> None:
     experts, plain = packed_mixture(4, None, 8)
-    group_experts(nn.ModuleList([experts]))
+    assert group_experts(nn.ModuleList([experts])) == [OTHER_PACKING]
     assert isinstance(experts.get_submodule(CHILD), SeparateExperts)
     with torch.inference_mode():
         found, expected = experts(*routed(3)), plain.one_by_one(*routed(3))
@@ -154,7 +154,7 @@ def test_one_mixture_that_computes_something_else_leaves_all_to_transformers() -
     experts = model.model.layers[1].mlp.experts
     experts.register_parameter("scale", nn.Parameter(torch.ones(1)))
     before = experts.config._experts_implementation
-    group_experts(model)
+    assert group_experts(model) == [OTHER_FORM]
     assert not any(isinstance(each, GroupedExperts) for each in model.modules())
     assert experts.config._experts_implementation == before
 
