@@ -27,7 +27,7 @@ from decoding.bench.heads.target import digest_of_replies, find_target, in_round
 from decoding.bench.machine import describe_machine
 from decoding.bench.tables.figures import pool
 from decoding.bench.tables.report import Report, command_line
-from decoding.bench.workload import NAMES, PromptChoice, Workload, load_workloads
+from decoding.bench.workload import ASKED, NAMES, PromptChoice, Workload, chat_of, load_workloads
 from decoding.core.speculation_params import SpeculationParams
 from decoding.drafting.eagle.eagle_tree import BEAM, MOST_DEPTH, NUM_NODES
 from decoding.engine.engine import Engine
@@ -37,6 +37,7 @@ PAGE, SECTION = "heads", "table"
 MAX_PROMPT_LEN = 512
 PLAIN = SpeculationParams(method="none", max_nodes=0)
 EAGLE = SpeculationParams(method="eagle", max_nodes=NUM_NODES, max_depth=MOST_DEPTH)
+KNOWN = (*NAMES, *ASKED)
 PRICED = SpeculationParams(method="dynamic")
 EAGLE_WAY = f"eagle, {NUM_NODES} nodes, depth {MOST_DEPTH}, beam {BEAM}"
 PRICED_WAY = "dynamic, own budget"
@@ -53,9 +54,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="NAME=FOLDER",
         help="a head or draft model; `draft-model` is the bundled one; several of one NAME are seeds of one row",
     )
-    add("--data", type=Path, help="a folder with humaneval.jsonl; without it that workload is left out")
+    add("--data", type=Path, help="a folder with public prompts; without it their workloads are left out")
     add("--out", type=Path, default=Path("docs"), help="the folder for heads.md and heads.json")
-    add("--workloads", default=",".join(NAMES), help="comma-separated: code,reasoning,stories,humaneval")
+    add("--workloads", default=",".join(NAMES), help=f"comma-separated: {','.join(KNOWN)}")
     add("--temperatures", default="0,1", help="comma-separated")
     add("--prompts", type=int, default=24, help="prompts of each workload for acceptance lengths")
     add("--max-tokens", type=int, default=128, help="most new tokens for one prompt")
@@ -66,9 +67,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     chosen = parser.parse_args(argv)
     chosen.workloads = [name.strip() for name in chosen.workloads.split(",")]
     chosen.temperatures = [float(each) for each in chosen.temperatures.split(",")]
-    unknown = sorted(set(chosen.workloads).difference(NAMES))
+    unknown = sorted(set(chosen.workloads).difference(KNOWN))
     if unknown:
-        parser.error(f"there is no workload {', '.join(unknown)}; there are {', '.join(NAMES)}")
+        parser.error(f"there is no workload {', '.join(unknown)}; there are {', '.join(KNOWN)}")
     try:
         chosen.contenders = [read_contender(given, chosen.model) for given in chosen.contender]
     except ConfigError as error:
@@ -199,7 +200,11 @@ class Heads:
         chosen = self.chosen
         count = max(chosen.prompts, chosen.rounds)
         choice = PromptChoice(
-            count=count, max_tokens=chosen.max_tokens, max_prompt_len=MAX_PROMPT_LEN, data=chosen.data
+            count=count,
+            max_tokens=chosen.max_tokens,
+            max_prompt_len=MAX_PROMPT_LEN,
+            data=chosen.data,
+            chat=chat_of(self.target.folder),
         )
         return load_workloads(chosen.workloads, tokenizer, choice, self.console.print)
 
