@@ -163,7 +163,7 @@ class TargetModel:
             self._replaced.update(_row_exact_functions())
         self._static = StaticForward(model, self._seam, self._replaced)
         num_fused = 0
-        if self.attention == "triton" and not config.compile and config.tensor_parallel_size == 1:
+        if self.attention == "triton" and not config.compile:
             num_fused = self._fuse_on_device(trial_steps(self, case), progress)
         progress("Testing tree decoding against plain decoding", 0.9)
         report = self_test(self, case, expected)

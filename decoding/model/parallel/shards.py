@@ -98,9 +98,18 @@ def load_share(folder: str, config: EngineConfig, ranks: Ranks) -> tuple[PreTrai
     with suppress(OSError):  # there is none
         model.generation_config = GenerationConfig.from_pretrained(files.paths[0].parent)
     for layer in model.get_decoder().layers:
-        for part in (layer.self_attn, layer.mlp):
+        for part in parts_to_sum(layer, target.device):
             part.register_forward_hook(partial(_summed, ranks))
     return model, whole
+
+
+def parts_to_sum(layer: nn.Module, device: torch.device) -> list[nn.Module]:
+    """Of a layer, what gives a part of a sum: on a GPU the last linear layers of attention and of a gated MLP, which a
+    fused layer calls, too; on a CPU, where packed ones take their place, attention and MLP."""
+    parts = layer.get_submodule("self_attn"), layer.get_submodule("mlp")
+    if device.type == "cpu":
+        return [*parts]
+    return [getattr(part, name, part) for part, name in zip(parts, ("o_proj", "down_proj"), strict=True)]
 
 
 def divide(model: PreTrainedModel, files: Shards, place: Place) -> dict[str, DenseWeight]:

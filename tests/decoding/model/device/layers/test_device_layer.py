@@ -25,6 +25,7 @@ from decoding.model.device.graph_runner import GraphRunner
 from decoding.model.device.packed_linear import PackedDeviceLinear
 from decoding.model.device.packed_matrix import packed_matrix
 from decoding.model.linear.groups import dequantized
+from decoding.model.parallel.shards import parts_to_sum
 from decoding.model.self_test import self_test_case, trial_steps
 from decoding.model.target_model import TargetModel
 from tests.decoding.model.device.test_graph_runner import SAME, steps
@@ -110,6 +111,24 @@ def test_a_fused_layer_computes_what_the_layer_does(model_type: str, dtype: torc
     found = logits_of(model)
     expected = logits_of(by_its_own_code(model))
     assert (found - expected).abs().max() <= TOLERANCES[dtype] * expected.abs().max()
+
+
+def test_sums_over_ranks_that_hang_on_its_products_are_part_of_it() -> None:
+    own, calls = tiny("llama", **SHAPE), []
+
+    def summed(module: nn.Module, _inputs: Any, output: torch.Tensor) -> torch.Tensor:
+        calls.append(module)
+        return 2 * output
+
+    parts = parts_to_sum(own.model.layers[0], torch.device("cuda"))
+    for part in parts:
+        part.register_forward_hook(summed)
+    model, fusion = fused(own)
+    assert fusion == (1, ())
+    calls.clear()
+    found = logits_of(model)
+    assert calls == 2 * parts, "a prompt and a tree"
+    assert (found - logits_of(by_its_own_code(model))).abs().max() <= TOLERANCES[torch.float32] * found.abs().max()
 
 
 @pytest.mark.parametrize(
