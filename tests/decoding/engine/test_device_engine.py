@@ -86,7 +86,7 @@ def replies(
 ) -> tuple[list[list[int]], list[DraftCounts]]:
     """To as many prompts, all in one batch; what was drafted and accepted."""
     requests = [
-        request_of(f"{place} {method}", prompt_of(6 + place, place), sampling, method)
+        request_of(f"{place} {method}", prompt_of(6 + place, place), sampling, method, max_nodes=SMALL.max_nodes)
         for place, method in enumerate(methods)
     ]
     for request in requests:
