@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from decoding.core.tree import DraftTree, Source, chain
 from decoding.costs.price import DraftBudget
 from decoding.drafting.drafter import FixedBudgetDrafter
+from decoding.drafting.tree.limits import limits_of
 
 _MAX_NGRAM = 3
 
@@ -24,8 +25,7 @@ class LookupDrafter(FixedBudgetDrafter):
 
     def propose(self, budget: DraftBudget) -> DraftTree:
         tokens = self._request.tokens
-        speculation = self._request.speculation
-        length = budget.max_nodes if speculation.max_depth is None else min(budget.max_nodes, speculation.max_depth)
+        length = min(limits_of(budget, self._request.speculation.max_depth))
         start = find_continuation(tokens, _MAX_NGRAM)
         copied = tokens[start : start + length] if start > 0 else tokens[:0]
         return chain(int(tokens[-1]), copied, Source.CONTEXT)

@@ -29,7 +29,7 @@ from decoding.drafting.one_tree.buffers import (
 from decoding.drafting.one_tree.grower import NO_ROUNDS, best_part, grow_from_stores, grow_on, plant
 from decoding.drafting.one_tree.probe import learn_text, learn_tree, probe
 from decoding.drafting.sources import Sources
-from decoding.drafting.tree.limits import ANY_DEPTH
+from decoding.drafting.tree.limits import limits_of
 from decoding.stores.context import ContextIndex
 from decoding.stores.evidence import FORCED
 from decoding.stores.successor_table import NUM_SUCCESSORS
@@ -223,7 +223,8 @@ class OneTree:
     def _set_out(self, budget: DraftBudget, rounds: Rounds = NO_ROUNDS) -> None:
         """A tree is about to grow."""
         self.probe()
-        self._budget, self._rounds = budget, rounds
+        limits = limits_of(budget, self._request.speculation.max_depth)
+        self._budget, self._rounds = budget._replace(max_depth=limits.max_depth), rounds
         num_nodes = 2 + _OVERGROWTH * budget.max_nodes
         if num_nodes > len(self._buffers.record.room.rows):
             self._buffers.keep(self._buffers.record._replace(room=new_room(num_nodes)))
@@ -250,13 +251,12 @@ class OneTree:
 
     @property
     def _sides(self) -> Sides:
-        families, depth = self._families, self._request.speculation.max_depth
+        families = self._families
         return Sides(
             Source.CONTEXT in families,
             Source.ADJACENCY in families,
             Source.NGRAM in families,
             0 if self._state is None else self._state.vocab_size,
             self._state is not None and self._state.reads_tokens_alone,
-            ANY_DEPTH if depth is None else depth,
             self._state is not None and self._state.is_block,
         )

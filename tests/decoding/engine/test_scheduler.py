@@ -49,7 +49,7 @@ def run(scheduler: Scheduler) -> dict[str, int]:
 
 
 def test_a_key_whose_first_prompt_takes_all_of_its_share_brings_no_other() -> None:
-    """Beside another key it has a block of tokens a step, which takes longer than prompts may delay those that decode."""
+    """Beside another key it has a block a step, which takes longer than prompts may delay those that decode."""
     pricing = Pricing(64, Curves(CostCurve(base=0.080, token=0.006, key=1e-7)))
     scheduler = Scheduler(LIMITS, BlockPool(4096, PrefixIndex()), pricing)
     scheduler.add(sequence_of("a decodes", "a", 1))
