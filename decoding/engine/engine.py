@@ -219,8 +219,10 @@ class Engine:
         if drawn.verdict is None or step.tree is None:
             sequence.note_chunk()
             return
-        context, outcome = request.num_tokens, outcome_of(step.tree, drawn.verdict)
-        step.num_emitted = sequence.commit(step.tree, drawn.verdict, outcome, step.cost)
+        context = request.num_tokens
+        step.num_emitted = sequence.commit(step.tree, drawn.verdict, step.cost)
+        outcome = outcome_of(step.tree, step.emitted_nodes)
+        sequence.note_outcome(outcome)
         tally.add(step, context, outcome)
         if request.speculation.trace is not None:
             result.traces.append((request.id, trace_step(step, logits_RV)))

@@ -137,6 +137,8 @@ def test_a_stop_inside_an_accepted_run_cuts_it_there(pair: Pair, method: str) ->
             assert request.output.tolist() == plain[: plain.index(stop) + 1]
             assert request.finish_reason is FinishReason.STOP
             stats = ended["cut"]
+            assert stats.counts.accepted == sum(stats.counts.accepted_by_source.values())
+            assert stats.emitted >= stats.counts.accepted + stats.target_forwards - 1
             num_inside += stats.emitted < stats.counts.accepted + stats.target_forwards
             if num_inside:
                 return
