@@ -238,7 +238,8 @@ class OneTree:
         if num_tokens > self._room_until:
             self._room_until = min(num_tokens + _TOKENS_AHEAD, self._request.max_total)
             self._index.reserve(self._request.buffer[: self._room_until])
-            self._replies.reserve(_PROMPT_END + _TOKENS_AHEAD)
+        if Source.CONTEXT in self._families:
+            self._replies.reserve(num_tokens - int(self._buffers.record.counts[NUM_KEPT]))
         kept = self._buffers.record.stores
         are_same = kept.context is self._index.arrays and kept.replies is self._replies.arrays
         if not are_same or kept.ngrams is not self._ngrams.arrays:
