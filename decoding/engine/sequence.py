@@ -100,9 +100,10 @@ class Sequence:
         return len(self.request.prompt)
 
     def note_found(self, num_found: int) -> int:
-        """So many tokens need not be run; how many of them are news, 0 if it has run before."""
+        """So many tokens need not be run; how many of its prompt's are news, 0 if it has run before."""
         if self.stats.preemptions:
             return 0
+        num_found = min(num_found, len(self.request.prompt) - self.stats.cached_tokens)  # the others were resumed
         self.stats.cached_tokens += num_found
         return num_found
 

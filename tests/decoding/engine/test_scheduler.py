@@ -24,14 +24,15 @@ LIMITS = Limits(
 )
 
 
-def sequence_of(name: str, key: str, prompt_len: int) -> Sequence:
-    prompt = np.random.default_rng(list(name.encode())).integers(3, 300, prompt_len).astype(np.int32)
+def sequence_of(name: str, key: str, prompt_len: int, num_resumed: int = 0) -> Sequence:
+    prompt = np.random.default_rng(prompt_len).integers(3, 300, prompt_len).astype(np.int32)
     request = Request(
         id=name,
         prompt=prompt,
         sampling=SamplingParams(max_tokens=50),
         speculation=SpeculationParams(method="none"),
         tenant=key,
+        resumed=np.arange(num_resumed, dtype=np.int32),
     )
     drafter = SimpleNamespace(reads_ahead=False, nodes_wanted=0, forget_rows=lambda: None)
     return Sequence(request=request, drafter=cast(SequenceDrafter, drafter))
@@ -56,7 +57,18 @@ def test_a_key_whose_first_prompt_takes_all_of_its_share_brings_no_other() -> No
     scheduler.add(sequence_of("b decodes", "b", 1))
     run(scheduler)
     scheduler.add(sequence_of("a reads", "a", 400))
-    scheduler.add(sequence_of("a reads too", "a", 400))
+    scheduler.add(sequence_of("a reads too", "a", 401))
     plans = [run(scheduler) for _ in range(5)]
     assert {"a decodes": 1, "b decodes": 1, "a reads": BLOCK_LEN} in plans
     assert not any("a reads too" in plan for plan in plans)
+
+
+def test_of_a_resumed_request_no_more_of_the_prompt_is_found_than_it_has() -> None:
+    pricing = Pricing(64, Curves(CostCurve(base=0.080, token=0.006, key=1e-7)))
+    scheduler = Scheduler(LIMITS, BlockPool(4096, PrefixIndex()), pricing)
+    scheduler.add(sequence_of("before", "a", 20, num_resumed=45))
+    assert run(scheduler) == {"before": 65}
+    again = sequence_of("again", "a", 20, num_resumed=45)
+    scheduler.add(again)
+    assert run(scheduler) == {"before": 1, "again": 1}
+    assert (scheduler.reuse.queries, scheduler.reuse.hits, again.stats.cached_tokens) == (20, 20, 20)
