@@ -194,7 +194,7 @@ class Engine:
         return self._pricing.harvest_len(rate) if is_worth_it else 0
 
     def _draft(self, steps: list[SequenceStep], isolation: Isolation) -> None:
-        """Let the trees grow. Where drafting fails, the step is a plain one."""
+        """Let the trees grow. Whose drafting fails also alone is ended."""
         try:
             self._drafting.propose(steps)
         except Exception as error:  # of one of them at least; the others draft again, which changes no token
