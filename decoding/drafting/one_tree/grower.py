@@ -3,7 +3,7 @@
 A node's score is its chance to be accepted, the product along its path. The likeliest candidate of any node joins the
 tree until none is worth its price. The draft model is run on nodes where it promises more than the stores know, and
 ahead of the tree on what those go on with, in rounds that are worth their price. All that a tree grows from and into
-lies on a buffers, at the address `at`.
+lies in the request's buffers, at the address `at`.
 Invariant: a child is never likelier than its parent, so the likeliest nodes are a tree.
 """
 
