@@ -65,7 +65,6 @@ class OneTree:
         self._prediction = sources.prediction if may_use("prediction") else None
         self._grammar = sources.grammar if may_use("grammar") else None
         self._index = ContextIndex(request.max_total, SHORTEST_COPIED)
-        self._index.reserve(request.tokens)
         models = sources.stores.acceptance_models(request.sampling.temperature > 0)
         self._buffers = new_buffers(request, self._sides, models, self._stores)
         self._buffers.record.counts[NUM_KEPT] = max(0, len(request.prompt) - _PROMPT_END)

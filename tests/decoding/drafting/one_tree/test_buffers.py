@@ -42,3 +42,10 @@ def test_replies_that_grow_together_forget_nothing_while_their_session_has_memor
             request.extend(random.integers(0, 1000, 3).astype(np.int32))
         assert session.replies.is_sound(1000)  # it has a place for every token, or all that there may be
     assert session.replies.arrays.counters[0] > 8 * 59 * 3
+
+
+def test_a_text_is_given_room_when_it_is_first_probed_and_not_while_its_request_waits() -> None:
+    short, long = (drafter_of(new_session(), request_of(LOOP * times)) for times in (1, 200))
+    assert long._index.arrays.slots.nbytes == short._index.arrays.slots.nbytes
+    long.probe()
+    assert long._index.arrays.slots.nbytes > 10 * short._index.arrays.slots.nbytes
