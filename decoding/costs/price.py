@@ -176,6 +176,10 @@ class DraftBudget(NamedTuple):
     credit: float = math.inf
     max_depth: int = ANY_DEPTH
 
+    def within(self, max_depth: int | None) -> DraftBudget:
+        """The same, but no deeper than `max_depth`, where it is not None."""
+        return self if max_depth is None else self._replace(max_depth=min(self.max_depth, max_depth))
+
     @property
     def most_rounds(self) -> float:
         """Of a row each, or a block, that there is credit for."""

@@ -16,7 +16,6 @@ from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, IntArray, Source, Verdict, root_only
 from decoding.costs.price import DraftBudget
 from decoding.drafting.drafter import Drafter
-from decoding.drafting.tree.limits import Limits, limits_of
 from decoding.errors import BrokenGrammar
 from decoding.sampling.grammar.matcher import GrammarMatcher
 
@@ -53,7 +52,7 @@ class TreeGrammar:
         speculation = self._request.speculation
         if not speculation.may_use("grammar"):
             return self._own
-        return _with_chains(self._own, chains, limits_of(budget, speculation.max_depth))
+        return _with_chains(self._own, chains, budget.within(speculation.max_depth))
 
     def show(self, drafter: Drafter, verdict: Verdict, top: TopTokens | None) -> None:
         """Let the method that drafted observe the step: its own nodes, the path as far as it goes along them, and the
@@ -111,11 +110,11 @@ def _part(tree: DraftTree, nodes: IntArray) -> DraftTree:
     return DraftTree(tree.tokens[nodes], parents, tree.sources[nodes], origins=nodes, names=names)
 
 
-def _with_chains(tree: DraftTree, chains: list[Chain], limits: Limits) -> DraftTree:
-    """The tree with chains under its leaves, as far as the limits let."""
+def _with_chains(tree: DraftTree, chains: list[Chain], budget: DraftBudget) -> DraftTree:
+    """The tree with chains under its leaves, as far as the budget lets."""
     tokens, parents, depths = tree.tokens.tolist(), tree.parents.tolist(), tree.depths()
     for leaf, forced in chains:
-        node, most = leaf, min(limits.max_nodes + 1 - len(tokens), limits.max_depth - int(depths[leaf]))
+        node, most = leaf, min(budget.max_nodes + 1 - len(tokens), budget.max_depth - int(depths[leaf]))
         for token in forced[: max(most, 0)]:
             parents.append(node)
             node = len(tokens)

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from decoding.core.tree import DraftTree, Source, chain
 from decoding.costs.price import DraftBudget
 from decoding.drafting.drafter import FixedBudgetDrafter
-from decoding.drafting.tree.limits import limits_of
 
 _MAX_NGRAM = 3
 
@@ -24,8 +23,8 @@ class LookupDrafter(FixedBudgetDrafter):
     """
 
     def propose(self, budget: DraftBudget) -> DraftTree:
-        tokens = self._request.tokens
-        length = min(limits_of(budget, self._request.speculation.max_depth))
+        tokens, budget = self._request.tokens, budget.within(self._request.speculation.max_depth)
+        length = min(budget.max_nodes, budget.max_depth)
         start = find_continuation(tokens, _MAX_NGRAM)
         copied = tokens[start : start + length] if start > 0 else tokens[:0]
         return chain(int(tokens[-1]), copied, Source.CONTEXT)

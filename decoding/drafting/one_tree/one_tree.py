@@ -29,7 +29,6 @@ from decoding.drafting.one_tree.buffers import (
 from decoding.drafting.one_tree.grower import NO_ROUNDS, best_part, grow_from_stores, grow_on, plant
 from decoding.drafting.one_tree.probe import learn_text, learn_tree, probe
 from decoding.drafting.sources import Sources
-from decoding.drafting.tree.limits import limits_of
 from decoding.stores.context import ContextIndex
 from decoding.stores.evidence import FORCED
 from decoding.stores.successor_table import NUM_SUCCESSORS
@@ -222,8 +221,7 @@ class OneTree:
     def _set_out(self, budget: DraftBudget, rounds: Rounds = NO_ROUNDS) -> None:
         """A tree is about to grow."""
         self.probe()
-        limits = limits_of(budget, self._request.speculation.max_depth)
-        self._budget, self._rounds = budget._replace(max_depth=limits.max_depth), rounds
+        self._budget, self._rounds = budget.within(self._request.speculation.max_depth), rounds
         num_nodes = 2 + _OVERGROWTH * budget.max_nodes
         if num_nodes > len(self._buffers.record.room.rows):
             self._buffers.keep(self._buffers.record._replace(room=new_room(num_nodes)))
@@ -238,7 +236,9 @@ class OneTree:
             self._room_until = min(num_tokens + _TOKENS_AHEAD, self._request.max_total)
             self._index.reserve(self._request.buffer[: self._room_until])
         if Source.CONTEXT in self._families:
-            self._replies.reserve(num_tokens - int(self._buffers.record.counts[NUM_KEPT]))
+            num_fresh = num_tokens - int(self._buffers.record.counts[NUM_KEPT])
+            if int(self._replies.arrays.counters[0]) + num_fresh > len(self._replies.arrays.tokens):
+                self._replies.reserve(num_fresh)
         kept = self._buffers.record.stores
         are_same = kept.context is self._index.arrays and kept.replies is self._replies.arrays
         if not are_same or kept.ngrams is not self._ngrams.arrays:

@@ -16,4 +16,4 @@ class Limits(NamedTuple):
 
 def limits_of(budget: DraftBudget, max_depth: int | None) -> Limits:
     """The budget's, but no deeper than `max_depth`, where it is not None."""
-    return Limits(budget.max_nodes, budget.max_depth if max_depth is None else min(budget.max_depth, max_depth))
+    return Limits(budget.max_nodes, budget.within(max_depth).max_depth)
