@@ -66,6 +66,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
         "layer_types": ["sliding_attention", "full_attention"] * 2,
     },
     "gpt_neox": {},
+    "gpt2": {},  # whose positions are learned
     "olmo2": {"num_key_value_heads": 2},
     "smollm3": {"num_key_value_heads": 2, "no_rope_layer_interval": 2},
     "phi3": {"num_key_value_heads": 2, "original_max_position_embeddings": 512},

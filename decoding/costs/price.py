@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+ANY_DEPTH = 2**31 - 1
+
 
 @dataclass(frozen=True, slots=True)
 class ExpertCosts:
@@ -160,7 +162,7 @@ class DraftBudget(NamedTuple):
     credit: what the tree's nodes may cost, in tokens, and as much again the draft model. others, fixed: tokens that the
     step's other requests are given, and what it costs without this tree, in tokens; a tree that promises much beside
     them raises the rate, and so the price of its own last nodes. harvests: whether the stores learn from the tree's
-    logits.
+    logits. max_depth: edges from the root; what lies deeper could not be emitted.
     """
 
     max_nodes: int
@@ -172,6 +174,11 @@ class DraftBudget(NamedTuple):
     fixed: float = math.inf
     harvests: bool = True
     credit: float = math.inf
+    max_depth: int = ANY_DEPTH
+
+    def within(self, max_depth: int | None) -> DraftBudget:
+        """The same, but no deeper than `max_depth`, where it is not None."""
+        return self if max_depth is None else self._replace(max_depth=min(self.max_depth, max_depth))
 
     @property
     def most_rounds(self) -> float:

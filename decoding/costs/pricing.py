@@ -291,8 +291,9 @@ class Pricing:
         """That of the demand in this place. num_sharing: sequences that share the draft model's forwards."""
         if demand.tokens_left <= 1 or chance is None:
             return NOTHING
+        max_depth = demand.tokens_left - 1  # a path of so many leaves room for the bonus token
         if demand.max_nodes is not None:
-            return DraftBudget(min(demand.max_nodes, self._most_nodes))
+            return DraftBudget(min(demand.max_nodes, self._most_nodes), max_depth=max_depth)
         prices = self._prices(rate, demand, num_sharing)
         credit = max(0.0, demand.credit) * rate.tokens_a_second / rate.plain / (2 if self._runs_model(demand) else 1)
         most_nodes = self._most_nodes if demand.most_nodes is None else min(demand.most_nodes, self._most_nodes)
@@ -301,7 +302,7 @@ class Pricing:
             return NOTHING
         whole = sum(rate.emitted)
         others, fixed = whole - rate.emitted[place], whole - price_of(prices.node, rate.tokens[place] - 1)
-        return DraftBudget(most_nodes, *prices, others, fixed, self._harvests(rate, demand), credit)
+        return DraftBudget(most_nodes, *prices, others, fixed, self._harvests(rate, demand), credit, max_depth)
 
 
 def fitted(budgets: Sequence[DraftBudget], room: int) -> list[DraftBudget]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from decoding.cache.block_pool import BlockTable
@@ -120,7 +121,11 @@ class Drafting:
             self._warned.add(fallback.reason)
             logger.warning("Request %s drafts without the draft model: %s.", drafter.request.id, fallback.sentence)
         reason = f"{drafter.active.choice.method} was given up: {fallback.sentence}"
-        self._begin(drafter, Choice(AUTO, "fallback", reason))
+        choice = Choice(AUTO, "fallback", reason)
+        if drafter.active.choice.method == AUTO:  # what it knows of the reply, and has counted and kept of it, stays
+            drafter.active = replace(drafter.active, choice=choice, state=None)
+        else:
+            self._begin(drafter, choice)
 
     def _begin(self, drafter: SequenceDrafter, choice: Choice, start_drafter: StartDrafter | None = None) -> None:
         """Let a method draft for a sequence from here on; with the draft model if there is one for it, and it can."""

@@ -14,6 +14,7 @@ import numpy as np
 from decoding.core.request import Request
 from decoding.core.top_tokens import TopTokens
 from decoding.core.tree import DraftTree, IntArray, Source, Verdict, root_only
+from decoding.costs.price import DraftBudget
 from decoding.drafting.drafter import Drafter
 from decoding.errors import BrokenGrammar
 from decoding.sampling.grammar.matcher import GrammarMatcher
@@ -37,19 +38,21 @@ class TreeGrammar:
             return self._ahead().forced()
         return []
 
-    def revise(self, proposed: DraftTree, max_nodes: int) -> DraftTree:
+    def revise(self, proposed: DraftTree, budget: DraftBudget) -> DraftTree:
         """The tree to verify: of the proposed one what the grammar allows, and under its leaves what it forces, as far
-        as `max_nodes` lets. A tree that is verified by rejection stays: what is tested may depend on nothing else."""
+        as the budget lets. A tree that is verified by rejection stays: what is tested may depend on nothing else."""
         self._num_tokens, self._own = self._request.num_tokens, proposed
-        if max_nodes == 0 or proposed.draws is not None:
+        if budget.max_nodes == 0 or proposed.draws is not None:
             return proposed
         try:
             allowed, chains = walk(proposed, self._ahead())
         except BrokenGrammar:
             return proposed
         self._own = _part(proposed, allowed)
-        may_force = self._request.speculation.may_use("grammar")
-        return _with_chains(self._own, chains, max_nodes) if may_force else self._own
+        speculation = self._request.speculation
+        if not speculation.may_use("grammar"):
+            return self._own
+        return _with_chains(self._own, chains, budget.within(speculation.max_depth))
 
     def show(self, drafter: Drafter, verdict: Verdict, top: TopTokens | None) -> None:
         """Let the method that drafted observe the step: its own nodes, the path as far as it goes along them, and the
@@ -107,12 +110,12 @@ def _part(tree: DraftTree, nodes: IntArray) -> DraftTree:
     return DraftTree(tree.tokens[nodes], parents, tree.sources[nodes], origins=nodes, names=names)
 
 
-def _with_chains(tree: DraftTree, chains: list[Chain], max_nodes: int) -> DraftTree:
-    """The tree with chains under its leaves, while it has fewer nodes than `max_nodes`."""
-    tokens, parents = tree.tokens.tolist(), tree.parents.tolist()
+def _with_chains(tree: DraftTree, chains: list[Chain], budget: DraftBudget) -> DraftTree:
+    """The tree with chains under its leaves, as far as the budget lets."""
+    tokens, parents, depths = tree.tokens.tolist(), tree.parents.tolist(), tree.depths()
     for leaf, forced in chains:
-        node = leaf
-        for token in forced[: max(max_nodes + 1 - len(tokens), 0)]:
+        node, most = leaf, min(budget.max_nodes + 1 - len(tokens), budget.max_depth - int(depths[leaf]))
+        for token in forced[: max(most, 0)]:
             parents.append(node)
             node = len(tokens)
             tokens.append(token)

@@ -138,7 +138,7 @@ class SequenceDrafter:
     def propose(self, budget: DraftBudget) -> DraftTree:
         """The tree to verify, of at least one node besides the root where that is worth its price."""
         proposed = self.active.drafter.propose(budget)
-        return proposed if self.grammar is None else self.grammar.revise(proposed, budget.max_nodes)
+        return proposed if self.grammar is None else self.grammar.revise(proposed, budget)
 
     def observe_prefill(self, start: int, top: TopTokens | None) -> None:
         """Tokens from `start` on were run: row i of `top` follows position `start + i`."""

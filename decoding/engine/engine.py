@@ -194,7 +194,7 @@ class Engine:
         return self._pricing.harvest_len(rate) if is_worth_it else 0
 
     def _draft(self, steps: list[SequenceStep], isolation: Isolation) -> None:
-        """Let the trees grow. Where drafting fails, the step is a plain one."""
+        """Let the trees grow. Whose drafting fails also alone is ended."""
         try:
             self._drafting.propose(steps)
         except Exception as error:  # of one of them at least; the others draft again, which changes no token
@@ -219,8 +219,10 @@ class Engine:
         if drawn.verdict is None or step.tree is None:
             sequence.note_chunk()
             return
-        context, outcome = request.num_tokens, outcome_of(step.tree, drawn.verdict)
-        step.num_emitted = sequence.commit(step.tree, drawn.verdict, outcome, step.cost)
+        context = request.num_tokens
+        step.num_emitted = sequence.commit(step.tree, drawn.verdict, step.cost)
+        outcome = outcome_of(step.tree, step.emitted_nodes)
+        sequence.note_outcome(outcome)
         tally.add(step, context, outcome)
         if request.speculation.trace is not None:
             result.traces.append((request.id, trace_step(step, logits_RV)))

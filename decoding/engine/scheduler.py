@@ -206,8 +206,8 @@ class Scheduler:
                 continue
             self.reuse.hits += sequence.note_found(sequence.find_rows(self._pool))
             size = plan.room_for(sequence)
-            if (needed := self._seconds(sequence, size)) > seconds_left:
-                size = max(int(size * seconds_left / needed), min(size, BLOCK_LEN) if sequence is first else 0)
+            if (needed := self._seconds(sequence, size)) > (allowed := max(seconds_left, 0.0)):
+                size = max(int(size * allowed / needed), min(size, BLOCK_LEN) if sequence is first else 0)
             if size < sequence.num_pending:
                 size -= (sequence.num_committed + size) % BLOCK_LEN  # so that whole blocks can be found
             if size > 0 and self._make_room(sequence, size, plan):

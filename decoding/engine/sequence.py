@@ -100,9 +100,10 @@ class Sequence:
         return len(self.request.prompt)
 
     def note_found(self, num_found: int) -> int:
-        """So many tokens need not be run; how many of them are news, 0 if it has run before."""
+        """So many tokens need not be run; how many of its prompt's are news, 0 if it has run before."""
         if self.stats.preemptions:
             return 0
+        num_found = min(num_found, len(self.request.prompt) - self.stats.cached_tokens)  # the others were resumed
         self.stats.cached_tokens += num_found
         return num_found
 
@@ -141,7 +142,7 @@ class Sequence:
         """Of the prompt's next tokens."""
         self.prompt_logprobs += logprobs
 
-    def commit(self, tree: DraftTree, verdict: Verdict, outcome: DraftOutcome | None, cost: DraftCost) -> int:
+    def commit(self, tree: DraftTree, verdict: Verdict, cost: DraftCost) -> int:
         """Go on with the tokens of a verified tree, up to the one that ends the reply; how many. cost: the draft
         model's."""
         now, stats = time.monotonic(), self.stats
@@ -157,10 +158,13 @@ class Sequence:
         stats.draft_model_seconds += cost.seconds
         method = self.drafter.active.choice.method
         stats.steps_by_method[method] = stats.steps_by_method.get(method, 0) + 1
-        if outcome is not None:
-            stats.counts.count(outcome)
         self.drafter.note_step(tree, verdict, cost)
         return num_emitted
+
+    def note_outcome(self, outcome: DraftOutcome | None) -> None:
+        """What the tree just committed counts for."""
+        if outcome is not None:
+            self.stats.counts.count(outcome)
 
     def end(self, reason: FinishReason) -> Finished:
         """Say what the sequence came to."""

@@ -97,6 +97,12 @@ class SequenceStep:
         return None if self.drawn is None else self.drawn.verdict
 
     @property
+    def emitted_nodes(self) -> IntArray:
+        """int32: of the accepted path below the root what was emitted; a stop may have cut the rest."""
+        assert self.verdict is not None, self.sequence.request.id
+        return self.verdict.path[1 : 1 + self.num_emitted]
+
+    @property
     def learns(self) -> bool:
         """Whether drafting learns from the tree: not from a plain step's, or that would not be cheap."""
         if self.tree is None or self.budget is None or self.budget.max_nodes == 0:

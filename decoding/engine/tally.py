@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from decoding.core.stats import DraftOutcome, MethodCounts, StepStats
-from decoding.core.tree import DraftTree, Source, Verdict
+from decoding.core.tree import DraftTree, IntArray, Source
 from decoding.costs.price import CostCurve
 from decoding.engine.scheduler import Reuse
 from decoding.engine.sequence_step import SequenceStep
@@ -18,13 +18,14 @@ from decoding.engine.sequence_step import SequenceStep
 SOURCE_NAMES = [source.name.lower() for source in Source]
 
 
-def outcome_of(tree: DraftTree, verdict: Verdict) -> DraftOutcome | None:
-    """What a verified tree counts for; None for one of the root alone, which drafted nothing."""
+def outcome_of(tree: DraftTree, emitted: IntArray) -> DraftOutcome | None:
+    """What a verified tree counts for, of whose nodes these were emitted; None for one of the root alone, which drafted
+    nothing."""
     if tree.num_drafted == 0:
         return None
     sources = tree.sources.tobytes()  # counting in bytes costs a fraction of what counting in arrays does
-    accepted = bytes([sources[node] for node in verdict.path[1:].tolist()])
-    return DraftOutcome(tree.num_drafted, verdict.num_accepted, _by_source(sources[1:]), _by_source(accepted))
+    accepted = bytes([sources[node] for node in emitted.tolist()])
+    return DraftOutcome(tree.num_drafted, len(accepted), _by_source(sources[1:]), _by_source(accepted))
 
 
 def _by_source(sources: bytes) -> list[tuple[str, int]]:

@@ -17,6 +17,8 @@ from decoding.core.sampling_params import SamplingParams
 from decoding.sampling.logits_row import mass, num_at_least, tokens_at_least
 
 SIGNIFICANT_GAP = 8.0  # the search for a nucleus starts with tokens within so many nats of the best
+_WHOLE_GAP = 10240.0  # and ends with so many: what is less likely is never drawn
+_LOWEST = np.finfo(np.float32).min  # of finite values
 
 
 class Law(NamedTuple):
@@ -46,7 +48,10 @@ def nucleus(row: NDArray[np.float32], best: np.float32, law: Law) -> NDArray[np.
     step = 0.0
     while True:
         near = tokens_at_least(row, _value_below(best, gap, law))
-        everything = len(near) == len(row) or gap > 1e4
+        if law.top_k > 0 and len(near) < limit and gap == SIGNIFICANT_GAP and num_at_least(row, _LOWEST) <= limit:
+            gap = _WHOLE_GAP  # a grammar leaves no more than top-k asks for
+            continue
+        everything = len(near) == len(row) or gap >= _WHOLE_GAP
         if len(near) >= limit or everything or law.top_k == 0:
             order = near[ranked(row[near])][:limit]
             if law.top_p >= 1.0:

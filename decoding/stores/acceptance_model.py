@@ -87,12 +87,14 @@ def below(model: AcceptanceModel, most_tried: float, learning_rate: float, trust
 
 def is_sound(model: AcceptanceModel) -> bool:
     """Whether its numbers, which came from outside, can be ones that were learned."""
-    rates = model.hit_rate, model.rescue_rate, model.asked_rate
-    chances = np.concatenate((model.chances, model.reliability[0], *(rate[:1] for rate in rates)))
-    counts = np.concatenate((model.tried, model.reliability[1], *(rate[1:] for rate in rates)))
+    chances = np.concatenate((model.chances, model.reliability[0]))
+    counts = np.concatenate((model.tried, model.reliability[1]))
+    rates, rates_counts = np.stack((model.hit_rate, model.rescue_rate, model.asked_rate), axis=1)
     return bool(
         np.all((chances >= 0) & (chances <= 1))
         and np.all((counts >= 0) & np.isfinite(counts))
+        and np.all((rates >= np.float32(_LEAST)) & (rates <= np.float32(1 - _LEAST)))
+        and np.all((rates_counts >= 1) & np.isfinite(rates_counts))
         and np.all((model.lately >= 0) & (model.lately <= _MOST_WEIGHT))
         and np.all(np.abs(model.stretch) <= _MOST_STRETCH)
         and np.all(np.abs(model.weights) <= _MOST_WEIGHT)
@@ -243,4 +245,5 @@ def learn_hit(model: AcceptanceModel, was_likely: bool, was_known: bool) -> None
 @nb.njit(cache=True, forceinline=True)
 def _observe(rate: NDArray[np.float32], pace: float, came: bool) -> None:
     rate[1] += 1
-    rate[0] += max(pace, 1 / rate[1]) * (came - rate[0])
+    seen = rate[0] + max(pace, 1 / rate[1]) * (came - rate[0])
+    rate[0] = min(max(seen, _LEAST), 1 - _LEAST)  # what grows by a rate divides by its logarithm

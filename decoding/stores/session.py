@@ -28,10 +28,11 @@ NAMES = frozenset(("ngrams", "replies", *MODELS))
 
 @dataclass(slots=True)
 class Session:
-    """The store of one session; running requests hold on to it even after it left the `SessionStore`.
+    """What one session remembers: two stores and two acceptance models, each from its first use on; running requests
+    hold on to them even after it left the `SessionStore`.
 
-    max_bytes: of the store, which exists from its first use on. server_models: of greedy and of sampled requests,
-    shared by all sessions; this one's own begin with their view.
+    max_bytes: of each store. server_models: of greedy and of sampled requests, shared by all sessions; this one's own
+    begin with their view.
     """
 
     tenant: str

@@ -1,7 +1,7 @@
 """A bounded table of what comes next: for each key the ten likeliest successors and their probabilities.
 
 Owns the arrays, their growth, and who leaves a full set. Knows neither what a key stands for nor how much a new row
-counts: `adjacency` and `ngram` do. Four tiers of keys at most share the memory, so it goes to whichever is used.
+counts: `ngram` does. Four tiers of keys at most share the memory, so it goes to whichever is used.
 Invariant: an entry's successors are in falling order of probability, padded with token -1.
 """
 

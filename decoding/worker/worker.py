@@ -14,6 +14,7 @@ import time
 import msgspec
 import numpy as np
 import zmq
+from numpy.typing import NDArray
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from decoding.config import EngineConfig
@@ -42,13 +43,13 @@ logger = logging.getLogger("gander.worker")
 
 
 def request_of(submit: messages.Submit, eos_token_ids: frozenset[int]) -> Request:
-    """The engine's request for a message. Raises RequestRejected for an empty prompt."""
+    """The engine's request for a message. Raises RequestRejected for an empty prompt, and for ids of no vocabulary."""
     if not submit.prompt:
         raise RequestRejected("prompt is empty", param="prompt")
     submit.sampling.validate()
     return Request(
         id=submit.request_id,
-        prompt=np.array(submit.prompt, np.int32),
+        prompt=_token_ids("prompt", submit.prompt),
         sampling=submit.sampling,
         speculation=submit.speculation,
         eos_token_ids=eos_token_ids,
@@ -58,9 +59,16 @@ def request_of(submit: messages.Submit, eos_token_ids: frozenset[int]) -> Reques
         call_id=submit.call_id,
         weight=submit.weight,
         priority=submit.priority,
-        prediction=np.array(submit.prediction, np.int32),
-        resumed=np.array(submit.resumed, np.int32),
+        prediction=_token_ids("prediction", submit.prediction),
+        resumed=_token_ids("resumed", submit.resumed),
     )
+
+
+def _token_ids(field: str, ids: list[int]) -> NDArray[np.int32]:
+    try:
+        return np.array(ids, np.int32)
+    except OverflowError:
+        raise RequestRejected(f"{field} holds token ids that no vocabulary has", param=field) from None
 
 
 class Worker:

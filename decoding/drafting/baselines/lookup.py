@@ -23,9 +23,8 @@ class LookupDrafter(FixedBudgetDrafter):
     """
 
     def propose(self, budget: DraftBudget) -> DraftTree:
-        tokens = self._request.tokens
-        speculation = self._request.speculation
-        length = budget.max_nodes if speculation.max_depth is None else min(budget.max_nodes, speculation.max_depth)
+        tokens, budget = self._request.tokens, budget.within(self._request.speculation.max_depth)
+        length = min(budget.max_nodes, budget.max_depth)
         start = find_continuation(tokens, _MAX_NGRAM)
         copied = tokens[start : start + length] if start > 0 else tokens[:0]
         return chain(int(tokens[-1]), copied, Source.CONTEXT)

@@ -89,6 +89,7 @@ class ModelTree:
     def __init__(self, request: Request, rules: Rules, budget: DraftBudget, rounds: Rounds, vocab_size: int) -> None:
         if rules.beam == 0:
             rounds = rounds._replace(most_rows=min(rounds.most_rows, budget.max_nodes))
+        rules = rules._replace(d_max=min(rules.d_max, budget.max_depth))
         law, price = draft_law(request.sampling, COUPLED), float(budget.price.usual)
         self._growing = Growing(law, rules, rounds, request.num_tokens, vocab_size, budget.max_nodes, price)
         self._nodes = np.array([(request.tokens[-1], -1, 0, -1, 1.0, 1.0)], _NODE)

@@ -94,14 +94,13 @@ class Room(NamedTuple):
 class Sides(NamedTuple):
     """Who takes part. uses_*: the context, n-grams of one or two tokens, and of three or four; vocab_size: of the
     tokens that the draft model shares with the target; runs_ahead: whether it runs a row in one forward with its
-    parent's; max_depth: of a tree; is_block: whether it says in one go what follows each depth, whatever the path."""
+    parent's; is_block: whether it says in one go what follows each depth, whatever the path."""
 
     uses_context: bool
     uses_short: bool
     uses_long: bool
     vocab_size: int
     runs_ahead: bool
-    max_depth: int
     is_block: bool
 
 
@@ -189,7 +188,7 @@ def _blank() -> TreeBuffers:
         stores=Stores(ContextIndex(1, SHORTEST_COPIED).arrays, SuffixIndex(0).arrays, NgramStore(0).arrays),
         levels=Levels(_UNMEASURED, _UNMEASURED, _UNMEASURED),
         law=draft_law(SamplingParams(max_tokens=1), COUPLED),
-        sides=Sides(True, True, True, 1, True, 1, False),
+        sides=Sides(True, True, True, 1, True, False),
     )
 
 

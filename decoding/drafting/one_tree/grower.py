@@ -3,7 +3,7 @@
 A node's score is its chance to be accepted, the product along its path. The likeliest candidate of any node joins the
 tree until none is worth its price. The draft model is run on nodes where it promises more than the stores know, and
 ahead of the tree on what those go on with, in rounds that are worth their price. All that a tree grows from and into
-lies on a buffers, at the address `at`.
+lies in the request's buffers, at the address `at`.
 Invariant: a child is never likelier than its parent, so the likeliest nodes are a tree.
 """
 
@@ -159,7 +159,7 @@ def _add_likeliest(at: int, budget: DraftBudget, most_depth: int, waiting: IntAr
         chance, parent, rank = pop(heap)
         _put(buffers, node, parent, rank, chance)
         _offer(buffers, budget, parent, rank + 1)
-        if nodes.depths[node] < buffers.sides.max_depth:
+        if nodes.depths[node] < budget.max_depth:
             room.rows[node] = _row_ahead(buffers, node)
             open_node(at, node)
             if room.rows[node] == NO_ROW and room.rows[parent] != NO_ROW and nodes.depths[node] <= most_depth:
@@ -234,7 +234,7 @@ def _ask(at: int, budget: DraftBudget, node: int, left: Rounds) -> float:
         is_worth_it = likely >= _LIKELY and likely * budget.round_price > budget.row_price
         if not (buffers.sides.runs_ahead and is_worth_it):
             break
-        if nodes.depths[node] >= min(left.most_depth, buffers.sides.max_depth - 1) or ahead == len(nodes.tokens):
+        if nodes.depths[node] >= min(left.most_depth, budget.max_depth - 1) or ahead == len(nodes.tokens):
             break
         put_node(nodes, ahead, node, room.candidates.known[node], 0, score)
         room.rows[ahead] = NO_ROW
@@ -279,7 +279,7 @@ def _least_score(scores: NDArray[np.float32], num_nodes: int, budget: int, least
 def _offer(buffers: TreeBuffers, budget: DraftBudget, node: int, rank: int) -> None:
     """Put a node's candidate of this rank among those that may join the tree."""
     candidates, nodes = buffers.room.candidates, buffers.room.nodes
-    if rank < candidates.sizes[node] and nodes.depths[node] < buffers.sides.max_depth:
+    if rank < candidates.sizes[node] and nodes.depths[node] < budget.max_depth:
         chance = nodes.scores[node] * candidates.chances[node, candidates.order[node, rank]]
         if chance >= price_at(budget.price, 0):
             push(buffers.room.heap, chance, node, rank)

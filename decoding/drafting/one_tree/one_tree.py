@@ -29,7 +29,6 @@ from decoding.drafting.one_tree.buffers import (
 from decoding.drafting.one_tree.grower import NO_ROUNDS, best_part, grow_from_stores, grow_on, plant
 from decoding.drafting.one_tree.probe import learn_text, learn_tree, probe
 from decoding.drafting.sources import Sources
-from decoding.drafting.tree.limits import ANY_DEPTH
 from decoding.stores.context import ContextIndex
 from decoding.stores.evidence import FORCED
 from decoding.stores.successor_table import NUM_SUCCESSORS
@@ -65,7 +64,6 @@ class OneTree:
         self._prediction = sources.prediction if may_use("prediction") else None
         self._grammar = sources.grammar if may_use("grammar") else None
         self._index = ContextIndex(request.max_total, SHORTEST_COPIED)
-        self._index.reserve(request.tokens)
         models = sources.stores.acceptance_models(request.sampling.temperature > 0)
         self._buffers = new_buffers(request, self._sides, models, self._stores)
         self._buffers.record.counts[NUM_KEPT] = max(0, len(request.prompt) - _PROMPT_END)
@@ -223,7 +221,7 @@ class OneTree:
     def _set_out(self, budget: DraftBudget, rounds: Rounds = NO_ROUNDS) -> None:
         """A tree is about to grow."""
         self.probe()
-        self._budget, self._rounds = budget, rounds
+        self._budget, self._rounds = budget.within(self._request.speculation.max_depth), rounds
         num_nodes = 2 + _OVERGROWTH * budget.max_nodes
         if num_nodes > len(self._buffers.record.room.rows):
             self._buffers.keep(self._buffers.record._replace(room=new_room(num_nodes)))
@@ -237,7 +235,10 @@ class OneTree:
         if num_tokens > self._room_until:
             self._room_until = min(num_tokens + _TOKENS_AHEAD, self._request.max_total)
             self._index.reserve(self._request.buffer[: self._room_until])
-            self._replies.reserve(_PROMPT_END + _TOKENS_AHEAD)
+        if Source.CONTEXT in self._families:
+            num_fresh = num_tokens - int(self._buffers.record.counts[NUM_KEPT])
+            if int(self._replies.arrays.counters[0]) + num_fresh > len(self._replies.arrays.tokens):
+                self._replies.reserve(num_fresh)
         kept = self._buffers.record.stores
         are_same = kept.context is self._index.arrays and kept.replies is self._replies.arrays
         if not are_same or kept.ngrams is not self._ngrams.arrays:
@@ -250,13 +251,12 @@ class OneTree:
 
     @property
     def _sides(self) -> Sides:
-        families, depth = self._families, self._request.speculation.max_depth
+        families = self._families
         return Sides(
             Source.CONTEXT in families,
             Source.ADJACENCY in families,
             Source.NGRAM in families,
             0 if self._state is None else self._state.vocab_size,
             self._state is not None and self._state.reads_tokens_alone,
-            ANY_DEPTH if depth is None else depth,
             self._state is not None and self._state.is_block,
         )

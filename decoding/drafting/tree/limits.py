@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
 from decoding.costs.price import DraftBudget
-
-ANY_DEPTH = np.iinfo(np.int32).max
 
 
 class Limits(NamedTuple):
@@ -19,5 +15,5 @@ class Limits(NamedTuple):
 
 
 def limits_of(budget: DraftBudget, max_depth: int | None) -> Limits:
-    """The budget's nodes, as deep as `max_depth`, or as they come where it is None."""
-    return Limits(budget.max_nodes, ANY_DEPTH if max_depth is None else max_depth)
+    """The budget's, but no deeper than `max_depth`, where it is not None."""
+    return Limits(budget.max_nodes, budget.within(max_depth).max_depth)

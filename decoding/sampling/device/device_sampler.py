@@ -1,6 +1,6 @@
 """Answers all sequences' requests of a step on the device, all trees at once.
 
-Gives the same answers as `host_sampler`, which takes over what the device cannot do: rejection, rows that are not
+Gives the same answers as `sampler`, which takes over what the device cannot do: rejection, rows that are not
 finite, and rows in which a request's processors leave no token. Invariant: one copy to the device, and one back.
 """
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from queue import SimpleQueue
@@ -35,6 +35,9 @@ class GrammarCompiler:
         self._build = build
         self._kept_bytes = kept_bytes
         self._kept: OrderedDict[Grammar, Compiling] = OrderedDict()  # least recently requested first
+        self._unfinished: deque[Grammar] = deque()  # of these, when they were last looked at, in order
+        self._sizes: dict[Grammar, int] = {}  # of the others
+        self._num_bytes = 0  # their sum
         self._waiting: SimpleQueue[tuple[Grammar, Compiling]] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -46,6 +49,8 @@ class GrammarCompiler:
         future = self._kept.get(grammar)
         if future is None or not _is_of_use(future):
             future = self._begin(grammar)
+            self._num_bytes -= self._sizes.pop(grammar, 0)
+            self._unfinished.append(grammar)
         self._kept[grammar] = future
         self._kept.move_to_end(grammar)
         self._drop_oldest()
@@ -53,13 +58,14 @@ class GrammarCompiler:
 
     def _drop_oldest(self) -> None:
         """Drop the least recently requested finished entries until the cache fits its size."""
-        sizes = {grammar: _size(grammar, future) for grammar, future in self._kept.items() if future.done()}
-        too_much = sum(sizes.values()) - self._kept_bytes
-        for grammar, size in sizes.items():
-            if too_much <= 0:
-                return
-            del self._kept[grammar]
-            too_much -= size
+        while self._unfinished and self._kept[self._unfinished[0]].done():
+            grammar = self._unfinished.popleft()
+            self._sizes[grammar] = _size(grammar, self._kept[grammar])
+            self._num_bytes += self._sizes[grammar]
+        while self._num_bytes > self._kept_bytes:
+            oldest = next(grammar for grammar in self._kept if grammar in self._sizes)
+            self._num_bytes -= self._sizes.pop(oldest)
+            del self._kept[oldest]
 
     def _begin(self, grammar: Grammar) -> Compiling:
         future: Compiling = Future()

@@ -154,6 +154,13 @@ def test_a_sequence_with_one_token_to_go_drafts_nothing() -> None:
     assert [budget.max_nodes for budget in budgets] == [0, 0, 8]
 
 
+@pytest.mark.parametrize("max_nodes", [None, 8])
+def test_a_tree_is_no_deeper_than_what_may_still_be_emitted_and_as_broad_as_ever(max_nodes: int | None) -> None:
+    last, early = budgets_of(Pricing(64, Curves(CHEAP)), [demand(max_nodes, tokens_left=3), demand(max_nodes)])
+    assert last == early._replace(max_depth=2)
+    assert early.max_depth == 99
+
+
 def test_one_slow_moment_moves_no_price() -> None:
     lately = Acceptance()
     assert lately.draft_seconds == 0

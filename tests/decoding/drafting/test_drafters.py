@@ -97,6 +97,15 @@ def test_trees_keep_their_promises_for_any_budget(method: str, max_depth: int | 
 
 
 @pytest.mark.parametrize("method", available(has_draft_model=False))
+def test_no_path_is_longer_than_the_budget_says(method: str) -> None:
+    request, target = make_request(list(range(VOCABULARY)) * 9), ScriptedTarget(3)
+    drafter = start(method, request, new_session())
+    drafter.observe_prefill(0, target.top(request.tokens))
+    tree = drafter.propose(DraftBudget(32, max_depth=2))
+    assert tree.depths().max() == (0 if method == "none" else 2)
+
+
+@pytest.mark.parametrize("method", available(has_draft_model=False))
 def test_budget_zero_and_a_one_token_prompt_give_the_plain_step(method: str) -> None:
     request = make_request([3])
     drafter = start(method, request, new_session())

@@ -93,10 +93,18 @@ def tops_of(tree: DraftTree) -> TopTokens:
 @pytest.mark.parametrize(("max_nodes", "num_added"), [(16, 3), (3, 2), (1, 0), (0, 0)])
 def test_what_is_forced_goes_on_from_a_leaf_while_the_budget_lasts(max_nodes: int, num_added: int) -> None:
     proposed = chain(1, np.array(FORCED[:1], np.int32), Source.CONTEXT)
-    tree = grammar_after()[0].revise(proposed, max_nodes)
+    tree = grammar_after()[0].revise(proposed, DraftBudget(max_nodes))
     tree.check_integrity()
     assert paths_of(tree) == [tuple(FORCED[:depth]) for depth in range(1, 2 + num_added)]
     assert tree.sources.tolist() == proposed.sources.tolist() + [Source.GRAMMAR] * num_added
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_what_is_forced_is_no_longer_than_the_reply_may_be_and_the_request_asks_for(*, own: bool) -> None:
+    proposed = chain(1, np.array(FORCED[:1], np.int32), Source.CONTEXT)
+    grammar = grammar_after(max_depth=2)[0] if own else grammar_after()[0]
+    tree = grammar.revise(proposed, DraftBudget(16) if own else DraftBudget(16, max_depth=2))
+    assert paths_of(tree) == [tuple(FORCED[:1]), tuple(FORCED[:2])]
 
 
 def test_random_trees_lose_exactly_what_the_grammar_forbids() -> None:
@@ -105,7 +113,7 @@ def test_random_trees_lose_exactly_what_the_grammar_forbids() -> None:
     for start in range(len(TEXT)):
         grammar, _, matcher = grammar_after(start)
         forced, proposed = grammar.forced(), _random_tree(rng, TEXT[start : start + start % 7])
-        tree = grammar.revise(proposed, max_nodes=60)
+        tree = grammar.revise(proposed, DraftBudget(60))
         tree.check_integrity()
         assert tree.num_drafted <= 60
         expected = [path for path in paths_of(proposed) if _is_allowed(matcher, path)]
@@ -158,7 +166,7 @@ def test_the_grower_and_the_pruning_share_one_copy_a_step() -> None:
     for step in range(3):
         first = grammar.forced()
         assert (first == FORCED) == (step == 0)
-        grammar.revise(chain(1, np.array(TEXT[step : step + 3], np.int32), Source.CONTEXT), 8)
+        grammar.revise(chain(1, np.array(TEXT[step : step + 3], np.int32), Source.CONTEXT), DraftBudget(8))
         assert grammar.forced() == first
         assert matcher.num_copies == step + 1
         matcher.consume(TEXT[step])
@@ -168,7 +176,7 @@ def test_the_grower_and_the_pruning_share_one_copy_a_step() -> None:
 def test_the_method_is_shown_its_own_part_and_the_rest_of_the_path_as_text() -> None:
     grammar, request, _ = grammar_after()
     proposed = chain(1, np.array([*FORCED[:1], 999], np.int32), Source.CONTEXT)
-    tree = grammar.revise(proposed, 16)
+    tree = grammar.revise(proposed, DraftBudget(16))
     assert paths_of(tree) == [tuple(FORCED[:depth]) for depth in range(1, len(FORCED) + 1)]
     path, recorder = path_to(tree, FORCED[:3]), Recorder(request_of([1]))
     verdict = Verdict(path, np.append(tree.tokens[path[1:]], np.int32(FORCED[3])))
@@ -184,17 +192,17 @@ def test_the_method_is_shown_its_own_part_and_the_rest_of_the_path_as_text() -> 
 
 def test_a_plain_step_is_shown_as_one() -> None:
     grammar, request, _ = grammar_after()
-    grammar.revise(chain(1, np.array(FORCED, np.int32), Source.CONTEXT), 16)
+    grammar.revise(chain(1, np.array(FORCED, np.int32), Source.CONTEXT), DraftBudget(16))
     request.extend(np.array(FORCED[:1], np.int32))
     plain, recorder = root_only(FORCED[0]), Recorder(request_of([1]))
-    assert grammar.revise(plain, 0) is plain
+    assert grammar.revise(plain, DraftBudget(0)) is plain
     grammar.show(recorder, Verdict(np.zeros(1, np.int32), plain.tokens), tops_of(plain))
     assert recorder.tree is plain
 
 
 def test_who_may_not_draft_from_the_grammar_is_kept_to_it_all_the_same() -> None:
     grammar, _, _ = grammar_after(sources=["context"])
-    tree = grammar.revise(chain(1, np.array([*FORCED[:2], 999], np.int32), Source.CONTEXT), 16)
+    tree = grammar.revise(chain(1, np.array([*FORCED[:2], 999], np.int32), Source.CONTEXT), DraftBudget(16))
     assert tree.tokens.tolist() == [1, *FORCED[:2]]
 
 
@@ -202,7 +210,7 @@ def test_a_tree_that_is_verified_by_rejection_stays() -> None:
     grammar, _, _ = grammar_after()
     tree = chain(1, np.array([999], np.int32), Source.NGRAM)
     tree = replace(tree, draws=Draws(np.array([[999], [0]], np.int32), np.array([[1.0], [0.0]])))
-    assert grammar.revise(tree, 16) is tree
+    assert grammar.revise(tree, DraftBudget(16)) is tree
 
 
 def test_a_grammar_that_breaks_ahead_leaves_the_tree_as_it_is() -> None:
@@ -210,4 +218,4 @@ def test_a_grammar_that_breaks_ahead_leaves_the_tree_as_it_is() -> None:
     matcher.is_fragile = True
     tree = chain(1, np.array([999], np.int32), Source.CONTEXT)
     assert grammar.forced() == []
-    assert grammar.revise(tree, 16) is tree
+    assert grammar.revise(tree, DraftBudget(16)) is tree

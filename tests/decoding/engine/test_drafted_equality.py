@@ -16,9 +16,23 @@ from decoding.core.request import FinishReason
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.stats import RequestStats
 from decoding.engine.engine import Engine
-from decoding.engine.start import load_engine
+from decoding.engine.start import load_engine, start_engine
 from decoding.model.checkpoint import BUNDLED_FOLDER
-from tests.pairs import CONFIG, GIVEN, GREEDY, SAMPLED, engine_of, finish, prompt_of, reply, request_of
+from decoding.model.target_model import TargetModel
+from tests.models import tiny
+from tests.pairs import (
+    CONFIG,
+    GIVEN,
+    GREEDY,
+    SAMPLED,
+    GivenTimings,
+    draft_of,
+    engine_of,
+    finish,
+    prompt_of,
+    reply,
+    request_of,
+)
 
 METHODS = {
     "dynamic": {"max_nodes": 8},
@@ -123,10 +137,28 @@ def test_a_stop_inside_an_accepted_run_cuts_it_there(pair: Pair, method: str) ->
             assert request.output.tolist() == plain[: plain.index(stop) + 1]
             assert request.finish_reason is FinishReason.STOP
             stats = ended["cut"]
+            assert stats.counts.accepted == sum(stats.counts.accepted_by_source.values())
+            assert stats.emitted >= stats.counts.accepted + stats.target_forwards - 1
             num_inside += stats.emitted < stats.counts.accepted + stats.target_forwards
             if num_inside:
                 return
     raise AssertionError("no stop fell inside an accepted run")
+
+
+def test_trees_end_where_the_positions_end_that_a_model_has_learned() -> None:
+    config = replace(CONFIG, max_model_len=None)
+    target = TargetModel.from_model(tiny("gpt2"), config)
+    engine = start_engine(target, config, draft_model=draft_of("gpt2", None), kept=GivenTimings(512))
+    prompt = np.resize(prompt_of(7), target.max_model_len - GREEDY.max_tokens)
+    plain = reply(engine, request_of("plain", prompt))
+    for method in ("auto", "spine", "dynamic"):
+        drafted = request_of(method, prompt, GREEDY, method, max_nodes=32)
+        engine.add(drafted)
+        ended, _ = finish(engine)
+        assert drafted.output.tolist() == plain
+        counts = ended[method].counts
+        assert 0 < counts.accepted < counts.drafted
+        assert counts.accepted + ended[method].target_forwards == GREEDY.max_tokens
 
 
 @pytest.mark.parametrize("method", ["auto", "dynamic"])

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from decoding.core.stats import NODE_BOUNDS, DraftCounts, DraftOutcome, MethodCounts, NodeHistogram
-from decoding.core.tree import DraftTree, Source, Verdict, root_only
+from decoding.core.tree import DraftTree, IntArray, Source, root_only
 from decoding.costs.price import CostCurve, DraftBudget
 from decoding.drafting.sequence_drafter import Choice
 from decoding.engine.scheduler import Reuse
@@ -25,9 +25,9 @@ def tree_of(*sources: Source) -> DraftTree:
     return DraftTree(np.arange(num_nodes, dtype=np.int32), parents, np.array([Source.ROOT, *sources], np.int8))
 
 
-def accepting(num_accepted: int) -> Verdict:
-    path = np.arange(num_accepted + 1, dtype=np.int32)
-    return Verdict(path=path, tokens=np.arange(num_accepted + 1, dtype=np.int32))
+def emitting(num_nodes: int) -> IntArray:
+    """The first of a chain's nodes."""
+    return np.arange(1, num_nodes + 1, dtype=np.int32)
 
 
 def step_of(method: str, num_emitted: int, max_nodes: int) -> Any:
@@ -54,9 +54,9 @@ def test_a_step_counts_its_requests_by_method() -> None:
 def test_a_tree_is_counted_by_source_and_depth_in_every_record() -> None:
     method, request = MethodCounts(), DraftCounts()
     outcomes = [
-        outcome_of(tree_of(Source.CONTEXT, Source.CONTEXT, Source.NGRAM), accepting(2)),
-        outcome_of(tree_of(Source.NGRAM), accepting(1)),
-        outcome_of(root_only(7), accepting(0)),
+        outcome_of(tree_of(Source.CONTEXT, Source.CONTEXT, Source.NGRAM), emitting(2)),
+        outcome_of(tree_of(Source.NGRAM), emitting(1)),
+        outcome_of(root_only(7), emitting(0)),
     ]
     assert outcomes[-1] is None
     for counts in (method, request):

@@ -14,9 +14,11 @@ from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.tree import DraftTree, Draws, Source, chain, root_only
 from decoding.errors import BrokenLogits
+from decoding.sampling import law as law_module
 from decoding.sampling.cpu_sampler import CpuSampler, draw_token
-from decoding.sampling.law import Law, law_of
+from decoding.sampling.law import Law, law_of, nucleus
 from decoding.sampling.logits_processors import LogitsProcessors
+from decoding.sampling.logits_row import tokens_at_least
 from decoding.sampling.noise import fill_words
 from decoding.sampling.reference import ReferenceSampler, reference_draw_token
 from decoding.sampling.rejection import RejectionSampler
@@ -132,6 +134,31 @@ def test_the_law_is_the_one_asked_for(name: str) -> None:
     counts = np.bincount(draws, minlength=12)
     assert counts[law == 0].sum() == 0
     assert stats.chisquare(counts[law > 0], law[law > 0] * len(draws)).pvalue > 0.001
+
+
+@pytest.mark.parametrize("top_p", [0.8, 1.0])
+@pytest.mark.parametrize("num_left", [1, 5, 19, 20, 21, 60])
+def test_of_what_a_grammar_leaves_the_nucleus_is_found_in_a_few_passes(
+    num_left: int, top_p: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random, num_passes = np.random.default_rng(num_left), 0
+
+    def passing(row: np.ndarray, value: np.float32) -> np.ndarray:
+        nonlocal num_passes
+        num_passes += 1
+        return tokens_at_least(row, value)
+
+    monkeypatch.setattr(law_module, "tokens_at_least", passing)
+    for spread in (0.0, 1.0, 10.0, 500.0):
+        row = np.full(2000, -np.inf, np.float32)
+        row[random.choice(2000, num_left, replace=False)] = spread * random.normal(size=num_left)
+        num_passes, best = 0, row.max()
+        kept = nucleus.py_func(row, best, Law(0.7, 20, top_p, 0.0, np.uint64(1)))
+        order = np.argsort(-row, kind="stable")[: min(num_left, 20)]
+        weights = np.exp((row[order].astype(np.float64) - best) / 0.7)
+        before = np.cumsum(weights) - weights
+        assert kept.tolist() == order[(before < top_p * weights.sum()) | (top_p == 1)].tolist()
+        assert num_passes <= 2 or num_left > 20
 
 
 TREE = DraftTree(  # 0 -> {3 -> {1 -> 2}, 9}

@@ -12,6 +12,7 @@ from decoding.stores.acceptance_model import (
     Levels,
     below,
     chance_of,
+    is_sound,
     learn_hit,
     learn_probe,
     learn_token,
@@ -233,6 +234,22 @@ def test_the_draft_models_hits_are_counted_and_apart_where_the_stores_were_wrong
         learn_hit(model, is_known or number % 8 > 0, is_known)
     assert model.hit_rate[0] == pytest.approx(7 / 8, abs=0.1)
     assert model.rescue_rate[0] == pytest.approx(1 / 2, abs=0.1)
+
+
+@pytest.mark.parametrize("came", [True, False])
+def test_a_rate_of_always_or_never_is_not_reached_and_from_outside_not_taken(*, came: bool) -> None:
+    model = below(unmeasured_model(), 64.0, 0.05, 32.0)
+    for _ in range(5000):
+        learn_hit(model, came, False)
+    assert is_sound(model)
+    rates = model.hit_rate, model.rescue_rate
+    for rate in rates:
+        assert 0 < min(rate[0], 1 - rate[0]) < 1e-3
+        learned = rate.copy()
+        for strange in ((float(came), 16.0), (0.5, 0.0)):  # the second would be the first after one more token
+            rate[:] = strange
+            assert not is_sound(model)
+        rate[:] = learned
 
 
 def test_while_the_draft_model_is_not_asked_what_was_thought_of_it_is_forgotten() -> None:

@@ -10,6 +10,7 @@ import pytest
 from decoding.core.grammar import Grammar
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
+from decoding.errors import RequestRejected
 from decoding.worker.messages import Submit, ToWorker
 from decoding.worker.worker import request_of
 
@@ -68,3 +69,11 @@ def test_whole_numbers_arrive_as_the_type_that_is_declared() -> None:
     submit = Submit(request_id="r", prompt=[1], sampling=sampling, speculation=SpeculationParams())
     received = msgspec.msgpack.decode(msgspec.msgpack.encode(submit), type=Submit).sampling
     assert [type(received.temperature), type(received.logit_bias[1])] == [float, float]
+
+
+@pytest.mark.parametrize("field", ["prompt", "prediction", "resumed"])
+def test_a_token_id_that_no_vocabulary_has_is_refused_with_its_field(field: str) -> None:
+    submit = Submit(request_id="r", prompt=[1], sampling=SamplingParams(max_tokens=9), speculation=SPECULATION)
+    with pytest.raises(RequestRejected) as refused:
+        request_of(msgspec.structs.replace(submit, **{field: [1, 2**31]}), frozenset())
+    assert refused.value.param == field

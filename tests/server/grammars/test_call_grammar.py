@@ -14,6 +14,7 @@ from tokenizers import AddedToken, Tokenizer
 
 import decoding
 from decoding.core.tree import Source, root_only
+from decoding.costs.price import DraftBudget
 from decoding.drafting.grammar import TreeGrammar
 from decoding.sampling.grammar.matcher import CompiledGrammar
 from server.config import ServerSettings
@@ -191,7 +192,7 @@ def test_marks_and_the_name_are_forced(model: Model, name: str) -> None:
         head = head.split(":")[0]
     compiled = CompiledGrammar(model.matcher(constraint_of(model, NAMED, format_)), frozenset([0]), 0)
     forced = compiled.new_matcher().forced()
-    tree = TreeGrammar(request_of([1]), compiled.new_matcher()).revise(root_only(1), len(forced))
+    tree = TreeGrammar(request_of([1]), compiled.new_matcher()).revise(root_only(1), DraftBudget(len(forced)))
     assert tree.tokens[1:].tolist() == forced
     assert set(tree.sources[1:].tolist()) == {Source.GRAMMAR}
     text = model.tokenizer.decode(forced, skip_special_tokens=False)

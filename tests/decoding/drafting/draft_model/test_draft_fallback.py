@@ -174,17 +174,22 @@ def test_who_was_refused_goes_to_no_other_method_of_the_draft_model(breaking: En
     assert ended["refused"].counts.drafted_by_source.get("draft_model", 0) == 0
 
 
-def test_auto_goes_on_without_a_draft_model_that_breaks(breaking: Engine, model: BreakingModel) -> None:
+def test_auto_goes_on_without_a_draft_model_that_breaks_with_what_it_knows(
+    breaking: Engine, model: BreakingModel
+) -> None:
     prompt = prompt_of(30)
     law = replace(GREEDY, max_tokens=120)
     plain = reply(breaking, request_of("plain", prompt, law))
     request = request_of("auto", prompt, law, "auto", max_nodes=8)  # named, so that no measured price decides
-    model.countdown = 1
+    model.countdown = 9
     ended, steps = run(breaking, request)
     assert request.output.tolist() == plain
     assert refusals_of(steps) == {"nan": 1}
     assert (ended["auto"].method, ended["auto"].choice) == ("auto", "fallback")
     assert ended["auto"].counts.accepted > 0
+    assert ended["auto"].foretold_by_source["draft_model"] > 0
+    replies = breaking.sessions.open(request.tenant, request.session_id).replies
+    assert replies.arrays.counters[0] == 8 + request.num_output, "the prompt's end and the reply, once"
 
 
 def test_a_token_that_the_draft_model_does_not_know(target: TargetModel) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from decoding.costs.price import DraftBudget
 from tests.decoding.drafting.one_tree.growing import drafter_of, new_session, request_of, verify
 
@@ -28,3 +30,22 @@ def test_requests_of_a_session_share_its_stores_and_what_the_server_learned_and_
     assert one.tokens is not other.tokens
     assert one.room.candidates.ids is not other.room.candidates.ids
     assert one.levels.request.chances is not other.levels.request.chances
+
+
+def test_replies_that_grow_together_forget_nothing_while_their_session_has_memory() -> None:
+    session, random = new_session(), np.random.default_rng(0)
+    requests = [request_of(LOOP) for _ in range(8)]
+    drafters = [drafter_of(session, request) for request in requests]
+    for _ in range(60):
+        for request, drafter in zip(requests, drafters, strict=True):
+            drafter.probe()
+            request.extend(random.integers(0, 1000, 3).astype(np.int32))
+        assert session.replies.is_sound(1000)  # it has a place for every token, or all that there may be
+    assert session.replies.arrays.counters[0] > 8 * 59 * 3
+
+
+def test_a_text_is_given_room_when_it_is_first_probed_and_not_while_its_request_waits() -> None:
+    short, long = (drafter_of(new_session(), request_of(LOOP * times)) for times in (1, 200))
+    assert long._index.arrays.slots.nbytes == short._index.arrays.slots.nbytes
+    long.probe()
+    assert long._index.arrays.slots.nbytes > 10 * short._index.arrays.slots.nbytes

@@ -96,6 +96,24 @@ def test_only_the_grammars_last_asked_for_are_kept_as_far_as_their_bytes_go() ->
     assert builder.asked == ["1"]
 
 
+class Weighed(int):
+    """A size that counts how often it is added to another."""
+
+    num_added = 0
+
+    def __radd__(self, other: int) -> int:
+        self.num_added += 1
+        return other + int(self)
+
+
+def test_a_grammar_is_weighed_once_however_often_any_is_asked_for() -> None:
+    sizes = {f"{number}": Weighed(GRAMMAR_BYTES) for number in range(12)}
+    compiler = GrammarCompiler(lambda grammar: CompiledGrammar(None, frozenset(), sizes[grammar.text]))
+    for text in list(sizes) * 2:
+        compiled(compiler.compile(regex(text)))
+    assert [size.num_added for size in sizes.values()] == [1] * len(sizes)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
