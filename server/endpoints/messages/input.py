@@ -104,5 +104,5 @@ def _text(blocks: Sequence[ContentBlock]) -> str:
 
 def _call(block: ContentBlock) -> MessageToolCall:
     arguments = json.dumps(block.input, ensure_ascii=False)
-    function = CalledFunction.model_construct(name=block.name or "", arguments=arguments)  # it may have half a pair
+    function = CalledFunction(name=block.name or "", arguments=arguments)
     return MessageToolCall(id=block.id or "", function=function)
