@@ -66,7 +66,7 @@ def _format(body: CountRequest) -> ResponseFormat | None:
 
 def _messages(body: CountRequest) -> Iterator[ChatMessage]:
     """The chat messages. Neighbouring messages of one role are one turn."""
-    for role, turn in groupby(body.messages, key=lambda message: message.role):
+    for role, turn in groupby(body.shown, key=lambda message: message.role):
         blocks = [block for message in turn for block in message.content]
         if role == "assistant":
             yield _said(blocks)

@@ -209,6 +209,16 @@ def test_a_form_becomes_a_grammar_and_the_last_message_a_beginning(server: Runni
     assert bytes(told["prompt"]).decode().endswith("[assistant]\nThe answer is")
 
 
+@pytest.mark.parametrize("content", ["", [], [{"type": "text", "text": ""}]])
+def test_an_empty_message_of_the_assistants_at_the_end_asks_for_an_ordinary_reply(
+    server: RunningServer, content: Any
+) -> None:
+    asked = script(tell=["prompt"], per_step=200)
+    plain = post(server, messages=asked, max_tokens=4000).json()
+    empty = post(server, messages=[*asked, {"role": "assistant", "content": content}], max_tokens=4000).json()
+    assert empty["content"] == plain["content"]
+
+
 @pytest.mark.parametrize(
     ("fields", "param", "code"),
     [
