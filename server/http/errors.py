@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from starlette.responses import JSONResponse
+from starlette.types import Scope
 
 MAX_MESSAGE = 500
 MAX_PARAM = 100
@@ -47,12 +48,14 @@ class ApiError(Exception):
         details = {} if self.details is None else {"details": self.details}
         return {"type": "error", "error": self._detail(MESSAGE_ERROR_TYPES, "api_error") | details}
 
-    def response(self, path: str) -> JSONResponse:
-        """The answer to a request of this path."""
+    def response(self, scope: Scope) -> JSONResponse:
+        """The answer to this request."""
         headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
         headers |= {"Accept-Encoding": "gzip, deflate"} if self.status == 415 else {}
-        is_message = path == MESSAGES_PATH or path.startswith(f"{MESSAGES_PATH}/")
-        return JSONResponse(self.message_body() if is_message else self.body(), self.status, headers)
+        if not is_message(scope):
+            return JSONResponse(self.body(), self.status, headers)
+        request_id = scope.get("state", {}).get("request_id")
+        return JSONResponse(self.message_body() | {"request_id": request_id}, self.status, headers)
 
     def _detail(self, types: Mapping[int, str], own: str) -> dict[str, str | None]:
         """types: an error type for each status; own: the type of errors that are the server's."""
@@ -62,6 +65,12 @@ class ApiError(Exception):
             "param": None if self.param is None else shortened(self.param, MAX_PARAM),
             "code": self.code,
         }
+
+
+def is_message(scope: Scope) -> bool:
+    """Whether a request is of Anthropic's API."""
+    path: str = scope["path"]
+    return path == MESSAGES_PATH or path.startswith(f"{MESSAGES_PATH}/")
 
 
 OnError = Callable[[ApiError], None]  # told of every error answered

@@ -124,7 +124,7 @@ class RateLimitMiddleware:
             allowance.take_request()
         except ApiError as error:
             self._on_error(error)
-            await error.response(scope["path"])(scope, receive, send_with_limits)
+            await error.response(scope)(scope, receive, send_with_limits)
             return
         await self._app(scope, receive, send_with_limits)
 

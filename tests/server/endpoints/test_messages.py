@@ -268,6 +268,7 @@ def test_a_wrong_field_is_named(server: RunningServer, fields: dict[str, Any], p
     reply = TypeAdapter(MessageErrorReply).validate_python(response.json())
     assert (reply["type"], reply["error"]["type"]) == ("error", "invalid_request_error")
     assert (reply["error"]["param"], reply["error"]["code"]) == (param, code or reply["error"]["code"])
+    assert reply["request_id"] == response.headers["request-id"] == response.headers["x-request-id"]
 
 
 def test_fields_that_change_no_answer_are_accepted(server: RunningServer) -> None:
