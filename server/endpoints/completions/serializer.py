@@ -87,10 +87,12 @@ class CompletionSerializer:
     ) -> CompletionLogprobs | None:
         if self.body.logprobs is None:
             return None
-        tokenizer, token_ids = self.call.tokenizer, self.call.plans[index].request.prompt
-        repeated = prompt_news(tokenizer, token_ids, prompt) if self.body.echo and prompt is not None else []
+        tokenizer, echo = self.call.tokenizer, self.call.plans[index].echo
         names = TokenNames(tokenizer, self.body.return_tokens_as_token_ids)
-        return completion_logprobs(names, [*repeated, *news], names.of(token_ids[0]) if repeated else "")
+        if echo is None or prompt is None:
+            return completion_logprobs(names, news)
+        repeated = prompt_news(tokenizer, echo, prompt)
+        return completion_logprobs(names, [*repeated, *news], names.of(echo.token_ids[0]))
 
     def _choice(
         self,
