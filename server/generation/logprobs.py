@@ -74,6 +74,11 @@ def completion_logprobs(names: TokenNames, news: Sequence[TokenNews | None], fir
     return form
 
 
+def with_top(entries: Sequence[TokenLogprobs | None], num_top: int) -> list[TokenLogprobs | None]:
+    """The entries with no more than `num_top` likely tokens each."""
+    return [None if entry is None else msgspec.structs.replace(entry, top=entry.top[:num_top]) for entry in entries]
+
+
 def prompt_news(
     tokenizer: Tokenizer, prompt: EncodedPrompt, entries: Sequence[TokenLogprobs | None]
 ) -> list[TokenNews | None]:

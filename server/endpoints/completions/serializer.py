@@ -10,7 +10,7 @@ from decoding.core.token_logprobs import TokenLogprobs
 from server.generation.call import GenerationCall
 from server.generation.choice import ChoiceDelta, TokenNews
 from server.generation.events import FoldedChoice
-from server.generation.logprobs import TokenNames, completion_logprobs, prompt_logprobs, prompt_news
+from server.generation.logprobs import TokenNames, completion_logprobs, prompt_logprobs, prompt_news, with_top
 from server.generation.report import speculation_report
 from server.generation.trace import trace
 from server.generation.usage import UsageCount
@@ -71,7 +71,8 @@ class CompletionSerializer:
         if self.body.speculation.trace:
             whole["trace"] = trace(self.call.tokenizer, choice.news, choice.steps)
         if self.body.prompt_logprobs is not None and choice.prompt_logprobs is not None:
-            whole["prompt_logprobs"] = prompt_logprobs(self.call.tokenizer, choice.prompt_logprobs)
+            entries = with_top(choice.prompt_logprobs, self.body.prompt_logprobs)
+            whole["prompt_logprobs"] = prompt_logprobs(self.call.tokenizer, entries)
         return whole
 
     def _add_token_ids(self, choice: CompletionChoice, token_ids: Sequence[int], index: int | None) -> None:
@@ -91,7 +92,7 @@ class CompletionSerializer:
         names = TokenNames(tokenizer, self.body.return_tokens_as_token_ids)
         if echo is None or prompt is None:
             return completion_logprobs(names, news)
-        repeated = prompt_news(tokenizer, echo, prompt)
+        repeated = prompt_news(tokenizer, echo, with_top(prompt, self.body.logprobs))
         return completion_logprobs(names, [*repeated, *news], names.of(echo.token_ids[0]))
 
     def _choice(

@@ -78,3 +78,15 @@ def test_an_echoed_prompt_shows_special_tokens_where_its_text_does(
     choice = server.post(echo=True, logprobs=1, max_tokens=2, **asked).json()["choices"][0]
     assert choice["text"][:-2] == text
     assert choice["logprobs"]["text_offset"] == [*offsets, len(text), len(text) + 1]
+
+
+@pytest.mark.parametrize(("logprobs", "prompt_logprobs"), [(1, 3), (3, 1), (0, 2)])
+def test_prompts_are_scored_twice_over_each_with_as_many_tokens_as_were_asked_for(
+    server: RunningServer, logprobs: int, prompt_logprobs: int
+) -> None:
+    body = {"prompt": "ab", "echo": True, "max_tokens": 1, "logprobs": logprobs, "prompt_logprobs": prompt_logprobs}
+    choice = server.post(**body).json()["choices"][0]
+    assert [len(top) for top in choice["logprobs"]["top_logprobs"][1:]] == [logprobs + 1] * 2, (
+        "the token itself as well"
+    )
+    assert [len(top) for top in choice["prompt_logprobs"][1:]] == [prompt_logprobs + 1]
