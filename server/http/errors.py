@@ -78,11 +78,16 @@ OnError = Callable[[ApiError], None]  # told of every error answered
 
 @contextmanager
 def naming(names: Mapping[str, str]) -> Iterator[None]:
-    """Rename the field that an ApiError from the block names, to what this endpoint calls it. names: old to new."""
+    """Rename the field that an ApiError from the block names, also where its message begins with it, to what this
+    endpoint calls it. names: old to new."""
     try:
         yield
     except ApiError as error:
-        error.param = None if error.param is None else names.get(error.param, error.param)
+        old = error.param or ""
+        new = names.get(old, old)
+        if old and error.message.startswith((f"{old} ", f"{old}:")):
+            error.message = new + error.message.removeprefix(old)
+        error.param = new or None
         raise
 
 

@@ -104,8 +104,8 @@ def require_short(model: ServedModel, text: str, param: str) -> None:
     if len(text) > model.most_characters:
         raise ApiError(
             400,
-            f"This model's maximum context length is {model.engine.max_model_len} tokens, which are "
-            f"{model.most_characters} characters at most, but {param} has {len(text)} characters.",
+            f"{param} has {len(text)} characters, but this model's maximum context length is "
+            f"{model.engine.max_model_len} tokens, which are {model.most_characters} characters at most.",
             param,
             "context_length_exceeded",
         )

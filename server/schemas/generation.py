@@ -80,7 +80,7 @@ def read_text(value: Any) -> Any:
 def _read_stops(value: Any) -> list[str]:
     stops = [] if value is None else [value] if isinstance(value, str) else value
     if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
-        raise refusal("invalid_type", "stop must be a string or a list of strings.")
+        raise refusal("invalid_type", "Stop strings must be a string or a list of strings.")
     if not all(1 <= len(stop) <= MAX_STOP_LENGTH for stop in stops):
         raise refusal("invalid_value", f"Stop strings must have 1 to {MAX_STOP_LENGTH} characters.")
     return stops

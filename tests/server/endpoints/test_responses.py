@@ -9,6 +9,7 @@ from openai import APIError
 from pydantic import TypeAdapter
 
 from server.config import ServerSettings
+from server.endpoints.responses.route import NAMES
 from server.schemas.response_replies import Response
 from tests.server.servers import RunningServer, make_model_folder, running_server
 
@@ -136,6 +137,7 @@ def test_a_wrong_field_is_named(server: RunningServer, fields: dict[str, Any], p
     assert response.status_code == 400, response.text
     error = response.json()["error"]
     assert (error["param"], error["code"]) == (param, code), error
+    assert error["message"].partition(" ")[0].rstrip(":") not in NAMES, "the name that chat has for it"
 
 
 def test_fields_that_change_no_answer_are_accepted(server: RunningServer) -> None:
