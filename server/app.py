@@ -141,7 +141,8 @@ def _add_error_handlers(app: FastAPI, on_error: OnError) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def on_validation_error(request: Request, error: RequestValidationError) -> Response:
-        return respond(from_validation(error.errors()), request)
+        errors = [each | {"loc": each["loc"][1:]} for each in error.errors()]  # it begins with query or path
+        return respond(from_validation(errors), request)
 
     @app.exception_handler(HTTPException)
     async def on_http_error(request: Request, error: HTTPException) -> Response:

@@ -120,7 +120,7 @@ def from_validation(errors: Sequence[Mapping[str, Any]]) -> ApiError:
     """The first of pydantic's errors as an ApiError that names the field as the client wrote it."""
     error = errors[0]
     kind, message, context = str(error["type"]), str(error["msg"]), error.get("ctx") or {}
-    path = [str(part) for part in error["loc"] if part != "body"]
+    path = [str(part) for part in error["loc"]]
     if context.get("field"):
         path.append(str(context["field"]))
     param = ".".join(path) or None
@@ -130,6 +130,11 @@ def from_validation(errors: Sequence[Mapping[str, Any]]) -> ApiError:
         return invalid(f"{param or 'A JSON body'} is required.", param, "missing_required_parameter")
     if kind == "extra_forbidden":
         return invalid(f"Unknown parameter: {param}.", param, "unknown_parameter")
+    if kind == "model_type":
+        return invalid(f"{param or 'The body'} must be an object.", param, "invalid_type")
+    if kind in ("too_short", "too_long"):
+        bound = message.partition(" after validation")[0].partition(" should ")[2]
+        return invalid(f"{param} must {bound}.", param)
     code = "invalid_type" if kind.endswith(("_type", "_parsing")) else "invalid_value"
     return invalid(f"{param or 'The body'}: {message[:1].lower()}{message[1:]}.", param, code)
 

@@ -103,6 +103,12 @@ def _read_bias(value: Any) -> dict[int, float]:
     return biases
 
 
+def _check_trace(value: Any) -> Any:
+    if not isinstance(value, bool) and value != "trees":
+        raise refusal("invalid_value", 'speculation.trace must be true, false or "trees".')
+    return value
+
+
 STOP_SCHEMA: dict[str, JsonValue] = {
     "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"type": "null"}]
 }
@@ -141,7 +147,7 @@ class SpeculationOptions(WireModel):
     candidates: str | None = Field(default=None, max_length=64)
     verification: str = Field(default="match", max_length=64)
     report: bool = Field(default=False, description="Add a `speculation` object to every choice")
-    trace: bool | Literal["trees"] = Field(
+    trace: Annotated[bool | Literal["trees"], BeforeValidator(_check_trace)] = Field(
         default=False,
         description="Add a `trace` object to every chunk: the source of each token; `trees`: also the draft trees",
     )
