@@ -123,7 +123,7 @@ def _add_middleware(app: FastAPI, service: Service) -> None:
             allow_origins=[origin.strip() for origin in settings.cors_origins.split(",")],
             allow_methods=["*"],
             allow_headers=["*"],
-            expose_headers=["x-request-id", "retry-after", *RATE_LIMIT_HEADERS],
+            expose_headers=["x-request-id", "request-id", "retry-after", *RATE_LIMIT_HEADERS],
         )
     if service.tracing is not None:
         app.add_middleware(TracingMiddleware, provider=service.tracing)
@@ -133,7 +133,7 @@ def _add_middleware(app: FastAPI, service: Service) -> None:
 def _add_error_handlers(app: FastAPI, on_error: OnError) -> None:
     def respond(error: ApiError, request: Request) -> Response:
         on_error(error)
-        return error.response(request.url.path)
+        return error.response(request.scope)
 
     @app.exception_handler(ApiError)
     async def on_api_error(request: Request, error: ApiError) -> Response:
@@ -141,7 +141,8 @@ def _add_error_handlers(app: FastAPI, on_error: OnError) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def on_validation_error(request: Request, error: RequestValidationError) -> Response:
-        return respond(from_validation(error.errors()), request)
+        errors = [each | {"loc": each["loc"][1:]} for each in error.errors()]  # it begins with query or path
+        return respond(from_validation(errors), request)
 
     @app.exception_handler(HTTPException)
     async def on_http_error(request: Request, error: HTTPException) -> Response:

@@ -118,10 +118,10 @@ class Service:
         async with self.clients_templates if template.is_clients else nullcontext():
             return await template.render(conversation)
 
-    async def work_on(self, request: Request, work: Callable[[], T]) -> T:
-        """Run `work` on a request whose body was read, and return its result. Where the body is large it runs in a
-        thread. Raises ApiError where the client leaves first."""
-        return await self.pool.run(request, work)
+    async def work_on(self, request: Request, work: Callable[[], T], more_bytes: int = 0) -> T:
+        """Run `work` on a request whose body was read, and return its result. Where the body, with `more_bytes`
+        that were stored, is large it runs in a thread. Raises ApiError where the client leaves first."""
+        return await self.pool.run(request, work, more_bytes)
 
     def require_ready(self) -> ServedModel:
         """The served model. Raises ApiError 503 unless requests can be served now."""

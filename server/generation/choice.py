@@ -19,6 +19,7 @@ from server.generation.detokenize import IncrementalText, StopStrings
 from server.http.errors import unavailable
 from server.parsing.parts import Content, Parser, Part, PlainParser, merged
 from server.parsing.string_search import SearchTree
+from server.prompts.encoding import EncodedPrompt
 from server.prompts.tokenizer import Tokenizer
 
 NO_STOPS = SearchTree(())
@@ -26,14 +27,14 @@ NO_STOPS = SearchTree(())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoicePlan:
-    """One choice before it runs: its request, the prompt's text to repeat (echo), its stop strings and its parser.
+    """One choice before it runs: its request, the prompt to repeat (echo), its stop strings and its parser.
 
     is_silent: the reply is dropped, because only the prompt's log probabilities were asked for. shows_stop: the stop
     string or stop token that ends the reply is part of its text.
     """
 
     request: Submit
-    echo: str = ""
+    echo: EncodedPrompt | None = None
     stops: SearchTree = NO_STOPS
     parser: Parser = field(default_factory=PlainParser)
     shows_special_tokens: bool = False
@@ -104,8 +105,8 @@ class Choice:
         self._min_tokens = sampling.min_tokens
         is_plain = isinstance(plan.parser, PlainParser) and sampling.logprobs is None
         self._is_one_by_one = not plan.stops.is_empty or tokenizer.has_byte_tokens or not is_plain
-        self._prefix = plan.echo
-        self._num_read = self._num_settled = len(plan.echo)  # characters decoded, and those no stop string can cut off
+        self._prefix = "" if plan.echo is None else plan.echo.text
+        self._num_read = self._num_settled = len(self._prefix)  # characters decoded, and those no stop can cut off
         self._num_tokens = self._num_reasoning = 0
         self._token_ids: list[int] = []  # not yet in a delta
         self._pending: deque[TokenNews] = deque()  # tokens whose text is not final

@@ -12,6 +12,7 @@ import msgspec
 from decoding.core.token_logprobs import TokenLogprobs
 from server.generation.choice import TokenNews
 from server.generation.detokenize import IncrementalText
+from server.prompts.encoding import EncodedPrompt
 from server.prompts.tokenizer import Tokenizer
 from server.schemas.chat import ChatLogprobs, TokenLogprob, TopLogprob
 from server.schemas.completions import CompletionLogprobs
@@ -73,13 +74,18 @@ def completion_logprobs(names: TokenNames, news: Sequence[TokenNews | None], fir
     return form
 
 
+def with_top(entries: Sequence[TokenLogprobs | None], num_top: int) -> list[TokenLogprobs | None]:
+    """The entries with no more than `num_top` likely tokens each."""
+    return [None if entry is None else msgspec.structs.replace(entry, top=entry.top[:num_top]) for entry in entries]
+
+
 def prompt_news(
-    tokenizer: Tokenizer, prompt: Sequence[int], entries: Sequence[TokenLogprobs | None]
+    tokenizer: Tokenizer, prompt: EncodedPrompt, entries: Sequence[TokenLogprobs | None]
 ) -> list[TokenNews | None]:
     """An entry for each token of an echoed prompt, with its offset; None for one without log probability."""
-    text = IncrementalText(tokenizer.decode)
-    offsets = [0]
-    for token_id in prompt:
+    text = IncrementalText(lambda token_ids: tokenizer.decode(token_ids, not prompt.shows_special_tokens))
+    offsets = [0] * (prompt.num_added + 1)
+    for token_id in prompt.token_ids[prompt.num_added :]:
         offsets.append(offsets[-1] + len(text.push((token_id,))))
     return [
         None if entry is None else TokenNews(entry, offset)

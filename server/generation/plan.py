@@ -75,7 +75,7 @@ def plan_choices(
             plans.append(
                 ChoicePlan(
                     request=request,
-                    echo=prompt.text if options.echo else "",
+                    echo=prompt if options.echo else None,
                     stops=stops,
                     parser=options.make_parser(),
                     shows_special_tokens=options.shows_special_tokens or not body.skip_special_tokens,

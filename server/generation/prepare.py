@@ -12,7 +12,7 @@ from server.generation.options import GenerationOptions
 from server.generation.plan import plan_choices
 from server.http.errors import ApiError, naming
 from server.http.sender import Sender
-from server.prompts.encoding import EncodedPrompt
+from server.prompts.encoding import decoded_prompt
 from server.prompts.served_model import ServedModel
 from server.schemas.generation import GenerationRequest
 
@@ -51,7 +51,7 @@ def _shortened(body: GenerationRequest, options: GenerationOptions, model: Serve
     if most == -1:
         most = max(model.engine.max_model_len - max(options.max_tokens or 1, 1), 1)
     shortened = [
-        EncodedPrompt(token_ids, model.tokenizer.decode(token_ids))
+        decoded_prompt(model, token_ids, not body.skip_special_tokens)
         if len(token_ids := prompt.token_ids[-most:]) < len(prompt.token_ids)
         else prompt
         for prompt in options.prompts

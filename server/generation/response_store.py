@@ -31,16 +31,10 @@ class StoredResponse:
     num_said: int
 
     @classmethod
-    def of(cls, reply: Response, earlier: Sequence[InputItem]) -> StoredResponse:
-        said = [InputItem.model_validate(item) for item in reply["output"]]
-        taken: set[str] = set()
-        items: list[bytes] = []
-        for item in (*earlier, *said):
-            if not item.id or item.id in taken:
-                item = item.model_copy(update={"id": f"{ID_PREFIXES[item.type]}_{uuid.uuid4().hex}"})
-            taken.add(item.id or "")
-            items.append(item.model_dump_json(exclude_none=True).encode())
-        return cls(msgspec.json.encode(reply), tuple(items), len(said))
+    def of(cls, reply: Response, earlier: tuple[bytes, ...]) -> StoredResponse:
+        """earlier: the conversation before the reply, from `written_items`."""
+        said = written_items([InputItem.model_validate(item) for item in reply["output"]])
+        return cls(msgspec.json.encode(reply), earlier + said, len(said))
 
     @property
     def num_bytes(self) -> int:
@@ -52,6 +46,18 @@ class StoredResponse:
     def read_input(self) -> list[InputItem]:
         """The conversation without the reply."""
         return self.read_items()[: len(self.items) - self.num_said]
+
+
+def written_items(items: Sequence[InputItem], earlier: Sequence[InputItem] = ()) -> tuple[bytes, ...]:
+    """The items as they are stored, each with an id that neither another nor one of the `earlier` has."""
+    taken = {item.id for item in earlier}
+    written: list[bytes] = []
+    for item in items:
+        if not item.id or item.id in taken:
+            item = item.model_copy(update={"id": f"{ID_PREFIXES[item.type]}_{uuid.uuid4().hex}"})
+        taken.add(item.id)
+        written.append(item.model_dump_json(exclude_none=True).encode())
+    return tuple(written)
 
 
 class ResponseStore:

@@ -49,7 +49,7 @@ class _Proof:
         """Whether there is a property that objects of every option must have, with other values in each: the usual
         case, in linear work."""
         facets = [self._facets(option) or () for option in options]
-        if not all(_types(each) == {"object"} for each in facets):
+        if not facets or not all(_types(each) == {"object"} for each in facets):
             return False
         return any(self._is_tag(name, facets) for name in [*dict.fromkeys(_required(facets[0]))][:MOST_TAGS])
 

@@ -35,7 +35,7 @@ class AuthMiddleware:
             caller = self._admit(scope)
         except ApiError as error:
             self._on_error(error)
-            await error.response(scope["path"])(scope, receive, send)
+            await error.response(scope)(scope, receive, send)
             return
         scope.setdefault("state", {})["caller"] = caller
         await self._app(scope, receive, send)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -40,25 +41,38 @@ def parse_body(data: bytes, model: type[M], max_parts: int) -> M:
     if has_more_parts(data, max_parts):
         message = f"The body has more objects, lists and members than this server's limit of {max_parts}."
         raise invalid(message, None, "above_limit")
-    try:
-        return model.model_validate(_decoded(data))
-    except ValidationError as error:
-        raise from_validation(error.errors(include_url=False)) from None
-
-
-def _decoded(data: bytes) -> Any:
+    is_strict = True
     try:
         value = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        value = _leniently_decoded(data, str(error))
+        value, is_strict = _leniently_decoded(data, str(error)), False
     if depth_of(value) > MAX_DEPTH:
         raise invalid(f"The body is nested more than {MAX_DEPTH} deep.", None, "above_limit")
-    return value
+    try:
+        body = model.model_validate(value)
+    except ValidationError as error:
+        raise from_validation(error.errors(include_url=False)) from None
+    if not is_strict:
+        _require_strict(value)
+    return body
+
+
+def _require_strict(body: Mapping[str, Any]) -> None:
+    """Raises ApiError for the first field that has what only Python's parser accepts, at any depth."""
+    for name, value in body.items():
+        try:
+            json.dumps({name: value}, ensure_ascii=False, allow_nan=False).encode()
+        except UnicodeEncodeError:
+            raise invalid(
+                f"{name} has half a surrogate pair, which is not a character.", name, "invalid_unicode"
+            ) from None
+        except ValueError:
+            raise invalid(f"{name} has a number that is not finite.", name) from None
 
 
 def _leniently_decoded(data: bytes, reason: str) -> Any:
-    """Decode what only Python's parser accepts (NaN, infinity, half a surrogate pair), so that the field's own check
-    refuses it by name. Raises ApiError where it is not JSON either way, or the body is large."""
+    """Decode what only Python's parser accepts (NaN, infinity, half a surrogate pair), so that it is refused by its
+    field's name. Raises ApiError where it is not JSON either way, or the body is large."""
     try:
         if len(data) <= NAMED:
             return json.loads(data)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from starlette.responses import JSONResponse
+from starlette.types import Scope
 
 MAX_MESSAGE = 500
 MAX_PARAM = 100
@@ -47,12 +48,14 @@ class ApiError(Exception):
         details = {} if self.details is None else {"details": self.details}
         return {"type": "error", "error": self._detail(MESSAGE_ERROR_TYPES, "api_error") | details}
 
-    def response(self, path: str) -> JSONResponse:
-        """The answer to a request of this path."""
+    def response(self, scope: Scope) -> JSONResponse:
+        """The answer to this request."""
         headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
         headers |= {"Accept-Encoding": "gzip, deflate"} if self.status == 415 else {}
-        is_message = path == MESSAGES_PATH or path.startswith(f"{MESSAGES_PATH}/")
-        return JSONResponse(self.message_body() if is_message else self.body(), self.status, headers)
+        if not is_message(scope):
+            return JSONResponse(self.body(), self.status, headers)
+        request_id = scope.get("state", {}).get("request_id")
+        return JSONResponse(self.message_body() | {"request_id": request_id}, self.status, headers)
 
     def _detail(self, types: Mapping[int, str], own: str) -> dict[str, str | None]:
         """types: an error type for each status; own: the type of errors that are the server's."""
@@ -64,16 +67,27 @@ class ApiError(Exception):
         }
 
 
+def is_message(scope: Scope) -> bool:
+    """Whether a request is of Anthropic's API."""
+    path: str = scope["path"]
+    return path == MESSAGES_PATH or path.startswith(f"{MESSAGES_PATH}/")
+
+
 OnError = Callable[[ApiError], None]  # told of every error answered
 
 
 @contextmanager
 def naming(names: Mapping[str, str]) -> Iterator[None]:
-    """Rename the field that an ApiError from the block names, to what this endpoint calls it. names: old to new."""
+    """Rename the field that an ApiError from the block names, also where its message begins with it, to what this
+    endpoint calls it. names: old to new."""
     try:
         yield
     except ApiError as error:
-        error.param = None if error.param is None else names.get(error.param, error.param)
+        old = error.param or ""
+        new = names.get(old, old)
+        if old and error.message.startswith((f"{old} ", f"{old}:")):
+            error.message = new + error.message.removeprefix(old)
+        error.param = new or None
         raise
 
 
@@ -106,7 +120,7 @@ def from_validation(errors: Sequence[Mapping[str, Any]]) -> ApiError:
     """The first of pydantic's errors as an ApiError that names the field as the client wrote it."""
     error = errors[0]
     kind, message, context = str(error["type"]), str(error["msg"]), error.get("ctx") or {}
-    path = [str(part) for part in error["loc"] if part != "body"]
+    path = [str(part) for part in error["loc"]]
     if context.get("field"):
         path.append(str(context["field"]))
     param = ".".join(path) or None
@@ -116,6 +130,11 @@ def from_validation(errors: Sequence[Mapping[str, Any]]) -> ApiError:
         return invalid(f"{param or 'A JSON body'} is required.", param, "missing_required_parameter")
     if kind == "extra_forbidden":
         return invalid(f"Unknown parameter: {param}.", param, "unknown_parameter")
+    if kind == "model_type":
+        return invalid(f"{param or 'The body'} must be an object.", param, "invalid_type")
+    if kind in ("too_short", "too_long"):
+        bound = message.partition(" after validation")[0].partition(" should ")[2]
+        return invalid(f"{param} must {bound}.", param)
     code = "invalid_type" if kind.endswith(("_type", "_parsing")) else "invalid_value"
     return invalid(f"{param or 'The body'}: {message[:1].lower()}{message[1:]}.", param, code)
 

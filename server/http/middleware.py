@@ -16,7 +16,7 @@ from typing import Any
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from server.http.errors import ApiError, OnError, internal_error, invalid
+from server.http.errors import ApiError, OnError, internal_error, invalid, is_message
 from server.http.turn import Turn
 
 LOG = logging.getLogger("gander.http")
@@ -30,6 +30,7 @@ QUIET_PATHS = frozenset({"/health", "/ready", "/metrics", "/is_sleeping"})
 
 class RequestFrame:
     """The outermost middleware: it adds x-request-id to replies, answers 500 to an exception, counts and logs requests.
+    Replies of Anthropic's API have request-id as well.
 
     on_request: called with route and status when a request ends; on_error: with the error of an exception.
     """
@@ -46,6 +47,7 @@ class RequestFrame:
         offered = Headers(scope=scope).get("x-request-id", "")
         request_id = offered if VALID_ID.fullmatch(offered) else f"req_{uuid.uuid4().hex}"
         scope.setdefault("state", {})["request_id"] = request_id
+        names = ("x-request-id", "request-id") if is_message(scope) else ("x-request-id",)
         status = 0
         started = time.perf_counter()
 
@@ -53,7 +55,7 @@ class RequestFrame:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)["x-request-id"] = request_id
+                MutableHeaders(scope=message).update(dict.fromkeys(names, request_id))
             await send(message)
 
         try:
@@ -64,7 +66,7 @@ class RequestFrame:
             self._on_error(error)
             if status:
                 raise
-            await error.response(scope["path"])(scope, receive, send_with_id)
+            await error.response(scope)(scope, receive, send_with_id)
         finally:
             self._record(scope, request_id, status, time.perf_counter() - started)
 
@@ -102,7 +104,7 @@ class BodyLimit:
                 body = await _unpacked(body, headers.getlist("content-encoding"), most)
         except ApiError as error:
             self._on_error(error)
-            await error.response(scope["path"])(scope, receive, send)
+            await error.response(scope)(scope, receive, send)
             return
         replay: list[Any] = [{"type": "http.request", "body": body, "more_body": False}]
         if not is_whole:

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from server.http.errors import ApiError, OnError
 from server.http.keys import Caller, KeyTerms
 
-PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses"})
+PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"})
 MINUTE = 60.0
 RATE_LIMIT_HEADERS = tuple(
     f"x-ratelimit-{what}-{kind}" for kind in ("requests", "tokens") for what in ("limit", "remaining", "reset")
@@ -124,7 +124,7 @@ class RateLimitMiddleware:
             allowance.take_request()
         except ApiError as error:
             self._on_error(error)
-            await error.response(scope["path"])(scope, receive, send_with_limits)
+            await error.response(scope)(scope, receive, send_with_limits)
             return
         await self._app(scope, receive, send_with_limits)
 

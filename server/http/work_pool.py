@@ -19,7 +19,7 @@ from starlette.requests import Request
 from server.http.auth import caller_of
 from server.http.sse import until_disconnect
 
-SMALL = 8192  # bytes up to which a body is worked on in the event loop itself; more would take milliseconds
+SMALL = 8192  # bytes up to which a conversation is worked on in the event loop itself; more would take milliseconds
 NUM_THREADS = 2  # each may make a stream wait for the interpreter's lock, see SWITCH_SECONDS in the runner
 
 T = TypeVar("T")
@@ -45,10 +45,10 @@ class WorkPool:
         self._shares: dict[str, Share] = {}  # by tenant, so at most one for each key
         self._least_used = 0.0  # by the key that had the last turn: a key that was away has no more time owed to it
 
-    async def run(self, request: Request, work: Callable[[], T]) -> T:
-        """Run `work` on a request's body, in a thread unless the body is small, and return its result. Raises ApiError
-        where the client leaves first."""
-        is_small = len(await request.body()) <= SMALL
+    async def run(self, request: Request, work: Callable[[], T], more_bytes: int = 0) -> T:
+        """Run `work` on a request's body and `more_bytes` that were stored, in a thread unless both together are small,
+        and return its result. Raises ApiError where the client leaves first."""
+        is_small = len(await request.body()) + more_bytes <= SMALL
         return work() if is_small else await self.run_beside(request, work)
 
     async def run_beside(self, request: Request, work: Callable[[], T]) -> T:

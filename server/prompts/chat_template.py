@@ -19,7 +19,7 @@ from server.http.errors import ApiError, invalid
 from server.parsing.reply_formats import ReplyFormats, load_reply_formats
 from server.prompts.jinja_template import TemplateRefusal
 from server.prompts.model_files import ModelFiles
-from server.prompts.special_tokens import MarkedText
+from server.prompts.special_tokens import MarkedText, unused_mark
 from server.prompts.template_process import TemplateProcess
 
 AUTOMATIC = ReplyFormats()
@@ -91,12 +91,16 @@ class ChatTemplate:
     async def render(self, conversation: Conversation) -> MarkedText:
         """The prompt's text. A client's template is closed then. Raises ApiError with the template's own words where it
         refuses the messages."""
+        messages, end = conversation.messages, ""
+        if conversation.continue_final_message:
+            end = unused_mark([messages, conversation.tools, conversation.options])
+            messages = [*messages[:-1], _with_end(messages[-1], end)]
         name = TOOL_TEMPLATE if conversation.tools and TOOL_TEMPLATE in self._sources else "default"
         names: dict[str, Any] = {
             **self._special_tokens,
             "documents": None,
             **conversation.options,
-            "messages": conversation.messages,
+            "messages": messages,
             "tools": list(conversation.tools) or None,
             "add_generation_prompt": conversation.add_generation_prompt,
         }
@@ -108,22 +112,30 @@ class ChatTemplate:
         finally:
             if self.is_clients:
                 self.close()
-        if conversation.continue_final_message:
-            text = _cut_after(text, conversation.messages[-1])
+        if end:
+            text = _cut_at(text, end, _parted(conversation.messages[-1])[1])
         return MarkedText(text, conversation.mark)
 
 
-def _cut_after(text: str, message: Mapping[str, Any]) -> str:
-    """`text` up to the end of the last message's content, so that the model continues that message."""
-    content = message["content"] or ""
-    start = text.rfind(content)
-    if start < 0:
-        content = content.strip()
-        start = text.rfind(content)
-    if start < 0 or not content:
+def _parted(message: Mapping[str, Any]) -> tuple[str, str]:
+    """A message's content, and the white space at its end."""
+    content: str = message["content"] or ""
+    size = len(content.rstrip())
+    return content[:size], content[size:]
+
+
+def _with_end(message: Mapping[str, Any], end: str) -> Mapping[str, Any]:
+    """The message with the mark `end` after its content; before the white space there, which templates may drop."""
+    return {**message, "content": end.join(_parted(message))}
+
+
+def _cut_at(text: str, end: str, space: str) -> str:
+    """`text` up to the last message's end, so that the model continues that message. space: what it ends with."""
+    begun, found, rest = text.rpartition(end)
+    if not found:
         message_text = "The chat template does not show the final message as it is, so it cannot be continued."
         raise ApiError(400, message_text, "continue_final_message")
-    return text[: start + len(content)]
+    return begun.replace(end, "") + (space if rest.startswith(space) else "")
 
 
 def load_chat_template(files: ModelFiles, settings: ServerSettings) -> ChatTemplate | None:

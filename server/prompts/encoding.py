@@ -26,22 +26,30 @@ FILL_IN_THE_MIDDLE = (
 
 @dataclass(frozen=True, slots=True)
 class EncodedPrompt:
-    """text: the text that the client sent, or that of the token ids it sent."""
+    """text: the text that the client sent, or that of the token ids it sent.
+
+    shows_special_tokens: whether special tokens have their names in the text; num_added: tokens at the beginning that
+    the text does not have, because the tokenizer added them.
+    """
 
     token_ids: list[int]
     text: str
+    shows_special_tokens: bool = False
+    num_added: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class PromptReading:
     """How a prompt's text is encoded, see `Tokenizer.encode`.
 
-    is_cut: the prompt will be shortened to its last tokens, so that one longer than the context is not an error.
+    is_cut: the prompt will be shortened to its last tokens, so that one longer than the context is not an error;
+    shows_special_tokens: the text of a prompt in token ids has the names of special tokens.
     """
 
     add_special_tokens: bool = True
     parse_special: bool = True
     is_cut: bool = False
+    shows_special_tokens: bool = False
 
 
 AS_IT_IS = PromptReading(add_special_tokens=False)
@@ -61,21 +69,27 @@ def encode_prompts(
         elif not reading.is_cut:
             reply_room(len(prompt), max_tokens, None, most)
     encoded = []
+    beginning = model.tokenizer.encode("", reading.add_special_tokens)
     for number, prompt in enumerate(prompts):
         if isinstance(prompt, str):
-            text = prompt
-            token_ids = encode_text(model, text, "prompt", reading)
+            token_ids = encode_text(model, prompt, "prompt", reading)
+            num_added = len(beginning) if token_ids[: len(beginning)] == beginning else 0
+            each = EncodedPrompt(token_ids, prompt, True, num_added)
         else:
-            token_ids = prompt
-            require_in_vocabulary(token_ids, model.engine.vocab_size, "prompt")
-            text = model.tokenizer.decode(token_ids)
-        if not token_ids:
+            require_in_vocabulary(prompt, model.engine.vocab_size, "prompt")
+            each = decoded_prompt(model, prompt, reading.shows_special_tokens)
+        if not each.token_ids:
             which = "The prompt" if len(prompts) == 1 else f"Prompt {number}"
             raise invalid(f"{which} is empty; it must have at least one token.", "prompt", "empty_prompt")
         if not reading.is_cut:
-            reply_room(len(token_ids), max_tokens, None, most)
-        encoded.append(EncodedPrompt(token_ids, text))
+            reply_room(len(each.token_ids), max_tokens, None, most)
+        encoded.append(each)
     return encoded
+
+
+def decoded_prompt(model: ServedModel, token_ids: list[int], shows_special_tokens: bool) -> EncodedPrompt:
+    """A prompt of these tokens, with their text."""
+    return EncodedPrompt(token_ids, model.tokenizer.decode(token_ids, not shows_special_tokens), shows_special_tokens)
 
 
 def require_in_vocabulary(token_ids: Sequence[int], vocab_size: int, param: str) -> None:
@@ -90,8 +104,8 @@ def require_short(model: ServedModel, text: str, param: str) -> None:
     if len(text) > model.most_characters:
         raise ApiError(
             400,
-            f"This model's maximum context length is {model.engine.max_model_len} tokens, which are "
-            f"{model.most_characters} characters at most, but {param} has {len(text)} characters.",
+            f"{param} has {len(text)} characters, but this model's maximum context length is "
+            f"{model.engine.max_model_len} tokens, which are {model.most_characters} characters at most.",
             param,
             "context_length_exceeded",
         )

@@ -51,11 +51,7 @@ class SpecialTokens:
         texts = list(_texts_in(values))
         if not any(self._marked(text, MARKS[0]) != text for text in texts):
             return ""
-        unused = (mark for mark in MARKS if not any(mark in text for text in texts))
-        mark = next(unused, None)
-        if mark is None:
-            raise invalid("The messages have every noncharacter there is; leave one out.", "messages")
-        return mark
+        return unused_mark(texts)
 
     def broken_up(self, value: Any, mark: str) -> Any:
         """`value` with `mark` inside every name in its strings, and after a string's end that is a name's beginning.
@@ -110,6 +106,15 @@ class SpecialTokens:
         sizes = range(1, min(self._longest_beginning, end) + 1)
         begins = any(text[end - size : end] in self._beginnings for size in sizes)
         return f"{text[:end]}{mark}{text[end:]}" if begins else text
+
+
+def unused_mark(values: Any) -> str:
+    """A mark that occurs in no string of `values`, at any depth. Raises ApiError where they contain all marks."""
+    texts = list(_texts_in(values))
+    mark = next((mark for mark in MARKS if not any(mark in text for text in texts)), None)
+    if mark is None:
+        raise invalid("The messages have every noncharacter there is; leave one out.", "messages")
+    return mark
 
 
 def _texts_in(value: Any) -> Iterator[str]:

@@ -42,7 +42,7 @@ class Front:
         body = await self._read(receive)
         if body is None:
             message = f"The body is larger than this server's limit of {self._most_bytes} bytes."
-            await ApiError(413, message, None, "body_too_large").response(scope["path"])(scope, receive, send)
+            await ApiError(413, message, None, "body_too_large").response(scope)(scope, receive, send)
             return
         await while_connected(receive, self._relay(HttpRequest.of(scope, body), scope, receive, send))
 
@@ -74,7 +74,7 @@ class Front:
                 error = refusal
                 break
         if reply.head is None:
-            await error.response(request.path)(scope, receive, send)
+            await error.response(scope)(scope, receive, send)
         else:
             await reply.end_with(error, request.path)
 

@@ -84,6 +84,12 @@ class Message(WireModel):
                 raise refusal("invalid_value", message, "content")
         return self
 
+    @property
+    def is_empty_reply(self) -> bool:
+        return self.role == "assistant" and not any(
+            block.text or block.thinking or block.type == "tool_use" for block in self.content
+        )
+
 
 class MessageTool(WireModel):
     """A tool of the client's own; tools that Anthropic runs or defines are not supported."""
@@ -192,17 +198,24 @@ class CountRequest(SamplingRequest):
         if self.speculation.trace:
             message = "speculation.trace is for completions and chat completions; leave it out."
             raise refusal("unsupported_parameter", message, "speculation.trace")
-        last = self.messages[-1]
-        if any(block.type == "tool_use" for block in last.content):
+        if self.shown and any(block.type == "tool_use" for block in self.shown[-1].content):
             raise refusal("invalid_value", "The last message calls a tool: its result must follow.", "messages")
         choice = ToolChoice("auto") if self.tool_choice is None else self.tool_choice.choice
         check_tools([tool.name for tool in self.tools], choice)
         return self
 
     @property
+    def shown(self) -> list[Message]:
+        """The messages without empty ones of the assistant's at the end, which ask for an ordinary reply."""
+        size = len(self.messages)
+        while size and self.messages[size - 1].is_empty_reply:
+            size -= 1
+        return self.messages[:size]
+
+    @property
     def is_begun(self) -> bool:
         """Whether the last message is the beginning of the reply, which the model continues."""
-        return self.messages[-1].role == "assistant"
+        return bool(self.shown) and self.shown[-1].role == "assistant"
 
 
 class MessageRequest(CountRequest):

@@ -82,6 +82,7 @@ class MessageErrorDetail(ErrorDetail):
 class MessageErrorReply(TypedDict):
     type: Literal["error"]
     error: MessageErrorDetail
+    request_id: str | None
 
 
 class MessageEvent(TypedDict):

@@ -80,7 +80,7 @@ def read_text(value: Any) -> Any:
 def _read_stops(value: Any) -> list[str]:
     stops = [] if value is None else [value] if isinstance(value, str) else value
     if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
-        raise refusal("invalid_type", "stop must be a string or a list of strings.")
+        raise refusal("invalid_type", "Stop strings must be a string or a list of strings.")
     if not all(1 <= len(stop) <= MAX_STOP_LENGTH for stop in stops):
         raise refusal("invalid_value", f"Stop strings must have 1 to {MAX_STOP_LENGTH} characters.")
     return stops
@@ -101,6 +101,12 @@ def _read_bias(value: Any) -> dict[int, float]:
             raise refusal("invalid_value", f"logit_bias: the bias of token {name} is not from -100 to 100.", shown)
         biases[int(name)] = float(bias)
     return biases
+
+
+def _check_trace(value: Any) -> Any:
+    if not isinstance(value, bool) and value != "trees":
+        raise refusal("invalid_value", 'speculation.trace must be true, false or "trees".')
+    return value
 
 
 STOP_SCHEMA: dict[str, JsonValue] = {
@@ -141,7 +147,7 @@ class SpeculationOptions(WireModel):
     candidates: str | None = Field(default=None, max_length=64)
     verification: str = Field(default="match", max_length=64)
     report: bool = Field(default=False, description="Add a `speculation` object to every choice")
-    trace: bool | Literal["trees"] = Field(
+    trace: Annotated[bool | Literal["trees"], BeforeValidator(_check_trace)] = Field(
         default=False,
         description="Add a `trace` object to every chunk: the source of each token; `trees`: also the draft trees",
     )

@@ -17,7 +17,7 @@ import msgspec
 
 from decoding.core.grammar import Grammar
 from decoding.errors import RequestRejected
-from decoding.sampling.grammar.source import TokenizerFile, matcher_of
+from decoding.sampling.grammar.source import TokenizerFile, matcher_of, reason_of
 from decoding.sampling.grammar.trial import Outcome, TrialLimits
 
 OUT_OF_MEMORY = 1  # exit status
@@ -56,7 +56,11 @@ def _compile(grammar: Grammar, tokenizer: Any, limits: TrialLimits) -> Outcome:
     _set(limits)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     try:
-        matcher_of(grammar, tokenizer).deep_copy().compute_bitmask()
+        matcher = matcher_of(grammar, tokenizer).deep_copy()
+        matcher.compute_bitmask()
+        matcher.compute_ff_tokens()
+        if matcher.is_error():
+            return Outcome(f"the {grammar.kind} grammar lets no reply begin: {reason_of(matcher)}")
     except RequestRejected as error:
         return Outcome(error.message)
     except MemoryError:

@@ -52,11 +52,11 @@ class ReplyReading:
 
 
 async def render_chat(
-    request: Request, make_body: Callable[[], ChatRequest], service: Service, model: ServedModel
+    request: Request, make_body: Callable[[], ChatRequest], service: Service, model: ServedModel, more_bytes: int = 0
 ) -> RenderedChat:
-    """Render the messages of the chat request that `make_body` makes. Raises ApiError for what the template or this
-    server cannot do."""
-    body, template, conversation = await service.work_on(request, lambda: _conversation(make_body(), model))
+    """Render the messages of the chat request that `make_body` makes of the body and of `more_bytes` that were stored.
+    Raises ApiError for what the template or this server cannot do."""
+    body, template, conversation = await service.work_on(request, lambda: _conversation(make_body(), model), more_bytes)
     return RenderedChat(body, template, await service.render(template, conversation))
 
 

@@ -57,7 +57,8 @@ def _prompt_logprobs(body: CompletionRequest) -> int | None:
 
 
 def _prompts(body: CompletionRequest, model: ServedModel) -> list[EncodedPrompt]:
-    reading = PromptReading(body.add_special_tokens, body.parse_special, body.truncate_prompt_tokens is not None)
+    is_cut = body.truncate_prompt_tokens is not None
+    reading = PromptReading(body.add_special_tokens, body.parse_special, is_cut, not body.skip_special_tokens)
     prompts = encode_prompts(model, body.prompt, reading, max(body.max_tokens or 1, 1))
     if not body.suffix:
         return prompts

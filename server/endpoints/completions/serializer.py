@@ -10,7 +10,7 @@ from decoding.core.token_logprobs import TokenLogprobs
 from server.generation.call import GenerationCall
 from server.generation.choice import ChoiceDelta, TokenNews
 from server.generation.events import FoldedChoice
-from server.generation.logprobs import TokenNames, completion_logprobs, prompt_logprobs, prompt_news
+from server.generation.logprobs import TokenNames, completion_logprobs, prompt_logprobs, prompt_news, with_top
 from server.generation.report import speculation_report
 from server.generation.trace import trace
 from server.generation.usage import UsageCount
@@ -71,7 +71,8 @@ class CompletionSerializer:
         if self.body.speculation.trace:
             whole["trace"] = trace(self.call.tokenizer, choice.news, choice.steps)
         if self.body.prompt_logprobs is not None and choice.prompt_logprobs is not None:
-            whole["prompt_logprobs"] = prompt_logprobs(self.call.tokenizer, choice.prompt_logprobs)
+            entries = with_top(choice.prompt_logprobs, self.body.prompt_logprobs)
+            whole["prompt_logprobs"] = prompt_logprobs(self.call.tokenizer, entries)
         return whole
 
     def _add_token_ids(self, choice: CompletionChoice, token_ids: Sequence[int], index: int | None) -> None:
@@ -87,10 +88,12 @@ class CompletionSerializer:
     ) -> CompletionLogprobs | None:
         if self.body.logprobs is None:
             return None
-        tokenizer, token_ids = self.call.tokenizer, self.call.plans[index].request.prompt
-        repeated = prompt_news(tokenizer, token_ids, prompt) if self.body.echo and prompt is not None else []
+        tokenizer, echo = self.call.tokenizer, self.call.plans[index].echo
         names = TokenNames(tokenizer, self.body.return_tokens_as_token_ids)
-        return completion_logprobs(names, [*repeated, *news], names.of(token_ids[0]) if repeated else "")
+        if echo is None or prompt is None:
+            return completion_logprobs(names, news)
+        repeated = prompt_news(tokenizer, echo, with_top(prompt, self.body.logprobs))
+        return completion_logprobs(names, [*repeated, *news], names.of(echo.token_ids[0]))
 
     def _choice(
         self,

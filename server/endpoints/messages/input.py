@@ -66,7 +66,7 @@ def _format(body: CountRequest) -> ResponseFormat | None:
 
 def _messages(body: CountRequest) -> Iterator[ChatMessage]:
     """The chat messages. Neighbouring messages of one role are one turn."""
-    for role, turn in groupby(body.messages, key=lambda message: message.role):
+    for role, turn in groupby(body.shown, key=lambda message: message.role):
         blocks = [block for message in turn for block in message.content]
         if role == "assistant":
             yield _said(blocks)
@@ -104,5 +104,5 @@ def _text(blocks: Sequence[ContentBlock]) -> str:
 
 def _call(block: ContentBlock) -> MessageToolCall:
     arguments = json.dumps(block.input, ensure_ascii=False)
-    function = CalledFunction.model_construct(name=block.name or "", arguments=arguments)  # it may have half a pair
+    function = CalledFunction(name=block.name or "", arguments=arguments)
     return MessageToolCall(id=block.id or "", function=function)

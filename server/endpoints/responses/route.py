@@ -12,7 +12,7 @@ from server.endpoints.responses.input import chat_request
 from server.endpoints.responses.serializer import ResponseSerializer
 from server.generation.answer import answer
 from server.generation.prepare import prepare
-from server.generation.response_store import ResponseStore, StoredResponse
+from server.generation.response_store import ResponseStore, StoredResponse, written_items
 from server.http.auth import caller_of
 from server.http.body import takes
 from server.http.errors import invalid, naming
@@ -22,6 +22,8 @@ from server.schemas.responses import InputItem, ResponseRequest
 from server.service import service_of
 
 router = APIRouter()
+
+NOTHING = StoredResponse(b"", (), 0)
 
 # The chat request's fields, and what /v1/responses calls them: errors name the latter.
 NAMES = {
@@ -46,17 +48,19 @@ async def create_response(request: Request) -> Response:
     service, tenant = service_of(request), caller_of(request).tenant
     body = await service.read(request, ResponseRequest)
     model, sender = service.require_model(body.model), sender_of(request, body.session_id)
-    items = _conversation(body, service.responses, tenant)
     is_kept = body.store and service.responses.keeps
+    earlier = _earlier(body, service.responses, tenant)
+    size = earlier.num_bytes
+    items, written = await service.work_on(request, lambda: _conversation(body, earlier, is_kept), size)
 
     def keep(reply: response_replies.Response) -> None:
         if is_kept:
-            service.responses.keep(tenant, reply["id"], StoredResponse.of(reply, items))
+            service.responses.keep(tenant, reply["id"], StoredResponse.of(reply, written))
 
     with naming(NAMES):
-        chat = await render_chat(request, lambda: chat_request(body, items), service, model)
+        chat = await render_chat(request, lambda: chat_request(body, items), service, model, size)
         call = await service.work_on(
-            request, lambda: prepare(chat.body, chat_options(chat, model, "resp_"), model, sender)
+            request, lambda: prepare(chat.body, chat_options(chat, model, "resp_"), model, sender), size
         )
         serializer = ResponseSerializer(call, body, is_kept, keep)
         return await answer(call, serializer, request, service.client, service.pool, service.metrics.on_error)
@@ -70,20 +74,32 @@ async def count_input_tokens(request: Request) -> response_replies.InputTokens:
     service = service_of(request)
     body = await service.read(request, ResponseRequest)
     model = service.require_model(body.model)
-    items = _conversation(body, service.responses, caller_of(request).tenant)
+    earlier = _earlier(body, service.responses, caller_of(request).tenant)
+    size = earlier.num_bytes
+    items, _ = await service.work_on(request, lambda: _conversation(body, earlier, False), size)
     with naming(NAMES):
-        chat = await render_chat(request, lambda: chat_request(body, items), service, model)
-        options = await service.work_on(request, lambda: chat_options(chat, model))
+        chat = await render_chat(request, lambda: chat_request(body, items), service, model, size)
+        options = await service.work_on(request, lambda: chat_options(chat, model), size)
     return {"object": "response.input_tokens", "input_tokens": len(options.prompts[0].token_ids)}
 
 
-def _conversation(body: ResponseRequest, store: ResponseStore, tenant: str) -> list[InputItem]:
-    """The items of the response that the body continues, then its own. Raises ApiError where that is not kept."""
+def _earlier(body: ResponseRequest, store: ResponseStore, tenant: str) -> StoredResponse:
+    """The response that the body continues, an empty one where it continues none. Raises ApiError where it is not
+    kept."""
     earlier = body.previous_response_id
     if earlier is None:
-        return body.input
+        return NOTHING
     stored = store.find(tenant, earlier)
     if stored is None:
         message = f"There is no response '{earlier}', or none any more: they are kept in memory, and not for ever."
         raise invalid(message, "previous_response_id", "previous_response_not_found")
-    return [*stored.read_items(), *body.input]
+    return stored
+
+
+def _conversation(
+    body: ResponseRequest, earlier: StoredResponse, is_kept: bool
+) -> tuple[list[InputItem], tuple[bytes, ...]]:
+    """The items of the response that the body continues, then its own; and both as they are stored, if they are."""
+    before = earlier.read_items()
+    written = earlier.items + written_items(body.input, before) if is_kept else ()
+    return [*before, *body.input], written

@@ -57,3 +57,36 @@ def test_a_response_has_the_same_plain_and_streamed(server: RunningServer, per_s
     streamed = server.http.post("/v1/responses", json=body | {"stream": True}).text
     last = json.loads(streamed.rstrip().rpartition("data: ")[2])
     assert last["response"]["output"][0]["content"][0]["logprobs"] == plain
+
+
+NAMED = "a<|end|>b"
+IDS = [97, 256, 98]
+ECHOES: list[tuple[dict[str, Any], str, list[int]]] = [
+    ({"prompt": NAMED}, NAMED, [0, 1, 8]),
+    ({"prompt": NAMED, "parse_special": False}, NAMED, [*range(9)]),
+    ({"prompt": IDS}, "ab", [0, 1, 1]),
+    ({"prompt": IDS, "skip_special_tokens": False}, NAMED, [0, 1, 8]),
+    ({"prompt": f"x{NAMED}", "truncate_prompt_tokens": 3}, "ab", [0, 1, 1]),
+    ({"prompt": f"x{NAMED}", "truncate_prompt_tokens": 3, "skip_special_tokens": False}, NAMED, [0, 1, 8]),
+]
+
+
+@pytest.mark.parametrize(("asked", "text", "offsets"), ECHOES, ids=str)
+def test_an_echoed_prompt_shows_special_tokens_where_its_text_does(
+    server: RunningServer, asked: dict[str, Any], text: str, offsets: list[int]
+) -> None:
+    choice = server.post(echo=True, logprobs=1, max_tokens=2, **asked).json()["choices"][0]
+    assert choice["text"][:-2] == text
+    assert choice["logprobs"]["text_offset"] == [*offsets, len(text), len(text) + 1]
+
+
+@pytest.mark.parametrize(("logprobs", "prompt_logprobs"), [(1, 3), (3, 1), (0, 2)])
+def test_prompts_are_scored_twice_over_each_with_as_many_tokens_as_were_asked_for(
+    server: RunningServer, logprobs: int, prompt_logprobs: int
+) -> None:
+    body = {"prompt": "ab", "echo": True, "max_tokens": 1, "logprobs": logprobs, "prompt_logprobs": prompt_logprobs}
+    choice = server.post(**body).json()["choices"][0]
+    assert [len(top) for top in choice["logprobs"]["top_logprobs"][1:]] == [logprobs + 1] * 2, (
+        "the token itself as well"
+    )
+    assert [len(top) for top in choice["prompt_logprobs"][1:]] == [prompt_logprobs + 1]

@@ -209,6 +209,16 @@ def test_a_form_becomes_a_grammar_and_the_last_message_a_beginning(server: Runni
     assert bytes(told["prompt"]).decode().endswith("[assistant]\nThe answer is")
 
 
+@pytest.mark.parametrize("content", ["", [], [{"type": "text", "text": ""}]])
+def test_an_empty_message_of_the_assistants_at_the_end_asks_for_an_ordinary_reply(
+    server: RunningServer, content: Any
+) -> None:
+    asked = script(tell=["prompt"], per_step=200)
+    plain = post(server, messages=asked, max_tokens=4000).json()
+    empty = post(server, messages=[*asked, {"role": "assistant", "content": content}], max_tokens=4000).json()
+    assert empty["content"] == plain["content"]
+
+
 @pytest.mark.parametrize(
     ("fields", "param", "code"),
     [
@@ -238,6 +248,7 @@ def test_a_form_becomes_a_grammar_and_the_last_message_a_beginning(server: Runni
         ({"messages": [{"role": "user", "content": "\ud800"}]}, "messages", "invalid_unicode"),
         ({"messages": [{"role": "user", "content": "x" * 5000}]}, "messages", "context_length_exceeded"),
         ({"stop_sequences": [""]}, "stop_sequences", "invalid_value"),
+        ({"stop_sequences": 5}, "stop_sequences", "invalid_type"),
         ({"stop": ["a"]}, "stop", "unknown_parameter"),
         ({"stop_sequences": ["a"] * 17}, "stop_sequences", "above_limit"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools.0.type", "invalid_value"),
@@ -258,6 +269,8 @@ def test_a_wrong_field_is_named(server: RunningServer, fields: dict[str, Any], p
     reply = TypeAdapter(MessageErrorReply).validate_python(response.json())
     assert (reply["type"], reply["error"]["type"]) == ("error", "invalid_request_error")
     assert (reply["error"]["param"], reply["error"]["code"]) == (param, code or reply["error"]["code"])
+    assert not reply["error"]["message"].startswith(("stop ", "stop:")), "the name that chat has for it"
+    assert reply["request_id"] == response.headers["request-id"] == response.headers["x-request-id"]
 
 
 def test_fields_that_change_no_answer_are_accepted(server: RunningServer) -> None:

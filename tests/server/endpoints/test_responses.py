@@ -9,6 +9,7 @@ from openai import APIError
 from pydantic import TypeAdapter
 
 from server.config import ServerSettings
+from server.endpoints.responses.route import NAMES
 from server.schemas.response_replies import Response
 from tests.server.servers import RunningServer, make_model_folder, running_server
 
@@ -117,6 +118,12 @@ def test_a_format_and_a_forced_call_become_grammars(server: RunningServer) -> No
         ({"include": ["file_search_call.results"]}, "include.0", "invalid_value"),
         ({"n": 2}, "n", "unknown_parameter"),
         ({"input": "\ud800"}, "input", "invalid_unicode"),
+        ({"input": [{"type": "reasoning", "content": "\ud800"}]}, "input", "invalid_unicode"),
+        ({"metadata": {"\ud800": "a"}}, "metadata", "invalid_unicode"),
+        ({"tools": [TOOL | {"description": "\ud800"}], "tool_choice": "none"}, "tools", "invalid_unicode"),
+        ({"tools": [TOOL | {"parameters": {"a": ["\ud800"]}}], "tool_choice": "none"}, "tools", "invalid_unicode"),
+        ({"tools": [TOOL | {"parameters": {"a": float("nan")}}], "stream": True}, "tools", "invalid_value"),
+        ({"text": {"format": {"type": "text", "description": "\ud800"}}}, "text", "invalid_unicode"),
         ({"input": "x" * 5000}, "input", "context_length_exceeded"),
         ({"max_output_tokens": 5000}, "max_output_tokens", "context_length_exceeded"),
         ({"text": {"verbosity": "low"}}, "text.verbosity", "unsupported_parameter"),
@@ -130,6 +137,7 @@ def test_a_wrong_field_is_named(server: RunningServer, fields: dict[str, Any], p
     assert response.status_code == 400, response.text
     error = response.json()["error"]
     assert (error["param"], error["code"]) == (param, code), error
+    assert error["message"].partition(" ")[0].rstrip(":") not in NAMES, "the name that chat has for it"
 
 
 def test_fields_that_change_no_answer_are_accepted(server: RunningServer) -> None:

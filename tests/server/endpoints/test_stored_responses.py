@@ -160,9 +160,9 @@ def test_items_that_are_not_there_are_not_listed(server: RunningServer) -> None:
     path = f"/v1/responses/{reply['id']}/input_items"
     for query, param in (
         ("after=x", "after"),
-        ("limit=0", "query.limit"),
-        ("limit=101", "query.limit"),
-        ("order=up", "query.order"),
+        ("limit=0", "limit"),
+        ("limit=101", "limit"),
+        ("order=up", "order"),
     ):
         error = server.get(f"{path}?{query}").json()["error"]
         assert error["param"] == param

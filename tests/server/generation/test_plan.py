@@ -36,7 +36,9 @@ def test_choices_are_numbered_prompt_by_prompt(tmp_path: Path) -> None:
     options = GenerationOptions(id_prefix="cmpl-", prompts=prompts, max_tokens=16, num_choices=2, echo=True)
     plans = plan_choices(body, options, model, Sender("", "me"), "cmpl-1")
     assert [plan.request.request_id for plan in plans] == [f"cmpl-1-{i}" for i in range(4)]
-    assert [(plan.request.prompt, plan.echo) for plan in plans] == [([1], "a"), ([1], "a"), ([2], "b"), ([2], "b")]
+    assert [(plan.request.prompt, plan.echo) for plan in plans] == [
+        (prompt.token_ids, prompt) for prompt in prompts for _ in range(2)
+    ]
     assert len({plan.request.sampling.seed for plan in plans}) == 4
     assert {(plan.request.sampling.max_tokens, plan.request.session_id) for plan in plans} == {(16, "me")}
     assert {plan.request.speculation.sources for plan in plans} == {frozenset({"context", "ngram"})}

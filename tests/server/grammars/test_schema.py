@@ -312,6 +312,11 @@ def test_what_cannot_be_enforced_is_refused_with_its_place(schema: Any, said: st
     assert caught.value.param == "tools"
 
 
+def test_a_one_of_without_schemas_is_an_any_of_without_schemas() -> None:
+    for beside in ({}, {"type": "object"}):
+        assert grammar_of({"oneOf": []} | beside) == grammar_of({"anyOf": []} | beside)
+
+
 def test_brackets_are_no_look_around(library: Library) -> None:
     check(library, grammar_of({"type": "string", "pattern": r"^[(?=]\(?!]$"}), ["=(!]", "=!]"], ["a"])
 

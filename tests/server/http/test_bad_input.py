@@ -79,6 +79,8 @@ WRONG_FIELDS: list[tuple[dict[str, Any], str, str]] = [
     ({"speculation": {"method": "magic"}}, "speculation.method", "unknown_method"),
     ({"speculation": {"max_nodes": 0}}, "speculation.max_nodes", "invalid_value"),
     ({"speculation": {"max_nodes": 61}}, "speculation.max_nodes", "above_limit"),
+    ({"speculation": {"trace": "tree"}}, "speculation.trace", "invalid_value"),
+    ({"speculation": {"trace": 1}}, "speculation.trace", "invalid_value"),
     ({"speculation": {"depth": 1}}, "speculation.depth", "unknown_parameter"),
     ({"speculation": {"sources": "context"}}, "speculation.sources", "invalid_type"),
     ({"speculation": {"sources": [1]}}, "speculation.sources.0", "invalid_type"),
@@ -138,6 +140,26 @@ WRONG_FIELDS: list[tuple[dict[str, Any], str, str]] = [
 def test_a_wrong_field_is_named(server: RunningServer, fields: dict[str, Any], param: str, code: str) -> None:
     body = json.dumps({"model": server.model, "prompt": "hi"} | fields).encode()
     check_error(post_raw(server, body), 400, param, code)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("completions", [1], "The body must be an object."),
+        ("chat/completions", [1], "The body must be an object."),
+        ("chat/completions", {"messages": [5]}, "messages.0 must be an object."),
+        ("chat/completions", {"messages": []}, "messages must have at least 1 item."),
+        ("completions", {"prompt": "a", "stop_token_ids": [1] * 257}, "stop_token_ids must have at most 256 items."),
+        (
+            "completions",
+            {"prompt": "a", "speculation": {"trace": "tree"}},
+            'speculation.trace must be true, false or "trees".',
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_in_the_words_of_json(server: RunningServer, path: str, body: Any, message: str) -> None:
+    response = server.http.post(f"/v1/{path}", json=body)
+    assert (response.status_code, response.json()["error"]["message"]) == (400, message)
 
 
 def post_raw(server: RunningServer, body: bytes, content_type: str = "application/json") -> httpx.Response:

@@ -6,19 +6,20 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import pytest
 from pydantic import ValidationError
 
+from server.generation.response_store import StoredResponse, written_items
 from server.http.body import has_more_parts, parse_body
 from server.http.errors import ApiError
 from server.http.work_pool import NUM_THREADS, WorkPool
 from server.schemas.catalog import DetokenizeRequest
 from server.schemas.chat import ChatRequest
 from server.schemas.completions import CompletionRequest
-from server.schemas.responses import ResponseRequest
+from server.schemas.responses import InputItem, ResponseRequest
 from tests.server.http.test_bad_input import check_error
 from tests.server.servers import RunningServer, wait_until
 
@@ -129,6 +130,31 @@ def test_all_of_a_large_body_is_encoded_beside_the_event_loop(server: RunningSer
         assert server.post(**body).status_code == 200
     assert {"hi", "yo", *words} <= {text for text, _ in seen}
     assert {name.rsplit("_", 1)[0] for _, name in seen} == {"body"}
+
+
+class WatchedResponse(StoredResponse):
+    """A stored response that knows which threads have read it."""
+
+    readers: ClassVar[list[str]] = []
+
+    def read_items(self) -> list[InputItem]:
+        self.readers.append(threading.current_thread().name)
+        return super().read_items()
+
+
+@pytest.mark.parametrize("path", [RESPONSES, f"{RESPONSES}/input_tokens"])
+def test_a_small_body_that_continues_a_long_conversation_is_worked_on_beside_the_event_loop(
+    server: RunningServer, path: str
+) -> None:
+    WatchedResponse.readers.clear()
+    thoughts = written_items([InputItem(type="reasoning")] * 100)
+    server.service.responses.keep("", "resp_long", WatchedResponse(b"{}", thoughts, 0))
+    body = {"input": "hi", "previous_response_id": "resp_long"}
+    with recorded_encoding(server) as seen:
+        assert server.http.post(path, json=body).status_code == 200
+    threads = [*WatchedResponse.readers, *(name for _, name in seen)]
+    assert len(threads) >= 2
+    assert {name.rsplit("_", 1)[0] for name in threads} == {"body"}
 
 
 def test_a_small_body_waits_for_no_thread(server: RunningServer) -> None:

@@ -16,6 +16,7 @@ from tests.server.servers import RunningServer, make_model_folder, running_serve
 KEYS = """
 few requests_per_minute=3
 admin busy weight=2.5 tokens_per_minute=40 requests_per_minute=100
+talker tokens_per_minute=60 requests_per_minute=100
 free
 """
 
@@ -37,7 +38,7 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]
 
 
 def post(server: RunningServer, key: str, path: str = "/v1/completions", **body: object) -> httpx.Response:
-    asked = {"prompt": "a", "max_tokens": 1} | body
+    asked = {"max_tokens": 1} | body | ({} if "messages" in body else {"prompt": "a"} | body)
     return server.http.post(path, json=asked, headers={"Authorization": f"Bearer {key}"})
 
 
@@ -109,6 +110,18 @@ def test_a_key_has_its_tokens_of_prompts_and_replies(limited: RunningServer) -> 
     assert reply.status_code == 200
     assert (reply.headers["x-ratelimit-limit-tokens"], reply.headers["x-ratelimit-limit-requests"]) == ("40", "100")
     assert post(limited, "busy", prompt="a" * 8).status_code == 429, "10 and 25 tokens of 40 are gone"
+
+
+def test_messages_count_against_a_keys_limits(limited: RunningServer) -> None:
+    body = {"max_tokens": 30, "messages": [{"role": "user", "content": "a"}]}
+    reply = post(limited, "talker", "/v1/messages", **body)
+    assert reply.status_code == 200, reply.text
+    assert (reply.json()["usage"]["input_tokens"], reply.json()["usage"]["output_tokens"]) == (21, 30)
+    assert (reply.headers["x-ratelimit-limit-tokens"], reply.headers["x-ratelimit-remaining-requests"]) == ("60", "99")
+    reply = post(limited, "talker", "/v1/messages", **body)
+    assert (reply.status_code, reply.json()["type"]) == (429, "error"), "9 of 60 tokens are left, and 21 are asked"
+    error = reply.json()["error"]
+    assert (error["type"], error["code"]) == ("rate_limit_error", "rate_limit_exceeded")
 
 
 def test_a_key_files_terms_are_read_and_mistakes_named(tmp_path: Path) -> None:

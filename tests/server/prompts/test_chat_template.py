@@ -74,6 +74,18 @@ def test_the_last_message_can_be_continued() -> None:
         render("nothing", continue_final_message=True)
 
 
+@pytest.mark.parametrize("content", ["e", "|", "end", "im", ">", "\n", "so \n", "", " assistant", "a\ufdd0"])
+def test_a_last_message_is_cut_at_its_end_whatever_it_says(content: str) -> None:
+    source = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    messages = (*HELLO, {"role": "assistant", "content": content})
+    asked = "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
+    assert render(source, messages=messages, continue_final_message=True) == asked + content
+    trimmed = source.replace("m.content", "m.content | trim")
+    assert render(trimmed, messages=messages, continue_final_message=True) == asked + content.strip()
+    twice = "{{ messages[-1].content }}!" + source
+    assert render(twice, messages=messages, continue_final_message=True) == f"{content}!{asked}{content}"
+
+
 def test_templates_are_found_in_every_place(tmp_path: Path) -> None:
     folder = make_model_folder(tmp_path / "toy", None)
     files = ModelFiles(str(folder), None)

@@ -1,5 +1,6 @@
 """Loading tokenizers and encoding prompts."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -7,7 +8,9 @@ from typing import NoReturn
 import pytest
 from msgspec.structs import replace as replace_struct
 
+from decoding.core.token_logprobs import TokenLogprobs
 from server.config import ServerSettings
+from server.generation.logprobs import prompt_news
 from server.http.errors import ApiError
 from server.prompts.encoding import EncodedPrompt, PromptReading, encode_prediction, encode_prompts, fill_in_the_middle
 from server.prompts.model_files import ModelFiles
@@ -68,6 +71,24 @@ def test_the_middle_is_asked_for_by_the_models_own_tokens() -> None:
         fill_in_the_middle(model_with(replace(tokenizer, id_of=lambda _: None)), prompt, "b", PromptReading())
 
 
+def test_a_begin_token_that_the_tokenizer_adds_has_no_text_and_one_that_the_client_wrote_has() -> None:
+    def encode(text: str, add_special_tokens: bool, _: bool) -> list[int]:
+        return [0] * add_special_tokens + [0 if letter == "^" else ord(letter) for letter in text]
+
+    def decode(token_ids: Sequence[int], skips: bool) -> str:
+        return "".join(chr(each) if each else "" if skips else "^" for each in token_ids)
+
+    model = model_with(Tokenizer(encode, decode, lambda _: None, lambda _: None, "", 12, SpecialTokens("^")))
+    for prompt, adds, offsets in (
+        ("^ab", True, [0, 0, 1, 2]),
+        ("^ab", False, [0, 1, 2]),
+        ([0, 97, 98], True, [0, 0, 1]),
+    ):
+        (encoded,) = encode_prompts(model, [prompt], PromptReading(add_special_tokens=adds))
+        scores = [TokenLogprobs(token_id, -1.0, 1, ()) for token_id in encoded.token_ids]
+        assert [news and news.offset for news in prompt_news(model.tokenizer, encoded, scores)] == offsets
+
+
 def model_with(tokenizer: Tokenizer, max_model_len: int = 100) -> ServedModel:
     return ServedModel("toy", tokenizer, None, replace_struct(READY, max_model_len=max_model_len), ServerSettings())
 
@@ -75,7 +96,7 @@ def model_with(tokenizer: Tokenizer, max_model_len: int = 100) -> ServedModel:
 def test_texts_and_ids_are_encoded_alike(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(ModelFiles(str(make_model_folder(tmp_path / "toy")), None), False)
     encoded = encode_prompts(model_with(tokenizer), ["ab", [97, 98]], PromptReading())
-    assert encoded[0] == encoded[1]
+    assert [(each.token_ids, each.text) for each in encoded] == [([97, 98], "ab")] * 2
 
 
 def test_a_text_longer_than_the_context_in_the_longest_tokens_is_refused_before_it_is_encoded(tmp_path: Path) -> None:
@@ -105,7 +126,7 @@ def test_the_first_prompt_that_leaves_no_room_for_its_reply_is_the_last_that_is_
         with pytest.raises(ApiError) as refused:
             encode_prompts(model, ["a", "x" * length, "b"], PromptReading(), max_tokens)
         assert (refused.value.code, refused.value.param) == ("context_length_exceeded", param)
-    assert seen == ["a", "x" * 100, "a", "x" * 90]
+    assert seen == ["", "a", "x" * 100, "", "a", "x" * 90]
     assert len(encode_prompts(model, ["x" * 90, [97] * 90], PromptReading(), 10)) == 2
 
 
