@@ -20,6 +20,7 @@ from decoding.errors import BrokenGrammar
 from decoding.sampling.grammar.matcher import GrammarMatcher
 
 Chain = tuple[int, list[int]]  # a node, and the tokens that must come after it
+MOST_AHEAD = 100_000  # forced tokens before a step's nodes: a mask reads all that follow, and as many take 0.1 s
 
 
 class TreeGrammar:
@@ -48,11 +49,14 @@ class TreeGrammar:
             allowed, chains = walk(proposed, self._ahead())
         except BrokenGrammar:
             return proposed
-        self._own = _part(proposed, allowed)
+        most = MOST_AHEAD // max([1, *(len(forced) for _, forced in chains)])
+        self._own = _part(proposed, allowed[: 1 + most])
         speculation = self._request.speculation
         if not speculation.may_use("grammar"):
             return self._own
-        return _with_chains(self._own, chains, budget.within(speculation.max_depth))
+        chains = [(leaf, forced) for leaf, forced in chains if leaf <= most]
+        budget = budget._replace(max_nodes=min(budget.max_nodes, most)).within(speculation.max_depth)
+        return _with_chains(self._own, chains, budget)
 
     def show(self, drafter: Drafter, verdict: Verdict, top: TopTokens | None) -> None:
         """Let the method that drafted observe the step: its own nodes, the path as far as it goes along them, and the
@@ -75,19 +79,21 @@ class TreeGrammar:
 
 def walk(tree: DraftTree, matcher: GrammarMatcher) -> tuple[IntArray, list[Chain]]:
     """int32 [m], ascending: the nodes whose paths the grammar allows. And what it forces after each leaf of their tree,
-    in which nodes are counted anew. matcher: at the root, and left there. Raises BrokenGrammar."""
+    in which nodes are counted anew; of all leaves no more than `MOST_AHEAD` tokens and a leaf's. matcher: at the root,
+    and left there. Raises BrokenGrammar."""
     tokens: list[int] = tree.tokens.tolist()
     children: defaultdict[int, list[int]] = defaultdict(list)
     for node, parent in enumerate(tree.parents.tolist()):
         children[parent].append(node)
-    allowed, forced = [0], {}
+    allowed, forced, num_forced = [0], dict[int, list[int]](), 0
     path = [(0, iter(children[0]))]  # depth-first: the nodes down to the matcher's, with the children yet to visit
     while path:
         node, waiting = path[-1]
         child = next(waiting, -1)
         if child < 0:
-            if allowed[-1] == node:  # nothing below it is allowed
+            if allowed[-1] == node and num_forced <= MOST_AHEAD:  # nothing below it is allowed
                 forced[node] = matcher.forced()
+                num_forced += len(forced[node])
             path.pop()
             if path:
                 matcher.rollback(1)

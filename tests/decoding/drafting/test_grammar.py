@@ -107,6 +107,16 @@ def test_what_is_forced_is_no_longer_than_the_reply_may_be_and_the_request_asks_
     assert paths_of(tree) == [tuple(FORCED[:1]), tuple(FORCED[:2])]
 
 
+@pytest.mark.parametrize(("most", "num_nodes"), [(9, 3), (6, 2), (3, 1), (2, 0)])
+def test_before_a_long_forced_text_trees_are_small(monkeypatch: pytest.MonkeyPatch, most: int, num_nodes: int) -> None:
+    monkeypatch.setattr("decoding.drafting.grammar.MOST_AHEAD", most)
+    proposed = chain(1, np.array(FORCED[:1], np.int32), Source.CONTEXT)
+    tree = grammar_after()[0].revise(proposed, DraftBudget(16))
+    tree.check_integrity()
+    assert len(FORCED) == 4
+    assert paths_of(tree) == [tuple(FORCED[:depth]) for depth in range(1, 1 + num_nodes)]
+
+
 def test_random_trees_lose_exactly_what_the_grammar_forbids() -> None:
     rng = np.random.default_rng(0)
     num_cut = num_kept = num_forced = 0
