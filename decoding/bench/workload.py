@@ -22,12 +22,8 @@ from decoding.training.texts.prompts import held_out_prompts
 
 HUMANEVAL = "humaneval"
 WIKITEXT = "wikitext"
-ASKED = {
-    "gsm8k": "gsm8k",
-    "humaneval_chat": HUMANEVAL,
-    "mt_bench": "mt_bench",
-    "summary": "summary",
-}  # prompt sets, by chat template
+# Prompt sets that are asked through the chat template; of HumanEval the plain name is the one without it.
+ASKED = {name: name for name in ("gsm8k", "mt_bench", "summary")} | {"humaneval_chat": HUMANEVAL}
 SKILLS = ("code", "reasoning", "stories")
 NAMES = (*SKILLS, HUMANEVAL)
 FILES = {HUMANEVAL: "humaneval.jsonl", WIKITEXT: "wikitext2_valid_prompts_800c.jsonl"}
@@ -73,12 +69,12 @@ def load_workload(name: str, tokenizer: Tokenizer, choice: PromptChoice) -> Work
 
 
 def _asked(name: str, choice: PromptChoice) -> Workload | None:
-    asked = ASKED[name]
-    if choice.data is None or choice.chat is None or not (choice.data / PROMPT_SETS[asked].file).is_file():
+    prompt_set = ASKED[name]
+    if choice.data is None or choice.chat is None or not (choice.data / PROMPT_SETS[prompt_set].file).is_file():
         return None
-    (prompts,) = read_prompts(choice.data, [asked], choice.count).values()
-    encoded = tuple(np.array(choice.chat(each.turns[0]), np.int32) for each in prompts)
-    return Workload(name, encoded, choice.max_tokens)
+    (prompts,) = read_prompts(choice.data, [prompt_set], choice.count).values()
+    asked = tuple(np.array(choice.chat(each.turns[0]), np.int32) for each in prompts)
+    return Workload(name, asked, choice.max_tokens)
 
 
 def chat_of(folder: Path) -> Callable[[str], list[int]] | None:

@@ -236,9 +236,7 @@ class OneTree:
             self._room_until = min(num_tokens + _TOKENS_AHEAD, self._request.max_total)
             self._index.reserve(self._request.buffer[: self._room_until])
         if Source.CONTEXT in self._families:
-            num_fresh = num_tokens - int(self._buffers.record.counts[NUM_KEPT])
-            if int(self._replies.arrays.counters[0]) + num_fresh > len(self._replies.arrays.tokens):
-                self._replies.reserve(num_fresh)
+            self._replies.reserve(num_tokens - int(self._buffers.record.counts[NUM_KEPT]))
         kept = self._buffers.record.stores
         are_same = kept.context is self._index.arrays and kept.replies is self._replies.arrays
         if not are_same or kept.ngrams is not self._ngrams.arrays:
