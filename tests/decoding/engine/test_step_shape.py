@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import dataclasses
 import sys
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from statistics import median
 from types import FrameType
 from typing import Any
 
@@ -24,7 +24,7 @@ from decoding.engine.engine import Engine
 from decoding.engine.start import load_engine
 
 ROOT = Path(step_module.__file__).parents[1]
-MOST_FILES, MOST_RECORDS, MOST_IMPORTS = 33, 40, 22
+MOST_FILES, MOST_RECORDS, MOST_IMPORTS = 35, 41, 22
 NUM_STEPS = 9
 
 
@@ -92,10 +92,17 @@ def test_a_default_decode_step_passes_few_files_and_handles_few_records() -> Non
     engine.costs.curve = CostCurve(base=3.5e-4, token=4e-5, key=3e-8, few=4, few_token=7e-6)  # of a quiet machine
     engine.costs._take_curves = lambda: None  # type: ignore[method-assign]
     steps = default_steps(engine)
-    num_files = median(len(step.files) for step in steps)
-    num_records = median(len(step.record_names) for step in steps)
-    assert num_files <= MOST_FILES, sorted(steps[-1].files)
-    assert num_records <= MOST_RECORDS, steps[-1].record_names
+    files = of_most(sorted(step.files) for step in steps)
+    records = of_most(step.record_names for step in steps)
+    assert 0 < len(files) <= MOST_FILES, files
+    assert 0 < len(records) <= MOST_RECORDS, records
+
+
+def of_most(names_by_step: Iterable[list[str]]) -> list[str]:
+    """What at least three steps of four name: what a step does now and then differs with the text and so with the CPU."""
+    by_step = list(names_by_step)
+    counts = Counter(name for names in by_step for name in names)
+    return sorted(name for name, count in counts.items() if 4 * count >= 3 * len(by_step))
 
 
 def test_the_module_of_the_step_imports_little() -> None:
