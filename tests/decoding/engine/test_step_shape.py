@@ -99,7 +99,7 @@ def test_a_default_decode_step_passes_few_files_and_handles_few_records() -> Non
 
 
 def of_most(names_by_step: Iterable[list[str]]) -> list[str]:
-    """What at least three steps of four name: what a step does now and then differs with the text and so with the CPU."""
+    """What at least three steps of four name: the rest differs with the text, and so with the CPU."""
     by_step = list(names_by_step)
     counts = Counter(name for names in by_step for name in names)
     return sorted(name for name, count in counts.items() if 4 * count >= 3 * len(by_step))
