@@ -18,35 +18,16 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from rich.console import Console
 from rich.markup import escape
-from typer.core import TyperCommand, TyperGroup
 
 from decoding import __version__
 from decoding.config import BUNDLED_MODEL
 from decoding.errors import GanderError
-from server.config import ENGINE_OPTIONS, ServerSettings
+from server.config import ServerSettings
 from server.http.keys import is_hashed
 
-
-class _FlagsWithoutValue:
-    """Shows flags as they are given: typer's help would have a value, <bool>, behind each."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
-        for param in params:
-            if getattr(param, "is_flag", False):
-                param.metavar = ""
-        return params
-
-
-class _Command(_FlagsWithoutValue, TyperCommand):
-    pass
-
-
-class _Group(_FlagsWithoutValue, TyperGroup):
-    pass
-
-
-app = typer.Typer(cls=_Group, help="An OpenAI-compatible server with tree speculative decoding.", no_args_is_help=True)
+app = typer.Typer(
+    help="An OpenAI-compatible server with tree speculative decoding.", no_args_is_help=True, rich_markup_mode=None
+)
 ALIASES = {"workers": "--data-parallel-size"}  # what vLLM calls a setting
 SERVER_BENCHES = {"serve": "server.bench.__main__", "real": "server.bench.real.__main__"}
 SECRETS = ("api_keys", "admin_keys")  # settings that hold keys
@@ -59,7 +40,12 @@ PASS_THROUGH = {
 
 
 def serve(**options: Any) -> None:
-    """Serve MODEL: a Hugging Face name, a folder, or (by default) the small bundled model."""
+    """Serve a model over HTTP.
+
+    MODEL is a Hugging Face name, a folder, a GGUF file, or, by default, the small bundled model.
+
+    Each option can also be set in the environment, --max-running as GANDER_MAX_RUNNING. What is given here wins.
+    """
     given = {name: value for name, value in options.items() if value is not None}
     settings = _checked(given)
     _hide_keys(given)
@@ -104,16 +90,15 @@ def _hide_keys(given: Mapping[str, Any]) -> None:
 
 def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     """The typer parameter of one setting. Its default is None: the environment or the setting's default then holds."""
-    default = "" if field.default is None else f" (default {field.default})"
-    text = f"{field.description}{default} [env: GANDER_{name.upper()}]"
+    default = "" if field.default is None or field.default is False else f" (default {field.default})"
+    text = f"{field.description}{default}"
     if name == "model":
         info: Any = typer.Argument(help=text, show_default=False)
     else:
         words = name.replace("_", "-")
         flag = f"--{words}/--no-{words}" if field.default is True else f"--{words}"
-        panel = "Engine" if name in ENGINE_OPTIONS else "Server"
         names = (flag, ALIASES[name]) if name in ALIASES else (flag,)
-        info = typer.Option(*names, help=text, show_default=False, rich_help_panel=panel)
+        info = typer.Option(*names, help=text, show_default=False)
     annotation = operator.getitem(Annotated, (field.annotation | None, info))  # type: ignore[operator]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
@@ -125,34 +110,37 @@ def _with_settings_flags(command: Any) -> Any:
     return command
 
 
-app.command(cls=_Command, name="serve")(_with_settings_flags(serve))
+app.command(name="serve")(_with_settings_flags(serve))
 
 
-@app.command(cls=_Command, name="bench", context_settings=PASS_THROUGH)
+@app.command(name="bench", context_settings=PASS_THROUGH)
 def bench(context: typer.Context) -> None:
-    """Measure the engine; the arguments are those of `python -m decoding.bench`. `bench serve` measures a server,
-    `bench real` every drafting method on a model of yours."""
+    """Measure the engine, a server, or a model of yours.
+
+    `bench real` measures every drafting method on your model, `bench serve` a server; else the arguments are those of
+    `python -m decoding.bench`.
+    """
     name, *rest = context.args or [""]
     module = SERVER_BENCHES.get(name)
     main = importlib.import_module(module or "decoding.bench.__main__").main
     raise typer.Exit(_status(main, rest if module else context.args))
 
 
-@app.command(cls=_Command, name="tune-tree", context_settings=PASS_THROUGH)
+@app.command(name="tune-tree", context_settings=PASS_THROUGH)
 def tune_tree(context: typer.Context) -> None:
-    """Tune a static tree for STAND; the arguments are those of `python -m decoding.training.tune_tree`."""
+    """Tune a static tree for STAND."""
     module = importlib.import_module("decoding.training.tune_tree")
     raise typer.Exit(_status(module.main, context.args))
 
 
-@app.command(cls=_Command, name="train-head", context_settings=PASS_THROUGH)
+@app.command(name="train-head", context_settings=PASS_THROUGH)
 def train_head(context: typer.Context) -> None:
-    """Train a draft head; the arguments are those of `python -m decoding.training.heads.train_head`."""
+    """Train a draft head for a model."""
     module = importlib.import_module("decoding.training.heads.train_head")
     raise typer.Exit(module.main(context.args))
 
 
-@app.command(cls=_Command, name="ray-config")
+@app.command(name="ray-config")
 def ray_config(
     model: Annotated[
         str, typer.Argument(help="A Hugging Face model name, a folder, or the bundled model")
@@ -163,7 +151,10 @@ def ray_config(
     gpus: Annotated[float, typer.Option(min=0, help="GPUs of each replica")] = 0,
     setting: Annotated[list[str] | None, typer.Option("--set", help="A setting of serve, as NAME=VALUE")] = None,
 ) -> None:
-    """Write, to standard output, the file with which `serve deploy` runs MODEL on Ray Serve."""
+    """Write a file for Ray Serve.
+
+    It goes to standard output; `serve deploy` runs MODEL by it.
+    """
     from server.ray.config_file import RayOptions, config_of, written
 
     named = dict(text.partition("=")[::2] for text in setting or [])
@@ -172,7 +163,7 @@ def ray_config(
     typer.echo(written(config_of(options, settings.model_dump(mode="json", include=set(settings.model_fields_set)))))
 
 
-@app.command(cls=_Command, name="version")
+@app.command(name="version")
 def version() -> None:
     """Show the version."""
     typer.echo(f"gander {__version__}")
