@@ -1,4 +1,4 @@
-# The same commands for people and for CI. `make serve` and `make test` need Python 3.11 or newer and nothing else.
+# The same commands for people and for CI. `make serve` and `make test` need Python 3.11 to 3.13 and nothing else.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -39,6 +39,7 @@ bench-gpu: $(VENV)/.installed
 # Torch comes first and pinned by itself, so that no other package can pull in a build for another device. It is most of
 # what is installed: TORCH_INDEX_URL is an index of CPU builds, where pip's own has builds with CUDA alone.
 $(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; (3, 11) <= v <= (3, 13) or sys.exit(f"Gander needs Python 3.11 to 3.13, and {sys.executable} is %d.%d: make PYTHON=..." % v)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) $$(grep '^torch==' constraints.txt)
 	$(PIP) --constraint constraints.txt --editable .

@@ -245,7 +245,7 @@ class ServerSettings(BaseSettings):
     otlp_endpoint: str | None = Field(
         default=None,
         description="Address to which an OpenTelemetry collector wants the spans of requests, such as "
-        "http://127.0.0.1:4318/v1/traces; needs gander[otel]",
+        "http://127.0.0.1:4318/v1/traces; needs the extra otel",
     )
     cors_origins: str | None = Field(
         default=None, description="Web origins that may call this server, separated by commas; * for all"

@@ -65,7 +65,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     add("--model", default="gosling", help="the bundled model, or a folder with a model and its tokenizer.json")
     add("--data", type=Path, help="a folder with humaneval.jsonl; without it that workload is left out")
-    add("--out", type=Path, default=Path("docs"), help="the folder for benchmarks.md and benchmarks.json")
+    add("--out", type=Path, default=Path("figures"), help="the folder for benchmarks.md and benchmarks.json")
     add("--workloads", type=_names, default=workloads.NAMES, help="comma-separated: code,reasoning,stories,humaneval")
     add("--methods", type=_names, help="comma-separated registered methods; default: all that can be had")
     add("--budgets", type=_numbers, default=BUDGETS, help="comma-separated drafted nodes a step")

@@ -2,7 +2,7 @@
 reply's last byte.
 
 Plain ASGI middleware. `generation.spans` adds what happens inside a generation call. A span holds nothing that a client
-wrote but the request id. The packages, those of gander[otel], are imported only where tracing is on.
+wrote but the request id. The packages, those of the extra `otel`, are imported only where tracing is on.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ EXPORT_SECONDS = 2.0  # how long an export to the collector may take, also while
 
 
 def exporting_provider(endpoint: str) -> TracerProvider:
-    """A provider whose thread sends spans to a collector, in batches. Raises ConfigError without gander[otel]."""
+    """A provider whose thread sends spans to a collector, in batches. Raises ConfigError without the extra `otel`."""
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
-        raise ConfigError(f"--otlp-endpoint needs what gander[otel] installs: {error}") from None
+        raise ConfigError(f"--otlp-endpoint needs what the extra otel installs: {error}") from None
     provider = TracerProvider(resource=Resource.create({"service.name": "gander", "service.version": __version__}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint, timeout=EXPORT_SECONDS)))
     return provider

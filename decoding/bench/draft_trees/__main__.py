@@ -57,7 +57,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--draft-model", default="auto", help="a folder or GGUF file; the bundled model has its own")
     add("--data", type=Path, help="a folder with wikitext2_valid_prompts_800c.jsonl; without it that is left out")
     add("--workloads", help="apart by commas, in place of those that were chosen for the bundled model")
-    add("--out", type=Path, default=Path("docs"))
+    add("--out", type=Path, default=Path("figures"), help="the folder for the page and its figures")
     add("--prompts", type=int, default=3, help="prompts of each workload, which is also the number of rounds")
     add("--max-tokens", type=int, default=300, help="most new tokens for one prompt; half of it in sweeps")
     add("--widened", type=int, default=DEFAULT_MILLIONS, help="millions of parameters of the widened target")

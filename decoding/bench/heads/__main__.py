@@ -55,7 +55,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help="a head or draft model; `draft-model` is the bundled one; several of one NAME are seeds of one row",
     )
     add("--data", type=Path, help="a folder with public prompts; without it their workloads are left out")
-    add("--out", type=Path, default=Path("docs"), help="the folder for heads.md and heads.json")
+    add("--out", type=Path, default=Path("figures"), help="the folder for heads.md and heads.json")
     add("--workloads", default=",".join(NAMES), help=f"comma-separated: {','.join(KNOWN)}")
     add("--temperatures", default="0,1", help="comma-separated")
     add("--prompts", type=int, default=24, help="prompts of each workload for acceptance lengths")

@@ -57,7 +57,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--patience", type=float, default=120.0, help="seconds of waiting for idle moments, in all")
     add("--busy", action="store_true", help="go on when no idle moment has come, instead of ending")
     add("--cache", type=Path, help="a folder that keeps converted weights; default: one that is deleted")
-    add("--out", type=Path, default=Path("docs"), help="the folder for peers.md and peers.json")
+    add("--out", type=Path, default=Path("figures"), help="the folder for peers.md and peers.json")
     return _checked(parser, parser.parse_args(argv))
 
 

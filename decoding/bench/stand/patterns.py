@@ -51,7 +51,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     add("--questions", type=Path, help="a file of {prompt, reference} rows in GSM8K's form, for a larger model")
     add("--methods", help="in the first two tables, apart by commas; all of them by default")
-    add("--out", type=Path, default=Path("docs"))
+    add("--out", type=Path, default=Path("figures"), help="the folder for the page and its figures")
     add("--problems", type=int, default=20)
     add("--trajectories", type=int, default=16, help="replies to each problem in the first table")
     add("--nodes", type=int, default=80, help="drafted nodes a step, the same for every method")
