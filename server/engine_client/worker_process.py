@@ -35,21 +35,22 @@ _DECODER = msgspec.msgpack.Decoder(Batch)
 
 
 class Pulse:
-    """busy_seconds is how long the worker's loop has been at its present round, as the worker last said.
+    """busy_seconds is how long the worker's loop has been at its present round, and still_seconds how long its load has
+    stood still, as the worker last said.
 
     The seconds of silence are counted by calls of `tick`, one a second. So they are seconds in which this process could
     have heard something, and a server that was itself stopped does not blame the worker.
     """
 
     def __init__(self) -> None:
-        self.busy_seconds = 0.0
+        self.busy_seconds = self.still_seconds = 0.0
         self._num_silent = 0
 
     def hear(self, batch: Batch) -> None:
         self._num_silent = 0
         for message in batch.messages:
             if isinstance(message, Beat):
-                self.busy_seconds = message.busy_seconds
+                self.busy_seconds, self.still_seconds = message.busy_seconds, message.still_seconds
 
     def tick(self) -> int:
         """Note that a second has passed. Returns the seconds since anything was heard."""

@@ -406,6 +406,12 @@ def test_a_heart_beats_beside_the_loop_and_says_for_how_long_that_is_at_one_roun
     assert 0 < seconds[2] < seconds[3]
 
 
+def test_a_load_stands_still_while_it_uses_no_second_of_the_processor() -> None:
+    load = heart.Load()
+    told = [load.still_seconds(now, used) for now, used in [(5, 2), (6, 2.9), (300, 2.95), (301, 3), (400, 3.5)]]
+    assert told == [0, 1, 295, 0, 99]
+
+
 def test_steps_are_reported_together_now_and_then_and_at_once_when_nothing_is_left_to_do() -> None:
     told: list[messages.StepReport] = []
     with zmq.Context() as context, context.socket(zmq.PULL) as inbox, context.socket(zmq.PUSH) as outbox:

@@ -18,7 +18,7 @@ from decoding.core.request import FinishReason
 from decoding.core.sampling_params import SamplingParams
 from decoding.core.speculation_params import SpeculationParams
 from decoding.core.stats import RequestStats
-from decoding.worker.messages import Batch, FromWorker, Ready, Submit, ToWorker
+from decoding.worker.messages import Batch, Beat, FromWorker, Ready, Submit, ToWorker
 from server.engine_client.open_requests import OpenRequests, Ticket
 from server.engine_client.replies import Replies
 from server.engine_client.standby import Standby
@@ -78,21 +78,26 @@ def run(test: Coroutine[Any, Any, None]) -> None:
 
 
 class Process:
-    """Ready as soon as it is listened to. It replies one token to each request, if it hears requests."""
+    """Ready as soon as it is listened to, or never where it stands still. It replies one token to each request, if it
+    hears requests."""
 
-    def __init__(self, number: int, *, hears: bool = True, dies: bool = True) -> None:
+    def __init__(self, number: int, *, hears: bool = True, dies: bool = True, stands_still: bool = False) -> None:
         self.pid = number
         self.pulse = Pulse()
         self.verdict: str | None = None
         self.is_closed = False
         self._hears = hears
         self._dies = dies
+        self._stands_still = stands_still
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._say: Callable[[Batch], None] = lambda _: None
 
     async def listen(self, on_batch: Callable[[Batch], None]) -> int:
         self._say = on_batch
-        self._tell(READY)
+        if self._stands_still:
+            self._beat(0)
+        else:
+            self._tell(READY)
         return await asyncio.shield(self._ended)
 
     def send(self, message: ToWorker) -> bool:
@@ -113,6 +118,11 @@ class Process:
 
     def close(self) -> None:
         self.is_closed = True
+
+    def _beat(self, second: int) -> None:
+        self._tell(Beat(busy_seconds=0.0, still_seconds=second))
+        if not self._ended.done():
+            asyncio.get_running_loop().call_later(1.0, self._beat, second + 1)
 
     def _reply(self, request_id: str) -> None:
         end = Finished(
@@ -230,6 +240,17 @@ def test_a_start_that_fails_or_hangs_is_tried_again(start: Any, told: str, caplo
 
     run(test())
     assert f"A worker could not be started {told}." in caplog.messages
+
+
+def test_a_load_that_stands_still_is_killed_though_its_heart_beats() -> None:
+    async def test() -> None:
+        worker, _ = supervised(Starts(starts_as(stands_still=True), starts_as()))
+        worker.start()
+        await reached(worker, "ready")
+        assert worker.status.last_error == "worker 1 was killed: its load stood still for more than 3000 s"
+        await worker.close(0.0)
+
+    run(test())
 
 
 def test_a_worker_that_can_never_be_started_is_given_up() -> None:
