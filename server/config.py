@@ -286,7 +286,10 @@ class ServerSettings(BaseSettings):
         """Hash the keys, because settings are shown and logged. An empty list is an error: it would open the server."""
         if keys is None:
             return None
-        named = [hashed(key.strip()) for key in keys.split(",") if key.strip()]
+        try:
+            named = [hashed(key.strip()) for key in keys.split(",") if key.strip()]
+        except ValueError as error:
+            raise PydanticCustomError("keys", "{text}.", {"text": str(error)}) from None
         if not named:
             raise PydanticCustomError("keys", "this is empty, and no key can be meant by it: give keys, or unset it.")
         return ",".join(named)
