@@ -18,6 +18,7 @@ KINDS = (  # how such lines begin
     "No supported WebSocket library",
     "socket.accept() out of system resource",
     "A session cannot be written",
+    "A session was not read",
     "An old session",
     "The folder of sessions",
     "The sessions in",

@@ -1,12 +1,8 @@
-"""What goes wrong with a process that no test can bring about with a real one: it is told, and another one is started.
-
-The event loop's clock is the test's own: it jumps to the next timer wherever nothing else is to be done.
-"""
+"""What goes wrong with a process that no test can bring about with a real one: it is told, another one is started."""
 
 from __future__ import annotations
 
 import asyncio
-import selectors
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -25,6 +21,7 @@ from server.engine_client.standby import Standby
 from server.engine_client.status import EngineStatus
 from server.engine_client.supervisor import RestartPolicy, Supervisor
 from server.engine_client.worker_process import Pulse
+from tests.server.engine_client.jumping import run
 
 READY = Ready(
     model="fake",
@@ -49,32 +46,6 @@ READY = Ready(
     fingerprint="same",
     identity="same",
 )
-
-
-class JumpingSelector(selectors.DefaultSelector):
-    """Waits for nothing: it moves the clock on instead."""
-
-    now = 0.0
-
-    def select(self, timeout: float | None = None) -> Any:
-        events = super().select(0)
-        if not events and timeout:
-            self.now += timeout
-        return events
-
-
-class JumpingLoop(asyncio.SelectorEventLoop):
-    def __init__(self) -> None:
-        self.selector = JumpingSelector()
-        super().__init__(self.selector)
-
-    def time(self) -> float:
-        return self.selector.now
-
-
-def run(test: Coroutine[Any, Any, None]) -> None:
-    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
-        runner.run(test)
 
 
 class Process:
