@@ -10,6 +10,7 @@ import importlib
 import inspect
 import operator
 import os
+import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
@@ -50,6 +51,7 @@ app = typer.Typer(cls=_Group, help="An OpenAI-compatible server with tree specul
 ALIASES = {"workers": "--data-parallel-size"}  # what vLLM calls a setting
 SERVER_BENCHES = {"serve": "server.bench.__main__", "real": "server.bench.real.__main__"}
 SECRETS = ("api_keys", "admin_keys")  # settings that hold keys
+FOREIGN = re.compile("TEST_|REAL_MODELS$|SERVICE_|PORT_|(BASE|GPUS|PUBLISHED_PORT)$")  # variables GANDER_ of others
 PASS_THROUGH = {
     "allow_extra_args": True,
     "allow_interspersed_args": False,  # else click would drop `--`
@@ -63,6 +65,7 @@ def serve(**options: Any) -> None:
     given = {name: value for name, value in options.items() if value is not None}
     settings = _checked(given)
     _hide_keys(given)
+    _warn_of_unknown_variables()
     from server.runner import run
 
     raise typer.Exit(run(settings))
@@ -100,6 +103,16 @@ def _hide_keys(given: Mapping[str, Any]) -> None:
             Console(stderr=True).print(
                 f"[yellow]--{flag} has a key:[/yellow] {sentence}", highlight=False, soft_wrap=True
             )
+
+
+def _warn_of_unknown_variables() -> None:
+    """Name the variables that look like settings and are none, but for those of tests, and those that Kubernetes sets
+    for a service named gander."""
+    for name in sorted(os.environ):
+        setting = name.removeprefix("GANDER_")
+        if setting != name and setting.lower() not in ServerSettings.model_fields and not FOREIGN.match(setting):
+            sentence = "this variable is no setting of gander serve, and is ignored."
+            Console(stderr=True).print(f"[yellow]{escape(name)}:[/yellow] {sentence}", highlight=False, soft_wrap=True)
 
 
 def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
