@@ -104,6 +104,10 @@ class WorkerProcess:
     def is_alive(self) -> bool:
         return self._process.returncode is None
 
+    @property
+    def exit_status(self) -> int | None:
+        return self._process.returncode
+
     def load(self, config: EngineConfig) -> None:
         """Tell the process, which has imported everything or is about to, what model to load."""
         assert self._process.stdin is not None

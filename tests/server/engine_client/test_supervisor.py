@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -20,7 +21,7 @@ from server.engine_client.replies import Replies
 from server.engine_client.standby import Standby
 from server.engine_client.status import EngineStatus
 from server.engine_client.supervisor import RestartPolicy, Supervisor
-from server.engine_client.worker_process import Pulse
+from server.engine_client.worker_process import Pulse, WorkerProcess
 from tests.server.engine_client.jumping import run
 
 READY = Ready(
@@ -261,3 +262,25 @@ def test_an_error_between_two_processes_is_told_and_ends_the_worker(caplog: pyte
 
     run(test())
     assert "The worker cannot be run and is given up." in caplog.messages
+
+
+def test_a_process_that_dies_while_it_stands_by_is_told_and_replaced_less_and_less_often(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    started: list[Any] = []
+
+    async def start(_: object) -> Any:
+        started.append(Mock(is_alive=False, exit_status=-9, stop=AsyncMock()))
+        return started[-1]
+
+    async def test() -> None:
+        monkeypatch.setattr(WorkerProcess, "start", start)
+        standby = Standby((), is_wanted=True)
+        for _ in range(100):
+            await standby.prepare()
+        assert len(started) == 7  # at 0, 2, 5, 10, 19, 36 and 69 s
+        assert all(process.close.called for process in started[:-1])
+        await standby.close()
+
+    run(test())
+    assert caplog.messages[2] == "The process that stood by exited with status -9; another in 4 s."
