@@ -28,7 +28,7 @@ from decoding.worker.running_file import read_running
 LOG = logging.getLogger("gander.client")
 WORKER_COMMAND = (sys.executable, "-m", "decoding.worker")
 LAST_WORDS_SECONDS = 0.3  # that frames may still arrive in after the process has ended
-TERMINATE_SECONDS = 2.0
+KILLED_SECONDS = 2.0  # that it has to end in
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Batch)
@@ -166,12 +166,9 @@ class WorkerProcess:
         if seconds > 0 and self.send(Drain()) and await self._has_ended(seconds):
             return
         with contextlib.suppress(ProcessLookupError):
-            self._process.terminate()
-        if not await self._has_ended(TERMINATE_SECONDS):
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
-            if not await self._has_ended(TERMINATE_SECONDS):
-                LOG.error("Process %d was killed and is still there.", self.pid)
+            self._process.kill()
+        if not await self._has_ended(KILLED_SECONDS):
+            LOG.error("Process %d was killed and is still there.", self.pid)
 
     def kill(self, verdict: str) -> None:
         """End the process without asking. `listen` returns soon after."""
