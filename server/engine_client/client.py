@@ -166,7 +166,7 @@ class EngineClient:
         if home is not None and home != worker.number:
             state = self.workers[home].sessions.kept(*name)
             if state is not None:
-                worker.sessions.adopt(state)
+                worker.sessions.adopt(state, replaces=not worker.requests.has_session(*name))
         return worker
 
     def _end(self, request_ids: Sequence[str], end: End) -> None:

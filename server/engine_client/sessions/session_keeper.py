@@ -124,10 +124,11 @@ class SessionKeeper:
         """The worker's last copy of a session, if there is one."""
         return self._copies.get(tenant, session_id) or self._unwritten.get((tenant, session_id))
 
-    def adopt(self, state: SessionState) -> None:
-        """Give the worker another worker's session, unless it has the session already."""
-        if (state.tenant, state.session_id) not in self._known:
-            self._restore(state)
+    def adopt(self, state: SessionState, replaces: bool) -> None:
+        """Give the worker another worker's session; one that it has already stays, unless this replaces it."""
+        if replaces or (state.tenant, state.session_id) not in self._known:
+            self._copies.keep(state)
+            self._restore(state, replaces)
 
     async def forget(self, tenant: str, session_id: str) -> bool:
         """Forget a session in the worker and beside it, but not in files. Returns whether there was one. Raises
@@ -178,8 +179,8 @@ class SessionKeeper:
         if self._folder is not None and state.num_bytes:
             self._unwritten[state.tenant, state.session_id] = state
 
-    def _restore(self, state: SessionState) -> None:
-        self._send(RestoreSession(state=state))
+    def _restore(self, state: SessionState, replaces: bool = False) -> None:
+        self._send(RestoreSession(state=state, replaces=replaces))
         self._note_known((state.tenant, state.session_id))
 
     def _note_known(self, name: tuple[str, str]) -> None:

@@ -101,6 +101,18 @@ def test_the_folder_is_looked_through_once_a_minute_however_often_it_is_written_
     run(test())
 
 
+def test_a_session_that_comes_back_replaces_what_the_worker_had_and_is_what_it_hands_on() -> None:
+    async def test() -> None:
+        told: list[Any] = []
+        sessions = SessionKeeper(lambda message: not told.append(message), None, lambda: True, 2**20)
+        for size, replaces in ((1, True), (2, True), (3, False)):
+            sessions.adopt(state("a", size), replaces)
+        assert [(each.state.num_bytes, each.replaces) for each in told] == [(1, True), (2, True)]
+        assert sessions.kept("alice", "a") == state("a", 2)
+
+    run(test())
+
+
 def test_a_folder_that_does_not_answer_takes_no_more_than_a_calls_own_time(tmp_path: Path) -> None:
     async def test() -> None:
         folder, answers = SessionFolder(tmp_path, ROOMY), Event()
