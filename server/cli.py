@@ -177,12 +177,19 @@ def ray_config(
     setting: Annotated[list[str] | None, typer.Option("--set", help="A setting of serve, as NAME=VALUE")] = None,
 ) -> None:
     """Write, to standard output, the file with which `serve deploy` runs MODEL on Ray Serve."""
-    from server.ray.config_file import RayOptions, config_of, written
+    from server.ray.config_file import OF_THE_PORT, RayOptions, config_of, written
 
     named = dict(text.partition("=")[::2] for text in setting or [])
-    settings = _checked({"model": model} | {name.replace("-", "_"): value for name, value in named.items()})
-    options = RayOptions(replicas, max(max_replicas or replicas, replicas), cpus, gpus)
-    typer.echo(written(config_of(options, settings.model_dump(mode="json", include=set(settings.model_fields_set)))))
+    given = {"model": model} | {name.replace("-", "_"): value for name, value in named.items()}
+    settings = _checked(given)
+    if unused := sorted(OF_THE_PORT & given.keys()):
+        flags = ", ".join(name.replace("_", "-") for name in unused)
+        raise typer.BadParameter(f"{flags}: the port is Ray's, which has settings of its own", param_hint="--set")
+    most = replicas if max_replicas is None else max_replicas
+    if most < replicas:
+        raise typer.BadParameter(f"{most} is less than --replicas {replicas}", param_hint="--max-replicas")
+    options = RayOptions(replicas, most, cpus, gpus, settings.host, settings.port)
+    typer.echo(written(config_of(options, settings.model_dump(mode="json", include=given.keys() - {"host", "port"}))))
 
 
 @app.command(cls=_Command, name="version")
