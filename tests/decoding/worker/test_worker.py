@@ -352,8 +352,11 @@ def test_sessions_are_listed_and_deleted_by_their_tenant(worker: WorkerProcess) 
 
 
 def test_a_drained_worker_finishes_its_requests_and_leaves(model_folder: Path, tmp_path: Path) -> None:
+    """Also where SIGTERM comes, which systemd sends to all processes of a service."""
     worker = started(model_folder, tmp_path)
     try:
+        worker.hear_until_ready()
+        worker.process.terminate()
         worker.tell(submit("last", [5, 6], 30))
         worker.tell(messages.Drain())
         tokens, end = worker.hear_until_end("last")
